@@ -1,0 +1,95 @@
+//! Typed ids and the arenas that they index.
+//!
+//! Invariant: an id is only ever made by the arena that it indexes, so indexing cannot fail as long as ids of
+//! different programs are not mixed.
+
+use std::{hash::Hash, marker::PhantomData, ops};
+
+/// A typed `u32` index.
+pub trait Id: Copy + Eq + Hash + 'static {
+    /// The id of the element at `index`.
+    fn from_index(index: usize) -> Self;
+    /// The element's position in its arena.
+    fn index(self) -> usize;
+}
+
+/// Declares typed ids; each shows as its prefix and number.
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident = $prefix:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(u32);
+
+        impl $crate::arena::Id for $name {
+            fn from_index(index: usize) -> Self {
+                Self(index as u32)
+            }
+
+            fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    )*};
+}
+pub(crate) use ids;
+
+/// A growing table whose elements are named by ids of one type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arena<I, T> {
+    items: Vec<T>,
+    id: PhantomData<I>,
+}
+
+impl<I, T> Default for Arena<I, T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), id: PhantomData }
+    }
+}
+
+impl<I: Id, T> Arena<I, T> {
+    /// Appends an element and returns its id.
+    pub fn push(&mut self, item: T) -> I {
+        self.items.push(item);
+        I::from_index(self.items.len() - 1)
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether nothing was pushed yet.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Ids in order of creation.
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = I> + use<I, T> {
+        (0..self.items.len()).map(I::from_index)
+    }
+
+    /// Elements with their ids, in order of creation.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (I, &T)> {
+        self.items.iter().enumerate().map(|(index, item)| (I::from_index(index), item))
+    }
+}
+
+impl<I: Id, T> ops::Index<I> for Arena<I, T> {
+    type Output = T;
+
+    fn index(&self, id: I) -> &T {
+        &self.items[id.index()]
+    }
+}
+
+impl<I: Id, T> ops::IndexMut<I> for Arena<I, T> {
+    fn index_mut(&mut self, id: I) -> &mut T {
+        &mut self.items[id.index()]
+    }
+}

@@ -1,0 +1,129 @@
+//! The codes of all diagnostics, with the paragraph that `--explain` prints.
+//!
+//! Numbers are stable: E01xx reading, E02xx names and shapes, E03xx verification, E04xx planning, E05xx linking ranks;
+//! `lossy-…` warnings name what a dump leaves open.
+
+use crate::diagnostic::Severity;
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $code:ident = $text:literal, $severity:ident;)*) => {
+        /// A diagnostic's code.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Code { $($(#[doc = $doc])+ $code,)* }
+
+        impl Code {
+            /// Every code, in order.
+            pub const ALL: &'static [Code] = &[$(Code::$code),*];
+
+            /// The code as it is printed.
+            pub const fn text(self) -> &'static str {
+                match self { $(Code::$code => $text,)* }
+            }
+
+            /// Error or warning.
+            pub const fn severity(self) -> Severity {
+                match self { $(Code::$code => Severity::$severity,)* }
+            }
+
+            /// The paragraph behind `--explain`.
+            pub const fn explanation(self) -> &'static str {
+                match self { $(Code::$code => concat!($($doc, "\n"),+),)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// A character that begins no token of the language. Dumps contain printable ASCII outside comments; the usual
+    /// cause is a paste that replaced quotes or blanks.
+    BadToken = "E0101", Error;
+    /// The text does not continue as the grammar wants. The label names what would have been accepted.
+    Syntax = "E0102", Error;
+    /// No `%HostIrContainer` was found. The text must hold one container; logs around it are fine.
+    NoContainer = "E0103", Error;
+    /// The text of a tensor cannot be read: `T<number>_<memory>[_<type>][<axes>] (DeviceMesh{…})`.
+    BadTensor = "E0104", Error;
+    /// The text ends inside a container, a statement or a bracket: part of the dump is missing.
+    Truncated = "E0105", Error;
+    /// Loops or branches without an indented body, where nothing tells how far the body reaches. Indentation is the
+    /// only block structure of the language; paste the text with it.
+    LostIndentation = "E0106", Error;
+    /// A number that does not fit 64 bits.
+    BadNumber = "E0107", Error;
+
+    /// A statement whose name no operator of the table has. `hir-opt --list-ops` prints the table.
+    UnknownOp = "E0201", Error;
+    /// An operator has more, fewer or other operands than its row in the table.
+    BadOperands = "E0202", Error;
+    /// An attribute that the operator does not have, or that is missing.
+    BadAttribute = "E0203", Error;
+    /// A HostUnit is posted that no section of the text describes.
+    UnknownUnit = "E0204", Error;
+    /// A line of `Domains:` that does not describe its tensor: an unknown tensor or axis, or transforms that do not
+    /// lead from the logical to the loop domain.
+    BadDomain = "E0205", Error;
+    /// Scalar definitions that depend on each other in a circle.
+    CircularDefinition = "E0206", Error;
+
+    /// A tensor is read before any statement gives it storage or a value.
+    UndefinedTensor = "E0301", Error;
+    /// A stream is used before GetCurrentStream captured it.
+    UndefinedStream = "E0302", Error;
+    /// The shapes of operands and result do not fit the operator's rule.
+    ShapeMismatch = "E0303", Error;
+    /// The element types of operands and result do not fit the operator's rule.
+    TypeMismatch = "E0304", Error;
+    /// A Wait names a communication that is not posted before it in scope.
+    UnknownWork = "E0305", Error;
+    /// A team is empty, or holds a rank twice, or is not the team that the tensors' meshes ask for.
+    BadTeam = "E0306", Error;
+    /// A tensor has more than one stream axis, or a device axis whose extent is not the mesh's.
+    BadSharding = "E0307", Error;
+    /// StartCoalescing and EndCoalescing do not pair up, or hold something else than P2PCommunications.
+    BadCoalescing = "E0308", Error;
+    /// A predicate that is not a boolean.
+    BadPredicate = "E0309", Error;
+    /// A communication's type needs a root, or has none.
+    BadRoot = "E0310", Error;
+    /// Symmetric memory where the statement cannot use it.
+    BadMemory = "E0311", Error;
+    /// A tensor is used after Deallocate dropped its name.
+    UseAfterDeallocate = "E0312", Error;
+    /// An ALLOCATE of a name that is bound already does nothing: the long form skips bound names.
+    RedundantAllocate = "W0301", Warning;
+
+    /// A scalar has no value: the dump uses it and never defines it. Give it with `--set name=value` or
+    /// `--set name='(rank+streamIdx)%8'`, or add its definition to the `Index definitions:` section.
+    UnboundSymbol = "E0401", Error;
+    /// An extent, index, peer or team that makes no sense for this rank: out of range, negative, or not divisible.
+    BadIndex = "E0402", Error;
+    /// An operator that the plan has no instruction for. It reads, checks and prints; it does not run.
+    Unsupported = "E0403", Error;
+    /// A program unrolls to more instructions than the limit.
+    TooLong = "E0404", Error;
+    /// A resharding under a predicate or index that depends on the rank: not all ranks would take part.
+    DivergentReshard = "E0405", Error;
+    /// CUDA transfers need a ShareMemHandles with the same number, buffer and peer before them.
+    NotShared = "E0406", Error;
+    /// The program's meshes name a rank that the world does not have.
+    WorldTooSmall = "E0407", Error;
+    /// Views of different shapes meet in one statement on this rank.
+    RuntimeShape = "E0408", Error;
+    /// The two sides of a transfer, or the members of a collective, disagree on size, type or root.
+    Disagreement = "E0501", Error;
+
+    /// Indentation was lost and could be recovered: the nesting is certain from SetCurrentStream and Synchronize.
+    LossyIndent = "lossy-indent", Warning;
+    /// A tensor's logical domain cannot be told from the dump; the most common reading was taken. Write a line in
+    /// the `Domains:` section to make it explicit.
+    LossyDomains = "lossy-domains", Warning;
+    /// The text holds a bit that means nothing to the language and was dropped.
+    LossyText = "lossy-text", Warning;
+}
+
+impl Code {
+    /// The code printed as `text`, if there is one.
+    pub fn from_text(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|it| it.text() == text)
+    }
+}

@@ -1,0 +1,61 @@
+//! Errors and warnings as data; `render` draws them.
+//!
+//! Invariant: every diagnostic has a code of the `codes` table and at least one place in the text.
+
+use crate::{codes::Code, span::Span};
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Severity {
+    /// The program is rejected.
+    Error,
+    /// The program is accepted, and the reader should know something.
+    Warning,
+}
+
+/// One error or warning.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Diagnostic {
+    /// Which kind of fault, with its paragraph in `--explain`.
+    pub code: Code,
+    /// What is wrong, lower case, no final stop.
+    pub message: String,
+    /// The main place first, then related ones, each with what to see there.
+    pub labels: Vec<(Span, String)>,
+    /// The way out, when one is known.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// A diagnostic at one place; the label says what was expected there.
+    pub fn new(code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) -> Self {
+        Self { code, message: message.into(), labels: vec![(span, label.into())], help: None }
+    }
+
+    /// Adds the way out.
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// Adds a related place.
+    pub fn label(mut self, span: Span, label: impl Into<String>) -> Self {
+        self.labels.push((span, label.into()));
+        self
+    }
+
+    /// Error or warning, as the code says.
+    pub fn severity(&self) -> Severity {
+        self.code.severity()
+    }
+
+    /// The main place.
+    pub fn span(&self) -> Span {
+        self.labels.first().map(|(span, _)| *span).unwrap_or_default()
+    }
+}
+
+/// Whether any of them rejects the program.
+pub fn has_errors(diagnostics: &[Diagnostic]) -> bool {
+    diagnostics.iter().any(|it| it.severity() == Severity::Error)
+}

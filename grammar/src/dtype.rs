@@ -1,0 +1,160 @@
+//! Element types, by the names that the text uses.
+
+use std::fmt;
+
+/// Declares the element types: variant, printed name, bytes per element (0: not whole bytes).
+macro_rules! dtypes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $size:literal, $class:ident;)*) => {
+        /// An element type. Displays as nvFuser prints it after the memory letter.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum DType { $($(#[$doc])* $name,)* }
+
+        impl DType {
+            /// Every element type, in table order.
+            pub const ALL: &'static [DType] = &[$(DType::$name),*];
+
+            /// The printed name.
+            pub const fn name(self) -> &'static str {
+                match self { $(DType::$name => $text,)* }
+            }
+
+            /// Bytes per element; 0 for types that do not fill whole bytes.
+            pub const fn size(self) -> usize {
+                match self { $(DType::$name => $size,)* }
+            }
+
+            /// What kind of number it is.
+            pub const fn class(self) -> Class {
+                match self { $(DType::$name => Class::$class,)* }
+            }
+        }
+    };
+}
+
+/// Families of element types that share arithmetic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// True or false.
+    Bool,
+    /// Signed or unsigned integers.
+    Int,
+    /// Real floating point of 16, 32 or 64 bits.
+    Float,
+    /// Floating point of 8 bits or less.
+    SmallFloat,
+    /// Complex floating point.
+    Complex,
+}
+
+dtypes! {
+    /// Boolean.
+    Bool = "bool", 1, Bool;
+    /// IEEE binary64.
+    Double = "double", 8, Float;
+    /// IEEE binary32.
+    Float = "float", 4, Float;
+    /// IEEE binary16.
+    Half = "__half", 2, Float;
+    /// bfloat16.
+    BFloat = "__bfloat", 2, Float;
+    /// fp8 with 4 exponent bits.
+    E4M3 = "__e4m3", 1, SmallFloat;
+    /// fp8 with 5 exponent bits.
+    E5M2 = "__e5m2", 1, SmallFloat;
+    /// fp8 exponent only (block scales).
+    E8M0 = "__e8m0", 1, SmallFloat;
+    /// fp4.
+    E2M1 = "__e2m1", 0, SmallFloat;
+    /// Two packed fp4.
+    E2M1x2 = "__e2m1_x2", 1, SmallFloat;
+    /// nvFuser's index type, 64 bits on the host.
+    Index = "nvfuser_index_t", 8, Int;
+    /// 8-bit signed integer.
+    Int8 = "int8_t", 1, Int;
+    /// 16-bit signed integer.
+    Int16 = "int16_t", 2, Int;
+    /// 32-bit signed integer.
+    Int32 = "int", 4, Int;
+    /// 64-bit signed integer.
+    Int64 = "int64_t", 8, Int;
+    /// 8-bit unsigned integer.
+    UInt8 = "uint8_t", 1, Int;
+    /// 16-bit unsigned integer.
+    UInt16 = "uint16_t", 2, Int;
+    /// 32-bit unsigned integer.
+    UInt32 = "uint32_t", 4, Int;
+    /// 64-bit unsigned integer.
+    UInt64 = "uint64_t", 8, Int;
+    /// Complex of two binary32.
+    Complex64 = "std::complex<float>", 8, Complex;
+    /// Complex of two binary64.
+    Complex128 = "std::complex<double>", 16, Complex;
+}
+
+impl DType {
+    /// The type printed as `name`; `None` for a name that is not in the table.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|it| it.name() == name)
+    }
+
+    /// The name that people use outside dumps (`bf16`, `f32`, `i64`), for flags and reports.
+    pub const fn short_name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::Double => "f64",
+            Self::Float => "f32",
+            Self::Half => "f16",
+            Self::BFloat => "bf16",
+            Self::E4M3 => "f8e4m3",
+            Self::E5M2 => "f8e5m2",
+            Self::E8M0 => "f8e8m0",
+            Self::E2M1 => "f4e2m1",
+            Self::E2M1x2 => "f4e2m1x2",
+            Self::Index => "index",
+            Self::Int8 => "i8",
+            Self::Int16 => "i16",
+            Self::Int32 => "i32",
+            Self::Int64 => "i64",
+            Self::UInt8 => "u8",
+            Self::UInt16 => "u16",
+            Self::UInt32 => "u32",
+            Self::UInt64 => "u64",
+            Self::Complex64 => "c64",
+            Self::Complex128 => "c128",
+        }
+    }
+
+    /// Bits of significand, the hidden one included: every integer up to 2 to this power is representable.
+    /// `None` for types that are not plain floating point.
+    pub const fn significand_bits(self) -> Option<u32> {
+        match self {
+            Self::Double => Some(53),
+            Self::Float => Some(24),
+            Self::Half => Some(11),
+            Self::BFloat => Some(8),
+            Self::Bool
+            | Self::E4M3
+            | Self::E5M2
+            | Self::E8M0
+            | Self::E2M1
+            | Self::E2M1x2
+            | Self::Index
+            | Self::Int8
+            | Self::Int16
+            | Self::Int32
+            | Self::Int64
+            | Self::UInt8
+            | Self::UInt16
+            | Self::UInt32
+            | Self::UInt64
+            | Self::Complex64
+            | Self::Complex128 => None,
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,631 @@
+//! The arena IR: one container, its values and its statements, by id.
+//!
+//! A statement is an operator of the table in `ops`, a scalar definition, a loop or a branch. Nothing here holds
+//! a position in the text: those stand in `Spans`, beside the arenas, so that two programs compare equal whatever
+//! their layout.
+//!
+//! Invariant: tensors are unique by printed text; scalar expressions are unique by structure.
+
+use std::collections::HashMap;
+
+use indexmap::IndexMap;
+use rustc_hash::FxHashMap;
+
+use crate::{
+    arena::{Arena, Id, ids},
+    dtype::DType,
+    ops::Op,
+    span::Span,
+};
+
+ids! {
+    /// A tensor of the container or of a HostUnit.
+    TensorId = "tensor";
+    /// A scalar expression.
+    ExprId = "expr";
+    /// A named scalar: `i84`, `rank`, `streamIdx`.
+    SymbolId = "symbol";
+    /// A stream.
+    StreamId = "stream";
+    /// An iteration domain.
+    AxisId = "axis";
+    /// A statement.
+    StmtId = "stmt";
+    /// An ordered list of statements.
+    BlockId = "block";
+    /// A HostUnit.
+    UnitId = "unit";
+}
+
+/// One `%HostIrContainer`.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Tensors, the HostUnits' own ones included.
+    pub tensors: Arena<TensorId, Tensor>,
+    /// Iteration domains of tensors, loops and `axis =` attributes.
+    pub axes: Arena<AxisId, Axis>,
+    /// Scalar expressions, hash-consed by `expr`.
+    pub exprs: Arena<ExprId, Expr>,
+    /// Named scalars.
+    pub symbols: Arena<SymbolId, String>,
+    /// Streams.
+    pub streams: Arena<StreamId, Stream>,
+    /// Statements, those listed inside ShareMemHandles included.
+    pub stmts: Arena<StmtId, Stmt>,
+    /// Blocks.
+    pub blocks: Arena<BlockId, Vec<StmtId>>,
+    /// HostUnits in order of appearance.
+    pub units: Arena<UnitId, Unit>,
+    /// Values of the header's first list.
+    pub inputs: Vec<Operand>,
+    /// Values of the header's second list.
+    pub outputs: Vec<Operand>,
+    /// The container's statements.
+    pub body: Option<BlockId>,
+    /// Pure scalar definitions (`Index definitions:`), in topological order once resolved.
+    pub definitions: IndexMap<SymbolId, ExprId>,
+    /// `%options`: facts about the whole program, such as `numberOfStreams`.
+    pub options: IndexMap<String, ExprId>,
+    /// Where everything stood in the text.
+    pub spans: Spans,
+    interned: FxHashMap<Expr, ExprId>,
+    named: HashMap<String, SymbolId>,
+}
+
+/// Positions in the source text, by id.
+#[derive(Clone, Debug, Default)]
+pub struct Spans {
+    /// The header line.
+    pub header: Span,
+    /// Statements; a loop's or branch's is its header line.
+    pub stmts: Vec<Span>,
+    /// First mention of each tensor.
+    pub tensors: Vec<Span>,
+    /// First mention of each symbol.
+    pub symbols: Vec<Span>,
+}
+
+/// A tensor. Its printed text names it: the number alone is unique within one namespace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// The number in `T3`.
+    pub number: u32,
+    /// Where it lives.
+    pub memory: Memory,
+    /// Element type; `None` in dialects that do not print it.
+    pub dtype: Option<DType>,
+    /// The loop domain, the only one that dumps print.
+    pub loops: Vec<AxisId>,
+    /// ` ca_pos( 1 )` and its like, verbatim.
+    pub positions: String,
+    /// The devices that hold it; empty: every rank.
+    pub mesh: Mesh,
+    /// The unit whose namespace it belongs to; `None`: the container's.
+    pub unit: Option<UnitId>,
+    /// Logical and allocation domain.
+    pub domains: Domains,
+}
+
+/// What dumps leave out about a tensor's domains.
+///
+/// The default is `logical == loops`, no transforms, allocated as the logical domain.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Domains {
+    /// The axes of the tensor as its users see it, reductions included.
+    pub logical: Vec<AxisId>,
+    /// How the logical axes became the loop axes, in order.
+    pub transforms: Vec<Transform>,
+    /// The allocated axes, slowest first; `None`: the logical ones. A stream axis is whole in memory unless it is
+    /// named here: then a rank holds one stream's slice at a time.
+    pub allocation: Option<Vec<AxisId>>,
+}
+
+/// One step from logical to loop domain.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Transform {
+    /// `input` becomes `outer` × `inner`; `factor` is the extent of `outer` when `outer_split`, else of `inner`.
+    Split {
+        /// The axis that is split.
+        input: AxisId,
+        /// The given extent.
+        factor: ExprId,
+        /// Which side `factor` is the extent of.
+        outer_split: bool,
+        /// Slow result.
+        outer: AxisId,
+        /// Fast result.
+        inner: AxisId,
+    },
+    /// `outer` × `inner` become one axis.
+    Merge {
+        /// Slow operand.
+        outer: AxisId,
+        /// Fast operand.
+        inner: AxisId,
+        /// The result.
+        output: AxisId,
+    },
+    /// `output` counts `input` cyclically from the rank's own coordinate: index `i` of it is `(i + me) % extent`.
+    Swizzle1D {
+        /// The axis in natural order.
+        input: AxisId,
+        /// The rotated axis.
+        output: AxisId,
+    },
+}
+
+/// Memory letter of a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Memory {
+    /// `g`.
+    Global,
+    /// `l`: nvFuser's default for intermediates; says nothing about where it lives.
+    Local,
+    /// `s`.
+    Shared,
+    /// `t`.
+    Tensor,
+    /// `sym`: symmetric memory, addressable by peers.
+    Symmetric,
+}
+
+impl Memory {
+    /// The letter in a tensor's name.
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Global => "g",
+            Self::Local => "l",
+            Self::Shared => "s",
+            Self::Tensor => "t",
+            Self::Symmetric => "sym",
+        }
+    }
+}
+
+/// Devices in up to three dimensions (x fastest).
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Mesh {
+    /// Extents, slowest first (`[y, x]`); empty for no mesh.
+    pub shape: Vec<usize>,
+    /// World ranks in row-major order.
+    pub devices: Vec<usize>,
+}
+
+impl Mesh {
+    /// Whether no mesh was given: the tensor is on every rank.
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty()
+    }
+
+    /// Whether `rank` holds a shard.
+    pub fn contains(&self, rank: usize) -> bool {
+        self.is_empty() || self.devices.contains(&rank)
+    }
+
+    /// Extent along a device dimension; 1 where the mesh has fewer dimensions.
+    pub fn extent(&self, dim: DeviceDim) -> usize {
+        self.shape.len().checked_sub(1 + dim as usize).map_or(1, |at| self.shape[at])
+    }
+
+    /// The coordinate of `rank` along a device dimension; `None` when it is not a member.
+    pub fn coordinate(&self, rank: usize, dim: DeviceDim) -> Option<usize> {
+        let position = self.devices.iter().position(|it| *it == rank)?;
+        let inner: usize = self.shape.iter().rev().take(dim as usize).product();
+        Some(position / inner % self.extent(dim))
+    }
+}
+
+/// `deviceIdx.x`, `.y`, `.z`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DeviceDim {
+    /// Fastest.
+    X = 0,
+    /// Middle.
+    Y = 1,
+    /// Slowest.
+    Z = 2,
+}
+
+/// An iteration domain.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Axis {
+    /// Iteration, reduction, broadcast …
+    pub kind: AxisKind,
+    /// What its iterations are spread over.
+    pub parallel: Parallel,
+    /// The number, unique within a namespace.
+    pub number: u32,
+    /// First index, when it is not 0.
+    pub start: Option<ExprId>,
+    /// Last index plus one, when it differs from the extent.
+    pub stop: Option<ExprId>,
+    /// Number of iterations.
+    pub extent: ExprId,
+    /// Extent of an expanded broadcast.
+    pub expanded: Option<ExprId>,
+    /// Extents of a ragged axis (`iS7Ragged{extents=…}`); `extent` is then the same expression.
+    pub ragged: bool,
+    /// `rf`, `_p`, `_c`, verbatim.
+    pub suffix: String,
+}
+
+/// The letter that begins an iteration domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AxisKind {
+    /// `i`.
+    Iteration,
+    /// `r`: not a dimension of the tensor in memory.
+    Reduction,
+    /// `b`.
+    Broadcast,
+    /// `s`.
+    Stride,
+    /// `n` (and `g`, until 2024).
+    Gather,
+    /// `v`.
+    Vector,
+    /// `?`: not known before run time.
+    Symbolic,
+}
+
+impl AxisKind {
+    /// Every kind with its letter; the first spelling of a kind is canonical.
+    pub const LETTERS: &'static [(&'static str, AxisKind)] = &[
+        ("i", Self::Iteration),
+        ("r", Self::Reduction),
+        ("b", Self::Broadcast),
+        ("s", Self::Stride),
+        ("n", Self::Gather),
+        ("g", Self::Gather),
+        ("v", Self::Vector),
+        ("?", Self::Symbolic),
+    ];
+}
+
+/// What the iterations of an axis are spread over.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Parallel {
+    /// Nothing.
+    Serial,
+    /// Devices of the mesh.
+    Device(DeviceDim),
+    /// Streams.
+    Stream,
+    /// A kernel's own parallelism (`threadIdx.x`, `UR` …), by its canonical word: host programs ignore it.
+    Kernel(&'static str),
+}
+
+impl Parallel {
+    /// Every word with its meaning; the first spelling of a meaning is canonical.
+    pub const WORDS: &'static [(&'static str, Parallel)] = &[
+        ("S", Self::Serial),
+        ("deviceIdx.x", Self::Device(DeviceDim::X)),
+        ("deviceIdx.y", Self::Device(DeviceDim::Y)),
+        ("deviceIdx.z", Self::Device(DeviceDim::Z)),
+        ("streamIdx", Self::Stream),
+        ("StreamIdx", Self::Stream),
+        ("Stream", Self::Stream),
+        ("blockIdx.x", Self::Kernel("blockIdx.x")),
+        ("blockIdx.y", Self::Kernel("blockIdx.y")),
+        ("blockIdx.z", Self::Kernel("blockIdx.z")),
+        ("threadIdx.x", Self::Kernel("threadIdx.x")),
+        ("threadIdx.y", Self::Kernel("threadIdx.y")),
+        ("threadIdx.z", Self::Kernel("threadIdx.z")),
+        ("V", Self::Kernel("V")),
+        ("MV", Self::Kernel("MV")),
+        ("UR", Self::Kernel("UR")),
+        ("US", Self::Kernel("US")),
+        ("MMA", Self::Kernel("MMA")),
+        ("G", Self::Kernel("G")),
+        ("B", Self::Kernel("B")),
+    ];
+}
+
+/// A scalar expression.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Expr {
+    /// An integer, a boolean or an index.
+    Int(i64),
+    /// `true` or `false`.
+    Bool(bool),
+    /// `float(0)`: a type and the literal as written.
+    Float(DType, String),
+    /// A named scalar.
+    Symbol(SymbolId),
+    /// Prefix operator.
+    Prefix(&'static str, ExprId),
+    /// Infix operator.
+    Infix(&'static str, ExprId, ExprId),
+    /// `ceilDiv(a, b)`, `where(a, b, c)`, …
+    Call(String, Vec<ExprId>),
+}
+
+/// A stream.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Stream {
+    /// Captured by GetCurrentStream, canonically `s0`, `s1` … in order of appearance.
+    Named(u32),
+    /// The stream with this index.
+    Index(ExprId),
+}
+
+/// A HostUnit: a fusion with a namespace of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unit {
+    /// The number in `HostUnit5`.
+    pub number: u32,
+    /// Its inputs, in its namespace.
+    pub inputs: Vec<Operand>,
+    /// Its outputs, in its namespace.
+    pub outputs: Vec<Operand>,
+    /// Its statements; `None` when the source elided them.
+    pub body: Option<BlockId>,
+}
+
+/// A value that a statement uses or defines.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operand {
+    /// A tensor.
+    Tensor(TensorId),
+    /// A scalar.
+    Scalar(ExprId),
+    /// A stream.
+    Stream(StreamId),
+}
+
+/// One statement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stmt {
+    /// An operator of the table.
+    Op(OpStmt),
+    /// `i84 = i82 % 8`, executed where it stands.
+    Let(SymbolId, ExprId),
+    /// A loop.
+    For(For),
+    /// A branch.
+    If(If),
+}
+
+/// An operator with its operands and attributes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpStmt {
+    /// The operator.
+    pub op: Op,
+    /// The expression number (`Communication 35`).
+    pub number: Option<u32>,
+    /// What stands left of `=`.
+    pub outs: Vec<Operand>,
+    /// Positional operands.
+    pub args: Vec<Operand>,
+    /// Keyed operands and attributes, in the order of the operator's row.
+    pub attrs: Vec<(&'static str, Attr)>,
+}
+
+/// The value of a keyed attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attr {
+    /// A tensor operand (`input=`, `buffer=`).
+    Tensor(TensorId),
+    /// A scalar operand (`peer=`, `index =`).
+    Scalar(ExprId),
+    /// An iteration domain (`axis =`).
+    Axis(AxisId),
+    /// One of the row's words (`type=Allgather`).
+    Word(&'static str),
+    /// A free word (`kernel=`).
+    Name(String),
+    /// An element type.
+    DType(DType),
+    /// `true`, `false`.
+    Bool(bool),
+    /// World ranks.
+    Team(Vec<usize>),
+    /// `{true, false}`.
+    Flags(Vec<bool>),
+    /// `{0, i1}`.
+    Scalars(Vec<ExprId>),
+    /// `{ {0, i1, 1} {0, i2, 1} }`.
+    Ranges(Vec<[ExprId; 3]>),
+    /// Values in braces (`Inputs:{…}`).
+    Values(Vec<Operand>),
+    /// A HostUnit.
+    Unit(UnitId),
+    /// The number of an awaited communication.
+    Work(u32),
+    /// Statements listed inside ShareMemHandles.
+    Stmts(Vec<StmtId>),
+}
+
+/// A loop. `index` counts from `start` up to, not including, `stop`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct For {
+    /// The bound name.
+    pub index: SymbolId,
+    /// The axis of the `in` form; it carries the extent.
+    pub axis: Option<AxisId>,
+    /// First index.
+    pub start: ExprId,
+    /// One past the last.
+    pub stop: ExprId,
+    /// The body.
+    pub body: BlockId,
+}
+
+/// A branch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct If {
+    /// The predicate kind; `Manual` in host programs.
+    pub kind: String,
+    /// The predicate.
+    pub cond: ExprId,
+    /// Statements where it holds, possibly none.
+    pub then: BlockId,
+    /// Statements where it does not; `None` without `ELSE:`.
+    pub other: Option<BlockId>,
+}
+
+impl Program {
+    /// Adds a tensor first mentioned at `span`.
+    pub fn tensor(&mut self, tensor: Tensor, span: Span) -> TensorId {
+        self.spans.tensors.push(span);
+        self.tensors.push(tensor)
+    }
+
+    /// Adds a statement that stands at `span`; the caller puts it into a block.
+    pub fn stmt(&mut self, stmt: Stmt, span: Span) -> StmtId {
+        self.spans.stmts.push(span);
+        self.stmts.push(stmt)
+    }
+
+    /// The id of an expression, the same one for the same structure.
+    pub fn expr(&mut self, expr: Expr) -> ExprId {
+        if let Some(id) = self.interned.get(&expr) {
+            return *id;
+        }
+        let id = self.exprs.push(expr.clone());
+        self.interned.insert(expr, id);
+        id
+    }
+
+    /// The id of an integer constant.
+    pub fn int(&mut self, value: i64) -> ExprId {
+        self.expr(Expr::Int(value))
+    }
+
+    /// The id of a named scalar, first mentioned at `span` when it is new.
+    pub fn symbol(&mut self, name: &str, span: Span) -> SymbolId {
+        if let Some(id) = self.named.get(name) {
+            return *id;
+        }
+        self.spans.symbols.push(span);
+        let id = self.symbols.push(name.to_owned());
+        self.named.insert(name.to_owned(), id);
+        id
+    }
+
+    /// The named scalar, if the program mentions it.
+    pub fn find_symbol(&self, name: &str) -> Option<SymbolId> {
+        self.named.get(name).copied()
+    }
+
+    /// Where a statement stands.
+    pub fn stmt_span(&self, stmt: StmtId) -> Span {
+        self.spans.stmts.get(stmt.index()).copied().unwrap_or_default()
+    }
+
+    /// Where a tensor was first mentioned.
+    pub fn tensor_span(&self, tensor: TensorId) -> Span {
+        self.spans.tensors.get(tensor.index()).copied().unwrap_or_default()
+    }
+
+    /// Where a symbol was first mentioned.
+    pub fn symbol_span(&self, symbol: SymbolId) -> Span {
+        self.spans.symbols.get(symbol.index()).copied().unwrap_or_default()
+    }
+
+    /// The statements of a block.
+    pub fn block(&self, block: BlockId) -> &[StmtId] {
+        &self.blocks[block]
+    }
+
+    /// The container's own statements.
+    pub fn body(&self) -> &[StmtId] {
+        self.body.map_or(&[], |body| self.block(body))
+    }
+
+    /// `T3`: the name that reports use.
+    pub fn tensor_name(&self, tensor: TensorId) -> String {
+        format!("T{}", self.tensors[tensor].number)
+    }
+
+    /// The integer that an expression is, without looking at any symbol.
+    pub fn constant(&self, expr: ExprId) -> Option<i64> {
+        match &self.exprs[expr] {
+            Expr::Int(value) => Some(*value),
+            Expr::Bool(_)
+            | Expr::Float(..)
+            | Expr::Symbol(_)
+            | Expr::Prefix(..)
+            | Expr::Infix(..)
+            | Expr::Call(..) => None,
+        }
+    }
+
+    /// The tensor's logical axes that are dimensions in memory: all but reductions.
+    pub fn dimensions(&self, tensor: TensorId) -> impl Iterator<Item = AxisId> {
+        let logical = &self.tensors[tensor].domains.logical;
+        logical.iter().copied().filter(|axis| self.axes[*axis].kind != AxisKind::Reduction)
+    }
+
+    /// Whether a rank holds one stream's slice of the tensor at a time.
+    pub fn stream_split(&self, tensor: TensorId) -> bool {
+        let allocation = self.tensors[tensor].domains.allocation.iter().flatten();
+        allocation.into_iter().any(|axis| self.axes[*axis].parallel == Parallel::Stream)
+    }
+
+    /// Visits the statements of a block and of the blocks inside, in program order.
+    pub fn walk(&self, block: BlockId, visit: &mut dyn FnMut(StmtId)) {
+        for stmt in self.block(block) {
+            visit(*stmt);
+            match &self.stmts[*stmt] {
+                Stmt::Op(_) | Stmt::Let(..) => (),
+                Stmt::For(it) => self.walk(it.body, visit),
+                Stmt::If(it) => {
+                    self.walk(it.then, visit);
+                    it.other.iter().for_each(|other| self.walk(*other, visit));
+                }
+            }
+        }
+    }
+}
+
+impl Operand {
+    /// The tensor, if it is one.
+    pub fn tensor(self) -> Option<TensorId> {
+        match self {
+            Self::Tensor(id) => Some(id),
+            Self::Scalar(_) | Self::Stream(_) => None,
+        }
+    }
+}
+
+impl OpStmt {
+    /// The attribute with this key.
+    pub fn attr(&self, key: &str) -> Option<&Attr> {
+        self.attrs.iter().find(|(name, _)| *name == key).map(|(_, attr)| attr)
+    }
+
+    /// The tensor attribute with this key.
+    pub fn tensor_attr(&self, key: &str) -> Option<TensorId> {
+        match self.attr(key) {
+            Some(Attr::Tensor(id)) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// The scalar attribute with this key.
+    pub fn scalar_attr(&self, key: &str) -> Option<ExprId> {
+        match self.attr(key) {
+            Some(Attr::Scalar(id)) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// The word attribute with this key.
+    pub fn word_attr(&self, key: &str) -> Option<&'static str> {
+        match self.attr(key) {
+            Some(Attr::Word(word)) => Some(word),
+            _ => None,
+        }
+    }
+
+    /// The boolean attribute with this key; false when it is absent.
+    pub fn flag_attr(&self, key: &str) -> bool {
+        matches!(self.attr(key), Some(Attr::Bool(true)))
+    }
+
+    /// The first tensor left of `=`.
+    pub fn out_tensor(&self) -> Option<TensorId> {
+        self.outs.iter().find_map(|out| out.tensor())
+    }
+}

@@ -1,0 +1,3 @@
+//! Reads, checks, transforms and runs multi-GPU Host IR programs.
+
+pub mod plan;
