@@ -1,10 +1,43 @@
 //! The Host IR language: text to arena IR and back.
+//!
+//! A text goes through `parse` (tokens, layout, grammar: what was written) and `resolve` (names, operators, domains: what
+//! it means) into one `ir::Program` a container; `verify` judges a program, `print` writes it down.
+//!
+//! Invariant: this crate knows no pass, no plan and no device.
 
-pub mod arena;
-pub mod ast;
-pub mod codes;
-pub mod diagnostic;
-pub mod dtype;
 pub mod ir;
 pub mod ops;
+
+pub mod arena;
+pub mod dtype;
 pub mod span;
+
+pub mod ast;
+mod layout;
+mod parse;
+mod tensor;
+mod token;
+
+mod domains;
+mod print;
+mod resolve;
+mod verify;
+
+pub mod codes;
+pub mod diagnostic;
+pub mod render;
+
+pub use parse::parse;
+pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text};
+pub use verify::{mentions, verify};
+
+use diagnostic::Diagnostic;
+use ir::Program;
+
+/// Reads every container of a text. Programs come back even where there are errors, for what can still be told.
+pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
+    let (file, mut diagnostics) = parse(source);
+    let programs = file.containers.iter().map(|it| resolve::resolve(it, source, &mut diagnostics)).collect();
+    diagnostics.sort_by_key(Diagnostic::span);
+    (programs, diagnostics)
+}

@@ -1,0 +1,400 @@
+//! What a dump tells about logical and allocation domains, although it prints loop domains only.
+//!
+//! nvFuser numbers iteration domains in order of creation: a tensor's logical axes first and next to each other, then,
+//! for every split, the outer and the inner result. A split for devices or streams is an outer split whose outer result
+//! is moved to the front, and the inner results stay in logical order. The evidence, strongest first:
+//!
+//! 1. an extent `ceilDiv(x, d)` numbered right after a parallel axis of extent `d`: a split of an axis of extent `x`;
+//! 2. in a tensor that has such a split, every later number is a split result too;
+//! 3. serial axes out of numeric order, or a gap in the numbers: those after it are split results;
+//! 4. operators whose operands and results have equally many logical axes;
+//! 5. a stream axis numbered right after a serial one, in what a CollectivePermute writes: the split's outer result was
+//!    swizzled.
+//!
+//! A stream axis is whole in memory unless the tensor is one stream's chunk: what ShardByStream returns, what an
+//! ALLOCATE's `size=` says is smaller, what is defined inside a loop and never taken apart.
+//!
+//! Invariant: `infer` is a function of the printed program alone, so the printer can ask whether the text needs a
+//! `Domains:` section to be read back as it is.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::{
+    arena::Id,
+    diagnostic::Diagnostic,
+    ir::{
+        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt,
+        TensorId, Transform,
+    },
+    ops::{Effect, Op, Rule},
+};
+
+/// What the text says about one tensor.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Guess {
+    /// Loop positions of outer and inner results of splits, and whether the outer one is swizzled.
+    splits: Vec<(usize, usize, bool)>,
+    /// Whether a rank holds one stream's slice at a time.
+    stream_split: bool,
+}
+
+/// Sets every tensor's domains to what the text tells.
+pub fn infer(program: &mut Program, diagnostics: &mut Vec<Diagnostic>) {
+    let _ = diagnostics;
+    let evidence = Evidence::collect(program);
+    let mut next = program.axes.iter().map(|(_, axis)| axis.number + 1).max().unwrap_or(0);
+    for (tensor, guess) in evidence.guesses(program) {
+        let domains = apply(program, tensor, &guess, &evidence, &mut next);
+        program.tensors[tensor].domains = domains;
+    }
+}
+
+/// Whether the printed text alone would give some tensor other domains than it has.
+pub fn differ_from_text(program: &Program) -> bool {
+    let evidence = Evidence::collect(program);
+    evidence.guesses(program).into_iter().any(|(tensor, guess)| {
+        let it = &program.tensors[tensor];
+        let plain = it.domains == Domains { logical: it.loops.clone(), ..Domains::default() };
+        // A tensor that is not plain gets its line; a plain one must not be guessed to be something else.
+        plain && (guess != Guess::default() || logical_order(program, tensor, &guess) != it.loops)
+    })
+}
+
+/// What the statements say about tensors.
+#[derive(Default)]
+struct Evidence {
+    /// Header inputs and outputs: whole.
+    ports: HashSet<TensorId>,
+    /// Pairs with equally many logical axes, the second having `i32` more.
+    ranks: Vec<(TensorId, TensorId, i32)>,
+    /// Tensors of known logical rank.
+    known_ranks: Vec<(TensorId, usize)>,
+    /// Results of ShardByStream, with its operand.
+    shards: HashMap<TensorId, TensorId>,
+    /// Tensors that are taken apart by ShardByStream, HirAliasSelect or select.
+    sources: HashSet<TensorId>,
+    /// What CollectivePermute writes.
+    permuted: HashSet<TensorId>,
+    /// Tensors whose first definition stands in a loop.
+    in_loop: HashSet<TensorId>,
+    defined: HashSet<TensorId>,
+    /// `size=` of long ALLOCATEs.
+    sizes: HashMap<TensorId, ExprId>,
+    /// Logical axes that statements name with `axis =`.
+    named_axes: HashMap<TensorId, Vec<AxisId>>,
+}
+
+impl Evidence {
+    fn collect(program: &Program) -> Self {
+        let mut this = Self::default();
+        let ports = program.inputs.iter().chain(&program.outputs);
+        this.ports.extend(ports.filter_map(|port| port.tensor()));
+        if let Some(body) = program.body {
+            this.block(program, body, false);
+        }
+        this
+    }
+
+    fn block(&mut self, program: &Program, block: BlockId, in_loop: bool) {
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => self.op(program, it, in_loop),
+                Stmt::Let(..) => (),
+                Stmt::For(it) => self.block(program, it.body, true),
+                Stmt::If(it) => {
+                    self.block(program, it.then, in_loop);
+                    it.other.iter().for_each(|other| self.block(program, *other, in_loop));
+                }
+            }
+        }
+    }
+
+    fn op(&mut self, program: &Program, stmt: &OpStmt, in_loop: bool) {
+        let row = stmt.op.row();
+        for out in stmt.outs.iter().filter_map(|out| out.tensor()) {
+            if self.defined.insert(out) && in_loop {
+                self.in_loop.insert(out);
+            }
+        }
+        let tensors: Vec<TensorId> = stmt.args.iter().filter_map(|arg| arg.tensor()).collect();
+        let (out, first) = (stmt.out_tensor(), tensors.first().copied());
+        if row.effect == Effect::View || stmt.op == Op::Select {
+            self.sources.extend(first);
+        }
+        if let (Some(first), Some(Attr::Axis(axis))) = (first, stmt.attr("axis")) {
+            self.named_axes.entry(first).or_default().push(*axis);
+        }
+        if let (Some(out), Some(size)) = (out, stmt.scalar_attr("size")) {
+            self.sizes.insert(out, size);
+        }
+        if stmt.op == Op::CollectivePermute {
+            self.permuted.extend(stmt.tensor_attr("output"));
+            if let (Some(input), Some(output)) = (stmt.tensor_attr("input"), stmt.tensor_attr("output")) {
+                self.ranks.push((input, output, 0));
+            }
+        }
+        let (Some(out), Some(first)) = (out, first) else { return };
+        match row.rule {
+            Rule::Same | Rule::Cast | Rule::Slice | Rule::Permute | Rule::Reduce => self.ranks.push((first, out, 0)),
+            Rule::Pointwise => self.ranks.extend(tensors.iter().map(|it| (*it, out, 0))),
+            Rule::Shard => {
+                self.shards.insert(out, first);
+                self.ranks.push((first, out, 0));
+            }
+            Rule::Linear => {
+                let partial = |axis: &&AxisId| {
+                    let axis = &program.axes[**axis];
+                    matches!(axis.parallel, Parallel::Device(_)) && axis.suffix.contains("rf")
+                };
+                let extra = program.tensors[out].loops.iter().filter(partial).count() as i32;
+                let weight = tensors.get(1).copied();
+                self.known_ranks.extend(weight.map(|it| (it, 2)));
+                self.known_ranks.extend(tensors.get(2).map(|it| (*it, 1)));
+                self.ranks.push((first, out, 1 + extra));
+            }
+            Rule::Free
+            | Rule::Matmul
+            | Rule::Broadcast
+            | Rule::Squeeze
+            | Rule::Reshape
+            | Rule::Select
+            | Rule::Communicate => (),
+        }
+    }
+
+    /// One guess for every tensor of the container.
+    fn guesses(&self, program: &Program) -> Vec<(TensorId, Guess)> {
+        let mut guesses: Vec<Guess> =
+            program.tensors.ids().map(|id| Guess { splits: self.splits(program, id), stream_split: false }).collect();
+        let rank = |guesses: &[Guess], id: TensorId| {
+            program.tensors[id].loops.len() as i32 - guesses[id.index()].splits.len() as i32
+        };
+        // Every round settles a tensor or is the last one.
+        loop {
+            let mut changed = false;
+            let mut want = |guesses: &mut Vec<Guess>, id: TensorId, wanted: i32| {
+                let surplus = rank(guesses, id) - wanted;
+                let candidates = candidates(program, id, &guesses[id.index()].splits);
+                if surplus > 0 && candidates.len() as i32 == surplus {
+                    guesses[id.index()].splits.extend(candidates);
+                    changed = true;
+                }
+            };
+            for (id, wanted) in &self.known_ranks {
+                want(&mut guesses, *id, *wanted as i32);
+            }
+            for (a, b, more) in &self.ranks {
+                let (at_a, at_b) = (rank(&guesses, *a), rank(&guesses, *b));
+                want(&mut guesses, *a, at_b - more);
+                want(&mut guesses, *b, at_a + more);
+            }
+            if !changed {
+                break;
+            }
+        }
+        let container = program.tensors.iter().filter(|(_, it)| it.unit.is_none()).map(|(id, _)| id);
+        container
+            .map(|id| {
+                let mut guess = std::mem::take(&mut guesses[id.index()]);
+                guess.splits.sort();
+                guess.stream_split = self.stream_split(program, id, &guess);
+                (id, guess)
+            })
+            .collect()
+    }
+
+    /// Splits that the tensor's own text proves.
+    fn splits(&self, program: &Program, tensor: TensorId) -> Vec<(usize, usize, bool)> {
+        let axes: Vec<&Axis> = program.tensors[tensor].loops.iter().map(|id| &program.axes[*id]).collect();
+        let pairs = candidates(program, tensor, &[]);
+        let proven = |(outer, inner, _): &(usize, usize, bool)| {
+            ceil_div(program, axes[*inner].extent).is_some_and(|(_, by)| by == axes[*outer].extent)
+        };
+        let rf = |axis: &&Axis| axis.suffix.contains("rf");
+        let mut plain: Vec<u32> = axes.iter().filter(|it| !rf(it)).map(|it| it.number).collect();
+        let serial = axes.iter().filter(|it| it.parallel == Parallel::Serial && !rf(it));
+        let out_of_order = serial.clone().zip(serial.skip(1)).filter(|(a, b)| a.number > b.number);
+        let mut first_result = out_of_order.map(|(a, _)| a.number - 1).min();
+        plain.sort_unstable();
+        let gap = plain.windows(2).find(|pair| pair[1] != pair[0] + 1).map(|pair| pair[1]);
+        let sure = pairs.iter().filter(|it| proven(it)).map(|(outer, ..)| axes[*outer].number).min();
+        first_result = [first_result, gap, sure].into_iter().flatten().min();
+        let swizzled = self.permuted.contains(&tensor)
+            || self.shards.iter().any(|(out, source)| *source == tensor && self.permuted.contains(out));
+        let mut splits: Vec<_> =
+            pairs.into_iter().filter(|(outer, ..)| first_result.is_some_and(|it| axes[*outer].number >= it)).collect();
+        if swizzled {
+            splits.extend(swizzle(&axes));
+        }
+        splits
+    }
+
+    fn stream_split(&self, program: &Program, tensor: TensorId, guess: &Guess) -> bool {
+        let loops = &program.tensors[tensor].loops;
+        let stream = loops.iter().position(|id| program.axes[*id].parallel == Parallel::Stream);
+        let Some(stream) = stream else { return false };
+        if self.ports.contains(&tensor) {
+            return false;
+        }
+        if self.shards.contains_key(&tensor) {
+            return true;
+        }
+        if let Some(size) = self.sizes.get(&tensor) {
+            let split = guess.splits.iter().find(|(outer, ..)| *outer == stream);
+            let kept = |id: &&AxisId| program.axes[**id].kind != AxisKind::Reduction;
+            let chunked = product(program, loops.iter().filter(kept).map(|id| program.axes[*id].extent));
+            let size = product(program, std::iter::once(*size));
+            // With constant extents both readings have the same size; then the place of the definition decides.
+            if split.is_some() && chunked.1 != vec![] {
+                return size == chunked;
+            }
+        }
+        self.in_loop.contains(&tensor) && !self.sources.contains(&tensor)
+    }
+}
+
+/// Parallel axes followed, in number, by a serial one: what an outer split leaves. Those taken already are left out.
+fn candidates(program: &Program, tensor: TensorId, taken: &[(usize, usize, bool)]) -> Vec<(usize, usize, bool)> {
+    let axes: Vec<&Axis> = program.tensors[tensor].loops.iter().map(|id| &program.axes[*id]).collect();
+    let spread = |axis: &Axis| matches!(axis.parallel, Parallel::Device(_) | Parallel::Stream);
+    let mut pairs = Vec::new();
+    for (outer, axis) in axes.iter().enumerate() {
+        if !spread(axis) || axis.suffix.contains("rf") || taken.iter().any(|it| it.0 == outer) {
+            continue;
+        }
+        let inner = axes.iter().position(|it| it.number == axis.number + 1 && it.parallel == Parallel::Serial);
+        pairs.extend(inner.filter(|at| !axes[*at].suffix.contains("rf")).map(|inner| (outer, inner, false)));
+    }
+    pairs
+}
+
+/// The stream axis that a swizzle of a split's outer result left: its number follows the inner result's.
+fn swizzle(axes: &[&Axis]) -> Option<(usize, usize, bool)> {
+    let stream = axes.iter().position(|it| it.parallel == Parallel::Stream)?;
+    let inner = axes.iter().position(|it| it.number + 1 == axes[stream].number && it.parallel == Parallel::Serial)?;
+    Some((stream, inner, true))
+}
+
+/// `x` and `d` of `ceilDiv(x, d)`.
+fn ceil_div(program: &Program, expr: ExprId) -> Option<(ExprId, ExprId)> {
+    match &program.exprs[expr] {
+        Expr::Call(name, args) if name == "ceilDiv" && args.len() == 2 => Some((args[0], args[1])),
+        Expr::Call(..)
+        | Expr::Int(_)
+        | Expr::Bool(_)
+        | Expr::Float(..)
+        | Expr::Symbol(_)
+        | Expr::Prefix(..)
+        | Expr::Infix(..) => None,
+    }
+}
+
+/// A product's constant and its other factors, sorted.
+fn product(program: &Program, factors: impl Iterator<Item = ExprId>) -> (i64, Vec<ExprId>) {
+    let mut stack: Vec<ExprId> = factors.collect();
+    let (mut constant, mut others) = (1i64, Vec::new());
+    while let Some(factor) = stack.pop() {
+        match &program.exprs[factor] {
+            Expr::Int(value) => constant = constant.wrapping_mul(*value),
+            Expr::Infix("*", lhs, rhs) => stack.extend([*lhs, *rhs]),
+            Expr::Infix(..)
+            | Expr::Bool(_)
+            | Expr::Float(..)
+            | Expr::Symbol(_)
+            | Expr::Prefix(..)
+            | Expr::Call(..) => others.push(factor),
+        }
+    }
+    others.sort();
+    (constant, others)
+}
+
+/// The logical axes in order, a split axis standing for its inner result's loop axis.
+fn logical_order(program: &Program, tensor: TensorId, guess: &Guess) -> Vec<AxisId> {
+    let loops = &program.tensors[tensor].loops;
+    let outer = |at: usize| guess.splits.iter().any(|split| split.0 == at);
+    let split_inner = |at: usize| guess.splits.iter().any(|split| split.1 == at);
+    let spread = |at: usize| {
+        matches!(program.axes[loops[at]].parallel, Parallel::Device(_) | Parallel::Stream)
+    };
+    // Serial axes keep their order; a parallel axis that is not a split result goes where its number belongs.
+    let mut order: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && !spread(*at)).collect();
+    let mut moved: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && spread(*at)).collect();
+    moved.sort_by_key(|at| program.axes[loops[*at]].number);
+    for at in moved {
+        let number = program.axes[loops[at]].number;
+        let before = |other: &usize| !split_inner(*other) && program.axes[loops[*other]].number > number;
+        let place = order.iter().position(before).unwrap_or(order.len());
+        order.insert(place, at);
+    }
+    order.into_iter().map(|at| loops[at]).collect()
+}
+
+/// The domains that a guess means; makes the axes that were split, which the text does not show.
+fn apply(
+    program: &mut Program,
+    tensor: TensorId,
+    guess: &Guess,
+    evidence: &Evidence,
+    next: &mut u32,
+) -> Domains {
+    let loops = program.tensors[tensor].loops.clone();
+    let mut logical = logical_order(program, tensor, guess);
+    let mut transforms = Vec::new();
+    for (outer, inner, swizzled) in &guess.splits {
+        let (outer, inner) = (loops[*outer], loops[*inner]);
+        let factor = program.axes[outer].extent;
+        let extent = match ceil_div(program, program.axes[inner].extent) {
+            Some((whole, by)) if by == factor => whole,
+            _ => {
+                let extent = program.axes[inner].extent;
+                match (program.constant(factor), program.constant(extent)) {
+                    (Some(a), Some(b)) => program.int(a.wrapping_mul(b)),
+                    _ => program.expr(Expr::Infix("*", factor, extent)),
+                }
+            }
+        };
+        let named = evidence.named_axes.get(&tensor).into_iter().flatten().copied();
+        let known = named.filter(|id| program.axes[*id].extent == extent && !loops.contains(id)).next();
+        let fresh = |program: &mut Program, next: &mut u32, like: AxisId, parallel, extent| {
+            let kind = program.axes[like].kind;
+            *next += 1;
+            program.axes.push(Axis {
+                kind,
+                parallel,
+                number: *next - 1,
+                start: None,
+                stop: None,
+                extent,
+                expanded: None,
+                ragged: false,
+                suffix: String::new(),
+            })
+        };
+        let input = known.unwrap_or_else(|| fresh(program, next, inner, Parallel::Serial, extent));
+        let split_outer = match swizzled {
+            true => fresh(program, next, outer, Parallel::Serial, factor),
+            false => outer,
+        };
+        transforms.push(Transform::Split { input, factor, outer_split: true, outer: split_outer, inner });
+        if *swizzled {
+            transforms.push(Transform::Swizzle1D { input: split_outer, output: outer });
+        }
+        logical.iter_mut().filter(|it| **it == inner).for_each(|it| *it = input);
+    }
+    let allocation = guess.stream_split.then_some(loops);
+    Domains { logical, transforms, allocation }
+}
+
+impl Program {
+    /// Whether the tensor's domains are the default: logical as printed, no transforms, allocated as logical.
+    pub fn has_plain_domains(&self, tensor: TensorId) -> bool {
+        let it = &self.tensors[tensor];
+        it.domains == Domains { logical: it.loops.clone(), ..Domains::default() }
+    }
+
+    /// The operands of a list that are tensors.
+    pub fn tensors_of(operands: &[Operand]) -> impl Iterator<Item = TensorId> {
+        operands.iter().filter_map(|it| it.tensor())
+    }
+}

@@ -1,0 +1,486 @@
+//! IR to canonical text: the newest spelling of everything, and nothing lost.
+//!
+//! Invariant: reading the text back gives the same program, without a warning, and printing that gives the same text.
+
+use std::fmt::{Display, Write};
+
+use crate::{
+    domains,
+    dtype::DType,
+    ir::{
+        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt,
+        StmtId, Stream, StreamId, TensorId, Transform, UnitId,
+    },
+    ops::{Op, Param, Syntax},
+    resolve::is_operand,
+};
+
+/// The canonical text of a container.
+pub fn print(program: &Program) -> String {
+    let mut printer = Printer { program, out: String::new(), tensors: vec![None; program.tensors.len()] };
+    printer.container();
+    printer.out
+}
+
+/// The text of one statement's first line, for reports: tensors by short name only.
+pub fn summary(program: &Program, stmt: StmtId) -> String {
+    let names = program.tensors.ids().map(|id| Some(program.tensor_name(id))).collect();
+    let mut printer = Printer { program, out: String::new(), tensors: names };
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => printer.op(it, 0),
+        Stmt::Let(..) => printer.stmt(stmt, 0),
+        Stmt::For(it) => printer.for_header(it),
+        Stmt::If(it) => {
+            let _ = write!(printer.out, "IF {} {}:", it.kind, expr_text(program, it.cond));
+        }
+    }
+    let mut words = printer.out.split_whitespace();
+    let first = words.next().unwrap_or("").to_owned();
+    words.fold(first, |acc, word| acc + " " + word)
+}
+
+/// A scalar expression as it stands inside others.
+pub fn expr_text(program: &Program, expr: ExprId) -> String {
+    Inline(program, expr).to_string()
+}
+
+/// An iteration domain, `istreamIdx10{8}`.
+pub fn axis_text(program: &Program, axis: AxisId) -> String {
+    AxisText(program, &program.axes[axis]).to_string()
+}
+
+/// A tensor in full, `T0_g_float[iS0{i0}] (DeviceMesh{0 1})`.
+pub fn tensor_text(program: &Program, tensor: TensorId) -> String {
+    let it = &program.tensors[tensor];
+    let mut out = format!("T{}_{}", it.number, it.memory.letter());
+    if let Some(dtype) = it.dtype {
+        let _ = write!(out, "_{dtype}");
+    }
+    out.push('[');
+    separated(&mut out, it.loops.iter().map(|axis| AxisText(program, &program.axes[*axis])));
+    out.push(']');
+    if !it.positions.is_empty() {
+        let _ = write!(out, " {}", it.positions);
+    }
+    if !it.mesh.is_empty() {
+        out.push_str(" (DeviceMesh");
+        mesh(&mut out, &it.mesh.shape, &it.mesh.devices);
+        out.push(')');
+    }
+    out
+}
+
+fn mesh(out: &mut String, shape: &[usize], devices: &[usize]) {
+    out.push('{');
+    match shape {
+        [] | [_] => {
+            for (at, device) in devices.iter().enumerate() {
+                let _ = write!(out, "{}{device}", if at == 0 { "" } else { " " });
+            }
+        }
+        [slowest, rest @ ..] => {
+            devices.chunks(devices.len() / (*slowest).max(1)).for_each(|row| mesh(out, rest, row));
+        }
+    }
+    out.push('}');
+}
+
+fn separated(out: &mut String, items: impl Iterator<Item = impl Display>) {
+    for (at, item) in items.enumerate() {
+        let _ = write!(out, "{}{item}", if at == 0 { "" } else { ", " });
+    }
+}
+
+/// An expression with every definition in parentheses, as nvFuser prints it inline.
+struct Inline<'p>(&'p Program, ExprId);
+
+impl Display for Inline<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0.exprs[self.1] {
+            Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => write!(f, "( {} )", Body(self.0, self.1)),
+            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => Body(self.0, self.1).fmt(f),
+        }
+    }
+}
+
+/// An expression without its outermost parentheses.
+struct Body<'p>(&'p Program, ExprId);
+
+impl Display for Body<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let inline = |id: &ExprId| Inline(self.0, *id);
+        match &self.0.exprs[self.1] {
+            Expr::Int(value) => write!(f, "{value}"),
+            Expr::Bool(value) => write!(f, "{value}"),
+            // A bare literal is a double: a type in front would change it into a conversion on its way back.
+            Expr::Float(DType::Double, text) if text.parse::<f64>().is_ok_and(f64::is_finite) => {
+                write!(f, "double({text})")
+            }
+            Expr::Float(dtype, text) => write!(f, "{dtype}({text})"),
+            Expr::Symbol(symbol) => f.write_str(&self.0.symbols[*symbol]),
+            Expr::Prefix(sign, operand) => write!(f, "{sign}{}", inline(operand)),
+            Expr::Infix(sign, lhs, rhs) => write!(f, "{} {sign} {}", inline(lhs), inline(rhs)),
+            Expr::Call(name, args) => {
+                write!(f, "{name}(")?;
+                for (at, arg) in args.iter().enumerate() {
+                    write!(f, "{}{}", if at == 0 { "" } else { ", " }, inline(arg))?;
+                }
+                f.write_str(")")
+            }
+        }
+    }
+}
+
+struct AxisText<'p>(&'p Program, &'p Axis);
+
+impl Display for AxisText<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let AxisText(program, axis) = self;
+        let letter = AxisKind::LETTERS.iter().find(|(_, kind)| *kind == axis.kind).map_or("i", |(text, _)| text);
+        let word = Parallel::WORDS.iter().find(|(_, it)| *it == axis.parallel).map_or("S", |(text, _)| text);
+        write!(f, "{letter}{word}{}", axis.number)?;
+        if axis.ragged {
+            return write!(f, "Ragged{{extents={}}}{}", Inline(program, axis.extent), axis.suffix);
+        }
+        f.write_str("{")?;
+        for bound in [axis.start, axis.stop].into_iter().flatten() {
+            write!(f, "{} : ", Inline(program, bound))?;
+        }
+        write!(f, "{}", Inline(program, axis.extent))?;
+        if let Some(expanded) = axis.expanded {
+            write!(f, " ex {}", Inline(program, expanded))?;
+        }
+        write!(f, "}}{}", axis.suffix)
+    }
+}
+
+struct Printer<'p> {
+    program: &'p Program,
+    out: String,
+    /// Texts of tensors, made on first use.
+    tensors: Vec<Option<String>>,
+}
+
+impl Printer<'_> {
+    fn container(&mut self) {
+        let program = self.program;
+        if !program.options.is_empty() {
+            self.out.push_str("%options ");
+            separated(&mut self.out, program.options.iter().map(|(key, it)| format!("{key}={}", Inline(program, *it))));
+            self.out.push('\n');
+        }
+        self.out.push_str("%HostIrContainer { (");
+        self.operands(&program.inputs);
+        self.out.push_str(") -> (");
+        self.operands(&program.outputs);
+        self.out.push_str(") :\n");
+        program.body.iter().for_each(|body| self.block(*body, 1));
+        for unit in program.units.ids() {
+            self.unit(unit);
+        }
+        self.out.push_str("} // %HostIrContainer\n");
+        if !program.definitions.is_empty() {
+            self.out.push_str("\nIndex definitions:\n");
+            for (symbol, value) in &program.definitions {
+                let _ = writeln!(self.out, "  {} = {};", program.symbols[*symbol], Body(program, *value));
+            }
+        }
+        self.domains();
+    }
+
+    fn domains(&mut self) {
+        let program = self.program;
+        let container = program.tensors.ids().filter(|id| program.tensors[*id].unit.is_none());
+        let explicit: Vec<TensorId> = container.filter(|id| !program.has_plain_domains(*id)).collect();
+        if explicit.is_empty() && !domains::differ_from_text(program) {
+            return;
+        }
+        self.out.push_str("\nDomains:\n");
+        for tensor in explicit {
+            let _ = write!(self.out, "  {}: ", program.tensor_name(tensor));
+            let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
+            let list = |axes: &[AxisId]| {
+                let mut text = String::new();
+                separated(&mut text, axes.iter().map(|axis| axis_text(program, *axis)));
+                text
+            };
+            let mut clauses = vec![format!("logical({})", list(logical))];
+            clauses.extend(transforms.iter().map(|it| match it {
+                Transform::Split { input, factor, outer_split, outer, inner } => format!(
+                    "{}({}, {}) -> ({})",
+                    if *outer_split { "outer_split" } else { "split" },
+                    axis_text(program, *input),
+                    Inline(program, *factor),
+                    list(&[*outer, *inner])
+                ),
+                Transform::Merge { outer, inner, output } => {
+                    format!("merge({}) -> ({})", list(&[*outer, *inner]), axis_text(program, *output))
+                }
+                Transform::Swizzle1D { input, output } => {
+                    format!("swizzle1d({}) -> ({})", axis_text(program, *input), axis_text(program, *output))
+                }
+            }));
+            clauses.extend(allocation.iter().map(|axes| format!("allocation({})", list(axes))));
+            self.out.push_str(&clauses.join(", "));
+            self.out.push('\n');
+        }
+    }
+
+    fn unit(&mut self, unit: UnitId) {
+        let it = &self.program.units[unit];
+        let _ = write!(self.out, "\nHostUnit{}: ", it.number);
+        let Some(body) = it.body else {
+            self.out.push_str("[...]\n");
+            return;
+        };
+        self.out.push_str("Inputs={");
+        self.operands(&it.inputs);
+        self.out.push_str("} -> Outputs={");
+        self.operands(&it.outputs);
+        self.out.push_str("}\n%kernel {\n");
+        self.block(body, 0);
+        self.out.push_str("} // %kernel\n");
+    }
+
+    fn block(&mut self, block: BlockId, depth: usize) {
+        for stmt in self.program.block(block) {
+            self.indent(depth);
+            self.stmt(*stmt, depth);
+        }
+    }
+
+    fn indent(&mut self, depth: usize) {
+        self.out.extend(std::iter::repeat_n("  ", depth));
+    }
+
+    fn stmt(&mut self, stmt: StmtId, depth: usize) {
+        match &self.program.stmts[stmt] {
+            Stmt::Op(it) => {
+                self.op(it, depth);
+                self.out.push('\n');
+            }
+            Stmt::Let(symbol, value) => {
+                let _ = writeln!(self.out, "{} = {};", self.program.symbols[*symbol], Body(self.program, *value));
+            }
+            Stmt::For(it) => {
+                self.for_header(it);
+                self.out.push('\n');
+                self.block(it.body, depth + 1);
+            }
+            Stmt::If(it) => {
+                let _ = writeln!(self.out, "IF {} {}:", it.kind, Inline(self.program, it.cond));
+                self.block(it.then, depth + 1);
+                if let Some(other) = it.other {
+                    self.indent(depth);
+                    self.out.push_str("ELSE:\n");
+                    self.block(other, depth + 1);
+                }
+            }
+        }
+    }
+
+    fn for_header(&mut self, it: &crate::ir::For) {
+        let index = &self.program.symbols[it.index];
+        let _ = match it.axis {
+            Some(axis) => write!(self.out, "FOR {index} in {}:", axis_text(self.program, axis)),
+            None => {
+                let (start, stop) = (Inline(self.program, it.start), Inline(self.program, it.stop));
+                write!(self.out, "FOR {index} from {start} to {stop}:")
+            }
+        };
+    }
+
+    /// One operator statement, without its final newline.
+    fn op(&mut self, stmt: &OpStmt, depth: usize) {
+        let row = stmt.op.row();
+        let margin = 2 * depth + 3;
+        self.operands(&stmt.outs);
+        if !stmt.outs.is_empty() {
+            match row.syntax {
+                Syntax::Call => self.out.push_str(" = "),
+                Syntax::Padded | Syntax::Wrapped | Syntax::Function | Syntax::Infix | Syntax::Prefix => {
+                    let _ = write!(self.out, "\n{:margin$}= ", "");
+                }
+                Syntax::Numbered
+                | Syntax::Statement
+                | Syntax::Bare
+                | Syntax::Block
+                | Syntax::Post
+                | Syntax::Launch => (),
+            }
+        }
+        let name = match stmt.op {
+            Op::Cast => self.cast_name(stmt),
+            _ => row.mnemonic.to_owned(),
+        };
+        match row.syntax {
+            Syntax::Call | Syntax::Statement => {
+                let args = self.arguments(stmt, "=").join(", ");
+                let _ = write!(self.out, "{name}({args})");
+            }
+            Syntax::Padded => {
+                let args = self.arguments(stmt, " = ").join(", ");
+                let _ = write!(self.out, "{name}( {args} )");
+            }
+            Syntax::Function => {
+                let args = self.arguments(stmt, " = ").join(", ");
+                let _ = write!(self.out, "{name}({args});");
+            }
+            Syntax::Wrapped => {
+                let margin = margin + "= (".len() + name.len();
+                let args = self.arguments(stmt, " = ").join(&format!(",\n{:margin$}", ""));
+                let _ = write!(self.out, "{name}({args})");
+            }
+            Syntax::Infix => {
+                let args = self.arguments(stmt, "=").join(&format!("\n{:margin$}{name} ", ""));
+                let _ = write!(self.out, "{args};");
+            }
+            Syntax::Prefix => {
+                let args = self.arguments(stmt, "=").join(", ");
+                let _ = write!(self.out, "{name}{args};");
+            }
+            Syntax::Numbered => {
+                let args = self.arguments(stmt, "=").join(", ");
+                let _ = write!(self.out, "{name}{} ({args})", number(stmt));
+            }
+            Syntax::Bare => {
+                let _ = write!(self.out, "{name}{}", number(stmt));
+            }
+            Syntax::Block => {
+                let args = self.arguments(stmt, "=").join(", ");
+                let pad = 2 * depth;
+                let _ = write!(self.out, "{name} {{\n{:pad$}  {args}\n{:pad$}}}", "", "");
+            }
+            Syntax::Post => {
+                let args = self.arguments(stmt, ":").join(", ");
+                let _ = write!(self.out, "{name} ({args})");
+            }
+            Syntax::Launch => {
+                let pad = 2 * depth;
+                let _ = writeln!(self.out, "{name}(");
+                for arg in self.arguments(stmt, ": ") {
+                    let _ = writeln!(self.out, "{:pad$}  {arg},", "");
+                }
+                let _ = write!(self.out, "{:pad$})", "");
+            }
+        }
+    }
+
+    /// Arguments in the order of the row, keys with `sign` behind them.
+    fn arguments(&mut self, stmt: &OpStmt, sign: &str) -> Vec<String> {
+        let row = stmt.op.row();
+        let mut texts = Vec::new();
+        let mut operands = stmt.args.iter();
+        for param in row.args {
+            if !is_operand(param.kind) {
+                texts.extend(stmt.attr(param.name).map(|attr| self.attr(attr)));
+                continue;
+            }
+            match param.count {
+                crate::ops::Count::Many => texts.extend(operands.by_ref().map(|it| self.operand(*it))),
+                crate::ops::Count::One | crate::ops::Count::Optional => {
+                    texts.extend(operands.next().map(|it| self.operand(*it)));
+                }
+            }
+        }
+        for (name, attr) in &stmt.attrs {
+            let positional = |param: &Param| param.name == *name;
+            if row.args.iter().any(positional) {
+                continue;
+            }
+            // nvFuser prints this one without blanks, whatever stands around it.
+            let sign = if *name == "cache_op" { "=" } else { sign };
+            let value = self.attr(attr);
+            texts.push(format!("{name}{sign}{value}"));
+        }
+        texts
+    }
+
+    fn attr(&mut self, attr: &Attr) -> String {
+        let program = self.program;
+        let braces = |texts: Vec<String>| format!("{{{}}}", texts.join(", "));
+        match attr {
+            Attr::Tensor(tensor) => self.operand(Operand::Tensor(*tensor)),
+            Attr::Scalar(scalar) => expr_text(program, *scalar),
+            Attr::Axis(axis) => axis_text(program, *axis),
+            Attr::Word(word) => (*word).to_owned(),
+            Attr::Name(name) => name.clone(),
+            Attr::DType(dtype) => dtype.to_string(),
+            Attr::Bool(value) => value.to_string(),
+            Attr::Team(team) => {
+                let ranks: Vec<String> = team.iter().map(usize::to_string).collect();
+                format!("({})", ranks.join(" "))
+            }
+            Attr::Flags(flags) => braces(flags.iter().map(bool::to_string).collect()),
+            Attr::Scalars(scalars) => braces(scalars.iter().map(|it| expr_text(program, *it)).collect()),
+            Attr::Ranges(ranges) => {
+                let range = |it: &[ExprId; 3]| braces(it.iter().map(|it| expr_text(program, *it)).collect());
+                let ranges: Vec<String> = ranges.iter().map(range).collect();
+                format!("{{ {} }}", ranges.join(" "))
+            }
+            Attr::Values(values) => braces(values.iter().map(|it| self.operand(*it)).collect()),
+            Attr::Unit(unit) => format!("HostUnit{}", program.units[*unit].number),
+            Attr::Work(number) => format!("Communication {number}"),
+            Attr::Stmts(stmts) => {
+                let mut texts = Vec::with_capacity(stmts.len());
+                for stmt in stmts {
+                    if let Stmt::Op(it) = &program.stmts[*stmt] {
+                        let outer = std::mem::take(&mut self.out);
+                        self.op(it, 0);
+                        texts.push(std::mem::replace(&mut self.out, outer));
+                    }
+                }
+                texts.join(", ")
+            }
+        }
+    }
+
+    fn operands(&mut self, operands: &[Operand]) {
+        for (at, operand) in operands.iter().enumerate() {
+            if at > 0 {
+                self.out.push_str(", ");
+            }
+            let text = self.operand(*operand);
+            self.out.push_str(&text);
+        }
+    }
+
+    fn operand(&mut self, operand: Operand) -> String {
+        match operand {
+            Operand::Tensor(tensor) => {
+                let slot = &mut self.tensors[crate::arena::Id::index(tensor)];
+                slot.get_or_insert_with(|| tensor_text(self.program, tensor)).clone()
+            }
+            Operand::Scalar(scalar) => expr_text(self.program, scalar),
+            Operand::Stream(stream) => stream_text(self.program, stream),
+        }
+    }
+
+    /// `__bfloat2float` between the types that nvFuser has such names for, else `__to_int64_t`.
+    fn cast_name(&self, stmt: &OpStmt) -> String {
+        let dtype = |it: Option<TensorId>| it.and_then(|id| self.program.tensors[id].dtype);
+        let from = dtype(stmt.args.first().and_then(|it| it.tensor()));
+        let float = |it: DType| matches!(it, DType::BFloat | DType::Half | DType::Float | DType::Double);
+        match (from, dtype(stmt.out_tensor())) {
+            (Some(from), Some(to)) if float(from) && float(to) => {
+                let short = |it: DType| it.name().trim_start_matches('_');
+                format!("__{}2{}", short(from), short(to))
+            }
+            (_, Some(to)) => format!("__to_{}", to.name().trim_start_matches('_')),
+            (_, None) => "cast".to_owned(),
+        }
+    }
+}
+
+/// `Stream s0`, `Stream i535`, `Stream ( streamIdx % numberOfStreams )`.
+pub fn stream_text(program: &Program, stream: StreamId) -> String {
+    match &program.streams[stream] {
+        Stream::Named(number) => format!("Stream s{number}"),
+        Stream::Index(index) => format!("Stream {}", Inline(program, *index)),
+    }
+}
+
+fn number(stmt: &OpStmt) -> String {
+    stmt.number.map_or(String::new(), |number| format!(" {number}"))
+}
+

@@ -1,0 +1,118 @@
+//! Draws diagnostics: for people (ariadne), one line each, or as JSON lines.
+
+use std::{io, ops::Range, str::FromStr};
+
+use ariadne::{Color, Config, IndexType, Label, Report, ReportKind, Source};
+
+use crate::{
+    diagnostic::{Diagnostic, Severity},
+    span::LineIndex,
+};
+
+/// How diagnostics are drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Format {
+    /// With the source text around.
+    #[default]
+    Human,
+    /// `file:line:column: error[E0102]: message`.
+    Short,
+    /// One JSON object a line.
+    Json,
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "human" => Ok(Self::Human),
+            "short" => Ok(Self::Short),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("`{text}` is no error format: expected human, short or json")),
+        }
+    }
+}
+
+/// Writes all diagnostics about `source`, which was read from `file`.
+///
+/// # Errors
+/// What `out` fails with.
+pub fn render(
+    diagnostics: &[Diagnostic],
+    file: &str,
+    source: &str,
+    format: Format,
+    color: bool,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let lines = LineIndex::new(source);
+    let text = Source::from(if format == Format::Human { source } else { "" });
+    diagnostics.iter().try_for_each(|it| match format {
+        Format::Human => human(it, file, &text, color, out),
+        Format::Short => short(it, file, &lines, out),
+        Format::Json => json(it, file, &lines, out),
+    })
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    }
+}
+
+fn human(
+    it: &Diagnostic,
+    file: &str,
+    source: &Source<&str>,
+    color: bool,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let (kind, paint) = match it.severity() {
+        Severity::Error => (ReportKind::Error, Color::Red),
+        Severity::Warning => (ReportKind::Warning, Color::Yellow),
+    };
+    let place = |span: crate::span::Span| -> (String, Range<usize>) {
+        let end = (span.end as usize).min(source.text().len());
+        (file.to_owned(), (span.start as usize).min(end)..end)
+    };
+    let config = Config::default().with_color(color).with_index_type(IndexType::Byte);
+    let mut report =
+        Report::build(kind, place(it.span())).with_config(config).with_code(it.code.text()).with_message(&it.message);
+    for (at, (span, label)) in it.labels.iter().enumerate() {
+        let paint = if at == 0 { paint } else { Color::Blue };
+        report = report.with_label(Label::new(place(*span)).with_message(label).with_color(paint));
+    }
+    if let Some(help) = &it.help {
+        report = report.with_help(help);
+    }
+    report.finish().write((file.to_owned(), source), out)
+}
+
+fn short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
+    let at = it.span().start;
+    let (line, column) = (lines.line(at), lines.column(at));
+    writeln!(out, "{file}:{line}:{column}: {}[{}]: {}", word(it.severity()), it.code.text(), it.message)
+}
+
+fn json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
+    let label = |(span, text): &(crate::span::Span, String)| {
+        serde_json::json!({
+            "line": lines.line(span.start),
+            "column": lines.column(span.start),
+            "start": span.start,
+            "end": span.end,
+            "text": text,
+        })
+    };
+    let value = serde_json::json!({
+        "file": file,
+        "severity": word(it.severity()),
+        "code": it.code.text(),
+        "message": it.message,
+        "labels": it.labels.iter().map(label).collect::<Vec<_>>(),
+        "help": it.help,
+    });
+    writeln!(out, "{value}")
+}

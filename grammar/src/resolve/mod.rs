@@ -1,0 +1,391 @@
+//! Syntax tree to IR: looks names up, gives calls the operator whose row they fit, and orders definitions.
+//!
+//! Invariant: a construct that cannot be resolved is reported and left out; everything else is still resolved, so
+//! one run reports all faults.
+
+mod params;
+pub(crate) use params::is_operand;
+mod trailers;
+mod values;
+
+use std::collections::HashMap;
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    ast,
+    codes::Code,
+    diagnostic::Diagnostic,
+    domains,
+    ir::{
+        Attr, AxisId, BlockId, Expr, For, If, OpStmt, Operand, Program, Stmt, StmtId, StreamId, SymbolId,
+        TensorId, Unit, UnitId,
+    },
+    ops::{Effect, Op, Syntax},
+    span::Span,
+};
+
+/// Resolves one container. `source` is the text that the tree borrows from.
+pub fn resolve(container: &ast::Container<'_>, source: &str, diagnostics: &mut Vec<Diagnostic>) -> Program {
+    let mut resolver = Resolver {
+        source,
+        program: Program::default(),
+        unit: None,
+        texts: FxHashMap::default(),
+        numbers: HashMap::new(),
+        axes: HashMap::new(),
+        captured: Vec::new(),
+        streams: FxHashMap::default(),
+        units: HashMap::new(),
+        diagnostics,
+    };
+    resolver.container(container);
+    resolver.program
+}
+
+struct Resolver<'s, 'd> {
+    source: &'s str,
+    program: Program,
+    /// The unit whose namespace is open.
+    unit: Option<UnitId>,
+    /// Tensors by namespace and printed text.
+    texts: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
+    /// Tensors by namespace and number; several where a number is used twice.
+    numbers: HashMap<(Option<UnitId>, u32), Vec<TensorId>>,
+    /// Iteration domains by namespace and number; several where a number is used twice.
+    axes: HashMap<(Option<UnitId>, u32), Vec<AxisId>>,
+    /// Names of streams that GetCurrentStream captures, in order of appearance.
+    captured: Vec<&'s str>,
+    streams: FxHashMap<crate::ir::Stream, StreamId>,
+    units: HashMap<u32, UnitId>,
+    diagnostics: &'d mut Vec<Diagnostic>,
+}
+
+impl<'s> Resolver<'s, '_> {
+    fn container(&mut self, container: &ast::Container<'s>) {
+        self.program.spans.header = container.span;
+        self.captures(&container.body);
+        for option in &container.options {
+            if let (Some(key), Some(value)) = (option.key, self.option(&option.value)) {
+                self.program.options.insert(key.text.to_owned(), value);
+            }
+        }
+        for unit in &container.units {
+            self.declare_unit(unit);
+        }
+        self.program.inputs = self.values(&container.inputs);
+        self.program.outputs = self.values(&container.outputs);
+        let body = self.block(&container.body);
+        self.program.body = Some(body);
+        for unit in &container.units {
+            self.unit_body(unit);
+        }
+        let mut explicit_domains = false;
+        for trailer in &container.trailers {
+            match trailer {
+                ast::Trailer::Definitions(stmts) => self.definitions(stmts),
+                ast::Trailer::Domains(lines) => {
+                    explicit_domains = true;
+                    self.domains(lines);
+                }
+            }
+        }
+        self.order_definitions();
+        if !explicit_domains {
+            domains::infer(&mut self.program, self.diagnostics);
+        }
+    }
+
+    /// A value of `%options`: a scalar, or a word that is one of the option's choices.
+    fn option(&mut self, value: &ast::Expr<'s>) -> Option<crate::ir::ExprId> {
+        self.scalar(value)
+    }
+
+    /// Collects the names that GetCurrentStream gives to streams, since `Stream 0` means something else without.
+    fn captures(&mut self, stmts: &[ast::Stmt<'s>]) {
+        for stmt in stmts {
+            match &stmt.kind {
+                ast::StmtKind::For { body, .. } => self.captures(body),
+                ast::StmtKind::If { then, other, .. } => {
+                    self.captures(then);
+                    self.captures(other);
+                }
+                ast::StmtKind::Assign { outs, .. } => {
+                    for out in outs {
+                        if let ast::ExprKind::Stream(name) = &out.kind {
+                            let text = name.span.text(self.source);
+                            if !self.captured.contains(&text) {
+                                self.captured.push(text);
+                            }
+                        }
+                    }
+                }
+                ast::StmtKind::Do(_) => (),
+            }
+        }
+    }
+
+    fn declare_unit(&mut self, unit: &ast::Unit<'s>) {
+        match unit.name.text.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok()) {
+            Some(number) => {
+                let id = self.program.units.push(Unit {
+                    number,
+                    inputs: Vec::new(),
+                    outputs: Vec::new(),
+                    body: None,
+                });
+                self.units.insert(number, id);
+            }
+            None => self.error(
+                Code::UnknownUnit,
+                unit.name.span,
+                format!("`{}` is not a HostUnit", unit.name.text),
+                "expected `HostUnit` and a number",
+            ),
+        }
+    }
+
+    fn unit_body(&mut self, unit: &ast::Unit<'s>) {
+        let number = unit.name.text.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok());
+        let Some(id) = number.and_then(|number: u32| self.units.get(&number).copied()) else { return };
+        self.unit = Some(id);
+        let inputs = self.values(&unit.inputs);
+        let outputs = self.values(&unit.outputs);
+        let body = unit.body.as_ref().map(|body| self.block(body));
+        let it = &mut self.program.units[id];
+        (it.inputs, it.outputs, it.body) = (inputs, outputs, body);
+        self.unit = None;
+    }
+
+    fn block(&mut self, stmts: &[ast::Stmt<'s>]) -> BlockId {
+        let ids: Vec<StmtId> = stmts.iter().filter_map(|stmt| self.stmt(stmt)).collect();
+        self.program.blocks.push(ids)
+    }
+
+    fn stmt(&mut self, stmt: &ast::Stmt<'s>) -> Option<StmtId> {
+        let resolved = match &stmt.kind {
+            ast::StmtKind::For { index, range, body } => {
+                let symbol = self.program.symbol(index.text, index.span);
+                let (axis, start, stop) = match range {
+                    ast::Range::Axis(axis) => {
+                        let axis = self.axis(axis)?;
+                        let start = self.program.axes[axis].start;
+                        let extent = self.program.axes[axis].extent;
+                        (Some(axis), start.unwrap_or_else(|| self.program.int(0)), extent)
+                    }
+                    ast::Range::Bounds(start, stop) => (None, self.scalar(start)?, self.scalar(stop)?),
+                };
+                // The id comes first so that statements are numbered in program order.
+                let placeholder = self.program.blocks.push(Vec::new());
+                let it = Stmt::For(For { index: symbol, axis, start, stop, body: placeholder });
+                let id = self.program.stmt(it, stmt.span);
+                let body = self.block(body);
+                if let Stmt::For(it) = &mut self.program.stmts[id] {
+                    it.body = body;
+                }
+                return Some(id);
+            }
+            ast::StmtKind::If { kind, cond, then, other } => {
+                let cond = self.scalar(cond)?;
+                let placeholder = self.program.blocks.push(Vec::new());
+                let it = Stmt::If(If { kind: kind.text.to_owned(), cond, then: placeholder, other: None });
+                let id = self.program.stmt(it, stmt.span);
+                let then = self.block(then);
+                let other = (!other.is_empty()).then(|| self.block(other));
+                if let Stmt::If(it) = &mut self.program.stmts[id] {
+                    (it.then, it.other) = (then, other);
+                }
+                return Some(id);
+            }
+            ast::StmtKind::Assign { outs, value } => self.assign(outs, value, stmt.span)?,
+            ast::StmtKind::Do(value) => Stmt::Op(self.call(&[], value, stmt.span)?),
+        };
+        Some(self.program.stmt(resolved, stmt.span))
+    }
+
+    fn assign(&mut self, outs: &[ast::Expr<'s>], value: &ast::Expr<'s>, span: Span) -> Option<Stmt> {
+        if let [ast::Expr { kind: ast::ExprKind::Word(name), span: name_span }] = outs {
+            let symbol = self.program.symbol(name, *name_span);
+            return Some(Stmt::Let(symbol, self.scalar(value)?));
+        }
+        let outs: Vec<Operand> = outs.iter().map(|out| self.value(out)).collect::<Option<_>>()?;
+        self.call(&outs, value, span).map(Stmt::Op)
+    }
+
+    /// The operator statement of a right-hand side, or of a statement without a left-hand side.
+    fn call(&mut self, outs: &[Operand], value: &ast::Expr<'s>, span: Span) -> Option<OpStmt> {
+        match &value.kind {
+            ast::ExprKind::Call { name, number, args } => {
+                let Some(op) = self.lookup(name.text, args) else {
+                    self.unknown_op(*name);
+                    return None;
+                };
+                let mut stmt = self.bind(op, outs, args, span)?;
+                stmt.number = number.and_then(|it| u32::try_from(it).ok());
+                self.complete(&mut stmt);
+                Some(stmt)
+            }
+            ast::ExprKind::Word(name) => {
+                self.call_shape(name, &[], Syntax::Bare, outs, span)
+            }
+            ast::ExprKind::Infix(sign, lhs, rhs) => {
+                self.call_shape(sign, &[lhs, rhs], Syntax::Infix, outs, span)
+            }
+            ast::ExprKind::Prefix(sign, operand) => {
+                self.call_shape(sign, &[operand], Syntax::Prefix, outs, span)
+            }
+            ast::ExprKind::Int(_)
+            | ast::ExprKind::Float(_)
+            | ast::ExprKind::Tensor(_)
+            | ast::ExprKind::Axis(_)
+            | ast::ExprKind::Stream(_)
+            | ast::ExprKind::Paren(_)
+            | ast::ExprKind::Team(_)
+            | ast::ExprKind::Braces(_) => {
+                self.error(Code::UnknownOp, value.span, "no operator here", "expected an operator and its operands");
+                None
+            }
+        }
+    }
+
+    /// The statement of an operator that is not written as a call.
+    fn call_shape(
+        &mut self,
+        name: &str,
+        operands: &[&ast::Expr<'s>],
+        syntax: Syntax,
+        outs: &[Operand],
+        span: Span,
+    ) -> Option<OpStmt> {
+        let Some(op) = Op::lookup(name).iter().copied().find(|it| it.row().syntax == syntax) else {
+            self.unknown_op(ast::Name { text: name, span });
+            return None;
+        };
+        let args = operands.iter().map(|it| self.value(it)).collect::<Option<Vec<_>>>()?;
+        Some(OpStmt { op, number: None, outs: outs.to_vec(), args, attrs: Vec::new() })
+    }
+
+    /// The operator that a call means: by name, and where two share it, by the keys that are given.
+    fn lookup(&self, name: &str, args: &[ast::Arg<'s>]) -> Option<Op> {
+        if params::is_cast(name) {
+            return Some(Op::Cast);
+        }
+        let candidates = Op::lookup(name);
+        candidates.iter().copied().find(|op| params::keys_fit(op.row(), args)).or(candidates.first().copied())
+    }
+
+    /// Writes down what the dialect leaves out and what is certain: collectives that nvFuser lowers to reduce by sum.
+    fn complete(&mut self, stmt: &mut OpStmt) {
+        let reduces = matches!(stmt.word_attr("type"), Some("Reduce" | "Allreduce" | "ReduceScatter"));
+        if stmt.op == Op::Communication && reduces && stmt.attr("red_op").is_none() {
+            stmt.attrs.push(("red_op", Attr::Word("SUM")));
+            params::order_attrs(stmt);
+        }
+    }
+
+    fn unknown_op(&mut self, name: ast::Name<'_>) {
+        let near = params::nearest(name.text);
+        let mut it = Diagnostic::new(
+            Code::UnknownOp,
+            name.span,
+            format!("unknown operator `{}`", name.text),
+            "expected an operator of `hir-opt --list-ops`",
+        );
+        if let Some(near) = near {
+            it = it.help(format!("did you mean `{near}`?"));
+        }
+        self.diagnostics.push(it);
+    }
+
+    fn error(&mut self, code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) {
+        self.diagnostics.push(Diagnostic::new(code, span, message, label));
+    }
+
+    fn definitions(&mut self, stmts: &[ast::Stmt<'s>]) {
+        for stmt in stmts {
+            let scalar = match &stmt.kind {
+                ast::StmtKind::Assign { outs, value } => match outs.as_slice() {
+                    [ast::Expr { kind: ast::ExprKind::Word(name), span }] => Some((*name, *span, value)),
+                    _ => None,
+                },
+                ast::StmtKind::For { .. } | ast::StmtKind::If { .. } | ast::StmtKind::Do(_) => None,
+            };
+            let Some((name, span, value)) = scalar else {
+                self.error(Code::Syntax, stmt.span, "not a scalar definition", "expected `name = expression;`");
+                continue;
+            };
+            if let Some(value) = self.scalar(value) {
+                let symbol = self.program.symbol(name, span);
+                self.program.definitions.insert(symbol, value);
+            }
+        }
+    }
+
+    /// Puts definitions behind what they use, in the order of the text otherwise; reports circles.
+    fn order_definitions(&mut self) {
+        let definitions = std::mem::take(&mut self.program.definitions);
+        let mut state: HashMap<SymbolId, bool> = HashMap::new();
+        let mut ordered = indexmap::IndexMap::with_capacity(definitions.len());
+        for root in definitions.keys() {
+            // Depth first without recursion: a symbol is entered, then left once what it uses is left.
+            let mut stack = vec![(*root, false)];
+            while let Some((symbol, leaving)) = stack.pop() {
+                let Some(value) = definitions.get(&symbol) else { continue };
+                if leaving {
+                    state.insert(symbol, true);
+                    ordered.insert(symbol, *value);
+                    continue;
+                }
+                match state.get(&symbol) {
+                    Some(true) => continue,
+                    Some(false) => {
+                        let name = self.program.symbols[symbol].clone();
+                        let span = self.program.symbol_span(symbol);
+                        self.error(
+                            Code::CircularDefinition,
+                            span,
+                            format!("the definition of `{name}` depends on itself"),
+                            "defined in a circle",
+                        );
+                        continue;
+                    }
+                    None => (),
+                }
+                state.insert(symbol, false);
+                stack.push((symbol, true));
+                let mut used = Vec::new();
+                self.program.symbols_of(*value, &mut used);
+                for it in used.into_iter().rev().filter(|it| definitions.contains_key(it)) {
+                    if state.get(&it) != Some(&true) {
+                        stack.push((it, false));
+                    }
+                }
+            }
+        }
+        self.program.definitions = ordered;
+    }
+}
+
+impl Program {
+    /// Appends the symbols that an expression names, in order.
+    pub fn symbols_of(&self, expr: crate::ir::ExprId, acc: &mut Vec<SymbolId>) {
+        match &self.exprs[expr] {
+            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) => (),
+            Expr::Symbol(symbol) => acc.push(*symbol),
+            Expr::Prefix(_, operand) => self.symbols_of(*operand, acc),
+            Expr::Infix(_, lhs, rhs) => {
+                self.symbols_of(*lhs, acc);
+                self.symbols_of(*rhs, acc);
+            }
+            Expr::Call(_, args) => args.iter().for_each(|arg| self.symbols_of(*arg, acc)),
+        }
+    }
+
+    /// Whether a statement posts work that a Wait can name.
+    pub fn posts_work(&self, stmt: StmtId) -> Option<u32> {
+        match &self.stmts[stmt] {
+            Stmt::Op(it) if it.op.row().effect == Effect::Communicate || it.op == Op::EndCoalescing => it.number,
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The `Domains:` section: logical and allocation domains as written, which nothing overrides.
+
+use super::Resolver;
+use crate::{
+    ast,
+    codes::Code,
+    ir::{AxisId, Domains, TensorId, Transform},
+};
+
+impl<'s> Resolver<'s, '_> {
+    pub(super) fn domains(&mut self, lines: &[ast::Domain<'s>]) {
+        for line in lines {
+            let Some(tensor) = self.named_tensor(line.tensor) else { continue };
+            if let Some(domains) = self.domain_line(tensor, line) {
+                self.program.tensors[tensor].domains = domains;
+            }
+        }
+    }
+
+    fn named_tensor(&mut self, name: ast::Name<'s>) -> Option<TensorId> {
+        let number: Option<u32> = name.text.strip_prefix('T').and_then(|digits| digits.parse().ok());
+        let found = number.and_then(|number| self.numbers.get(&(None, number)));
+        let Some([only]) = found.map(Vec::as_slice) else {
+            let message = format!("`{}` is not the name of one tensor of the container", name.text);
+            self.error(Code::BadDomain, name.span, message, "expected a name such as `T3`");
+            return None;
+        };
+        Some(*only)
+    }
+
+    fn domain_line(&mut self, tensor: TensorId, line: &ast::Domain<'s>) -> Option<Domains> {
+        let mut domains = Domains { logical: self.program.tensors[tensor].loops.clone(), ..Domains::default() };
+        for (clause, results) in &line.clauses {
+            let ast::ExprKind::Call { name, args, .. } = &clause.kind else {
+                self.error(Code::BadDomain, clause.span, "not a clause", "expected `logical(…)`, `split(…) -> (…)` …");
+                return None;
+            };
+            let results = results.iter().map(|it| self.axis(it)).collect::<Option<Vec<_>>>()?;
+            match (name.text, &args[..], &results[..]) {
+                ("logical", axes, []) => domains.logical = self.axis_list(axes)?,
+                ("allocation", axes, []) => domains.allocation = Some(self.axis_list(axes)?),
+                ("split" | "outer_split", [input, factor], [outer, inner]) => {
+                    domains.transforms.push(Transform::Split {
+                        input: self.axis(&input.value)?,
+                        factor: self.scalar(&factor.value)?,
+                        outer_split: name.text == "outer_split",
+                        outer: *outer,
+                        inner: *inner,
+                    });
+                }
+                ("merge", [outer, inner], [output]) => domains.transforms.push(Transform::Merge {
+                    outer: self.axis(&outer.value)?,
+                    inner: self.axis(&inner.value)?,
+                    output: *output,
+                }),
+                ("swizzle1d", [input], [output]) => domains
+                    .transforms
+                    .push(Transform::Swizzle1D { input: self.axis(&input.value)?, output: *output }),
+                _ => {
+                    self.error(
+                        Code::BadDomain,
+                        clause.span,
+                        format!("`{}` does not read as a clause of `Domains:`", name.text),
+                        "expected `logical(axes)`, `split(axis, factor) -> (outer, inner)`, `outer_split(…) -> (…)`, \
+                         `merge(outer, inner) -> (axis)`, `swizzle1d(axis) -> (axis)` or `allocation(axes)`",
+                    );
+                    return None;
+                }
+            }
+        }
+        self.check_transforms(tensor, &domains, line)?;
+        Some(domains)
+    }
+
+    fn axis_list(&mut self, args: &[ast::Arg<'s>]) -> Option<Vec<AxisId>> {
+        args.iter().map(|arg| self.axis(&arg.value)).collect()
+    }
+
+    /// Replays the transforms: they have to lead from the logical axes to exactly the loop axes.
+    fn check_transforms(&mut self, tensor: TensorId, domains: &Domains, line: &ast::Domain<'s>) -> Option<()> {
+        let mut axes = domains.logical.clone();
+        let mut known = true;
+        let mut take = |axes: &mut Vec<AxisId>, axis: AxisId| match axes.iter().position(|it| *it == axis) {
+            Some(at) => {
+                axes.remove(at);
+            }
+            None => known = false,
+        };
+        for transform in &domains.transforms {
+            match transform {
+                Transform::Split { input, outer, inner, .. } => {
+                    take(&mut axes, *input);
+                    axes.extend([*outer, *inner]);
+                }
+                Transform::Merge { outer, inner, output } => {
+                    take(&mut axes, *outer);
+                    take(&mut axes, *inner);
+                    axes.push(*output);
+                }
+                Transform::Swizzle1D { input, output } => {
+                    take(&mut axes, *input);
+                    axes.push(*output);
+                }
+            }
+        }
+        let mut loops = self.program.tensors[tensor].loops.clone();
+        axes.sort();
+        loops.sort();
+        if !known || axes != loops {
+            let name = self.program.tensor_name(tensor);
+            self.error(
+                Code::BadDomain,
+                line.tensor.span,
+                format!("the transforms of `{name}` do not lead from its logical to its loop domain"),
+                "expected every loop axis exactly once",
+            );
+            return None;
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,178 @@
+//! Tensors, iteration domains, scalars and streams, each looked up or created once.
+
+use super::Resolver;
+use crate::{
+    ast,
+    codes::Code,
+    dtype::DType,
+    ir::{Axis, AxisId, Domains, Expr, ExprId, Operand, Stream, StreamId, Tensor, TensorId},
+    span::Span,
+    tensor::{AxisText, parse_axis, parse_tensor},
+};
+
+/// The operators of scalar expressions, so that the IR can hold them as static words.
+const SIGNS: &[&str] = &[
+    "+", "-", "*", "/", "%", "<<", ">>", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "&", "|", "^", "!", "~",
+];
+
+impl<'s> Resolver<'s, '_> {
+    pub(super) fn values(&mut self, items: &[ast::Expr<'s>]) -> Vec<Operand> {
+        items.iter().filter_map(|item| self.value(item)).collect()
+    }
+
+    pub(super) fn value(&mut self, value: &ast::Expr<'s>) -> Option<Operand> {
+        match &value.kind {
+            ast::ExprKind::Tensor(text) => self.tensor(text, value.span).map(Operand::Tensor),
+            ast::ExprKind::Stream(name) => self.stream(name).map(Operand::Stream),
+            ast::ExprKind::Int(_)
+            | ast::ExprKind::Float(_)
+            | ast::ExprKind::Word(_)
+            | ast::ExprKind::Axis(_)
+            | ast::ExprKind::Prefix(..)
+            | ast::ExprKind::Infix(..)
+            | ast::ExprKind::Call { .. }
+            | ast::ExprKind::Paren(_)
+            | ast::ExprKind::Team(_)
+            | ast::ExprKind::Braces(_) => self.scalar(value).map(Operand::Scalar),
+        }
+    }
+
+    fn tensor(&mut self, text: &'s str, span: Span) -> Option<TensorId> {
+        if let Some(id) = self.texts.get(&(self.unit, text)) {
+            return Some(*id);
+        }
+        let parsed = match parse_tensor(text, span) {
+            Ok(parsed) => parsed,
+            Err(diagnostic) => {
+                self.diagnostics.push(diagnostic);
+                return None;
+            }
+        };
+        let mut loops = Vec::with_capacity(parsed.axes.len());
+        for axis in &parsed.axes {
+            loops.push(self.axis_text(axis)?);
+        }
+        let tensor = Tensor {
+            number: parsed.number,
+            memory: parsed.memory,
+            dtype: parsed.dtype,
+            positions: parsed.positions.trim().to_owned(),
+            mesh: parsed.mesh,
+            unit: self.unit,
+            domains: Domains { logical: loops.clone(), ..Domains::default() },
+            loops,
+        };
+        // Older dumps space one tensor in two ways; the texts differ and the tensor does not.
+        let same = self.numbers.entry((self.unit, tensor.number)).or_default();
+        let known = same.iter().copied().find(|id| self.program.tensors[*id] == tensor);
+        let id = known.unwrap_or_else(|| {
+            let id = self.program.tensor(tensor, span);
+            same.push(id);
+            id
+        });
+        self.texts.insert((self.unit, text), id);
+        Some(id)
+    }
+
+    pub(super) fn axis(&mut self, value: &ast::Expr<'s>) -> Option<AxisId> {
+        let ast::ExprKind::Axis(text) = &value.kind else {
+            self.error(Code::Syntax, value.span, "not an iteration domain", "expected one such as `iS0{i0}`");
+            return None;
+        };
+        match parse_axis(text, value.span) {
+            Ok(axis) => self.axis_text(&axis),
+            Err(diagnostic) => {
+                self.diagnostics.push(diagnostic);
+                None
+            }
+        }
+    }
+
+    fn axis_text(&mut self, text: &AxisText<'s>) -> Option<AxisId> {
+        let optional = |this: &mut Self, it: &Option<ast::Expr<'s>>| match it {
+            Some(it) => this.scalar(it).map(Some),
+            None => Some(None),
+        };
+        let axis = Axis {
+            kind: text.kind,
+            parallel: text.parallel,
+            number: text.number,
+            start: optional(self, &text.start)?,
+            stop: optional(self, &text.stop)?,
+            extent: self.scalar(&text.extent)?,
+            expanded: optional(self, &text.expanded)?,
+            ragged: text.ragged,
+            suffix: text.suffix.to_owned(),
+        };
+        let same = self.axes.entry((self.unit, axis.number)).or_default();
+        if let Some(known) = same.iter().find(|id| self.program.axes[**id] == axis) {
+            return Some(*known);
+        }
+        let id = self.program.axes.push(axis);
+        same.push(id);
+        Some(id)
+    }
+
+    pub(super) fn scalar(&mut self, value: &ast::Expr<'s>) -> Option<ExprId> {
+        let expr = match &value.kind {
+            ast::ExprKind::Int(it) => Expr::Int(*it),
+            ast::ExprKind::Float(it) => Expr::Float(DType::Double, (*it).to_owned()),
+            ast::ExprKind::Word("true") => Expr::Bool(true),
+            ast::ExprKind::Word("false") => Expr::Bool(false),
+            ast::ExprKind::Word(name) => Expr::Symbol(self.program.symbol(name, value.span)),
+            ast::ExprKind::Paren(inner) => return self.scalar(inner),
+            ast::ExprKind::Prefix(sign, operand) => {
+                Expr::Prefix(self.sign(sign, value.span)?, self.scalar(operand)?)
+            }
+            ast::ExprKind::Infix(sign, lhs, rhs) => {
+                Expr::Infix(self.sign(sign, value.span)?, self.scalar(lhs)?, self.scalar(rhs)?)
+            }
+            ast::ExprKind::Call { name, number: None, args } => match (DType::from_name(name.text), &args[..]) {
+                (Some(dtype), [literal]) => {
+                    Expr::Float(dtype, literal.value.span.text(self.source).replace(char::is_whitespace, ""))
+                }
+                _ => {
+                    let args = args.iter().map(|arg| self.scalar(&arg.value)).collect::<Option<_>>()?;
+                    Expr::Call(name.text.to_owned(), args)
+                }
+            },
+            ast::ExprKind::Call { .. }
+            | ast::ExprKind::Tensor(_)
+            | ast::ExprKind::Axis(_)
+            | ast::ExprKind::Stream(_)
+            | ast::ExprKind::Team(_)
+            | ast::ExprKind::Braces(_) => {
+                self.error(Code::BadOperands, value.span, "not a scalar", "expected a scalar expression");
+                return None;
+            }
+        };
+        Some(self.program.expr(expr))
+    }
+
+    fn sign(&mut self, sign: &str, span: Span) -> Option<&'static str> {
+        let known = SIGNS.iter().copied().find(|it| *it == sign);
+        if known.is_none() {
+            self.error(Code::Syntax, span, format!("unknown operator `{sign}`"), "expected arithmetic");
+        }
+        known
+    }
+
+    fn stream(&mut self, name: &ast::Expr<'s>) -> Option<StreamId> {
+        let text = name.span.text(self.source);
+        let stream = match self.captured.iter().position(|it| *it == text) {
+            Some(number) => Stream::Named(number as u32),
+            // An address names a stream object even where no capture of it is in sight; the verifier asks for one.
+            None if text.starts_with("0x") => {
+                self.captured.push(text);
+                Stream::Named(self.captured.len() as u32 - 1)
+            }
+            None => Stream::Index(self.scalar(name)?),
+        };
+        if let Some(id) = self.streams.get(&stream) {
+            return Some(*id);
+        }
+        let id = self.program.streams.push(stream.clone());
+        self.streams.insert(stream, id);
+        Some(id)
+    }
+}

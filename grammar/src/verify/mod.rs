@@ -1,0 +1,349 @@
+//! Judges any program, wherever it came from, and reports every fault it finds.
+//!
+//! What is checked:
+//! * tensors are defined before they are read, and not read after Deallocate (`scope`);
+//! * named streams are captured before they are used (`scope`);
+//! * a Wait names work that is posted before it (`scope`);
+//! * coalescing brackets pair up and hold P2PCommunications only (`scope`);
+//! * predicates are boolean (`scope`);
+//! * teams are sets of ranks, roots are given where the type needs one and lie in the team (`teams`);
+//! * device and stream axes: each at most once a tensor, device extents as the mesh says (`sharding`);
+//! * ranks, constant extents and element types fit the operator's rule (`types`).
+//!
+//! What is not checked here, because it needs a rank or symbols: peers in range, symbolic extents, who reaches which
+//! collective. The planner and the simulator find those.
+//!
+//! Promise: a program without errors can be planned without looking for any of the faults above again.
+
+mod types;
+
+use std::collections::HashSet;
+
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{
+        Attr, BlockId, DeviceDim, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt, StmtId, Stream,
+        TensorId, UnitId,
+    },
+    ops::{Effect, Mode, Op},
+    print::{axis_text, expr_text},
+    span::Span,
+};
+
+/// All faults of a program, in the order of its text.
+pub fn verify(program: &Program) -> Vec<Diagnostic> {
+    let mut verifier = Verifier {
+        program,
+        defined: Program::tensors_of(&program.inputs).collect(),
+        dropped: HashSet::new(),
+        captured: HashSet::new(),
+        posted: HashSet::new(),
+        bracket: None,
+        diagnostics: Vec::new(),
+    };
+    for tensor in program.tensors.ids() {
+        verifier.sharding(tensor);
+    }
+    program.body.iter().for_each(|body| verifier.block(*body));
+    for unit in program.units.ids() {
+        verifier.unit(unit);
+    }
+    verifier.diagnostics.sort_by_key(Diagnostic::span);
+    verifier.diagnostics
+}
+
+/// How a statement uses tensors: `visit` gets every mention with its mode, operands first.
+pub fn mentions(program: &Program, stmt: &OpStmt, visit: &mut dyn FnMut(TensorId, Mode)) {
+    let row = stmt.op.row();
+    let mut params = row.args.iter().filter(|param| crate::resolve::is_operand(param.kind)).peekable();
+    for arg in &stmt.args {
+        let param = params.peek().copied();
+        if param.is_some_and(|it| it.count != crate::ops::Count::Many) {
+            params.next();
+        }
+        if let (Operand::Tensor(tensor), Some(param)) = (arg, param) {
+            visit(*tensor, param.mode);
+        }
+    }
+    for (name, attr) in &stmt.attrs {
+        let mode = row.attrs.iter().find(|param| param.name == *name).map_or(Mode::Mention, |param| param.mode);
+        let mode = match (mode, stmt.word_attr("type")) {
+            (Mode::Transfer, Some("recv")) => Mode::Write,
+            (Mode::Transfer, _) => Mode::Read,
+            (Mode::Read | Mode::Write | Mode::Bind | Mode::Mention, _) => mode,
+        };
+        match attr {
+            Attr::Tensor(tensor) => visit(*tensor, mode),
+            Attr::Values(values) => Program::tensors_of(values).for_each(|tensor| visit(tensor, mode)),
+            Attr::Stmts(stmts) => {
+                for stmt in stmts {
+                    if let Stmt::Op(it) = &program.stmts[*stmt] {
+                        mentions(program, it, &mut |tensor, _| visit(tensor, Mode::Mention));
+                    }
+                }
+            }
+            Attr::Scalar(_)
+            | Attr::Axis(_)
+            | Attr::Word(_)
+            | Attr::Name(_)
+            | Attr::DType(_)
+            | Attr::Bool(_)
+            | Attr::Team(_)
+            | Attr::Flags(_)
+            | Attr::Scalars(_)
+            | Attr::Ranges(_)
+            | Attr::Unit(_)
+            | Attr::Work(_) => (),
+        }
+    }
+    for (at, out) in stmt.outs.iter().enumerate() {
+        let mode = row.outs.get(at).or(row.outs.last()).map_or(Mode::Write, |param| param.mode);
+        out.tensor().into_iter().for_each(|tensor| visit(tensor, mode));
+    }
+}
+
+struct Verifier<'p> {
+    program: &'p Program,
+    defined: HashSet<TensorId>,
+    dropped: HashSet<TensorId>,
+    captured: HashSet<u32>,
+    posted: HashSet<u32>,
+    /// The open StartCoalescing.
+    bracket: Option<StmtId>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Verifier<'_> {
+    fn block(&mut self, block: BlockId) {
+        let outer = self.bracket.take();
+        for stmt in self.program.block(block) {
+            let span = self.program.stmt_span(*stmt);
+            match &self.program.stmts[*stmt] {
+                Stmt::Op(it) => {
+                    self.coalescing(*stmt, it, span);
+                    self.op(it, span);
+                }
+                Stmt::Let(..) => (),
+                Stmt::For(it) => self.block(it.body),
+                Stmt::If(it) => {
+                    self.predicate(it.cond, span);
+                    self.block(it.then);
+                    it.other.iter().for_each(|other| self.block(*other));
+                }
+            }
+        }
+        if let Some(open) = self.bracket.take() {
+            let span = self.program.stmt_span(open);
+            self.error(Code::BadCoalescing, span, "StartCoalescing without EndCoalescing", "opened here");
+        }
+        self.bracket = outer;
+    }
+
+    fn coalescing(&mut self, id: StmtId, stmt: &OpStmt, span: Span) {
+        match (stmt.op, self.bracket) {
+            (Op::StartCoalescing, None) => self.bracket = Some(id),
+            (Op::StartCoalescing, Some(_)) => {
+                self.error(Code::BadCoalescing, span, "StartCoalescing inside another", "expected EndCoalescing first");
+            }
+            (Op::EndCoalescing, Some(_)) => self.bracket = None,
+            (Op::EndCoalescing, None) => {
+                self.error(Code::BadCoalescing, span, "EndCoalescing without StartCoalescing", "nothing to close");
+            }
+            (Op::P2PCommunication, _) | (_, None) => (),
+            (_, Some(_)) => {
+                let message = format!("`{}` between StartCoalescing and EndCoalescing", stmt.op.name());
+                self.error(Code::BadCoalescing, span, message, "expected P2PCommunication");
+            }
+        }
+    }
+
+    fn op(&mut self, stmt: &OpStmt, span: Span) {
+        self.streams(stmt, span);
+        let effect = stmt.op.row().effect;
+        let mut written = Vec::new();
+        let mut read = Vec::new();
+        mentions(self.program, stmt, &mut |tensor, mode| match mode {
+            Mode::Read | Mode::Transfer => read.push(tensor),
+            Mode::Write | Mode::Bind => written.push(tensor),
+            Mode::Mention if effect == Effect::View || effect == Effect::Share => read.push(tensor),
+            Mode::Mention => (),
+        });
+        // A handle may be shared for a buffer that only this statement's peers write: it needs storage all the same.
+        for tensor in read {
+            self.reads(tensor, span);
+        }
+        if stmt.op == Op::AllocateOnce {
+            self.redundant(&written, span);
+        }
+        if effect == Effect::Deallocate {
+            let dropped: Vec<TensorId> = stmt.attr("tensor").into_iter().filter_map(Attr::tensor).collect();
+            let args = Program::tensors_of(&stmt.args).chain(dropped);
+            for tensor in args.collect::<Vec<_>>() {
+                self.reads(tensor, span);
+                self.defined.remove(&tensor);
+                self.dropped.insert(tensor);
+            }
+        }
+        for tensor in written {
+            self.defined.insert(tensor);
+            self.dropped.remove(&tensor);
+        }
+        if let (Effect::Wait, Some(Attr::Work(number))) = (effect, stmt.attr("work")) {
+            if !self.posted.contains(number) {
+                let message = format!("nothing posted before has the number {number}");
+                self.error(Code::UnknownWork, span, message, "expected the number of a communication above");
+            }
+        }
+        if effect == Effect::Communicate || stmt.op == Op::EndCoalescing {
+            self.posted.extend(stmt.number);
+        }
+        self.team(stmt, span);
+        types::check(self.program, stmt, span, &mut self.diagnostics);
+    }
+
+    fn reads(&mut self, tensor: TensorId, span: Span) {
+        if self.defined.contains(&tensor) {
+            return;
+        }
+        let name = self.program.tensor_name(tensor);
+        let (code, message) = match self.dropped.contains(&tensor) {
+            true => (Code::UseAfterDeallocate, format!("`{name}` is used after Deallocate dropped it")),
+            false => (Code::UndefinedTensor, format!("`{name}` has neither storage nor a value here")),
+        };
+        self.error(code, span, message, "used here");
+        // One report a name is enough.
+        self.defined.insert(tensor);
+    }
+
+    fn redundant(&mut self, tensors: &[TensorId], span: Span) {
+        for tensor in tensors.iter().filter(|tensor| self.defined.contains(tensor)) {
+            let name = self.program.tensor_name(*tensor);
+            let it = Diagnostic::new(
+                Code::RedundantAllocate,
+                span,
+                format!("`{name}` is bound already: this ALLOCATE does nothing"),
+                "the long form skips bound names",
+            );
+            self.diagnostics.push(it.help("remove it, or use `ALLOCATE(mem_type=…, zero_init=…)` for fresh storage"));
+        }
+    }
+
+    fn streams(&mut self, stmt: &OpStmt, span: Span) {
+        let number = |operand: &Operand| match operand {
+            Operand::Stream(id) => match self.program.streams[*id] {
+                Stream::Named(number) => Some(number),
+                Stream::Index(_) => None,
+            },
+            Operand::Tensor(_) | Operand::Scalar(_) => None,
+        };
+        if let Some(number) = stmt.args.iter().filter_map(number).find(|it| !self.captured.contains(it)) {
+            self.error(
+                Code::UndefinedStream,
+                span,
+                format!("stream `s{number}` is used before GetCurrentStream captured it"),
+                "expected `Stream s = GetCurrentStream()` above",
+            );
+        }
+        self.captured.extend(stmt.outs.iter().filter_map(number));
+    }
+
+    fn predicate(&mut self, cond: ExprId, span: Span) {
+        let boolean = match &self.program.exprs[cond] {
+            Expr::Bool(_) | Expr::Symbol(_) => true,
+            Expr::Prefix(sign, _) => *sign == "!",
+            Expr::Infix(sign, ..) => {
+                matches!(*sign, "==" | "!=" | "<" | "<=" | ">" | ">=" | "&&" | "||" | "&" | "|" | "^")
+            }
+            Expr::Call(name, _) => name == "where",
+            Expr::Int(_) | Expr::Float(..) => false,
+        };
+        if !boolean {
+            let message = format!("`{}` is not a truth value", expr_text(self.program, cond));
+            self.error(Code::BadPredicate, span, message, "expected a comparison");
+        }
+    }
+
+    fn team(&mut self, stmt: &OpStmt, span: Span) {
+        let Some(Attr::Team(team)) = stmt.attr("team") else { return };
+        let distinct: HashSet<usize> = team.iter().copied().collect();
+        if team.is_empty() || distinct.len() != team.len() {
+            self.error(Code::BadTeam, span, "a team is a set of ranks", "expected every rank once");
+        }
+        let Some(kind) = stmt.word_attr("type") else { return };
+        let rooted = matches!(kind, "Gather" | "Scatter" | "Reduce" | "Broadcast" | "SendRecv");
+        match (rooted, stmt.scalar_attr("root")) {
+            (true, None) => self.error(Code::BadRoot, span, format!("{kind} needs a root"), "expected `root=`"),
+            (false, Some(_)) => self.error(Code::BadRoot, span, format!("{kind} has no root"), "remove `root=`"),
+            (true, Some(root)) => {
+                let outside = self.program.constant(root).filter(|root| *root < 0 || *root >= team.len() as i64);
+                if let Some(root) = outside {
+                    let message = format!("root {root} is not an index into a team of {}", team.len());
+                    self.error(Code::BadRoot, span, message, "roots count within the team, from 0");
+                }
+            }
+            (false, None) => (),
+        }
+        if kind == "SendRecv" && team.len() > 2 {
+            self.error(Code::BadTeam, span, "SendRecv has a team of two", "expected the sender and the receiver");
+        }
+    }
+
+    fn sharding(&mut self, tensor: TensorId) {
+        let it = &self.program.tensors[tensor];
+        let span = self.program.tensor_span(tensor);
+        let name = self.program.tensor_name(tensor);
+        let mut seen = HashSet::new();
+        for id in &it.loops {
+            let axis = &self.program.axes[*id];
+            if !matches!(axis.parallel, Parallel::Device(_) | Parallel::Stream) {
+                continue;
+            }
+            if !seen.insert(axis.parallel) {
+                let message = format!("`{name}` has two axes with the parallel type of `{}`", axis_text(self.program, *id));
+                self.error(Code::BadSharding, span, message, "expected one at most");
+            }
+            if let Parallel::Device(dim) = axis.parallel {
+                self.device_axis(&name, tensor, axis.extent, dim, span);
+            }
+        }
+    }
+
+    fn device_axis(&mut self, name: &str, tensor: TensorId, extent: ExprId, dim: DeviceDim, span: Span) {
+        let mesh = &self.program.tensors[tensor].mesh;
+        if mesh.is_empty() {
+            if self.program.tensors[tensor].unit.is_none() {
+                let message = format!("`{name}` is sharded over devices and has no DeviceMesh");
+                self.error(Code::BadSharding, span, message, "expected ` (DeviceMesh{…})`");
+            }
+            return;
+        }
+        let wanted = mesh.extent(dim) as i64;
+        if let Some(extent) = self.program.constant(extent).filter(|extent| *extent != wanted) {
+            let message = format!("`{name}` has a device axis of extent {extent} on a mesh of {wanted}");
+            self.error(Code::BadSharding, span, message, format!("expected extent {wanted}"));
+        }
+    }
+
+    fn unit(&mut self, unit: UnitId) {
+        let it = &self.program.units[unit];
+        self.defined = Program::tensors_of(&it.inputs).collect();
+        if let Some(body) = it.body {
+            self.block(body);
+        }
+    }
+
+    fn error(&mut self, code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) {
+        self.diagnostics.push(Diagnostic::new(code, span, message, label));
+    }
+}
+
+impl Attr {
+    /// The tensor, if it is one.
+    pub fn tensor(&self) -> Option<TensorId> {
+        match self {
+            Self::Tensor(id) => Some(*id),
+            _ => None,
+        }
+    }
+}

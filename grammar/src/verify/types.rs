@@ -1,0 +1,266 @@
+//! The type rules: one function a `Rule`, on ranks, constant extents and element types.
+//!
+//! Extents are compared where both are constants; symbolic ones are compared when the plan binds them.
+
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    dtype::DType,
+    ir::{Attr, AxisId, Operand, OpStmt, Parallel, Program, TensorId},
+    ops::{Op, Rule},
+    print::axis_text,
+    span::Span,
+};
+
+/// Checks one statement against its operator's rule.
+pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<Diagnostic>) {
+    let mut ctx = Ctx { program, stmt, span, acc };
+    let args: Vec<TensorId> = Program::tensors_of(&stmt.args).collect();
+    match stmt.op.row().rule {
+        Rule::Free => (),
+        Rule::Same => ctx.same(&args, true),
+        Rule::Cast => ctx.same(&args, false),
+        Rule::Pointwise => ctx.pointwise(&args),
+        Rule::Linear => ctx.linear(&args),
+        Rule::Matmul => ctx.matmul(&args),
+        Rule::Reduce => ctx.reduce(&args),
+        Rule::Broadcast => ctx.flags(stmt.out_tensor(), args.first().copied()),
+        Rule::Squeeze => ctx.flags(args.first().copied(), stmt.out_tensor()),
+        Rule::Permute => ctx.ranks(&args, 0),
+        Rule::Reshape => ctx.reshape(&args),
+        Rule::Select => ctx.select(&args),
+        Rule::Slice => ctx.slice(&args),
+        Rule::Shard => ctx.shard(&args),
+        Rule::Communicate => ctx.communicate(),
+    }
+}
+
+struct Ctx<'p, 'd> {
+    program: &'p Program,
+    stmt: &'p OpStmt,
+    span: Span,
+    acc: &'d mut Vec<Diagnostic>,
+}
+
+impl Ctx<'_, '_> {
+    fn dims(&self, tensor: TensorId) -> Vec<AxisId> {
+        self.program.dimensions(tensor).collect()
+    }
+
+    fn constant(&self, axis: AxisId) -> Option<i64> {
+        self.program.constant(self.program.axes[axis].extent)
+    }
+
+    fn error(&mut self, code: Code, message: String, label: &str) {
+        self.acc.push(Diagnostic::new(code, self.span, message, label));
+    }
+
+    /// Both axes are constants and differ.
+    fn unequal(&self, a: AxisId, b: AxisId) -> bool {
+        matches!((self.constant(a), self.constant(b)), (Some(a), Some(b)) if a != b)
+    }
+
+    fn equal_axes(&mut self, a: TensorId, a_axis: AxisId, b: TensorId, b_axis: AxisId) {
+        if self.unequal(a_axis, b_axis) {
+            let (p, name) = (self.program, self.stmt.op.name());
+            let message = format!(
+                "`{name}`: axis `{}` of `{}` and axis `{}` of `{}` differ",
+                axis_text(p, a_axis),
+                p.tensor_name(a),
+                axis_text(p, b_axis),
+                p.tensor_name(b)
+            );
+            self.error(Code::ShapeMismatch, message, "expected equal extents");
+        }
+    }
+
+    fn equal_types(&mut self, tensors: &[TensorId]) {
+        let typed = |id: &TensorId| self.program.tensors[*id].dtype.map(|dtype| (*id, dtype));
+        let typed: Vec<(TensorId, DType)> = tensors.iter().filter_map(typed).collect();
+        let Some((first, dtype)) = typed.first().copied() else { return };
+        if let Some((other, wrong)) = typed.iter().copied().find(|(_, it)| *it != dtype) {
+            let (a, b) = (self.program.tensor_name(first), self.program.tensor_name(other));
+            let message = format!("`{}`: `{a}` is {dtype} and `{b}` is {wrong}", self.stmt.op.name());
+            self.error(Code::TypeMismatch, message, "expected one element type");
+        }
+    }
+
+    /// The first operand has `more` dimensions more than the result.
+    fn ranks(&mut self, args: &[TensorId], more: usize) {
+        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
+        let (have, want) = (self.dims(first).len(), self.dims(out).len() + more);
+        if have != want {
+            self.rank_error(first, have, want);
+        }
+    }
+
+    fn rank_error(&mut self, tensor: TensorId, have: usize, want: usize) {
+        let name = self.program.tensor_name(tensor);
+        let message = format!("`{}`: `{name}` has {have} dimensions where {want} fit", self.stmt.op.name());
+        self.error(Code::ShapeMismatch, message, "the numbers of logical axes do not fit");
+    }
+
+    fn same(&mut self, args: &[TensorId], typed: bool) {
+        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
+        let (a, b) = (self.dims(first), self.dims(out));
+        if a.len() != b.len() {
+            return self.rank_error(first, a.len(), b.len());
+        }
+        for (x, y) in a.into_iter().zip(b) {
+            self.equal_axes(first, x, out, y);
+        }
+        if typed {
+            self.equal_types(&[first, out]);
+        }
+    }
+
+    fn pointwise(&mut self, args: &[TensorId]) {
+        let Some(out) = self.stmt.out_tensor() else { return };
+        for arg in args {
+            let (a, b) = (self.dims(*arg), self.dims(out));
+            if a.len() != b.len() {
+                return self.rank_error(*arg, a.len(), b.len());
+            }
+            for (x, y) in a.into_iter().zip(b) {
+                if self.constant(x) != Some(1) {
+                    self.equal_axes(*arg, x, out, y);
+                }
+            }
+        }
+        let condition = matches!(self.stmt.op, Op::Where);
+        let operands = match (condition, self.stmt.args.first()) {
+            (true, Some(Operand::Tensor(_))) => &args[1..],
+            _ => args,
+        };
+        self.equal_types(operands);
+    }
+
+    fn linear(&mut self, args: &[TensorId]) {
+        let (&[x, weight, ref bias @ ..], Some(out)) = (args, self.stmt.out_tensor()) else { return };
+        let (x_dims, w_dims) = (self.dims(x), self.dims(weight));
+        // A product split over devices along k leaves a device axis of partial sums.
+        let partial = |axis: &AxisId| {
+            let it = &self.program.axes[*axis];
+            matches!(it.parallel, Parallel::Device(_)) && it.suffix.contains("rf")
+        };
+        let out_dims: Vec<AxisId> = self.dims(out).into_iter().filter(|axis| !partial(axis)).collect();
+        if w_dims.len() != 2 {
+            return self.rank_error(weight, w_dims.len(), 2);
+        }
+        if out_dims.len() != x_dims.len() || x_dims.is_empty() {
+            return self.rank_error(out, out_dims.len(), x_dims.len());
+        }
+        let last = x_dims.len() - 1;
+        self.equal_axes(x, x_dims[last], weight, w_dims[1]);
+        self.equal_axes(weight, w_dims[0], out, out_dims[last]);
+        for (a, b) in x_dims[..last].iter().zip(&out_dims) {
+            self.equal_axes(x, *a, out, *b);
+        }
+        for bias in bias {
+            match self.dims(*bias)[..] {
+                [only] => self.equal_axes(*bias, only, out, out_dims[last]),
+                ref other => self.rank_error(*bias, other.len(), 1),
+            }
+        }
+        let mut all = args.to_vec();
+        all.push(out);
+        self.equal_types(&all);
+    }
+
+    fn matmul(&mut self, args: &[TensorId]) {
+        let (&[a, b], Some(out)) = (args, self.stmt.out_tensor()) else { return };
+        let (a_dims, b_dims, out_dims) = (self.dims(a), self.dims(b), self.dims(out));
+        if let (&[.., m, k], &[.., k2, n]) = (&a_dims[..], &b_dims[..]) {
+            self.equal_axes(a, k, b, k2);
+            if let &[.., out_m, out_n] = &out_dims[..] {
+                if out_dims.len() == a_dims.len().max(b_dims.len()) {
+                    self.equal_axes(a, m, out, out_m);
+                    self.equal_axes(b, n, out, out_n);
+                }
+            }
+        }
+        self.equal_types(&[a, b, out]);
+    }
+
+    fn reduce(&mut self, args: &[TensorId]) {
+        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
+        let (have, want) = (self.dims(first).len(), self.program.tensors[out].domains.logical.len());
+        if have != want {
+            self.rank_error(first, have, want);
+        }
+        self.equal_types(&[first, out]);
+    }
+
+    /// One flag for each dimension of `wide`; the others are the dimensions of `narrow`.
+    fn flags(&mut self, wide: Option<TensorId>, narrow: Option<TensorId>) {
+        let (Some(wide), Some(narrow), Some(Attr::Flags(flags))) = (wide, narrow, self.stmt.attr("flags")) else {
+            return;
+        };
+        let (flags, kept) = (flags.len(), flags.iter().filter(|flag| !**flag).count());
+        let (have, rest) = (self.dims(wide).len(), self.dims(narrow).len());
+        if have != flags {
+            self.rank_error(wide, have, flags);
+        } else if rest != kept {
+            self.rank_error(narrow, rest, kept);
+        }
+    }
+
+    fn reshape(&mut self, args: &[TensorId]) {
+        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
+        let count = |dims: Vec<AxisId>| dims.into_iter().map(|axis| self.constant(axis)).product::<Option<i64>>();
+        if let (Some(a), Some(b)) = (count(self.dims(first)), count(self.dims(out))) {
+            if a != b {
+                let message = format!("`reshape`: {a} elements do not become {b}");
+                self.error(Code::ShapeMismatch, message, "expected the same number of elements");
+            }
+        }
+    }
+
+    fn select(&mut self, args: &[TensorId]) {
+        let Some(Attr::Axis(axis)) = self.stmt.attr("axis") else { return };
+        let Some(first) = args.first().copied() else { return };
+        let it = &self.program.tensors[first].domains;
+        if !it.logical.contains(axis) {
+            let message = format!(
+                "`{}`: `{}` is no logical axis of `{}`",
+                self.stmt.op.name(),
+                axis_text(self.program, *axis),
+                self.program.tensor_name(first)
+            );
+            return self.error(Code::ShapeMismatch, message, "expected one of its logical axes");
+        }
+        if self.dims(first).contains(axis) {
+            self.ranks(args, 1);
+        }
+    }
+
+    fn slice(&mut self, args: &[TensorId]) {
+        self.ranks(args, 0);
+        if let (Some(first), Some(Attr::Ranges(ranges))) = (args.first(), self.stmt.attr("ranges")) {
+            let have = self.dims(*first).len();
+            if have != ranges.len() {
+                self.rank_error(*first, have, ranges.len());
+            }
+        }
+    }
+
+    fn shard(&mut self, args: &[TensorId]) {
+        self.ranks(args, 0);
+        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
+        let stream = |tensor: TensorId| {
+            let loops = &self.program.tensors[tensor].loops;
+            loops.iter().any(|axis| self.program.axes[*axis].parallel == Parallel::Stream)
+        };
+        if let Some(lacking) = [first, out].into_iter().find(|tensor| !stream(*tensor)) {
+            let message = format!("`ShardByStream`: `{}` has no stream axis", self.program.tensor_name(lacking));
+            self.error(Code::BadSharding, message, "expected an axis such as `istreamIdx0{4}`");
+        }
+        self.equal_types(&[first, out]);
+    }
+
+    fn communicate(&mut self) {
+        if let (Some(input), Some(output)) = (self.stmt.tensor_attr("input"), self.stmt.tensor_attr("output")) {
+            self.equal_types(&[input, output]);
+        }
+    }
+}
