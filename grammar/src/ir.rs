@@ -69,7 +69,7 @@ pub struct Program {
     /// Where everything stood in the text.
     pub spans: Spans,
     interned: FxHashMap<Expr, ExprId>,
-    named: HashMap<String, SymbolId>,
+    named: HashMap<(Option<UnitId>, String), SymbolId>,
 }
 
 /// Positions in the source text, by id.
@@ -492,20 +492,26 @@ impl Program {
         self.expr(Expr::Int(value))
     }
 
-    /// The id of a named scalar, first mentioned at `span` when it is new.
-    pub fn symbol(&mut self, name: &str, span: Span) -> SymbolId {
-        if let Some(id) = self.named.get(name) {
+    /// The id of a named scalar of a namespace (`None`: the container's), first mentioned at `span` when it is new.
+    pub fn symbol(&mut self, unit: Option<UnitId>, name: &str, span: Span) -> SymbolId {
+        let key = (unit, name.to_owned());
+        if let Some(id) = self.named.get(&key) {
             return *id;
         }
         self.spans.symbols.push(span);
         let id = self.symbols.push(name.to_owned());
-        self.named.insert(name.to_owned(), id);
+        self.named.insert(key, id);
         id
     }
 
-    /// The named scalar, if the program mentions it.
+    /// The named scalar of the container, if the program mentions it.
     pub fn find_symbol(&self, name: &str) -> Option<SymbolId> {
-        self.named.get(name).copied()
+        self.named.get(&(None, name.to_owned())).copied()
+    }
+
+    /// Whether the scalar belongs to the container rather than to a HostUnit.
+    pub fn is_container_symbol(&self, symbol: SymbolId) -> bool {
+        self.find_symbol(&self.symbols[symbol]) == Some(symbol)
     }
 
     /// Where a statement stands.

@@ -421,7 +421,7 @@ table! {
     Repeat = Row { syntax: Syntax::Call, ..call("repeat") };
     /// One index of an axis.
     Select = Row { attrs: &[attr("axis", Kind::Axis), attr("index", Kind::Scalar)], rule: Rule::Select,
-        ..call("select") };
+        outs: BIND, effect: Effect::View, ..call("select") };
     /// A range of every axis.
     Slice = Row { args: &[read("in"), attr("ranges", Kind::Ranges)], rule: Rule::Slice, ..call("slice") };
     /// Adds elements at the ends of axes.

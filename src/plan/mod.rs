@@ -12,6 +12,18 @@
 //!
 //! Invariant: a plan holds plain data: no names to look up, no expression to evaluate.
 
+mod build;
+mod comm;
+mod compute;
+mod link;
+mod scalar;
+mod shape;
+mod show;
+mod world;
+
+pub use show::{inst_text, show, view_text};
+pub use world::{build, build_each, smallest_world};
+
 use grammar::{dtype::DType, ir::StmtId, ops::Op};
 
 /// What one rank does.
@@ -435,6 +447,14 @@ pub enum Meaning {
     Ready,
     /// `from` has finished with the buffer on `to`.
     Done,
+    /// As `Ready`, of a put: the receiver says so.
+    PutReady,
+    /// As `Done`, of a put: the sender says so.
+    PutDone,
+    /// As `Ready`, of a collective over peer memory.
+    TeamReady,
+    /// As `Done`, of a collective over peer memory.
+    TeamDone,
 }
 
 /// A handle that `Exchange` publishes and expects.

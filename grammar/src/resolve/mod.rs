@@ -165,7 +165,7 @@ impl<'s> Resolver<'s, '_> {
     fn stmt(&mut self, stmt: &ast::Stmt<'s>) -> Option<StmtId> {
         let resolved = match &stmt.kind {
             ast::StmtKind::For { index, range, body } => {
-                let symbol = self.program.symbol(index.text, index.span);
+                let symbol = self.program.symbol(self.unit, index.text, index.span);
                 let (axis, start, stop) = match range {
                     ast::Range::Axis(axis) => {
                         let axis = self.axis(axis)?;
@@ -205,7 +205,7 @@ impl<'s> Resolver<'s, '_> {
 
     fn assign(&mut self, outs: &[ast::Expr<'s>], value: &ast::Expr<'s>, span: Span) -> Option<Stmt> {
         if let [ast::Expr { kind: ast::ExprKind::Word(name), span: name_span }] = outs {
-            let symbol = self.program.symbol(name, *name_span);
+            let symbol = self.program.symbol(self.unit, name, *name_span);
             return Some(Stmt::Let(symbol, self.scalar(value)?));
         }
         let outs: Vec<Operand> = outs.iter().map(|out| self.value(out)).collect::<Option<_>>()?;
@@ -315,7 +315,7 @@ impl<'s> Resolver<'s, '_> {
                 continue;
             };
             if let Some(value) = self.scalar(value) {
-                let symbol = self.program.symbol(name, span);
+                let symbol = self.program.symbol(self.unit, name, span);
                 self.program.definitions.insert(symbol, value);
             }
         }

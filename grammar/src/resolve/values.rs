@@ -119,7 +119,7 @@ impl<'s> Resolver<'s, '_> {
             ast::ExprKind::Float(it) => Expr::Float(DType::Double, (*it).to_owned()),
             ast::ExprKind::Word("true") => Expr::Bool(true),
             ast::ExprKind::Word("false") => Expr::Bool(false),
-            ast::ExprKind::Word(name) => Expr::Symbol(self.program.symbol(name, value.span)),
+            ast::ExprKind::Word(name) => Expr::Symbol(self.program.symbol(self.unit, name, value.span)),
             ast::ExprKind::Paren(inner) => return self.scalar(inner),
             ast::ExprKind::Prefix(sign, operand) => {
                 Expr::Prefix(self.sign(sign, value.span)?, self.scalar(operand)?)

@@ -1,0 +1,484 @@
+//! Communications of one rank.
+//!
+//! NCCL and UCC work is posted to a communicator's queue. The CUDA backend has no queue: a transfer is flags and a copy on
+//! the current stream (format survey, section 8), lowered here so that the simulator and the checker see the protocol:
+//!
+//! | | send | recv | wait for the send | wait for the recv |
+//! |---|---|---|---|---|
+//! | get | raise Ready | await Ready, copy from the peer, raise Done | await Done | – |
+//! | put | await Ready, copy to the peer, raise Done | raise Ready | – | await Done |
+//!
+//! Collectives over peer memory (no multicast): everyone tells everyone who writes or reads its buffer that it is ready,
+//! the data is copied or combined in team order, everyone tells that it is done.
+
+use grammar::{
+    codes::Code,
+    ir::{Attr, OpStmt, Program, Stmt, TensorId},
+    ops::Op,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, Handle, InstKind, Meaning, Place,
+    ReduceOp, Side, Slot, Transfer, View, WorkNo,
+    build::{Builder, Result},
+};
+
+/// What `Wait` does for a number.
+#[derive(Clone, Debug)]
+pub(super) enum Pending {
+    /// Waits for queued work.
+    Work(WorkNo),
+    /// Waits for flags.
+    Slots(Vec<Slot>),
+}
+
+/// What a rank's communications leave for `link`.
+#[derive(Default)]
+pub(super) struct State {
+    communicators: FxHashMap<Communicator, CommunicatorNo>,
+    /// CUDA transfers by sender, receiver, position: this rank's side, and where its copy waits for the peer's view.
+    pub(super) messages: FxHashMap<(usize, usize, u32), Message>,
+    /// Number of messages sent to and received from each rank.
+    sent: FxHashMap<usize, u32>,
+    received: FxHashMap<usize, u32>,
+    /// Handles shared so far: number, peer and view.
+    shared: FxHashSet<(u32, usize, ViewKey)>,
+    exchanged: FxHashMap<(usize, usize), u32>,
+    /// CUDA collectives in order: this rank's views.
+    pub(super) collectives: Vec<TeamViews>,
+    met: FxHashSet<(u32, ViewKey)>,
+}
+
+/// A view as a key.
+type ViewKey = (u32, usize, Vec<usize>, Vec<usize>);
+
+fn key(view: &View) -> ViewKey {
+    (view.buffer, view.offset, view.shape.clone(), view.strides.clone())
+}
+
+/// One side of a CUDA transfer.
+pub(super) struct Message {
+    pub(super) send: Option<View>,
+    pub(super) recv: Option<View>,
+    /// The instruction whose peer view is still to be filled in.
+    pub(super) copy: Option<usize>,
+    pub(super) put: bool,
+    /// An instruction that shows the place of the posting statement.
+    pub(super) posted_at: usize,
+}
+
+/// One rank's views in a CUDA collective.
+pub(super) struct TeamViews {
+    pub(super) input: Option<View>,
+    pub(super) output: Option<View>,
+    /// Instructions that read or write peers: index, which peer, whether the peer's output is meant.
+    pub(super) open: Vec<(usize, usize, PeerView)>,
+}
+
+/// Which of a peer's views an open copy or combination needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PeerView {
+    /// The peer's whole output.
+    Output,
+    /// Part `i` of `n` of the peer's output.
+    OutputPart(usize, usize),
+    /// The peer's input, as operand `i` of a Combine.
+    Operand(usize),
+}
+
+impl Builder<'_> {
+    pub(super) fn communicate(&mut self, stmt: &OpStmt) -> Result<()> {
+        match stmt.op {
+            Op::P2PCommunication => self.p2p(stmt),
+            Op::CollectivePermute => self.permute(stmt),
+            Op::Communication => self.collective(stmt),
+            _ => Err(self.unsupported(stmt.op, "the planner has no arm for it")),
+        }
+    }
+
+    fn number(&self, stmt: &OpStmt) -> u32 {
+        stmt.number.unwrap_or(u32::MAX)
+    }
+
+    fn communicator(&mut self, backend: Backend, team: Vec<usize>) -> CommunicatorNo {
+        let it = Communicator { backend, team };
+        if let Some(known) = self.comm.communicators.get(&it) {
+            return *known;
+        }
+        let number = self.plan.communicators.len() as CommunicatorNo;
+        self.plan.communicators.push(it.clone());
+        self.comm.communicators.insert(it, number);
+        number
+    }
+
+    fn work(&mut self, number: Option<u32>) -> WorkNo {
+        let work = self.plan.works as WorkNo;
+        self.plan.works += 1;
+        if let Some(number) = number {
+            self.posted.insert(number, Pending::Work(work));
+        }
+        work
+    }
+
+    fn backend(&self, stmt: &OpStmt) -> Option<Backend> {
+        match stmt.word_attr("backend") {
+            Some("CUDA") => None,
+            Some("UCC") => Some(Backend::Ucc),
+            // Dialects before February 2025 print no backend, and GLOO is gone: NCCL is the default.
+            Some(_) | None => Some(Backend::Nccl),
+        }
+    }
+
+    // ---- waiting
+
+    pub(super) fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
+        let Some(Attr::Work(number)) = stmt.attr("work") else { return Ok(()) };
+        // A rank outside the team, or in the other branch, posted nothing under this number: nothing to wait for.
+        match self.posted.remove(number) {
+            Some(Pending::Work(work)) => self.emit(InstKind::Wait { work }),
+            Some(Pending::Slots(slots)) => slots.into_iter().for_each(|slot| self.emit(InstKind::Await { slot })),
+            None => (),
+        }
+        Ok(())
+    }
+
+    // ---- collectives
+
+    fn team(&self, stmt: &OpStmt) -> Result<Vec<usize>> {
+        let Some(Attr::Team(team)) = stmt.attr("team") else { return Ok(Vec::new()) };
+        if let Some(outside) = team.iter().find(|rank| **rank >= self.plan.world) {
+            let message = format!("the team holds rank {outside} of a world of {}", self.plan.world);
+            return Err(self.fault(Code::WorldTooSmall, message, "expected ranks of the world"));
+        }
+        Ok(team.clone())
+    }
+
+    /// The view of an operand that this rank needs, given storage where the dialect prints no ALLOCATE.
+    fn received(&mut self, tensor: Option<TensorId>, needed: bool) -> Result<Option<View>> {
+        match tensor.filter(|it| needed && self.is_here(*it)) {
+            Some(tensor) => self.target(tensor).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn given(&self, tensor: Option<TensorId>, needed: bool) -> Result<Option<View>> {
+        tensor.filter(|_| needed).map(|tensor| self.view(tensor)).transpose()
+    }
+
+    fn collective(&mut self, stmt: &OpStmt) -> Result<()> {
+        let team = self.team(stmt)?;
+        let Some(me) = team.iter().position(|rank| *rank == self.rank()) else { return Ok(()) };
+        let root = match stmt.scalar_attr("root") {
+            Some(root) => self.index(root, team.len(), "the root")?,
+            None => 0,
+        };
+        let op = match stmt.word_attr("red_op") {
+            Some("PRODUCT") => ReduceOp::Product,
+            Some("MIN") => ReduceOp::Min,
+            Some("MAX") => ReduceOp::Max,
+            Some("AVG") => ReduceOp::Avg,
+            Some(_) | None => ReduceOp::Sum,
+        };
+        let lone = team.len() == 1;
+        let (kind, gives, gets) = match stmt.word_attr("type") {
+            Some("Broadcast") => (CollectiveKind::Broadcast { root }, me == root, true),
+            Some("Gather") => (CollectiveKind::Gather { root }, true, me == root),
+            Some("Allgather") => (CollectiveKind::Allgather, true, true),
+            Some("Scatter") => (CollectiveKind::Scatter { root }, me == root, true),
+            Some("Reduce") => (CollectiveKind::Reduce { root, op }, true, me == root),
+            Some("Allreduce") => (CollectiveKind::Allreduce { op }, true, true),
+            Some("ReduceScatter") => (CollectiveKind::ReduceScatter { op }, true, true),
+            Some("AllToAll") => (CollectiveKind::AllToAll, true, true),
+            Some("SendRecv") => (CollectiveKind::SendRecv { root }, me == root, me != root || lone),
+            Some(_) | None => return Err(self.unsupported(stmt.op, "its type is not a collective")),
+        };
+        let input = self.given(stmt.tensor_attr("input"), gives)?;
+        let output = self.received(stmt.tensor_attr("output"), gets)?;
+        match self.backend(stmt) {
+            Some(backend) => {
+                let communicator = self.communicator(backend, team);
+                let work = self.work(stmt.number);
+                self.emit(InstKind::Collective(Collective { communicator, kind, input, output, work }));
+                Ok(())
+            }
+            None => self.team_copies(stmt, &team, me, kind, input, output),
+        }
+    }
+
+    fn permute(&mut self, stmt: &OpStmt) -> Result<()> {
+        let team = self.team(stmt)?;
+        if !team.contains(&self.rank()) {
+            return Ok(());
+        }
+        let peer = |this: &Self, name: &str| match stmt.scalar_attr(name) {
+            Some(peer) => this.index(peer, team.len(), "the peer"),
+            None => Ok(0),
+        };
+        let kind = CollectiveKind::Permute { send_peer: peer(self, "send_peer")?, recv_peer: peer(self, "recv_peer")? };
+        let Some(backend) = self.backend(stmt) else {
+            return Err(self.unsupported(stmt.op, "the CUDA backend has no CollectivePermute"));
+        };
+        let input = self.given(stmt.tensor_attr("input"), true)?;
+        let output = self.received(stmt.tensor_attr("output"), true)?;
+        let communicator = self.communicator(backend, team);
+        let work = self.work(stmt.number);
+        self.emit(InstKind::Collective(Collective { communicator, kind, input, output, work }));
+        Ok(())
+    }
+
+    // ---- transfers
+
+    fn p2p(&mut self, stmt: &OpStmt) -> Result<()> {
+        let (direction, peer, view) = self.side(stmt)?;
+        let Some(backend) = self.backend(stmt) else {
+            return self.cuda_p2p(stmt, direction, peer, view);
+        };
+        let side = Side { direction, peer, view };
+        if let Some(bracket) = &mut self.bracket {
+            bracket.push(side);
+            return Ok(());
+        }
+        self.transfer(backend, vec![side], stmt.number);
+        Ok(())
+    }
+
+    fn side(&self, stmt: &OpStmt) -> Result<(Direction, usize, View)> {
+        let direction = match stmt.word_attr("type") {
+            Some("recv") => Direction::Recv,
+            Some(_) | None => Direction::Send,
+        };
+        let (Some(buffer), Some(peer)) = (stmt.tensor_attr("buffer"), stmt.scalar_attr("peer")) else {
+            return Err(self.unsupported(stmt.op, "it lacks its buffer or peer"));
+        };
+        Ok((direction, self.index(peer, self.plan.world, "the peer")?, self.view(buffer)?))
+    }
+
+    fn transfer(&mut self, backend: Backend, sides: Vec<Side>, number: Option<u32>) {
+        let communicator = self.communicator(backend, (0..self.plan.world).collect());
+        let work = self.work(number);
+        self.emit(InstKind::Transfer(Transfer { communicator, sides, work }));
+    }
+
+    pub(super) fn coalesce(&mut self, stmt: &OpStmt) -> Result<()> {
+        match stmt.op {
+            Op::StartCoalescing => self.bracket = Some(Vec::new()),
+            _ => {
+                let sides = self.bracket.take().unwrap_or_default();
+                self.transfer(Backend::Nccl, sides, stmt.number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a transfer is a put: the statement's own word, the program's option, or get, nvFuser's default.
+    fn is_put(&self, stmt: &OpStmt) -> bool {
+        if let Some(Attr::Name(protocol)) = stmt.attr("protocol") {
+            return protocol == "put";
+        }
+        let option = self.program.options.get("p2p_protocol");
+        option.is_some_and(|it| grammar::expr_text(self.program, *it) == "put")
+    }
+
+    fn cuda_p2p(&mut self, stmt: &OpStmt, direction: Direction, peer: usize, view: View) -> Result<()> {
+        if self.bracket.is_some() {
+            return Err(self.unsupported(stmt.op, "the CUDA backend does not coalesce"));
+        }
+        if !self.comm.shared.contains(&(self.number(stmt), peer, key(&view))) {
+            let message = format!("P2PCommunication {} with rank {peer} is not shared", self.number(stmt));
+            let it = self.fault(Code::NotShared, message, "no ShareMemHandles lists this buffer and peer before");
+            return Err(Box::new(it.help("list it in a ShareMemHandles that comes before")));
+        }
+        let (me, put) = (self.rank(), self.is_put(stmt));
+        let (counts, from, to) = match direction {
+            Direction::Send => (&mut self.comm.sent, me, peer),
+            Direction::Recv => (&mut self.comm.received, peer, me),
+        };
+        let count = counts.entry(peer).or_insert(0);
+        let index = *count;
+        *count += 1;
+        let (ready, done) = if put { (Meaning::PutReady, Meaning::PutDone) } else { (Meaning::Ready, Meaning::Done) };
+        let posted_at = self.plan.code.len();
+        let mut copy = None;
+        let raise = |meaning| Slot { from: me, to: peer, meaning, index };
+        let expect = |meaning| Slot { from: peer, to: me, meaning, index };
+        let local = Place { rank: me, view: view.clone() };
+        // The peer's view is not known before all ranks are planned: `link` fills it in.
+        let remote = Place { rank: peer, view: view.clone() };
+        let moves = matches!((direction, put), (Direction::Recv, false) | (Direction::Send, true));
+        let pending = match moves {
+            false => {
+                self.emit(InstKind::Signal { slot: raise(ready) });
+                Pending::Slots(vec![expect(done)])
+            }
+            true => {
+                self.emit(InstKind::Await { slot: expect(ready) });
+                copy = Some(self.plan.code.len());
+                self.emit(match direction {
+                    Direction::Recv => InstKind::Copy { from: remote, to: local },
+                    Direction::Send => InstKind::Copy { from: local, to: remote },
+                });
+                self.emit(InstKind::Signal { slot: raise(done) });
+                Pending::Slots(Vec::new())
+            }
+        };
+        self.posted.extend(stmt.number.map(|number| (number, pending)));
+        let blank = || Message { send: None, recv: None, copy: None, put, posted_at };
+        let message = self.comm.messages.entry((from, to, index)).or_insert_with(blank);
+        match direction {
+            Direction::Send => message.send = Some(view),
+            Direction::Recv => message.recv = Some(view),
+        }
+        message.copy = message.copy.or(copy);
+        Ok(())
+    }
+
+    /// Blocks the host only for handles that are new; then all ranks of the world have to come (format survey, section 8).
+    pub(super) fn share(&mut self, stmt: &OpStmt) -> Result<()> {
+        let Some(Attr::Stmts(listed)) = stmt.attr("transfers") else { return Ok(()) };
+        let mut handles = Vec::new();
+        for id in listed {
+            let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
+            let (direction, peer, view) = self.side(it)?;
+            if peer == self.rank() {
+                let message = format!("P2PCommunication {} shares handles with its own rank", self.number(it));
+                return Err(self.fault(Code::BadIndex, message, "expected another rank as peer"));
+            }
+            if !self.comm.shared.insert((self.number(it), peer, key(&view))) {
+                continue;
+            }
+            let channel = match direction {
+                Direction::Send => (self.rank(), peer),
+                Direction::Recv => (peer, self.rank()),
+            };
+            let index = self.comm.exchanged.entry(channel).or_insert(0);
+            handles.push(Handle { direction, peer, index: *index, number: it.number.unwrap_or(0) });
+            *index += 1;
+        }
+        if !handles.is_empty() {
+            self.emit(InstKind::Exchange { handles });
+            self.emit(InstKind::Barrier);
+        }
+        Ok(())
+    }
+
+    // ---- collectives over peer memory
+
+    fn team_copies(
+        &mut self,
+        stmt: &OpStmt,
+        team: &[usize],
+        me: usize,
+        kind: CollectiveKind,
+        input: Option<View>,
+        output: Option<View>,
+    ) -> Result<()> {
+        let mut world = team.to_vec();
+        world.sort_unstable();
+        if !world.into_iter().eq(0..self.plan.world) {
+            return Err(self.unsupported(stmt.op, "with the CUDA backend the team has to be the whole world"));
+        }
+        let rank = self.rank();
+        let index = self.comm.collectives.len() as u32;
+        let others: Vec<usize> = team.iter().copied().filter(|it| *it != rank).collect();
+        let raise = |to: usize, meaning| InstKind::Signal { slot: Slot { from: rank, to, meaning, index } };
+        let expect = |from: usize, meaning| Slot { from, to: rank, meaning, index };
+        let meeting = output.as_ref().or(input.as_ref()).map(key);
+        let first = meeting.map(|view| (self.number(stmt), view)).is_none_or(|it| self.comm.met.insert(it));
+        if first {
+            self.emit(InstKind::Barrier);
+        }
+        let mut open = Vec::new();
+        let mut slots = Vec::new();
+        match kind {
+            CollectiveKind::Broadcast { root } if me == root => {
+                others.iter().for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
+                let Some(input) = input.clone() else { return Ok(()) };
+                for to in team {
+                    if *to != rank || output.is_some() {
+                        open.push((self.plan.code.len(), *to, PeerView::Output));
+                        self.emit(self.between(rank, &input, *to));
+                    }
+                }
+                others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamDone)));
+            }
+            CollectiveKind::Broadcast { root } => {
+                self.emit(raise(team[root], Meaning::TeamReady));
+                slots.push(expect(team[root], Meaning::TeamDone));
+            }
+            CollectiveKind::Allgather => {
+                others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamReady)));
+                others.iter().for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
+                let Some(input) = input.clone() else { return Ok(()) };
+                for to in team {
+                    open.push((self.plan.code.len(), *to, PeerView::OutputPart(me, team.len())));
+                    self.emit(self.between(rank, &input, *to));
+                }
+                others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamDone)));
+                slots.extend(others.iter().map(|from| expect(*from, Meaning::TeamDone)));
+            }
+            CollectiveKind::Allreduce { op } => {
+                others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamReady)));
+                others.iter().for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
+                self.combine(op, team, &input, &output, &mut open);
+                others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamDone)));
+                slots.extend(others.iter().map(|from| expect(*from, Meaning::TeamDone)));
+            }
+            CollectiveKind::Reduce { root, op } if me == root => {
+                others.iter().for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
+                self.combine(op, team, &input, &output, &mut open);
+                others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamDone)));
+            }
+            CollectiveKind::Reduce { root, .. } => {
+                self.emit(raise(team[root], Meaning::TeamReady));
+                slots.push(expect(team[root], Meaning::TeamDone));
+            }
+            CollectiveKind::Gather { .. }
+            | CollectiveKind::Scatter { .. }
+            | CollectiveKind::ReduceScatter { .. }
+            | CollectiveKind::SendRecv { .. }
+            | CollectiveKind::AllToAll
+            | CollectiveKind::Permute { .. } => {
+                return Err(self.unsupported(stmt.op, "the CUDA backend has Broadcast, Allgather, Allreduce and Reduce"));
+            }
+        }
+        self.posted.extend(stmt.number.map(|number| (number, Pending::Slots(slots))));
+        self.comm.collectives.push(TeamViews { input, output, open });
+        Ok(())
+    }
+
+    /// A copy whose destination `link` fills in.
+    fn between(&self, from: usize, view: &View, to: usize) -> InstKind {
+        InstKind::Copy { from: Place { rank: from, view: view.clone() }, to: Place { rank: to, view: view.clone() } }
+    }
+
+    fn combine(
+        &mut self,
+        op: ReduceOp,
+        team: &[usize],
+        input: &Option<View>,
+        output: &Option<View>,
+        open: &mut Vec<(usize, usize, PeerView)>,
+    ) {
+        let (Some(input), Some(output)) = (input, output) else { return };
+        let at = self.plan.code.len();
+        open.extend(team.iter().enumerate().map(|(operand, rank)| (at, *rank, PeerView::Operand(operand))));
+        let parts = team.iter().map(|rank| Place { rank: *rank, view: input.clone() }).collect();
+        // Elements match by position, not by index.
+        let out = output.reshape(&input.shape).unwrap_or_else(|| output.clone());
+        self.emit(InstKind::Combine { op, parts, out });
+    }
+}
+
+/// The tensors of a program's header that some rank holds: shown where a world is chosen.
+pub(super) fn largest_rank(program: &Program) -> usize {
+    let meshes = program.tensors.iter().flat_map(|(_, tensor)| tensor.mesh.devices.iter().copied());
+    let teams = program.stmts.iter().flat_map(|(_, stmt)| match stmt {
+        Stmt::Op(it) => match it.attr("team") {
+            Some(Attr::Team(team)) => team.clone(),
+            _ => Vec::new(),
+        },
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Vec::new(),
+    });
+    meshes.chain(teams).max().unwrap_or(0)
+}

@@ -1,0 +1,596 @@
+//! Operators: on this rank's views where the shardings allow it, on whole tensors where they do not.
+//!
+//! `lower` writes an operator's instructions for given views, so the same code serves a rank's shards and a reshard's
+//! whole tensors.
+
+use grammar::{
+    codes::Code,
+    ir::{Attr, AxisKind, ExprId, OpStmt, Operand, Parallel, Program, TensorId},
+    ops::{Effect, Op, Rule},
+};
+
+use super::{
+    Arg, Buffer, Gemm, InstKind, Layout, Number, Place, Reduce, ReduceOp, Reshard, Shard, View,
+    build::{Builder, Result},
+    scalar::Value,
+};
+
+impl Builder<'_> {
+    /// An operator with results on the current stream.
+    pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
+        let Some(out) = stmt.out_tensor() else { return Ok(()) };
+        if stmt.outs.len() > 1 {
+            return Err(self.unsupported(stmt.op, "the planner has no arm for it"));
+        }
+        let args = self.tensor_operands(stmt);
+        if self.reshards(stmt, &args, out)? {
+            return self.reshard(stmt, &args, out);
+        }
+        if !self.is_here(out) {
+            return Ok(());
+        }
+        let views = args.iter().map(|arg| self.view(*arg)).collect::<Result<Vec<_>>>()?;
+        if let (None, Some(first)) = (self.binding(out), views.first()) {
+            // A copy to a name without storage makes the name another view of the same elements.
+            if let Some(view) = self.rearranged(stmt, first, args[0], out)? {
+                let stream = self.binding(args[0]).and_then(|it| it.stream);
+                self.bind(out, view, stream);
+                return self.check_shape(out);
+            }
+        }
+        let target = self.target(out)?;
+        if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream)) {
+            self.bind(out, target.clone(), Some(stream));
+        }
+        for kind in self.lower(stmt, &views, &args, out, &target, self.rank())? {
+            self.emit(kind);
+        }
+        Ok(())
+    }
+
+    /// Every tensor that the operator reads, positional ones first.
+    fn tensor_operands(&self, stmt: &OpStmt) -> Vec<TensorId> {
+        let keyed = stmt.attrs.iter().filter_map(|(_, attr)| attr.tensor());
+        Program::tensors_of(&stmt.args).chain(keyed).collect()
+    }
+
+    fn check_shape(&self, tensor: TensorId) -> Result<()> {
+        let (have, want) = (self.view(tensor)?.shape, self.layout(tensor)?.local_shape());
+        if have != want {
+            let name = self.program.tensor_name(tensor);
+            let message = format!("`{name}` gets the shape {have:?} where its domain says {want:?}");
+            return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
+        }
+        Ok(())
+    }
+
+    fn misfit(&self, op: Op, have: &[usize], want: &[usize]) -> Box<grammar::diagnostic::Diagnostic> {
+        let message = format!("`{}`: an operand of shape {have:?} does not fit {want:?}", op.name());
+        self.fault(Code::RuntimeShape, message, "the shapes do not fit")
+    }
+
+    // ---- instructions for given views
+
+    /// The instructions that compute `target` from `views`. Copies name `rank` as the place of both sides.
+    fn lower(
+        &self,
+        stmt: &OpStmt,
+        views: &[View],
+        args: &[TensorId],
+        out: TensorId,
+        target: &View,
+        rank: usize,
+    ) -> Result<Vec<InstKind>> {
+        let copy = |from: View, to: View| InstKind::Copy { from: Place { rank, view: from }, to: Place { rank, view: to } };
+        if stmt.op.row().effect == Effect::Map {
+            return Ok(vec![self.map(stmt, views, target)?]);
+        }
+        match (stmt.op.row().rule, stmt.op) {
+            (Rule::Linear | Rule::Matmul, _) => Ok(vec![self.gemm(stmt, views, out, target)?]),
+            (Rule::Reduce, _) => Ok(vec![self.reduce(stmt, views, out, target)?]),
+            (Rule::Reshape, _) => {
+                let Some(from) = views.first() else { return Ok(Vec::new()) };
+                // One of the two sides is dense, or a temporary would be needed.
+                let pair = from.reshape(&target.shape).map(|from| (from, target.clone()));
+                let pair = pair.or_else(|| target.reshape(&from.shape).map(|to| (from.clone(), to)));
+                match pair {
+                    Some((from, to)) => Ok(vec![copy(from, to)]),
+                    None => Err(self.unsupported(stmt.op, "neither side is dense in memory")),
+                }
+            }
+            (_, Op::Full) => {
+                let value = self.scalar_operand(stmt, 0)?;
+                Ok(vec![InstKind::Fill { to: target.clone(), value }])
+            }
+            (_, Op::Iota) => {
+                let (start, step) = (self.integer_operand(stmt, 1)?, self.integer_operand(stmt, 2)?);
+                Ok(vec![InstKind::Iota { to: target.clone(), start, step }])
+            }
+            (_, Op::Eye) => {
+                let mut diagonal = target.clone();
+                diagonal.strides = vec![target.strides.iter().sum()];
+                diagonal.shape = vec![target.shape.iter().copied().min().unwrap_or(0)];
+                let (zero, one) = (Number::Int(0), Number::Int(1));
+                Ok(vec![
+                    InstKind::Fill { to: target.clone(), value: zero },
+                    InstKind::Fill { to: diagonal, value: one },
+                ])
+            }
+            (_, Op::Cat) => {
+                let dim = usize::try_from(self.integer_operand(stmt, stmt.args.len() - 1)?).ok();
+                let dim = dim.filter(|dim| *dim < target.shape.len());
+                let Some(dim) = dim else { return Err(self.unsupported(stmt.op, "its last operand is no dimension")) };
+                let mut start = 0;
+                let mut copies = Vec::new();
+                for view in views {
+                    let len = view.shape.get(dim).copied().unwrap_or(0);
+                    if start + len > target.shape[dim] {
+                        return Err(self.misfit(stmt.op, &view.shape, &target.shape));
+                    }
+                    copies.push(copy(view.clone(), target.narrow(dim, start, len)));
+                    start += len;
+                }
+                Ok(copies)
+            }
+            _ => match views.first() {
+                Some(first) => match self.rearranged(stmt, first, args[0], out)? {
+                    Some(from) if from.shape == target.shape => Ok(vec![copy(from, target.clone())]),
+                    Some(from) => Err(self.misfit(stmt.op, &from.shape, &target.shape)),
+                    None => Err(self.unsupported(stmt.op, "the planner has no arm for it")),
+                },
+                None => Err(self.unsupported(stmt.op, "the planner has no arm for it")),
+            },
+        }
+    }
+
+    /// The operand's elements as the result of an operator that only rearranges them; `None` for the other operators.
+    fn rearranged(&self, stmt: &OpStmt, view: &View, arg: TensorId, out: TensorId) -> Result<Option<View>> {
+        let program = self.program;
+        Ok(match stmt.op.row().rule {
+            Rule::Same if stmt.op.row().effect == Effect::Compute => Some(view.clone()),
+            Rule::Permute => {
+                // The result's axes are numbered in the operand's order and stand in their own.
+                let numbers: Vec<u32> = program.dimensions(out).map(|axis| program.axes[axis].number).collect();
+                let mut sorted = numbers.clone();
+                sorted.sort_unstable();
+                let order: Option<Vec<usize>> =
+                    numbers.iter().map(|number| sorted.iter().position(|it| it == number)).collect();
+                order.filter(|order| order.len() == view.shape.len()).map(|order| view.permute(&order))
+            }
+            Rule::Broadcast => {
+                let flags = self.new_axes(stmt, out);
+                let mut view = view.clone();
+                for (dim, _) in flags.iter().enumerate().filter(|(_, new)| **new) {
+                    if dim > view.shape.len() {
+                        return Err(self.misfit(stmt.op, &view.shape, &[]));
+                    }
+                    view = view.unsqueeze(dim);
+                }
+                Some(view)
+            }
+            Rule::Squeeze => {
+                let flags = self.new_axes(stmt, arg);
+                let mut view = view.clone();
+                for (dim, _) in flags.iter().enumerate().rev().filter(|(_, gone)| **gone) {
+                    if view.shape.get(dim) != Some(&1) {
+                        return Err(self.misfit(stmt.op, &view.shape, &[1]));
+                    }
+                    view = view.select(dim, 0);
+                }
+                Some(view)
+            }
+            Rule::Slice => Some(self.slice(stmt, view)?),
+            Rule::Reshape => view.reshape(&self.layout(out)?.local_shape()),
+            Rule::Pointwise if stmt.op == Op::Expand => view.expand(&self.layout(out)?.local_shape()),
+            Rule::Same
+            | Rule::Free
+            | Rule::Cast
+            | Rule::Pointwise
+            | Rule::Linear
+            | Rule::Matmul
+            | Rule::Reduce
+            | Rule::Select
+            | Rule::Shard
+            | Rule::Communicate => None,
+        })
+    }
+
+    /// `flags =` of broadcast and squeeze; older dialects leave it out, and the broadcast axes tell.
+    fn new_axes(&self, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
+        match stmt.attr("flags") {
+            Some(Attr::Flags(flags)) => flags.clone(),
+            _ => {
+                let kind = |axis| self.program.axes[axis].kind == AxisKind::Broadcast;
+                self.program.dimensions(wide).map(kind).collect()
+            }
+        }
+    }
+
+    fn slice(&self, stmt: &OpStmt, view: &View) -> Result<View> {
+        let mut view = view.clone();
+        let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return Ok(view) };
+        for (dim, [start, stop, step]) in ranges.iter().enumerate() {
+            let Some(&extent) = view.shape.get(dim) else { return Err(self.misfit(stmt.op, &view.shape, &[])) };
+            let bound = |expr: ExprId| self.index(expr, extent + 1, "the range");
+            let (start, stop) = (bound(*start)?, bound(*stop)?);
+            let step = self.index(*step, usize::MAX, "the step")?.max(1);
+            view = view.narrow(dim, start, stop.saturating_sub(start).div_ceil(step));
+            view.strides[dim] *= step;
+        }
+        Ok(view)
+    }
+
+    fn map(&self, stmt: &OpStmt, views: &[View], target: &View) -> Result<InstKind> {
+        let mut views = views.iter();
+        let mut args = Vec::with_capacity(stmt.args.len());
+        for (at, operand) in stmt.args.iter().enumerate() {
+            args.push(match operand {
+                Operand::Tensor(_) => {
+                    let Some(view) = views.next() else { continue };
+                    let fit = view.expand(&target.shape);
+                    Arg::View(fit.ok_or_else(|| self.misfit(stmt.op, &view.shape, &target.shape))?)
+                }
+                Operand::Scalar(_) | Operand::Stream(_) => Arg::Number(self.scalar_operand(stmt, at)?),
+            });
+        }
+        Ok(InstKind::Map { op: stmt.op, args, out: target.clone() })
+    }
+
+    fn scalar_operand(&self, stmt: &OpStmt, at: usize) -> Result<Number> {
+        match stmt.args.get(at) {
+            Some(Operand::Scalar(expr)) => Ok(match self.value(*expr, "the operand")? {
+                Value::Int(value) => Number::Int(value),
+                Value::Bool(value) => Number::Bool(value),
+                Value::Float(value) => Number::Float(value),
+            }),
+            Some(Operand::Tensor(_) | Operand::Stream(_)) | None => {
+                Err(self.unsupported(stmt.op, "it needs a scalar operand"))
+            }
+        }
+    }
+
+    fn integer_operand(&self, stmt: &OpStmt, at: usize) -> Result<i64> {
+        match self.scalar_operand(stmt, at)? {
+            Number::Int(value) => Ok(value),
+            Number::Float(_) | Number::Bool(_) => Err(self.unsupported(stmt.op, "it needs an integer operand")),
+        }
+    }
+
+    fn reduce(&self, stmt: &OpStmt, views: &[View], out: TensorId, target: &View) -> Result<InstKind> {
+        let Some(input) = views.first() else { return Err(self.unsupported(stmt.op, "it has no operand")) };
+        let logical = &self.program.tensors[out].domains.logical;
+        let reduced = |axis: &_| self.program.axes[*axis].kind == AxisKind::Reduction;
+        let axes: Vec<usize> = (0..logical.len()).filter(|at| reduced(&logical[*at])).collect();
+        let kept: Vec<usize> =
+            (0..input.shape.len()).filter(|at| !axes.contains(at)).map(|at| input.shape[at]).collect();
+        if input.shape.len() != logical.len() || kept != target.shape {
+            return Err(self.misfit(stmt.op, &input.shape, &target.shape));
+        }
+        let op = match stmt.word_attr("op") {
+            Some("add") => ReduceOp::Sum,
+            Some("mul") => ReduceOp::Product,
+            Some("max") => ReduceOp::Max,
+            Some("min") => ReduceOp::Min,
+            Some("fmax") => ReduceOp::FMax,
+            Some("fmin") => ReduceOp::FMin,
+            Some("bitwise_and" | "logical_and") => ReduceOp::And,
+            Some("bitwise_or" | "logical_or") => ReduceOp::Or,
+            Some("bitwise_xor") => ReduceOp::Xor,
+            Some(_) | None => return Err(self.unsupported(stmt.op, "its `op` is unknown")),
+        };
+        let init = match stmt.scalar_attr("initial value") {
+            Some(expr) => match self.value(expr, "the initial value")? {
+                Value::Int(value) => Number::Int(value),
+                Value::Bool(value) => Number::Bool(value),
+                Value::Float(value) => Number::Float(value),
+            },
+            None => Number::Int(0),
+        };
+        Ok(InstKind::Reduce(Reduce { op, init, input: input.clone(), axes, out: target.clone() }))
+    }
+
+    /// Brings linear and matmul into the form of `Gemm`. A device axis of partial sums in the result (`rf`) splits `k`:
+    /// each of its indices sums its own part, as one batch more.
+    fn gemm(&self, stmt: &OpStmt, views: &[View], out: TensorId, target: &View) -> Result<InstKind> {
+        let [a, b, bias @ ..] = views else { return Err(self.unsupported(stmt.op, "it lacks operands")) };
+        let misfit = |view: &View| self.misfit(stmt.op, &view.shape, &target.shape);
+        let (mut a, mut b, mut target) = (a.clone(), b.clone(), target.clone());
+        if stmt.op.row().rule == Rule::Linear {
+            if b.shape.len() != 2 {
+                return Err(misfit(&b));
+            }
+            b = b.permute(&[1, 0]);
+        }
+        let partial = self.partial_dim(out);
+        let parts = partial.map(|dim| {
+            let last = target.shape.len() - 1;
+            let order: Vec<usize> = std::iter::once(dim).chain((0..=last).filter(|at| *at != dim)).collect();
+            target = target.permute(&order);
+            target.shape[0]
+        });
+        // One-dimensional operands count as a row and a column.
+        if a.shape.len() == 1 {
+            a = a.unsqueeze(0);
+            target = target.unsqueeze(target.shape.len() - 1);
+        }
+        if b.shape.len() == 1 {
+            b = b.unsqueeze(1);
+            target = target.unsqueeze(target.shape.len());
+        }
+        let (a_rank, b_rank) = (a.shape.len(), b.shape.len());
+        if a_rank < 2 || a.shape[a_rank - 1] != b.shape[b_rank - 2] {
+            return Err(self.misfit(stmt.op, &a.shape, &b.shape));
+        }
+        if let Some(parts) = parts {
+            if a.shape[a_rank - 1] % parts.max(1) != 0 {
+                return Err(misfit(&a));
+            }
+            a = split_dim(&a, a_rank - 1, parts);
+            b = split_dim(&b, b_rank - 2, parts);
+        }
+        let batch = target.shape[..target.shape.len() - 2].to_vec();
+        let widen = |view: &View| {
+            let mut view = view.clone();
+            let at = usize::from(parts.is_some());
+            while view.shape.len() < batch.len() + 2 {
+                view = view.unsqueeze(at);
+            }
+            let mut shape = batch.clone();
+            shape.extend(&view.shape[view.shape.len() - 2..]);
+            view.expand(&shape)
+        };
+        let (a, b) = (widen(&a).ok_or_else(|| misfit(&a))?, widen(&b).ok_or_else(|| misfit(&b))?);
+        let (m, n) = (a.shape[batch.len()], b.shape[batch.len() + 1]);
+        if target.shape[batch.len()..] != [m, n] {
+            return Err(self.misfit(stmt.op, &[m, n], &target.shape));
+        }
+        let bias = match bias {
+            [] => None,
+            [_, ..] if parts.is_some_and(|parts| parts > 1) => {
+                return Err(self.unsupported(stmt.op, "a bias would be added once for every partial sum"));
+            }
+            [bias, ..] => {
+                let mut wide = bias.clone();
+                while wide.shape.len() < target.shape.len() {
+                    wide = wide.unsqueeze(0);
+                }
+                Some(wide.expand(&target.shape).ok_or_else(|| misfit(bias))?)
+            }
+        };
+        Ok(InstKind::Gemm(Gemm { a, b, bias, out: target }))
+    }
+
+    /// The dimension of a result that counts partial sums over devices.
+    fn partial_dim(&self, out: TensorId) -> Option<usize> {
+        self.program.dimensions(out).position(|axis| {
+            let it = &self.program.axes[axis];
+            matches!(it.parallel, Parallel::Device(_)) && it.suffix.contains("rf")
+        })
+    }
+
+    // ---- resharding
+
+    /// One collective on whole tensors.
+    fn reshard(&mut self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<()> {
+        let tensors: Vec<TensorId> = args.iter().copied().chain([out]).collect();
+        let meshes = tensors.iter().map(|it| &self.program.tensors[*it].mesh);
+        let everywhere = meshes.clone().any(|mesh| mesh.is_empty());
+        let mut team: Vec<usize> = match everywhere {
+            true => (0..self.plan.world).collect(),
+            false => meshes.flat_map(|mesh| mesh.devices.iter().copied()).collect(),
+        };
+        team.sort_unstable();
+        team.dedup();
+        if !team.contains(&self.rank()) {
+            return Ok(());
+        }
+        if self.is_divergent() {
+            let message = format!("`{}` reshards under an index or predicate that depends on the rank", stmt.op.name());
+            let it = self.fault(Code::DivergentReshard, message, "not all ranks come here");
+            return Err(Box::new(it.help("move it out of the branch, or lower it to P2PCommunications")));
+        }
+        let mut operands = Vec::with_capacity(args.len());
+        for arg in args {
+            let view = if self.is_here(*arg) { Some(self.view(*arg)?) } else { None };
+            operands.push(Shard { view, layout: self.member_layout(*arg)? });
+        }
+        let view = if self.is_here(out) { Some(self.target(out)?) } else { None };
+        if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream)) {
+            if let (Some(view), true) = (&view, self.program.stream_split(out)) {
+                let known = self.binding(out).and_then(|it| it.stream).unwrap_or(stream);
+                self.bind(out, view.clone(), Some(known));
+            }
+        }
+        let result = Shard { view, layout: self.member_layout(out)? };
+        let whole = |at: usize, layout: &Layout| View::contiguous(at as u32, layout.shape.clone());
+        let views: Vec<View> = operands.iter().enumerate().map(|(at, shard)| whole(at, &shard.layout)).collect();
+        let target = whole(args.len(), &result.layout);
+        let buffer = |tensor: &TensorId, layout: &Layout| Buffer {
+            name: self.program.tensor_name(*tensor),
+            dtype: self.dtype(*tensor),
+            len: layout.shape.iter().product(),
+        };
+        let shards = operands.iter().chain([&result]);
+        let buffers = tensors.iter().zip(shards).map(|(tensor, shard)| buffer(tensor, &shard.layout)).collect();
+        let body = self.lower(stmt, &views, args, out, &target, team[0])?;
+        self.emit(InstKind::Reshard(Box::new(Reshard { team, operands, result, buffers, body })));
+        Ok(())
+    }
+
+    /// The layout on this rank, or for ranks outside the mesh that of a member.
+    fn member_layout(&self, tensor: TensorId) -> Result<Layout> {
+        let member = match self.is_here(tensor) {
+            true => self.rank(),
+            false => self.program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0),
+        };
+        self.layout_on(tensor, member)
+    }
+
+    /// Whether some rank lacks what it needs for its own part of the result.
+    fn reshards(&self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<bool> {
+        // A HostUnit is one rank's kernel.
+        if self.program.tensors[out].unit.is_some() {
+            return Ok(false);
+        }
+        let out_shards = self.sharding(out);
+        for arg in args {
+            let arg_shards = self.sharding(*arg);
+            let sharded = out_shards.iter().chain(&arg_shards).any(|dim| !dim.is_empty());
+            if !self.reaches(*arg, out, sharded) {
+                return Ok(true);
+            }
+            if sharded && !self.aligned(stmt, args, *arg, &arg_shards, out, &out_shards) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether every rank that holds a part of `out` holds a part of `arg`, in the same mesh when there are parts.
+    fn reaches(&self, arg: TensorId, out: TensorId, sharded: bool) -> bool {
+        let (from, to) = (&self.program.tensors[arg].mesh, &self.program.tensors[out].mesh);
+        match (from.is_empty(), to.is_empty()) {
+            (true, _) => true,
+            (false, true) => (0..self.plan.world).all(|rank| from.contains(rank)),
+            (false, false) if sharded => from == to,
+            (false, false) => to.devices.iter().all(|rank| from.contains(*rank)),
+        }
+    }
+
+    /// Whether corresponding dimensions are sharded alike.
+    fn aligned(
+        &self,
+        stmt: &OpStmt,
+        args: &[TensorId],
+        arg: TensorId,
+        arg_shards: &[Sharding],
+        out: TensorId,
+        out_shards: &[Sharding],
+    ) -> bool {
+        let none = Sharding::new();
+        let shard = |dims: &[Sharding], at: usize| dims.get(at).cloned().unwrap_or_default();
+        let partial = self.partial_dim(out);
+        let plain: Vec<usize> = (0..out_shards.len()).filter(|at| Some(*at) != partial).collect();
+        let partial_shard = partial.map_or(none.clone(), |at| shard(out_shards, at));
+        // Summation over a sharded axis leaves partial sums on each device, counted by the result's own device axis.
+        let summed_fits = |dim: &Sharding| {
+            dim.iter().map(|(device, _)| device).eq(partial_shard.iter().map(|(device, _)| device))
+        };
+        match stmt.op.row().rule {
+            Rule::Same | Rule::Cast | Rule::Slice => arg_shards == out_shards,
+            Rule::Pointwise => arg_shards.iter().zip(out_shards).zip(self.program.dimensions(arg)).all(
+                |((mine, theirs), axis)| {
+                    let repeated = self.program.constant(self.program.axes[axis].extent) == Some(1);
+                    mine == theirs || mine.is_empty() && repeated
+                },
+            ),
+            Rule::Linear | Rule::Matmul => {
+                let linear = stmt.op.row().rule == Rule::Linear;
+                let position = args.iter().position(|it| *it == arg).unwrap_or(0);
+                let rank = arg_shards.len();
+                let (k, n) = match (position, linear) {
+                    (0, _) => (Some(rank.wrapping_sub(1)), None),
+                    (1, true) => (Some(1), Some(0)),
+                    (1, false) => (Some(rank.wrapping_sub(2)), Some(rank.wrapping_sub(1))),
+                    _ => (None, Some(0)),
+                };
+                let k_fits = k.is_none_or(|k| summed_fits(&shard(arg_shards, k)));
+                let n_fits = n.is_none_or(|n| {
+                    plain.last().is_none_or(|last| shard(arg_shards, n) == shard(out_shards, *last))
+                });
+                // The result's own columns are the second operand's affair, its rows and batches the first's.
+                let rows = match position {
+                    0 => (0..rank.saturating_sub(1)).all(|at| {
+                        let shift = plain.len().saturating_sub(rank);
+                        plain.get(at + shift).is_none_or(|to| shard(arg_shards, at) == shard(out_shards, *to))
+                    }),
+                    1 if !linear => (0..rank.saturating_sub(2)).all(|at| {
+                        let shift = plain.len().saturating_sub(rank);
+                        let to = plain.get(at + shift).map_or(none.clone(), |to| shard(out_shards, *to));
+                        shard(arg_shards, at) == to
+                    }),
+                    _ => true,
+                };
+                k_fits && n_fits && rows
+            }
+            Rule::Reduce => {
+                let mut kept = out_shards.iter();
+                let logical = &self.program.tensors[out].domains.logical;
+                logical.iter().zip(arg_shards).all(|(axis, mine)| {
+                    match self.program.axes[*axis].kind == AxisKind::Reduction {
+                        true => mine.is_empty(),
+                        false => kept.next() == Some(mine),
+                    }
+                })
+            }
+            Rule::Broadcast => {
+                let new = self.new_axes(stmt, out);
+                let kept = out_shards.iter().zip(&new).filter(|(_, new)| !**new).map(|(dim, _)| dim);
+                kept.eq(arg_shards)
+            }
+            Rule::Squeeze => {
+                let gone = self.new_axes(stmt, arg);
+                let pairs = || arg_shards.iter().zip(&gone);
+                pairs().filter(|(_, gone)| !**gone).map(|(dim, _)| dim).eq(out_shards)
+                    && pairs().all(|(dim, gone)| !*gone || dim.is_empty())
+            }
+            Rule::Permute => {
+                let numbers: Vec<u32> =
+                    self.program.dimensions(out).map(|axis| self.program.axes[axis].number).collect();
+                let mut sorted = numbers.clone();
+                sorted.sort_unstable();
+                numbers.iter().zip(out_shards).all(|(number, theirs)| {
+                    let from = sorted.iter().position(|it| it == number).unwrap_or(0);
+                    shard(arg_shards, from) == *theirs
+                })
+            }
+            // What these do to a sharded axis is only sure where it is the outermost one on both sides.
+            Rule::Free | Rule::Reshape => {
+                let first = |dims: &[Sharding]| dims.first().cloned().unwrap_or_default();
+                let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
+                let devices = |dim: Sharding| dim.into_iter().map(|(device, _)| device).collect::<Vec<_>>();
+                devices(first(arg_shards)) == devices(first(out_shards))
+                    && rest_whole(arg_shards)
+                    && rest_whole(out_shards)
+            }
+            Rule::Select | Rule::Shard | Rule::Communicate => true,
+        }
+    }
+
+    /// For every dimension, the device axes it is split by, each with the number of elements in one of its steps.
+    fn sharding(&self, tensor: TensorId) -> Vec<Sharding> {
+        let Ok(layout) = self.member_layout(tensor) else { return Vec::new() };
+        let dims = self.program.dimensions(tensor).zip(&layout.pieces);
+        dims.map(|(axis, pieces)| {
+            let mut leaves = Vec::new();
+            super::shape::leaf_axes(self.program, tensor, axis, &mut leaves);
+            let mut inner = 1;
+            let mut found = Vec::new();
+            for (leaf, piece) in leaves.iter().zip(pieces).rev() {
+                if let Parallel::Device(device) = self.program.axes[*leaf].parallel {
+                    // A mesh of one device along the axis holds all of it.
+                    if piece.extent > 1 {
+                        found.push((device, inner));
+                    }
+                }
+                inner *= piece.extent;
+            }
+            found
+        })
+        .collect()
+    }
+}
+
+/// Device axes of one dimension, innermost first.
+type Sharding = Vec<(grammar::ir::DeviceDim, usize)>;
+
+/// A dimension as `parts` equal ranges, the range's number as the first dimension.
+fn split_dim(view: &View, dim: usize, parts: usize) -> View {
+    let mut view = view.clone();
+    let len = view.shape[dim] / parts.max(1);
+    let stride = view.strides[dim];
+    view.shape[dim] = len;
+    view.shape.insert(0, parts);
+    view.strides.insert(0, stride * len);
+    view
+}

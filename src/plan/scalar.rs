@@ -1,0 +1,280 @@
+//! Scalars of one rank at one moment: loop indices, `rank`, definitions and bindings.
+//!
+//! Arithmetic is nvFuser's host arithmetic (format survey, section 4): 64-bit integers, `/` and `%` truncate toward zero,
+//! `ceilDiv(a, b)` is `(a + b - 1) / b`.
+
+use grammar::ir::{Expr, ExprId, Program, SymbolId};
+use rustc_hash::FxHashMap;
+
+/// The value of a scalar.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// An integer.
+    Int(i64),
+    /// A truth value.
+    Bool(bool),
+    /// A real number.
+    Float(f64),
+}
+
+/// Why a scalar has no value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ScalarFault {
+    /// A symbol without a definition or binding.
+    Unbound(SymbolId),
+    /// Overflow, division by zero, a function that is not known, an operand of the wrong type.
+    Arithmetic(String),
+}
+
+/// Values of symbols on one rank.
+pub(crate) struct Scalars<'p> {
+    program: &'p Program,
+    /// Loop indices, body definitions, symbols bound from shapes; they hide definitions.
+    local: FxHashMap<SymbolId, Value>,
+    rank: Option<SymbolId>,
+    device: Option<SymbolId>,
+    streams: Option<SymbolId>,
+    me: i64,
+}
+
+/// The value of `numberOfStreams` unless an option or binding says otherwise, as in nvFuser.
+const DEFAULT_STREAMS: i64 = 4;
+
+impl<'p> Scalars<'p> {
+    pub(crate) fn new(program: &'p Program, rank: usize) -> Self {
+        Self {
+            program,
+            local: FxHashMap::default(),
+            rank: program.find_symbol("rank"),
+            // Drafts of 2025 spell the rank so.
+            device: program.find_symbol("deviceIdx.x"),
+            streams: program.find_symbol("numberOfStreams"),
+            me: rank as i64,
+        }
+    }
+
+    /// Gives a symbol a value, and returns what it had.
+    pub(crate) fn bind(&mut self, symbol: SymbolId, value: Option<Value>) -> Option<Value> {
+        match value {
+            Some(value) => self.local.insert(symbol, value),
+            None => self.local.remove(&symbol),
+        }
+    }
+
+    /// The value of an integer expression.
+    pub(crate) fn int(&self, expr: ExprId) -> Result<i64, ScalarFault> {
+        match self.eval(expr)? {
+            Value::Int(value) => Ok(value),
+            Value::Bool(value) => Ok(i64::from(value)),
+            Value::Float(value) => Err(ScalarFault::Arithmetic(format!("{value} is not an integer"))),
+        }
+    }
+
+    /// The value of a predicate.
+    pub(crate) fn truth(&self, expr: ExprId) -> Result<bool, ScalarFault> {
+        match self.eval(expr)? {
+            Value::Bool(value) => Ok(value),
+            Value::Int(value) => Ok(value != 0),
+            Value::Float(_) => Err(ScalarFault::Arithmetic("a real number is not a truth value".to_owned())),
+        }
+    }
+
+    /// The value of any scalar expression.
+    pub(crate) fn eval(&self, expr: ExprId) -> Result<Value, ScalarFault> {
+        match &self.program.exprs[expr] {
+            Expr::Int(value) => Ok(Value::Int(*value)),
+            Expr::Bool(value) => Ok(Value::Bool(*value)),
+            Expr::Float(dtype, text) => number(text)
+                .map(|value| match dtype.class() {
+                    grammar::dtype::Class::Int => Value::Int(value as i64),
+                    grammar::dtype::Class::Bool
+                    | grammar::dtype::Class::Float
+                    | grammar::dtype::Class::SmallFloat
+                    | grammar::dtype::Class::Complex => Value::Float(value),
+                })
+                .ok_or_else(|| ScalarFault::Arithmetic(format!("`{text}` is not a number"))),
+            Expr::Symbol(symbol) => self.symbol(*symbol),
+            Expr::Prefix(sign, operand) => prefix(sign, self.eval(*operand)?),
+            Expr::Infix(sign, lhs, rhs) => infix(sign, self.eval(*lhs)?, self.eval(*rhs)?),
+            Expr::Call(name, args) => {
+                let args = args.iter().map(|arg| self.eval(*arg)).collect::<Result<Vec<_>, _>>()?;
+                call(name, &args)
+            }
+        }
+    }
+
+    fn symbol(&self, symbol: SymbolId) -> Result<Value, ScalarFault> {
+        if let Some(value) = self.local.get(&symbol) {
+            return Ok(*value);
+        }
+        if let Some(definition) = self.program.definitions.get(&symbol) {
+            return self.eval(*definition);
+        }
+        if Some(symbol) == self.rank || Some(symbol) == self.device {
+            return Ok(Value::Int(self.me));
+        }
+        if Some(symbol) == self.streams {
+            return match self.program.options.get("numberOfStreams") {
+                Some(option) => self.eval(*option),
+                None => Ok(Value::Int(DEFAULT_STREAMS)),
+            };
+        }
+        Err(ScalarFault::Unbound(symbol))
+    }
+
+    /// Whether a symbol has a value whatever loop it stands in.
+    pub(crate) fn is_known(&self, symbol: SymbolId) -> bool {
+        self.program.definitions.contains_key(&symbol)
+            || [self.rank, self.device, self.streams].contains(&Some(symbol))
+    }
+
+    /// Whether an expression can differ between ranks.
+    pub(crate) fn depends_on_rank(&self, expr: ExprId) -> bool {
+        self.depends_on(expr, &|symbol| Some(symbol) == self.rank || Some(symbol) == self.device)
+    }
+
+    /// Whether an expression names, itself or through definitions, a symbol that `wanted` holds for.
+    pub(crate) fn depends_on(&self, expr: ExprId, wanted: &dyn Fn(SymbolId) -> bool) -> bool {
+        let mut symbols = Vec::new();
+        self.program.symbols_of(expr, &mut symbols);
+        symbols.into_iter().any(|symbol| {
+            let definition = self.program.definitions.get(&symbol);
+            wanted(symbol) || definition.is_some_and(|it| self.depends_on(*it, wanted))
+        })
+    }
+}
+
+/// The number of a literal as it is printed: `0`, `1.5`, `-inf`, `nan`.
+fn number(text: &str) -> Option<f64> {
+    text.trim_end_matches('f').parse().ok().or_else(|| text.parse().ok())
+}
+
+fn overflow() -> ScalarFault {
+    ScalarFault::Arithmetic("the result does not fit 64 bits".to_owned())
+}
+
+fn prefix(sign: &str, operand: Value) -> Result<Value, ScalarFault> {
+    match (sign, operand) {
+        ("-", Value::Int(it)) => it.checked_neg().map(Value::Int).ok_or_else(overflow),
+        ("-", Value::Float(it)) => Ok(Value::Float(-it)),
+        ("!", Value::Bool(it)) => Ok(Value::Bool(!it)),
+        ("!", Value::Int(it)) => Ok(Value::Bool(it == 0)),
+        ("~", Value::Int(it)) => Ok(Value::Int(!it)),
+        _ => Err(ScalarFault::Arithmetic(format!("`{sign}` does not take this operand"))),
+    }
+}
+
+fn infix(sign: &str, lhs: Value, rhs: Value) -> Result<Value, ScalarFault> {
+    match (lhs, rhs) {
+        (Value::Bool(a), Value::Bool(b)) => match sign {
+            "&&" | "&" => Ok(Value::Bool(a && b)),
+            "||" | "|" => Ok(Value::Bool(a || b)),
+            "^" | "!=" => Ok(Value::Bool(a != b)),
+            "==" => Ok(Value::Bool(a == b)),
+            _ => integers(sign, i64::from(a), i64::from(b)),
+        },
+        (Value::Int(a), Value::Int(b)) => integers(sign, a, b),
+        (Value::Bool(a), Value::Int(b)) => integers(sign, i64::from(a), b),
+        (Value::Int(a), Value::Bool(b)) => integers(sign, a, i64::from(b)),
+        (Value::Float(_), _) | (_, Value::Float(_)) => {
+            let real = |it: Value| match it {
+                Value::Int(it) => it as f64,
+                Value::Bool(it) => f64::from(u8::from(it)),
+                Value::Float(it) => it,
+            };
+            reals(sign, real(lhs), real(rhs))
+        }
+    }
+}
+
+fn integers(sign: &str, a: i64, b: i64) -> Result<Value, ScalarFault> {
+    let by_zero = || ScalarFault::Arithmetic(format!("`{a} {sign} {b}` divides by zero"));
+    let shift = u32::try_from(b).ok();
+    let value = match sign {
+        "+" => a.checked_add(b),
+        "-" => a.checked_sub(b),
+        "*" => a.checked_mul(b),
+        "/" if b == 0 => return Err(by_zero()),
+        "%" if b == 0 => return Err(by_zero()),
+        "/" => a.checked_div(b),
+        "%" => a.checked_rem(b),
+        "<<" => shift.and_then(|it| a.checked_shl(it)),
+        ">>" => shift.and_then(|it| a.checked_shr(it)),
+        "&" => Some(a & b),
+        "|" => Some(a | b),
+        "^" => Some(a ^ b),
+        "==" => return Ok(Value::Bool(a == b)),
+        "!=" => return Ok(Value::Bool(a != b)),
+        "<" => return Ok(Value::Bool(a < b)),
+        "<=" => return Ok(Value::Bool(a <= b)),
+        ">" => return Ok(Value::Bool(a > b)),
+        ">=" => return Ok(Value::Bool(a >= b)),
+        "&&" => return Ok(Value::Bool(a != 0 && b != 0)),
+        "||" => return Ok(Value::Bool(a != 0 || b != 0)),
+        _ => return Err(ScalarFault::Arithmetic(format!("unknown operator `{sign}`"))),
+    };
+    value.map(Value::Int).ok_or_else(overflow)
+}
+
+fn reals(sign: &str, a: f64, b: f64) -> Result<Value, ScalarFault> {
+    Ok(match sign {
+        "+" => Value::Float(a + b),
+        "-" => Value::Float(a - b),
+        "*" => Value::Float(a * b),
+        "/" => Value::Float(a / b),
+        "%" => Value::Float(a % b),
+        "==" => Value::Bool(a == b),
+        "!=" => Value::Bool(a != b),
+        "<" => Value::Bool(a < b),
+        "<=" => Value::Bool(a <= b),
+        ">" => Value::Bool(a > b),
+        ">=" => Value::Bool(a >= b),
+        _ => return Err(ScalarFault::Arithmetic(format!("`{sign}` does not take real numbers"))),
+    })
+}
+
+fn call(name: &str, args: &[Value]) -> Result<Value, ScalarFault> {
+    let unknown = || ScalarFault::Arithmetic(format!("`{name}` with {} operands is not known", args.len()));
+    match (name, args) {
+        ("ceilDiv", [Value::Int(a), Value::Int(b)]) => match b {
+            0 => Err(ScalarFault::Arithmetic(format!("`ceilDiv({a}, 0)` divides by zero"))),
+            _ => a.checked_add(b - 1).and_then(|sum| sum.checked_div(*b)).map(Value::Int).ok_or_else(overflow),
+        },
+        ("max" | "fmax", [Value::Int(a), Value::Int(b)]) => Ok(Value::Int(*a.max(b))),
+        ("min" | "fmin", [Value::Int(a), Value::Int(b)]) => Ok(Value::Int(*a.min(b))),
+        ("abs", [Value::Int(a)]) => a.checked_abs().map(Value::Int).ok_or_else(overflow),
+        ("neg", [operand]) => prefix("-", *operand),
+        ("gcd", [Value::Int(a), Value::Int(b)]) => {
+            let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
+            while b != 0 {
+                (a, b) = (b, a % b);
+            }
+            i64::try_from(a).map(Value::Int).map_err(|_| overflow())
+        }
+        ("pow", [Value::Int(a), Value::Int(b)]) => {
+            u32::try_from(*b).ok().and_then(|b| a.checked_pow(b)).map(Value::Int).ok_or_else(overflow)
+        }
+        ("where", [cond, a, b]) => Ok(if matches!(cond, Value::Bool(true)) { *a } else { *b }),
+        (cast, [operand]) if cast.starts_with("__to_") || grammar::dtype::DType::from_name(cast).is_some() => {
+            convert(cast, *operand).ok_or_else(unknown)
+        }
+        ("ceil", [Value::Float(a)]) => Ok(Value::Float(a.ceil())),
+        ("floor", [Value::Float(a)]) => Ok(Value::Float(a.floor())),
+        ("sqrt", [Value::Float(a)]) => Ok(Value::Float(a.sqrt())),
+        ("exp", [Value::Float(a)]) => Ok(Value::Float(a.exp())),
+        ("reciprocal", [Value::Float(a)]) => Ok(Value::Float(a.recip())),
+        _ => Err(unknown()),
+    }
+}
+
+/// `__to_index(x)`, `(double)(x)`: conversions of host scalars, whose types are integer, boolean and double.
+fn convert(cast: &str, operand: Value) -> Option<Value> {
+    let to_float = ["float", "double", "half", "bfloat"].iter().any(|it| cast.ends_with(it));
+    Some(match (operand, to_float) {
+        (Value::Int(it), true) => Value::Float(it as f64),
+        (Value::Float(it), false) => Value::Int(it as i64),
+        (Value::Bool(it), false) => Value::Int(i64::from(it)),
+        (Value::Bool(it), true) => Value::Float(f64::from(u8::from(it))),
+        (it @ Value::Int(_), false) | (it @ Value::Float(_), true) => it,
+    })
+}

@@ -1,0 +1,221 @@
+//! Shapes of one rank: how a tensor's logical axes split into what is here and what is elsewhere.
+
+use grammar::{
+    axis_text,
+    ir::{AxisId, DeviceDim, Parallel, Program, TensorId, Transform},
+
+};
+
+use super::{Layout, Piece, View, scalar::{ScalarFault, Scalars}};
+
+/// Why a tensor has no layout.
+pub(crate) enum ShapeFault {
+    /// An extent without a value.
+    Scalar(ScalarFault),
+    /// An extent that does not fit, with what to say.
+    Extent(String),
+}
+
+impl From<ScalarFault> for ShapeFault {
+    fn from(fault: ScalarFault) -> Self {
+        Self::Scalar(fault)
+    }
+}
+
+/// The layout of a tensor on `rank`, a member of its mesh. `stream` is the coordinate of a tensor that holds one
+/// stream's slice.
+pub(crate) fn layout(
+    program: &Program,
+    scalars: &Scalars<'_>,
+    tensor: TensorId,
+    rank: usize,
+    stream: Option<usize>,
+) -> Result<Layout, ShapeFault> {
+    let shaper = Shaper { program, tensor, rank, stream: program.stream_split(tensor).then(|| stream.unwrap_or(0)) };
+    let mut layout = Layout { shape: Vec::new(), pieces: Vec::new() };
+    for axis in program.dimensions(tensor) {
+        let extent = extent(program, scalars, axis)?;
+        let mut pieces = Vec::new();
+        shaper.pieces(scalars, axis, extent, &mut pieces)?;
+        layout.shape.push(extent);
+        layout.pieces.push(pieces);
+    }
+    Ok(layout)
+}
+
+/// The extent of an axis: of an expanded broadcast, the expanded one.
+pub(crate) fn extent(program: &Program, scalars: &Scalars<'_>, axis: AxisId) -> Result<usize, ShapeFault> {
+    let it = &program.axes[axis];
+    let value = scalars.int(it.expanded.unwrap_or(it.extent))?;
+    usize::try_from(value)
+        .map_err(|_| ShapeFault::Extent(format!("`{}` has the negative extent {value}", axis_text(program, axis))))
+}
+
+struct Shaper<'p> {
+    program: &'p Program,
+    tensor: TensorId,
+    rank: usize,
+    stream: Option<usize>,
+}
+
+impl Shaper<'_> {
+    fn pieces(
+        &self,
+        scalars: &Scalars<'_>,
+        axis: AxisId,
+        extent: usize,
+        acc: &mut Vec<Piece>,
+    ) -> Result<(), ShapeFault> {
+        let text = || axis_text(self.program, axis);
+        for transform in &self.program.tensors[self.tensor].domains.transforms {
+            match transform {
+                Transform::Split { input, factor, outer_split, outer, inner } if *input == axis => {
+                    let factor = scalars.int(*factor)?;
+                    let by = usize::try_from(factor).ok().filter(|by| *by > 0 && extent.is_multiple_of(*by));
+                    let Some(by) = by else {
+                        return Err(ShapeFault::Extent(format!(
+                            "`{}` of extent {extent} does not divide into {factor} equal parts",
+                            text()
+                        )));
+                    };
+                    let (slow, fast) = if *outer_split { (by, extent / by) } else { (extent / by, by) };
+                    self.pieces(scalars, *outer, slow, acc)?;
+                    return self.pieces(scalars, *inner, fast, acc);
+                }
+                Transform::Swizzle1D { input, output } if *input == axis => {
+                    return self.pieces(scalars, *output, extent, acc);
+                }
+                Transform::Merge { outer, inner, .. } if [*outer, *inner].contains(&axis) => {
+                    return Err(ShapeFault::Extent(format!("`{}` is merged with another axis: not planned", text())));
+                }
+                Transform::Split { .. } | Transform::Swizzle1D { .. } | Transform::Merge { .. } => (),
+            }
+        }
+        let coordinate = match self.program.axes[axis].parallel {
+            Parallel::Device(dim) => Some(self.device(dim, extent, &text)?),
+            Parallel::Stream => self.stream,
+            Parallel::Serial | Parallel::Kernel(_) => None,
+        };
+        acc.push(Piece { extent, coordinate });
+        Ok(())
+    }
+
+    fn device(&self, dim: DeviceDim, extent: usize, text: &dyn Fn() -> String) -> Result<usize, ShapeFault> {
+        let mesh = &self.program.tensors[self.tensor].mesh;
+        let wanted = mesh.extent(dim);
+        match mesh.coordinate(self.rank, dim) {
+            Some(at) if extent == wanted => Ok(at),
+            Some(_) => Err(ShapeFault::Extent(format!(
+                "`{}` has extent {extent} on a mesh of {wanted} devices",
+                text()
+            ))),
+            None => Err(ShapeFault::Extent(format!("rank {} is not in the mesh of `{}`", self.rank, text()))),
+        }
+    }
+}
+
+/// The stream piece of a tensor: the dimension, the place among its pieces, whether it is swizzled.
+pub(crate) fn stream_piece(program: &Program, tensor: TensorId) -> Option<(usize, usize, bool)> {
+    let it = &program.tensors[tensor];
+    program.dimensions(tensor).enumerate().find_map(|(dim, axis)| {
+        let mut leaves = Vec::new();
+        leaf_axes(program, tensor, axis, &mut leaves);
+        let at = leaves.iter().position(|leaf| program.axes[*leaf].parallel == Parallel::Stream)?;
+        let swizzled = it.domains.transforms.iter().any(|transform| {
+            matches!(transform, Transform::Swizzle1D { output, .. } if *output == leaves[at])
+        });
+        Some((dim, at, swizzled))
+    })
+}
+
+/// The loop axes that a logical axis became, slowest first.
+pub(crate) fn leaf_axes(program: &Program, tensor: TensorId, axis: AxisId, acc: &mut Vec<AxisId>) {
+    for transform in &program.tensors[tensor].domains.transforms {
+        match transform {
+            Transform::Split { input, outer, inner, .. } if *input == axis => {
+                leaf_axes(program, tensor, *outer, acc);
+                return leaf_axes(program, tensor, *inner, acc);
+            }
+            Transform::Swizzle1D { input, output } if *input == axis => {
+                return leaf_axes(program, tensor, *output, acc);
+            }
+            Transform::Split { .. } | Transform::Swizzle1D { .. } | Transform::Merge { .. } => (),
+        }
+    }
+    acc.push(axis);
+}
+
+impl View {
+    /// One index of a dimension, which vanishes.
+    pub(crate) fn select(&self, dim: usize, index: usize) -> View {
+        let mut view = self.clone();
+        view.offset += index * view.strides.remove(dim);
+        view.shape.remove(dim);
+        view
+    }
+
+    /// A range of a dimension.
+    pub(crate) fn narrow(&self, dim: usize, start: usize, len: usize) -> View {
+        let mut view = self.clone();
+        view.offset += start * view.strides[dim];
+        view.shape[dim] = len;
+        view
+    }
+
+    /// The dimensions in another order: dimension `i` of the result is `order[i]` of this one.
+    pub(crate) fn permute(&self, order: &[usize]) -> View {
+        View {
+            buffer: self.buffer,
+            offset: self.offset,
+            shape: order.iter().map(|at| self.shape[*at]).collect(),
+            strides: order.iter().map(|at| self.strides[*at]).collect(),
+        }
+    }
+
+    /// A new dimension of extent 1.
+    pub(crate) fn unsqueeze(&self, dim: usize) -> View {
+        let mut view = self.clone();
+        view.shape.insert(dim, 1);
+        view.strides.insert(dim, 0);
+        view
+    }
+
+    /// Dimensions of extent 1 repeated to `shape`; `None` where another extent differs.
+    pub(crate) fn expand(&self, shape: &[usize]) -> Option<View> {
+        if self.shape.len() != shape.len() {
+            return None;
+        }
+        let mut view = self.clone();
+        for (at, &want) in shape.iter().enumerate() {
+            match view.shape[at] {
+                have if have == want => (),
+                1 => view.strides[at] = 0,
+                _ => return None,
+            }
+        }
+        view.shape = shape.to_vec();
+        Some(view)
+    }
+
+    /// The same elements in row-major order under another shape; `None` where that needs a copy.
+    pub(crate) fn reshape(&self, shape: &[usize]) -> Option<View> {
+        let solid = |view: &View| -> Vec<(usize, usize)> {
+            let dims = view.shape.iter().copied().zip(view.strides.iter().copied());
+            dims.filter(|(extent, _)| *extent != 1).collect()
+        };
+        let plain = View::contiguous(self.buffer, shape.to_vec());
+        if plain.len() != self.len() {
+            return None;
+        }
+        // Only extents of 1 come or go: keep the strides.
+        let wanted: Vec<usize> = shape.iter().copied().filter(|extent| *extent != 1).collect();
+        let mine = solid(self);
+        if mine.iter().map(|(extent, _)| *extent).eq(wanted) {
+            let mut strides = mine.into_iter().map(|(_, stride)| stride);
+            let strides = shape.iter().map(|extent| if *extent == 1 { 0 } else { strides.next().unwrap_or(0) });
+            return Some(View { buffer: self.buffer, offset: self.offset, shape: shape.to_vec(), strides: strides.collect() });
+        }
+        let dense = solid(self) == solid(&View::contiguous(self.buffer, self.shape.clone()));
+        dense.then_some(View { offset: self.offset, ..plain })
+    }
+}

@@ -1,0 +1,153 @@
+//! Plans for all ranks of a world: symbols are bound, every rank is planned, the plans are linked.
+
+use std::collections::HashSet;
+
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Attr, ExprId, Operand, Program, Stmt, Stream, SymbolId, TensorId},
+    span::LineIndex,
+};
+
+use super::{Plan, build::build_rank, comm::largest_rank, link::link, scalar::Scalars};
+
+/// The smallest world that holds every mesh and team of a program.
+pub fn smallest_world(program: &Program) -> usize {
+    largest_rank(program) + 1
+}
+
+/// Plans a program for every rank of a world.
+///
+/// # Errors
+/// All symbols without a value; else, for every rank, the first statement that cannot be planned, once where ranks
+/// agree; else transfers whose two sides disagree.
+pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+    let programs = vec![(program, lines); world];
+    build_each(&programs)
+}
+
+/// Plans a world in which rank `r` runs `programs[r]`.
+///
+/// # Errors
+/// As `build`.
+pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+    let world = programs.len();
+    let Some((first, _)) = programs.first() else { return Ok(Vec::new()) };
+    for (program, _) in programs {
+        let unbound = unbound_symbols(program);
+        if !unbound.is_empty() {
+            return Err(unbound);
+        }
+    }
+    let mut ranks = Vec::with_capacity(world);
+    let mut faults: Vec<Diagnostic> = Vec::new();
+    for (rank, (program, lines)) in programs.iter().enumerate() {
+        match build_rank(program, lines, rank, world) {
+            Ok(it) => ranks.push(it),
+            Err(fault) => {
+                let known = faults.iter().any(|it| it.code == fault.code && it.span() == fault.span());
+                if !known {
+                    faults.push(*fault);
+                }
+            }
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let faults = link(first, &mut ranks);
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    Ok(ranks.into_iter().map(|(plan, _)| plan).collect())
+}
+
+/// Every scalar that the program needs and nothing defines, with the way to supply it.
+fn unbound_symbols(program: &Program) -> Vec<Diagnostic> {
+    let scalars = Scalars::new(program, 0);
+    let mut bound: HashSet<SymbolId> = HashSet::new();
+    let mut used: Vec<(ExprId, String)> = Vec::new();
+    let mut tensors: Vec<TensorId> = Program::tensors_of(&program.inputs).collect();
+    tensors.extend(Program::tensors_of(&program.outputs));
+    let mut visit = |stmt: &Stmt| match stmt {
+        Stmt::For(it) => {
+            bound.insert(it.index);
+            used.extend([it.start, it.stop].map(|bound| (bound, "a loop bound".to_owned())));
+        }
+        Stmt::Let(symbol, value) => {
+            bound.insert(*symbol);
+            used.push((*value, "a definition".to_owned()));
+        }
+        Stmt::If(it) => used.push((it.cond, "a predicate".to_owned())),
+        Stmt::Op(it) => {
+            for operand in it.args.iter().chain(&it.outs) {
+                match operand {
+                    Operand::Tensor(tensor) => tensors.push(*tensor),
+                    Operand::Scalar(scalar) => used.push((*scalar, format!("an operand of {}", it.op.name()))),
+                    Operand::Stream(stream) => {
+                        if let Stream::Index(index) = program.streams[*stream] {
+                            used.push((index, "a stream's index".to_owned()));
+                        }
+                    }
+                }
+            }
+            for (name, attr) in &it.attrs {
+                match attr {
+                    // The interpreter does not look at it either: the shape tells.
+                    Attr::Scalar(_) if *name == "size" => (),
+                    Attr::Scalar(scalar) => used.push((*scalar, format!("`{name}` of {}", it.op.name()))),
+                    Attr::Ranges(ranges) => {
+                        used.extend(ranges.iter().flatten().map(|it| (*it, "a range of slice".to_owned())));
+                    }
+                    _ => (),
+                }
+            }
+        }
+    };
+    if let Some(body) = program.body {
+        program.walk(body, &mut |stmt| visit(&program.stmts[stmt]));
+    }
+    for tensor in tensors.into_iter().filter(|tensor| program.tensors[*tensor].unit.is_none()) {
+        let what = format!("an extent of {}", program.tensor_name(tensor));
+        used.extend(program.dimensions(tensor).map(|axis| (program.axes[axis].extent, what.clone())));
+    }
+    let mut reported = HashSet::new();
+    let mut diagnostics = Vec::new();
+    let mut pending = used;
+    pending.reverse();
+    while let Some((expr, what)) = pending.pop() {
+        let mut symbols = Vec::new();
+        program.symbols_of(expr, &mut symbols);
+        for symbol in symbols {
+            if bound.contains(&symbol) || !reported.insert(symbol) {
+                continue;
+            }
+            if let Some(definition) = program.definitions.get(&symbol) {
+                pending.push((*definition, format!("the definition of {}", program.symbols[symbol])));
+                continue;
+            }
+            if !scalars.is_known(symbol) {
+                let name = &program.symbols[symbol];
+                let it = Diagnostic::new(
+                    Code::UnboundSymbol,
+                    program.symbol_span(symbol),
+                    format!("`{name}` has no definition: it is {what}"),
+                    "the text does not say what it is",
+                );
+                diagnostics.push(it.help(way_out(name, &what)));
+            }
+        }
+    }
+    diagnostics.sort_by_key(Diagnostic::span);
+    diagnostics
+}
+
+fn way_out(name: &str, what: &str) -> String {
+    match what.starts_with("an extent") {
+        true => format!("give it with `--set {name}=1024`, or with an input file of that shape"),
+        false => format!(
+            "give it with `--set {name}='(rank+streamIdx)%8'` (an expression of `rank` and loop indices), or add \
+             `{name} = …;` to an `Index definitions:` section"
+        ),
+    }
+}
