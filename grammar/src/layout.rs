@@ -1,0 +1,526 @@
+//! Finds statements and blocks in the tokens of one container, so that the grammar needs no whitespace.
+//!
+//! Newlines mean nothing inside brackets. Outside, a token that can begin a statement and does not continue the one
+//! before begins a new one, on whichever line it stands; the column of a line's first token decides how deep it is.
+//! Layout also supplies what dumps leave out: commas between operands, ShareMemHandles' parenthesis, lost
+//! indentation where the nesting is certain.
+//!
+//! Invariant: the tokens it returns have balanced brackets and nest no deeper than `DEEPEST`.
+
+mod nesting;
+
+use rustc_hash::FxHashSet;
+
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    span::Span,
+    token::{Kind, Lexeme, Source, Token, Until, scan},
+};
+
+/// The deepest nesting of brackets and operators, or of blocks, that is read.
+pub const DEEPEST: usize = 200;
+
+/// The call whose closing parenthesis nvFuser never prints.
+const NEVER_CLOSED: &str = "ShareMemHandles";
+
+/// A text ready for the grammar.
+#[derive(Debug)]
+pub struct Laid<'s> {
+    source: Source<'s>,
+    tokens: Vec<Lexeme>,
+    /// Block tokens, each with the index of the token that it stands before.
+    blocks: Vec<(u32, Kind)>,
+    /// Where reading goes on, relative to the text.
+    pub end: usize,
+}
+
+impl<'s> Laid<'s> {
+    /// The tokens with their places, virtual ones included.
+    pub fn tokens(&self) -> impl Iterator<Item = (u32, Token<'s>, u32)> + '_ {
+        let mut blocks = self.blocks.iter().peekable();
+        let mut at = 0usize;
+        std::iter::from_fn(move || {
+            if let Some((_, kind)) = blocks.next_if(|(index, _)| *index as usize <= at) {
+                let place = self.tokens.get(at).map_or(self.source.base + self.end as u32, |it| it.start);
+                return Some((place, Token { kind: *kind, text: "" }, place));
+            }
+            let lexeme = self.tokens.get(at)?;
+            at += 1;
+            let token = Token { kind: lexeme.kind, text: self.source.slice(lexeme.start, lexeme.end) };
+            Some((lexeme.start, token, lexeme.end))
+        })
+    }
+}
+
+/// Lays out the container that begins at the start of `source`, with its trailing sections.
+pub fn container<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> Laid<'s> {
+    let (raw, mut end) = scan(source, Until::ContainerEnd, diagnostics);
+    let mut layout = Layout::new(source, raw, diagnostics);
+    layout.container();
+    while let Some(section) = section(source.text, end) {
+        layout.section(section.kind, section.heading, section.start, section.end);
+        end = section.end;
+    }
+    Laid { source, tokens: layout.out, blocks: layout.blocks, end }
+}
+
+/// Lays out one scalar expression.
+pub fn expression<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> Laid<'s> {
+    let (raw, end) = scan(source, Until::TextEnd, diagnostics);
+    let mut layout = Layout::new(source, raw, diagnostics);
+    while layout.peek().is_some() {
+        layout.take();
+    }
+    layout.close_missing(source.base + end as u32);
+    layout.finish_statement();
+    Laid { source, tokens: layout.out, blocks: layout.blocks, end }
+}
+
+/// A section behind the closer: its heading's kind and where its lines begin and end.
+struct Section {
+    kind: Kind,
+    heading: usize,
+    start: usize,
+    end: usize,
+}
+
+fn section(text: &str, from: usize) -> Option<Section> {
+    let mut lines = text.get(from..)?.split_inclusive('\n');
+    let mut at = from;
+    let (kind, heading, start) = lines.by_ref().find_map(|line| {
+        let trimmed = line.trim();
+        let here = at + (line.len() - line.trim_start().len());
+        at += line.len();
+        let skipped = trimmed.is_empty() || trimmed.starts_with("//") || trimmed.starts_with('#');
+        let found = [("Index definitions:", Kind::Definitions), ("Domains:", Kind::Domains)]
+            .into_iter()
+            .find(|(heading, _)| trimmed.starts_with(heading))
+            .map(|(heading, kind)| (kind, here, here + heading.len()));
+        if skipped { None } else { Some(found) }
+    })??;
+    let mut end = at;
+    for line in lines {
+        let trimmed = line.trim();
+        let indented = line.starts_with([' ', '\t']);
+        let belongs = match kind {
+            Kind::Domains => trimmed.starts_with('T') && trimmed.contains(':'),
+            _ => trimmed.contains('='),
+        };
+        let heading = trimmed.starts_with('%') || trimmed == "Domains:" || trimmed == "Index definitions:";
+        if trimmed.is_empty() || heading || !(indented || belongs) {
+            break;
+        }
+        end += line.len();
+    }
+    Some(Section { kind, heading, start, end })
+}
+
+/// A bracket that is open.
+struct Opened {
+    kind: Kind,
+    span: Span,
+    /// Operators so far at this level, since the last comma.
+    operators: usize,
+    /// Whether nvFuser leaves out its closer.
+    never_closed: bool,
+}
+
+/// One statement, or the header line of a loop or branch.
+#[derive(Clone, Copy)]
+struct Line {
+    /// Its tokens.
+    start: u32,
+    end: u32,
+    /// `End` for a simple statement, else the header's keyword.
+    kind: Kind,
+    /// Its column, when it begins a line of the text.
+    column: Option<u16>,
+}
+
+struct Layout<'s, 'd> {
+    source: Source<'s>,
+    raw: Vec<Lexeme>,
+    at: usize,
+    out: Vec<Lexeme>,
+    blocks: Vec<(u32, Kind)>,
+    open: Vec<Opened>,
+    /// Operators outside of brackets in this statement.
+    operators: usize,
+    /// All operators that count for the depth.
+    depth: usize,
+    too_deep: bool,
+    /// Where the statement begins in `out`.
+    begin: usize,
+    diagnostics: &'d mut Vec<Diagnostic>,
+}
+
+impl<'s, 'd> Layout<'s, 'd> {
+    fn new(source: Source<'s>, raw: Vec<Lexeme>, diagnostics: &'d mut Vec<Diagnostic>) -> Self {
+        let out = Vec::with_capacity(raw.len() + raw.len() / 4);
+        Self {
+            source,
+            raw,
+            at: 0,
+            out,
+            blocks: Vec::new(),
+            open: Vec::new(),
+            operators: 0,
+            depth: 0,
+            too_deep: false,
+            begin: 0,
+            diagnostics,
+        }
+    }
+
+    fn container(&mut self) {
+        while self.kind(0) == Some(Kind::OptionsStart) {
+            self.options();
+        }
+        let home = self.peek().map_or(0, |it| it.column);
+        self.header();
+        self.block(Some(home));
+        while self.peek().is_some_and(|it| it.kind != Kind::BraceClose) {
+            let before = self.at;
+            self.unit();
+            if self.at == before {
+                // Nothing begins here: let the grammar say so.
+                self.begin_statement();
+                self.take();
+                self.end_statement();
+            }
+        }
+        match self.peek() {
+            Some(closer) => self.out.push(closer),
+            None => self.truncated(),
+        }
+    }
+
+    /// The text ended before the container's closer.
+    fn truncated(&mut self) {
+        let place = self.raw.last().map_or(self.source.base, |it| it.end);
+        let opened = self.raw.iter().find(|it| it.kind == Kind::ContainerStart);
+        if !self.diagnostics.iter().any(|it| it.code == Code::Truncated) {
+            let span = opened.map_or(Span { start: place, end: place }, |it| it.span());
+            self.diagnostics.push(
+                Diagnostic::new(Code::Truncated, span, "the container is never closed", "opened here")
+                    .label(Span { start: place, end: place }, "the text ends here, without `}`"),
+            );
+        }
+        self.out.push(Lexeme::virtual_at(Kind::BraceClose, place));
+    }
+
+    fn options(&mut self) {
+        self.begin_statement();
+        self.take();
+        while self.peek().is_some_and(|it| !it.first || !self.open.is_empty()) {
+            self.take();
+        }
+        self.end_statement();
+    }
+
+    fn header(&mut self) {
+        self.begin_statement();
+        // The container's brace closes far below: it is no bracket of the header.
+        for kind in [Kind::ContainerStart, Kind::BraceOpen] {
+            if self.kind(0) == Some(kind) {
+                self.out.extend(self.peek());
+                self.at += 1;
+            }
+        }
+        while let Some(next) = self.peek() {
+            let fresh = next.first && self.open.is_empty();
+            if next.kind == Kind::BraceClose && self.open.is_empty() || next.kind.is_header() {
+                break;
+            }
+            if fresh && matches!(next.kind, Kind::Tensor | Kind::Word | Kind::Stream) {
+                break;
+            }
+            if self.missing_closer(next) {
+                break;
+            }
+            self.take();
+            if next.kind == Kind::Colon && self.open.is_empty() {
+                break;
+            }
+        }
+        let place = self.out.last().map_or(self.source.base, |it| it.end);
+        self.close_missing(place);
+        self.finish_statement();
+    }
+
+    /// `HostUnit0: Inputs={…} -> Outputs={…}` with what follows it.
+    fn unit(&mut self) {
+        self.begin_statement();
+        let mut lists = 0;
+        while let Some(next) = self.peek() {
+            match next.kind {
+                Kind::KernelStart => break,
+                Kind::BraceClose if self.open.is_empty() => break,
+                // Both lists again, one tensor a line: they repeat what was said.
+                _ if lists == 2 && self.open.is_empty() => {
+                    if self.at_section() && self.kind(2) != Some(Kind::Tensor) {
+                        break;
+                    }
+                    self.at += 1;
+                    continue;
+                }
+                _ if self.open.is_empty() && self.out.len() > self.begin && self.at_section() => break,
+                _ => (),
+            }
+            self.take();
+            if next.kind == Kind::BraceClose && self.open.is_empty() {
+                lists += 1;
+            }
+        }
+        if self.kind(0) != Some(Kind::KernelStart) {
+            self.end_statement();
+            return;
+        }
+        let place = self.out.last().map_or(self.source.base, |it| it.end);
+        self.close_missing(place);
+        self.finish_statement();
+        self.out.extend(self.peek());
+        self.at += 1;
+        let opener = self.peek().filter(|it| it.kind == Kind::BraceOpen);
+        self.at += usize::from(opener.is_some());
+        self.block(None);
+        self.at += usize::from(self.kind(0) == Some(Kind::BraceClose));
+    }
+
+    /// The lines of a trailing section.
+    fn section(&mut self, kind: Kind, heading: usize, start: usize, end: usize) {
+        let base = self.source.base;
+        let text = self.source.text.get(start..end).unwrap_or("");
+        let source = Source { text, base: base + start as u32 };
+        (self.raw, _) = scan(source, Until::TextEnd, self.diagnostics);
+        self.at = 0;
+        let span = Span { start: base + heading as u32, end: base + start as u32 };
+        self.out.push(Lexeme { kind, first: true, column: 0, start: span.start, end: span.end });
+        if kind == Kind::Definitions {
+            let mut lines = Vec::new();
+            while self.peek().is_some() {
+                self.statement(&mut lines);
+            }
+            return;
+        }
+        while self.peek().is_some() {
+            self.begin_statement();
+            self.take();
+            while let Some(next) = self.peek() {
+                if next.first && next.kind == Kind::Word && self.kind(1) == Some(Kind::Colon) {
+                    break;
+                }
+                self.take();
+            }
+            self.end_statement();
+        }
+    }
+
+    /// Statements up to a closing brace or a section, between block tokens.
+    fn block(&mut self, home: Option<u16>) {
+        let mut lines = Vec::new();
+        let start = self.out.len();
+        while self.peek().is_some_and(|it| it.kind != Kind::BraceClose) && !self.at_section() {
+            self.statement(&mut lines);
+        }
+        self.blocks.push((start as u32, Kind::Open));
+        nesting::nest(self, &lines, home);
+        self.blocks.push((self.out.len() as u32, Kind::Close));
+    }
+
+    fn statement(&mut self, lines: &mut Vec<Line>) {
+        let Some(first) = self.peek() else { return };
+        self.begin_statement();
+        let start = self.begin as u32;
+        let header = first.kind.is_header();
+        self.take();
+        let mut listed = FxHashSet::default();
+        while let Some(next) = self.peek() {
+            if self.open.is_empty() {
+                let ends = match next.kind {
+                    Kind::BraceClose | Kind::KernelStart | Kind::ContainerStart => true,
+                    Kind::For | Kind::If | Kind::Else => true,
+                    Kind::Tensor if header => next.first,
+                    _ if header => false,
+                    _ => self.at_section() && next.first || self.begins_statement(next),
+                };
+                if ends {
+                    break;
+                }
+                if next.kind == Kind::Semicolon {
+                    self.at += 1;
+                    break;
+                }
+            } else if self.list_ends(next, &mut listed) {
+                self.close_missing_silently(next.start);
+                continue;
+            } else if self.missing_closer(next) {
+                break;
+            }
+            self.take();
+            if header && next.kind == Kind::Colon && self.open.is_empty() {
+                break;
+            }
+        }
+        let column = first.first.then_some(first.column);
+        if header {
+            let place = self.out.last().map_or(self.source.base, |it| it.end);
+            self.close_missing(place);
+            self.finish_statement();
+        } else {
+            self.end_statement();
+        }
+        let end = self.out.len() as u32;
+        if end > start {
+            let kind = if header { first.kind } else { Kind::End };
+            lines.push(Line { start, end, kind, column });
+        }
+    }
+
+    /// Whether `next`, outside of brackets, cannot continue the statement before it.
+    fn begins_statement(&self, next: Lexeme) -> bool {
+        let Some(previous) = self.out.last().map(|it| it.kind) else { return true };
+        let value = matches!(
+            previous,
+            Kind::Tensor
+                | Kind::Axis
+                | Kind::Word
+                | Kind::Int
+                | Kind::Float
+                | Kind::ParenClose
+                | Kind::BraceClose
+                | Kind::BracketClose
+        );
+        let word = previous == Kind::Word;
+        match next.kind {
+            _ if !value => false,
+            Kind::Tensor => true,
+            Kind::Word if !word => true,
+            Kind::Word if next.first => true,
+            Kind::Word => match self.kind(1) {
+                Some(Kind::Assign | Kind::ParenOpen) => true,
+                Some(Kind::Int) => self.kind(2) == Some(Kind::ParenOpen) && !self.is_tuple(self.at + 2),
+                _ => false,
+            },
+            Kind::Stream if !word => true,
+            Kind::Stream => self.is_stream_result(),
+            Kind::ParenOpen
+                if previous == Kind::Tensor && !next.first && self.kind(2) == Some(Kind::ParenClose) =>
+            {
+                false
+            }
+            Kind::ParenOpen => self.is_tuple(self.at),
+            _ => false,
+        }
+    }
+
+    /// `Stream x =`.
+    fn is_stream_result(&self) -> bool {
+        match self.kind(1) {
+            Some(Kind::ParenOpen) => self.is_tuple(self.at + 1),
+            _ => self.kind(2) == Some(Kind::Assign),
+        }
+    }
+
+    /// Whether the parenthesis at `at` closes right before `=`.
+    fn is_tuple(&self, at: usize) -> bool {
+        self.after_group(at) == Some(Kind::Assign)
+    }
+
+    /// What follows the bracket that opens at `at`.
+    fn after_group(&self, at: usize) -> Option<Kind> {
+        let mut depth = 0usize;
+        for (offset, lexeme) in self.raw.get(at..)?.iter().enumerate() {
+            if lexeme.kind.closer().is_some() {
+                depth += 1;
+            } else if lexeme.kind.is_closer() {
+                depth -= 1;
+                if depth == 0 {
+                    return self.raw.get(at + offset + 1).map(|it| it.kind);
+                }
+            } else if lexeme.kind.is_header() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether `next` is no element of the list that nvFuser does not close.
+    fn list_ends(&self, next: Lexeme, listed: &mut FxHashSet<&'s str>) -> bool {
+        let [Opened { never_closed: true, .. }] = self.open.as_slice() else { return false };
+        let Some(previous) = self.out.last().map(|it| it.kind) else { return false };
+        match previous {
+            Kind::Comma | Kind::ParenOpen => {
+                let element = next.kind == Kind::Word
+                    && self.kind(1) == Some(Kind::Int)
+                    && self.kind(2) == Some(Kind::ParenOpen);
+                let number = self.raw.get(self.at + 1).map_or("", |it| self.source.slice(it.start, it.end));
+                let fresh = element && listed.insert(number);
+                let goes_on = fresh
+                    && (!next.first
+                        || matches!(self.after_group(self.at + 2), Some(Kind::Comma | Kind::ParenClose)));
+                !goes_on && next.kind != Kind::ParenClose
+            }
+            Kind::ParenClose => !matches!(next.kind, Kind::Comma | Kind::ParenClose),
+            _ => false,
+        }
+    }
+
+    /// Whether `next` shows that a bracket before it was not closed; closes it then.
+    fn missing_closer(&mut self, next: Lexeme) -> bool {
+        let result = next.kind == Kind::Tensor && next.first && self.kind(1) == Some(Kind::Assign);
+        let outside = next.kind == Kind::BraceClose && !self.open.iter().any(|it| it.kind == Kind::BraceOpen);
+        let fatal = matches!(next.kind, Kind::KernelStart | Kind::ContainerStart) || next.kind.is_header();
+        if self.open.is_empty() || !(result || outside || fatal) {
+            return false;
+        }
+        self.close_missing(next.start);
+        true
+    }
+
+    /// Whether a HostUnit section begins here.
+    fn at_section(&self) -> bool {
+        self.kind(0) == Some(Kind::Word) && self.kind(1) == Some(Kind::Colon)
+    }
+
+    fn peek(&self) -> Option<Lexeme> {
+        self.raw.get(self.at).copied()
+    }
+
+    fn kind(&self, ahead: usize) -> Option<Kind> {
+        self.raw.get(self.at + ahead).map(|it| it.kind)
+    }
+
+    fn text(&self, lexeme: Lexeme) -> &'s str {
+        self.source.slice(lexeme.start, lexeme.end)
+    }
+
+    fn begin_statement(&mut self) {
+        self.begin = self.out.len();
+        (self.operators, self.depth, self.too_deep) = (0, 0, false);
+    }
+
+    fn end_statement(&mut self) {
+        let place = self.out.last().map_or(self.source.base, |it| it.end);
+        if self.peek().is_none() && !self.open.is_empty() {
+            self.close_truncated(place);
+            return;
+        }
+        self.close_missing(place);
+        let fine = !self.too_deep;
+        self.finish_statement();
+        if fine {
+            self.out.push(Lexeme::virtual_at(Kind::End, place));
+        }
+    }
+
+    fn finish_statement(&mut self) {
+        if self.too_deep {
+            self.out.truncate(self.begin);
+        }
+        self.open.clear();
+    }
+}
+
+mod brackets;

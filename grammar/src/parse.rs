@@ -1,0 +1,122 @@
+//! Text to syntax tree.
+//!
+//! Invariant: reading never fails as a whole. What could be read is returned beside everything that was wrong, in
+//! the order of the text.
+
+use lalrpop_util::{ErrorRecovery, ParseError, lalrpop_mod};
+
+use crate::{
+    ast::{Expr, File},
+    codes::Code,
+    diagnostic::{Diagnostic, has_errors},
+    layout::{self, Laid},
+    span::Span,
+    token::{Source, Token},
+};
+
+lalrpop_mod!(
+    #[allow(
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        missing_docs,
+        unused,
+        reason = "generated from `syntax.lalrpop`"
+    )]
+    syntax
+);
+
+pub(crate) mod build;
+mod expected;
+
+type Fault<'s> = ParseError<u32, Token<'s>, ()>;
+
+/// Reads every container of `source`; text around them is skipped.
+pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
+    let mut file = File::default();
+    let mut diagnostics = Vec::new();
+    let mut at = 0;
+    let mut seen = false;
+    while let Some(start) = next_container(source, at) {
+        seen = true;
+        let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
+        let laid = layout::container(text, &mut diagnostics);
+        let mut errors = Vec::new();
+        match syntax::FileParser::new().parse(text, &mut errors, laid.tokens()) {
+            Ok(container) => {
+                report(errors, &laid, &mut diagnostics);
+                file.containers.push(container);
+            }
+            Err(fault) => {
+                report(errors, &laid, &mut diagnostics);
+                diagnostics.extend(expected::diagnose(fault));
+            }
+        }
+        at = start + laid.end.max(1);
+    }
+    if !seen {
+        let end = source.find('\n').unwrap_or(source.len());
+        diagnostics.push(
+            Diagnostic::new(
+                Code::NoContainer,
+                Span::new(0, end),
+                "no `%HostIrContainer` in this text",
+                "expected `%HostIrContainer { (inputs) -> (outputs) :`",
+            )
+            .help("nvFuser prints one with `NVFUSER_DUMP=host_ir`"),
+        );
+    }
+    diagnostics.sort_by_key(|it| it.span().start);
+    (file, diagnostics)
+}
+
+/// Reads one scalar expression, such as `(rank+streamIdx)%8`.
+pub fn parse_scalar(source: &str) -> Result<Expr<'_>, Vec<Diagnostic>> {
+    parse_scalar_at(source, 0)
+}
+
+/// Reads one scalar expression that stands at `base` in a longer text.
+pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnostic>> {
+    let text = Source { text: source, base };
+    let mut diagnostics = Vec::new();
+    let laid = layout::expression(text, &mut diagnostics);
+    let mut errors = Vec::new();
+    let res = syntax::ScalarParser::new().parse(text, &mut errors, laid.tokens());
+    report(errors, &laid, &mut diagnostics);
+    match res {
+        Ok(expr) if !has_errors(&diagnostics) => Ok(expr),
+        Ok(_) => Err(diagnostics),
+        Err(fault) => {
+            if diagnostics.is_empty() {
+                diagnostics.extend(expected::diagnose(fault));
+            }
+            Err(diagnostics)
+        }
+    }
+}
+
+fn report<'s>(
+    errors: Vec<ErrorRecovery<u32, Token<'s>, ()>>,
+    _laid: &Laid<'s>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    diagnostics.extend(errors.into_iter().filter_map(|it| expected::diagnose(it.error)));
+}
+
+/// Where the next container, or its `%options`, begins.
+fn next_container(source: &str, from: usize) -> Option<usize> {
+    let mut at = from;
+    while let Some(found) = source.get(at..)?.find('%') {
+        let start = at + found;
+        let rest = source.get(start..)?;
+        let line = source.get(..start)?.rfind('\n').map_or(0, |it| it + 1).max(from);
+        let before = source.get(line..start)?;
+        let comment = before.contains("//") || before.contains('#');
+        let header = rest.strip_prefix("%HostIrContainer").is_some_and(|it| it.trim_start().starts_with('{'));
+        let options = rest.starts_with("%options") && before.trim().is_empty();
+        if (header || options) && !comment {
+            return Some(start);
+        }
+        at = start + 1;
+    }
+    None
+}
