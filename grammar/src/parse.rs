@@ -18,6 +18,9 @@ lalrpop_mod!(
     #[allow(
         clippy::all,
         clippy::allow_attributes_without_reason,
+        clippy::match_wildcard_for_single_variants,
+        clippy::panic,
+        clippy::unwrap_used,
         missing_docs,
         unused,
         reason = "generated from `syntax.lalrpop`"

@@ -13,8 +13,7 @@ use crate::{codes::Code, diagnostic::Diagnostic, span::Span};
 #[derive(Logos, Clone, Copy, PartialEq, Eq, Debug)]
 #[logos(error = Fault)]
 #[logos(skip r"[ \t\r\n\f]+")]
-#[logos(skip(r"//[^\n]*", allow_greedy = true))]
-#[logos(skip(r"#[^\n]*", allow_greedy = true))]
+#[logos(skip(r"(//|#)[^\n]*", allow_greedy = true))]
 pub enum Kind {
     /// `T0_g___bfloat[ideviceIdx.x0{8}, iS1{128}] ca_pos( 1 ) (DeviceMesh{0 1})`.
     #[regex(r"T[0-9]+_[A-Za-z0-9_:]*(<[A-Za-z0-9_:, ]*>)?\**[ \t\r\n]*\[", tensor)]
