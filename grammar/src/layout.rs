@@ -33,6 +33,8 @@ pub struct Laid<'s> {
     blocks: Vec<(u32, Kind)>,
     /// Where reading goes on, relative to the text.
     pub end: usize,
+    /// Where the text ended inside of something that was to be closed.
+    pub truncated: Option<u32>,
 }
 
 impl<'s> Laid<'s> {
@@ -62,7 +64,7 @@ pub fn container<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> L
         layout.section(section.kind, section.heading, section.start, section.end);
         end = section.end;
     }
-    Laid { source, tokens: layout.out, blocks: layout.blocks, end }
+    layout.finish(end)
 }
 
 /// Lays out one scalar expression.
@@ -74,7 +76,7 @@ pub fn expression<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> 
     }
     layout.close_missing(source.base + end as u32);
     layout.finish_statement();
-    Laid { source, tokens: layout.out, blocks: layout.blocks, end }
+    layout.finish(end)
 }
 
 /// A section behind the closer: its heading's kind and where its lines begin and end.
@@ -152,6 +154,7 @@ struct Layout<'s, 'd> {
     too_deep: bool,
     /// Where the statement begins in `out`.
     begin: usize,
+    truncated: Option<u32>,
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
@@ -169,8 +172,14 @@ impl<'s, 'd> Layout<'s, 'd> {
             depth: 0,
             too_deep: false,
             begin: 0,
+            truncated: None,
             diagnostics,
         }
+    }
+
+    fn finish(self, end: usize) -> Laid<'s> {
+        let Self { source, out: tokens, blocks, truncated, .. } = self;
+        Laid { source, tokens, blocks, end, truncated }
     }
 
     fn container(&mut self) {
@@ -200,6 +209,7 @@ impl<'s, 'd> Layout<'s, 'd> {
     fn truncated(&mut self) {
         let place = self.raw.last().map_or(self.source.base, |it| it.end);
         let opened = self.raw.iter().find(|it| it.kind == Kind::ContainerStart);
+        self.truncated = self.truncated.or(Some(place));
         if !self.diagnostics.iter().any(|it| it.code == Code::Truncated) {
             let span = opened.map_or(Span { start: place, end: place }, |it| it.span());
             self.diagnostics.push(
@@ -236,7 +246,11 @@ impl<'s, 'd> Layout<'s, 'd> {
             if fresh && matches!(next.kind, Kind::Tensor | Kind::Word | Kind::Stream) {
                 break;
             }
-            if self.missing_closer(next) {
+            let last = self.raw.get(self.at + 1).is_none_or(|it| it.first);
+            if next.kind == Kind::Colon && last && !self.open.is_empty() {
+                self.close_missing(next.start);
+            }
+            if self.missing_closer(next) && next.kind != Kind::Arrow {
                 break;
             }
             self.take();
@@ -341,8 +355,7 @@ impl<'s, 'd> Layout<'s, 'd> {
                 let ends = match next.kind {
                     Kind::BraceClose | Kind::KernelStart | Kind::ContainerStart => true,
                     Kind::For | Kind::If | Kind::Else => true,
-                    Kind::Tensor if header => next.first,
-                    _ if header => false,
+                    _ if header => self.header_ends(next),
                     _ => self.at_section() && next.first || self.begins_statement(next),
                 };
                 if ends {
@@ -356,7 +369,7 @@ impl<'s, 'd> Layout<'s, 'd> {
                 self.close_missing_silently(next.start);
                 continue;
             } else if self.missing_closer(next) {
-                break;
+                continue;
             }
             self.take();
             if header && next.kind == Kind::Colon && self.open.is_empty() {
@@ -367,6 +380,12 @@ impl<'s, 'd> Layout<'s, 'd> {
         if header {
             let place = self.out.last().map_or(self.source.base, |it| it.end);
             self.close_missing(place);
+            if !self.too_deep && self.out.last().is_some_and(|it| it.kind != Kind::Colon) {
+                let span = Span { start: place, end: place };
+                let message = "the line of a loop or branch has no `:`";
+                self.diagnostics.push(Diagnostic::new(Code::Syntax, span, message, "expected `:`"));
+                self.out.push(Lexeme::virtual_at(Kind::Colon, place));
+            }
             self.finish_statement();
         } else {
             self.end_statement();
@@ -378,23 +397,19 @@ impl<'s, 'd> Layout<'s, 'd> {
         }
     }
 
+    /// Whether `next` shows that a header's colon is missing.
+    fn header_ends(&self, next: Lexeme) -> bool {
+        let written = self.out.len() - self.begin;
+        let begins = matches!(next.kind, Kind::Tensor | Kind::Word | Kind::Stream);
+        next.first && begins && written > 2 && self.after_value()
+    }
+
     /// Whether `next`, outside of brackets, cannot continue the statement before it.
     fn begins_statement(&self, next: Lexeme) -> bool {
         let Some(previous) = self.out.last().map(|it| it.kind) else { return true };
-        let value = matches!(
-            previous,
-            Kind::Tensor
-                | Kind::Axis
-                | Kind::Word
-                | Kind::Int
-                | Kind::Float
-                | Kind::ParenClose
-                | Kind::BraceClose
-                | Kind::BracketClose
-        );
         let word = previous == Kind::Word;
         match next.kind {
-            _ if !value => false,
+            _ if !self.after_value() => false,
             Kind::Tensor => true,
             Kind::Word if !word => true,
             Kind::Word if next.first => true,
@@ -415,6 +430,13 @@ impl<'s, 'd> Layout<'s, 'd> {
         }
     }
 
+    /// Whether the last token can end a value.
+    fn after_value(&self) -> bool {
+        use Kind::{Axis, Float, Int, Tensor, Word};
+        let last = self.out.last().map(|it| it.kind);
+        last.is_some_and(|it| it.is_closer() || matches!(it, Tensor | Axis | Word | Int | Float))
+    }
+
     /// `Stream x =`.
     fn is_stream_result(&self) -> bool {
         match self.kind(1) {
@@ -432,6 +454,9 @@ impl<'s, 'd> Layout<'s, 'd> {
     fn after_group(&self, at: usize) -> Option<Kind> {
         let mut depth = 0usize;
         for (offset, lexeme) in self.raw.get(at..)?.iter().enumerate() {
+            if self.is_result(at + offset) {
+                return None;
+            }
             if lexeme.kind.closer().is_some() {
                 depth += 1;
             } else if lexeme.kind.is_closer() {
@@ -469,14 +494,21 @@ impl<'s, 'd> Layout<'s, 'd> {
 
     /// Whether `next` shows that a bracket before it was not closed; closes it then.
     fn missing_closer(&mut self, next: Lexeme) -> bool {
-        let result = next.kind == Kind::Tensor && next.first && self.kind(1) == Some(Kind::Assign);
+        let result = self.is_result(self.at);
         let outside = next.kind == Kind::BraceClose && !self.open.iter().any(|it| it.kind == Kind::BraceOpen);
-        let fatal = matches!(next.kind, Kind::KernelStart | Kind::ContainerStart) || next.kind.is_header();
+        let fatal = matches!(next.kind, Kind::KernelStart | Kind::ContainerStart | Kind::Arrow)
+            || next.kind.is_header();
         if self.open.is_empty() || !(result || outside || fatal) {
             return false;
         }
         self.close_missing(next.start);
         true
+    }
+
+    /// A line that begins `T3 =`: it never continues an open bracket.
+    fn is_result(&self, at: usize) -> bool {
+        let tensor = self.raw.get(at).is_some_and(|it| it.kind == Kind::Tensor && it.first);
+        tensor && self.raw.get(at + 1).is_some_and(|it| it.kind == Kind::Assign)
     }
 
     /// Whether a HostUnit section begins here.

@@ -99,27 +99,34 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
 
 fn report<'s>(
     errors: Vec<ErrorRecovery<u32, Token<'s>, ()>>,
-    _laid: &Laid<'s>,
+    laid: &Laid<'s>,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
-    diagnostics.extend(errors.into_iter().filter_map(|it| expected::diagnose(it.error)));
+    let faults = errors.into_iter().filter_map(|it| expected::diagnose(it.error));
+    // What is wrong where the text breaks off is known already.
+    diagnostics.extend(faults.filter(|it| laid.truncated.is_none_or(|end| it.span().end < end)));
 }
 
 /// Where the next container, or its `%options`, begins.
 fn next_container(source: &str, from: usize) -> Option<usize> {
     let mut at = from;
-    while let Some(found) = source.get(at..)?.find('%') {
-        let start = at + found;
-        let rest = source.get(start..)?;
-        let line = source.get(..start)?.rfind('\n').map_or(0, |it| it + 1).max(from);
-        let before = source.get(line..start)?;
-        let comment = before.contains("//") || before.contains('#');
-        let header = rest.strip_prefix("%HostIrContainer").is_some_and(|it| it.trim_start().starts_with('{'));
-        let options = rest.starts_with("%options") && before.trim().is_empty();
-        if (header || options) && !comment {
-            return Some(start);
+    for line in source.get(from..)?.split_inclusive('\n') {
+        let comment = line.find("//").unwrap_or(line.len()).min(line.find('#').unwrap_or(line.len()));
+        let text = line.get(..comment).unwrap_or("");
+        let blanks = text.len() - text.trim_start().len();
+        if text.trim_start().starts_with("%options") {
+            return Some(at + blanks);
         }
-        at = start + 1;
+        let header = text.match_indices(HEADER).find(|(start, _)| {
+            let brace = source.get(at + start + HEADER.len()..).unwrap_or("").trim_start();
+            brace.starts_with('{')
+        });
+        if let Some((start, _)) = header {
+            return Some(at + start);
+        }
+        at += line.len();
     }
     None
 }
+
+const HEADER: &str = "%HostIrContainer";

@@ -147,6 +147,7 @@ impl Layout<'_, '_> {
                     .label(Span { start: place, end: place }, format!("expected `{closer}`")),
             );
         }
+        self.truncated = Some(place);
         self.out.truncate(self.begin);
         self.open.clear();
     }

@@ -87,8 +87,9 @@ fn words(expected: &[String]) -> String {
     } else if has(&"Int") {
         res.push("a number");
     }
+    let operator = INFIX.iter().filter(|it| has(it)).count() > 5;
     if values <= 2 {
-        res.extend(has(&"\"(\"").then_some("`(`"));
+        res.extend((has(&"\"(\"") && !operator).then_some("`(`"));
         res.extend(has(&"\"{\"").then_some("`{`"));
     }
     let inside = values > 2;
@@ -97,7 +98,7 @@ fn words(expected: &[String]) -> String {
             .filter(|(name, _)| has(name) && !(inside && matches!(*name, "\"in\"" | "\"from\"" | "\"to\"")))
             .map(|(_, text)| *text),
     );
-    if INFIX.iter().filter(|it| has(it)).count() > 5 {
+    if operator {
         res.push("an operator");
     }
     res.truncate(5);
