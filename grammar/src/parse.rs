@@ -30,6 +30,8 @@ lalrpop_mod!(
 
 pub(crate) mod build;
 mod expected;
+#[cfg(test)]
+pub(crate) mod tests;
 
 type Fault<'s> = ParseError<u32, Token<'s>, ()>;
 
@@ -40,6 +42,7 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     let mut at = 0;
     let mut seen = false;
     while let Some(start) = next_container(source, at) {
+        diagnostics.extend(stray_closer(source, at, start));
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
         let laid = layout::container(text, &mut diagnostics);
@@ -56,6 +59,7 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
         }
         at = start + laid.end.max(1);
     }
+    diagnostics.extend(stray_closer(source, at, source.len()));
     if !seen {
         let end = source.find('\n').unwrap_or(source.len());
         diagnostics.push(
@@ -105,6 +109,16 @@ fn report<'s>(
     let faults = errors.into_iter().filter_map(|it| expected::diagnose(it.error));
     // What is wrong where the text breaks off is known already.
     diagnostics.extend(faults.filter(|it| laid.truncated.is_none_or(|end| it.span().end < end)));
+}
+
+/// A closer between containers: the one before it ended too early, and what stands between was skipped.
+fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
+    const CLOSER: &str = "} // %HostIrContainer";
+    let found = source.get(from..to).filter(|_| from > 0)?.find(CLOSER)?;
+    let span = Span::new(from + found, from + found + 1);
+    let message = "`}` closes a container that has ended already";
+    let early = Span::new(from - 1, from);
+    Some(Diagnostic::new(Code::Syntax, span, message, "expected once").label(early, "it ended here"))
 }
 
 /// Where the next container, or its `%options`, begins.

@@ -324,3 +324,6 @@ fn parse_mesh(piece: Piece<'_>) -> Result<Mesh, Diagnostic> {
     }
     Ok(if devices.is_empty() { Mesh::default() } else { Mesh { shape, devices } })
 }
+
+#[cfg(test)]
+mod tests;
