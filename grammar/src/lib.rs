@@ -13,10 +13,10 @@ pub mod dtype;
 pub mod span;
 
 pub mod ast;
-mod layout;
-mod parse;
-mod tensor;
-mod token;
+pub mod layout;
+pub mod parse;
+pub mod tensor;
+pub mod token;
 
 mod domains;
 mod print;

@@ -1,0 +1,169 @@
+//! Which statements belong to which loop or branch: by column, or, where indentation was lost, by what the pattern
+//! of stream statements makes certain.
+
+use super::{DEEPEST, Layout, Line};
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    span::Span,
+    token::{Kind, Lexeme},
+};
+
+/// Adds the block tokens of `lines`. `home` is the column of the container's first line; `None`: nothing is lost
+/// however flat the text (a HostUnit).
+pub(super) fn nest(layout: &mut Layout<'_, '_>, lines: &[Line], home: Option<u16>) {
+    let flat = lines.iter().filter_map(|it| it.column).all(|column| Some(column) <= home);
+    let headers = lines.iter().any(|it| it.kind != Kind::End);
+    if headers && flat && home.is_some() { by_pattern(layout, lines) } else { by_column(layout, lines) }
+}
+
+fn by_column(layout: &mut Layout<'_, '_>, lines: &[Line]) {
+    // Columns of the headers whose blocks are open; the statement before was one when `pending`.
+    let mut headers: Vec<u16> = Vec::new();
+    let (mut pending, mut column, mut reported) = (None, 0, false);
+    for line in lines {
+        let joined = line.column.is_none();
+        match (pending.take(), line.column) {
+            (Some(header), None) => column = header + 1,
+            (_, None) => (),
+            (_, Some(own)) => column = own,
+        }
+        while headers.last().is_some_and(|header| !joined && column <= *header) {
+            headers.pop();
+            layout.blocks.push((line.start, Kind::Close));
+        }
+        if line.kind == Kind::End {
+            continue;
+        }
+        if headers.len() >= DEEPEST {
+            if !reported {
+                let span = span(layout, line);
+                let message = format!("more than {DEEPEST} loops and branches inside each other");
+                layout.diagnostics.push(Diagnostic::new(Code::Syntax, span, message, "too deep here"));
+            }
+            reported = true;
+            layout.blocks.extend([(line.end, Kind::Open), (line.end, Kind::Close)]);
+            continue;
+        }
+        headers.push(column);
+        layout.blocks.push((line.end, Kind::Open));
+        pending = Some(column);
+    }
+    let end = lines.last().map_or(0, |it| it.end);
+    layout.blocks.extend(headers.iter().map(|_| (end, Kind::Close)));
+}
+
+/// Gives each loop of a flat text the statements that are certainly its own.
+fn by_pattern(layout: &mut Layout<'_, '_>, lines: &[Line]) {
+    let mut captured: Vec<&str> = Vec::new();
+    let mut recovered: Vec<Span> = Vec::new();
+    let mut at = 0;
+    while let Some(line) = lines.get(at) {
+        at += 1;
+        if let Some(("GetCurrentStream", stream)) = stream_of(layout, line) {
+            captured.push(stream);
+        }
+        if line.kind == Kind::End {
+            continue;
+        }
+        let length = if line.kind == Kind::For {
+            body_length(layout, line, lines.get(at..).unwrap_or(&[]), &captured)
+        } else {
+            None
+        };
+        let span = span(layout, line);
+        match length {
+            Some(_) => recovered.push(span),
+            None => layout.diagnostics.push(
+                Diagnostic::new(
+                    Code::LostIndentation,
+                    span,
+                    "indentation is lost, and nothing tells how far this body reaches",
+                    "expected an indented body after this line",
+                )
+                .help("paste the text with its indentation"),
+            ),
+        }
+        let body = length.unwrap_or(0);
+        at += body;
+        let end = lines.get(at.saturating_sub(1)).map_or(line.end, |it| it.end);
+        layout.blocks.extend([(line.end, Kind::Open), (end, Kind::Close)]);
+    }
+    let mut recovered = recovered.into_iter();
+    if let Some(first) = recovered.next() {
+        let warning = Diagnostic::new(
+            Code::LossyIndent,
+            first,
+            "indentation is lost; the loops' bodies were recovered from the stream statements",
+            "this loop's body reaches as far as its stream is current",
+        );
+        let warning = recovered.fold(warning, |warning, span| warning.label(span, "likewise"));
+        layout.diagnostics.push(warning.help("`hir-opt --fix` writes the text with its indentation"));
+    }
+}
+
+/// How many of `rest` are certainly the body of the loop before them; `None` when that is not certain.
+fn body_length(layout: &Layout<'_, '_>, header: &Line, rest: &[Line], captured: &[&str]) -> Option<usize> {
+    let index = tokens(layout, header).get(1).map(|it| layout.text(*it))?;
+    let own = |line: &Line| {
+        tokens(layout, line).iter().any(|it| it.kind == Kind::Word && layout.text(*it) == index)
+    };
+    // The joining loop waits for every stream and does nothing else.
+    if rest.first().is_some_and(|it| own(it) && matches!(stream_of(layout, it), Some(("Synchronize", _)))) {
+        return Some(1);
+    }
+    let mut streams_only = true;
+    for (at, line) in rest.iter().enumerate() {
+        if line.kind == Kind::For {
+            // No loop binds its own index again: a prologue of stream statements ends here.
+            let again = tokens(layout, line).get(1).is_some_and(|it| layout.text(*it) == index);
+            return (again && streams_only && at > 0).then_some(at);
+        }
+        if line.kind != Kind::End {
+            return None;
+        }
+        match stream_of(layout, line) {
+            Some(("SetCurrentStream", stream)) if captured.contains(&stream) => {
+                // Waiting for the loop's own stream afterwards can only happen inside.
+                let joins = rest
+                    .get(at + 1)
+                    .is_some_and(|it| own(it) && matches!(stream_of(layout, it), Some(("Synchronize", _))));
+                return Some(if joins { at + 2 } else { at });
+            }
+            Some(_) => (),
+            None => streams_only = false,
+        }
+    }
+    None
+}
+
+/// The name and the stream of a statement on streams, in either spelling.
+fn stream_of<'s>(layout: &Layout<'s, '_>, line: &Line) -> Option<(&'s str, &'s str)> {
+    let tokens = tokens(layout, line);
+    let tokens = tokens.strip_suffix(&[]).unwrap_or(tokens);
+    let first = tokens.first()?;
+    let stream = tokens.iter().position(|it| it.kind == Kind::Stream)?;
+    if tokens.iter().any(|it| it.kind == Kind::Tensor) {
+        return None;
+    }
+    let (name, operand) = if first.kind == Kind::Stream {
+        let assign = tokens.iter().position(|it| it.kind == Kind::Assign)?;
+        (tokens.get(assign + 1)?, tokens.get(1..assign)?)
+    } else {
+        let call = tokens.get(1).is_some_and(|it| it.kind == Kind::ParenOpen);
+        let end = tokens.iter().rposition(|it| it.kind != Kind::End)? + usize::from(!call);
+        (first, tokens.get(stream + 1..end)?)
+    };
+    let text = layout.source.slice(operand.first()?.start, operand.last()?.end);
+    Some((layout.text(*name), text))
+}
+
+fn tokens<'a>(layout: &'a Layout<'_, '_>, line: &Line) -> &'a [Lexeme] {
+    layout.out.get(line.start as usize..line.end as usize).unwrap_or(&[])
+}
+
+fn span(layout: &Layout<'_, '_>, line: &Line) -> Span {
+    let tokens = tokens(layout, line);
+    let start = tokens.first().map_or(0, |it| it.start);
+    Span { start, end: tokens.last().map_or(start, |it| it.end) }
+}

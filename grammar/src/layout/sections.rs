@@ -1,0 +1,200 @@
+//! The parts of a container: options, header, body, HostUnits, and the sections behind the closer.
+
+use super::Layout;
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    span::Span,
+    token::{Kind, Lexeme, Source, Until, scan},
+};
+
+impl Layout<'_, '_> {
+    pub(super) fn container(&mut self) {
+        while self.kind(0) == Some(Kind::OptionsStart) {
+            self.options();
+        }
+        let home = self.peek().map_or(0, |it| it.column);
+        self.header();
+        self.block(Some(home));
+        while self.peek().is_some_and(|it| it.kind != Kind::BraceClose) {
+            let before = self.at;
+            self.unit();
+            if self.at == before {
+                // Nothing begins here: let the grammar say so.
+                self.begin_statement();
+                self.take();
+                self.end_statement();
+            }
+        }
+        match self.peek() {
+            Some(closer) => self.out.push(closer),
+            None => self.truncated(),
+        }
+    }
+
+    /// The text ended before the container's closer.
+    fn truncated(&mut self) {
+        let place = self.raw.last().map_or(self.source.base, |it| it.end);
+        let opened = self.raw.iter().find(|it| it.kind == Kind::ContainerStart);
+        self.truncated = self.truncated.or(Some(place));
+        if !self.diagnostics.iter().any(|it| it.code == Code::Truncated) {
+            let span = opened.map_or(Span { start: place, end: place }, |it| it.span());
+            self.diagnostics.push(
+                Diagnostic::new(Code::Truncated, span, "the container is never closed", "opened here")
+                    .label(Span { start: place, end: place }, "the text ends here, without `}`"),
+            );
+        }
+        self.out.push(Lexeme::virtual_at(Kind::BraceClose, place));
+    }
+
+    fn options(&mut self) {
+        self.begin_statement();
+        self.take();
+        while self.peek().is_some_and(|it| !it.first || !self.open.is_empty()) {
+            self.take();
+        }
+        self.end_statement();
+    }
+
+    fn header(&mut self) {
+        self.begin_statement();
+        // The container's brace closes far below: it is no bracket of the header.
+        for kind in [Kind::ContainerStart, Kind::BraceOpen] {
+            if self.kind(0) == Some(kind) {
+                self.out.extend(self.peek());
+                self.at += 1;
+            }
+        }
+        while let Some(next) = self.peek() {
+            let fresh = next.first && self.open.is_empty();
+            if next.kind == Kind::BraceClose && self.open.is_empty() || next.kind.is_header() {
+                break;
+            }
+            if fresh && matches!(next.kind, Kind::Tensor | Kind::Word | Kind::Stream) {
+                break;
+            }
+            let last = self.raw.get(self.at + 1).is_none_or(|it| it.first);
+            if next.kind == Kind::Colon && last && !self.open.is_empty() {
+                self.close_missing(next.start);
+            }
+            if self.missing_closer(next) && next.kind != Kind::Arrow {
+                break;
+            }
+            self.take();
+            if next.kind == Kind::Colon && self.open.is_empty() {
+                break;
+            }
+        }
+        let place = self.out.last().map_or(self.source.base, |it| it.end);
+        self.close_missing(place);
+        self.finish_statement();
+    }
+
+    /// `HostUnit0: Inputs={…} -> Outputs={…}` with what follows it.
+    fn unit(&mut self) {
+        self.begin_statement();
+        let mut lists = 0;
+        while let Some(next) = self.peek() {
+            match next.kind {
+                Kind::KernelStart => break,
+                Kind::BraceClose if self.open.is_empty() => break,
+                // Both lists again, one tensor a line: they repeat what was said.
+                _ if lists == 2 && self.open.is_empty() => {
+                    if self.at_section() && self.kind(2) != Some(Kind::Tensor) {
+                        break;
+                    }
+                    self.at += 1;
+                    continue;
+                }
+                _ if self.open.is_empty() && self.out.len() > self.begin && self.at_section() => break,
+                _ => (),
+            }
+            self.take();
+            if next.kind == Kind::BraceClose && self.open.is_empty() {
+                lists += 1;
+            }
+        }
+        if self.kind(0) != Some(Kind::KernelStart) {
+            self.end_statement();
+            return;
+        }
+        let place = self.out.last().map_or(self.source.base, |it| it.end);
+        self.close_missing(place);
+        self.finish_statement();
+        self.out.extend(self.peek());
+        self.at += 1;
+        let opener = self.peek().filter(|it| it.kind == Kind::BraceOpen);
+        self.at += usize::from(opener.is_some());
+        self.block(None);
+        self.at += usize::from(self.kind(0) == Some(Kind::BraceClose));
+    }
+
+    /// The lines of a trailing section.
+    pub(super) fn section(&mut self, kind: Kind, heading: usize, start: usize, end: usize) {
+        let base = self.source.base;
+        let text = self.source.text.get(start..end).unwrap_or("");
+        let source = Source { text, base: base + start as u32 };
+        (self.raw, _) = scan(source, Until::TextEnd, self.diagnostics);
+        self.at = 0;
+        let span = Span { start: base + heading as u32, end: base + start as u32 };
+        self.out.push(Lexeme { kind, first: true, column: 0, start: span.start, end: span.end });
+        if kind == Kind::Definitions {
+            let mut lines = Vec::new();
+            while self.peek().is_some() {
+                self.statement(&mut lines);
+            }
+            return;
+        }
+        while self.peek().is_some() {
+            self.begin_statement();
+            self.take();
+            while let Some(next) = self.peek() {
+                if next.first && next.kind == Kind::Word && self.kind(1) == Some(Kind::Colon) {
+                    break;
+                }
+                self.take();
+            }
+            self.end_statement();
+        }
+    }
+}
+
+/// A section behind the closer: its heading's kind and where its lines begin and end.
+pub(super) struct Section {
+    pub(super) kind: Kind,
+    pub(super) heading: usize,
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+/// The section that begins behind `from`, with nothing but blanks and comments before it.
+pub(super) fn find(text: &str, from: usize) -> Option<Section> {
+    let mut lines = text.get(from..)?.split_inclusive('\n');
+    let mut at = from;
+    let (kind, heading, start) = lines.by_ref().find_map(|line| {
+        let trimmed = line.trim();
+        let here = at + (line.len() - line.trim_start().len());
+        at += line.len();
+        let skipped = trimmed.is_empty() || trimmed.starts_with("//") || trimmed.starts_with('#');
+        let found = [("Index definitions:", Kind::Definitions), ("Domains:", Kind::Domains)]
+            .into_iter()
+            .find(|(heading, _)| trimmed.starts_with(heading))
+            .map(|(heading, kind)| (kind, here, here + heading.len()));
+        if skipped { None } else { Some(found) }
+    })??;
+    let mut end = at;
+    for line in lines {
+        let trimmed = line.trim();
+        let indented = line.starts_with([' ', '\t']);
+        let belongs = match kind {
+            Kind::Domains => trimmed.starts_with('T') && trimmed.contains(':'),
+            _ => trimmed.contains('='),
+        };
+        let heading = trimmed.starts_with('%') || trimmed == "Domains:" || trimmed == "Index definitions:";
+        if trimmed.is_empty() || heading || !(indented || belongs) {
+            break;
+        }
+        end += line.len();
+    }
+    Some(Section { kind, heading, start, end })
+}

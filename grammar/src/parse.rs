@@ -1,0 +1,146 @@
+//! Text to syntax tree.
+//!
+//! Invariant: reading never fails as a whole. What could be read is returned beside everything that was wrong, in
+//! the order of the text.
+
+use lalrpop_util::{ErrorRecovery, ParseError, lalrpop_mod};
+
+use crate::{
+    ast::{Expr, File},
+    codes::Code,
+    diagnostic::{Diagnostic, has_errors},
+    layout::{self, Laid},
+    span::Span,
+    token::{Source, Token},
+};
+
+lalrpop_mod!(
+    #[allow(
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        clippy::match_wildcard_for_single_variants,
+        clippy::panic,
+        clippy::unwrap_used,
+        missing_docs,
+        unused,
+        reason = "generated from `syntax.lalrpop`"
+    )]
+    syntax
+);
+
+pub(crate) mod build;
+mod expected;
+#[cfg(test)]
+pub(crate) mod tests;
+
+type Fault<'s> = ParseError<u32, Token<'s>, ()>;
+
+/// Reads every container of `source`; text around them is skipped.
+pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
+    let mut file = File::default();
+    let mut diagnostics = Vec::new();
+    let mut at = 0;
+    let mut seen = false;
+    while let Some(start) = next_container(source, at) {
+        diagnostics.extend(stray_closer(source, at, start));
+        seen = true;
+        let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
+        let laid = layout::container(text, &mut diagnostics);
+        let mut errors = Vec::new();
+        match syntax::FileParser::new().parse(text, &mut errors, laid.tokens()) {
+            Ok(container) => {
+                report(errors, &laid, &mut diagnostics);
+                file.containers.push(container);
+            }
+            Err(fault) => {
+                report(errors, &laid, &mut diagnostics);
+                diagnostics.extend(expected::diagnose(fault));
+            }
+        }
+        at = start + laid.end.max(1);
+    }
+    diagnostics.extend(stray_closer(source, at, source.len()));
+    if !seen {
+        let end = source.find('\n').unwrap_or(source.len());
+        diagnostics.push(
+            Diagnostic::new(
+                Code::NoContainer,
+                Span::new(0, end),
+                "no `%HostIrContainer` in this text",
+                "expected `%HostIrContainer { (inputs) -> (outputs) :`",
+            )
+            .help("nvFuser prints one with `NVFUSER_DUMP=host_ir`"),
+        );
+    }
+    diagnostics.sort_by_key(|it| it.span().start);
+    (file, diagnostics)
+}
+
+/// Reads one scalar expression, such as `(rank+streamIdx)%8`.
+pub fn parse_scalar(source: &str) -> Result<Expr<'_>, Vec<Diagnostic>> {
+    parse_scalar_at(source, 0)
+}
+
+/// Reads one scalar expression that stands at `base` in a longer text.
+pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnostic>> {
+    let text = Source { text: source, base };
+    let mut diagnostics = Vec::new();
+    let laid = layout::expression(text, &mut diagnostics);
+    let mut errors = Vec::new();
+    let res = syntax::ScalarParser::new().parse(text, &mut errors, laid.tokens());
+    report(errors, &laid, &mut diagnostics);
+    match res {
+        Ok(expr) if !has_errors(&diagnostics) => Ok(expr),
+        Ok(_) => Err(diagnostics),
+        Err(fault) => {
+            if diagnostics.is_empty() {
+                diagnostics.extend(expected::diagnose(fault));
+            }
+            Err(diagnostics)
+        }
+    }
+}
+
+fn report<'s>(
+    errors: Vec<ErrorRecovery<u32, Token<'s>, ()>>,
+    laid: &Laid<'s>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let faults = errors.into_iter().filter_map(|it| expected::diagnose(it.error));
+    // What is wrong where the text breaks off is known already.
+    diagnostics.extend(faults.filter(|it| laid.truncated.is_none_or(|end| it.span().end < end)));
+}
+
+/// A closer between containers: the one before it ended too early, and what stands between was skipped.
+fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
+    const CLOSER: &str = "} // %HostIrContainer";
+    let found = source.get(from..to).filter(|_| from > 0)?.find(CLOSER)?;
+    let span = Span::new(from + found, from + found + 1);
+    let message = "`}` closes a container that has ended already";
+    let early = Span::new(from - 1, from);
+    Some(Diagnostic::new(Code::Syntax, span, message, "expected once").label(early, "it ended here"))
+}
+
+/// Where the next container, or its `%options`, begins.
+fn next_container(source: &str, from: usize) -> Option<usize> {
+    let mut at = from;
+    for line in source.get(from..)?.split_inclusive('\n') {
+        let comment = line.find("//").unwrap_or(line.len()).min(line.find('#').unwrap_or(line.len()));
+        let text = line.get(..comment).unwrap_or("");
+        let blanks = text.len() - text.trim_start().len();
+        if text.trim_start().starts_with("%options") {
+            return Some(at + blanks);
+        }
+        let header = text.match_indices(HEADER).find(|(start, _)| {
+            let brace = source.get(at + start + HEADER.len()..).unwrap_or("").trim_start();
+            brace.starts_with('{')
+        });
+        if let Some((start, _)) = header {
+            return Some(at + start);
+        }
+        at += line.len();
+    }
+    None
+}
+
+const HEADER: &str = "%HostIrContainer";

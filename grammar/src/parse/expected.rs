@@ -1,0 +1,110 @@
+//! Says in plain words what the grammar expected.
+
+use lalrpop_util::ParseError;
+
+use super::Fault;
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    span::Span,
+    token::{Kind, Token},
+};
+
+/// The diagnostic for a fault of the grammar; `None` where layout has said it already.
+pub(super) fn diagnose(fault: Fault<'_>) -> Option<Diagnostic> {
+    match fault {
+        ParseError::UnrecognizedToken { token: (start, token, end), expected } => {
+            Some(unexpected(Span { start, end }, token, &expected))
+        }
+        ParseError::ExtraToken { token: (start, token, end) } => {
+            Some(unexpected(Span { start, end }, token, &[]))
+        }
+        ParseError::UnrecognizedEof { location, expected } => Some(Diagnostic::new(
+            Code::Syntax,
+            Span { start: location, end: location },
+            "the text ends too early",
+            format!("expected {}", words(&expected)),
+        )),
+        ParseError::InvalidToken { location } => {
+            let span = Span { start: location, end: location };
+            Some(Diagnostic::new(Code::Syntax, span, "no token here", "expected a token"))
+        }
+        ParseError::User { .. } => None,
+    }
+}
+
+fn unexpected(span: Span, token: Token<'_>, expected: &[String]) -> Diagnostic {
+    let message = match token.kind {
+        Kind::End => "the statement ends too early".to_string(),
+        Kind::Open => "a body begins too early".to_string(),
+        Kind::Close => "a body ends too early".to_string(),
+        Kind::Tensor => {
+            let name = token.text.split(['[', ' ', '\n']).next().unwrap_or("");
+            format!("unexpected tensor `{name}`")
+        }
+        _ if token.text.is_empty() => "the text does not go on as it should".to_string(),
+        _ => format!("unexpected `{}`", token.text),
+    };
+    Diagnostic::new(Code::Syntax, span, message, format!("expected {}", words(expected)))
+}
+
+/// What may stand for a value; any two of them are enough to say "a value".
+const VALUES: &[&str] = &["Tensor", "Word", "Int", "Float", "Axis", "Cast", "\"Stream\"", "\"(\"", "\"{\""];
+
+/// Infix operators.
+const INFIX: &[&str] = &["\"%\"", "\"*\"", "\"/\"", "\"+\"", "\"-\"", "\"<\"", "\"==\"", "\"&&\"", "\"||\""];
+
+/// Said when named by the grammar: the token, and the words for it.
+const SAID: &[(&str, &str)] = &[
+    ("\"=\"", "`=`"),
+    ("\",\"", "`,`"),
+    ("\")\"", "`)`"),
+    ("\"}\"", "`}`"),
+    ("\"]\"", "`]`"),
+    ("\":\"", "`:`"),
+    ("\"->\"", "`->`"),
+    ("\"in\"", "`in`"),
+    ("\"from\"", "`from`"),
+    ("\"to\"", "`to`"),
+    ("\"%HostIrContainer\"", "`%HostIrContainer`"),
+    ("\"%kernel\"", "`%kernel`"),
+    ("End", "the end of the statement"),
+];
+
+fn words(expected: &[String]) -> String {
+    let has = |name: &&str| expected.iter().any(|it| it == name);
+    let values = VALUES.iter().filter(|it| has(it)).count();
+    let mut res: Vec<&str> = Vec::new();
+    if has(&"\"FOR\"") {
+        return "a statement".to_string();
+    }
+    if values > 2 {
+        res.push("a value");
+    } else if has(&"Tensor") {
+        res.push("a tensor");
+    } else if has(&"Word") {
+        res.push("a name");
+    } else if has(&"Int") {
+        res.push("a number");
+    }
+    let operator = INFIX.iter().filter(|it| has(it)).count() > 5;
+    if values <= 2 {
+        res.extend((has(&"\"(\"") && !operator).then_some("`(`"));
+        res.extend(has(&"\"{\"").then_some("`{`"));
+    }
+    let inside = values > 2;
+    res.extend(
+        SAID.iter()
+            .filter(|(name, _)| has(name) && !(inside && matches!(*name, "\"in\"" | "\"from\"" | "\"to\"")))
+            .map(|(_, text)| *text),
+    );
+    if operator {
+        res.push("an operator");
+    }
+    res.truncate(5);
+    match res.as_slice() {
+        [] => "something else".to_string(),
+        [one] => (*one).to_string(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}

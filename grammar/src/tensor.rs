@@ -1,0 +1,329 @@
+//! The inside of a tensor token and of an axis token.
+//!
+//! Invariant: nothing here looks a name up; the tables of `ir` and `dtype` say which words there are.
+
+use crate::{
+    ast::Expr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    dtype::DType,
+    ir::{AxisKind, Memory, Mesh, Parallel},
+    parse::parse_scalar_at,
+    span::Span,
+};
+
+/// What a tensor token says.
+#[derive(Debug)]
+pub struct TensorText<'s> {
+    /// The number in `T3`.
+    pub number: u32,
+    /// Where it lives.
+    pub memory: Memory,
+    /// Element type, in dialects that print it.
+    pub dtype: Option<DType>,
+    /// The axes, each for `parse_axis_text`.
+    pub axes: Vec<Piece<'s>>,
+    /// `ca_pos( 1 ) produce_pos( 2 )`, verbatim; empty when there is none.
+    pub positions: &'s str,
+    /// The devices; empty when none are printed.
+    pub mesh: Mesh,
+}
+
+/// A part of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'s> {
+    /// Its text, without blanks around it.
+    pub text: &'s str,
+    /// Its place in the whole source.
+    pub span: Span,
+}
+
+/// What an axis token says.
+#[derive(Debug)]
+pub struct AxisText<'s> {
+    /// Iteration, reduction, broadcast …
+    pub kind: AxisKind,
+    /// What its iterations are spread over.
+    pub parallel: Parallel,
+    /// Its number.
+    pub number: u32,
+    /// First index, when it is printed.
+    pub start: Option<Expr<'s>>,
+    /// Last index plus one, when it is printed.
+    pub stop: Option<Expr<'s>>,
+    /// Number of iterations; of a ragged axis its extents.
+    pub extent: Expr<'s>,
+    /// Extent of an expanded broadcast.
+    pub expanded: Option<Expr<'s>>,
+    /// Whether it was `Ragged{extents=…}`.
+    pub ragged: bool,
+    /// `rf`, `_p`, `_c`, verbatim.
+    pub suffix: &'s str,
+}
+
+/// Takes a tensor token apart; `at` is where it begins in the whole source.
+pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnostic> {
+    let whole = Piece { text, span: Span { start: at, end: at + text.len() as u32 } };
+    let open = text.find('[').ok_or_else(|| bad(whole, "expected `[` and the tensor's axes"))?;
+    let head = whole.part(0, open).trimmed();
+    let (number, name) = head
+        .text
+        .strip_prefix('T')
+        .and_then(|it| it.split_once('_'))
+        .ok_or_else(|| bad(head, "expected `T<number>_<memory>[_<type>]`"))?;
+    let digits = head.part(1, 1 + number.len());
+    let (memory, dtype) = memory_and_type(head.part(2 + number.len(), 2 + number.len() + name.len()))?;
+    let close = matching(text, open).ok_or_else(|| bad(whole, "expected `]` behind the axes"))?;
+    let tail = whole.part(close + 1, text.len());
+    let mesh_at = tail.text.find("(DeviceMesh").unwrap_or(tail.text.len());
+    let mesh = tail.part(mesh_at, tail.text.len()).trimmed();
+    Ok(TensorText {
+        number: self::number(digits)?,
+        memory,
+        dtype,
+        axes: whole.part(open + 1, close).split(","),
+        positions: tail.part(0, mesh_at).trimmed().text,
+        mesh: if mesh.text.is_empty() { Mesh::default() } else { parse_mesh(mesh)? },
+    })
+}
+
+/// Takes an axis token apart; `at` is where it begins in the whole source.
+pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> {
+    let whole = Piece { text, span: Span { start: at, end: at + text.len() as u32 } };
+    let open = text.find('{').ok_or_else(|| bad(whole, "expected `{` and an extent"))?;
+    let close = matching(text, open).ok_or_else(|| bad(whole, "expected `}` behind the extent"))?;
+    let head = whole.part(0, open);
+    let ragged = head.text.ends_with("Ragged");
+    let head = head.part(0, head.text.len() - if ragged { "Ragged".len() } else { 0 });
+    let word = head.text.trim_end_matches(|it: char| it.is_ascii_digit());
+    let digits = head.part(word.len(), head.text.len());
+    let (kind, rest) = longest(AxisKind::LETTERS, word)
+        .ok_or_else(|| bad(head, "expected `i`, `r`, `b`, `s`, `n`, `v` or `?` and a parallel type"))?;
+    let parallel = match longest(Parallel::WORDS, rest) {
+        Some((parallel, "")) => parallel,
+        Some(_) | None => {
+            let place = head.part(word.len() - rest.len(), word.len());
+            let message = format!("`{rest}` is no parallel type");
+            return Err(Diagnostic::new(
+                Code::BadTensor,
+                place.span,
+                message,
+                "expected `S`, `deviceIdx.x`, `streamIdx` …",
+            ));
+        }
+    };
+    let inner = whole.part(open + 1, close);
+    let inner = if ragged {
+        let list = inner.text.trim_start().strip_prefix("extents");
+        let list = list.and_then(|it| it.trim_start().strip_prefix('='));
+        let list = list.ok_or_else(|| bad(inner, "expected `extents=`"))?;
+        inner.part(inner.text.len() - list.len(), inner.text.len())
+    } else {
+        inner
+    };
+    let (range, expanded) = match inner.cut(" ex ") {
+        Some((range, expanded)) => (range, Some(scalar(expanded)?)),
+        None => (inner, None),
+    };
+    let (start, stop, extent) = match range.split(":").as_slice() {
+        [extent] => (None, None, *extent),
+        [start, extent] => (Some(*start), None, *extent),
+        [start, stop, extent] => (Some(*start), Some(*stop), *extent),
+        _ => return Err(bad(range, "expected `extent`, `start : extent` or `start : stop : extent`")),
+    };
+    Ok(AxisText {
+        kind,
+        parallel,
+        number: number(digits)?,
+        start: start.map(scalar).transpose()?,
+        stop: stop.map(scalar).transpose()?,
+        extent: scalar(extent)?,
+        expanded,
+        ragged,
+        suffix: whole.part(close + 1, text.len()).text,
+    })
+}
+
+impl<'s> Piece<'s> {
+    fn part(self, from: usize, to: usize) -> Self {
+        let text = self.text.get(from..to).unwrap_or("");
+        let start = self.span.start + from as u32;
+        Self { text, span: Span { start, end: start + text.len() as u32 } }
+    }
+
+    fn trimmed(self) -> Self {
+        let from = self.text.len() - self.text.trim_start().len();
+        self.part(from, from + self.text.trim().len())
+    }
+
+    /// The two sides of the first `mark` outside of brackets.
+    fn cut(self, mark: &str) -> Option<(Self, Self)> {
+        let at = outside(self.text, mark)?;
+        Some((self.part(0, at), self.part(at + mark.len(), self.text.len())))
+    }
+
+    /// The parts between `mark`s outside of brackets, without blanks around them; none of an empty text.
+    fn split(self, mark: &str) -> Vec<Self> {
+        let mut res = Vec::new();
+        let mut rest = self;
+        while let Some((part, tail)) = rest.cut(mark) {
+            res.push(part.trimmed());
+            rest = tail;
+        }
+        let last = rest.trimmed();
+        res.extend((!last.text.is_empty()).then_some(last));
+        res
+    }
+}
+
+fn bad(piece: Piece<'_>, label: &str) -> Diagnostic {
+    Diagnostic::new(Code::BadTensor, piece.span, format!("cannot read `{}`", shortened(piece.text)), label)
+}
+
+fn shortened(text: &str) -> String {
+    let mut res: String =
+        text.chars().take(40).map(|it| if it.is_ascii_whitespace() { ' ' } else { it }).collect();
+    if res.len() < text.len() {
+        res.push('…');
+    }
+    res
+}
+
+fn number(digits: Piece<'_>) -> Result<u32, Diagnostic> {
+    digits.text.parse().map_err(|_| bad(digits, "expected a number below 2^32"))
+}
+
+fn scalar(piece: Piece<'_>) -> Result<Expr<'_>, Diagnostic> {
+    let piece = piece.trimmed();
+    if piece.text.is_empty() {
+        return Err(bad(piece, "expected an extent"));
+    }
+    parse_scalar_at(piece.text, piece.span.start).map_err(|errors| {
+        errors.into_iter().next().unwrap_or_else(|| bad(piece, "expected a scalar expression"))
+    })
+}
+
+/// The memory letter and the type behind it.
+fn memory_and_type(name: Piece<'_>) -> Result<(Memory, Option<DType>), Diagnostic> {
+    const MEMORIES: [Memory; 5] =
+        [Memory::Global, Memory::Local, Memory::Shared, Memory::Tensor, Memory::Symmetric];
+    let (letter, dtype) = match name.text.split_once('_') {
+        Some((letter, dtype)) => (letter, Some(dtype)),
+        None => (name.text, None),
+    };
+    let memory = MEMORIES.into_iter().find(|it| it.letter() == letter);
+    let memory = memory.ok_or_else(|| bad(name, "expected memory `g`, `l`, `s`, `t` or `sym`"))?;
+    let dtype = match dtype {
+        Some(text) => Some(DType::from_name(text).ok_or_else(|| {
+            let place = name.part(letter.len() + 1, name.text.len());
+            Diagnostic::new(
+                Code::BadTensor,
+                place.span,
+                format!("unknown element type `{text}`"),
+                "expected a type such as `float` or `__bfloat`",
+            )
+        })?),
+        None => None,
+    };
+    Ok((memory, dtype))
+}
+
+/// The entry of a table whose word is the longest prefix of `text`, and the rest of `text`.
+fn longest<'s, T: Copy>(table: &[(&str, T)], text: &'s str) -> Option<(T, &'s str)> {
+    let fitting = table.iter().filter_map(|(word, value)| Some((*value, text.strip_prefix(word)?)));
+    fitting.min_by_key(|(_, rest)| rest.len())
+}
+
+/// The closer of the bracket at `open`.
+fn matching(text: &str, open: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    for (at, byte) in text.bytes().enumerate().skip(open) {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => (),
+        }
+    }
+    None
+}
+
+/// Where `mark` stands outside of brackets; the `::` of a type is no `:`.
+fn outside(text: &str, mark: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let mut depth = 0usize;
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ if depth > 0 => (),
+            b':' if bytes.get(at + 1) == Some(&b':') || at > 0 && bytes.get(at - 1) == Some(&b':') => (),
+            _ if bytes.get(at..).is_some_and(|it| it.starts_with(mark.as_bytes())) => return Some(at),
+            _ => (),
+        }
+    }
+    None
+}
+
+/// `(DeviceMesh{0 1})`, `(DeviceMesh{0, 1, })`, `(DeviceMesh{{0 1}{2 3}})`.
+fn parse_mesh(piece: Piece<'_>) -> Result<Mesh, Diagnostic> {
+    let inner = piece.text.strip_prefix("(DeviceMesh").and_then(|it| it.strip_suffix(')'));
+    let inner = inner.ok_or_else(|| bad(piece, "expected `(DeviceMesh{…})`"))?.trim();
+    let irregular = || bad(piece, "expected rows of the same length, in up to three dimensions");
+    let mut devices = Vec::new();
+    // Per level of braces: members of the open one, and how many each closed one had.
+    let mut open: Vec<usize> = Vec::new();
+    let mut shape: Vec<Option<usize>> = Vec::new();
+    let mut leaf = None;
+    let mut bytes = inner.bytes().enumerate().peekable();
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'{' => {
+                if open.len() == 3 || open.is_empty() && at > 0 {
+                    return Err(irregular());
+                }
+                open.push(0);
+                if shape.len() < open.len() {
+                    shape.push(None);
+                }
+            }
+            b'}' => {
+                let members = open.pop().ok_or_else(irregular)?;
+                let extent = shape.get_mut(open.len()).ok_or_else(irregular)?;
+                if extent.replace(members).is_some_and(|it| it != members) {
+                    return Err(irregular());
+                }
+                if let Some(outer) = open.last_mut() {
+                    *outer += 1;
+                }
+            }
+            b'0'..=b'9' => {
+                let mut end = at + 1;
+                while bytes.next_if(|(_, it)| it.is_ascii_digit()).is_some() {
+                    end += 1;
+                }
+                let device = inner.get(at..end).and_then(|it| it.parse().ok());
+                devices.push(device.ok_or_else(|| bad(piece, "expected device numbers"))?);
+                if *leaf.get_or_insert(open.len()) != open.len() {
+                    return Err(irregular());
+                }
+                *open.last_mut().ok_or_else(irregular)? += 1;
+            }
+            b',' => (),
+            _ if byte.is_ascii_whitespace() => (),
+            _ => return Err(bad(piece, "expected device numbers in braces")),
+        }
+    }
+    let shape: Vec<usize> = shape.into_iter().flatten().collect();
+    if !open.is_empty() || leaf.is_some_and(|it| it != shape.len()) {
+        return Err(irregular());
+    }
+    Ok(if devices.is_empty() { Mesh::default() } else { Mesh { shape, devices } })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! Cuts a text into tokens, and finds the ends of those that hold brackets.
+
+use logos::{Lexer, Logos};
+
+use super::{Fault, Kind, Lexeme, Source, Unclosed, Until};
+use crate::{codes::Code, diagnostic::Diagnostic, span::Span};
+
+/// Cuts `source` into tokens; faults go to `diagnostics`. Returns where scanning stopped, relative to the text.
+pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>) -> (Vec<Lexeme>, usize) {
+    let mut lexer = Kind::lexer(source.text);
+    let mut res: Vec<Lexeme> = Vec::with_capacity(source.text.len().min(1 << 28) / 16);
+    let (mut previous, mut depth, mut opened, mut bad_until) = (0, 0usize, false, None);
+    while let Some(item) = lexer.next() {
+        let range = lexer.span();
+        let span = Span { start: source.base + range.start as u32, end: source.base + range.end as u32 };
+        let kind = match item {
+            Ok(kind) => kind,
+            Err(Fault::Unknown) => {
+                // A run of bad characters is one error.
+                if bad_until != Some(range.start) {
+                    diagnostics.push(unknown(lexer.slice(), span));
+                }
+                bad_until = Some(range.end);
+                continue;
+            }
+            Err(Fault::Unclosed(fault)) => {
+                diagnostics.push(unclosed(fault, lexer.slice(), span));
+                fault.kind
+            }
+        };
+        let gap = source.text.get(previous..range.start).unwrap_or("");
+        let newline = gap.rfind('\n');
+        let first = newline.is_some() || res.is_empty();
+        let blanks = newline.map_or(gap, |at| gap.get(at + 1..).unwrap_or(""));
+        let column = if first { width(blanks) } else { 0 };
+        if until == Until::ContainerEnd {
+            match kind {
+                Kind::ContainerStart if opened => return (res, range.start),
+                Kind::BraceOpen => (depth, opened) = (depth + 1, true),
+                Kind::BraceClose => depth = depth.saturating_sub(1),
+                _ => (),
+            }
+        }
+        if kind == Kind::Int {
+            let negative = res.last().is_some_and(|it| it.kind == Kind::Minus);
+            check_number(lexer.slice(), negative, span, diagnostics);
+        }
+        res.push(Lexeme { kind, first, column, start: span.start, end: span.end });
+        previous = range.end;
+        if until == Until::ContainerEnd && kind == Kind::BraceClose && opened && depth == 0 {
+            // A brace too many inside a line is not the closer.
+            let rest = lexer.remainder().trim_start_matches([' ', '\t', '\r']);
+            if first || rest.is_empty() || rest.starts_with("//") {
+                return (res, range.end);
+            }
+            depth = 1;
+        }
+    }
+    (res, source.text.len())
+}
+
+fn width(blanks: &str) -> u16 {
+    let columns =
+        blanks.bytes().fold(0usize, |at, byte| if byte == b'\t' { (at / 8 + 1) * 8 } else { at + 1 });
+    u16::try_from(columns).unwrap_or(u16::MAX)
+}
+
+fn check_number(text: &str, negative: bool, span: Span, diagnostics: &mut Vec<Diagnostic>) {
+    let limit = i64::MAX as u64 + u64::from(negative);
+    if !text.parse::<u64>().is_ok_and(|it| it <= limit) {
+        diagnostics.push(Diagnostic::new(
+            Code::BadNumber,
+            span,
+            "number does not fit 64 bits",
+            "expected a value below 2^63",
+        ));
+    }
+}
+
+fn unknown(text: &str, span: Span) -> Diagnostic {
+    let shown: String = text.chars().take(8).flat_map(char::escape_debug).collect();
+    let res = Diagnostic::new(Code::BadToken, span, format!("`{shown}` begins no token"), "expected a token");
+    if text.is_ascii() {
+        res
+    } else {
+        res.help("dumps hold plain ASCII: was the text pasted through an editor?")
+    }
+}
+
+fn unclosed(fault: Unclosed, text: &str, span: Span) -> Diagnostic {
+    let (noun, bracket) =
+        if fault.kind == Kind::Tensor { ("tensor", '[') } else { ("iteration domain", '{') };
+    let at = span.start + text.find(bracket).unwrap_or(0) as u32;
+    let place = Span { start: at, end: at + 1 };
+    let code = if fault.at_end { Code::Truncated } else { Code::BadTensor };
+    let message = format!("the {noun}'s `{bracket}` is never closed");
+    Diagnostic::new(code, place, message, "opened here")
+}
+
+pub(super) fn tensor(lexer: &mut Lexer<'_, Kind>) -> Result<(), Fault> {
+    let rest = lexer.remainder().as_bytes();
+    let (taken, closed) = balanced(rest, b'[');
+    if !closed {
+        lexer.bump(whole(lexer.remainder(), taken));
+        return Err(Fault::Unclosed(Unclosed { kind: Kind::Tensor, at_end: taken == rest.len() }));
+    }
+    let mut end = taken;
+    while let Some(next) = group(rest, end, POSITIONS) {
+        end = next;
+    }
+    let end = group(rest, end, &["(DeviceMesh"]).unwrap_or(end);
+    lexer.bump(whole(lexer.remainder(), end));
+    Ok(())
+}
+
+const POSITIONS: &[&str] = &["ca_pos(", "compute_with(", "produce_pos(", "maybe_produce_pos("];
+
+/// The end of a parenthesised group after `from` that begins with one of `heads`.
+fn group(rest: &[u8], from: usize, heads: &[&str]) -> Option<usize> {
+    let blanks = rest.get(from..)?.iter().take_while(|it| it.is_ascii_whitespace()).count();
+    let tail = rest.get(from + blanks..)?;
+    let head = heads.iter().find(|it| tail.starts_with(it.as_bytes()))?;
+    let inner = head.find('(').map_or(head.len(), |at| at + 1);
+    let (taken, closed) = balanced(tail.get(inner..)?, b'(');
+    closed.then_some(from + blanks + inner + taken)
+}
+
+pub(super) fn axis(lexer: &mut Lexer<'_, Kind>) -> Result<(), Fault> {
+    let rest = lexer.remainder().as_bytes();
+    let (mut end, closed) = balanced(rest, b'{');
+    if !closed {
+        lexer.bump(whole(lexer.remainder(), end));
+        return Err(Fault::Unclosed(Unclosed { kind: Kind::Axis, at_end: end == rest.len() }));
+    }
+    for suffix in ["rf", "_p", "_c"] {
+        if rest.get(end..).is_some_and(|it| it.starts_with(suffix.as_bytes())) {
+            end += suffix.len();
+        }
+    }
+    lexer.bump(whole(lexer.remainder(), end));
+    Ok(())
+}
+
+/// Rounds `at` up to the next character boundary.
+fn whole(text: &str, at: usize) -> usize {
+    (at..text.len()).find(|it| text.is_char_boundary(*it)).unwrap_or(text.len())
+}
+
+/// The number of bytes up to and including the closer of `open`, or up to where it can no longer come.
+fn balanced(rest: &[u8], open: u8) -> (usize, bool) {
+    const DEEPEST: usize = 256;
+    let mut stack = [0u8; DEEPEST];
+    stack[0] = open;
+    let mut depth = 1;
+    for (at, byte) in rest.iter().enumerate() {
+        match byte {
+            b'(' | b'[' | b'{' if depth == 1 && open == b'[' && *byte != b'{' => return (at, false),
+            b'(' | b'[' | b'{' if depth == DEEPEST => return (at, false),
+            b'(' | b'[' | b'{' => {
+                stack[depth] = *byte;
+                depth += 1;
+            }
+            b')' | b']' | b'}' => {
+                let matching = match byte {
+                    b')' => b'(',
+                    b']' => b'[',
+                    _ => b'{',
+                };
+                if stack[depth - 1] != matching {
+                    return (at, false);
+                }
+                depth -= 1;
+                if depth == 0 {
+                    return (at + 1, true);
+                }
+            }
+            b';' => return (at, false),
+            b'=' | b'+' | b'-' | b'*' | b'%' | b'<' | b'>' if depth == 1 && open == b'[' => {
+                return (at, false);
+            }
+            _ => (),
+        }
+    }
+    (rest.len(), false)
+}
