@@ -7,7 +7,7 @@ use crate::{
     dtype::DType,
     ir::{Axis, AxisId, Domains, Expr, ExprId, Operand, Stream, StreamId, Tensor, TensorId},
     span::Span,
-    tensor::{AxisText, parse_axis, parse_tensor},
+    tensor::{parse_axis_text, parse_tensor_text},
 };
 
 /// The operators of scalar expressions, so that the IR can hold them as static words.
@@ -41,7 +41,7 @@ impl<'s> Resolver<'s, '_> {
         if let Some(id) = self.texts.get(&(self.unit, text)) {
             return Some(*id);
         }
-        let parsed = match parse_tensor(text, span) {
+        let parsed = match parse_tensor_text(text, span.start) {
             Ok(parsed) => parsed,
             Err(diagnostic) => {
                 self.diagnostics.push(diagnostic);
@@ -50,7 +50,7 @@ impl<'s> Resolver<'s, '_> {
         };
         let mut loops = Vec::with_capacity(parsed.axes.len());
         for axis in &parsed.axes {
-            loops.push(self.axis_text(axis)?);
+            loops.push(self.axis_text(axis.text, axis.span.start)?);
         }
         let tensor = Tensor {
             number: parsed.number,
@@ -79,16 +79,18 @@ impl<'s> Resolver<'s, '_> {
             self.error(Code::Syntax, value.span, "not an iteration domain", "expected one such as `iS0{i0}`");
             return None;
         };
-        match parse_axis(text, value.span) {
-            Ok(axis) => self.axis_text(&axis),
-            Err(diagnostic) => {
-                self.diagnostics.push(diagnostic);
-                None
-            }
-        }
+        self.axis_text(text, value.span.start)
     }
 
-    fn axis_text(&mut self, text: &AxisText<'s>) -> Option<AxisId> {
+    /// The axis whose text begins at `at`.
+    fn axis_text(&mut self, text: &'s str, at: u32) -> Option<AxisId> {
+        let text = match parse_axis_text(text, at) {
+            Ok(text) => text,
+            Err(diagnostic) => {
+                self.diagnostics.push(diagnostic);
+                return None;
+            }
+        };
         let optional = |this: &mut Self, it: &Option<ast::Expr<'s>>| match it {
             Some(it) => this.scalar(it).map(Some),
             None => Some(None),
