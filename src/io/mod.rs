@@ -1,0 +1,4 @@
+//! Tensors in and out: elements and their rounding, generated inputs, files, and the parts that ranks hold.
+
+pub mod data;
+pub mod generate;
