@@ -1,0 +1,625 @@
+//! Elements in memory: one vector of a concrete type per tensor, and the one place where numbers are rounded.
+//!
+//! Invariant: every conversion rounds once, to nearest, halves to even; integers that do not fit wrap on their way from
+//! integers and saturate on their way from floats, as CUDA's conversions do.
+
+use std::fmt;
+
+use grammar::dtype::DType;
+use half::{bf16, f16};
+
+use crate::plan::{Number, View};
+
+/// An element type that the simulator does not compute with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("element type `{}` is not supported here: use a real type of 16 bits or more, an integer or bool", .0.short_name())]
+pub struct UnsupportedDtype(pub DType);
+
+/// A Rust type that elements have.
+pub trait Element: Copy + Default + PartialEq + Send + Sync + 'static {
+    /// The element type; `Int64` stands for `Index` too.
+    const DTYPE: DType;
+    /// Whether it is floating point.
+    const FLOAT: bool;
+    /// The value as binary64; integers beyond 2^53 are rounded.
+    fn to_f64(self) -> f64;
+    /// The value as an integer; floats are truncated and saturate.
+    fn to_i128(self) -> i128;
+    /// The nearest value and whether it differs. Integers truncate and saturate; bool is `v != 0` and never differs.
+    fn from_f64(v: f64) -> (Self, bool);
+    /// The nearest value and whether it differs. Integers wrap; bool is `v != 0` and never differs.
+    fn from_i128(v: i128) -> (Self, bool);
+    /// The bits, zero-extended.
+    fn to_bits(self) -> u64;
+    /// The element with these low bits.
+    fn from_bits(bits: u64) -> Self;
+    /// The elements of `data`, when it holds this type.
+    fn of(data: &Data) -> Option<&[Self]>;
+}
+
+/// Writes the enum and what is the same for all types from one list.
+macro_rules! elements {
+    ($($(#[$doc:meta])* $name:ident($type:ty) = $dtype:ident $(| $more:ident)?;)*) => {
+        /// The elements of a tensor, or of a rank's part of one, in row-major order.
+        #[derive(Clone, Debug)]
+        pub enum Data { $($(#[$doc])* $name(Vec<$type>),)* }
+
+        /// Runs `$body` with `$v` bound to the typed vector inside `$data`.
+        macro_rules! each {
+            ($data:expr, $v:ident => $body:expr) => {
+                match $data { $($crate::io::data::Data::$name($v) => $body,)* }
+            };
+        }
+        pub(crate) use each;
+
+        impl Data {
+            /// `len` zeros. `Index` is kept as `Int64`.
+            ///
+            /// # Errors
+            /// Types of 8 bits or less that are not integers, and complex types.
+            pub fn zeros(dtype: DType, len: usize) -> Result<Self, UnsupportedDtype> {
+                match dtype {
+                    $(DType::$dtype $(| DType::$more)? => Ok(Self::$name(vec![Default::default(); len])),)*
+                    DType::E4M3 | DType::E5M2 | DType::E8M0 | DType::E2M1 | DType::E2M1x2 | DType::Complex64
+                    | DType::Complex128 => Err(UnsupportedDtype(dtype)),
+                }
+            }
+        }
+
+        $(impl From<Vec<$type>> for Data {
+            fn from(elements: Vec<$type>) -> Self {
+                Self::$name(elements)
+            }
+        })*
+    };
+}
+
+/// The part of `Element` that is the same for all types.
+macro_rules! common {
+    ($name:ident, $dtype:ident, $float:literal) => {
+        const DTYPE: DType = DType::$dtype;
+        const FLOAT: bool = $float;
+        fn of(data: &Data) -> Option<&[Self]> {
+            if let Data::$name(it) = data { Some(it) } else { None }
+        }
+    };
+}
+
+macro_rules! integers {
+    ($($name:ident($type:ty) = $dtype:ident;)*) => {$(
+        impl Element for $type {
+            common!($name, $dtype, false);
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            fn to_i128(self) -> i128 {
+                i128::from(self)
+            }
+            fn from_f64(v: f64) -> (Self, bool) {
+                let near = v as $type;
+                (near, near as f64 != v || (near == <$type>::MAX && v >= 2f64.powi(63)))
+            }
+            fn from_i128(v: i128) -> (Self, bool) {
+                (v as $type, i128::from(v as $type) != v)
+            }
+            fn to_bits(self) -> u64 {
+                (self as u64) & (u64::MAX >> (64 - <$type>::BITS))
+            }
+            fn from_bits(bits: u64) -> Self {
+                bits as $type
+            }
+        }
+    )*};
+}
+
+macro_rules! floats {
+    ($($name:ident($type:ty) = $dtype:ident, $from_f64:expr, $from_i128:expr;)*) => {$(
+        impl Element for $type {
+            common!($name, $dtype, true);
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            fn to_i128(self) -> i128 {
+                f64::from(self) as i128
+            }
+            fn from_f64(v: f64) -> (Self, bool) {
+                let near: Self = $from_f64(v);
+                (near, f64::from(near) != v && !v.is_nan())
+            }
+            fn from_i128(v: i128) -> (Self, bool) {
+                let near: Self = $from_i128(v);
+                (near, !near.is_finite() || f64::from(near) as i128 != v)
+            }
+            fn to_bits(self) -> u64 {
+                u64::from(<$type>::to_bits(self))
+            }
+            fn from_bits(bits: u64) -> Self {
+                <$type>::from_bits(bits as _)
+            }
+        }
+    )*};
+}
+
+elements! {
+    /// Truth values.
+    Bool(bool) = Bool;
+    /// binary64.
+    F64(f64) = Double;
+    /// binary32.
+    F32(f32) = Float;
+    /// binary16.
+    F16(f16) = Half;
+    /// bfloat16.
+    Bf16(bf16) = BFloat;
+    /// 8-bit signed integers.
+    I8(i8) = Int8;
+    /// 16-bit signed integers.
+    I16(i16) = Int16;
+    /// 32-bit signed integers.
+    I32(i32) = Int32;
+    /// 64-bit signed integers.
+    I64(i64) = Int64 | Index;
+    /// 8-bit unsigned integers.
+    U8(u8) = UInt8;
+    /// 16-bit unsigned integers.
+    U16(u16) = UInt16;
+    /// 32-bit unsigned integers.
+    U32(u32) = UInt32;
+    /// 64-bit unsigned integers.
+    U64(u64) = UInt64;
+}
+
+integers! {
+    I8(i8) = Int8;
+    I16(i16) = Int16;
+    I32(i32) = Int32;
+    I64(i64) = Int64;
+    U8(u8) = UInt8;
+    U16(u16) = UInt16;
+    U32(u32) = UInt32;
+    U64(u64) = UInt64;
+}
+
+// `half` drops the low 32 bits of a binary64 before it rounds, so ties are wrong there: the way through an
+// odd-rounded binary32 is exact (Boldo and Melquiond, "When double rounding is odd", 2005).
+floats! {
+    F64(f64) = Double, |v| v, |v| v as f64;
+    F32(f32) = Float, |v| v as f32, |v| v as f32;
+    F16(f16) = Half, |v| f16::from_f32(odd_f32(v)), |v| f16::from_f32(odd_f32(odd_f64(v)));
+    Bf16(bf16) = BFloat, |v| bf16::from_f32(odd_f32(v)), |v| bf16::from_f32(odd_f32(odd_f64(v)));
+}
+
+impl Element for bool {
+    common!(Bool, Bool, false);
+    fn to_f64(self) -> f64 {
+        f64::from(u8::from(self))
+    }
+    fn to_i128(self) -> i128 {
+        i128::from(self)
+    }
+    fn from_f64(v: f64) -> (Self, bool) {
+        (v != 0.0, false)
+    }
+    fn from_i128(v: i128) -> (Self, bool) {
+        (v != 0, false)
+    }
+    fn to_bits(self) -> u64 {
+        u64::from(self)
+    }
+    fn from_bits(bits: u64) -> Self {
+        bits & 1 != 0
+    }
+}
+
+impl Data {
+    /// The element type; `Int64` where `Index` was asked for.
+    pub fn dtype(&self) -> DType {
+        fn of<T: Element>(_: &[T]) -> DType {
+            T::DTYPE
+        }
+        each!(self, v => of(v))
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        each!(self, v => v.len())
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Element `i`, for scalars and reports. A `u64` beyond `i64` comes as the nearest float.
+    pub fn get(&self, i: usize) -> Number {
+        fn number<T: Element>(it: T) -> Number {
+            match T::DTYPE {
+                DType::Bool => Number::Bool(it.to_bits() != 0),
+                _ if T::FLOAT => Number::Float(it.to_f64()),
+                _ => i64::try_from(it.to_i128()).map_or(Number::Float(it.to_f64()), Number::Int),
+            }
+        }
+        each!(self, v => number(v[i]))
+    }
+
+    /// Sets element `i` with one rounding; true when the value changed by it.
+    pub fn set(&mut self, i: usize, value: Number) -> bool {
+        fn put<T: Element>(slot: &mut T, value: Number) -> bool {
+            let (it, changed) = match value {
+                Number::Int(it) => T::from_i128(i128::from(it)),
+                Number::Float(it) => T::from_f64(it),
+                Number::Bool(it) => T::from_i128(i128::from(it)),
+            };
+            *slot = it;
+            changed
+        }
+        each!(self, v => put(&mut v[i], value))
+    }
+
+    /// The same values in another type, and how many of them changed by rounding or saturation. Floats become
+    /// integers by truncation and integers wrap; neither counts.
+    ///
+    /// # Errors
+    /// As `zeros`.
+    pub fn convert(&self, dtype: DType) -> Result<(Self, usize), UnsupportedDtype> {
+        fn all<S: Element, T: Element>(from: &[S], to: &mut [T]) -> usize {
+            let mut changed = 0;
+            for (slot, &it) in to.iter_mut().zip(from) {
+                let (near, differs) = match (S::FLOAT, T::FLOAT) {
+                    (true, true) => T::from_f64(it.to_f64()),
+                    (true, false) if T::DTYPE == DType::Bool => T::from_f64(it.to_f64()),
+                    (true, false) => T::from_f64(it.to_f64().trunc()),
+                    (false, _) => T::from_i128(it.to_i128()),
+                };
+                *slot = near;
+                changed += usize::from(differs && (S::FLOAT || T::FLOAT));
+            }
+            changed
+        }
+        let mut out = Self::zeros(dtype, self.len())?;
+        if out.dtype() == self.dtype() {
+            return Ok((self.clone(), 0));
+        }
+        let changed = each!(self, from => each!(&mut out, to => all(from, to)));
+        Ok((out, changed))
+    }
+
+    /// The elements as binary64; integers beyond 2^53 are rounded.
+    pub fn to_f64(&self) -> Vec<f64> {
+        each!(self, v => v.iter().map(|it| it.to_f64()).collect())
+    }
+
+    /// The elements as integers; floats are truncated.
+    pub fn to_i128(&self) -> Vec<i128> {
+        each!(self, v => v.iter().map(|it| it.to_i128()).collect())
+    }
+
+    /// The elements of `view`, dense. The view must lie inside.
+    pub fn gather(&self, view: &View) -> Self {
+        each!(self, v => collect(v, view).into())
+    }
+
+    /// Writes dense elements to `view`; false, and nothing is written, when the types differ.
+    pub fn scatter(&mut self, view: &View, from: &Self) -> bool {
+        fn same<T: Element>(to: &mut [T], view: &View, from: &Data) -> bool {
+            T::of(from).map(|it| place(to, view, it)).is_some()
+        }
+        each!(self, v => same(v, view, from))
+    }
+
+    /// The elements at `indices`, in that order.
+    pub fn pick(&self, indices: &[usize]) -> Self {
+        each!(self, v => indices.iter().map(|&at| v[at]).collect::<Vec<_>>().into())
+    }
+
+    /// Writes element `i` to `indices[i]` where `chosen[i]`; false, and nothing is written, when the types differ.
+    pub fn put(&mut self, indices: &[usize], chosen: &[bool], from: &Self) -> bool {
+        fn same<T: Element>(to: &mut [T], indices: &[usize], chosen: &[bool], from: &Data) -> bool {
+            let Some(from) = T::of(from) else { return false };
+            for ((&at, _), &it) in indices.iter().zip(chosen).zip(from).filter(|((_, chosen), _)| **chosen) {
+                to[at] = it;
+            }
+            true
+        }
+        each!(self, v => same(v, indices, chosen, from))
+    }
+
+    /// Whether element `i` has the same type and bits in both.
+    pub fn same_bits(&self, i: usize, other: &Self) -> bool {
+        fn same<T: Element>(left: T, i: usize, right: &Data) -> bool {
+            T::of(right).is_some_and(|it| it[i].to_bits() == left.to_bits())
+        }
+        each!(self, v => same(v[i], i, other))
+    }
+
+    /// The first element whose bits differ, of two equally long vectors of one type.
+    pub fn first_difference(&self, other: &Self) -> Option<usize> {
+        fn find<T: Element>(left: &[T], right: &Data) -> Option<usize> {
+            let right = T::of(right)?;
+            left.iter().zip(right).position(|(a, b)| a.to_bits() != b.to_bits())
+        }
+        each!(self, v => find(v, other))
+    }
+}
+
+/// Equality of types, lengths and bits: NaNs are equal when their bits are, and 0 differs from -0.
+impl PartialEq for Data {
+    fn eq(&self, other: &Self) -> bool {
+        self.dtype() == other.dtype() && self.len() == other.len() && self.first_difference(other).is_none()
+    }
+}
+
+/// A dense tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Extents, slowest first.
+    pub shape: Vec<usize>,
+    /// Elements in row-major order.
+    pub data: Data,
+}
+
+/// Which elements have been written.
+#[derive(Clone, Debug)]
+pub struct Mask {
+    len: usize,
+    /// One flag an element; `None`: all are written.
+    flags: Option<Vec<bool>>,
+}
+
+impl Mask {
+    /// All of `len` elements are written.
+    pub fn full(len: usize) -> Self {
+        Self { len, flags: None }
+    }
+
+    /// None of `len` elements is written.
+    pub fn empty(len: usize) -> Self {
+        Self { len, flags: (len > 0).then(|| vec![false; len]) }
+    }
+
+    /// Element by element.
+    pub fn from_flags(flags: Vec<bool>) -> Self {
+        Self { len: flags.len(), flags: flags.contains(&false).then_some(flags) }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether all elements are written; costs nothing.
+    pub fn is_full(&self) -> bool {
+        self.flags.is_none()
+    }
+
+    /// Whether element `i` is written.
+    pub fn get(&self, i: usize) -> bool {
+        self.flags.as_ref().is_none_or(|it| it[i])
+    }
+
+    /// The first element that is not written.
+    pub fn first_missing(&self) -> Option<usize> {
+        self.flags.as_ref().and_then(|it| it.iter().position(|written| !written))
+    }
+
+    /// The flags of `view`, dense.
+    pub fn gather(&self, view: &View) -> Self {
+        match &self.flags {
+            None => Self::full(view.len()),
+            Some(flags) => Self::from_flags(collect(flags, view)),
+        }
+    }
+
+    /// Writes dense flags to `view`.
+    pub fn scatter(&mut self, view: &View, from: &Self) {
+        if self.is_full() && from.is_full() {
+            return;
+        }
+        let mut flags = self.flags.take().unwrap_or_else(|| vec![true; self.len]);
+        match &from.flags {
+            Some(it) => place(&mut flags, view, it),
+            None => runs(view, |_, start, count, stride| {
+                (0..count).for_each(|at| flags[start + at * stride] = true);
+            }),
+        }
+        *self = Self::from_flags(flags);
+    }
+}
+
+impl PartialEq for Mask {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && (0..self.len).all(|at| self.get(at) == other.get(at))
+    }
+}
+
+/// `40`, `-0.5`, `nan`, `true`. A float that binary32 holds shows the digits that binary32 needs.
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Int(it) => write!(f, "{it}"),
+            Self::Bool(it) => write!(f, "{it}"),
+            Self::Float(it) if it.is_nan() => f.write_str("nan"),
+            Self::Float(it) => {
+                let (short, plain) = (it as f32, it == 0.0 || (1e-5..1e16).contains(&it.abs()));
+                match (f64::from(short) == it, plain || it.is_infinite()) {
+                    (true, true) => write!(f, "{short}"),
+                    (true, false) => write!(f, "{short:e}"),
+                    (false, true) => write!(f, "{it}"),
+                    (false, false) => write!(f, "{it:e}"),
+                }
+            }
+        }
+    }
+}
+
+/// Visits a view in row-major order as runs: (position in the view, first element, count, stride). Dimensions that
+/// continue each other are one run.
+pub(crate) fn runs(view: &View, mut visit: impl FnMut(usize, usize, usize, usize)) {
+    let mut dims: Vec<(usize, usize)> = Vec::new();
+    for (&extent, &stride) in view.shape.iter().zip(&view.strides) {
+        match dims.last_mut() {
+            _ if extent == 1 => {}
+            Some(last) if last.1 == stride * extent => *last = (last.0 * extent, stride),
+            _ => dims.push((extent, stride)),
+        }
+    }
+    let (count, stride) = dims.pop().unwrap_or((1, 1));
+    let total = view.len();
+    let mut digits = vec![0; dims.len()];
+    let (mut position, mut start) = (0, view.offset);
+    while position < total {
+        visit(position, start, count, stride);
+        position += count;
+        for (digit, &(extent, stride)) in digits.iter_mut().zip(&dims).rev() {
+            *digit += 1;
+            start += stride;
+            if *digit < extent {
+                break;
+            }
+            start -= stride * extent;
+            *digit = 0;
+        }
+    }
+}
+
+fn collect<T: Copy>(from: &[T], view: &View) -> Vec<T> {
+    let mut out = Vec::with_capacity(view.len());
+    runs(view, |_, start, count, stride| match stride {
+        1 => out.extend_from_slice(&from[start..start + count]),
+        _ => out.extend((0..count).map(|at| from[start + at * stride])),
+    });
+    out
+}
+
+fn place<T: Copy>(to: &mut [T], view: &View, from: &[T]) {
+    runs(view, |position, start, count, stride| {
+        let part = &from[position..position + count];
+        match stride {
+            1 => to[start..start + count].copy_from_slice(part),
+            _ => part.iter().enumerate().for_each(|(at, &it)| to[start + at * stride] = it),
+        }
+    });
+}
+
+/// Towards zero with the last bit set when anything was lost: a later rounding to fewer bits is then the only one.
+fn odd_f32(v: f64) -> f32 {
+    let near = v as f32;
+    let back = f64::from(near);
+    if back == v || v.is_nan() {
+        return near;
+    }
+    f32::from_bits((near.to_bits() - u32::from(back.abs() > v.abs())) | 1)
+}
+
+/// As `odd_f32`, from an integer.
+fn odd_f64(v: i128) -> f64 {
+    let near = v as f64;
+    let back = near as i128;
+    if back == v {
+        return near;
+    }
+    f64::from_bits((near.to_bits() - u64::from(back.unsigned_abs() > v.unsigned_abs())) | 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounded(dtype: DType, value: Number) -> (Number, bool) {
+        let mut data = Data::zeros(dtype, 1).unwrap_or(Data::F64(vec![0.0]));
+        let changed = data.set(0, value);
+        (data.get(0), changed)
+    }
+
+    #[test]
+    fn rounds_once_to_even() {
+        // 1 + 2^-8 lies half way between the bf16 numbers 1 and 1 + 2^-7; a bit far below breaks the tie.
+        assert_eq!(rounded(DType::BFloat, Number::Float(1.00390625)), (Number::Float(1.0), true));
+        assert_eq!(
+            rounded(DType::BFloat, Number::Float(1.00390625 + 1e-14)),
+            (Number::Float(1.0078125), true)
+        );
+        assert_eq!(
+            rounded(DType::BFloat, Number::Int((1 << 60) + (1 << 52) + 1)).0,
+            Number::Float(2f64.powi(60) * 1.0078125)
+        );
+        assert_eq!(rounded(DType::Half, Number::Int(2049)), (Number::Float(2048.0), true));
+        assert_eq!(rounded(DType::Half, Number::Float(65520.0)), (Number::Float(f64::INFINITY), true));
+        assert_eq!(rounded(DType::Float, Number::Int(1 << 24)), (Number::Float(16777216.0), false));
+        assert!(!rounded(DType::Float, Number::Float(f64::NAN)).1);
+        assert_eq!(rounded(DType::Int8, Number::Float(-1e9)), (Number::Int(-128), true));
+        assert_eq!(rounded(DType::Int64, Number::Float(2f64.powi(63))), (Number::Int(i64::MAX), true));
+        assert_eq!(rounded(DType::UInt8, Number::Int(-1)), (Number::Int(255), true));
+        assert_eq!(rounded(DType::Index, Number::Int(-1)), (Number::Int(-1), false));
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let text = |it: f64| Number::Float(it).to_string();
+        assert_eq!(
+            [text(40.0), text(-0.5), text(f64::NAN), text(f64::NEG_INFINITY)],
+            ["40", "-0.5", "nan", "-inf"]
+        );
+        assert_eq!([text(f64::from(0.1f32)), text(1e300), text(1e-7)], ["0.1", "1e300", "1e-7"]);
+        assert_eq!(Number::Bool(true).to_string(), "true");
+        assert_eq!(Number::Int(-3).to_string(), "-3");
+    }
+
+    #[test]
+    fn unsupported_types_are_named() {
+        let error = Data::zeros(DType::E4M3, 1).err().map(|it| it.to_string()).unwrap_or_default();
+        assert!(error.starts_with("element type `f8e4m3` is not supported"), "{error}");
+    }
+
+    #[test]
+    fn converts_and_counts() {
+        let data = Data::F32(vec![1.0, 0.1, -2.7, f32::NAN, 1e30]);
+        let counted = |dtype| data.convert(dtype).map(|it| it.1);
+        assert_eq!(counted(DType::BFloat), Ok(3)); // 0.1, -2.7 and 1e30
+        assert_eq!(data.convert(DType::Int32), Ok((Data::I32(vec![1, 0, -2, 0, i32::MAX]), 2)));
+        assert_eq!(data.convert(DType::Bool), Ok((Data::Bool(vec![true; 5]), 0)));
+        assert_eq!(Data::I32(vec![300]).convert(DType::UInt8), Ok((Data::U8(vec![44]), 0)));
+        assert_eq!(data.convert(DType::Float), Ok((data.clone(), 0)));
+    }
+
+    #[test]
+    fn bit_equality() {
+        assert_eq!(Data::F32(vec![f32::NAN]), Data::F32(vec![f32::NAN]));
+        assert_ne!(Data::F32(vec![0.0]), Data::F32(vec![-0.0]));
+        assert_ne!(Data::I64(vec![0]), Data::U64(vec![0]));
+        assert_eq!(Data::I8(vec![1, -1]).first_difference(&Data::I8(vec![1, 1])), Some(1));
+    }
+
+    #[test]
+    fn strided_views_and_masks() {
+        let data = Data::I32((0..6).collect());
+        let transposed = View { buffer: 0, offset: 0, shape: vec![3, 2], strides: vec![1, 3] };
+        let repeated = View { buffer: 0, offset: 4, shape: vec![2, 2], strides: vec![0, 1] };
+        assert_eq!(data.gather(&transposed), Data::I32(vec![0, 3, 1, 4, 2, 5]));
+        assert_eq!(data.gather(&repeated), Data::I32(vec![4, 5, 4, 5]));
+        let mut back = Data::I32(vec![0; 6]);
+        assert!(back.scatter(&transposed, &Data::I32(vec![0, 3, 1, 4, 2, 5])));
+        assert_eq!(back, data);
+        assert!(!back.scatter(&transposed, &Data::F32(vec![0.0; 6])));
+
+        let mut mask = Mask::empty(6);
+        mask.scatter(&View { buffer: 0, offset: 1, shape: vec![2], strides: vec![3] }, &Mask::full(2));
+        assert_eq!(mask, Mask::from_flags(vec![false, true, false, false, true, false]));
+        assert_eq!(mask.first_missing(), Some(0));
+        mask.scatter(&View::contiguous(0, vec![6]), &Mask::full(6));
+        assert!(mask.is_full());
+    }
+
+    #[test]
+    fn scalars_and_empty_views() {
+        let scalar = View { buffer: 0, offset: 2, shape: vec![], strides: vec![] };
+        assert_eq!(Data::I8(vec![1, 2, 3]).gather(&scalar), Data::I8(vec![3]));
+        let none = View { buffer: 0, offset: 0, shape: vec![2, 0], strides: vec![0, 1] };
+        assert_eq!(Data::I8(vec![1]).gather(&none), Data::I8(vec![]));
+    }
+}

@@ -1,0 +1,241 @@
+//! Generated inputs: values that depend on the seed, the input and the element's place in the whole tensor only.
+//!
+//! Invariant: sharding never changes a value; every rank computes its own part.
+
+use std::str::FromStr;
+
+use grammar::dtype::DType;
+
+use crate::{
+    io::data::{Data, Element, UnsupportedDtype, each},
+    plan::Layout,
+};
+
+/// What generated inputs look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Small integers, possibly sparse, whose sums of products are representable.
+    Exact,
+    /// Uniform in [-1, 1), rounded to the type; small integers for integer types.
+    Random,
+    /// The rank that owns the element; 0 in a whole tensor.
+    Rank,
+    /// Zero.
+    Zeros,
+}
+
+/// The words of `--inputs`.
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "exact" => Ok(Self::Exact),
+            "random" => Ok(Self::Random),
+            "rank" => Ok(Self::Rank),
+            "zeros" => Ok(Self::Zeros),
+            _ => Err(format!("unknown inputs `{text}`: expected `exact`, `random`, `rank` or `zeros`")),
+        }
+    }
+}
+
+/// Which integers `exact` draws.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExactRange {
+    /// Values are -magnitude ..= magnitude, evenly.
+    pub magnitude: u32,
+    /// Share of elements that are drawn; the others are 0. Below 1 only where the magnitude is 1, and then a drawn
+    /// value is -1 or 1.
+    pub density: f64,
+}
+
+impl ExactRange {
+    /// The range in which a sum of `terms` products of two operands stays an integer of at most 2^`significand_bits`.
+    ///
+    /// Dense with the largest magnitude v in 4, 3, 2, 1 for which `terms`·v² ≤ 2^p: no sum can then be larger. Where
+    /// even v = 1 is too large, -1, 0 and 1 with the density q for which the expected number of products that are not
+    /// zero, `terms`·q², is 2^p / 4. That number is binomial, so a sum of magnitude beyond 2^p needs four times as many
+    /// products as expected, all of one sign; the simulator checks all the same.
+    pub fn for_terms(terms: usize, significand_bits: u32) -> Self {
+        let (terms, limit) = (terms as f64, 2f64.powi(significand_bits.min(64) as i32));
+        let dense = (1..=4).rev().find(|&it| terms * f64::from(it * it) <= limit);
+        match dense {
+            Some(magnitude) => Self { magnitude, density: 1.0 },
+            None => Self { magnitude: 1, density: (limit / 4.0 / terms).sqrt() },
+        }
+    }
+
+    fn draw(self, bits: u64) -> f64 {
+        if self.density < 1.0 {
+            // 53 bits choose whether, one of the others chooses the sign.
+            return match unit(bits) < self.density {
+                true => 1.0 - 2.0 * (bits & 1) as f64,
+                false => 0.0,
+            };
+        }
+        let values = 2 * u64::from(self.magnitude) + 1;
+        (((bits >> 32) * values) >> 32) as f64 - f64::from(self.magnitude)
+    }
+}
+
+/// Fills the inputs of a program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Generator {
+    /// What values look like.
+    pub kind: Kind,
+    /// Another seed gives other values.
+    pub seed: u64,
+    /// The integers of `Kind::Exact`, and of integer inputs of `Kind::Random`.
+    pub exact: ExactRange,
+}
+
+impl Generator {
+    /// The part of input number `position` that `layout` gives to `rank`.
+    ///
+    /// # Errors
+    /// An element type that `Data` does not hold.
+    pub fn fill(
+        &self,
+        position: usize,
+        dtype: DType,
+        layout: &Layout,
+        rank: usize,
+    ) -> Result<Data, UnsupportedDtype> {
+        let indices = layout.global_indices();
+        self.draw(position, Data::zeros(dtype, indices.len())?, indices.into_iter(), rank)
+    }
+
+    /// The whole of input number `position`.
+    ///
+    /// # Errors
+    /// As `fill`.
+    pub fn whole(&self, position: usize, dtype: DType, shape: &[usize]) -> Result<Data, UnsupportedDtype> {
+        let len = shape.iter().product();
+        self.draw(position, Data::zeros(dtype, len)?, 0..len, 0)
+    }
+
+    fn draw(
+        &self,
+        position: usize,
+        mut data: Data,
+        indices: impl Iterator<Item = usize>,
+        rank: usize,
+    ) -> Result<Data, UnsupportedDtype> {
+        let key = mix(mix(self.seed).wrapping_add(position as u64));
+        let bits = indices.map(|index| mix(key.wrapping_add((index as u64).wrapping_mul(GOLDEN))));
+        each!(&mut data, to => self.draw_into(to, bits, rank));
+        Ok(data)
+    }
+
+    fn draw_into<T: Element>(&self, to: &mut [T], bits: impl Iterator<Item = u64>, rank: usize) {
+        let unsigned = !T::FLOAT && T::from_f64(-1.0).0.to_f64() == 0.0;
+        let value = |bits| match (self.kind, T::DTYPE) {
+            (Kind::Zeros, _) => 0.0,
+            (Kind::Rank, _) => rank as f64,
+            (_, DType::Bool) => (bits >> 63) as f64,
+            (Kind::Random, _) if T::FLOAT => 2.0 * unit(bits) - 1.0,
+            _ if unsigned => self.exact.draw(bits).abs(),
+            _ => self.exact.draw(bits),
+        };
+        for (slot, bits) in to.iter_mut().zip(bits) {
+            *slot = T::from_f64(value(bits)).0;
+        }
+    }
+}
+
+/// 2^64 divided by the golden ratio, the increment of SplitMix64.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A SplitMix64 step: increment, then the finaliser (Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators", 2014; constants of Vigna's splitmix64.c).
+fn mix(state: u64) -> u64 {
+    let mut z = state.wrapping_add(GOLDEN);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The upper 53 bits as a number in [0, 1).
+fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / 2f64.powi(53)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Piece;
+
+    fn generator(kind: Kind, terms: usize) -> Generator {
+        Generator { kind, seed: 7, exact: ExactRange::for_terms(terms, 8) }
+    }
+
+    #[test]
+    fn splitmix_reference_value() {
+        // The first output of Vigna's splitmix64.c from state 0.
+        assert_eq!(mix(0), 0xe220_a839_7b1d_cdaf);
+    }
+
+    #[test]
+    fn ranges_keep_sums_representable() {
+        assert_eq!(ExactRange::for_terms(16, 8), ExactRange { magnitude: 4, density: 1.0 });
+        assert_eq!(ExactRange::for_terms(17, 8), ExactRange { magnitude: 3, density: 1.0 });
+        assert_eq!(ExactRange::for_terms(256, 8), ExactRange { magnitude: 1, density: 1.0 });
+        assert_eq!(ExactRange::for_terms(1024, 8), ExactRange { magnitude: 1, density: 0.25 });
+        assert_eq!(ExactRange::for_terms(0, 24), ExactRange { magnitude: 4, density: 1.0 });
+    }
+
+    #[test]
+    fn sharding_never_changes_a_value() -> Result<(), UnsupportedDtype> {
+        for kind in [Kind::Exact, Kind::Random, Kind::Zeros] {
+            let generator = generator(kind, 64);
+            let whole = generator.whole(1, DType::Float, &[4, 6])?;
+            for rank in 0..2 {
+                let pieces = [
+                    vec![Piece { extent: 4, coordinate: None }],
+                    vec![Piece { extent: 2, coordinate: Some(rank) }, Piece { extent: 3, coordinate: None }],
+                ];
+                let layout = Layout { shape: vec![4, 6], pieces: pieces.to_vec() };
+                let part = generator.fill(1, DType::Float, &layout, rank)?;
+                assert_eq!(part, whole.pick(&layout.global_indices()));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn draws_what_the_kind_says() -> Result<(), UnsupportedDtype> {
+        let values =
+            |kind, terms, dtype| generator(kind, terms).whole(0, dtype, &[4000]).map(|it| it.to_f64());
+        let dense = values(Kind::Exact, 16, DType::BFloat)?;
+        assert!((-4..=4).all(|it| dense.contains(&f64::from(it))));
+        assert!(dense.iter().all(|it| it.fract() == 0.0 && it.abs() <= 4.0));
+        let sparse = values(Kind::Exact, 1024, DType::Half)?;
+        let drawn = sparse.iter().filter(|it| it.abs() == 1.0).count();
+        assert!((900..1100).contains(&drawn), "{drawn} of 4000 at density 0.25");
+        assert!(sparse.iter().all(|it| it.abs() <= 1.0) && sparse.contains(&1.0) && sparse.contains(&-1.0));
+        let random = values(Kind::Random, 1, DType::Double)?;
+        assert!(random.iter().all(|it| (-1.0..1.0).contains(it)));
+        assert!((random.iter().sum::<f64>() / 4000.0).abs() < 0.05);
+        assert!(values(Kind::Random, 1, DType::UInt8)?.iter().all(|it| (0.0..=4.0).contains(it)));
+        let bits = values(Kind::Exact, 1, DType::Bool)?.iter().sum::<f64>();
+        assert!((1800.0..2200.0).contains(&bits));
+        assert_eq!(
+            generator(Kind::Rank, 1).fill(0, DType::Int32, &Layout::whole(&[2]), 5)?,
+            Data::I32(vec![5, 5])
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn seeds_and_positions_differ() -> Result<(), UnsupportedDtype> {
+        let one = generator(Kind::Random, 1);
+        let other = Generator { seed: 8, ..one };
+        let draw = |it: Generator, position| it.whole(position, DType::Float, &[8]);
+        assert_eq!(draw(one, 0)?, draw(one, 0)?);
+        assert_ne!(draw(one, 0)?, draw(one, 1)?);
+        assert_ne!(draw(one, 0)?, draw(other, 0)?);
+        assert_eq!("rank".parse(), Ok(Kind::Rank));
+        assert!("x".parse::<Kind>().is_err());
+        Ok(())
+    }
+}

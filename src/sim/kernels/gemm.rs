@@ -1,0 +1,345 @@
+//! Matrix products.
+
+use std::{borrow::Cow, ops::Add};
+
+use gemm::Parallelism;
+use grammar::dtype::DType;
+use half::slice::HalfFloatSliceExt;
+
+use super::{Exactness, Extent, KernelError, Precision, is_integer, narrow, wrap};
+use crate::{
+    io::data::{Data, Mask},
+    sim::memory::Block,
+};
+
+/// `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`, with one rounding to `out_dtype`.
+///
+/// Floats are summed in binary32, or in binary64 when a type is binary64; integers exactly, wrapping. The order of
+/// summation is that of the `gemm` crate: one for each shape on one machine. A sum is exact when all operands are
+/// multiples of a power of two and Σ|a·b| + |bias| ≤ 2^24 (2^53) of the product's; this is tested first with the
+/// largest magnitudes, then, in binary64, for each element.
+///
+/// # Errors
+/// A result type that `Data` does not hold.
+pub fn gemm(
+    a: &Block,
+    b: &Block,
+    bias: Option<&Block>,
+    out_dtype: DType,
+    exactness: &mut Exactness,
+) -> Result<Block, KernelError> {
+    let sizes = Sizes::of(a, b);
+    let bias_data = bias.map(|it| &it.data);
+    let types = [a.data.dtype(), b.data.dtype(), out_dtype];
+    let data = if types.into_iter().all(is_integer) {
+        wrap(out_dtype, sizes.integers(&a.data, &b.data, bias_data).into_iter())?
+    } else {
+        let types = types.into_iter().chain(bias_data.map(Data::dtype));
+        match Precision::of(types) {
+            Precision::Single => {
+                let bias = bias_data.map(singles);
+                sizes.floats(&singles(&a.data), &singles(&b.data), bias.as_deref(), out_dtype, exactness)?
+            }
+            Precision::Double => {
+                let bias = bias_data.map(Data::to_f64);
+                sizes.floats(&a.data.to_f64(), &b.data.to_f64(), bias.as_deref(), out_dtype, exactness)?
+            }
+        }
+    };
+    let written = sizes.mask(&a.written, &b.written, bias.map(|it| &it.written));
+    let mut shape = a.shape.clone();
+    if let Some(last) = shape.last_mut() {
+        *last = sizes.n;
+    }
+    Ok(Block { shape, data, written })
+}
+
+/// The sizes of a batch of products.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+}
+
+/// A type that the `gemm` crate multiplies.
+trait Scalar: Copy + Default + Into<f64> + Add<Output = Self> + 'static {
+    const PRECISION: Precision;
+    const ZERO: Self;
+    const ONE: Self;
+}
+
+impl Scalar for f32 {
+    const PRECISION: Precision = Precision::Single;
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+}
+
+impl Scalar for f64 {
+    const PRECISION: Precision = Precision::Double;
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+}
+
+impl Sizes {
+    fn of(a: &Block, b: &Block) -> Self {
+        let end = |shape: &[usize], back: usize| shape.iter().rev().nth(back).copied().unwrap_or(1);
+        let batch = a.shape.iter().rev().skip(2).product();
+        Self { batch, m: end(&a.shape, 1), n: end(&b.shape, 0), k: end(&a.shape, 0) }
+    }
+
+    fn floats<T: Scalar>(
+        self,
+        a: &[T],
+        b: &[T],
+        bias: Option<&[T]>,
+        out_dtype: DType,
+        exactness: &mut Exactness,
+    ) -> Result<Data, KernelError> {
+        let mut sums = self.multiply(a, b);
+        if let Some(bias) = bias {
+            sums.iter_mut().zip(bias).for_each(|(sum, &it)| *sum = *sum + it);
+        }
+        exactness.count(self.inexact_sums(a, b, bias));
+        let (data, changed) = narrow(out_dtype, sums.into_iter().map(Into::into))?;
+        exactness.count(changed);
+        Ok(data)
+    }
+
+    /// Number of sums that are not shown to be exact.
+    fn inexact_sums<T: Scalar>(self, a: &[T], b: &[T], bias: Option<&[T]>) -> usize {
+        let extent = |values: &[T]| Extent::of(values.iter().map(|&it| it.into()));
+        let all = self.batch * self.m * self.n;
+        let (Some(a_all), Some(b_all), Some(bias_all)) =
+            (extent(a), extent(b), extent(bias.unwrap_or_default()))
+        else {
+            return all;
+        };
+        let grain = a_all.grain.saturating_add(b_all.grain).min(bias_all.grain);
+        let Some(limit) = T::PRECISION.limit(grain) else { return all };
+        if self.k as f64 * a_all.largest * b_all.largest + bias_all.largest <= limit {
+            return 0;
+        }
+        let magnitudes = |values: &[T]| -> Vec<f64> { values.iter().map(|&it| it.into().abs()).collect() };
+        let mut sums = self.multiply(&magnitudes(a), &magnitudes(b));
+        if let Some(bias) = bias {
+            sums.iter_mut().zip(magnitudes(bias)).for_each(|(sum, it)| *sum += it);
+        }
+        // These sums are themselves exact below 2^53; from there on they may have been rounded down to the limit.
+        sums.iter().filter(|&&sum| sum > limit || (T::PRECISION == Precision::Double && sum == limit)).count()
+    }
+
+    /// The products of all matrices of the batch.
+    #[expect(
+        unsafe_code,
+        reason = "the gemm crate takes pointers; `chunks_exact` gives it slices of the right lengths"
+    )]
+    fn multiply<T: Scalar>(self, a: &[T], b: &[T]) -> Vec<T> {
+        let Self { batch, m, n, k } = self;
+        let mut out = vec![T::ZERO; batch * m * n];
+        if m * n * k == 0 {
+            return out;
+        }
+        let matrices = out.chunks_exact_mut(m * n).zip(a.chunks_exact(m * k)).zip(b.chunks_exact(k * n));
+        for ((out, a), b) in matrices {
+            let (out, a, b) = (out.as_mut_ptr(), a.as_ptr(), b.as_ptr());
+            let (out_row, a_row, b_row) = (n as isize, k as isize, n as isize);
+            let threads = Parallelism::Rayon(0);
+            // SAFETY: the slices are row-major matrices of m·n, m·k and k·n elements, and with unit column strides and
+            // these row strides every access lies inside them; `out` is borrowed mutably, so it overlaps neither
+            // operand; T is f32 or f64, which `gemm` has kernels for.
+            unsafe {
+                gemm::gemm(
+                    m,
+                    n,
+                    k,
+                    out,
+                    1,
+                    out_row,
+                    false,
+                    a,
+                    1,
+                    a_row,
+                    b,
+                    1,
+                    b_row,
+                    T::ZERO,
+                    T::ONE,
+                    false,
+                    false,
+                    false,
+                    threads,
+                );
+            }
+        }
+        out
+    }
+
+    fn integers(self, a: &Data, b: &Data, bias: Option<&Data>) -> Vec<i128> {
+        let Self { batch, m, n, k } = self;
+        // Modulo 2^64 is enough for every integer type.
+        let wide = |data: &Data| -> Vec<i64> { data.to_i128().into_iter().map(|it| it as i64).collect() };
+        let (a, b) = (wide(a), wide(b));
+        let mut out = bias.map_or_else(|| vec![0; batch * m * n], wide);
+        for row in 0..batch * m {
+            let sums = &mut out[row * n..][..n];
+            for (at, &left) in a[row * k..][..k].iter().enumerate() {
+                let right = &b[(row / m * k + at) * n..][..n];
+                for (sum, &it) in sums.iter_mut().zip(right) {
+                    *sum = sum.wrapping_add(left.wrapping_mul(it));
+                }
+            }
+        }
+        out.into_iter().map(i128::from).collect()
+    }
+
+    /// An element is written when its row of `a`, its column of `b` and its bias are.
+    fn mask(self, a: &Mask, b: &Mask, bias: Option<&Mask>) -> Mask {
+        let Self { batch, m, n, k } = self;
+        if a.is_full() && b.is_full() && bias.is_none_or(Mask::is_full) {
+            return Mask::full(batch * m * n);
+        }
+        let rows: Vec<bool> = (0..batch * m).map(|row| (0..k).all(|at| a.get(row * k + at))).collect();
+        let column = |at: usize| (0..k).all(|row| b.get((at / n * k + row) * n + at % n));
+        let columns: Vec<bool> = (0..batch * n).map(column).collect();
+        let element = |at: usize| {
+            let (row, column) = (at / n, at % n);
+            rows[row] && columns[row / m * n + column] && bias.is_none_or(|it| it.get(at))
+        };
+        Mask::from_flags((0..batch * m * n).map(element).collect())
+    }
+}
+
+/// The elements as binary32.
+fn singles(data: &Data) -> Cow<'_, [f32]> {
+    match data {
+        Data::F32(it) => Cow::Borrowed(it),
+        Data::F16(it) => Cow::Owned(it.to_f32_vec()),
+        Data::Bf16(it) => Cow::Owned(it.to_f32_vec()),
+        other => Cow::Owned(other.to_f64().into_iter().map(|it| it as f32).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    fn block(shape: &[usize], values: &[f32]) -> Block {
+        Block::full(shape.to_vec(), Data::F32(values.to_vec()))
+    }
+
+    fn bf16s(shape: &[usize], value: impl Fn(usize) -> f32) -> Block {
+        let len = shape.iter().product();
+        Block::full(shape.to_vec(), Data::Bf16((0..len).map(|at| bf16::from_f32(value(at))).collect()))
+    }
+
+    #[test]
+    fn batched_with_bias() -> Result<(), KernelError> {
+        let a = block(&[2, 1, 2], &[1.0, 2.0, 3.0, 4.0]);
+        let b = block(&[2, 2, 2], &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
+        let bias = block(&[2, 1, 2], &[10.0, 20.0, 30.0, 40.0]);
+        let mut exactness = Exactness::default();
+        let out = gemm(&a, &b, Some(&bias), DType::Float, &mut exactness)?;
+        assert_eq!(out, block(&[2, 1, 2], &[11.0, 22.0, 37.0, 47.0]));
+        assert!(exactness.is_exact());
+        Ok(())
+    }
+
+    #[test]
+    fn integers_wrap() -> Result<(), KernelError> {
+        let a = Block::full(vec![1, 2], Data::I8(vec![100, 2]));
+        let b = Block::full(vec![2, 2], Data::I8(vec![2, 1, 1, 1]));
+        let out = gemm(&a, &b, None, DType::Int8, &mut Exactness::default())?;
+        assert_eq!(out.data, Data::I8(vec![202u8 as i8, 102]));
+        Ok(())
+    }
+
+    #[test]
+    fn rounds_once_after_the_bias() -> Result<(), KernelError> {
+        // 256 + 1 is not a bf16 number, 256 + 1 + 1 is: rounding before the bias would give 256.
+        let a = bf16s(&[1, 2], |at| [16.0, 1.0][at]);
+        let b = bf16s(&[2, 1], |at| [16.0, 1.0][at]);
+        let mut exactness = Exactness::default();
+        let out = gemm(&a, &b, Some(&bf16s(&[1, 1], |_| 1.0)), DType::BFloat, &mut exactness)?;
+        assert_eq!(out.data.to_f64(), [258.0]);
+        assert!(exactness.is_exact());
+        let out = gemm(&a, &b, None, DType::BFloat, &mut exactness)?;
+        assert_eq!((out.data.to_f64(), exactness.inexact()), (vec![256.0], 1));
+        Ok(())
+    }
+
+    #[test]
+    fn exactness_both_ways() -> Result<(), KernelError> {
+        let inexact = |a: &Block, b: &Block| {
+            let mut exactness = Exactness::default();
+            gemm(a, b, None, a.data.dtype(), &mut exactness).map(|_| exactness.inexact())
+        };
+        // The bound by the largest magnitudes fails, the sum itself is small enough.
+        let a = block(&[1, 3], &[4096.0, 1.0, 1.0]);
+        assert_eq!(inexact(&a, &block(&[3, 1], &[1.0, 4096.0, 0.5]))?, 0);
+        assert_eq!(inexact(&a, &block(&[3, 1], &[4095.0, 1.0, 4095.0]))?, 0);
+        // 2^24 + 1 needs 25 bits; the element beside it does not.
+        assert_eq!(inexact(&a, &block(&[3, 2], &[4096.0, 1.0, 1.0, 0.0, 0.0, 0.0]))?, 1);
+        // Every order must be exact: 2^24 + 1 - 2^24.
+        assert_eq!(inexact(&a, &block(&[3, 1], &[4096.0, 1.0, -16777216.0]))?, 1);
+        assert_eq!(inexact(&block(&[1, 1], &[0.1]), &block(&[1, 1], &[0.1]))?, 1);
+        assert_eq!(inexact(&block(&[1, 1], &[f32::NAN]), &block(&[1, 1], &[1.0]))?, 1);
+        let wide = |values: &[f64]| Block::full(vec![1, 1], Data::F64(values.to_vec()));
+        assert_eq!(inexact(&wide(&[2f64.powi(30) + 1.0]), &wide(&[2f64.powi(20) + 1.0]))?, 0);
+        assert_eq!(inexact(&wide(&[2f64.powi(30) + 1.0]), &wide(&[2f64.powi(30) + 1.0]))?, 1);
+        Ok(())
+    }
+
+    #[test]
+    fn masks_spread_over_rows_and_columns() -> Result<(), KernelError> {
+        let mut a = block(&[2, 2], &[1.0; 4]);
+        let mut b = block(&[2, 3], &[1.0; 6]);
+        a.written = Mask::from_flags(vec![true, false, true, true]);
+        b.written = Mask::from_flags(vec![true, true, true, true, true, false]);
+        let out = gemm(&a, &b, None, DType::Float, &mut Exactness::default())?;
+        assert_eq!(out.written, Mask::from_flags(vec![false, false, false, true, true, false]));
+        let mut bias = block(&[2, 3], &[1.0; 6]);
+        bias.written = Mask::from_flags(vec![true, true, true, false, true, true]);
+        let out = gemm(&a, &b, Some(&bias), DType::Float, &mut Exactness::default())?;
+        assert_eq!(out.written, Mask::from_flags(vec![false, false, false, false, true, false]));
+        Ok(())
+    }
+
+    #[test]
+    fn empty_sums_are_zero() -> Result<(), KernelError> {
+        let out =
+            gemm(&block(&[2, 0], &[]), &block(&[0, 2], &[]), None, DType::Float, &mut Exactness::default())?;
+        assert_eq!(out, block(&[2, 2], &[0.0; 4]));
+        Ok(())
+    }
+
+    #[test]
+    fn large_products_agree_with_a_plain_loop() -> Result<(), KernelError> {
+        let size = 256;
+        let small = |at: usize| ((at * 7919) % 5) as f32 - 2.0;
+        let (a, b) = (bf16s(&[size, size], small), bf16s(&[size, size], |at| small(at + 3)));
+        let mut exactness = Exactness::default();
+        let out = gemm(&a, &b, None, DType::Float, &mut exactness)?;
+        assert!(exactness.is_exact());
+        let (left, right, sums) = (a.data.to_f64(), b.data.to_f64(), out.data.to_f64());
+        for at in (0..size * size).step_by(97) {
+            let term = |k: usize| left[at / size * size + k] * right[k * size + at % size];
+            assert_eq!(sums[at], (0..size).map(term).sum::<f64>());
+        }
+        Ok(())
+    }
+
+    /// `cargo test --release -- --ignored --nocapture speed` shows the time.
+    #[test]
+    #[ignore = "a measurement"]
+    fn speed() -> Result<(), KernelError> {
+        let (a, b) = (bf16s(&[1024, 1024], |at| (at % 5) as f32), bf16s(&[1024, 1024], |at| (at % 3) as f32));
+        let start = std::time::Instant::now();
+        gemm(&a, &b, None, DType::BFloat, &mut Exactness::default())?;
+        assert!(start.elapsed().as_secs_f64() < 0.3, "{:?}", start.elapsed());
+        Ok(())
+    }
+}

@@ -1,0 +1,357 @@
+//! Combinations along axes and over ranks.
+
+use grammar::dtype::DType;
+
+use super::{Exactness, Extent, KernelError, Precision, is_integer, narrow, wrap};
+use crate::{
+    io::data::{Data, Mask, runs},
+    plan::{Number, ReduceOp, View},
+    sim::memory::Block,
+};
+
+/// `input` combined along `axes` (ascending), starting from `init`, in order of index; the result has the other axes.
+///
+/// Floats are combined in binary32, or in binary64 when a type is binary64, and rounded once; integers are exact and
+/// wrap. `Avg` divides the sum once by the number of elements. A sum is exact when all terms are multiples of a power
+/// of two and the sum of magnitudes is at most 2^24 (2^53) of it; a product when no step was rounded.
+///
+/// # Errors
+/// Bit operations on floats; a result type that `Data` does not hold.
+pub fn reduce(
+    op: ReduceOp,
+    init: Number,
+    input: &Block,
+    axes: &[usize],
+    out_dtype: DType,
+    exactness: &mut Exactness,
+) -> Result<Block, KernelError> {
+    fold(op, Some(init), input, axes, out_dtype, exactness)
+}
+
+/// Equally shaped blocks of several ranks combined element by element, in the order given; otherwise as `reduce`.
+///
+/// # Errors
+/// As `reduce`.
+pub fn combine(
+    op: ReduceOp,
+    parts: &[Block],
+    out_dtype: DType,
+    exactness: &mut Exactness,
+) -> Result<Block, KernelError> {
+    let Some(first) = parts.first() else {
+        return Ok(Block::full(vec![0], Data::zeros(out_dtype, 0)?));
+    };
+    let len = first.data.len();
+    let mut stack = Block {
+        shape: [&[parts.len()], first.shape.as_slice()].concat(),
+        data: Data::zeros(first.data.dtype(), parts.len() * len)?,
+        written: Mask::full(parts.len() * len),
+    };
+    for (at, part) in parts.iter().enumerate() {
+        let view = View { buffer: 0, offset: at * len, shape: vec![len], strides: vec![1] };
+        if !stack.data.scatter(&view, &part.data) {
+            return Err(KernelError::ReduceOp(op, part.data.dtype()));
+        }
+        stack.written.scatter(&view, &part.written);
+    }
+    fold(op, None, &stack, &[0], out_dtype, exactness)
+}
+
+/// Where every element of the input goes.
+struct Target {
+    /// The result, seen with the input's shape: reduced axes have stride 0.
+    view: View,
+    /// The result's shape.
+    shape: Vec<usize>,
+    /// Elements that are combined into one.
+    terms: usize,
+}
+
+impl Target {
+    fn of(shape: &[usize], axes: &[usize]) -> Self {
+        let kept: Vec<usize> = (0..shape.len()).filter(|it| !axes.contains(it)).collect();
+        let out = View::contiguous(0, kept.iter().map(|&it| shape[it]).collect());
+        let mut strides = vec![0; shape.len()];
+        kept.iter().zip(&out.strides).for_each(|(&axis, &stride)| strides[axis] = stride);
+        let terms = axes.iter().map(|&it| shape[it]).product();
+        Self { view: View { buffer: 0, offset: 0, shape: shape.to_vec(), strides }, shape: out.shape, terms }
+    }
+
+    /// Combines all input elements into the result's, in order of index.
+    fn fold<T: Copy, S: Copy>(&self, start: T, input: &[S], step: impl Fn(T, S) -> T) -> Vec<T> {
+        let mut out = vec![start; self.shape.iter().product()];
+        runs(&self.view, |position, at, count, stride| {
+            let part = &input[position..position + count];
+            match stride {
+                0 => out[at] = part.iter().fold(out[at], |sum, &it| step(sum, it)),
+                _ => part.iter().enumerate().for_each(|(i, &it)| {
+                    out[at + i * stride] = step(out[at + i * stride], it);
+                }),
+            }
+        });
+        out
+    }
+}
+
+fn fold(
+    op: ReduceOp,
+    init: Option<Number>,
+    input: &Block,
+    axes: &[usize],
+    out_dtype: DType,
+    exactness: &mut Exactness,
+) -> Result<Block, KernelError> {
+    let target = Target::of(&input.shape, axes);
+    let dtype = input.data.dtype();
+    let data = match is_integer(dtype) && is_integer(out_dtype) {
+        true => wrap(out_dtype, integers(op, init, &input.data, &target, out_dtype)?.into_iter())?,
+        false => {
+            let (values, changed) = floats(op, init, &input.data, &target, out_dtype, exactness)?;
+            exactness.count(changed);
+            values
+        }
+    };
+    let written = match input.written.is_full() {
+        true => Mask::full(data.len()),
+        false => {
+            let positions: Vec<usize> = (0..input.written.len()).collect();
+            Mask::from_flags(target.fold(true, &positions, |all, it| all && input.written.get(it)))
+        }
+    };
+    Ok(Block { shape: target.shape, data, written })
+}
+
+fn integers(
+    op: ReduceOp,
+    init: Option<Number>,
+    input: &Data,
+    target: &Target,
+    out_dtype: DType,
+) -> Result<Vec<i128>, KernelError> {
+    let neutral = match op {
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Or | ReduceOp::Xor => 0,
+        ReduceOp::Product => 1,
+        ReduceOp::Min | ReduceOp::FMin => i128::MAX,
+        ReduceOp::Max | ReduceOp::FMax => i128::MIN,
+        ReduceOp::And => -1,
+    };
+    let start = match init {
+        None => neutral,
+        Some(it) => {
+            let mut cell = Data::zeros(out_dtype, 1)?;
+            cell.set(0, it);
+            cell.to_i128()[0]
+        }
+    };
+    let values = input.to_i128();
+    let step: fn(i128, i128) -> i128 = match op {
+        ReduceOp::Sum | ReduceOp::Avg => |a, b| a.wrapping_add(b),
+        ReduceOp::Product => |a, b| a.wrapping_mul(b),
+        ReduceOp::Min | ReduceOp::FMin => |a, b| a.min(b),
+        ReduceOp::Max | ReduceOp::FMax => |a, b| a.max(b),
+        ReduceOp::And => |a, b| a & b,
+        ReduceOp::Or => |a, b| a | b,
+        ReduceOp::Xor => |a, b| a ^ b,
+    };
+    let mut out = target.fold(start, &values, step);
+    if op == ReduceOp::Avg {
+        out.iter_mut().for_each(|it| *it /= target.terms.max(1) as i128);
+    }
+    Ok(out)
+}
+
+/// The result and how many of its elements the last rounding changed.
+fn floats(
+    op: ReduceOp,
+    init: Option<Number>,
+    input: &Data,
+    target: &Target,
+    out_dtype: DType,
+    exactness: &mut Exactness,
+) -> Result<(Data, usize), KernelError> {
+    let precision = Precision::of([input.dtype(), out_dtype]);
+    let neutral = match op {
+        // Not 0: 0 + -0 is 0.
+        ReduceOp::Sum | ReduceOp::Avg => -0.0,
+        ReduceOp::Product => 1.0,
+        ReduceOp::Min => f64::INFINITY,
+        ReduceOp::Max => f64::NEG_INFINITY,
+        ReduceOp::FMin | ReduceOp::FMax => f64::NAN,
+        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => return Err(KernelError::ReduceOp(op, input.dtype())),
+    };
+    let start = match init {
+        None => neutral,
+        Some(Number::Int(it)) => it as f64,
+        Some(Number::Float(it)) => it,
+        Some(Number::Bool(it)) => f64::from(u8::from(it)),
+    };
+    let start = precision.round(start);
+    let values = input.to_f64();
+    let out = match op {
+        ReduceOp::Sum | ReduceOp::Avg => {
+            exactness.count(inexact_sums(start, &values, target, precision));
+            match precision {
+                Precision::Single => {
+                    let sums = target.fold(start as f32, &values, |a, b| a + b as f32);
+                    sums.into_iter().map(f64::from).collect()
+                }
+                Precision::Double => target.fold(start, &values, |a, b| a + b),
+            }
+        }
+        ReduceOp::Product => {
+            let step = |(product, exact): (f64, bool), it: f64| {
+                let next = precision.round(product * it);
+                (next, exact && product.mul_add(it, -next) == 0.0)
+            };
+            let products = target.fold((start, true), &values, step);
+            exactness.count(products.iter().filter(|it| !it.1).count());
+            products.into_iter().map(|it| it.0).collect()
+        }
+        ReduceOp::Min => target.fold(start, &values, |a, b| if a.is_nan() || a <= b { a } else { b }),
+        ReduceOp::Max => target.fold(start, &values, |a, b| if a.is_nan() || a >= b { a } else { b }),
+        ReduceOp::FMin => target.fold(start, &values, f64::min),
+        ReduceOp::FMax => target.fold(start, &values, f64::max),
+        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => return Err(KernelError::ReduceOp(op, input.dtype())),
+    };
+    if op != ReduceOp::Avg {
+        return narrow(out_dtype, out.into_iter());
+    }
+    let terms = target.terms.max(1) as f64;
+    let average = |sum: f64| precision.round(sum / terms);
+    let divided: Vec<f64> = out.iter().map(|&sum| average(sum)).collect();
+    let differs = |(quotient, sum): &(&f64, &f64)| quotient.mul_add(terms, -**sum) != 0.0;
+    exactness.count(divided.iter().zip(&out).filter(differs).count());
+    narrow(out_dtype, divided.into_iter())
+}
+
+/// Number of sums that are not shown to be exact.
+fn inexact_sums(start: f64, values: &[f64], target: &Target, precision: Precision) -> usize {
+    let all = target.shape.iter().product();
+    let Some(extent) = Extent::of(values.iter().copied().chain([start])) else { return all };
+    let Some(limit) = precision.limit(extent.grain) else { return all };
+    if (target.terms as f64 + 1.0) * extent.largest <= limit {
+        return 0;
+    }
+    let sums = target.fold(start.abs(), values, |sum, it| sum + it.abs());
+    // Sums of magnitudes are themselves exact below 2^53; from there on they may have been rounded down to the limit.
+    sums.iter().filter(|&&sum| sum > limit || (precision == Precision::Double && sum == limit)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    fn singles(shape: &[usize], values: &[f32]) -> Block {
+        Block::full(shape.to_vec(), Data::F32(values.to_vec()))
+    }
+
+    fn halves(values: &[f32]) -> Block {
+        Block::full(vec![values.len()], Data::Bf16(values.iter().map(|&it| bf16::from_f32(it)).collect()))
+    }
+
+    /// The elements and the number of inexact roundings.
+    fn values(
+        op: ReduceOp,
+        init: Number,
+        input: &Block,
+        axes: &[usize],
+    ) -> Result<(Vec<f64>, usize), KernelError> {
+        let mut exactness = Exactness::default();
+        let out = reduce(op, init, input, axes, input.data.dtype(), &mut exactness)?;
+        Ok((out.data.to_f64(), exactness.inexact()))
+    }
+
+    #[test]
+    fn sums_along_axes() -> Result<(), KernelError> {
+        let input = singles(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let zero = Number::Float(0.0);
+        assert_eq!(values(ReduceOp::Sum, zero, &input, &[0])?, (vec![5.0, 7.0, 9.0], 0));
+        assert_eq!(values(ReduceOp::Sum, zero, &input, &[1])?, (vec![6.0, 15.0], 0));
+        assert_eq!(values(ReduceOp::Sum, Number::Int(1), &input, &[0, 1])?, (vec![22.0], 0));
+        assert_eq!(values(ReduceOp::Avg, zero, &input, &[1])?, (vec![2.0, 5.0], 0));
+        assert_eq!(values(ReduceOp::Product, Number::Int(1), &input, &[0])?, (vec![4.0, 10.0, 18.0], 0));
+        assert_eq!(values(ReduceOp::Sum, zero, &singles(&[2, 0], &[]), &[1])?, (vec![0.0, 0.0], 0));
+        let middle = singles(&[2, 2, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(values(ReduceOp::Sum, zero, &middle, &[1])?, (vec![4.0, 6.0, 12.0, 14.0], 0));
+        assert_eq!(values(ReduceOp::Sum, zero, &middle, &[0, 2])?, (vec![14.0, 22.0], 0));
+        Ok(())
+    }
+
+    #[test]
+    fn integers_are_exact_and_wrap() -> Result<(), KernelError> {
+        let input = Block::full(vec![3], Data::I8(vec![100, 100, -7]));
+        let one = |op, init| values(op, init, &input, &[0]).map(|it| it.0[0]);
+        assert_eq!(one(ReduceOp::Sum, Number::Int(0))?, -63.0);
+        assert_eq!(one(ReduceOp::Max, Number::Float(f64::NEG_INFINITY))?, 100.0);
+        assert_eq!(one(ReduceOp::Min, Number::Int(127))?, -7.0);
+        assert_eq!(one(ReduceOp::Avg, Number::Int(0))?, 64.0);
+        assert_eq!(one(ReduceOp::And, Number::Int(-1))?, 96.0);
+        assert_eq!(one(ReduceOp::Xor, Number::Int(0))?, -7.0);
+        let flags = Block::full(vec![2], Data::Bool(vec![true, false]));
+        assert_eq!(values(ReduceOp::And, Number::Bool(true), &flags, &[0])?.0, [0.0]);
+        assert_eq!(values(ReduceOp::Or, Number::Bool(false), &flags, &[0])?.0, [1.0]);
+        assert!(values(ReduceOp::And, Number::Int(1), &halves(&[1.0]), &[0]).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn nans_win_or_lose() -> Result<(), KernelError> {
+        let input = singles(&[3], &[1.0, f32::NAN, 2.0]);
+        let one = |op, init: f64| values(op, Number::Float(init), &input, &[0]).map(|it| it.0[0]);
+        assert!(one(ReduceOp::Max, f64::NEG_INFINITY)?.is_nan());
+        assert!(one(ReduceOp::Min, f64::INFINITY)?.is_nan());
+        assert_eq!(one(ReduceOp::FMax, f64::NEG_INFINITY)?, 2.0);
+        assert_eq!(one(ReduceOp::FMin, f64::INFINITY)?, 1.0);
+        Ok(())
+    }
+
+    #[test]
+    fn combines_with_one_rounding() -> Result<(), KernelError> {
+        // In bf16 256 + 1 is 256, so rounding each step would give 256.
+        let parts = [halves(&[256.0, -0.0]), halves(&[1.0, -0.0]), halves(&[1.0, -0.0])];
+        let mut exactness = Exactness::default();
+        let out = combine(ReduceOp::Sum, &parts, DType::BFloat, &mut exactness)?;
+        assert_eq!(out, halves(&[258.0, -0.0]));
+        assert!(exactness.is_exact());
+        combine(ReduceOp::Sum, &parts[..2], DType::BFloat, &mut exactness)?;
+        assert_eq!(exactness.inexact(), 1);
+        let avg = combine(ReduceOp::Avg, &parts[1..], DType::BFloat, &mut exactness)?;
+        assert_eq!(avg.data.to_f64(), [1.0, 0.0]);
+        assert_eq!(
+            combine(ReduceOp::Max, &parts, DType::BFloat, &mut exactness)?.data.to_f64(),
+            [256.0, 0.0]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn exactness_both_ways() -> Result<(), KernelError> {
+        let zero = Number::Float(0.0);
+        let inexact =
+            |op, input: &[f32]| values(op, zero, &singles(&[input.len()], input), &[0]).map(|it| it.1);
+        assert_eq!(inexact(ReduceOp::Sum, &[8388608.0, 8388607.0, 1.0])?, 0);
+        assert_eq!(inexact(ReduceOp::Sum, &[8388608.0, 8388608.0, 1.0])?, 1);
+        assert_eq!(inexact(ReduceOp::Sum, &[16777216.0, -16777216.0, 1.0])?, 1);
+        assert_eq!(inexact(ReduceOp::Sum, &[0.5, 0.25, 1024.0])?, 0);
+        assert_eq!(inexact(ReduceOp::Avg, &[1.0, 1.0, 2.0])?, 1);
+        assert_eq!(inexact(ReduceOp::Avg, &[1.0, 1.0, 1.0, 2.0])?, 0);
+        let product = |init| values(ReduceOp::Product, Number::Int(init), &singles(&[1], &[4097.0]), &[0]);
+        assert_eq!((product(4095)?.1, product(8193)?.1), (0, 1));
+        Ok(())
+    }
+
+    #[test]
+    fn a_result_needs_all_its_elements() -> Result<(), KernelError> {
+        let mut input = singles(&[2, 2], &[1.0; 4]);
+        input.written = Mask::from_flags(vec![true, false, true, true]);
+        let out =
+            reduce(ReduceOp::Sum, Number::Int(0), &input, &[1], DType::Float, &mut Exactness::default())?;
+        assert_eq!(out.written, Mask::from_flags(vec![false, true]));
+        let parts = [singles(&[4], &[1.0; 4]), Block { shape: vec![4], ..input }];
+        let out = combine(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())?;
+        assert_eq!(out.written, Mask::from_flags(vec![true, false, true, true]));
+        Ok(())
+    }
+}
