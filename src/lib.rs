@@ -1,5 +1,15 @@
 //! Reads, checks, transforms and runs multi-GPU Host IR programs.
+//!
+//! A text becomes a program (`grammar`), passes rewrite it (`passes`), `plan` flattens it into one plan a rank, and `sim`
+//! runs the plans of all ranks in one process. `io` brings tensors in and out. `hir-opt` and `hir-run` wire these together.
+//!
+//! Invariant: dependencies point one way: `grammar` ← `passes` ← `hir`; executors read plans and nothing else.
+
+pub mod source;
+
+pub mod plan;
 
 pub mod io;
-pub mod plan;
 pub mod sim;
+
+pub mod exit;

@@ -23,8 +23,8 @@ use crate::{
     arena::Id,
     diagnostic::Diagnostic,
     ir::{
-        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt,
-        TensorId, Transform,
+        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program,
+        Stmt, TensorId, Transform,
     },
     ops::{Effect, Op, Rule},
 };
@@ -135,7 +135,9 @@ impl Evidence {
         }
         let (Some(out), Some(first)) = (out, first) else { return };
         match row.rule {
-            Rule::Same | Rule::Cast | Rule::Slice | Rule::Permute | Rule::Reduce => self.ranks.push((first, out, 0)),
+            Rule::Same | Rule::Cast | Rule::Slice | Rule::Permute | Rule::Reduce => {
+                self.ranks.push((first, out, 0))
+            }
             Rule::Pointwise => self.ranks.extend(tensors.iter().map(|it| (*it, out, 0))),
             Rule::Shard => {
                 self.shards.insert(out, first);
@@ -164,8 +166,11 @@ impl Evidence {
 
     /// One guess for every tensor of the container.
     fn guesses(&self, program: &Program) -> Vec<(TensorId, Guess)> {
-        let mut guesses: Vec<Guess> =
-            program.tensors.ids().map(|id| Guess { splits: self.splits(program, id), stream_split: false }).collect();
+        let mut guesses: Vec<Guess> = program
+            .tensors
+            .ids()
+            .map(|id| Guess { splits: self.splits(program, id), stream_split: false })
+            .collect();
         let rank = |guesses: &[Guess], id: TensorId| {
             program.tensors[id].loops.len() as i32 - guesses[id.index()].splits.len() as i32
         };
@@ -221,8 +226,10 @@ impl Evidence {
         first_result = [first_result, gap, sure].into_iter().flatten().min();
         let swizzled = self.permuted.contains(&tensor)
             || self.shards.iter().any(|(out, source)| *source == tensor && self.permuted.contains(out));
-        let mut splits: Vec<_> =
-            pairs.into_iter().filter(|(outer, ..)| first_result.is_some_and(|it| axes[*outer].number >= it)).collect();
+        let mut splits: Vec<_> = pairs
+            .into_iter()
+            .filter(|(outer, ..)| first_result.is_some_and(|it| axes[*outer].number >= it))
+            .collect();
         if swizzled {
             splits.extend(swizzle(&axes));
         }
@@ -254,7 +261,11 @@ impl Evidence {
 }
 
 /// Parallel axes followed, in number, by a serial one: what an outer split leaves. Those taken already are left out.
-fn candidates(program: &Program, tensor: TensorId, taken: &[(usize, usize, bool)]) -> Vec<(usize, usize, bool)> {
+fn candidates(
+    program: &Program,
+    tensor: TensorId,
+    taken: &[(usize, usize, bool)],
+) -> Vec<(usize, usize, bool)> {
     let axes: Vec<&Axis> = program.tensors[tensor].loops.iter().map(|id| &program.axes[*id]).collect();
     let spread = |axis: &Axis| matches!(axis.parallel, Parallel::Device(_) | Parallel::Stream);
     let mut pairs = Vec::new();
@@ -262,7 +273,8 @@ fn candidates(program: &Program, tensor: TensorId, taken: &[(usize, usize, bool)
         if !spread(axis) || axis.suffix.contains("rf") || taken.iter().any(|it| it.0 == outer) {
             continue;
         }
-        let inner = axes.iter().position(|it| it.number == axis.number + 1 && it.parallel == Parallel::Serial);
+        let inner =
+            axes.iter().position(|it| it.number == axis.number + 1 && it.parallel == Parallel::Serial);
         pairs.extend(inner.filter(|at| !axes[*at].suffix.contains("rf")).map(|inner| (outer, inner, false)));
     }
     pairs
@@ -271,7 +283,8 @@ fn candidates(program: &Program, tensor: TensorId, taken: &[(usize, usize, bool)
 /// The stream axis that a swizzle of a split's outer result left: its number follows the inner result's.
 fn swizzle(axes: &[&Axis]) -> Option<(usize, usize, bool)> {
     let stream = axes.iter().position(|it| it.parallel == Parallel::Stream)?;
-    let inner = axes.iter().position(|it| it.number + 1 == axes[stream].number && it.parallel == Parallel::Serial)?;
+    let inner =
+        axes.iter().position(|it| it.number + 1 == axes[stream].number && it.parallel == Parallel::Serial)?;
     Some((stream, inner, true))
 }
 
@@ -314,9 +327,8 @@ fn logical_order(program: &Program, tensor: TensorId, guess: &Guess) -> Vec<Axis
     let loops = &program.tensors[tensor].loops;
     let outer = |at: usize| guess.splits.iter().any(|split| split.0 == at);
     let split_inner = |at: usize| guess.splits.iter().any(|split| split.1 == at);
-    let spread = |at: usize| {
-        matches!(program.axes[loops[at]].parallel, Parallel::Device(_) | Parallel::Stream)
-    };
+    let spread =
+        |at: usize| matches!(program.axes[loops[at]].parallel, Parallel::Device(_) | Parallel::Stream);
     // Serial axes keep their order; a parallel axis that is not a split result goes where its number belongs.
     let mut order: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && !spread(*at)).collect();
     let mut moved: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && spread(*at)).collect();

@@ -41,3 +41,9 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     diagnostics.sort_by_key(Diagnostic::span);
     (programs, diagnostics)
 }
+
+/// Reads a scalar expression in the names of a program's container; `None` where it is none.
+pub fn scalar(program: &mut Program, source: &str) -> Option<ir::ExprId> {
+    let expr = parse::parse_scalar(source).ok()?;
+    resolve::resolve_scalar(program, &expr, source)
+}

@@ -8,8 +8,8 @@ use crate::{
     domains,
     dtype::DType,
     ir::{
-        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt,
-        StmtId, Stream, StreamId, TensorId, Transform, UnitId,
+        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program,
+        Stmt, StmtId, Stream, StreamId, TensorId, Transform, UnitId,
     },
     ops::{Op, Param, Syntax},
     resolve::is_operand,
@@ -136,7 +136,8 @@ struct AxisText<'p>(&'p Program, &'p Axis);
 impl Display for AxisText<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let AxisText(program, axis) = self;
-        let letter = AxisKind::LETTERS.iter().find(|(_, kind)| *kind == axis.kind).map_or("i", |(text, _)| text);
+        let letter =
+            AxisKind::LETTERS.iter().find(|(_, kind)| *kind == axis.kind).map_or("i", |(text, _)| text);
         let word = Parallel::WORDS.iter().find(|(_, it)| *it == axis.parallel).map_or("S", |(text, _)| text);
         write!(f, "{letter}{word}{}", axis.number)?;
         if axis.ragged {
@@ -166,7 +167,10 @@ impl Printer<'_> {
         let program = self.program;
         if !program.options.is_empty() {
             self.out.push_str("%options ");
-            separated(&mut self.out, program.options.iter().map(|(key, it)| format!("{key}={}", Inline(program, *it))));
+            separated(
+                &mut self.out,
+                program.options.iter().map(|(key, it)| format!("{key}={}", Inline(program, *it))),
+            );
             self.out.push('\n');
         }
         self.out.push_str("%HostIrContainer { (");
@@ -260,7 +264,8 @@ impl Printer<'_> {
                 self.out.push('\n');
             }
             Stmt::Let(symbol, value) => {
-                let _ = writeln!(self.out, "{} = {};", self.program.symbols[*symbol], Body(self.program, *value));
+                let _ =
+                    writeln!(self.out, "{} = {};", self.program.symbols[*symbol], Body(self.program, *value));
             }
             Stmt::For(it) => {
                 self.for_header(it);
@@ -483,4 +488,3 @@ pub fn stream_text(program: &Program, stream: StreamId) -> String {
 fn number(stmt: &OpStmt) -> String {
     stmt.number.map_or(String::new(), |number| format!(" {number}"))
 }
-

@@ -78,8 +78,10 @@ fn human(
         (file.to_owned(), (span.start as usize).min(end)..end)
     };
     let config = Config::default().with_color(color).with_index_type(IndexType::Byte);
-    let mut report =
-        Report::build(kind, place(it.span())).with_config(config).with_code(it.code.text()).with_message(&it.message);
+    let mut report = Report::build(kind, place(it.span()))
+        .with_config(config)
+        .with_code(it.code.text())
+        .with_message(&it.message);
     for (at, (span, label)) in it.labels.iter().enumerate() {
         let paint = if at == 0 { paint } else { Color::Blue };
         report = report.with_label(Label::new(place(*span)).with_message(label).with_color(paint));

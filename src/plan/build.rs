@@ -9,7 +9,8 @@ use grammar::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{
-        Attr, BlockId, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId, TensorId,
+        Attr, BlockId, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId,
+        TensorId,
     },
     ops::{Effect, Op},
     span::{LineIndex, Span},
@@ -200,7 +201,12 @@ impl Builder<'_> {
     // ---- faults
 
     /// A fault at the statement under the cursor; says on which rank and iteration.
-    pub(super) fn fault(&self, code: Code, message: impl Into<String>, label: impl Into<String>) -> Box<Diagnostic> {
+    pub(super) fn fault(
+        &self,
+        code: Code,
+        message: impl Into<String>,
+        label: impl Into<String>,
+    ) -> Box<Diagnostic> {
         let mut place = format!("rank {}", self.rank());
         let mut frame = self.frame;
         while let Some(it) = frame.map(|at| &self.plan.frames[at as usize]) {
@@ -238,7 +244,11 @@ impl Builder<'_> {
         let index = usize::try_from(value).ok().filter(|index| *index < bound);
         index.ok_or_else(|| {
             let text = grammar::expr_text(self.program, expr);
-            self.fault(Code::BadIndex, format!("{what} `{text}` is {value}"), format!("expected 0 up to {}", bound as i64 - 1))
+            self.fault(
+                Code::BadIndex,
+                format!("{what} `{text}` is {value}"),
+                format!("expected 0 up to {}", bound as i64 - 1),
+            )
         })
     }
 
@@ -300,8 +310,11 @@ impl Builder<'_> {
                     let view = self.view(tensor)?;
                     if view.shape != layout.local_shape() {
                         let name = self.program.tensor_name(tensor);
-                        let message =
-                            format!("output `{name}` is bound to {:?}, not {:?}", view.shape, layout.local_shape());
+                        let message = format!(
+                            "output `{name}` is bound to {:?}, not {:?}",
+                            view.shape,
+                            layout.local_shape()
+                        );
                         return Err(self.fault(Code::RuntimeShape, message, "declared here"));
                     }
                     Shard { view: Some(view), layout }
@@ -380,7 +393,8 @@ impl Builder<'_> {
         self.program.walk(it.body, &mut |stmt| {
             let Stmt::Op(op) = &self.program.stmts[stmt] else { return };
             let scalar = |expr: &ExprId| self.scalars.depends_on(*expr, &|symbol: SymbolId| symbol == index);
-            let by_index = op.attrs.iter().any(|(_, attr)| matches!(attr, Attr::Scalar(expr) if scalar(expr)));
+            let by_index =
+                op.attrs.iter().any(|(_, attr)| matches!(attr, Attr::Scalar(expr) if scalar(expr)));
             let by_tensor = Program::tensors_of(&op.args).any(|arg| found.contains(&arg));
             if by_index || by_tensor {
                 found.extend(Program::tensors_of(&op.outs));
@@ -529,14 +543,21 @@ impl Builder<'_> {
                 let (view, at) = self.shard_by_stream(stmt, input, view)?;
                 (view, Some(at))
             }
-            Op::HirAliasSelect | Op::Select => (self.select(stmt, input, view)?, self.binding(input).and_then(|it| it.stream)),
-            _ => return Err(self.unsupported(stmt.op, "it maps the memory of all ranks into one address range")),
+            Op::HirAliasSelect | Op::Select => {
+                (self.select(stmt, input, view)?, self.binding(input).and_then(|it| it.stream))
+            }
+            _ => {
+                return Err(
+                    self.unsupported(stmt.op, "it maps the memory of all ranks into one address range")
+                );
+            }
         };
         self.bind(out, view.clone(), stream);
         let wanted = self.layout(out)?.local_shape();
         if view.shape != wanted {
             let name = self.program.tensor_name(out);
-            let message = format!("`{name}` gets the shape {:?} where its domain says {wanted:?}", view.shape);
+            let message =
+                format!("`{name}` gets the shape {:?} where its domain says {wanted:?}", view.shape);
             return Err(self.fault(Code::RuntimeShape, message, "the view's shape does not fit"));
         }
         Ok(())
@@ -565,7 +586,9 @@ impl Builder<'_> {
         };
         let pieces = &layout.pieces[dim];
         if pieces[at].coordinate.is_some() || local(&pieces[..at]) != 1 {
-            return Err(self.unsupported(stmt.op, "the stream axis is not the outermost part of its dimension"));
+            return Err(
+                self.unsupported(stmt.op, "the stream axis is not the outermost part of its dimension")
+            );
         }
         let count = pieces[at].extent;
         let Some(expr) = stmt.scalar_attr("stream_index") else { return Ok((view, 0)) };
@@ -595,7 +618,8 @@ impl Builder<'_> {
             return Ok(());
         }
         let Some(body) = unit.body else {
-            return Err(self.unsupported(stmt.op, &format!("the text leaves out the body of HostUnit{}", unit.number)));
+            return Err(self
+                .unsupported(stmt.op, &format!("the text leaves out the body of HostUnit{}", unit.number)));
         };
         if (inputs.len(), outputs.len()) != (unit.inputs.len(), unit.outputs.len()) {
             let message = format!("HostUnit{} has other numbers of inputs or outputs", unit.number);
@@ -620,7 +644,10 @@ impl Builder<'_> {
                     }
                 }
                 _ => {
-                    let message = format!("HostUnit{} takes a tensor where a scalar is given, or the reverse", unit.number);
+                    let message = format!(
+                        "HostUnit{} takes a tensor where a scalar is given, or the reverse",
+                        unit.number
+                    );
                     return Err(self.fault(Code::BadOperands, message, "posted here"));
                 }
             }

@@ -19,8 +19,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, Handle, InstKind, Meaning, Place,
-    ReduceOp, Side, Slot, Transfer, View, WorkNo,
+    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, Handle, InstKind, Meaning,
+    Place, ReduceOp, Side, Slot, Transfer, View, WorkNo,
     build::{Builder, Result},
 };
 
@@ -137,7 +137,9 @@ impl Builder<'_> {
         // A rank outside the team, or in the other branch, posted nothing under this number: nothing to wait for.
         match self.posted.remove(number) {
             Some(Pending::Work(work)) => self.emit(InstKind::Wait { work }),
-            Some(Pending::Slots(slots)) => slots.into_iter().for_each(|slot| self.emit(InstKind::Await { slot })),
+            Some(Pending::Slots(slots)) => {
+                slots.into_iter().for_each(|slot| self.emit(InstKind::Await { slot }))
+            }
             None => (),
         }
         Ok(())
@@ -215,7 +217,10 @@ impl Builder<'_> {
             Some(peer) => this.index(peer, team.len(), "the peer"),
             None => Ok(0),
         };
-        let kind = CollectiveKind::Permute { send_peer: peer(self, "send_peer")?, recv_peer: peer(self, "recv_peer")? };
+        let kind = CollectiveKind::Permute {
+            send_peer: peer(self, "send_peer")?,
+            recv_peer: peer(self, "recv_peer")?,
+        };
         let Some(backend) = self.backend(stmt) else {
             return Err(self.unsupported(stmt.op, "the CUDA backend has no CollectivePermute"));
         };
@@ -286,7 +291,8 @@ impl Builder<'_> {
         }
         if !self.comm.shared.contains(&(self.number(stmt), peer, key(&view))) {
             let message = format!("P2PCommunication {} with rank {peer} is not shared", self.number(stmt));
-            let it = self.fault(Code::NotShared, message, "no ShareMemHandles lists this buffer and peer before");
+            let it =
+                self.fault(Code::NotShared, message, "no ShareMemHandles lists this buffer and peer before");
             return Err(Box::new(it.help("list it in a ShareMemHandles that comes before")));
         }
         let (me, put) = (self.rank(), self.is_put(stmt));
@@ -297,7 +303,8 @@ impl Builder<'_> {
         let count = counts.entry(peer).or_insert(0);
         let index = *count;
         *count += 1;
-        let (ready, done) = if put { (Meaning::PutReady, Meaning::PutDone) } else { (Meaning::Ready, Meaning::Done) };
+        let (ready, done) =
+            if put { (Meaning::PutReady, Meaning::PutDone) } else { (Meaning::Ready, Meaning::Done) };
         let posted_at = self.plan.code.len();
         let mut copy = None;
         let raise = |meaning| Slot { from: me, to: peer, meaning, index };
@@ -341,7 +348,8 @@ impl Builder<'_> {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
             let (direction, peer, view) = self.side(it)?;
             if peer == self.rank() {
-                let message = format!("P2PCommunication {} shares handles with its own rank", self.number(it));
+                let message =
+                    format!("P2PCommunication {} shares handles with its own rank", self.number(it));
                 return Err(self.fault(Code::BadIndex, message, "expected another rank as peer"));
             }
             if !self.comm.shared.insert((self.number(it), peer, key(&view))) {
@@ -392,7 +400,9 @@ impl Builder<'_> {
         let mut slots = Vec::new();
         match kind {
             CollectiveKind::Broadcast { root } if me == root => {
-                others.iter().for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
+                others
+                    .iter()
+                    .for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
                 let Some(input) = input.clone() else { return Ok(()) };
                 for to in team {
                     if *to != rank || output.is_some() {
@@ -408,7 +418,9 @@ impl Builder<'_> {
             }
             CollectiveKind::Allgather => {
                 others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamReady)));
-                others.iter().for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
+                others
+                    .iter()
+                    .for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
                 let Some(input) = input.clone() else { return Ok(()) };
                 for to in team {
                     open.push((self.plan.code.len(), *to, PeerView::OutputPart(me, team.len())));
@@ -419,13 +431,17 @@ impl Builder<'_> {
             }
             CollectiveKind::Allreduce { op } => {
                 others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamReady)));
-                others.iter().for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
+                others
+                    .iter()
+                    .for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
                 self.combine(op, team, &input, &output, &mut open);
                 others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamDone)));
                 slots.extend(others.iter().map(|from| expect(*from, Meaning::TeamDone)));
             }
             CollectiveKind::Reduce { root, op } if me == root => {
-                others.iter().for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
+                others
+                    .iter()
+                    .for_each(|from| self.emit(InstKind::Await { slot: expect(*from, Meaning::TeamReady) }));
                 self.combine(op, team, &input, &output, &mut open);
                 others.iter().for_each(|to| self.emit(raise(*to, Meaning::TeamDone)));
             }
@@ -439,7 +455,10 @@ impl Builder<'_> {
             | CollectiveKind::SendRecv { .. }
             | CollectiveKind::AllToAll
             | CollectiveKind::Permute { .. } => {
-                return Err(self.unsupported(stmt.op, "the CUDA backend has Broadcast, Allgather, Allreduce and Reduce"));
+                return Err(self.unsupported(
+                    stmt.op,
+                    "the CUDA backend has Broadcast, Allgather, Allreduce and Reduce",
+                ));
             }
         }
         self.posted.extend(stmt.number.map(|number| (number, Pending::Slots(slots))));
@@ -449,7 +468,10 @@ impl Builder<'_> {
 
     /// A copy whose destination `link` fills in.
     fn between(&self, from: usize, view: &View, to: usize) -> InstKind {
-        InstKind::Copy { from: Place { rank: from, view: view.clone() }, to: Place { rank: to, view: view.clone() } }
+        InstKind::Copy {
+            from: Place { rank: from, view: view.clone() },
+            to: Place { rank: to, view: view.clone() },
+        }
     }
 
     fn combine(

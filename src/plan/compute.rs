@@ -81,7 +81,10 @@ impl Builder<'_> {
         target: &View,
         rank: usize,
     ) -> Result<Vec<InstKind>> {
-        let copy = |from: View, to: View| InstKind::Copy { from: Place { rank, view: from }, to: Place { rank, view: to } };
+        let copy = |from: View, to: View| InstKind::Copy {
+            from: Place { rank, view: from },
+            to: Place { rank, view: to },
+        };
         if stmt.op.row().effect == Effect::Map {
             return Ok(vec![self.map(stmt, views, target)?]);
         }
@@ -119,7 +122,9 @@ impl Builder<'_> {
             (_, Op::Cat) => {
                 let dim = usize::try_from(self.integer_operand(stmt, stmt.args.len() - 1)?).ok();
                 let dim = dim.filter(|dim| *dim < target.shape.len());
-                let Some(dim) = dim else { return Err(self.unsupported(stmt.op, "its last operand is no dimension")) };
+                let Some(dim) = dim else {
+                    return Err(self.unsupported(stmt.op, "its last operand is no dimension"));
+                };
                 let mut start = 0;
                 let mut copies = Vec::new();
                 for view in views {
@@ -150,7 +155,8 @@ impl Builder<'_> {
             Rule::Same if stmt.op.row().effect == Effect::Compute => Some(view.clone()),
             Rule::Permute => {
                 // The result's axes are numbered in the operand's order and stand in their own.
-                let numbers: Vec<u32> = program.dimensions(out).map(|axis| program.axes[axis].number).collect();
+                let numbers: Vec<u32> =
+                    program.dimensions(out).map(|axis| program.axes[axis].number).collect();
                 let mut sorted = numbers.clone();
                 sorted.sort_unstable();
                 let order: Option<Vec<usize>> =
@@ -210,7 +216,9 @@ impl Builder<'_> {
         let mut view = view.clone();
         let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return Ok(view) };
         for (dim, [start, stop, step]) in ranges.iter().enumerate() {
-            let Some(&extent) = view.shape.get(dim) else { return Err(self.misfit(stmt.op, &view.shape, &[])) };
+            let Some(&extent) = view.shape.get(dim) else {
+                return Err(self.misfit(stmt.op, &view.shape, &[]));
+            };
             let bound = |expr: ExprId| self.index(expr, extent + 1, "the range");
             let (start, stop) = (bound(*start)?, bound(*stop)?);
             let step = self.index(*step, usize::MAX, "the step")?.max(1);
@@ -252,7 +260,9 @@ impl Builder<'_> {
     fn integer_operand(&self, stmt: &OpStmt, at: usize) -> Result<i64> {
         match self.scalar_operand(stmt, at)? {
             Number::Int(value) => Ok(value),
-            Number::Float(_) | Number::Bool(_) => Err(self.unsupported(stmt.op, "it needs an integer operand")),
+            Number::Float(_) | Number::Bool(_) => {
+                Err(self.unsupported(stmt.op, "it needs an integer operand"))
+            }
         }
     }
 
@@ -385,7 +395,8 @@ impl Builder<'_> {
             return Ok(());
         }
         if self.is_divergent() {
-            let message = format!("`{}` reshards under an index or predicate that depends on the rank", stmt.op.name());
+            let message =
+                format!("`{}` reshards under an index or predicate that depends on the rank", stmt.op.name());
             let it = self.fault(Code::DivergentReshard, message, "not all ranks come here");
             return Err(Box::new(it.help("move it out of the branch, or lower it to P2PCommunications")));
         }
@@ -403,7 +414,8 @@ impl Builder<'_> {
         }
         let result = Shard { view, layout: self.member_layout(out)? };
         let whole = |at: usize, layout: &Layout| View::contiguous(at as u32, layout.shape.clone());
-        let views: Vec<View> = operands.iter().enumerate().map(|(at, shard)| whole(at, &shard.layout)).collect();
+        let views: Vec<View> =
+            operands.iter().enumerate().map(|(at, shard)| whole(at, &shard.layout)).collect();
         let target = whole(args.len(), &result.layout);
         let buffer = |tensor: &TensorId, layout: &Layout| Buffer {
             name: self.program.tensor_name(*tensor),
@@ -411,7 +423,8 @@ impl Builder<'_> {
             len: layout.shape.iter().product(),
         };
         let shards = operands.iter().chain([&result]);
-        let buffers = tensors.iter().zip(shards).map(|(tensor, shard)| buffer(tensor, &shard.layout)).collect();
+        let buffers =
+            tensors.iter().zip(shards).map(|(tensor, shard)| buffer(tensor, &shard.layout)).collect();
         let body = self.lower(stmt, &views, args, out, &target, team[0])?;
         self.emit(InstKind::Reshard(Box::new(Reshard { team, operands, result, buffers, body })));
         Ok(())

@@ -60,9 +60,10 @@ pub(super) fn link(program: &Program, ranks: &mut [(Plan, State)]) -> Vec<Diagno
                 let Some(input) = &views.input else { continue };
                 let found = match which {
                     PeerView::Output => theirs.output.as_ref().and_then(|it| it.reshape(&input.shape)),
-                    PeerView::OutputPart(part, parts) => {
-                        theirs.output.as_ref().and_then(|it| flat_part(it, *part, *parts)?.reshape(&input.shape))
-                    }
+                    PeerView::OutputPart(part, parts) => theirs
+                        .output
+                        .as_ref()
+                        .and_then(|it| flat_part(it, *part, *parts)?.reshape(&input.shape)),
                     PeerView::Operand(_) => theirs.input.as_ref().and_then(|it| it.reshape(&input.shape)),
                 };
                 match found {

@@ -238,7 +238,9 @@ fn call(name: &str, args: &[Value]) -> Result<Value, ScalarFault> {
     match (name, args) {
         ("ceilDiv", [Value::Int(a), Value::Int(b)]) => match b {
             0 => Err(ScalarFault::Arithmetic(format!("`ceilDiv({a}, 0)` divides by zero"))),
-            _ => a.checked_add(b - 1).and_then(|sum| sum.checked_div(*b)).map(Value::Int).ok_or_else(overflow),
+            _ => {
+                a.checked_add(b - 1).and_then(|sum| sum.checked_div(*b)).map(Value::Int).ok_or_else(overflow)
+            }
         },
         ("max" | "fmax", [Value::Int(a), Value::Int(b)]) => Ok(Value::Int(*a.max(b))),
         ("min" | "fmin", [Value::Int(a), Value::Int(b)]) => Ok(Value::Int(*a.min(b))),
@@ -255,7 +257,9 @@ fn call(name: &str, args: &[Value]) -> Result<Value, ScalarFault> {
             u32::try_from(*b).ok().and_then(|b| a.checked_pow(b)).map(Value::Int).ok_or_else(overflow)
         }
         ("where", [cond, a, b]) => Ok(if matches!(cond, Value::Bool(true)) { *a } else { *b }),
-        (cast, [operand]) if cast.starts_with("__to_") || grammar::dtype::DType::from_name(cast).is_some() => {
+        (cast, [operand])
+            if cast.starts_with("__to_") || grammar::dtype::DType::from_name(cast).is_some() =>
+        {
             convert(cast, *operand).ok_or_else(unknown)
         }
         ("ceil", [Value::Float(a)]) => Ok(Value::Float(a.ceil())),

@@ -3,10 +3,12 @@
 use grammar::{
     axis_text,
     ir::{AxisId, DeviceDim, Parallel, Program, TensorId, Transform},
-
 };
 
-use super::{Layout, Piece, View, scalar::{ScalarFault, Scalars}};
+use super::{
+    Layout, Piece, View,
+    scalar::{ScalarFault, Scalars},
+};
 
 /// Why a tensor has no layout.
 pub(crate) enum ShapeFault {
@@ -31,7 +33,8 @@ pub(crate) fn layout(
     rank: usize,
     stream: Option<usize>,
 ) -> Result<Layout, ShapeFault> {
-    let shaper = Shaper { program, tensor, rank, stream: program.stream_split(tensor).then(|| stream.unwrap_or(0)) };
+    let shaper =
+        Shaper { program, tensor, rank, stream: program.stream_split(tensor).then(|| stream.unwrap_or(0)) };
     let mut layout = Layout { shape: Vec::new(), pieces: Vec::new() };
     for axis in program.dimensions(tensor) {
         let extent = extent(program, scalars, axis)?;
@@ -47,8 +50,9 @@ pub(crate) fn layout(
 pub(crate) fn extent(program: &Program, scalars: &Scalars<'_>, axis: AxisId) -> Result<usize, ShapeFault> {
     let it = &program.axes[axis];
     let value = scalars.int(it.expanded.unwrap_or(it.extent))?;
-    usize::try_from(value)
-        .map_err(|_| ShapeFault::Extent(format!("`{}` has the negative extent {value}", axis_text(program, axis))))
+    usize::try_from(value).map_err(|_| {
+        ShapeFault::Extent(format!("`{}` has the negative extent {value}", axis_text(program, axis)))
+    })
 }
 
 struct Shaper<'p> {
@@ -86,7 +90,10 @@ impl Shaper<'_> {
                     return self.pieces(scalars, *output, extent, acc);
                 }
                 Transform::Merge { outer, inner, .. } if [*outer, *inner].contains(&axis) => {
-                    return Err(ShapeFault::Extent(format!("`{}` is merged with another axis: not planned", text())));
+                    return Err(ShapeFault::Extent(format!(
+                        "`{}` is merged with another axis: not planned",
+                        text()
+                    )));
                 }
                 Transform::Split { .. } | Transform::Swizzle1D { .. } | Transform::Merge { .. } => (),
             }
@@ -121,9 +128,9 @@ pub(crate) fn stream_piece(program: &Program, tensor: TensorId) -> Option<(usize
         let mut leaves = Vec::new();
         leaf_axes(program, tensor, axis, &mut leaves);
         let at = leaves.iter().position(|leaf| program.axes[*leaf].parallel == Parallel::Stream)?;
-        let swizzled = it.domains.transforms.iter().any(|transform| {
-            matches!(transform, Transform::Swizzle1D { output, .. } if *output == leaves[at])
-        });
+        let swizzled = it.domains.transforms.iter().any(
+            |transform| matches!(transform, Transform::Swizzle1D { output, .. } if *output == leaves[at]),
+        );
         Some((dim, at, swizzled))
     })
 }
@@ -212,8 +219,14 @@ impl View {
         let mine = solid(self);
         if mine.iter().map(|(extent, _)| *extent).eq(wanted) {
             let mut strides = mine.into_iter().map(|(_, stride)| stride);
-            let strides = shape.iter().map(|extent| if *extent == 1 { 0 } else { strides.next().unwrap_or(0) });
-            return Some(View { buffer: self.buffer, offset: self.offset, shape: shape.to_vec(), strides: strides.collect() });
+            let strides =
+                shape.iter().map(|extent| if *extent == 1 { 0 } else { strides.next().unwrap_or(0) });
+            return Some(View {
+                buffer: self.buffer,
+                offset: self.offset,
+                shape: shape.to_vec(),
+                strides: strides.collect(),
+            });
         }
         let dense = solid(self) == solid(&View::contiguous(self.buffer, self.shape.clone()));
         dense.then_some(View { offset: self.offset, ..plain })

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{Arg, CollectiveKind, Direction, Inst, InstKind, Meaning, Number, Place, Plan, ReduceOp, Slot, View};
+use super::{
+    Arg, CollectiveKind, Direction, Inst, InstKind, Meaning, Number, Place, Plan, ReduceOp, Slot, View,
+};
 
 /// The plan of one rank, a line an instruction.
 pub fn show(plan: &Plan) -> String {
@@ -61,7 +63,13 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
         }
         InstKind::Reduce(it) => {
             let init = number(it.init);
-            format!("reduce {} <- {} {} over {:?} from {init}", view(&it.out), reduce(it.op), view(&it.input), it.axes)
+            format!(
+                "reduce {} <- {} {} over {:?} from {init}",
+                view(&it.out),
+                reduce(it.op),
+                view(&it.input),
+                it.axes
+            )
         }
         InstKind::Combine { op, parts, out } => {
             let parts: Vec<String> = parts.iter().map(place).collect();
@@ -116,7 +124,12 @@ fn window(view: &View) -> String {
     let mut text = extents(&view.shape);
     let plain = View::contiguous(view.buffer, view.shape.clone());
     let solid = |it: &View| -> Vec<usize> {
-        it.shape.iter().zip(&it.strides).filter(|(extent, _)| **extent != 1).map(|(_, stride)| *stride).collect()
+        it.shape
+            .iter()
+            .zip(&it.strides)
+            .filter(|(extent, _)| **extent != 1)
+            .map(|(_, stride)| *stride)
+            .collect()
     };
     if solid(&plain) != solid(view) {
         text += &format!("/{}", extents(&view.strides));
@@ -183,6 +196,8 @@ fn kind(kind: CollectiveKind) -> String {
         CollectiveKind::ReduceScatter { op } => format!("reducescatter {}", reduce(op)),
         CollectiveKind::SendRecv { root } => format!("sendrecv root={root}"),
         CollectiveKind::AllToAll => "alltoall".to_owned(),
-        CollectiveKind::Permute { send_peer, recv_peer } => format!("permute to={send_peer} from={recv_peer}"),
+        CollectiveKind::Permute { send_peer, recv_peer } => {
+            format!("permute to={send_peer} from={recv_peer}")
+        }
     }
 }

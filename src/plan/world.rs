@@ -83,7 +83,9 @@ fn unbound_symbols(program: &Program) -> Vec<Diagnostic> {
             for operand in it.args.iter().chain(&it.outs) {
                 match operand {
                     Operand::Tensor(tensor) => tensors.push(*tensor),
-                    Operand::Scalar(scalar) => used.push((*scalar, format!("an operand of {}", it.op.name()))),
+                    Operand::Scalar(scalar) => {
+                        used.push((*scalar, format!("an operand of {}", it.op.name())))
+                    }
                     Operand::Stream(stream) => {
                         if let Stream::Index(index) = program.streams[*stream] {
                             used.push((index, "a stream's index".to_owned()));

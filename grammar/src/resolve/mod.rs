@@ -27,20 +27,22 @@ use crate::{
 
 /// Resolves one container. `source` is the text that the tree borrows from.
 pub fn resolve(container: &ast::Container<'_>, source: &str, diagnostics: &mut Vec<Diagnostic>) -> Program {
-    let mut resolver = Resolver {
-        source,
-        program: Program::default(),
-        unit: None,
-        texts: FxHashMap::default(),
-        numbers: HashMap::new(),
-        axes: HashMap::new(),
-        captured: Vec::new(),
-        streams: FxHashMap::default(),
-        units: HashMap::new(),
-        diagnostics,
-    };
+    let mut resolver = Resolver::new(Program::default(), source, diagnostics);
     resolver.container(container);
     resolver.program
+}
+
+/// Resolves a scalar expression in a program's own names.
+pub fn resolve_scalar(
+    program: &mut Program,
+    expr: &ast::Expr<'_>,
+    source: &str,
+) -> Option<crate::ir::ExprId> {
+    let mut diagnostics = Vec::new();
+    let mut resolver = Resolver::new(std::mem::take(program), source, &mut diagnostics);
+    let id = resolver.scalar(expr);
+    *program = resolver.program;
+    id.filter(|_| diagnostics.is_empty())
 }
 
 struct Resolver<'s, 'd> {
@@ -61,7 +63,22 @@ struct Resolver<'s, 'd> {
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
-impl<'s> Resolver<'s, '_> {
+impl<'s, 'd> Resolver<'s, 'd> {
+    fn new(program: Program, source: &'s str, diagnostics: &'d mut Vec<Diagnostic>) -> Self {
+        Self {
+            source,
+            program,
+            unit: None,
+            texts: FxHashMap::default(),
+            numbers: HashMap::new(),
+            axes: HashMap::new(),
+            captured: Vec::new(),
+            streams: FxHashMap::default(),
+            units: HashMap::new(),
+            diagnostics,
+        }
+    }
+
     fn container(&mut self, container: &ast::Container<'s>) {
         self.program.spans.header = container.span;
         self.captures(&container.body);
@@ -225,9 +242,7 @@ impl<'s> Resolver<'s, '_> {
                 self.complete(&mut stmt);
                 Some(stmt)
             }
-            ast::ExprKind::Word(name) => {
-                self.call_shape(name, &[], Syntax::Bare, outs, span)
-            }
+            ast::ExprKind::Word(name) => self.call_shape(name, &[], Syntax::Bare, outs, span),
             ast::ExprKind::Infix(sign, lhs, rhs) => {
                 self.call_shape(sign, &[lhs, rhs], Syntax::Infix, outs, span)
             }
@@ -242,7 +257,12 @@ impl<'s> Resolver<'s, '_> {
             | ast::ExprKind::Paren(_)
             | ast::ExprKind::Team(_)
             | ast::ExprKind::Braces(_) => {
-                self.error(Code::UnknownOp, value.span, "no operator here", "expected an operator and its operands");
+                self.error(
+                    Code::UnknownOp,
+                    value.span,
+                    "no operator here",
+                    "expected an operator and its operands",
+                );
                 None
             }
         }
@@ -311,7 +331,12 @@ impl<'s> Resolver<'s, '_> {
                 ast::StmtKind::For { .. } | ast::StmtKind::If { .. } | ast::StmtKind::Do(_) => None,
             };
             let Some((name, span, value)) = scalar else {
-                self.error(Code::Syntax, stmt.span, "not a scalar definition", "expected `name = expression;`");
+                self.error(
+                    Code::Syntax,
+                    stmt.span,
+                    "not a scalar definition",
+                    "expected `name = expression;`",
+                );
                 continue;
             };
             if let Some(value) = self.scalar(value) {
@@ -384,7 +409,9 @@ impl Program {
     /// Whether a statement posts work that a Wait can name.
     pub fn posts_work(&self, stmt: StmtId) -> Option<u32> {
         match &self.stmts[stmt] {
-            Stmt::Op(it) if it.op.row().effect == Effect::Communicate || it.op == Op::EndCoalescing => it.number,
+            Stmt::Op(it) if it.op.row().effect == Effect::Communicate || it.op == Op::EndCoalescing => {
+                it.number
+            }
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         }
     }

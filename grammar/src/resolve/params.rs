@@ -21,7 +21,8 @@ pub(super) fn is_cast(name: &str) -> bool {
 /// Whether every key is one of the row's and every required attribute is there.
 pub(super) fn keys_fit(row: &Row, args: &[ast::Arg<'_>]) -> bool {
     let known = |key: &ast::Name<'_>| row.attrs.iter().any(|attr| same_key(attr.name, key.text));
-    let given = |attr: &Param| args.iter().any(|arg| arg.key.is_some_and(|key| same_key(attr.name, key.text)));
+    let given =
+        |attr: &Param| args.iter().any(|arg| arg.key.is_some_and(|key| same_key(attr.name, key.text)));
     args.iter().all(|arg| arg.key.as_ref().is_none_or(known))
         && row.attrs.iter().all(|attr| attr.count != Count::One || given(attr))
 }
@@ -157,7 +158,10 @@ impl<'s> Resolver<'s, '_> {
 
     fn missing(&mut self, stmt: &OpStmt, span: Span) {
         for param in stmt.op.row().attrs.iter().filter(|param| param.count == Count::One) {
-            let faulty = self.diagnostics.iter().any(|it| is_error(it) && it.span().start >= span.start && it.span().end <= span.end);
+            let faulty = self
+                .diagnostics
+                .iter()
+                .any(|it| is_error(it) && it.span().start >= span.start && it.span().end <= span.end);
             if stmt.attr(param.name).is_none() && !faulty {
                 self.error(
                     Code::BadAttribute,
@@ -210,7 +214,12 @@ impl<'s> Resolver<'s, '_> {
                 let found = words.iter().find(|it| it.eq_ignore_ascii_case(word));
                 if found.is_none() {
                     let message = format!("`{word}` is not a value of `{}`", param.name);
-                    self.error(Code::BadAttribute, value.span, message, format!("expected one of {}", words.join(", ")));
+                    self.error(
+                        Code::BadAttribute,
+                        value.span,
+                        message,
+                        format!("expected one of {}", words.join(", ")),
+                    );
                     return None;
                 }
                 found.map(|it| Attr::Word(it))
@@ -252,11 +261,17 @@ impl<'s> Resolver<'s, '_> {
             }
             (Kind::Values, ast::ExprKind::Braces(items)) => Some(Attr::Values(self.values(items))),
             (Kind::Unit, ast::ExprKind::Word(name)) => {
-                let number: Option<u32> = name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok());
+                let number: Option<u32> =
+                    name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok());
                 let unit = number.and_then(|number| self.units.get(&number).copied());
                 if unit.is_none() {
                     let message = format!("no section describes `{name}`");
-                    self.error(Code::UnknownUnit, value.span, message, "expected a HostUnit of this container");
+                    self.error(
+                        Code::UnknownUnit,
+                        value.span,
+                        message,
+                        "expected a HostUnit of this container",
+                    );
                     return None;
                 }
                 unit.map(Attr::Unit)

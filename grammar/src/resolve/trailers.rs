@@ -29,10 +29,16 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn domain_line(&mut self, tensor: TensorId, line: &ast::Domain<'s>) -> Option<Domains> {
-        let mut domains = Domains { logical: self.program.tensors[tensor].loops.clone(), ..Domains::default() };
+        let mut domains =
+            Domains { logical: self.program.tensors[tensor].loops.clone(), ..Domains::default() };
         for (clause, results) in &line.clauses {
             let ast::ExprKind::Call { name, args, .. } = &clause.kind else {
-                self.error(Code::BadDomain, clause.span, "not a clause", "expected `logical(…)`, `split(…) -> (…)` …");
+                self.error(
+                    Code::BadDomain,
+                    clause.span,
+                    "not a clause",
+                    "expected `logical(…)`, `split(…) -> (…)` …",
+                );
                 return None;
             };
             let results = results.iter().map(|it| self.axis(it)).collect::<Option<Vec<_>>>()?;
@@ -77,7 +83,12 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// Replays the transforms: they have to lead from the logical axes to exactly the loop axes.
-    fn check_transforms(&mut self, tensor: TensorId, domains: &Domains, line: &ast::Domain<'s>) -> Option<()> {
+    fn check_transforms(
+        &mut self,
+        tensor: TensorId,
+        domains: &Domains,
+        line: &ast::Domain<'s>,
+    ) -> Option<()> {
         let mut axes = domains.logical.clone();
         let mut known = true;
         let mut take = |axes: &mut Vec<AxisId>, axis: AxisId| match axes.iter().position(|it| *it == axis) {

@@ -12,7 +12,8 @@ use crate::{
 
 /// The operators of scalar expressions, so that the IR can hold them as static words.
 const SIGNS: &[&str] = &[
-    "+", "-", "*", "/", "%", "<<", ">>", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "&", "|", "^", "!", "~",
+    "+", "-", "*", "/", "%", "<<", ">>", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "&", "|", "^", "!",
+    "~",
 ];
 
 impl<'s> Resolver<'s, '_> {
@@ -129,15 +130,18 @@ impl<'s> Resolver<'s, '_> {
             ast::ExprKind::Infix(sign, lhs, rhs) => {
                 Expr::Infix(self.sign(sign, value.span)?, self.scalar(lhs)?, self.scalar(rhs)?)
             }
-            ast::ExprKind::Call { name, number: None, args } => match (DType::from_name(name.text), &args[..]) {
-                (Some(dtype), [literal]) => {
-                    Expr::Float(dtype, literal.value.span.text(self.source).replace(char::is_whitespace, ""))
+            ast::ExprKind::Call { name, number: None, args } => {
+                match (DType::from_name(name.text), &args[..]) {
+                    (Some(dtype), [literal]) => Expr::Float(
+                        dtype,
+                        literal.value.span.text(self.source).replace(char::is_whitespace, ""),
+                    ),
+                    _ => {
+                        let args = args.iter().map(|arg| self.scalar(&arg.value)).collect::<Option<_>>()?;
+                        Expr::Call(name.text.to_owned(), args)
+                    }
                 }
-                _ => {
-                    let args = args.iter().map(|arg| self.scalar(&arg.value)).collect::<Option<_>>()?;
-                    Expr::Call(name.text.to_owned(), args)
-                }
-            },
+            }
             ast::ExprKind::Call { .. }
             | ast::ExprKind::Tensor(_)
             | ast::ExprKind::Axis(_)

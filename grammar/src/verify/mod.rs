@@ -67,7 +67,8 @@ pub fn mentions(program: &Program, stmt: &OpStmt, visit: &mut dyn FnMut(TensorId
         }
     }
     for (name, attr) in &stmt.attrs {
-        let mode = row.attrs.iter().find(|param| param.name == *name).map_or(Mode::Mention, |param| param.mode);
+        let mode =
+            row.attrs.iter().find(|param| param.name == *name).map_or(Mode::Mention, |param| param.mode);
         let mode = match (mode, stmt.word_attr("type")) {
             (Mode::Transfer, Some("recv")) => Mode::Write,
             (Mode::Transfer, _) => Mode::Read,
@@ -144,11 +145,21 @@ impl Verifier<'_> {
         match (stmt.op, self.bracket) {
             (Op::StartCoalescing, None) => self.bracket = Some(id),
             (Op::StartCoalescing, Some(_)) => {
-                self.error(Code::BadCoalescing, span, "StartCoalescing inside another", "expected EndCoalescing first");
+                self.error(
+                    Code::BadCoalescing,
+                    span,
+                    "StartCoalescing inside another",
+                    "expected EndCoalescing first",
+                );
             }
             (Op::EndCoalescing, Some(_)) => self.bracket = None,
             (Op::EndCoalescing, None) => {
-                self.error(Code::BadCoalescing, span, "EndCoalescing without StartCoalescing", "nothing to close");
+                self.error(
+                    Code::BadCoalescing,
+                    span,
+                    "EndCoalescing without StartCoalescing",
+                    "nothing to close",
+                );
             }
             (Op::P2PCommunication, _) | (_, None) => (),
             (_, Some(_)) => {
@@ -225,7 +236,8 @@ impl Verifier<'_> {
                 format!("`{name}` is bound already: this ALLOCATE does nothing"),
                 "the long form skips bound names",
             );
-            self.diagnostics.push(it.help("remove it, or use `ALLOCATE(mem_type=…, zero_init=…)` for fresh storage"));
+            self.diagnostics
+                .push(it.help("remove it, or use `ALLOCATE(mem_type=…, zero_init=…)` for fresh storage"));
         }
     }
 
@@ -273,10 +285,15 @@ impl Verifier<'_> {
         let Some(kind) = stmt.word_attr("type") else { return };
         let rooted = matches!(kind, "Gather" | "Scatter" | "Reduce" | "Broadcast" | "SendRecv");
         match (rooted, stmt.scalar_attr("root")) {
-            (true, None) => self.error(Code::BadRoot, span, format!("{kind} needs a root"), "expected `root=`"),
-            (false, Some(_)) => self.error(Code::BadRoot, span, format!("{kind} has no root"), "remove `root=`"),
+            (true, None) => {
+                self.error(Code::BadRoot, span, format!("{kind} needs a root"), "expected `root=`")
+            }
+            (false, Some(_)) => {
+                self.error(Code::BadRoot, span, format!("{kind} has no root"), "remove `root=`")
+            }
             (true, Some(root)) => {
-                let outside = self.program.constant(root).filter(|root| *root < 0 || *root >= team.len() as i64);
+                let outside =
+                    self.program.constant(root).filter(|root| *root < 0 || *root >= team.len() as i64);
                 if let Some(root) = outside {
                     let message = format!("root {root} is not an index into a team of {}", team.len());
                     self.error(Code::BadRoot, span, message, "roots count within the team, from 0");
@@ -285,7 +302,12 @@ impl Verifier<'_> {
             (false, None) => (),
         }
         if kind == "SendRecv" && team.len() > 2 {
-            self.error(Code::BadTeam, span, "SendRecv has a team of two", "expected the sender and the receiver");
+            self.error(
+                Code::BadTeam,
+                span,
+                "SendRecv has a team of two",
+                "expected the sender and the receiver",
+            );
         }
     }
 
@@ -300,7 +322,10 @@ impl Verifier<'_> {
                 continue;
             }
             if !seen.insert(axis.parallel) {
-                let message = format!("`{name}` has two axes with the parallel type of `{}`", axis_text(self.program, *id));
+                let message = format!(
+                    "`{name}` has two axes with the parallel type of `{}`",
+                    axis_text(self.program, *id)
+                );
                 self.error(Code::BadSharding, span, message, "expected one at most");
             }
             if let Parallel::Device(dim) = axis.parallel {

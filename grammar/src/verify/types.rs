@@ -6,7 +6,7 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{Attr, AxisId, Operand, OpStmt, Parallel, Program, TensorId},
+    ir::{Attr, AxisId, OpStmt, Operand, Parallel, Program, TensorId},
     ops::{Op, Rule},
     print::axis_text,
     span::Span,
@@ -193,7 +193,8 @@ impl Ctx<'_, '_> {
 
     /// One flag for each dimension of `wide`; the others are the dimensions of `narrow`.
     fn flags(&mut self, wide: Option<TensorId>, narrow: Option<TensorId>) {
-        let (Some(wide), Some(narrow), Some(Attr::Flags(flags))) = (wide, narrow, self.stmt.attr("flags")) else {
+        let (Some(wide), Some(narrow), Some(Attr::Flags(flags))) = (wide, narrow, self.stmt.attr("flags"))
+        else {
             return;
         };
         let (flags, kept) = (flags.len(), flags.iter().filter(|flag| !**flag).count());
@@ -207,7 +208,8 @@ impl Ctx<'_, '_> {
 
     fn reshape(&mut self, args: &[TensorId]) {
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
-        let count = |dims: Vec<AxisId>| dims.into_iter().map(|axis| self.constant(axis)).product::<Option<i64>>();
+        let count =
+            |dims: Vec<AxisId>| dims.into_iter().map(|axis| self.constant(axis)).product::<Option<i64>>();
         if let (Some(a), Some(b)) = (count(self.dims(first)), count(self.dims(out))) {
             if a != b {
                 let message = format!("`reshape`: {a} elements do not become {b}");
@@ -252,14 +254,16 @@ impl Ctx<'_, '_> {
             loops.iter().any(|axis| self.program.axes[*axis].parallel == Parallel::Stream)
         };
         if let Some(lacking) = [first, out].into_iter().find(|tensor| !stream(*tensor)) {
-            let message = format!("`ShardByStream`: `{}` has no stream axis", self.program.tensor_name(lacking));
+            let message =
+                format!("`ShardByStream`: `{}` has no stream axis", self.program.tensor_name(lacking));
             self.error(Code::BadSharding, message, "expected an axis such as `istreamIdx0{4}`");
         }
         self.equal_types(&[first, out]);
     }
 
     fn communicate(&mut self) {
-        if let (Some(input), Some(output)) = (self.stmt.tensor_attr("input"), self.stmt.tensor_attr("output")) {
+        if let (Some(input), Some(output)) = (self.stmt.tensor_attr("input"), self.stmt.tensor_attr("output"))
+        {
             self.equal_types(&[input, output]);
         }
     }

@@ -1,0 +1,33 @@
+//! Exit codes of the tools: the program's faults, the user's and ours are told apart.
+
+use std::process::ExitCode;
+
+/// How a tool ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Success = 0,
+    /// The program is rejected: reading, verification, a pass, planning.
+    Rejected = 1,
+    /// The command line is wrong.
+    Usage = 2,
+    /// The result is wrong.
+    WrongResult = 3,
+    /// A hang, diagnosed.
+    Hang = 4,
+    /// CUDA or NCCL failed.
+    Device = 5,
+    /// The environment does not fit: too few ranks or GPUs, a file that cannot be read.
+    Environment = 6,
+    /// The schedule check found a race, a deadlock or a lifetime error.
+    Check = 7,
+    /// Our bug.
+    Bug = 101,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}

@@ -1,0 +1,114 @@
+//! A program's text, the programs in it, and the bindings that the command line adds.
+
+use std::{
+    io::{self, Read},
+    path::Path,
+};
+
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::LineIndex};
+
+/// A text and where it came from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file's name; `<stdin>` for `-`.
+    pub name: String,
+    /// The text.
+    pub text: String,
+    /// Its lines.
+    pub lines: LineIndex,
+}
+
+impl Source {
+    /// Reads a file, or standard input for `-`. Bytes that are not UTF-8 are replaced: the lexer reports them in place.
+    ///
+    /// # Errors
+    /// What the operating system says about the file.
+    pub fn open(path: &str) -> io::Result<Self> {
+        let (name, bytes) = match path {
+            "-" => {
+                let mut bytes = Vec::new();
+                io::stdin().lock().read_to_end(&mut bytes)?;
+                ("<stdin>".to_owned(), bytes)
+            }
+            _ => (path.to_owned(), std::fs::read(Path::new(path))?),
+        };
+        let text =
+            String::from_utf8(bytes).unwrap_or_else(|it| String::from_utf8_lossy(it.as_bytes()).into_owned());
+        Ok(Self::new(name, text))
+    }
+
+    /// A text in memory.
+    pub fn new(name: String, text: String) -> Self {
+        let lines = LineIndex::new(&text);
+        Self { name, text, lines }
+    }
+
+    /// Reads and verifies every container. Errors come with whatever could be read all the same.
+    pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
+        let (programs, mut diagnostics) = grammar::read(&self.text);
+        if !grammar::diagnostic::has_errors(&diagnostics) {
+            programs.iter().for_each(|program| diagnostics.extend(grammar::verify(program)));
+        }
+        (programs, diagnostics)
+    }
+}
+
+/// A binding of the command line, `name=expression`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The symbol.
+    pub name: String,
+    /// Its value, an expression of `rank` and loop indices.
+    pub value: String,
+}
+
+impl std::str::FromStr for Binding {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
+                Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
+            }
+            _ => Err("expected `name=value`, such as `i0=8192` or `i84='(rank+streamIdx)%8'`".to_owned()),
+        }
+    }
+}
+
+/// Names that a program may be told about even if its text does not mention them.
+const OPTIONS: &[&str] = &["numberOfStreams", "p2p_protocol"];
+
+/// Adds bindings to a program's definitions; they override the text's own.
+///
+/// # Errors
+/// A value that is no expression, or a name that the program does not mention; the span is that of the header.
+pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Diagnostic> {
+    let header = program.spans.header;
+    for Binding { name, value } in bindings {
+        let reject =
+            |message: String, label: &str| Diagnostic::new(Code::UnboundSymbol, header, message, label);
+        let known = program.find_symbol(name);
+        if known.is_none() && !OPTIONS.contains(&name.as_str()) {
+            let it =
+                reject(format!("`--set {name}={value}`: the program has no scalar `{name}`"), "this program");
+            return Err(it.help("the names that it uses stand in its axes, indices and peers"));
+        }
+        let Some(value) = grammar::scalar(program, value) else {
+            return Err(reject(
+                format!("`--set {name}={value}`: `{value}` is not an expression"),
+                "bound here",
+            ));
+        };
+        match OPTIONS.contains(&name.as_str()) {
+            true => {
+                program.options.insert(name.clone(), value);
+            }
+            false => {
+                if let Some(symbol) = known {
+                    program.definitions.insert(symbol, value);
+                }
+            }
+        }
+    }
+    Ok(())
+}
