@@ -98,14 +98,18 @@ impl Layout<'_, '_> {
             match next.kind {
                 Kind::KernelStart => break,
                 Kind::BraceClose if self.open.is_empty() => break,
-                // Both lists again, one tensor a line: they repeat what was said.
-                _ if lists == 2 && self.open.is_empty() => {
-                    if self.at_section() && self.kind(2) != Some(Kind::Tensor) {
+                // Both lists again, one value a line: they repeat what was said.
+                Kind::Word | Kind::Tensor | Kind::Colon | Kind::Comma
+                    if lists == 2 && self.open.is_empty() =>
+                {
+                    let unit = self.kind(2) == Some(Kind::Elided) || self.kind(3) == Some(Kind::Assign);
+                    if self.at_section() && unit {
                         break;
                     }
                     self.at += 1;
                     continue;
                 }
+                _ if lists == 2 && self.open.is_empty() => break,
                 _ if self.open.is_empty() && self.out.len() > self.begin && self.at_section() => break,
                 _ => (),
             }
