@@ -17,9 +17,11 @@ use crate::{
 };
 
 mod gemm;
+mod map;
 mod reduce;
 
 pub use gemm::gemm;
+pub use map::{Operand, map};
 pub use reduce::{combine, reduce};
 
 /// Why a kernel has no result.

@@ -1,0 +1,641 @@
+//! Operators that work element by element.
+//!
+//! A function of floats is evaluated in binary64, rounded to the precision of its operands and then to the result's
+//! type; for `+ - * /` and `sqrt` that is the operator of that precision. Such an operator is exact when its residual
+//! is 0. Any other function counts as exact only where binary32 holds its binary64 value: the true values of `exp` and
+//! its like that binary32 holds are the exact ones, but for arguments below 2^-53 or so.
+
+use std::f64::consts::{FRAC_2_SQRT_PI, PI};
+
+use grammar::{
+    dtype::{Class, DType},
+    ops::Op,
+};
+
+use super::{Exactness, KernelError, Precision, is_integer, narrow, wrap};
+use crate::{
+    io::data::{Data, Element, Mask, each},
+    plan::Number,
+    sim::memory::Block,
+};
+
+/// An operand: elements of the result's shape, or one value for all of them.
+#[derive(Clone, Copy, Debug)]
+pub enum Operand<'a> {
+    /// Elements.
+    Block(&'a Block),
+    /// One value. A float is rounded to the precision of the elements first.
+    Number(Number),
+}
+
+/// `op` of every element; the result has `shape`, and so have the operands that are blocks.
+///
+/// # Errors
+/// Complex numbers, `bit_cast` between sizes, operators that a type lacks; an integer division by zero.
+pub fn map(
+    op: Op,
+    args: &[Operand],
+    out_dtype: DType,
+    shape: &[usize],
+    exactness: &mut Exactness,
+) -> Result<Block, KernelError> {
+    let written = written(op, args, shape.iter().product());
+    let dtypes = || args.iter().filter_map(Operand::dtype);
+    let data = match op {
+        Op::Cast => cast(op, args, out_dtype, written.len(), exactness)?,
+        Op::BitCast => bit_cast(op, args, out_dtype)?,
+        _ if is_integer(out_dtype) && dtypes().all(is_integer) => integers(op, args, out_dtype, &written)?,
+        _ => {
+            // A number decides only where there are no elements.
+            let blocks = args.iter().filter_map(Operand::block).map(|it| it.data.dtype());
+            let precision = Precision::of(blocks.chain([out_dtype]));
+            floats(op, args, out_dtype, precision, &written, exactness)?
+        }
+    };
+    Ok(Block { shape: shape.to_vec(), data, written })
+}
+
+impl<'a> Operand<'a> {
+    fn block(&self) -> Option<&'a Block> {
+        match self {
+            Self::Block(it) => Some(it),
+            Self::Number(_) => None,
+        }
+    }
+
+    fn dtype(&self) -> Option<DType> {
+        match self {
+            Self::Block(it) => Some(it.data.dtype()),
+            Self::Number(Number::Float(_)) => Some(DType::Double),
+            Self::Number(Number::Int(_) | Number::Bool(_)) => None,
+        }
+    }
+
+    fn is_written(&self, at: usize) -> bool {
+        self.block().is_none_or(|it| it.written.get(at))
+    }
+
+    /// Whether a condition holds at an element.
+    fn holds(&self, at: usize) -> bool {
+        match self {
+            Self::Block(it) => it.data.get(at) != Number::Bool(false),
+            Self::Number(it) => *it != Number::Bool(false),
+        }
+    }
+}
+
+/// A result is written where all operands are; `where` needs its condition and the side that it takes.
+fn written(op: Op, args: &[Operand], len: usize) -> Mask {
+    if args.iter().filter_map(Operand::block).all(|it| it.written.is_full()) {
+        return Mask::full(len);
+    }
+    let element = |at| match (op, args) {
+        (Op::Where, [condition, yes, no]) => {
+            condition.is_written(at) && if condition.holds(at) { yes } else { no }.is_written(at)
+        }
+        _ => args.iter().all(|it| it.is_written(at)),
+    };
+    Mask::from_flags((0..len).map(element).collect())
+}
+
+/// Operands by element, padded to three; a single value is read again and again.
+struct Columns<T> {
+    columns: [(Vec<T>, usize); 3],
+}
+
+impl<T: Copy + Default> Columns<T> {
+    fn of(args: &[Operand], mut block: impl FnMut(&Data) -> Vec<T>, number: impl Fn(Number) -> T) -> Self {
+        let mut columns = [const { Vec::new() }; 3].map(|_: Vec<T>| (vec![T::default()], 0));
+        for (column, arg) in columns.iter_mut().zip(args) {
+            *column = match arg {
+                Operand::Block(it) => (block(&it.data), 1),
+                Operand::Number(it) => (vec![number(*it)], 0),
+            };
+        }
+        Self { columns }
+    }
+
+    fn at(&self, i: usize) -> [T; 3] {
+        let [a, b, c] = &self.columns;
+        [a.0[i * a.1], b.0[i * b.1], c.0[i * c.1]]
+    }
+}
+
+fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Result<Data, KernelError> {
+    // The complement of a truth value is the other one.
+    let applied = if op == Op::BitNot && out_dtype == DType::Bool { Op::LogicalNot } else { op };
+    let function = integer(applied).ok_or(KernelError::Op(op, out_dtype))?;
+    let number = |it| match it {
+        Number::Int(it) => i128::from(it),
+        Number::Bool(it) => i128::from(it),
+        Number::Float(it) => it as i128,
+    };
+    let columns = Columns::of(args, Data::to_i128, number);
+    let mut out = Vec::with_capacity(written.len());
+    for element in 0..written.len() {
+        match function(columns.at(element)) {
+            Some(it) => out.push(it),
+            None if written.get(element) => return Err(KernelError::DivisionByZero { op, element }),
+            None => out.push(0),
+        }
+    }
+    wrap(out_dtype, out.into_iter())
+}
+
+fn floats(
+    op: Op,
+    args: &[Operand],
+    out_dtype: DType,
+    precision: Precision,
+    written: &Mask,
+    exactness: &mut Exactness,
+) -> Result<Data, KernelError> {
+    if matches!(out_dtype.class(), Class::Complex) {
+        return Err(KernelError::Op(op, out_dtype));
+    }
+    let function = float(op, precision).ok_or(KernelError::Op(op, out_dtype))?;
+    let mut inexact = 0;
+    for arg in args {
+        // Integers beyond 2^53, and constants that are not of the precision.
+        inexact += match arg {
+            Operand::Block(it) if is_integer(it.data.dtype()) => it.data.convert(DType::Double)?.1,
+            Operand::Number(Number::Float(it)) => usize::from(precision.round(*it) != *it && !it.is_nan()),
+            Operand::Block(_) | Operand::Number(_) => 0,
+        };
+    }
+    let number = |it| match it {
+        Number::Int(it) => precision.round(it as f64),
+        Number::Bool(it) => f64::from(u8::from(it)),
+        Number::Float(it) => precision.round(it),
+    };
+    let columns = Columns::of(args, Data::to_f64, number);
+    let values: Vec<f64> = (0..written.len())
+        .map(|at| {
+            if !written.get(at) {
+                return 0.0;
+            }
+            let (value, exact) = function.at(columns.at(at));
+            let rounded = precision.round(value);
+            inexact += usize::from(!exact || (rounded != value && !value.is_nan()));
+            rounded
+        })
+        .collect();
+    let (data, changed) = narrow(out_dtype, values.into_iter())?;
+    exactness.count(inexact + changed);
+    Ok(data)
+}
+
+fn cast(
+    op: Op,
+    args: &[Operand],
+    out_dtype: DType,
+    len: usize,
+    exactness: &mut Exactness,
+) -> Result<Data, KernelError> {
+    let (data, changed) = match args {
+        [Operand::Block(it)] => it.data.convert(out_dtype)?,
+        [Operand::Number(it)] => {
+            let mut data = Data::zeros(out_dtype, len)?;
+            let changed = (0..len).filter(|&at| data.set(at, *it)).count();
+            (data, if is_integer(out_dtype) { 0 } else { changed })
+        }
+        _ => return Err(KernelError::Op(op, out_dtype)),
+    };
+    exactness.count(changed);
+    Ok(data)
+}
+
+fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Data, KernelError> {
+    fn all<S: Element, T: Element>(from: &[S], to: &mut [T]) {
+        to.iter_mut().zip(from).for_each(|(slot, it)| *slot = T::from_bits(it.to_bits()));
+    }
+    match args {
+        [Operand::Block(it)] if it.data.dtype().size() == out_dtype.size() => {
+            let mut out = Data::zeros(out_dtype, it.data.len())?;
+            each!(&it.data, from => each!(&mut out, to => all(from, to)));
+            Ok(out)
+        }
+        _ => Err(KernelError::Op(op, out_dtype)),
+    }
+}
+
+/// A function of integers; `None` where it divides by zero.
+type Integer = fn([i128; 3]) -> Option<i128>;
+
+fn integer(op: Op) -> Option<Integer> {
+    Some(match op {
+        Op::Add => |[a, b, _]| Some(a + b),
+        Op::Sub => |[a, b, _]| Some(a - b),
+        Op::Mul => |[a, b, _]| Some(a.wrapping_mul(b)),
+        Op::Div => |[a, b, _]| a.checked_div(b),
+        Op::Mod | Op::Fmod => |[a, b, _]| a.checked_rem(b),
+        // The sign of the right operand, as nvFuser's `remainder` has it for all types.
+        Op::Remainder => |[a, b, _]| {
+            let rest = a.checked_rem(b)?;
+            Some(if rest != 0 && (b < 0) != (rest < 0) { rest + b } else { rest })
+        },
+        Op::CeilDiv => |[a, b, _]| {
+            let down = a.checked_div(b)?;
+            Some(down + i128::from(a % b != 0 && (a < 0) == (b < 0)))
+        },
+        // Counts beyond the width shift everything out.
+        Op::Shl => |[a, b, _]| Some(if (0..128).contains(&b) { a.wrapping_shl(b as u32) } else { 0 }),
+        Op::Shr => |[a, b, _]| Some(a >> if (0..127).contains(&b) { b } else { 127 }),
+        Op::Eq => |[a, b, _]| Some(i128::from(a == b)),
+        Op::Ne => |[a, b, _]| Some(i128::from(a != b)),
+        Op::Lt => |[a, b, _]| Some(i128::from(a < b)),
+        Op::Le => |[a, b, _]| Some(i128::from(a <= b)),
+        Op::Gt => |[a, b, _]| Some(i128::from(a > b)),
+        Op::Ge => |[a, b, _]| Some(i128::from(a >= b)),
+        Op::LogicalAnd => |[a, b, _]| Some(i128::from(a != 0 && b != 0)),
+        Op::LogicalOr => |[a, b, _]| Some(i128::from(a != 0 || b != 0)),
+        Op::LogicalNot => |[a, ..]| Some(i128::from(a == 0)),
+        Op::BitAnd => |[a, b, _]| Some(a & b),
+        Op::BitOr => |[a, b, _]| Some(a | b),
+        Op::BitXor => |[a, b, _]| Some(a ^ b),
+        Op::BitNot => |[a, ..]| Some(!a),
+        Op::Max | Op::FMax => |[a, b, _]| Some(a.max(b)),
+        Op::Min | Op::FMin => |[a, b, _]| Some(a.min(b)),
+        Op::Pow => |[a, b, _]| Some(power(a, b)),
+        Op::Gcd => |[a, b, _]| Some(gcd(a.abs(), b.abs())),
+        Op::Neg => |[a, ..]| Some(-a),
+        Op::Abs => |[a, ..]| Some(a.abs()),
+        Op::Relu => |[a, ..]| Some(a.max(0)),
+        Op::Ceil | Op::Floor | Op::Round | Op::Trunc => |[a, ..]| Some(a),
+        Op::BitCeil => |[a, ..]| Some(if a <= 1 { 1 } else { (a as u128).next_power_of_two() as i128 }),
+        Op::SignBit => |[a, ..]| Some(i128::from(a < 0)),
+        Op::IsFinite | Op::IsReal => |_| Some(1),
+        Op::IsInf | Op::IsNan | Op::IsNegInf | Op::IsPosInf => |_| Some(0),
+        Op::Where => |[a, b, c]| Some(if a != 0 { b } else { c }),
+        Op::Clamp => |[a, b, c]| Some(if a < b { b } else { a.min(c) }),
+        Op::Threshold => |[a, b, c]| Some(if a <= b { c } else { a }),
+        _ => return None,
+    })
+}
+
+/// A function of floats, by how its rounding is judged.
+#[derive(Clone, Copy)]
+enum Float {
+    /// Its binary64 value is the true one.
+    Exact(fn([f64; 3]) -> f64),
+    /// Tells whether its binary64 value is the true one.
+    Checked(fn([f64; 3]) -> (f64, bool)),
+    /// Its binary64 value is the true one where binary32 holds it.
+    Rounded(fn([f64; 3]) -> f64),
+    /// A comparison.
+    Test(fn([f64; 3]) -> bool),
+}
+
+impl Float {
+    fn at(self, operands: [f64; 3]) -> (f64, bool) {
+        match self {
+            Self::Exact(function) => (function(operands), true),
+            Self::Checked(function) => function(operands),
+            Self::Rounded(function) => {
+                let value = function(operands);
+                (value, value.is_nan() || f64::from(value as f32) == value)
+            }
+            Self::Test(function) => (f64::from(u8::from(function(operands))), true),
+        }
+    }
+}
+
+fn float(op: Op, precision: Precision) -> Option<Float> {
+    use Float::{Checked, Exact, Rounded, Test};
+    Some(match op {
+        Op::Add => Checked(|[a, b, _]| sum(a, b)),
+        Op::Sub => Checked(|[a, b, _]| sum(a, -b)),
+        Op::Mul => Checked(|[a, b, _]| product(a, b)),
+        Op::Div => Checked(|[a, b, _]| quotient(a, b)),
+        Op::Reciprocal => Checked(|[a, ..]| quotient(1.0, a)),
+        Op::Sqrt => Checked(|[a, ..]| {
+            let root = a.sqrt();
+            (root, root.mul_add(root, -a) == 0.0)
+        }),
+        Op::Lerp => Checked(|[a, b, c]| {
+            let (difference, first) = sum(b, -a);
+            let (step, second) = product(c, difference);
+            let (value, third) = sum(a, step);
+            (value, first && second && third)
+        }),
+        Op::Remainder => Checked(|[a, b, _]| {
+            let rest = a % b;
+            if rest != 0.0 && (b < 0.0) != (rest < 0.0) { sum(rest, b) } else { (rest, true) }
+        }),
+        Op::Mod | Op::Fmod => Exact(|[a, b, _]| a % b),
+        Op::Neg => Exact(|[a, ..]| -a),
+        Op::Abs => Exact(|[a, ..]| a.abs()),
+        Op::Ceil => Exact(|[a, ..]| a.ceil()),
+        Op::Floor => Exact(|[a, ..]| a.floor()),
+        Op::Round => Exact(|[a, ..]| a.round_ties_even()),
+        Op::Trunc => Exact(|[a, ..]| a.trunc()),
+        Op::Frac => Exact(|[a, ..]| a - a.trunc()),
+        Op::Max => Exact(|[a, b, _]| if a.is_nan() || a >= b { a } else { b }),
+        Op::Min => Exact(|[a, b, _]| if a.is_nan() || a <= b { a } else { b }),
+        Op::FMax => Exact(|[a, b, _]| a.max(b)),
+        Op::FMin => Exact(|[a, b, _]| a.min(b)),
+        Op::Relu => Exact(|[a, ..]| if a <= 0.0 { 0.0 } else { a }),
+        Op::Where => Exact(|[a, b, c]| if a != 0.0 { b } else { c }),
+        Op::Threshold => Exact(|[a, b, c]| if a <= b { c } else { a }),
+        Op::Clamp => Exact(|[a, b, c]| match () {
+            () if a < b => b,
+            () if a > c => c,
+            () => a,
+        }),
+        Op::NextAfter => match precision {
+            Precision::Single => Exact(|[a, b, _]| f64::from(libm::nextafterf(a as f32, b as f32))),
+            Precision::Double => Exact(|[a, b, _]| libm::nextafter(a, b)),
+        },
+        Op::Pow => Rounded(|[a, b, _]| a.powf(b)),
+        Op::Atan2 => Rounded(|[a, b, _]| a.atan2(b)),
+        Op::Acos => Rounded(|[a, ..]| a.acos()),
+        Op::Acosh => Rounded(|[a, ..]| a.acosh()),
+        Op::Asin => Rounded(|[a, ..]| a.asin()),
+        Op::Asinh => Rounded(|[a, ..]| a.asinh()),
+        Op::Atan => Rounded(|[a, ..]| a.atan()),
+        Op::Atanh => Rounded(|[a, ..]| a.atanh()),
+        Op::Cos => Rounded(|[a, ..]| a.cos()),
+        Op::Cosh => Rounded(|[a, ..]| a.cosh()),
+        Op::Exp => Rounded(|[a, ..]| a.exp()),
+        Op::Exp2 => Rounded(|[a, ..]| a.exp2()),
+        Op::Expm1 => Rounded(|[a, ..]| a.exp_m1()),
+        Op::Erf => Rounded(|[a, ..]| libm::erf(a)),
+        Op::Erfc => Rounded(|[a, ..]| libm::erfc(a)),
+        Op::ErfInv => Rounded(|[a, ..]| erfinv(a)),
+        Op::ErfcInv => Rounded(|[a, ..]| erfcinv(a)),
+        Op::LGamma => Rounded(|[a, ..]| libm::lgamma(a)),
+        Op::Log => Rounded(|[a, ..]| a.ln()),
+        Op::Log10 => Rounded(|[a, ..]| a.log10()),
+        Op::Log1p => Rounded(|[a, ..]| a.ln_1p()),
+        Op::Log2 => Rounded(|[a, ..]| a.log2()),
+        Op::Rsqrt => Rounded(|[a, ..]| a.sqrt().recip()),
+        Op::Sigmoid => Rounded(|[a, ..]| 1.0 / (1.0 + (-a).exp())),
+        Op::Silu => Rounded(|[a, ..]| a / (1.0 + (-a).exp())),
+        Op::Sin => Rounded(|[a, ..]| a.sin()),
+        Op::Sinh => Rounded(|[a, ..]| a.sinh()),
+        Op::Tan => Rounded(|[a, ..]| a.tan()),
+        Op::Tanh => Rounded(|[a, ..]| a.tanh()),
+        Op::Eq => Test(|[a, b, _]| a == b),
+        Op::Ne => Test(|[a, b, _]| a != b),
+        Op::Lt => Test(|[a, b, _]| a < b),
+        Op::Le => Test(|[a, b, _]| a <= b),
+        Op::Gt => Test(|[a, b, _]| a > b),
+        Op::Ge => Test(|[a, b, _]| a >= b),
+        Op::LogicalAnd => Test(|[a, b, _]| a != 0.0 && b != 0.0),
+        Op::LogicalOr => Test(|[a, b, _]| a != 0.0 || b != 0.0),
+        Op::LogicalNot => Test(|[a, ..]| a == 0.0),
+        Op::SignBit => Test(|[a, ..]| a.is_sign_negative()),
+        Op::IsFinite => Test(|[a, ..]| a.is_finite()),
+        Op::IsInf => Test(|[a, ..]| a.is_infinite()),
+        Op::IsNan => Test(|[a, ..]| a.is_nan()),
+        Op::IsNegInf => Test(|[a, ..]| a == f64::NEG_INFINITY),
+        Op::IsPosInf => Test(|[a, ..]| a == f64::INFINITY),
+        Op::IsReal => Test(|_| true),
+        _ => return None,
+    })
+}
+
+/// Knuth's TwoSum: the residual is exact unless something overflows.
+fn sum(a: f64, b: f64) -> (f64, bool) {
+    let value = a + b;
+    let part = value - a;
+    let residual = (a - (value - part)) + (b - part);
+    (value, residual == 0.0 || !(a.is_finite() && b.is_finite()))
+}
+
+fn product(a: f64, b: f64) -> (f64, bool) {
+    let value = a * b;
+    (value, a.mul_add(b, -value) == 0.0 || !(a.is_finite() && b.is_finite()))
+}
+
+fn quotient(a: f64, b: f64) -> (f64, bool) {
+    let value = a / b;
+    (value, value.mul_add(b, -a) == 0.0 || !(a.is_finite() && b.is_finite()))
+}
+
+/// By squaring, wrapping. A negative exponent gives 0 but for the bases 1 and -1, as in nvFuser's `pow`.
+fn power(base: i128, exponent: i128) -> i128 {
+    if exponent < 0 {
+        return match (base, exponent % 2) {
+            (1, _) | (-1, 0) => 1,
+            (-1, _) => -1,
+            _ => 0,
+        };
+    }
+    let (mut result, mut square, mut left) = (1i128, base, exponent);
+    while left > 0 {
+        if left & 1 == 1 {
+            result = result.wrapping_mul(square);
+        }
+        square = square.wrapping_mul(square);
+        left >>= 1;
+    }
+    result
+}
+
+fn gcd(a: i128, b: i128) -> i128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The inverse of `erf`.
+fn erfinv(y: f64) -> f64 {
+    match y.abs() {
+        it if it <= 0.5 => erfinv_centre(y),
+        it => erfinv_tail(1.0 - it).copysign(y),
+    }
+}
+
+/// The inverse of `erfc`.
+fn erfcinv(z: f64) -> f64 {
+    match z {
+        _ if z < 0.5 => erfinv_tail(z),
+        _ if z > 1.5 => -erfinv_tail(2.0 - z),
+        _ => erfinv_centre(1.0 - z),
+    }
+}
+
+/// `erf(x) = y` for |y| ≤ 1/2: Newton's method from the tangent at 0; erf' = 2/√π · exp(-x²).
+fn erfinv_centre(y: f64) -> f64 {
+    let mut x = y / FRAC_2_SQRT_PI;
+    for _ in 0..6 {
+        x -= (libm::erf(x) - y) / (FRAC_2_SQRT_PI * (-x * x).exp());
+    }
+    x
+}
+
+/// `erfc(x) = z` for z < 1/2: Newton's method on the logarithm, which is concave, so that it neither overshoots twice
+/// nor loses digits where erfc is tiny; from the leading term of erfc(x) ~ exp(-x²) / (x √π).
+fn erfinv_tail(z: f64) -> f64 {
+    if z == 0.0 {
+        return f64::INFINITY;
+    }
+    let target = z.ln();
+    let first = (-target).sqrt();
+    let mut x = (-target - (first * PI.sqrt()).ln()).max(0.1).sqrt();
+    for _ in 0..8 {
+        let erfc = libm::erfc(x);
+        x += (erfc.ln() - target) * erfc / (FRAC_2_SQRT_PI * (-x * x).exp());
+    }
+    x
+}
+
+#[cfg(test)]
+mod tests {
+    use grammar::ops::{Effect, OPS};
+    use half::bf16;
+
+    use super::*;
+
+    fn block(data: impl Into<Data>) -> Block {
+        let data = data.into();
+        Block::full(vec![data.len()], data)
+    }
+
+    /// The result of operators on blocks, and the number of inexact roundings.
+    fn run(op: Op, args: &[&Block], out_dtype: DType) -> Result<(Data, usize), KernelError> {
+        let mut exactness = Exactness::default();
+        let operands: Vec<_> = args.iter().map(|it| Operand::Block(it)).collect();
+        let out = map(op, &operands, out_dtype, &args[0].shape, &mut exactness)?;
+        Ok((out.data, exactness.inexact()))
+    }
+
+    fn singles(op: Op, args: &[&[f32]]) -> Result<(Vec<f64>, usize), KernelError> {
+        let blocks: Vec<_> = args.iter().map(|it| block(it.to_vec())).collect();
+        let (data, inexact) = run(op, &blocks.iter().collect::<Vec<_>>(), DType::Float)?;
+        Ok((data.to_f64(), inexact))
+    }
+
+    #[test]
+    fn every_map_operator_but_the_complex_ones_is_here() {
+        for row in OPS.iter().filter(|it| it.effect == Effect::Map) {
+            let supported = |one: Block, dtype| run(row.op, &vec![&one; row.args.len()], dtype).is_ok();
+            let found =
+                supported(block(vec![1.0f64]), DType::Double) || supported(block(vec![1i64]), DType::Int64);
+            assert_eq!(found, !matches!(row.op, Op::Complex | Op::Real | Op::Imag), "{}", row.mnemonic);
+        }
+        let error = run(Op::Complex, &[&block(vec![1f32]), &block(vec![1f32])], DType::Complex64);
+        assert_eq!(
+            error.map_err(|it| it.to_string()).err().as_deref(),
+            Some("`std::complex` on element type `c64` is not supported")
+        );
+    }
+
+    #[test]
+    fn arithmetic_and_its_exactness() -> Result<(), KernelError> {
+        assert_eq!(singles(Op::Add, &[&[1.0, 0.5], &[2.0, 0.25]])?, (vec![3.0, 0.75], 0));
+        assert_eq!(singles(Op::Add, &[&[16777216.0], &[1.0]])?, (vec![16777216.0], 1));
+        assert_eq!(singles(Op::Add, &[&[1.0], &[1e-30]])?.1, 1);
+        assert_eq!(singles(Op::Sub, &[&[1.0, f32::INFINITY], &[2.0, 1.0]])?, (vec![-1.0, f64::INFINITY], 0));
+        assert_eq!(singles(Op::Mul, &[&[4097.0], &[4095.0]])?, (vec![16777215.0], 0));
+        assert_eq!(singles(Op::Mul, &[&[4097.0], &[4097.0]])?.1, 1);
+        assert_eq!(singles(Op::Mul, &[&[3e38], &[3e38]])?, (vec![f64::INFINITY], 1));
+        assert_eq!(singles(Op::Div, &[&[3.0, 1.0], &[4.0, 3.0]])?, (vec![0.75, f64::from(1f32 / 3.0)], 1));
+        assert_eq!(singles(Op::Sqrt, &[&[2.25, 2.0]])?, (vec![1.5, f64::from(2f32.sqrt())], 1));
+        assert_eq!(singles(Op::Lerp, &[&[1.0], &[3.0], &[0.5]])?, (vec![2.0], 0));
+        assert_eq!(run(Op::Add, &[&block(vec![1.0f64]), &block(vec![1e-30f64])], DType::Double)?.1, 1);
+        // 256 + 1 is exact in binary32 and not in bf16.
+        let halves = |it: f32| block(vec![bf16::from_f32(it)]);
+        let (data, inexact) = run(Op::Add, &[&halves(256.0), &halves(1.0)], DType::BFloat)?;
+        assert_eq!((data.to_f64(), inexact), (vec![256.0], 1));
+        Ok(())
+    }
+
+    #[test]
+    fn functions() -> Result<(), KernelError> {
+        assert_eq!(singles(Op::Exp, &[&[0.0, 1.0]])?, (vec![1.0, f64::from(std::f32::consts::E)], 1));
+        assert_eq!(singles(Op::Exp2, &[&[3.0, -1.0]])?, (vec![8.0, 0.5], 0));
+        assert_eq!(singles(Op::Pow, &[&[3.0], &[2.0]])?, (vec![9.0], 0));
+        assert_eq!(singles(Op::Round, &[&[2.5, 3.5, -0.5]])?, (vec![2.0, 4.0, 0.0], 0));
+        assert_eq!(singles(Op::Mod, &[&[-7.0], &[3.0]])?.0, [-1.0]);
+        assert_eq!(singles(Op::Remainder, &[&[-7.0], &[3.0]])?.0, [2.0]);
+        assert_eq!(singles(Op::Sigmoid, &[&[0.0]])?, (vec![0.5], 0));
+        assert_eq!(singles(Op::Threshold, &[&[1.0, 3.0], &[2.0, 2.0], &[9.0, 9.0]])?.0, [9.0, 3.0]);
+        assert_eq!(singles(Op::Clamp, &[&[1.0, 3.0, 9.0], &[2.0; 3], &[4.0; 3]])?.0, [2.0, 3.0, 4.0]);
+        assert_eq!(singles(Op::FMax, &[&[f32::NAN], &[2.0]])?.0, [2.0]);
+        assert!(singles(Op::Max, &[&[f32::NAN, 2.0], &[2.0, f32::NAN]])?.0.iter().all(|it| it.is_nan()));
+        assert_eq!(singles(Op::NextAfter, &[&[1.0], &[2.0]])?.0, [1.0 + f64::from(f32::EPSILON)]);
+        Ok(())
+    }
+
+    #[test]
+    fn inverse_error_functions() {
+        for x in [1e-10, 0.01, 0.3, 0.4769, 0.5, 1.0, 2.0, 3.0] {
+            assert!((erfinv(libm::erf(x)) - x).abs() < 1e-11 * x.max(1.0), "{x}: {}", erfinv(libm::erf(x)));
+            assert_eq!(erfinv(-libm::erf(x)), -erfinv(libm::erf(x)));
+        }
+        for x in [-2.0, -0.1, 0.1, 0.6, 2.0, 5.0, 10.0, 26.0] {
+            assert!((erfcinv(libm::erfc(x)) - x).abs() < 1e-12 * x.abs().max(1.0), "{x}");
+        }
+        assert_eq!(
+            [erfinv(1.0), erfinv(-1.0), erfcinv(0.0)],
+            [f64::INFINITY, f64::NEG_INFINITY, f64::INFINITY]
+        );
+        assert!(erfinv(1.1).is_nan() && erfcinv(-0.1).is_nan() && erfinv(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn integers_are_exact() -> Result<(), KernelError> {
+        let two = |op, a: &[i32], b: &[i32]| {
+            run(op, &[&block(a.to_vec()), &block(b.to_vec())], DType::Int32).map(|it| it.0.to_i128())
+        };
+        assert_eq!(two(Op::Add, &[i32::MAX], &[1])?, [i128::from(i32::MIN)]);
+        assert_eq!(two(Op::Div, &[-7, 7, i32::MIN], &[2, -2, -1])?, [-3, -3, i128::from(i32::MIN)]);
+        assert_eq!(two(Op::Mod, &[-7], &[2])?, [-1]);
+        assert_eq!(two(Op::CeilDiv, &[7, -7, 6], &[2, 2, 3])?, [4, -3, 2]);
+        assert_eq!(two(Op::Shl, &[1, 1], &[4, 40])?, [16, 0]);
+        assert_eq!(two(Op::Shr, &[-8, -8], &[1, 99])?, [-4, -1]);
+        assert_eq!(two(Op::Pow, &[3, -1, 2], &[4, -3, -1])?, [81, -1, 0]);
+        assert_eq!(two(Op::Gcd, &[-12], &[18])?, [6]);
+        let fault = two(Op::Div, &[1, 1], &[1, 0]);
+        assert_eq!(fault, Err(KernelError::DivisionByZero { op: Op::Div, element: 1 }));
+        let large = block(vec![u64::MAX]);
+        assert_eq!(run(Op::Shr, &[&large, &block(vec![63u64])], DType::UInt64)?.0, Data::U64(vec![1]));
+        assert_eq!(run(Op::Lt, &[&block(vec![1u64]), &large], DType::Bool)?.0, Data::Bool(vec![true]));
+        assert_eq!(run(Op::BitNot, &[&block(vec![true])], DType::Bool)?.0, Data::Bool(vec![false]));
+        assert_eq!(run(Op::BitNot, &[&block(vec![0u8])], DType::UInt8)?.0, Data::U8(vec![255]));
+        Ok(())
+    }
+
+    #[test]
+    fn casts() -> Result<(), KernelError> {
+        let floats = block(vec![2.7f32, -2.7, 1e30]);
+        assert_eq!(run(Op::Cast, &[&floats], DType::Int32)?, (Data::I32(vec![2, -2, i32::MAX]), 1));
+        assert_eq!(
+            run(Op::Cast, &[&block(vec![16777217i32])], DType::Float)?,
+            (Data::F32(vec![16777216.0]), 1)
+        );
+        assert_eq!(run(Op::BitCast, &[&block(vec![1f32])], DType::Int32)?.0, Data::I32(vec![0x3f80_0000]));
+        assert_eq!(run(Op::BitCast, &[&block(vec![-1i16])], DType::UInt16)?.0, Data::U16(vec![65535]));
+        assert!(run(Op::BitCast, &[&floats], DType::Int64).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn constants_have_the_precision_of_the_elements() -> Result<(), KernelError> {
+        let mut exactness = Exactness::default();
+        let one = block(vec![1f32]);
+        let args = [Operand::Block(&one), Operand::Number(Number::Float(0.1))];
+        let out = map(Op::Mul, &args, DType::Float, &[1], &mut exactness)?;
+        assert_eq!((out.data, exactness.inexact()), (Data::F32(vec![0.1]), 1));
+        let args = [Operand::Block(&one), Operand::Number(Number::Int(2))];
+        assert_eq!(map(Op::Ge, &args, DType::Bool, &[1], &mut exactness)?.data, Data::Bool(vec![false]));
+        Ok(())
+    }
+
+    #[test]
+    fn results_depend_on_what_they_read() -> Result<(), KernelError> {
+        let flags = |it: [bool; 3]| Mask::from_flags(it.to_vec());
+        let condition = block(vec![true, false, true]);
+        let yes = Block { written: flags([true, false, false]), ..block(vec![1i32, 2, 3]) };
+        let no = Block { written: flags([false, true, true]), ..block(vec![4i32, 5, 6]) };
+        let args = [Operand::Block(&condition), Operand::Block(&yes), Operand::Block(&no)];
+        let out = map(Op::Where, &args, DType::Int32, &[3], &mut Exactness::default())?;
+        assert_eq!((out.data, out.written), (Data::I32(vec![1, 5, 3]), flags([true, true, false])));
+        // An unwritten divisor is no fault, and an unwritten quotient no rounding.
+        let zero = Block { written: flags([false, true, true]), ..block(vec![0i32, 1, 1]) };
+        let args = [Operand::Block(&no), Operand::Block(&zero)];
+        let out = map(Op::Div, &args, DType::Int32, &[3], &mut Exactness::default())?;
+        assert_eq!(out.written, flags([false, true, true]));
+        Ok(())
+    }
+}
