@@ -18,13 +18,15 @@ impl Machine<'_> {
             self.actors[actor].ready = false;
             self.outcome.steps += 1;
             let at = self.head(actor).map(|inst| InstRef { rank: self.actors[actor].rank, inst });
+            self.outcome.notes.at = at;
             match self.actors[actor].role {
                 Role::Host => self.run_host(actor)?,
                 Role::Stream => self.run_stream(actor)?,
                 Role::Queue(_) => self.run_queue(actor)?,
             }
-            if self.outcome.first_inexact.is_none() && !self.outcome.exactness.is_exact() {
-                self.outcome.first_inexact = at;
+            let notes = &mut self.outcome.notes;
+            if notes.first_inexact.is_none() && !notes.exactness.is_exact() {
+                notes.first_inexact = at;
             }
         }
         if (0..self.actors.len()).any(|it| self.head(it).is_some()) {
@@ -163,7 +165,7 @@ impl Machine<'_> {
             Effect::Compute => {
                 let (plans, kind) = (self.plans, &self.plans[rank].code[inst].kind);
                 Space::World(&mut self.memories)
-                    .run(rank, kind, &mut self.outcome.exactness)
+                    .run(rank, kind, &mut self.outcome.notes)
                     .map_err(|it| it.at(plans, InstRef { rank, inst }))?;
             }
             Effect::Exchange(_) | Effect::Barrier => {

@@ -7,8 +7,8 @@
 use grammar::dtype::DType;
 
 use super::{
-    Fault, InstRef,
-    kernels::{self, Exactness, KernelError},
+    Fault, InstRef, Notes,
+    kernels::{self, KernelError},
     located,
     memory::{Block, Cell, Memory, scatter},
     reshard,
@@ -21,7 +21,7 @@ pub(super) fn meet(
     plans: &[Plan],
     members: &[InstRef],
     memories: &mut [Memory],
-    exactness: &mut Exactness,
+    notes: &mut Notes,
 ) -> Result<(), Fault> {
     let kind = |it: &InstRef| &plans[it.rank].code[it.inst].kind;
     let collectives: Option<Vec<&Collective>> = members
@@ -34,9 +34,9 @@ pub(super) fn meet(
         .collect();
     let mut space = Space::World(memories);
     match (collectives, reshards) {
-        (Some(them), _) => Meeting { plans, members, them: &them }.run(&mut space, exactness),
+        (Some(them), _) => Meeting { plans, members, them: &them }.run(&mut space, notes),
         (_, Some(them)) => {
-            reshard::run(&them, members, &mut space, exactness).map_err(|it| it.at(plans, members[0]))
+            reshard::run(&them, members, &mut space, notes).map_err(|it| it.at(plans, members[0]))
         }
         (None, None) => Err(Fault::Internal("a meeting of different kinds".to_owned())),
     }
@@ -48,10 +48,10 @@ pub(super) fn pass(
     (from, send): (InstRef, &Side),
     (to, recv): (InstRef, &Side),
     memories: &mut [Memory],
-    exactness: &mut Exactness,
+    notes: &mut Notes,
 ) -> Result<(), Fault> {
     let mut space = Space::World(memories);
-    let block = space.load(from.rank, &send.view).map_err(|it| it.at(plans, from))?;
+    let block = space.read(from.rank, &send.view, notes).map_err(|it| it.at(plans, from))?;
     let dtype = space.dtype(to.rank, &recv.view).map_err(|it| it.at(plans, to))?;
     if block.data.len() != recv.view.len() || block.data.dtype() != dtype {
         let other = located(plans, to).1;
@@ -59,7 +59,7 @@ pub(super) fn pass(
         let message = format!("sends {given}, but rank {} at {other} receives {wanted}", to.rank);
         return Err(Fault::program(plans, from, message));
     }
-    space.store(to.rank, &recv.view, &block, exactness).map_err(|it| it.at(plans, to))
+    space.store(to.rank, &recv.view, &block, notes).map_err(|it| it.at(plans, to))
 }
 
 /// A piece of an output.
@@ -80,7 +80,7 @@ struct Meeting<'a> {
 }
 
 impl Meeting<'_> {
-    fn run(&self, space: &mut Space<'_>, exactness: &mut Exactness) -> Result<(), Fault> {
+    fn run(&self, space: &mut Space<'_>, notes: &mut Notes) -> Result<(), Fault> {
         for (member, it) in self.them.iter().enumerate() {
             if !same(it.kind, self.them[0].kind) {
                 return Err(self.clash(member, name(it.kind), 0, name(self.them[0].kind)));
@@ -96,8 +96,8 @@ impl Meeting<'_> {
         let mut combined = None;
         for source in wanted.iter().flat_map(|(_, _, sources)| sources) {
             match source.from {
-                Some(from) => self.load(from, &mut inputs, space)?,
-                None if combined.is_none() => combined = Some(self.combine(&mut inputs, space, exactness)?),
+                Some(from) => self.load(from, &mut inputs, space, notes)?,
+                None if combined.is_none() => combined = Some(self.combine(&mut inputs, space, notes)?),
                 None => {}
             }
         }
@@ -110,7 +110,7 @@ impl Meeting<'_> {
                 }
             }
             if let Some(block) = concatenate(&pieces).map_err(|it| self.fault(member, it))? {
-                self.deliver(member, output, &block, space, exactness)?;
+                self.deliver(member, output, &block, space, notes)?;
             }
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Meeting<'_> {
         output: &View,
         block: &Block,
         space: &mut Space<'_>,
-        exactness: &mut Exactness,
+        notes: &mut Notes,
     ) -> Result<(), Fault> {
         let rank = self.members[member].rank;
         let dtype = space.dtype(rank, output).map_err(|it| self.fault(member, it))?;
@@ -133,7 +133,7 @@ impl Meeting<'_> {
                 format!("{} delivers {theirs}, the output holds {mine}", name(self.them[member].kind));
             return Err(Fault::program(self.plans, self.members[member], message));
         }
-        space.store(rank, output, block, exactness).map_err(|it| self.fault(member, it))
+        space.store(rank, output, block, notes).map_err(|it| self.fault(member, it))
     }
 
     /// What the output of a member is made of, in order.
@@ -168,7 +168,13 @@ impl Meeting<'_> {
     }
 
     /// Reads what a member gives. All that are read must be of one type and size.
-    fn load(&self, from: usize, inputs: &mut [Option<Block>], space: &mut Space<'_>) -> Result<(), Fault> {
+    fn load(
+        &self,
+        from: usize,
+        inputs: &mut [Option<Block>],
+        space: &mut Space<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), Fault> {
         let kind = name(self.them[0].kind);
         let Some(at) = self.members.get(from) else {
             let message = format!("{kind}: the team has no member {from}");
@@ -180,7 +186,7 @@ impl Meeting<'_> {
         let Some(view) = &self.them[from].input else {
             return Err(Fault::program(self.plans, *at, format!("{kind} without an input")));
         };
-        let block = space.load(at.rank, view).map_err(|it| self.fault(from, it))?;
+        let block = space.read(at.rank, view, notes).map_err(|it| self.fault(from, it))?;
         for (other, theirs) in inputs.iter().enumerate() {
             if let Some(theirs) = theirs
                 && (theirs.data.len(), theirs.data.dtype()) != (block.data.len(), block.data.dtype())
@@ -198,10 +204,10 @@ impl Meeting<'_> {
         &self,
         inputs: &mut [Option<Block>],
         space: &mut Space<'_>,
-        exactness: &mut Exactness,
+        notes: &mut Notes,
     ) -> Result<Block, Fault> {
         for from in 0..self.them.len() {
-            self.load(from, inputs, space)?;
+            self.load(from, inputs, space, notes)?;
         }
         // Members may give differently shaped views of the same size.
         let flat = |it: &Block| Block { shape: vec![it.data.len()], ..it.clone() };
@@ -220,7 +226,7 @@ impl Meeting<'_> {
                 return Err(Fault::Internal("a collective that combines nothing".to_owned()));
             }
         };
-        kernels::combine(op, &parts, dtype, exactness).map_err(|it| self.fault(0, it.into()))
+        kernels::combine(op, &parts, dtype, &mut notes.exactness).map_err(|it| self.fault(0, it.into()))
     }
 
     /// Where one of as many equal parts as there are members lies, or the whole.
@@ -228,7 +234,7 @@ impl Meeting<'_> {
         let count = self.them.len();
         match part {
             None => Ok(stretch(0, len)),
-            Some(part) if len % count == 0 => Ok(stretch(part * (len / count), len / count)),
+            Some(part) if len.is_multiple_of(count) => Ok(stretch(part * (len / count), len / count)),
             Some(_) => {
                 let kind = name(self.them[member].kind);
                 let message = format!("{kind} of {len} elements does not divide by {count} members");

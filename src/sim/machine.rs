@@ -224,7 +224,7 @@ impl<'a> Machine<'a> {
         self.first[rank]
     }
 
-    /// The actor that runs a rank's stream.
+    /// The actor that runs a rank's stream, which the plan must have.
     pub fn stream_of(&self, rank: usize, stream: StreamNo) -> usize {
         self.first[rank] + 1 + stream as usize
     }
@@ -299,9 +299,10 @@ fn intrusions(plans: &[Plan]) -> Vec<Vec<InstRef>> {
     let mut res = vec![Vec::new(); plans.len()];
     for (rank, plan) in plans.iter().enumerate() {
         for (inst, it) in plan.code.iter().enumerate() {
-            match &it.kind {
-                InstKind::Copy { to, .. } if to.rank != rank => res[to.rank].push(InstRef { rank, inst }),
-                _ => {}
+            for (to, _) in super::writes(rank, &it.kind) {
+                if to != rank && to < plans.len() {
+                    res[to].push(InstRef { rank, inst });
+                }
             }
         }
     }

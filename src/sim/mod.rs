@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::{
     io::data::Data,
-    plan::{InstKind, Place, Plan, View},
+    plan::{BufferNo, InstKind, Place, Plan, View},
 };
 
 mod advance;
@@ -62,15 +62,40 @@ pub struct Outcome {
     pub pending: Vec<Vec<InstRef>>,
     /// The contents of `Options::watch`.
     pub watched: Vec<Block>,
-    /// Whether every rounding was exact.
-    pub exactness: Exactness,
-    /// The first instruction that rounded.
-    pub first_inexact: Option<InstRef>,
+    /// What the numbers and the masks went through.
+    pub notes: Notes,
     /// Choices made.
     pub steps: u64,
     /// Each instruction once, in the order of completion, if asked for.
     pub trace: Option<Vec<InstRef>>,
 }
+
+/// What instructions had to do that a caller may want to know.
+#[derive(Clone, Debug, Default)]
+pub struct Notes {
+    /// Roundings that changed a value.
+    pub exactness: Exactness,
+    /// The first instruction that rounded.
+    pub first_inexact: Option<InstRef>,
+    /// The first instructions that read what nothing had written yet.
+    pub unwritten: Vec<UnwrittenRead>,
+    /// The instruction that is running.
+    at: Option<InstRef>,
+}
+
+/// A read of elements that nothing had written yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnwrittenRead {
+    /// Who read; of a communication or reshard, one of those who took part.
+    pub at: InstRef,
+    /// Whose memory.
+    pub rank: usize,
+    /// Which buffer.
+    pub buffer: BufferNo,
+}
+
+/// Most reads that `Notes::unwritten` lists.
+const MAX_UNWRITTEN: usize = 64;
 
 /// Why a run has no outcome.
 #[derive(Clone, Debug, Error)]
@@ -123,6 +148,9 @@ pub fn run(
         if plan.rank != rank || plan.world != plans.len() {
             return Err(Fault::Internal(format!("plan {rank} is rank {} of {}", plan.rank, plan.world)));
         }
+        if let Some(inst) = plan.code.iter().position(|it| it.stream as usize >= plan.streams.len()) {
+            return Err(Fault::Internal(format!("rank {rank}: instruction {inst} is on no stream")));
+        }
     }
     let memories = fill(plans, inputs)?;
     let mut machine = machine::Machine::new(plans, memories, schedule)?;
@@ -152,7 +180,7 @@ fn fill(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory>, Fault> {
             if let Some(view) = &port.shard.view {
                 let block = Block::full(vec![data.len()], data);
                 space
-                    .store(rank, view, &block, &mut Exactness::default())
+                    .store(rank, view, &block, &mut Notes::default())
                     .map_err(|it| internal(rank, format!("input {}: {it}", port.name)))?;
             }
         }
@@ -214,10 +242,18 @@ impl Outcome {
             outputs: plans.iter().map(|it| vec![None; it.outputs.len()]).collect(),
             pending: vec![Vec::new(); plans.len()],
             watched: Vec::new(),
-            exactness: Exactness::default(),
-            first_inexact: None,
+            notes: Notes::default(),
             steps: 0,
             trace: None,
+        }
+    }
+}
+
+impl Notes {
+    /// The instruction that is running reads what nothing has written.
+    fn unwritten(&mut self, rank: usize, buffer: BufferNo) {
+        if let Some(at) = self.at.filter(|_| self.unwritten.len() < MAX_UNWRITTEN) {
+            self.unwritten.push(UnwrittenRead { at, rank, buffer });
         }
     }
 }

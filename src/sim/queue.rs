@@ -76,7 +76,7 @@ impl<'a> Machine<'a> {
         let team = &self.groups[ticket.0].team;
         actors.sort_by_key(|&it| team.iter().position(|&rank| rank == self.actors[it].rank));
         let members: Vec<InstRef> = actors.iter().filter_map(|&it| here(self, it)).collect();
-        collective::meet(self.plans, &members, &mut self.memories, &mut self.outcome.exactness)?;
+        collective::meet(self.plans, &members, &mut self.memories, &mut self.outcome.notes)?;
         for (actor, at) in actors.into_iter().zip(members) {
             self.finish_communication(actor, at);
         }
@@ -94,7 +94,7 @@ impl<'a> Machine<'a> {
             return Ok(());
         };
         if let (Some(from), Some(to)) = (self.open_side(actor, send), self.open_side(receiver, recv)) {
-            collective::pass(self.plans, from, to, &mut self.memories, &mut self.outcome.exactness)?;
+            collective::pass(self.plans, from, to, &mut self.memories, &mut self.outcome.notes)?;
         }
         self.close_sides(actor, 1);
         self.close_sides(receiver, 1);

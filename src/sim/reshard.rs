@@ -3,9 +3,9 @@
 //! An element of an operand that several ranks hold is the first one's, in team order, and is written if it is on all.
 
 use super::{
-    InstRef,
+    InstRef, Notes,
     collective::{concatenate, stretch},
-    kernels::{Exactness, KernelError},
+    kernels::KernelError,
     memory::{Block, Mask, Memory},
     step::{Space, StepError},
 };
@@ -16,7 +16,7 @@ pub(super) fn run(
     them: &[&Reshard],
     members: &[InstRef],
     space: &mut Space<'_>,
-    exactness: &mut Exactness,
+    notes: &mut Notes,
 ) -> Result<(), StepError> {
     let Some(first) = them.first() else { return Ok(()) };
     if let Some(other) = them.iter().position(|it| it.body != first.body || it.buffers != first.buffers) {
@@ -27,19 +27,19 @@ pub(super) fn run(
     let mut private = Space::Private(&mut private);
     for at in 0..first.operands.len() {
         let whole = View::contiguous(at as u32, first.operands[at].layout.shape.clone());
-        if let Some(block) = assemble(them, members, at, space)? {
-            private.store(0, &whole, &block, exactness)?;
+        if let Some(block) = assemble(them, members, at, space, notes)? {
+            private.store(0, &whole, &block, notes)?;
         }
     }
     for it in &first.body {
-        private.run(0, it, exactness)?;
+        private.run(0, it, notes)?;
     }
     let number = first.operands.len() as u32;
     let result = private.load(0, &View::contiguous(number, first.result.layout.shape.clone()))?;
     for (it, at) in them.iter().zip(members) {
         let Some(view) = &it.result.view else { continue };
         let part = pick(&result, &it.result.layout.global_indices());
-        space.store(at.rank, view, &part, exactness)?;
+        space.store(at.rank, view, &part, notes)?;
     }
     Ok(())
 }
@@ -50,6 +50,7 @@ fn assemble(
     members: &[InstRef],
     operand: usize,
     space: &mut Space<'_>,
+    notes: &mut Notes,
 ) -> Result<Option<Block>, StepError> {
     let mut parts = Vec::new();
     let mut sources = vec![None; them[0].operands[operand].layout.shape.iter().product()];
@@ -58,7 +59,7 @@ fn assemble(
     for (it, at) in them.iter().zip(members) {
         let Some(shard) = it.operands.get(operand) else { continue };
         let Some(view) = &shard.view else { continue };
-        let part = space.load(at.rank, view)?;
+        let part = space.read(at.rank, view, notes)?;
         let indices = shard.layout.global_indices();
         if indices.len() != part.data.len() || indices.iter().any(|&it| it >= sources.len()) {
             return Err(StepError::Internal(format!("operand {operand} of rank {} is misplaced", at.rank)));

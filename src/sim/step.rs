@@ -5,14 +5,14 @@
 use grammar::dtype::DType;
 
 use super::{
-    Fault, InstRef,
-    kernels::{self, Exactness, KernelError},
+    Fault, InstRef, Notes,
+    kernels::{self, KernelError, Operand},
     located,
     memory::{self, Block, Cell, Memory},
 };
 use crate::{
     io::data::Data,
-    plan::{InstKind, Number, Place, Plan, View},
+    plan::{Arg, InstKind, Number, Place, Plan, View},
 };
 
 /// Why an instruction has no result, wherever it is.
@@ -80,24 +80,33 @@ impl Space<'_> {
         Ok(memory::gather(self.cell(rank, view)?, view))
     }
 
+    /// The elements of a view, for an instruction: what nothing has written is noted.
+    pub fn read(&mut self, rank: usize, view: &View, notes: &mut Notes) -> Result<Block, StepError> {
+        let block = self.load(rank, view)?;
+        if let (Self::World(_), false) = (&*self, block.written.is_full()) {
+            notes.unwritten(rank, view.buffer);
+        }
+        Ok(block)
+    }
+
     /// Puts elements into a view; their type converts.
     pub fn store(
         &mut self,
         rank: usize,
         view: &View,
         block: &Block,
-        exactness: &mut Exactness,
+        notes: &mut Notes,
     ) -> Result<(), StepError> {
         if block.data.len() != view.len() {
             let (given, room) = (block.data.len(), view.len());
             return Err(StepError::Internal(format!("{given} elements for a view of {room}")));
         }
-        exactness.count(memory::scatter(self.cell(rank, view)?, view, block));
+        notes.exactness.count(memory::scatter(self.cell(rank, view)?, view, block));
         Ok(())
     }
 
     /// Runs an instruction that touches memory and nothing else.
-    pub fn run(&mut self, rank: usize, kind: &InstKind, exactness: &mut Exactness) -> Result<(), StepError> {
+    pub fn run(&mut self, rank: usize, kind: &InstKind, notes: &mut Notes) -> Result<(), StepError> {
         let (out, block) = match kind {
             InstKind::Alloc { buffer, zero } => {
                 let cell = self.cell(rank, &View::contiguous(*buffer, vec![0]))?;
@@ -107,41 +116,54 @@ impl Space<'_> {
                 return Ok(());
             }
             InstKind::Copy { from, to } => {
-                let block = self.load(from.rank, &from.view)?;
-                return self.store(to.rank, &to.view, &block, exactness);
+                let block = self.read(from.rank, &from.view, notes)?;
+                return self.store(to.rank, &to.view, &block, notes);
             }
             InstKind::Fill { to, value } => {
                 let mut data = self.empty(rank, to)?;
                 if (0..data.len()).filter(|&it| data.set(it, *value)).count() > 0 {
-                    exactness.count(data.len());
+                    notes.exactness.count(data.len());
                 }
                 (to, Block::full(to.shape.clone(), data))
             }
             InstKind::Iota { to, start, step } => {
                 let mut data = self.empty(rank, to)?;
                 let value = |it: usize| Number::Int(start.wrapping_add(step.wrapping_mul(it as i64)));
-                exactness.count((0..data.len()).filter(|&it| data.set(it, value(it))).count());
+                notes.exactness.count((0..data.len()).filter(|&it| data.set(it, value(it))).count());
                 (to, Block::full(to.shape.clone(), data))
             }
             InstKind::Gemm(it) => {
-                let (a, b) = (self.load(rank, &it.a)?, self.load(rank, &it.b)?);
-                let bias = it.bias.as_ref().map(|it| self.load(rank, it)).transpose()?;
+                let (a, b) = (self.read(rank, &it.a, notes)?, self.read(rank, &it.b, notes)?);
+                let bias = it.bias.as_ref().map(|it| self.read(rank, it, notes)).transpose()?;
                 let dtype = self.dtype(rank, &it.out)?;
-                (&it.out, kernels::gemm(&a, &b, bias.as_ref(), dtype, exactness)?)
+                (&it.out, kernels::gemm(&a, &b, bias.as_ref(), dtype, &mut notes.exactness)?)
             }
-            InstKind::Map { op, out, .. } => {
-                return Err(KernelError::Op(*op, self.dtype(rank, out)?).into());
+            InstKind::Map { op, args, out } => {
+                let mut blocks = Vec::new();
+                for it in args {
+                    if let Arg::View(view) = it {
+                        blocks.push(self.read(rank, view, notes)?);
+                    }
+                }
+                let mut next = blocks.iter();
+                let operand = |it: &Arg| match it {
+                    Arg::View(_) => next.next().map(Operand::Block),
+                    Arg::Number(number) => Some(Operand::Number(*number)),
+                };
+                let args: Vec<Operand<'_>> = args.iter().filter_map(operand).collect();
+                let dtype = self.dtype(rank, out)?;
+                (out, kernels::map(*op, &args, dtype, &out.shape, &mut notes.exactness)?)
             }
             InstKind::Reduce(it) => {
-                let input = self.load(rank, &it.input)?;
+                let input = self.read(rank, &it.input, notes)?;
                 let dtype = self.dtype(rank, &it.out)?;
-                (&it.out, kernels::reduce(it.op, it.init, &input, &it.axes, dtype, exactness)?)
+                (&it.out, kernels::reduce(it.op, it.init, &input, &it.axes, dtype, &mut notes.exactness)?)
             }
             InstKind::Combine { op, parts, out } => {
-                let load = |it: &Place| self.load(it.rank, &it.view);
-                let parts = parts.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+                let read = |it: &Place| self.read(it.rank, &it.view, notes);
+                let parts = parts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 let dtype = self.dtype(rank, out)?;
-                (out, kernels::combine(*op, &parts, dtype, exactness)?)
+                (out, kernels::combine(*op, &parts, dtype, &mut notes.exactness)?)
             }
             InstKind::Collective(_)
             | InstKind::Transfer(_)
@@ -157,7 +179,7 @@ impl Space<'_> {
                 return Err(StepError::Internal("an instruction that does not compute".to_owned()));
             }
         };
-        self.store(rank, out, &block, exactness)
+        self.store(rank, out, &block, notes)
     }
 
     /// Zeros of a view's type and size.
