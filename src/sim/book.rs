@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{
-    InstRef, collective, located,
+    InstRef, collective, describe, located,
     machine::{Condition, Effect, Machine, Open, Progress, Role},
 };
 use crate::plan::{Backend, Direction, Meaning, Transfer};
@@ -160,7 +160,7 @@ impl<'a> Book<'a> {
             .iter()
             .map(|&rank| Need { rank, inst: self.meetings.get(&(group, rank, ordinal)).copied() })
             .collect();
-        (format!("in {}{} for {}", self.name(at), self.suffix(group), names(&missing)), needs)
+        (format!("in {} for {}", self.name(at), names(&missing)), needs)
     }
 
     /// Conditions that do not hold.
@@ -170,9 +170,12 @@ impl<'a> Book<'a> {
         for condition in machine.awaited(actor).into_iter().filter(|&it| !machine.holds(it)) {
             let inst = self.conditions.get(&condition).copied();
             let (word, rank) = match condition {
-                Condition::Event(rank, _) => (format!("for {}", self.there(rank, inst)), rank),
+                Condition::Event(rank, _) => {
+                    (self.there(rank, inst, "", "for an event that is never recorded"), rank)
+                }
                 Condition::Work(rank, _) => {
-                    (format!("for the communication of {}", self.there(rank, inst)), rank)
+                    let what = "the communication of ";
+                    (self.there(rank, inst, what, "for a communication that is never posted"), rank)
                 }
                 Condition::Slot(slot) => {
                     let says = match slot.meaning {
@@ -235,6 +238,11 @@ impl<'a> Book<'a> {
         }
     }
 
+    /// The last instruction of a rank: what holds it up is what the rank is doing.
+    pub fn last(&self, rank: usize) -> Need {
+        Need { rank, inst: self.machine.plans.get(rank).and_then(|it| it.code.len().checked_sub(1)) }
+    }
+
     /// Whether a rank has nothing left to do.
     pub fn finished(&self, rank: usize) -> bool {
         let machine = self.machine;
@@ -290,10 +298,11 @@ impl<'a> Book<'a> {
         plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it)
     }
 
-    fn there(&self, rank: usize, inst: Option<usize>) -> String {
-        match inst.map(|inst| InstRef { rank, inst }) {
-            Some(at) => format!("{} on {}", located(self.machine.plans, at).1, self.stream(at)),
-            None => "an instruction that there is not".to_owned(),
+    /// `for line 2 on stream 0`, or `never` where there is no such instruction.
+    fn there(&self, rank: usize, inst: Option<usize>, what: &str, never: &str) -> String {
+        match inst {
+            Some(inst) => format!("for {what}{}", describe(self.machine.plans, InstRef { rank, inst })),
+            None => never.to_owned(),
         }
     }
 }

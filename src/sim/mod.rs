@@ -1,7 +1,8 @@
 //! Runs the plans of all ranks in one process. What the simulator does for an instruction is what it means.
 //!
-//! `machine` holds the state of all ranks, `advance` and `queue` say what may happen next, `schedule` chooses,
-//! `step` and `collective` touch memory, `report` explains why nothing may happen any more.
+//! `machine` holds the state of all ranks, `advance` and `queue` say what may happen next, `schedule` chooses; `step`,
+//! `collective` and `reshard` touch `memory` by means of `kernels`; `report` explains why nothing may happen any more,
+//! from what `book` knows.
 //!
 //! Invariant: a run depends on the plans, the inputs and the schedule, and on nothing else.
 

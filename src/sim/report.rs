@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     InstRef,
@@ -47,7 +47,7 @@ pub struct Wait {
     pub line: u32,
     /// Its line and iteration, and what it is on: `line 19, streamIdx=1, on stream 1`.
     pub place: String,
-    /// What it waits for: `in Allgather on NCCL (0 1 2) for rank 1`.
+    /// What it waits for: `in Allgather for rank 1`.
     pub what: String,
     /// What those are doing that it waits for.
     pub instead: Vec<String>,
@@ -73,7 +73,8 @@ impl fmt::Display for Deadlock {
                 let does = if *finished { "has finished without" } else { "never does" };
                 let wait = self.waits.get(*wait);
                 let (who, place) = wait.map_or((0, ""), |it| (it.at.rank, it.place.as_str()));
-                write!(f, "deadlock: rank {rank} {does} what rank {who} waits for at {place}")?;
+                let who = if who == *rank { "it".to_owned() } else { format!("rank {who}") };
+                write!(f, "deadlock: rank {rank} {does} what {who} waits for at {place}")?;
             }
         }
         let mut told: Vec<(Vec<usize>, String)> = Vec::new();
@@ -108,19 +109,17 @@ impl fmt::Display for Wait {
 
 /// Explains a machine in which nothing may happen.
 pub(super) fn explain(machine: &Machine<'_>) -> Deadlock {
-    let book = Book::new(machine);
-    let stuck: Vec<Blocked> = (0..machine.actors.len()).filter_map(|it| book.blocked(it)).collect();
-    let chain = Chain::new(&book, &stuck);
+    let stuck = Stuck::new(machine);
+    let chain = stuck.chain();
+    let heads = || stuck.heads.iter().flatten();
     let root = |it: &Blocked| it.needs.iter().any(|need| need.inst.is_none() || need.rank != it.at.rank);
-    let explained: FxHashSet<usize> = stuck.iter().filter(|it| root(it)).map(|it| it.at.rank).collect();
-    let told: Vec<&Blocked> = stuck
-        .iter()
-        .filter(|it| root(it) || !explained.contains(&it.at.rank) || chain.blames(it.actor))
-        .collect();
+    let explained: FxHashSet<usize> = heads().filter(|it| root(it)).map(|it| it.at.rank).collect();
+    let told: Vec<&Blocked> =
+        heads().filter(|it| root(it) || !explained.contains(&it.at.rank) || chain.blames(it.actor)).collect();
     let cause = match chain.never {
         Some(rank) => {
             let wait = told.iter().position(|it| chain.blames(it.actor)).unwrap_or_default();
-            Cause::Never { rank, finished: book.finished(rank), wait }
+            Cause::Never { rank, finished: stuck.book.finished(rank), wait }
         }
         None => {
             let mut ranks: Vec<usize> = chain.links.iter().map(|it| it.at.rank).collect();
@@ -131,7 +130,13 @@ pub(super) fn explain(machine: &Machine<'_>) -> Deadlock {
             Cause::Cycle(ranks)
         }
     };
-    Deadlock { cause, waits: told.into_iter().map(|it| wait(&book, &stuck, it)).collect() }
+    Deadlock { cause, waits: told.into_iter().map(|it| stuck.wait(it)).collect() }
+}
+
+/// All heads that cannot run, by actor.
+struct Stuck<'a> {
+    book: Book<'a>,
+    heads: Vec<Option<Blocked>>,
 }
 
 /// Heads that hold each other up.
@@ -142,27 +147,7 @@ struct Chain<'a> {
     never: Option<usize>,
 }
 
-impl<'a> Chain<'a> {
-    /// Follows the first stuck head to the cause.
-    fn new(book: &Book<'_>, stuck: &'a [Blocked]) -> Self {
-        let mut links: Vec<&Blocked> = stuck.first().into_iter().collect();
-        while let Some(it) = links.last().copied() {
-            let holder = |need: &Need| stuck.iter().find(|other| Some(other.actor) == book.holder(*need));
-            let never = it.needs.iter().find(|it| it.inst.is_none());
-            match (never, it.needs.iter().find_map(holder)) {
-                (Some(need), _) => return Self { links: vec![it], never: Some(need.rank) },
-                (None, Some(next)) => {
-                    if let Some(start) = links.iter().position(|link| link.actor == next.actor) {
-                        return Self { links: links.split_off(start), never: None };
-                    }
-                    links.push(next);
-                }
-                (None, None) => break,
-            }
-        }
-        Self { links, never: None }
-    }
-
+impl Chain<'_> {
     /// Whether a head has to be told though others of its rank explain it: the chain never leaves the rank.
     fn blames(&self, actor: usize) -> bool {
         let local = self.links.windows(2).all(|it| it[0].at.rank == it[1].at.rank);
@@ -170,45 +155,85 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// What is told of a blocked head.
-fn wait(book: &Book<'_>, stuck: &[Blocked], it: &Blocked) -> Wait {
-    let mut instead = Vec::new();
-    let mut ranks: Vec<usize> = Vec::new();
-    for need in &it.needs {
-        if ranks.contains(&need.rank) {
-            continue;
-        }
-        ranks.push(need.rank);
-        if need.inst.is_none() {
-            let does = if book.finished(need.rank) { "has finished" } else { "never does" };
-            instead.push(format!("rank {} {does}", need.rank));
-        } else if need.rank != it.at.rank
-            && let Some(there) = root_of(book, stuck, *need)
-        {
-            let mut for_whom: Vec<usize> = there.needs.iter().map(|it| it.rank).collect();
-            for_whom.dedup();
-            let (rank, doing) = (need.rank, book.doing(there.at));
-            instead.push(format!("rank {rank} is at {doing}, waiting for {}", names(&for_whom)));
-        }
+impl<'a> Stuck<'a> {
+    fn new(machine: &'a Machine<'a>) -> Self {
+        let book = Book::new(machine);
+        let heads = (0..machine.actors.len()).map(|it| book.blocked(it)).collect();
+        Self { book, heads }
     }
-    if instead.len() > MAX_INSTEAD {
-        instead.truncate(MAX_INSTEAD);
-        instead.push("…".to_owned());
-    }
-    let line = book.line(it.at);
-    Wait { at: it.at, line, place: book.place(it), what: it.what.clone(), instead, ranks }
-}
 
-/// The head that holds up an instruction, past those that wait for others of the same rank.
-fn root_of<'a>(book: &Book<'_>, stuck: &'a [Blocked], mut need: Need) -> Option<&'a Blocked> {
-    let mut res = None;
-    for _ in 0..stuck.len() {
-        let Some(holder) = stuck.iter().find(|it| Some(it.actor) == book.holder(need)) else { break };
-        res = Some(holder);
-        match holder.needs.first() {
-            Some(next) if next.rank == holder.at.rank => need = *next,
-            Some(_) | None => break,
+    /// The head that holds up an instruction.
+    fn holder(&self, need: Need) -> Option<&Blocked> {
+        self.book.holder(need).and_then(|it| self.heads[it].as_ref())
+    }
+
+    /// Follows the first head to the cause.
+    fn chain(&self) -> Chain<'_> {
+        let mut links: Vec<&Blocked> = self.heads.iter().flatten().take(1).collect();
+        let mut position = FxHashMap::default();
+        while let Some(it) = links.last().copied() {
+            position.insert(it.actor, links.len() - 1);
+            if let Some(need) = it.needs.iter().find(|it| it.inst.is_none()) {
+                return Chain { links: vec![it], never: Some(need.rank) };
+            }
+            let Some(next) = it.needs.iter().find_map(|&it| self.holder(it)) else { break };
+            if let Some(&start) = position.get(&next.actor) {
+                return Chain { links: links.split_off(start), never: None };
+            }
+            links.push(next);
+        }
+        Chain { links, never: None }
+    }
+
+    /// What is told of a blocked head.
+    fn wait(&self, it: &Blocked) -> Wait {
+        let mut ranks: Vec<usize> = it.needs.iter().map(|it| it.rank).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let first = |&rank: &usize| it.needs.iter().find(|it| it.rank == rank);
+        let mut instead: Vec<String> =
+            ranks.iter().filter_map(first).filter_map(|need| self.instead(it, *need)).collect();
+        if instead.len() > MAX_INSTEAD {
+            instead.truncate(MAX_INSTEAD);
+            instead.push("…".to_owned());
+        }
+        let (line, place) = (self.book.line(it.at), self.book.place(it));
+        Wait { at: it.at, line, place, what: it.what.clone(), instead, ranks }
+    }
+
+    /// What a rank does that a head waits for; `None` for its own rank, whose waits are told anyway.
+    fn instead(&self, it: &Blocked, need: Need) -> Option<String> {
+        let rank = need.rank;
+        if rank == it.at.rank {
+            return None;
+        }
+        let there = self.busy(if need.inst.is_some() { need } else { self.book.last(rank) });
+        match (need.inst, there) {
+            (Some(_), there) => there.map(|there| format!("rank {rank} is {there}")),
+            (None, _) if self.book.finished(rank) => Some(format!("rank {rank} has finished")),
+            (None, Some(there)) => Some(format!("rank {rank} never does, it is {there}")),
+            (None, None) => Some(format!("rank {rank} never does")),
         }
     }
-    res
+
+    /// `at line 3, waiting for rank 2`: the head that holds up an instruction, past those that wait for others of the
+    /// same rank.
+    fn busy(&self, mut need: Need) -> Option<String> {
+        let mut there = self.holder(need)?;
+        for _ in 0..self.heads.len() {
+            match there.needs.first() {
+                Some(next) if next.rank == there.at.rank && next.inst.is_some() => need = *next,
+                Some(_) | None => break,
+            }
+            match self.holder(need) {
+                Some(it) => there = it,
+                None => break,
+            }
+        }
+        let mut whom: Vec<usize> = there.needs.iter().map(|it| it.rank).collect();
+        whom.sort_unstable();
+        whom.dedup();
+        let whom = if whom == [there.at.rank] { "itself".to_owned() } else { names(&whom) };
+        Some(format!("at {}, waiting for {whom}", self.book.doing(there.at)))
+    }
 }

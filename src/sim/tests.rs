@@ -2,7 +2,10 @@
 
 use grammar::dtype::DType;
 
-use super::{Fault, InstRef, Options, Outcome, Schedule, late_writers, memory::Block, run};
+use super::{
+    Fault, InstRef, Options, Outcome, Schedule, UnwrittenRead, late_writers, memory::Block, run,
+    schedule::Random,
+};
 use crate::{io::data::Data, plan::*};
 
 /// Builds one rank's plan; every instruction is on a line of its own, from 1.
@@ -298,6 +301,23 @@ fn a_ring_works_as_one_transfer_and_hangs_as_two() -> Result<(), Fault> {
 }
 
 #[test]
+fn transfers_must_agree_on_size_and_type() {
+    let plans = |dtype: DType, len: usize| {
+        let (mut sender, mut receiver) = (Rank::new(0, 2, 1), Rank::new(1, 2, 1));
+        let (given, got) = (sender.buffer(2), receiver.typed(len, dtype));
+        let communicators = (sender.communicator(&[0, 1]), receiver.communicator(&[0, 1]));
+        sender.transfer(communicators.0, &[(Direction::Send, 1, &given)]);
+        receiver.fill(0, &got, 0).transfer(communicators.1, &[(Direction::Recv, 0, &got)]);
+        [sender.finish(), receiver.finish()]
+    };
+    let run = |plans: [Plan; 2]| text(go(&plans, no_inputs(&plans), Schedule::Program));
+    assert_eq!(run(plans(DType::Float, 2)), "no fault");
+    let message = "rank 0: line 1: sends 2 x f32, but rank 1 at line 2 receives";
+    assert_eq!(run(plans(DType::Float, 3)), format!("{message} 3 x f32"));
+    assert_eq!(run(plans(DType::Int32, 2)), format!("{message} 2 x i32"));
+}
+
+#[test]
 fn a_member_that_never_comes_is_named() {
     let mut plans = Vec::new();
     for rank in 0..3 {
@@ -314,7 +334,7 @@ fn a_member_that_never_comes_is_named() {
     assert_eq!(
         text(go(&plans, no_inputs(&plans), Schedule::Program)),
         "deadlock: rank 1 has finished without what rank 0 waits for at line 2, on NCCL (0 1 2)\n\
-         ranks 0 2: line 2, on NCCL (0 1 2): waits in Allgather on NCCL (0 1 2) for rank 1; rank 1 has finished"
+         ranks 0 2: line 2, on NCCL (0 1 2): waits in Allgather for rank 1; rank 1 has finished"
     );
 }
 
@@ -409,6 +429,11 @@ fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), Fault> {
     assert_eq!(late_writers(&plans, &outcome, 0, 0), [copy]);
     assert_eq!(super::describe(&plans, copy), "line 4 on stream 1");
     assert_eq!(outcome.trace.map(|it| it.len()), Some(plans[0].code.len()));
+    let unordered = two_streams([false, true]);
+    let outcome = go(&unordered, no_inputs(&unordered), Schedule::Adversarial)?;
+    let read = UnwrittenRead { at: InstRef { rank: 0, inst: 2 }, rank: 0, buffer: 0 };
+    assert_eq!(outcome.notes.unwritten, [read]);
+    assert_eq!(late_writers(&unordered, &outcome, 0, 0), []);
     Ok(())
 }
 
@@ -448,11 +473,11 @@ fn exchanges_match_by_channel_and_index() -> Result<(), Fault> {
         text(go(&plans, no_inputs(&plans), Schedule::Program)),
         "deadlock: rank 1 never does what rank 0 waits for at line 1, on stream 1\n\
          rank 0: line 1, on stream 1: waits in ShareMemHandles for rank 1 to share P2PCommunication 38 as receiver \
-         from rank 0; rank 1 never does\n\
+         from rank 0; rank 1 never does, it is at line 1 (ShareMemHandles), waiting for rank 2\n\
          rank 1: line 1, on stream 1: waits in ShareMemHandles for rank 2 to share P2PCommunication 38 as receiver \
-         from rank 1; rank 2 never does\n\
+         from rank 1; rank 2 never does, it is at line 1 (ShareMemHandles), waiting for rank 0\n\
          rank 2: line 1, on stream 1: waits in ShareMemHandles for rank 0 to share P2PCommunication 38 as receiver \
-         from rank 2; rank 0 never does"
+         from rank 2; rank 0 never does, it is at line 1 (ShareMemHandles), waiting for rank 1"
     );
     // Each shares first with the rank before it as sender, then as receiver: a cycle.
     let twice = |at: usize| {
@@ -501,6 +526,17 @@ fn a_rank_may_wait_for_itself() {
         "deadlock: rank 0 waits for itself\n\
          rank 0: line 1, on stream 0: waits for line 2 on stream 0\n\
          rank 0: line 3, on stream 1: waits for line 2 on stream 0"
+    );
+}
+
+#[test]
+fn an_event_that_is_never_recorded_is_told() {
+    let mut it = Rank::new(0, 1, 1);
+    it.on(0, InstKind::Join { event: 0 });
+    assert_eq!(
+        text(go(&[it.finish()], vec![Vec::new()], Schedule::Program)),
+        "deadlock: rank 0 never does what it waits for at line 1, on stream 0\n\
+         rank 0: line 1, on stream 0: waits for an event that is never recorded"
     );
 }
 
@@ -618,4 +654,67 @@ fn a_long_program_runs_quickly() -> Result<(), Fault> {
         assert!(time.as_secs() < 30, "{schedule}: {time:?}");
     }
     Ok(())
+}
+
+/// A random program of three ranks, which may well hang.
+fn random_program(random: &mut Random) -> Vec<Plan> {
+    let world = 3;
+    let len = random.below(13) as u32;
+    let plan = |rank: usize| {
+        let mut it = Rank::new(rank, world, 3);
+        let (from, to) = (it.buffer(1), it.output(1));
+        let communicators = [it.communicator(&[0, 1, 2]), it.communicator(&[2, 0])];
+        let mut works = Vec::new();
+        let mut indices = [[0; 3]; 2];
+        for event in 0..len {
+            let stream = random.below(3) as u32;
+            let peer = (rank + 1 + random.below(2) as usize) % world;
+            let direction = if random.below(2) == 0 { Direction::Send } else { Direction::Recv };
+            let communicator = communicators[usize::from(rank != 1 && random.below(2) == 0)];
+            let mut slot = |from: usize, to: usize| {
+                let index = &mut indices[usize::from(from == rank)][peer];
+                *index += 1;
+                Slot { from, to, meaning: Meaning::Ready, index: *index }
+            };
+            let kind = match random.below(16) {
+                0..3 => InstKind::Record { event },
+                3..5 => InstKind::Join { event: random.below(u64::from(event) + 1) as u32 },
+                5..8 => InstKind::Signal { slot: slot(rank, peer) },
+                8 => InstKind::Await { slot: slot(peer, rank) },
+                9 => InstKind::Barrier,
+                10 => InstKind::Exchange { handles: vec![Handle { direction, peer, index: 0, number: 1 }] },
+                11..13 => {
+                    works.push(it.transfer(communicator, &[(direction, peer, &from)]));
+                    continue;
+                }
+                13 => {
+                    works.push(it.collective(communicator, CollectiveKind::Allgather, None, None));
+                    continue;
+                }
+                14 if !works.is_empty() => {
+                    InstKind::Wait { work: works[random.below(works.len() as u64) as usize] }
+                }
+                _ => InstKind::Fill { to: to.clone(), value: Number::Int(1) },
+            };
+            it.on(stream, kind);
+        }
+        it.finish()
+    };
+    (0..world).map(plan).collect()
+}
+
+#[test]
+fn what_hangs_hangs_alike_under_every_schedule() {
+    let mut random = Random(7);
+    let (mut hung, mut ran) = (0, 0);
+    for _ in 0..2000 {
+        let plans = random_program(&mut random);
+        let first = text(go(&plans, no_inputs(&plans), Schedule::Program));
+        for schedule in schedules(6) {
+            assert_eq!(text(go(&plans, no_inputs(&plans), schedule)), first, "{schedule}");
+        }
+        assert!(first == "no fault" || first.starts_with("deadlock: rank"), "{first}");
+        if first == "no fault" { ran += 1 } else { hung += 1 }
+    }
+    assert!(hung > 100 && ran > 20, "{hung} {ran}");
 }
