@@ -312,6 +312,26 @@ impl Data {
         each!(self, v => indices.iter().map(|&at| v[at]).collect::<Vec<_>>().into())
     }
 
+    /// Writes element `i` to `indices[i]` where `chosen[i]`; false, and nothing is written, when the types differ.
+    pub fn put(&mut self, indices: &[usize], chosen: &[bool], from: &Self) -> bool {
+        fn same<T: Element>(to: &mut [T], indices: &[usize], chosen: &[bool], from: &Data) -> bool {
+            let Some(from) = T::of(from) else { return false };
+            for ((&at, _), &it) in indices.iter().zip(chosen).zip(from).filter(|((_, chosen), _)| **chosen) {
+                to[at] = it;
+            }
+            true
+        }
+        each!(self, v => same(v, indices, chosen, from))
+    }
+
+    /// Whether element `i` has the same type and bits in both.
+    pub fn same_bits(&self, i: usize, other: &Self) -> bool {
+        fn same<T: Element>(left: T, i: usize, right: &Data) -> bool {
+            T::of(right).is_some_and(|it| it[i].to_bits() == left.to_bits())
+        }
+        each!(self, v => same(v[i], i, other))
+    }
+
     /// The first element whose bits differ, of two equally long vectors of one type.
     pub fn first_difference(&self, other: &Self) -> Option<usize> {
         fn find<T: Element>(left: &[T], right: &Data) -> Option<usize> {

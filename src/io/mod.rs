@@ -1,4 +1,6 @@
 //! Tensors in and out: elements and their rounding, generated inputs, files, and the parts that ranks hold.
 
 pub mod data;
+pub mod file;
 pub mod generate;
+pub mod shard;

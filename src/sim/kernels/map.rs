@@ -77,10 +77,11 @@ impl<'a> Operand<'a> {
 
     /// Whether a condition holds at an element.
     fn holds(&self, at: usize) -> bool {
-        match self {
-            Self::Block(it) => it.data.get(at) != Number::Bool(false),
-            Self::Number(it) => *it != Number::Bool(false),
-        }
+        let value = match self {
+            Self::Block(it) => it.data.get(at),
+            Self::Number(it) => *it,
+        };
+        !matches!(value, Number::Bool(false) | Number::Int(0) | Number::Float(0.0))
     }
 }
 

@@ -1,0 +1,219 @@
+//! Parts of whole tensors: what a rank holds of a global tensor, and the global tensor that ranks hold together.
+
+use crate::{
+    io::data::{Data, Mask, Tensor, UnsupportedDtype},
+    plan::{Layout, Number},
+};
+
+/// Why a tensor and its parts do not fit.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ShardError {
+    /// The tensor has another number of elements than the layout's whole.
+    #[error("a tensor of shape {} does not fit shape {}: they hold {} and {} elements",
+        shape(.found), shape(.expected), .found.iter().product::<usize>(), .expected.iter().product::<usize>())]
+    Shape {
+        /// The tensor's shape.
+        found: Vec<usize>,
+        /// The layout's.
+        expected: Vec<usize>,
+    },
+    /// A part has another whole or another element type than the first, or not as many elements as its layout.
+    #[error("the part of rank {rank} does not fit the part of rank {first}")]
+    Part {
+        /// Its rank.
+        rank: usize,
+        /// The rank of the first part.
+        first: usize,
+    },
+    /// The parts have a type that `Data` does not hold.
+    #[error(transparent)]
+    Dtype(#[from] UnsupportedDtype),
+}
+
+/// A rank's part of a global tensor. The tensor may have another shape than the layout's whole when the number of
+/// elements is the same: the row-major order counts.
+///
+/// # Errors
+/// Another number of elements.
+pub fn slice(tensor: &Tensor, layout: &Layout) -> Result<Data, ShardError> {
+    let expected: usize = layout.shape.iter().product();
+    if tensor.data.len() != expected {
+        return Err(ShardError::Shape { found: tensor.shape.clone(), expected: layout.shape.clone() });
+    }
+    match layout.local_shape().iter().product::<usize>() == expected {
+        true => Ok(tensor.data.clone()),
+        false => Ok(tensor.data.pick(&layout.global_indices())),
+    }
+}
+
+/// What one rank holds of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// The rank.
+    pub rank: usize,
+    /// Where its elements sit in the whole.
+    pub layout: &'a Layout,
+    /// Its elements, row-major.
+    pub data: &'a Data,
+    /// Which of them are written.
+    pub written: &'a Mask,
+}
+
+/// A global tensor put together from parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assembled {
+    /// The tensor; a replicated element is that of the first rank that holds it, an element of no rank is 0.
+    pub tensor: Tensor,
+    /// Elements that some rank holds and every rank that holds them has written.
+    pub written: Mask,
+    /// For every element the rank that it was taken from; `None` where no rank holds it.
+    pub owners: Vec<Option<usize>>,
+    /// The first element, in order of ranks, that two ranks hold with different bits.
+    pub conflict: Option<Conflict>,
+}
+
+/// A replicated element that differs between ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conflict {
+    /// Its index in the whole, slowest dimension first.
+    pub index: Vec<usize>,
+    /// The two ranks.
+    pub ranks: [usize; 2],
+    /// What each holds.
+    pub values: [Number; 2],
+}
+
+/// Puts parts together. Elements are compared bit for bit; only written ones can conflict.
+///
+/// # Errors
+/// No part at all gives an empty tensor; parts of different tensors are an error.
+pub fn assemble(parts: &[Part]) -> Result<Assembled, ShardError> {
+    let Some(first) = parts.first() else {
+        let tensor = Tensor { shape: vec![0], data: Data::Bool(Vec::new()) };
+        return Ok(Assembled { tensor, written: Mask::full(0), owners: Vec::new(), conflict: None });
+    };
+    let shape = &first.layout.shape;
+    let mut data = Data::zeros(first.data.dtype(), shape.iter().product())?;
+    let mut written = vec![true; data.len()];
+    let mut owners = vec![None; data.len()];
+    let mut conflict = None;
+    for part in parts {
+        let indices = part.layout.global_indices();
+        if part.layout.shape != *shape || part.data.len() != indices.len() {
+            return Err(ShardError::Part { rank: part.rank, first: first.rank });
+        }
+        // Elements that an earlier rank holds are compared before this part's take their places.
+        let earlier = data.pick(&indices);
+        let fresh: Vec<bool> = indices.iter().map(|&at| owners[at].is_none()).collect();
+        if conflict.is_none() {
+            let differs = |&local: &usize| {
+                let both = !fresh[local] && written[indices[local]] && part.written.get(local);
+                both && !part.data.same_bits(local, &earlier)
+            };
+            conflict = (0..indices.len()).find(differs).map(|local| Conflict {
+                index: unravel(indices[local], shape),
+                ranks: [owners[indices[local]].unwrap_or(part.rank), part.rank],
+                values: [earlier.get(local), part.data.get(local)],
+            });
+        }
+        if !data.put(&indices, &fresh, part.data) {
+            return Err(ShardError::Part { rank: part.rank, first: first.rank });
+        }
+        for (local, &at) in indices.iter().enumerate() {
+            written[at] &= part.written.get(local);
+            owners[at] = owners[at].or(Some(part.rank));
+        }
+    }
+    written.iter_mut().zip(&owners).for_each(|(it, owner)| *it &= owner.is_some());
+    let tensor = Tensor { shape: shape.clone(), data };
+    Ok(Assembled { tensor, written: Mask::from_flags(written), owners, conflict })
+}
+
+/// The index along every dimension of element `at` of a row-major tensor.
+pub fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (digit, &extent) in index.iter_mut().zip(shape).rev() {
+        *digit = at % extent.max(1);
+        at /= extent.max(1);
+    }
+    index
+}
+
+/// `[2, 4]`.
+fn shape(extents: &[usize]) -> String {
+    format!("{extents:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Piece;
+
+    /// Columns of a `[2, 4]` tensor: the `rank`th of `ranks` groups.
+    fn columns(rank: usize, ranks: usize) -> Layout {
+        let whole = Piece { extent: 2, coordinate: None };
+        let split =
+            [Piece { extent: ranks, coordinate: Some(rank) }, Piece { extent: 4 / ranks, coordinate: None }];
+        Layout { shape: vec![2, 4], pieces: vec![vec![whole], split.to_vec()] }
+    }
+
+    fn tensor() -> Tensor {
+        Tensor { shape: vec![2, 4], data: Data::I32((0..8).collect()) }
+    }
+
+    #[test]
+    fn slices_and_assembles() -> Result<(), ShardError> {
+        let layouts = [columns(0, 2), columns(1, 2)];
+        let parts = [slice(&tensor(), &layouts[0])?, slice(&tensor(), &layouts[1])?];
+        assert_eq!(parts[1], Data::I32(vec![2, 3, 6, 7]));
+        let full = Mask::full(4);
+        let part = |rank: usize| Part { rank, layout: &layouts[rank], data: &parts[rank], written: &full };
+        let all = assemble(&[part(0), part(1)])?;
+        assert_eq!((all.tensor, all.conflict), (tensor(), None));
+        assert!(all.written.is_full());
+        let half = assemble(&[part(1)])?;
+        assert_eq!(half.tensor.data, Data::I32(vec![0, 0, 2, 3, 0, 0, 6, 7]));
+        assert_eq!(half.owners[..3], [None, None, Some(1)]);
+        assert_eq!(half.written.first_missing(), Some(0));
+        Ok(())
+    }
+
+    #[test]
+    fn reshapes_keep_the_order() {
+        let flat = Tensor { shape: vec![8], ..tensor() };
+        assert_eq!(slice(&flat, &columns(1, 2)), Ok(Data::I32(vec![2, 3, 6, 7])));
+        assert_eq!(slice(&flat, &Layout::whole(&[2, 4])), Ok(flat.data));
+        let error = slice(&tensor(), &Layout::whole(&[3, 3])).map_err(|it| it.to_string());
+        let text = "a tensor of shape [2, 4] does not fit shape [3, 3]: they hold 8 and 9 elements";
+        assert_eq!(error, Err(text.to_owned()));
+    }
+
+    #[test]
+    fn replicas_must_agree() -> Result<(), ShardError> {
+        let layout = Layout::whole(&[2, 4]);
+        let (one, mut other, full) = (tensor().data, tensor().data, Mask::full(8));
+        other.set(6, Number::Int(60));
+        let missing = Mask::from_flags((0..8).map(|it| it != 6).collect());
+        let parts = |written| {
+            let part = |rank, data, written| Part { rank, layout: &layout, data, written };
+            assemble(&[part(3, &one, &full), part(5, &other, written)])
+        };
+        let conflict =
+            Conflict { index: vec![1, 2], ranks: [3, 5], values: [Number::Int(6), Number::Int(60)] };
+        assert_eq!(parts(&full)?.conflict, Some(conflict));
+        let unwritten = parts(&missing)?;
+        assert_eq!((unwritten.conflict, unwritten.written), (None, missing));
+        assert_eq!(unwritten.tensor, tensor());
+        Ok(())
+    }
+
+    #[test]
+    fn parts_of_different_tensors() {
+        let (whole, columns) = (Layout::whole(&[2, 4]), columns(0, 2));
+        let (ints, floats, full) = (tensor().data, Data::F32(vec![0.0; 4]), Mask::full(8));
+        let first = Part { rank: 0, layout: &whole, data: &ints, written: &full };
+        let other = Part { rank: 1, layout: &columns, data: &floats, written: &full };
+        assert_eq!(assemble(&[first, other]), Err(ShardError::Part { rank: 1, first: 0 }));
+        assert_eq!(assemble(&[]).map(|it| it.tensor.data.len()), Ok(0));
+    }
+}
