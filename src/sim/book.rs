@@ -8,6 +8,9 @@ use super::{
 };
 use crate::plan::{Backend, Direction, Meaning, Transfer};
 
+/// Most members of a team that a place names.
+const MAX_TEAM: usize = 16;
+
 /// A head that cannot run.
 pub(super) struct Blocked {
     /// The actor whose head it is.
@@ -282,10 +285,13 @@ impl<'a> Book<'a> {
         }
     }
 
-    /// `, on NCCL (0 1 2)`; nothing for a team that reshards.
+    /// ` on NCCL (0 1 2)`, a large team by its ends; nothing for a team that reshards.
     fn suffix(&self, group: usize) -> String {
         let group = &self.machine.groups[group];
-        let team: Vec<String> = group.team.iter().map(ToString::to_string).collect();
+        let mut team: Vec<String> = group.team.iter().map(ToString::to_string).collect();
+        if team.len() > MAX_TEAM {
+            team.splice(MAX_TEAM / 2..team.len() - 1, ["…".to_owned()]);
+        }
         match group.backend {
             Some(Backend::Nccl) => format!(" on NCCL ({})", team.join(" ")),
             Some(Backend::Ucc) => format!(" on UCC ({})", team.join(" ")),

@@ -186,7 +186,9 @@ impl Meeting<'_> {
         let Some(view) = &self.them[from].input else {
             return Err(Fault::program(self.plans, *at, format!("{kind} without an input")));
         };
-        let block = space.read(at.rank, view, notes).map_err(|it| self.fault(from, it))?;
+        let mut block = space.read(at.rank, view, notes).map_err(|it| self.fault(from, it))?;
+        // Members may give differently shaped views of the same size.
+        block.shape = vec![block.data.len()];
         for (other, theirs) in inputs.iter().enumerate() {
             if let Some(theirs) = theirs
                 && (theirs.data.len(), theirs.data.dtype()) != (block.data.len(), block.data.dtype())
@@ -209,9 +211,8 @@ impl Meeting<'_> {
         for from in 0..self.them.len() {
             self.load(from, inputs, space, notes)?;
         }
-        // Members may give differently shaped views of the same size.
-        let flat = |it: &Block| Block { shape: vec![it.data.len()], ..it.clone() };
-        let parts: Vec<Block> = inputs.iter().flatten().map(flat).collect();
+        // What combines delivers nothing else: the inputs are not wanted any more.
+        let parts: Vec<Block> = inputs.iter_mut().filter_map(Option::take).collect();
         let (op, dtype) = match self.them[0].kind {
             CollectiveKind::Reduce { op, .. }
             | CollectiveKind::Allreduce { op }

@@ -58,6 +58,9 @@ pub struct Wait {
 /// Most ranks of one wait whose doings are told.
 const MAX_INSTEAD: usize = 3;
 
+/// Most ranks of a cycle that the first line names.
+const MAX_CYCLE: usize = 16;
+
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
@@ -66,7 +69,10 @@ impl fmt::Display for Deadlock {
             }
             Cause::Cycle(ranks) => {
                 f.write_str("deadlock: ranks wait for each other: ")?;
-                ranks.iter().try_for_each(|it| write!(f, "{it} → "))?;
+                ranks.iter().take(MAX_CYCLE).try_for_each(|it| write!(f, "{it} → "))?;
+                if ranks.len() > MAX_CYCLE {
+                    f.write_str("… → ")?;
+                }
                 write!(f, "{}", ranks.first().copied().unwrap_or_default())?;
             }
             Cause::Never { rank, finished, wait } => {

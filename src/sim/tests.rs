@@ -1,6 +1,6 @@
 //! The simulator on plans built by hand.
 
-use grammar::dtype::DType;
+use grammar::{dtype::DType, ops::Op};
 
 use super::{
     Fault, InstRef, Options, Outcome, Schedule, UnwrittenRead, late_writers, memory::Block, run,
@@ -609,6 +609,30 @@ fn postings_order_a_queue_and_only_waits_order_a_stream() -> Result<(), Fault> {
     seen.sort_by(f64::total_cmp);
     seen.dedup();
     assert_eq!(seen, [-1.0, 1.0, 2.0]);
+    Ok(())
+}
+
+#[test]
+fn instructions_that_compute() -> Result<(), Fault> {
+    let mut it = Rank::new(0, 1, 1);
+    let (row, sum, out) = (it.buffer(3), it.buffer(3), it.output(3));
+    it.on(0, InstKind::Iota { to: row.clone(), start: 1, step: 2 });
+    let args = [Arg::View(row.clone()), Arg::Number(Number::Int(10)), Arg::View(row.clone())];
+    it.on(0, InstKind::Map { op: Op::Add, args: args[..2].to_vec(), out: sum.clone() });
+    it.on(0, InstKind::Map { op: Op::Sub, args: args[1..].to_vec(), out: row.clone() });
+    it.on(0, InstKind::Alloc { buffer: out.buffer, zero: false });
+    // [11, 13, 15] · [9, 7, 5] as a 1 x 3 by 3 x 1 product, then the sum of the first two elements.
+    let shaped = |view: &View, shape: [usize; 2]| View::contiguous(view.buffer, shape.to_vec());
+    let one = |offset| View { offset, ..View::contiguous(out.buffer, vec![1, 1]) };
+    let (a, b) = (shaped(&sum, [1, 3]), shaped(&row, [3, 1]));
+    it.on(0, InstKind::Gemm(Gemm { a, b, bias: None, out: one(0) }));
+    let scalar = View { offset: 1, ..View::contiguous(out.buffer, vec![]) };
+    let input = View::contiguous(sum.buffer, vec![2]);
+    let init = Number::Int(0);
+    it.on(0, InstKind::Reduce(Reduce { op: ReduceOp::Sum, init, input, axes: vec![0], out: scalar }));
+    let outcome = go(&[it.finish()], vec![Vec::new()], Schedule::Program)?;
+    assert_eq!(values(&outcome, 0), [265.0, 24.0, -1.0]);
+    assert!(outcome.notes.exactness.is_exact() && outcome.notes.unwritten.is_empty());
     Ok(())
 }
 
