@@ -158,7 +158,7 @@ pub fn bind_extents(program: &mut Program, given: &[InputFlag]) -> Result<(), Ru
 }
 
 /// The largest number of products that are summed into one element, over ranks included.
-fn longest_sum(plans: &[Plan]) -> usize {
+pub fn longest_sum(plans: &[Plan]) -> usize {
     let mut local = 1;
     let mut over_ranks = 1;
     let mut visit = |kind: &InstKind, plan: &Plan| match kind {

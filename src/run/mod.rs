@@ -4,6 +4,7 @@
 
 pub mod compare;
 pub mod inputs;
+pub mod job;
 pub mod results;
 
 use crate::{

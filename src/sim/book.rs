@@ -182,8 +182,8 @@ impl<'a> Book<'a> {
                 }
                 Condition::Slot(slot) => {
                     let says = match slot.meaning {
-                        Meaning::Ready => "is ready",
-                        Meaning::Done => "is done",
+                        Meaning::Ready | Meaning::PutReady | Meaning::TeamReady => "is ready",
+                        Meaning::Done | Meaning::PutDone | Meaning::TeamDone => "is done",
                     };
                     (
                         format!("for rank {} to say that it {says} (message {})", slot.from, slot.index),
