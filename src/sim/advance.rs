@@ -50,9 +50,10 @@ impl Machine<'_> {
         match (self.actors[actor].role, self.effect(rank, inst)) {
             (Role::Queue(group), effect) => {
                 if self.progress[rank][inst] == Progress::Posted && self.actors[actor].open.is_none() {
-                    match effect {
-                        Effect::Transfer(transfer) => self.open_transfer(actor, group, transfer),
-                        _ => self.meet(actor, inst),
+                    if let Effect::Transfer(transfer) = effect {
+                        self.open_transfer(actor, group, transfer);
+                    } else {
+                        self.meet(actor, inst);
                     }
                 }
             }
@@ -151,6 +152,7 @@ impl Machine<'_> {
             self.consider(stream);
         }
     }
+
     /// Runs the head of a stream.
     fn run_stream(&mut self, actor: usize) -> Result<(), Fault> {
         let rank = self.actors[actor].rank;

@@ -143,6 +143,8 @@ pub(super) struct Machine<'a> {
     pub actors: Vec<Actor>,
     /// Who communicates with whom.
     pub groups: Vec<Group>,
+    /// The groups of the plans' communicators, by rank.
+    pub group_numbers: Vec<Vec<usize>>,
     /// What has become of the instructions, by rank.
     pub progress: Vec<Vec<Progress>>,
     /// The meetings of issued collectives and reshards.
@@ -177,6 +179,7 @@ impl<'a> Machine<'a> {
             hosts: vec![Host::default(); world],
             actors: Vec::new(),
             groups: Vec::new(),
+            group_numbers: vec![Vec::new(); world],
             progress: plans.iter().map(|it| vec![Progress::Pending; it.code.len()]).collect(),
             tickets: FxHashMap::default(),
             meetings: FxHashMap::default(),
@@ -196,6 +199,7 @@ impl<'a> Machine<'a> {
             machine.actors.extend(plan.streams.iter().map(|_| Actor::new(rank, Role::Stream)));
             for it in &plan.communicators {
                 let group = machine.group(Some(it.backend), &it.team)?;
+                machine.group_numbers[rank].push(group);
                 if machine.groups[group].queues[rank].is_none() {
                     machine.groups[group].queues[rank] = Some(machine.actors.len());
                     machine.actors.push(Actor::new(rank, Role::Queue(group)));
@@ -248,24 +252,18 @@ impl<'a> Machine<'a> {
 
     /// The group of a communication or reshard; `None` where there is none yet.
     pub fn group_at(&self, at: InstRef) -> Option<usize> {
-        let plan = &self.plans[at.rank];
-        let communicator = |it: u32| plan.communicators.get(it as usize);
-        let key = match self.effect(at.rank, at.inst) {
-            Effect::Collective(it) => {
-                communicator(it.communicator).map(|it| (Some(it.backend), it.team.clone()))
-            }
-            Effect::Transfer(it) => {
-                communicator(it.communicator).map(|it| (Some(it.backend), it.team.clone()))
-            }
-            Effect::Reshard(it) => Some((None, it.team.clone())),
+        let number = |it: u32| self.group_numbers[at.rank].get(it as usize).copied();
+        match self.effect(at.rank, at.inst) {
+            Effect::Collective(it) => number(it.communicator),
+            Effect::Transfer(it) => number(it.communicator),
+            Effect::Reshard(it) => self.group_of.get(&(None, it.team.clone())).copied(),
             Effect::Exchange(_)
             | Effect::Barrier
             | Effect::Compute
             | Effect::Raise(_)
             | Effect::Await(_)
             | Effect::Finish => None,
-        };
-        self.group_of.get(&key?).copied()
+        }
     }
 
     /// Whether a condition holds.

@@ -193,11 +193,10 @@ impl<'a> Machine<'a> {
     }
 
     /// The group and the queue of a communicator.
-    fn queue_of(&mut self, rank: usize, communicator: CommunicatorNo) -> Result<(usize, usize), Fault> {
-        let unknown = || Fault::Internal(format!("rank {rank} has no communicator {communicator}"));
-        let it = self.plans[rank].communicators.get(communicator as usize).ok_or_else(unknown)?;
-        let group = self.group(Some(it.backend), &it.team)?;
-        let queue = self.groups[group].queues[rank].ok_or_else(unknown)?;
-        Ok((group, queue))
+    fn queue_of(&self, rank: usize, communicator: CommunicatorNo) -> Result<(usize, usize), Fault> {
+        self.group_numbers[rank]
+            .get(communicator as usize)
+            .and_then(|&group| Some((group, self.groups[group].queues[rank]?)))
+            .ok_or_else(|| Fault::Internal(format!("rank {rank} has no communicator {communicator}")))
     }
 }
