@@ -156,7 +156,11 @@ fn run(options: &Options, launch: Option<&Launch>) -> Result<Exit, Failure> {
     let plans = &prepared.plans;
     draw(options, &prepared.source, &prepared.warnings);
     let mut filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
-    let expectations = expectations(options, &setup, &filling, plans)?;
+    let inputs = filling.fill(plans)?;
+    let mut expectations = expectations(options, &setup, &filling, plans)?;
+    if expectations.is_empty() && options.schedule.0 != [Schedule::Program] {
+        expectations = job::self_reference(plans, inputs.clone())?;
+    }
     let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
     say(format!(
         "# {}: {} simulated ranks, {instructions} instructions, inputs {} seed {}",
@@ -165,6 +169,7 @@ fn run(options: &Options, launch: Option<&Launch>) -> Result<Exit, Failure> {
         options.inputs,
         options.seed
     ));
+    filling.notes.drain(..).for_each(|note| say(format!("# {note}")));
     if let Some(note) = job::ends_elsewhere(plans) {
         say(format!("# warning: {note}"));
     }
@@ -173,16 +178,13 @@ fn run(options: &Options, launch: Option<&Launch>) -> Result<Exit, Failure> {
         .then(|| Tolerance { rtol: options.rtol.unwrap_or(0.0), atol: options.atol.unwrap_or(0.0) });
     let mut verdict = None;
     for schedule in &options.schedule.0 {
-        let outcome = match job::simulate(plans, &mut filling, *schedule, watch.clone()) {
+        let outcome = match job::simulate(plans, inputs.clone(), *schedule, watch.clone()) {
             Ok(outcome) => outcome,
             Err(fault) => {
                 say(format!("# schedule {schedule}"));
                 return Err(fault.into());
             }
         };
-        for note in filling.notes.drain(..) {
-            say(format!("# {note}"));
-        }
         let terms = longest_sum(plans);
         let judged = job::judge(plans, &outcome, &expectations, options.inputs, tolerance, terms)?;
         job::write_outputs(plans, &outcome, &options.output, &mut say)?;

@@ -471,7 +471,7 @@ impl Builder<'_> {
             },
             Stream::Index(index) => {
                 let index = self.int(*index, "the stream's index")?;
-                (Key::Index(index), index.to_string())
+                (Key::Index(index), format!("stream {index}"))
             }
         };
         let next = self.plan.streams.len() as StreamNo;

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     exit::Exit,
     io::{
-        data::Tensor,
+        data::{Data, Tensor},
         file::{self, File},
         generate::Kind,
     },
@@ -125,12 +125,39 @@ pub enum Target {
     Name(String),
 }
 
+/// What a program's own results are under the plainest schedule. A program whose results depend on the schedule has a
+/// race, so runs under other schedules are compared with it where nothing else is given.
+///
+/// # Errors
+/// As the run itself; results that are faulty even so.
+pub fn self_reference(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Expectation>, Failure> {
+    let outcome = simulate(plans, inputs, Schedule::Program, Vec::new())?;
+    let outputs = results::outputs(plans, &outcome)?;
+    if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
+        return Err(Failure::Other(Exit::WrongResult, format!("{fault}, under schedule program")));
+    }
+    Ok(expectations(outputs, "schedule program"))
+}
+
+fn expectations(outputs: Vec<results::Result>, origin: &str) -> Vec<Expectation> {
+    let expectation = |(position, output): (usize, results::Result)| Expectation {
+        origin: origin.to_owned(),
+        output: Target::Position(position),
+        tensor: output.whole.tensor,
+    };
+    outputs.into_iter().enumerate().map(expectation).collect()
+}
+
 /// Runs a program once.
 ///
 /// # Errors
 /// What the simulator finds.
-pub fn simulate(plans: &[Plan], filling: &mut Filling, schedule: Schedule, watch: Vec<Place>) -> Result<Outcome, RunError> {
-    let inputs = filling.fill(plans)?;
+pub fn simulate(
+    plans: &[Plan],
+    inputs: Vec<Vec<Data>>,
+    schedule: Schedule,
+    watch: Vec<Place>,
+) -> Result<Outcome, RunError> {
     Ok(sim::run(plans, inputs, schedule, &sim::Options { watch, trace: false })?)
 }
 
@@ -143,20 +170,13 @@ pub fn reference(path: &str, setup: &Setup<'_>, filling: &Filling) -> Result<Vec
     let mut filling = Filling { notes: Vec::new(), ..filling.clone() };
     // Inputs correspond by position; flags name the tensors of the program under test.
     filling.given.clear();
-    let outcome = simulate(&prepared.plans, &mut filling, Schedule::Program, Vec::new())?;
+    let inputs = filling.fill(&prepared.plans)?;
+    let outcome = simulate(&prepared.plans, inputs, Schedule::Program, Vec::new())?;
     let outputs = results::outputs(&prepared.plans, &outcome)?;
-    let mut expectations = Vec::with_capacity(outputs.len());
-    for (position, output) in outputs.into_iter().enumerate() {
-        if let Some(fault) = output.fault {
-            return Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` is faulty itself: {fault}")));
-        }
-        expectations.push(Expectation {
-            origin: path.to_owned(),
-            output: Target::Position(position),
-            tensor: output.whole.tensor,
-        });
+    if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
+        return Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` is faulty itself: {fault}")));
     }
-    Ok(expectations)
+    Ok(expectations(outputs, path))
 }
 
 /// The verdict on one run.
