@@ -223,7 +223,7 @@ fn expectations(
 ) -> Result<Vec<Expectation>, Failure> {
     let mut found = Vec::new();
     if let Some(path) = &options.reference {
-        found = job::reference(path, setup, filling)?;
+        found = job::reference(path, setup, filling, plans)?;
     }
     for flag in &options.expect {
         let port = plans.iter().flat_map(|plan| &plan.outputs).find(|port| port.name == flag.name);

@@ -139,6 +139,27 @@ pub fn self_reference(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Expe
     Ok(expectations(outputs, "schedule program"))
 }
 
+/// Inputs correspond by position: they have to be the same tensors, whatever their sharding.
+fn same_inputs(path: &str, plans: &[Plan], specification: &[Plan]) -> Result<(), Failure> {
+    let (Some(mine), Some(theirs)) = (plans.first(), specification.first()) else { return Ok(()) };
+    let reject = |message: String| Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
+    if mine.inputs.len() != theirs.inputs.len() {
+        return reject(format!("has {} inputs and the program {}", theirs.inputs.len(), mine.inputs.len()));
+    }
+    for (a, b) in mine.inputs.iter().zip(&theirs.inputs) {
+        let (have, want) = (&b.shard.layout.shape, &a.shard.layout.shape);
+        if a.dtype != b.dtype || have.iter().product::<usize>() != want.iter().product::<usize>() {
+            return reject(format!(
+                "takes {} {have:?} where the program's {} is {} {want:?}",
+                b.dtype.short_name(),
+                a.name,
+                a.dtype.short_name()
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn expectations(outputs: Vec<results::Result>, origin: &str) -> Vec<Expectation> {
     let expectation = |(position, output): (usize, results::Result)| Expectation {
         origin: origin.to_owned(),
@@ -165,8 +186,14 @@ pub fn simulate(
 ///
 /// # Errors
 /// As `prepare` and `simulate`; a specification whose own results are faulty.
-pub fn reference(path: &str, setup: &Setup<'_>, filling: &Filling) -> Result<Vec<Expectation>, Failure> {
+pub fn reference(
+    path: &str,
+    setup: &Setup<'_>,
+    filling: &Filling,
+    plans: &[Plan],
+) -> Result<Vec<Expectation>, Failure> {
     let prepared = prepare(path, setup)?;
+    same_inputs(path, plans, &prepared.plans)?;
     let mut filling = Filling { notes: Vec::new(), ..filling.clone() };
     // Inputs correspond by position; flags name the tensors of the program under test.
     filling.given.clear();
