@@ -183,7 +183,8 @@ impl Evidence {
             .collect();
         let rank = |guesses: &[Guess], id: TensorId, count: Count| {
             let loops = &program.tensors[id].loops;
-            let counts = |at: usize| count == Count::All || program.axes[loops[at]].kind != AxisKind::Reduction;
+            let counts =
+                |at: usize| count == Count::All || program.axes[loops[at]].kind != AxisKind::Reduction;
             let splits = guesses[id.index()].splits.iter().filter(|(_, inner, _)| counts(*inner)).count();
             (0..loops.len()).filter(|at| counts(*at)).count() as i32 - splits as i32
         };

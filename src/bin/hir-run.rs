@@ -104,7 +104,9 @@ impl std::str::FromStr for Schedules {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some((first, last)) = text.strip_prefix("seed:").and_then(|range| range.split_once("..")) {
             return match (first.parse::<u64>(), last.parse::<u64>()) {
-                (Ok(first), Ok(last)) if first < last => Ok(Self((first..last).map(Schedule::Seed).collect())),
+                (Ok(first), Ok(last)) if first < last => {
+                    Ok(Self((first..last).map(Schedule::Seed).collect()))
+                }
                 _ => Err(format!("`{text}` is no range of seeds: expected `seed:0..50`")),
             };
         }
@@ -195,7 +197,11 @@ fn run(options: &Options, launch: Option<&Launch>) -> Result<Exit, Failure> {
         }
         if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
             let count = outcome.notes.exactness.inexact();
-            say(format!("# {count} inexact roundings, the first at rank {}, {}", at.rank, hir::sim::describe(plans, at)));
+            say(format!(
+                "# {count} inexact roundings, the first at rank {}, {}",
+                at.rank,
+                hir::sim::describe(plans, at)
+            ));
         }
         verdict = Some(judged);
     }
@@ -233,7 +239,11 @@ fn expectations(
         };
         let source: file::Source = flag.value.parse().map_err(RunError::Io)?;
         let tensor = source.load(port.dtype).map_err(RunError::Io)?.tensor;
-        found.push(Expectation { origin: flag.value.clone(), output: Target::Name(flag.name.clone()), tensor });
+        found.push(Expectation {
+            origin: flag.value.clone(),
+            output: Target::Name(flag.name.clone()),
+            tensor,
+        });
     }
     Ok(found)
 }
@@ -244,7 +254,8 @@ fn draw(options: &Options, source: &hir::source::Source, diagnostics: &[grammar:
         Color::Never => false,
         Color::Auto => std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
     };
-    let _ = render(diagnostics, &source.name, &source.text, options.error_format, color, &mut std::io::stderr());
+    let _ =
+        render(diagnostics, &source.name, &source.text, options.error_format, color, &mut std::io::stderr());
 }
 
 fn fail(options: &Options, failure: Failure) -> Exit {

@@ -58,7 +58,12 @@ mod tests {
 
     #[test]
     fn a_family_is_taken_whole() {
-        let mixed = [("RANK", "1"), ("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4"), ("WORLD_SIZE", "2")];
+        let mixed = [
+            ("RANK", "1"),
+            ("OMPI_COMM_WORLD_RANK", "3"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("WORLD_SIZE", "2"),
+        ];
         let launch = Launch { family: "Open MPI", rank: 3, size: 4, local_rank: 3 };
         assert_eq!(found(&mixed), Ok(Some(launch)));
         assert_eq!(found(&[("RANK", "1"), ("SLURM_NTASKS", "4")]), Ok(None));

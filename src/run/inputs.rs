@@ -31,7 +31,9 @@ impl FromStr for InputFlag {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((name, value)) = text.split_once('=') else {
-            return Err("expected `NAME=@file.npy`, `NAME@local=@file.%r.npy` or `NAME=2x2xf32=1 2 3 4`".to_owned());
+            return Err(
+                "expected `NAME=@file.npy`, `NAME@local=@file.%r.npy` or `NAME=2x2xf32=1 2 3 4`".to_owned()
+            );
         };
         let (name, local) = match name.strip_suffix("@local") {
             Some(name) => (name, true),
@@ -71,7 +73,8 @@ impl Filling {
     /// # Errors
     /// A flag for a tensor that is no input, a file that does not read or fit, an element type without arithmetic.
     pub fn fill(&mut self, plans: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
-        let names: Vec<&str> = plans.iter().flat_map(|plan| &plan.inputs).map(|port| port.name.as_str()).collect();
+        let names: Vec<&str> =
+            plans.iter().flat_map(|plan| &plan.inputs).map(|port| port.name.as_str()).collect();
         if let Some(stray) = self.given.iter().find(|it| !names.contains(&it.name.as_str())) {
             let mut names = names;
             names.dedup();
@@ -84,7 +87,8 @@ impl Filling {
         }
         let mut wholes: Vec<(String, Tensor)> = Vec::new();
         for flag in self.given.iter().filter(|it| !it.local) {
-            if let Some(port) = plans.iter().flat_map(|plan| &plan.inputs).find(|port| port.name == flag.name) {
+            if let Some(port) = plans.iter().flat_map(|plan| &plan.inputs).find(|port| port.name == flag.name)
+            {
                 let loaded = flag.source(0)?.load(port.dtype)?;
                 self.notes.extend(loaded.converted.map(|from| converted(&flag.name, from, port)));
                 wholes.push((flag.name.clone(), loaded.tensor));
@@ -101,7 +105,13 @@ impl Filling {
         Ok(ranks)
     }
 
-    fn part(&self, rank: usize, position: usize, port: &Port, wholes: &[(String, Tensor)]) -> Result<Data, RunError> {
+    fn part(
+        &self,
+        rank: usize,
+        position: usize,
+        port: &Port,
+        wholes: &[(String, Tensor)],
+    ) -> Result<Data, RunError> {
         if port.shard.view.is_none() {
             return Ok(Data::zeros(port.dtype, 0)?);
         }

@@ -95,7 +95,10 @@ pub fn prepare(path: &str, setup: &Setup<'_>) -> Result<Prepared, Failure> {
     let smallest = plan::smallest_world(&program);
     let ranks = setup.ranks.unwrap_or(smallest);
     if ranks < smallest {
-        let message = format!("`{path}` needs {smallest} ranks: its meshes name rank {}; there are {ranks}", smallest - 1);
+        let message = format!(
+            "`{path}` needs {smallest} ranks: its meshes name rank {}; there are {ranks}",
+            smallest - 1
+        );
         return Err(Failure::Other(Exit::Environment, message));
     }
     match plan::build(&program, &source.lines, ranks) {
@@ -142,7 +145,8 @@ pub fn self_reference(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Expe
 /// Inputs correspond by position: they have to be the same tensors, whatever their sharding.
 fn same_inputs(path: &str, plans: &[Plan], specification: &[Plan]) -> Result<(), Failure> {
     let (Some(mine), Some(theirs)) = (plans.first(), specification.first()) else { return Ok(()) };
-    let reject = |message: String| Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
+    let reject =
+        |message: String| Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
     if mine.inputs.len() != theirs.inputs.len() {
         return reject(format!("has {} inputs and the program {}", theirs.inputs.len(), mine.inputs.len()));
     }
@@ -201,7 +205,10 @@ pub fn reference(
     let outcome = simulate(&prepared.plans, inputs, Schedule::Program, Vec::new())?;
     let outputs = results::outputs(&prepared.plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
-        return Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` is faulty itself: {fault}")));
+        return Err(Failure::Other(
+            Exit::Rejected,
+            format!("the reference `{path}` is faulty itself: {fault}"),
+        ));
     }
     Ok(expectations(outputs, path))
 }
@@ -229,7 +236,11 @@ pub fn judge(
     terms: usize,
 ) -> Result<Verdict, RunError> {
     let outputs = results::outputs(plans, outcome)?;
-    let failed = |message: String, outputs| Verdict { exit: Exit::WrongResult, line: format!("[FAILED] {message}"), outputs };
+    let failed = |message: String, outputs| Verdict {
+        exit: Exit::WrongResult,
+        line: format!("[FAILED] {message}"),
+        outputs,
+    };
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.clone()) {
         return Ok(failed(fault, outputs));
     }
@@ -241,7 +252,10 @@ pub fn judge(
             Target::Name(name) => output.name == *name,
         });
         let Some((at, output)) = found else {
-            return Ok(failed(format!("{} has an output more than the program", expectation.origin), outputs));
+            return Ok(failed(
+                format!("{} has an output more than the program", expectation.origin),
+                outputs,
+            ));
         };
         let default = match kind == Kind::Random && !is_integral(&output.whole.tensor.data) {
             true => Tolerance::for_terms(output.whole.tensor.data.dtype(), terms),
@@ -264,7 +278,10 @@ pub fn judge(
     if expectations.iter().any(|it| matches!(it.output, Target::Position(_))) {
         let given = expectations.iter().filter(|it| matches!(it.output, Target::Position(_))).count();
         if given < outputs.len() {
-            return Ok(failed(format!("the reference has {given} outputs and the program {}", outputs.len()), outputs));
+            return Ok(failed(
+                format!("the reference has {given} outputs and the program {}", outputs.len()),
+                outputs,
+            ));
         }
     }
     let exact = outcome.notes.exactness.is_exact();
@@ -274,7 +291,11 @@ pub fn judge(
         false => format!(
             "[SUCCESS] {compared} elements equal to {}{}",
             origins.join(", "),
-            if tolerance.is_some() || kind == Kind::Random { " within the tolerance" } else { ", not exact: some sums were rounded" }
+            if tolerance.is_some() || kind == Kind::Random {
+                " within the tolerance"
+            } else {
+                ", not exact: some sums were rounded"
+            }
         ),
     };
     Ok(Verdict { exit: Exit::Success, line, outputs })
@@ -312,10 +333,13 @@ pub fn watches(plans: &[Plan], flags: &[OutputFlag]) -> Result<Vec<Place>, Failu
         let before = places.len();
         for plan in plans {
             let port = plan.named.iter().find(|port| port.name == flag.name);
-            places.extend(port.and_then(|port| port.shard.view.clone()).map(|view| Place { rank: plan.rank, view }));
+            places.extend(
+                port.and_then(|port| port.shard.view.clone()).map(|view| Place { rank: plan.rank, view }),
+            );
         }
         if places.len() == before {
-            let message = format!("`--output {}`: no tensor of this name is bound when the program ends", flag.name);
+            let message =
+                format!("`--output {}`: no tensor of this name is bound when the program ends", flag.name);
             return Err(Failure::Other(Exit::Usage, message));
         }
     }
@@ -374,7 +398,12 @@ fn emit(
     if value == "-" {
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
         let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.get(at).to_string()).collect();
-        text(format!("{name} {}x{}= {}", shape.join("x"), tensor.data.dtype().short_name(), values.join(" ")));
+        text(format!(
+            "{name} {}x{}= {}",
+            shape.join("x"),
+            tensor.data.dtype().short_name(),
+            values.join(" ")
+        ));
         return Ok(());
     }
     files.push((value.parse().map_err(RunError::Io)?, tensor));

@@ -33,7 +33,9 @@ pub fn outputs(plans: &[Plan], outcome: &Outcome) -> std::result::Result<Vec<Res
     for at in 0..count {
         let parts: Vec<(usize, &Port, Block)> = plans
             .iter()
-            .filter_map(|plan| Some((plan.rank, plan.outputs.get(at)?, outcome.outputs[plan.rank].get(at)?.clone()?)))
+            .filter_map(|plan| {
+                Some((plan.rank, plan.outputs.get(at)?, outcome.outputs[plan.rank].get(at)?.clone()?))
+            })
             .collect();
         let mut result = gather(&parts)?;
         result.fault = fault(plans, outcome, at, &parts, &result);
@@ -107,7 +109,9 @@ pub fn blame(plans: &[Plan], outcome: &Outcome, rank: usize, output: usize) -> S
         return format!("; {}{more} had not run when the outputs were read", describe(plans, *first));
     }
     let reads = &outcome.notes.unwritten;
-    let Some(read) = reads.iter().find(|it| it.at.rank == rank).or(reads.first()) else { return String::new() };
+    let Some(read) = reads.iter().find(|it| it.at.rank == rank).or(reads.first()) else {
+        return String::new();
+    };
     let buffer = plans[read.rank].buffers.get(read.buffer as usize).map_or("?", |it| it.name.as_str());
     format!(
         "; on rank {}, {} read elements of {buffer} before anything wrote them",
