@@ -27,7 +27,8 @@ struct Dice {
 
 impl Dice {
     fn new(choices: Vec<u32>) -> Self {
-        let mut dice = Self { choices, at: 0, number: 0, posted: Vec::new(), tensors: Vec::new(), axes: Vec::new() };
+        let mut dice =
+            Self { choices, at: 0, number: 0, posted: Vec::new(), tensors: Vec::new(), axes: Vec::new() };
         let mut axis = 0;
         for number in 0..6 {
             let text = dice.make_tensor(number, &mut axis);
@@ -258,10 +259,15 @@ impl Dice {
             let _ = writeln!(out, "%options numberOfStreams={}", 1 + self.below(8));
         }
         let (input, output) = (self.tensor(), self.tensor());
-        let _ = writeln!(out, "%HostIrContainer {{ ({input}) -> ({output}) :\n  Stream s0 = GetCurrentStream()");
+        let _ =
+            writeln!(out, "%HostIrContainer {{ ({input}) -> ({output}) :\n  Stream s0 = GetCurrentStream()");
         self.block(1, &mut out);
-        out.push_str("\nHostUnit7: Inputs={T0_g_float[iS0{4}], } -> Outputs={T1_g_float[iS1{4}], }\n%kernel {\n");
-        out.push_str("T1_g_float[iS1{4}]\n   = relu(T0_g_float[iS0{4}]);\n} // %kernel\n} // %HostIrContainer\n");
+        out.push_str(
+            "\nHostUnit7: Inputs={T0_g_float[iS0{4}], } -> Outputs={T1_g_float[iS1{4}], }\n%kernel {\n",
+        );
+        out.push_str(
+            "T1_g_float[iS1{4}]\n   = relu(T0_g_float[iS0{4}]);\n} // %kernel\n} // %HostIrContainer\n",
+        );
         if self.below(2) == 0 {
             let value = self.inline(2);
             let _ = writeln!(out, "\nIndex definitions:\n  i77 = i78 % 8;\n  i78 = rank + {value};");
