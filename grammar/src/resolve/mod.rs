@@ -5,6 +5,7 @@
 
 mod params;
 pub(crate) use params::is_operand;
+pub use params::nearest;
 mod trailers;
 mod values;
 
@@ -21,7 +22,7 @@ use crate::{
         Attr, AxisId, BlockId, Expr, For, If, OpStmt, Operand, Program, Stmt, StmtId, StreamId, SymbolId,
         TensorId, Unit, UnitId,
     },
-    ops::{Effect, Op, Syntax},
+    ops::{Effect, OPS, Op, Syntax},
     span::Span,
 };
 
@@ -304,7 +305,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
     }
 
     fn unknown_op(&mut self, name: ast::Name<'_>) {
-        let near = params::nearest(name.text);
+        let names = OPS.iter().map(|row| row.mnemonic).filter(|it| it.len() > 2);
+        let near = nearest(name.text, names);
         let mut it = Diagnostic::new(
             Code::UnknownOp,
             name.span,
