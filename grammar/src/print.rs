@@ -15,6 +15,9 @@ use crate::{
     resolve::is_operand,
 };
 
+/// The attribute that stands behind the closing parenthesis, on a line of its own.
+const ALIAS: &str = ".alias";
+
 /// The canonical text of a container.
 pub fn print(program: &Program) -> String {
     let mut printer = Printer { program, out: String::new(), tensors: vec![None; program.tensors.len()] };
@@ -322,6 +325,9 @@ impl Printer<'_> {
             Syntax::Call | Syntax::Statement => {
                 let args = self.arguments(stmt, "=").join(", ");
                 let _ = write!(self.out, "{name}({args})");
+                if let Some(alias) = stmt.attr(ALIAS).map(|attr| self.attr(attr)) {
+                    let _ = write!(self.out, "\n{:margin$} {ALIAS}={alias}", "");
+                }
             }
             Syntax::Padded => {
                 let args = self.arguments(stmt, " = ").join(", ");
@@ -390,7 +396,7 @@ impl Printer<'_> {
         }
         for (name, attr) in &stmt.attrs {
             let positional = |param: &Param| param.name == *name;
-            if row.args.iter().any(positional) {
+            if row.args.iter().any(positional) || *name == ALIAS {
                 continue;
             }
             // nvFuser prints this one without blanks, whatever stands around it.
