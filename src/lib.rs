@@ -12,4 +12,7 @@ pub mod plan;
 pub mod io;
 pub mod sim;
 
+pub mod launch;
+pub mod run;
+
 pub mod exit;

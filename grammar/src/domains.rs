@@ -60,13 +60,22 @@ pub fn differ_from_text(program: &Program) -> bool {
     })
 }
 
+/// Which axes of an operator's result correspond to its operand's dimensions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Count {
+    /// Those in memory.
+    Dimensions,
+    /// Reductions too.
+    All,
+}
+
 /// What the statements say about tensors.
 #[derive(Default)]
 struct Evidence {
     /// Header inputs and outputs: whole.
     ports: HashSet<TensorId>,
-    /// Pairs with equally many logical axes, the second having `i32` more.
-    ranks: Vec<(TensorId, TensorId, i32)>,
+    /// Pairs with equally many dimensions, the second having `i32` more, reductions counted as `Count` says.
+    ranks: Vec<(TensorId, TensorId, i32, Count)>,
     /// Tensors of known logical rank.
     known_ranks: Vec<(TensorId, usize)>,
     /// Results of ShardByStream, with its operand.
@@ -130,18 +139,19 @@ impl Evidence {
         if stmt.op == Op::CollectivePermute {
             self.permuted.extend(stmt.tensor_attr("output"));
             if let (Some(input), Some(output)) = (stmt.tensor_attr("input"), stmt.tensor_attr("output")) {
-                self.ranks.push((input, output, 0));
+                self.ranks.push((input, output, 0, Count::Dimensions));
             }
         }
         let (Some(out), Some(first)) = (out, first) else { return };
         match row.rule {
-            Rule::Same | Rule::Cast | Rule::Slice | Rule::Permute | Rule::Reduce => {
-                self.ranks.push((first, out, 0))
+            Rule::Same | Rule::Cast | Rule::Slice | Rule::Permute => {
+                self.ranks.push((first, out, 0, Count::Dimensions));
             }
-            Rule::Pointwise => self.ranks.extend(tensors.iter().map(|it| (*it, out, 0))),
+            Rule::Reduce => self.ranks.push((first, out, 0, Count::All)),
+            Rule::Pointwise => self.ranks.extend(tensors.iter().map(|it| (*it, out, 0, Count::Dimensions))),
             Rule::Shard => {
                 self.shards.insert(out, first);
-                self.ranks.push((first, out, 0));
+                self.ranks.push((first, out, 0, Count::Dimensions));
             }
             Rule::Linear => {
                 let partial = |axis: &&AxisId| {
@@ -152,7 +162,7 @@ impl Evidence {
                 let weight = tensors.get(1).copied();
                 self.known_ranks.extend(weight.map(|it| (it, 2)));
                 self.known_ranks.extend(tensors.get(2).map(|it| (*it, 1)));
-                self.ranks.push((first, out, 1 + extra));
+                self.ranks.push((first, out, extra, Count::Dimensions));
             }
             Rule::Free
             | Rule::Matmul
@@ -171,14 +181,18 @@ impl Evidence {
             .ids()
             .map(|id| Guess { splits: self.splits(program, id), stream_split: false })
             .collect();
-        let rank = |guesses: &[Guess], id: TensorId| {
-            program.tensors[id].loops.len() as i32 - guesses[id.index()].splits.len() as i32
+        let rank = |guesses: &[Guess], id: TensorId, count: Count| {
+            let loops = &program.tensors[id].loops;
+            let counts =
+                |at: usize| count == Count::All || program.axes[loops[at]].kind != AxisKind::Reduction;
+            let splits = guesses[id.index()].splits.iter().filter(|(_, inner, _)| counts(*inner)).count();
+            (0..loops.len()).filter(|at| counts(*at)).count() as i32 - splits as i32
         };
         // Every round settles a tensor or is the last one.
         loop {
             let mut changed = false;
-            let mut want = |guesses: &mut Vec<Guess>, id: TensorId, wanted: i32| {
-                let surplus = rank(guesses, id) - wanted;
+            let mut want = |guesses: &mut Vec<Guess>, id: TensorId, wanted: i32, count: Count| {
+                let surplus = rank(guesses, id, count) - wanted;
                 let candidates = candidates(program, id, &guesses[id.index()].splits);
                 if surplus > 0 && candidates.len() as i32 == surplus {
                     guesses[id.index()].splits.extend(candidates);
@@ -186,12 +200,12 @@ impl Evidence {
                 }
             };
             for (id, wanted) in &self.known_ranks {
-                want(&mut guesses, *id, *wanted as i32);
+                want(&mut guesses, *id, *wanted as i32, Count::Dimensions);
             }
-            for (a, b, more) in &self.ranks {
-                let (at_a, at_b) = (rank(&guesses, *a), rank(&guesses, *b));
-                want(&mut guesses, *a, at_b - more);
-                want(&mut guesses, *b, at_a + more);
+            for (a, b, more, count) in &self.ranks {
+                let (at_a, at_b) = (rank(&guesses, *a, Count::Dimensions), rank(&guesses, *b, *count));
+                want(&mut guesses, *a, at_b - more, Count::Dimensions);
+                want(&mut guesses, *b, at_a + more, *count);
             }
             if !changed {
                 break;

@@ -239,6 +239,8 @@ impl<'s, 'd> Layout<'s, 'd> {
             {
                 false
             }
+            // A call's parenthesis may be one that never closes: only a new line begins a tuple there.
+            Kind::ParenOpen if matches!(previous, Kind::Word | Kind::Int) && !next.first => false,
             Kind::ParenOpen => self.is_tuple(self.at),
             _ => false,
         }
@@ -340,6 +342,12 @@ impl<'s, 'd> Layout<'s, 'd> {
 
     fn text(&self, lexeme: Lexeme) -> &'s str {
         self.source.slice(lexeme.start, lexeme.end)
+    }
+
+    /// Whether it was said already that the text breaks off in this container.
+    fn breaks_off(&self) -> bool {
+        let mut own = self.diagnostics.iter().rev().take_while(|it| it.span().start >= self.source.base);
+        own.any(|it| it.code == Code::Truncated)
     }
 
     fn begin_statement(&mut self) {

@@ -123,24 +123,24 @@ fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
 
 /// Where the next container, or its `%options`, begins.
 fn next_container(source: &str, from: usize) -> Option<usize> {
-    let mut at = from;
-    for line in source.get(from..)?.split_inclusive('\n') {
-        let comment = line.find("//").unwrap_or(line.len()).min(line.find('#').unwrap_or(line.len()));
-        let text = line.get(..comment).unwrap_or("");
-        let blanks = text.len() - text.trim_start().len();
-        if text.trim_start().starts_with("%options") {
-            return Some(at + blanks);
+    let rest = source.get(from..)?;
+    let (mut seen, mut comment, mut blank) = (0, false, true);
+    for (at, _) in rest.match_indices('%') {
+        let gap = rest.get(seen..at).unwrap_or("");
+        let line = gap.rfind('\n').map_or(gap, |newline| gap.get(newline + 1..).unwrap_or(""));
+        if line.len() < gap.len() {
+            (comment, blank) = (false, true);
         }
-        let header = text.match_indices(HEADER).find(|(start, _)| {
-            let brace = source.get(at + start + HEADER.len()..).unwrap_or("").trim_start();
-            brace.starts_with('{')
-        });
-        if let Some((start, _)) = header {
-            return Some(at + start);
+        comment |= line.contains("//") || line.contains('#');
+        blank &= line.trim().is_empty();
+        seen = at;
+        let text = rest.get(at..).unwrap_or("");
+        let header = text.strip_prefix("%HostIrContainer").is_some_and(|it| it.trim_start().starts_with('{'));
+        if !comment && (header || blank && text.starts_with("%options")) {
+            return Some(from + at);
         }
-        at += line.len();
+        // The `%` itself begins the next gap.
+        blank = false;
     }
     None
 }
-
-const HEADER: &str = "%HostIrContainer";

@@ -39,6 +39,17 @@ impl FromStr for Kind {
     }
 }
 
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Exact => "exact",
+            Self::Random => "random",
+            Self::Rank => "rank",
+            Self::Zeros => "zeros",
+        })
+    }
+}
+
 /// Which integers `exact` draws.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExactRange {

@@ -88,6 +88,7 @@ pub(super) fn build_rank(
         frames: Vec::new(),
         inputs: Vec::new(),
         outputs: Vec::new(),
+        named: Vec::new(),
         events: 0,
         works: 0,
     };
@@ -295,7 +296,8 @@ impl Builder<'_> {
                 }
                 false => self.absent(tensor)?,
             };
-            self.port(tensor, port, true);
+            let port = self.port(tensor, port);
+            self.plan.inputs.push(port);
         }
         Ok(())
     }
@@ -321,8 +323,10 @@ impl Builder<'_> {
                 }
                 false => self.absent(tensor)?,
             };
-            self.port(tensor, port, false);
+            let port = self.port(tensor, port);
+            self.plan.outputs.push(port);
         }
+        self.name_all();
         self.emit(InstKind::Finish);
         Ok(())
     }
@@ -333,10 +337,19 @@ impl Builder<'_> {
         Ok(Shard { view: None, layout: self.layout_on(tensor, member)? })
     }
 
-    fn port(&mut self, tensor: TensorId, shard: Shard, input: bool) {
-        let port = Port { name: self.program.tensor_name(tensor), dtype: self.dtype(tensor), shard };
-        let ports = if input { &mut self.plan.inputs } else { &mut self.plan.outputs };
-        ports.push(port);
+    fn port(&self, tensor: TensorId, shard: Shard) -> Port {
+        Port { name: self.program.tensor_name(tensor), dtype: self.dtype(tensor), shard }
+    }
+
+    /// Lists what is bound, for those who want to look at more than the outputs.
+    fn name_all(&mut self) {
+        for (tensor, it) in self.program.tensors.iter() {
+            let (None, Some(binding)) = (it.unit, self.binding(tensor)) else { continue };
+            let Ok(layout) = self.layout(tensor) else { continue };
+            let shard = Shard { view: Some(binding.view.clone()), layout };
+            let port = self.port(tensor, shard);
+            self.plan.named.push(port);
+        }
     }
 
     // ---- statements
@@ -458,7 +471,7 @@ impl Builder<'_> {
             },
             Stream::Index(index) => {
                 let index = self.int(*index, "the stream's index")?;
-                (Key::Index(index), index.to_string())
+                (Key::Index(index), format!("stream {index}"))
             }
         };
         let next = self.plan.streams.len() as StreamNo;

@@ -49,6 +49,8 @@ pub struct Plan {
     pub inputs: Vec<Port>,
     /// The program's outputs, in header order; read by the last instruction.
     pub outputs: Vec<Port>,
+    /// Every tensor of the container that is bound when the program ends.
+    pub named: Vec<Port>,
     /// Number of events that `Record` sets.
     pub events: usize,
     /// Number of works that `Collective` and `Transfer` post.

@@ -58,6 +58,16 @@ impl Memory {
         Ok(Self { cells })
     }
 
+    /// Number of buffers.
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
     /// A buffer's storage.
     pub fn cell(&self, buffer: BufferNo) -> &Cell {
         &self.cells[buffer as usize]

@@ -1,4 +1,275 @@
-//! The simulator: N ranks' plans in one process. It defines what a plan means.
+//! Runs the plans of all ranks in one process. What the simulator does for an instruction is what it means.
+//!
+//! `machine` holds the state of all ranks, `advance` and `queue` say what may happen next, `schedule` chooses; `step`,
+//! `collective` and `reshard` touch `memory` by means of `kernels`; `report` explains why nothing may happen any more,
+//! from what `book` knows.
+//!
+//! Invariant: a run depends on the plans, the inputs and the schedule, and on nothing else.
 
+use thiserror::Error;
+
+use crate::{
+    io::data::Data,
+    plan::{BufferNo, InstKind, Place, Plan, View},
+};
+
+mod advance;
+mod book;
+mod collective;
 pub mod kernels;
+mod machine;
 pub mod memory;
+mod queue;
+pub mod report;
+mod reshard;
+pub mod schedule;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use kernels::Exactness;
+use memory::{Block, Memory};
+use step::Space;
+pub use {
+    report::Deadlock,
+    schedule::{Schedule, ScheduleError},
+};
+
+/// What to do besides running.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Views whose contents are wanted when everything has run.
+    pub watch: Vec<Place>,
+    /// Whether to list the instructions in the order in which they completed.
+    pub trace: bool,
+}
+
+/// An instruction of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InstRef {
+    /// The rank.
+    pub rank: usize,
+    /// The index in its code.
+    pub inst: usize,
+}
+
+/// What a run leaves.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// By rank and output: what `Finish` read; `None` where the rank holds no part of it.
+    pub outputs: Vec<Vec<Option<Block>>>,
+    /// By rank: instructions that had not run when the outputs were read, its own and others' that write to its
+    /// memory.
+    pub pending: Vec<Vec<InstRef>>,
+    /// The contents of `Options::watch`.
+    pub watched: Vec<Block>,
+    /// What the numbers and the masks went through.
+    pub notes: Notes,
+    /// Choices made.
+    pub steps: u64,
+    /// Each instruction once, in the order of completion, if asked for.
+    pub trace: Option<Vec<InstRef>>,
+}
+
+/// What instructions had to do that a caller may want to know.
+#[derive(Clone, Debug, Default)]
+pub struct Notes {
+    /// Roundings that changed a value.
+    pub exactness: Exactness,
+    /// The first instruction that rounded.
+    pub first_inexact: Option<InstRef>,
+    /// The first instructions that read what nothing had written yet.
+    pub unwritten: Vec<UnwrittenRead>,
+    /// The instruction that is running.
+    at: Option<InstRef>,
+}
+
+/// A read of elements that nothing had written yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnwrittenRead {
+    /// Who read; of a communication or reshard, one of those who took part.
+    pub at: InstRef,
+    /// Whose memory.
+    pub rank: usize,
+    /// Which buffer.
+    pub buffer: BufferNo,
+}
+
+/// Most reads that `Notes::unwritten` lists.
+const MAX_UNWRITTEN: usize = 64;
+
+/// Why a run has no outcome.
+#[derive(Clone, Debug, Error)]
+pub enum Fault {
+    /// Nothing may happen and not all is done.
+    #[error("{0}")]
+    Deadlock(Box<Deadlock>),
+    /// The program asks for something that has no meaning.
+    #[error("rank {rank}: {place}: {message}")]
+    Program {
+        /// The rank.
+        rank: usize,
+        /// The line in the text; 0 for the end of the program.
+        line: u32,
+        /// The line and the iteration.
+        place: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// The program asks for something that the simulator does not do.
+    #[error("rank {rank}: {place}: {message}")]
+    Unsupported {
+        /// The rank.
+        rank: usize,
+        /// The line in the text; 0 for the end of the program.
+        line: u32,
+        /// The line and the iteration.
+        place: String,
+        /// What is not supported.
+        message: String,
+    },
+    /// The plans are inconsistent: our bug.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+/// Runs all ranks' plans to the end. `inputs` holds each rank's part of each input, row-major, by rank and input.
+///
+/// Reading an element that nothing wrote is no fault: the masks of the outputs tell what depends on it.
+///
+/// # Errors
+/// A deadlock, a program that has no meaning or asks for too much, or plans that contradict themselves.
+pub fn run(
+    plans: &[Plan],
+    inputs: Vec<Vec<Data>>,
+    schedule: Schedule,
+    options: &Options,
+) -> Result<Outcome, Fault> {
+    for (rank, plan) in plans.iter().enumerate() {
+        if plan.rank != rank || plan.world != plans.len() {
+            return Err(Fault::Internal(format!("plan {rank} is rank {} of {}", plan.rank, plan.world)));
+        }
+        if let Some(inst) = plan.code.iter().position(|it| it.stream as usize >= plan.streams.len()) {
+            return Err(Fault::Internal(format!("rank {rank}: instruction {inst} is on no stream")));
+        }
+    }
+    let memories = fill(plans, inputs)?;
+    let mut machine = machine::Machine::new(plans, memories, schedule)?;
+    machine.outcome.trace = options.trace.then(Vec::new);
+    machine.run(options)
+}
+
+/// Memory before the first instruction.
+fn fill(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory>, Fault> {
+    let internal = |rank: usize, message: String| Fault::Internal(format!("rank {rank}: {message}"));
+    let mut memories = Vec::new();
+    for (plan, inputs) in plans.iter().zip(inputs) {
+        let rank = plan.rank;
+        let (line, place) = (0, "inputs".to_owned());
+        let mut memory = Memory::new(&plan.buffers).map_err(|it| Fault::Unsupported {
+            rank,
+            line,
+            place,
+            message: it.to_string(),
+        })?;
+        if inputs.len() != plan.inputs.len() {
+            let (given, wanted) = (inputs.len(), plan.inputs.len());
+            return Err(internal(rank, format!("{given} inputs given, {wanted} wanted")));
+        }
+        let mut space = Space::Private(&mut memory);
+        for (port, data) in plan.inputs.iter().zip(inputs) {
+            if let Some(view) = &port.shard.view {
+                let block = Block::full(vec![data.len()], data);
+                space
+                    .store(rank, view, &block, &mut Notes::default())
+                    .map_err(|it| internal(rank, format!("input {}: {it}", port.name)))?;
+            }
+        }
+        memories.push(memory);
+    }
+    if memories.len() < plans.len() {
+        return Err(Fault::Internal("fewer inputs than ranks".to_owned()));
+    }
+    Ok(memories)
+}
+
+/// Instructions among `pending` that write to the storage of an output of `rank`: why it may be incomplete.
+pub fn late_writers(plans: &[Plan], outcome: &Outcome, rank: usize, output: usize) -> Vec<InstRef> {
+    let port = plans.get(rank).and_then(|it| it.outputs.get(output));
+    let Some(view) = port.and_then(|it| it.shard.view.as_ref()) else { return Vec::new() };
+    let hits = |it: &&InstRef| {
+        let kind = &plans[it.rank].code[it.inst].kind;
+        writes(it.rank, kind).iter().any(|(to, written)| *to == rank && written.buffer == view.buffer)
+    };
+    outcome.pending.get(rank).map(|it| it.iter().filter(hits).copied().collect()).unwrap_or_default()
+}
+
+/// `line 24, streamIdx=3 on stream 3`.
+pub fn describe(plans: &[Plan], at: InstRef) -> String {
+    let plan = &plans[at.rank];
+    let stream = plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it);
+    format!("{} on {stream}", located(plans, at).1)
+}
+
+/// The views that an instruction writes to, with the rank whose memory it is.
+fn writes(rank: usize, kind: &InstKind) -> Vec<(usize, &View)> {
+    match kind {
+        InstKind::Copy { to, .. } => vec![(to.rank, &to.view)],
+        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => vec![(rank, to)],
+        InstKind::Gemm(it) => vec![(rank, &it.out)],
+        InstKind::Map { out, .. } | InstKind::Combine { out, .. } => vec![(rank, out)],
+        InstKind::Reduce(it) => vec![(rank, &it.out)],
+        InstKind::Collective(it) => it.output.iter().map(|it| (rank, it)).collect(),
+        InstKind::Transfer(it) => {
+            let gets = it.sides.iter().filter(|it| it.direction == crate::plan::Direction::Recv);
+            gets.map(|it| (rank, &it.view)).collect()
+        }
+        InstKind::Reshard(it) => it.result.view.iter().map(|it| (rank, it)).collect(),
+        InstKind::Alloc { .. }
+        | InstKind::Wait { .. }
+        | InstKind::Signal { .. }
+        | InstKind::Await { .. }
+        | InstKind::Record { .. }
+        | InstKind::Join { .. }
+        | InstKind::Exchange { .. }
+        | InstKind::Barrier
+        | InstKind::Finish => Vec::new(),
+    }
+}
+
+impl Outcome {
+    fn new(plans: &[Plan]) -> Self {
+        Self {
+            outputs: plans.iter().map(|it| vec![None; it.outputs.len()]).collect(),
+            pending: vec![Vec::new(); plans.len()],
+            watched: Vec::new(),
+            notes: Notes::default(),
+            steps: 0,
+            trace: None,
+        }
+    }
+}
+
+impl Notes {
+    /// The instruction that is running reads what nothing has written.
+    fn unwritten(&mut self, rank: usize, buffer: BufferNo) {
+        if let Some(at) = self.at.filter(|_| self.unwritten.len() < MAX_UNWRITTEN) {
+            self.unwritten.push(UnwrittenRead { at, rank, buffer });
+        }
+    }
+}
+
+impl Fault {
+    /// A fault of the program, at an instruction.
+    fn program(plans: &[Plan], at: InstRef, message: String) -> Self {
+        let (line, place) = located(plans, at);
+        Self::Program { rank: at.rank, line, place, message }
+    }
+}
+
+/// The line of an instruction, and its place for people.
+fn located(plans: &[Plan], at: InstRef) -> (u32, String) {
+    let plan = &plans[at.rank];
+    let inst = &plan.code[at.inst];
+    (plan.origins[inst.origin as usize].line, plan.place(inst))
+}

@@ -137,7 +137,7 @@ impl Layout<'_, '_> {
 
     /// Drops the statement in which the text ends.
     pub(super) fn close_truncated(&mut self, place: u32) {
-        if !self.diagnostics.iter().any(|it| it.code == Code::Truncated)
+        if !self.breaks_off()
             && let Some(open) = self.open.first()
         {
             let (opener, closer) = spelling(open.kind);

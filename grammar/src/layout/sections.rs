@@ -37,7 +37,7 @@ impl Layout<'_, '_> {
         let place = self.raw.last().map_or(self.source.base, |it| it.end);
         let opened = self.raw.iter().find(|it| it.kind == Kind::ContainerStart);
         self.truncated = self.truncated.or(Some(place));
-        if !self.diagnostics.iter().any(|it| it.code == Code::Truncated) {
+        if !self.breaks_off() {
             let span = opened.map_or(Span { start: place, end: place }, |it| it.span());
             self.diagnostics.push(
                 Diagnostic::new(Code::Truncated, span, "the container is never closed", "opened here")
@@ -98,14 +98,18 @@ impl Layout<'_, '_> {
             match next.kind {
                 Kind::KernelStart => break,
                 Kind::BraceClose if self.open.is_empty() => break,
-                // Both lists again, one tensor a line: they repeat what was said.
-                _ if lists == 2 && self.open.is_empty() => {
-                    if self.at_section() && self.kind(2) != Some(Kind::Tensor) {
+                // Both lists again, one value a line: they repeat what was said.
+                Kind::Word | Kind::Tensor | Kind::Colon | Kind::Comma
+                    if lists == 2 && self.open.is_empty() =>
+                {
+                    let unit = self.kind(2) == Some(Kind::Elided) || self.kind(3) == Some(Kind::Assign);
+                    if self.at_section() && unit {
                         break;
                     }
                     self.at += 1;
                     continue;
                 }
+                _ if lists == 2 && self.open.is_empty() => break,
                 _ if self.open.is_empty() && self.out.len() > self.begin && self.at_section() => break,
                 _ => (),
             }
@@ -169,20 +173,20 @@ pub(super) struct Section {
 
 /// The section that begins behind `from`, with nothing but blanks and comments before it.
 pub(super) fn find(text: &str, from: usize) -> Option<Section> {
-    let mut lines = text.get(from..)?.split_inclusive('\n');
     let mut at = from;
-    let (kind, heading, start) = lines.by_ref().find_map(|line| {
-        let trimmed = line.trim();
-        let here = at + (line.len() - line.trim_start().len());
-        at += line.len();
-        let skipped = trimmed.is_empty() || trimmed.starts_with("//") || trimmed.starts_with('#');
-        let found = [("Index definitions:", Kind::Definitions), ("Domains:", Kind::Domains)]
-            .into_iter()
-            .find(|(heading, _)| trimmed.starts_with(heading))
-            .map(|(heading, kind)| (kind, here, here + heading.len()));
-        if skipped { None } else { Some(found) }
-    })??;
-    let mut end = at;
+    let (heading, kind) = loop {
+        let rest = text.get(at..)?;
+        let trimmed = rest.trim_start();
+        at += rest.len() - trimmed.len();
+        if is_comment(trimmed) {
+            at += trimmed.find('\n')?;
+            continue;
+        }
+        break HEADINGS.into_iter().find(|(heading, _)| trimmed.starts_with(heading))?;
+    };
+    let (here, start) = (at, at + heading.len());
+    let mut lines = text.get(at..)?.split_inclusive('\n');
+    let mut end = at + lines.next().map_or(0, str::len);
     for line in lines {
         let trimmed = line.trim();
         let indented = line.starts_with([' ', '\t']);
@@ -190,11 +194,18 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
             Kind::Domains => trimmed.starts_with('T') && trimmed.contains(':'),
             _ => trimmed.contains('='),
         };
-        let heading = trimmed.starts_with('%') || trimmed == "Domains:" || trimmed == "Index definitions:";
-        if trimmed.is_empty() || heading || !(indented || belongs) {
+        let other =
+            trimmed.starts_with('%') || HEADINGS.iter().any(|(heading, _)| trimmed.starts_with(heading));
+        if trimmed.is_empty() || other || !(indented || belongs || is_comment(trimmed)) {
             break;
         }
         end += line.len();
     }
-    Some(Section { kind, heading, start, end })
+    Some(Section { kind, heading: here, start, end })
+}
+
+const HEADINGS: [(&str, Kind); 2] = [("Index definitions:", Kind::Definitions), ("Domains:", Kind::Domains)];
+
+fn is_comment(line: &str) -> bool {
+    line.starts_with("//") || line.starts_with('#')
 }

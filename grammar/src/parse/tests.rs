@@ -411,3 +411,41 @@ fn hostile_texts_are_read_in_linear_time() {
     }
     assert!(has_errors(&parse(&"% // %HostIrContainer {".repeat(20_000)).1));
 }
+
+const SAMPLE: &str = "%options a=1\n%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g[iS1{4}]) :\n  \
+    Stream 0x1f = GetCurrentStream()\n  FOR i5 from 0 to ( i3 % 2 ):\n    IF Manual ( i5 == rank ):\n    ELSE:\n      \
+    ShareMemHandles(P2PCommunication 3 (type=send, buffer=T1_g[iS1{4}], peer=i5),\n      \
+    P2PCommunication 3 (type=send, buffer=T1_g[iS1{4}], peer=i5)\n      Wait(Communication 3)\n  \
+    T1_g[iS1{4}]\n     = linear(T0_g_float[iS0{4}] (DeviceMesh{0 1}),\n      T0_g_float[iS0{4}] (DeviceMesh{0 1})  )\n  \
+    Deallocate {\n    T1_g[iS1{4}]\n  }\n\nHostUnit0: Inputs={i7, } -> Outputs={T3_g[ ?S4{( i7 + 1 )} ], }Inputs:\n  i7\n\
+    Outputs:\n\n%kernel {\ni9 = -i7;\n} // %kernel\n} // %HostIrContainer\n\nIndex definitions:\n  i3 = i7 % 2;\n\n\
+    Domains:\n  T1: logical(iS1{4}), merge(iS2{2}, iS3{2}) -> (iS1{4})\n";
+
+#[test]
+fn the_sample_is_fine() {
+    assert_eq!(parse(SAMPLE).1, []);
+}
+
+proptest::proptest! {
+    /// Whatever is cut out, doubled or put in, reading ends with places inside of the text, and never in silence.
+    #[test]
+    fn damaged_texts_do_no_harm(edits in proptest::collection::vec((0..2000usize, 0..60usize, 0..2000usize, 0..24usize), 1..6)) {
+        let bits = ["(", ")", "{", "}", "[", "]", ",", ";", "=", ":", "FOR ", "ELSE:", "\n", "T0_g[", "iS0{", "-", "é", "#", "->", "(a)(b)"];
+        let mut text = SAMPLE.to_string();
+        for (at, length, to, bit) in edits {
+            let place = |text: &str, at: usize| (at % (text.len() + 1)..=text.len()).find(|it| text.is_char_boundary(*it)).unwrap_or(0);
+            let (start, end) = (place(&text, at), place(&text, at % (text.len() + 1) + length));
+            let cut = text.get(start..end).unwrap_or("").to_string();
+            match bits.get(bit) {
+                Some(bit) => text.replace_range(start.min(end)..start.max(end), bit),
+                None => text.insert_str(place(&text, to), &cut),
+            }
+        }
+        let (file, diagnostics) = parse(&text);
+        proptest::prop_assert!(!file.containers.is_empty() || has_errors(&diagnostics));
+        for diagnostic in &diagnostics {
+            let span = diagnostic.span();
+            proptest::prop_assert!(span.start <= span.end && span.end as usize <= text.len(), "{diagnostic:?}");
+        }
+    }
+}

@@ -8,7 +8,7 @@ use crate::{codes::Code, diagnostic::Diagnostic, span::Span};
 /// Cuts `source` into tokens; faults go to `diagnostics`. Returns where scanning stopped, relative to the text.
 pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>) -> (Vec<Lexeme>, usize) {
     let mut lexer = Kind::lexer(source.text);
-    let mut res: Vec<Lexeme> = Vec::with_capacity(source.text.len().min(1 << 28) / 16);
+    let mut res: Vec<Lexeme> = Vec::new();
     let (mut previous, mut depth, mut opened, mut bad_until) = (0, 0usize, false, None);
     while let Some(item) = lexer.next() {
         let range = lexer.span();

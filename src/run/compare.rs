@@ -1,0 +1,115 @@
+//! Element by element comparison, exact or within tolerances.
+
+use std::fmt;
+
+use grammar::dtype::{Class, DType};
+
+use crate::{
+    io::{
+        data::{Data, Tensor},
+        shard::unravel,
+    },
+    plan::Number,
+};
+
+/// How far a result may be from what is expected: `|got - expected| <= atol + rtol · |expected|`, as in numpy. Zeros mean
+/// equal values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Relative to the expected value.
+    pub rtol: f64,
+    /// Absolute.
+    pub atol: f64,
+}
+
+impl Tolerance {
+    /// Equal values.
+    pub const EXACT: Self = Self { rtol: 0.0, atol: 0.0 };
+
+    /// What two correct computations of a sum of `terms` products in f32, rounded once to `dtype`, may differ by for
+    /// operands below 1 in magnitude: one unit in the last place each way, and the f32 sums' own error,
+    /// `terms · 2⁻²⁴ · √terms` (Higham, *Accuracy and Stability of Numerical Algorithms*, section 4.2, taken with the
+    /// typical magnitude `√terms` of such a sum).
+    pub fn for_terms(dtype: DType, terms: usize) -> Self {
+        let ulp = |bits: u32| 2f64.powi(-(bits as i32));
+        let bits = dtype.significand_bits().unwrap_or(53);
+        let terms = terms as f64;
+        Self { rtol: 2.0 * ulp(bits), atol: terms * terms.sqrt() * ulp(bits.max(24)) }
+    }
+}
+
+/// The first element that is too far off.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mismatch {
+    /// Its index, slowest dimension first.
+    pub index: Vec<usize>,
+    /// Its place in row-major order.
+    pub flat: usize,
+    /// What was expected.
+    pub expected: Number,
+    /// What came.
+    pub got: Number,
+    /// How many elements are too far off.
+    pub count: usize,
+}
+
+/// Compares by position in row-major order, so shapes may differ where the number of elements does not.
+///
+/// # Errors
+/// Another number of elements, as a message.
+pub fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<Option<Mismatch>, String> {
+    if got.data.len() != expected.data.len() {
+        return Err(format!("it has shape {:?} and {:?} was expected", got.shape, expected.shape));
+    }
+    let far = |at: usize| !close(got.data.get(at), expected.data.get(at), tolerance);
+    if tolerance == Tolerance::EXACT && got.data == expected.data {
+        return Ok(None);
+    }
+    let mut wrong = (0..got.data.len()).filter(|at| far(*at));
+    let Some(flat) = wrong.next() else { return Ok(None) };
+    Ok(Some(Mismatch {
+        index: unravel(flat, &got.shape),
+        flat,
+        expected: expected.data.get(flat),
+        got: got.data.get(flat),
+        count: 1 + wrong.count(),
+    }))
+}
+
+fn close(got: Number, expected: Number, tolerance: Tolerance) -> bool {
+    match (got, expected) {
+        (Number::Int(a), Number::Int(b)) if tolerance == Tolerance::EXACT => a == b,
+        (Number::Bool(a), Number::Bool(b)) => a == b,
+        _ => {
+            let (a, b) = (real(got), real(expected));
+            // NaN where NaN is expected is right; zeros of either sign are equal.
+            a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance.atol + tolerance.rtol * b.abs()
+        }
+    }
+}
+
+fn real(number: Number) -> f64 {
+    match number {
+        Number::Int(it) => it as f64,
+        Number::Float(it) => it,
+        Number::Bool(it) => f64::from(u8::from(it)),
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "element {:?} expected {} got {}", self.index, self.expected, self.got)?;
+        if self.count > 1 {
+            write!(f, ", {} elements differ", self.count)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the type has no roundings to tolerate.
+pub fn is_integral(data: &Data) -> bool {
+    match data.dtype().class() {
+        Class::Int | Class::Bool => true,
+        Class::Float | Class::SmallFloat | Class::Complex => false,
+    }
+}

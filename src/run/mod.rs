@@ -1,0 +1,33 @@
+//! What `hir-run` does between the command line and the verdict: fill inputs, run plans, check results.
+//!
+//! Invariant: a result that nobody compared is never called a success without saying so.
+
+pub mod compare;
+pub mod inputs;
+pub mod job;
+pub mod results;
+
+use crate::{
+    io::{data::UnsupportedDtype, file::IoError, shard::ShardError},
+    sim::Fault,
+};
+
+/// Why a run has no result to judge.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A tensor did not come in or go out.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// A flag names a tensor that is not there, or gives it another shape.
+    #[error("{0}")]
+    Tensor(String),
+    /// An element type without arithmetic.
+    #[error(transparent)]
+    Dtype(#[from] UnsupportedDtype),
+    /// Parts of a tensor do not fit together.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The run itself failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}

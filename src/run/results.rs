@@ -1,0 +1,121 @@
+//! Results of a run: ranks' parts put together, and faults in them named.
+
+use super::RunError;
+use crate::{
+    io::{
+        data::Mask,
+        shard::{Assembled, Part, assemble, unravel},
+    },
+    plan::{Plan, Port},
+    sim::{Outcome, describe, late_writers, memory::Block},
+};
+
+/// One tensor of the program after a run.
+#[derive(Clone, Debug)]
+pub struct Result {
+    /// The tensor's name.
+    pub name: String,
+    /// What all ranks hold together.
+    pub whole: Assembled,
+    /// What each rank holds, by rank.
+    pub parts: Vec<(usize, Block)>,
+    /// What is wrong with it, whatever it is compared with: an element that nothing wrote, ranks that disagree.
+    pub fault: Option<String>,
+}
+
+/// The outputs of a run, in header order.
+///
+/// # Errors
+/// Parts that do not fit together: our bug, reported as such by the caller.
+pub fn outputs(plans: &[Plan], outcome: &Outcome) -> std::result::Result<Vec<Result>, RunError> {
+    let count = plans.first().map_or(0, |plan| plan.outputs.len());
+    let mut results = Vec::with_capacity(count);
+    for at in 0..count {
+        let parts: Vec<(usize, &Port, Block)> = plans
+            .iter()
+            .filter_map(|plan| {
+                Some((plan.rank, plan.outputs.get(at)?, outcome.outputs[plan.rank].get(at)?.clone()?))
+            })
+            .collect();
+        let mut result = gather(&parts)?;
+        result.fault = fault(plans, outcome, at, &parts, &result);
+        results.push(result);
+    }
+    Ok(results)
+}
+
+/// Puts one tensor's parts together.
+///
+/// # Errors
+/// As `outputs`.
+pub fn gather(parts: &[(usize, &Port, Block)]) -> std::result::Result<Result, RunError> {
+    let wholes: Vec<Part<'_>> = parts
+        .iter()
+        .map(|(rank, port, block)| Part {
+            rank: *rank,
+            layout: &port.shard.layout,
+            data: &block.data,
+            written: &block.written,
+        })
+        .collect();
+    let name = parts.first().map_or(String::new(), |(_, port, _)| port.name.clone());
+    let whole = assemble(&wholes)?;
+    let parts = parts.iter().map(|(rank, _, block)| (*rank, block.clone())).collect();
+    Ok(Result { name, whole, parts, fault: None })
+}
+
+fn fault(
+    plans: &[Plan],
+    outcome: &Outcome,
+    at: usize,
+    parts: &[(usize, &Port, Block)],
+    result: &Result,
+) -> Option<String> {
+    let name = &result.name;
+    for (rank, port, block) in parts {
+        let Some(local) = first_missing(&block.written) else { continue };
+        let layout = &port.shard.layout;
+        let index = unravel(layout.global_indices()[local], &layout.shape);
+        let why = blame(plans, outcome, *rank, at);
+        return Some(format!("{name}: element {index:?} was never written (rank {rank}{why})"));
+    }
+    result.whole.conflict.as_ref().map(|it| {
+        let why = it.ranks.iter().map(|rank| blame(plans, outcome, *rank, at)).find(|why| !why.is_empty());
+        format!(
+            "{name}: element {:?} is {} on rank {} and {} on rank {}{}",
+            it.index,
+            it.values[0],
+            it.ranks[0],
+            it.values[1],
+            it.ranks[1],
+            why.unwrap_or_default()
+        )
+    })
+}
+
+fn first_missing(written: &Mask) -> Option<usize> {
+    written.first_missing()
+}
+
+/// `, line 24, streamIdx=3 on 3 had not run when the outputs were read`: what was to write there and came too late, or
+/// who read before anything was written.
+pub fn blame(plans: &[Plan], outcome: &Outcome, rank: usize, output: usize) -> String {
+    let late = late_writers(plans, outcome, rank, output);
+    if let Some(first) = late.first() {
+        let more = match late.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        return format!("; {}{more} had not run when the outputs were read", describe(plans, *first));
+    }
+    let reads = &outcome.notes.unwritten;
+    let Some(read) = reads.iter().find(|it| it.at.rank == rank).or(reads.first()) else {
+        return String::new();
+    };
+    let buffer = plans[read.rank].buffers.get(read.buffer as usize).map_or("?", |it| it.name.as_str());
+    format!(
+        "; on rank {}, {} read elements of {buffer} before anything wrote them",
+        read.at.rank,
+        describe(plans, read.at)
+    )
+}

@@ -1,0 +1,197 @@
+//! What happens when an actor goes on: hosts issue, streams run, and those that waited are woken up.
+
+use super::{
+    Fault, InstRef, Options, Outcome,
+    machine::{Condition, Effect, Machine, Progress, Role},
+    report,
+    schedule::Action,
+    step::Space,
+};
+
+impl Machine<'_> {
+    /// Goes on until nothing may happen.
+    pub fn run(mut self, options: &Options) -> Result<Outcome, Fault> {
+        for rank in 0..self.plans.len() {
+            self.consider(self.host_of(rank));
+        }
+        while let Some(actor) = self.ready.pop() {
+            self.actors[actor].ready = false;
+            self.outcome.steps += 1;
+            let at = self.head(actor).map(|inst| InstRef { rank: self.actors[actor].rank, inst });
+            self.outcome.notes.at = at;
+            match self.actors[actor].role {
+                Role::Host => self.run_host(actor)?,
+                Role::Stream => self.run_stream(actor)?,
+                Role::Queue(_) => self.run_queue(actor)?,
+            }
+            let notes = &mut self.outcome.notes;
+            if notes.first_inexact.is_none() && !notes.exactness.is_exact() {
+                notes.first_inexact = at;
+            }
+        }
+        if (0..self.actors.len()).any(|it| self.head(it).is_some()) {
+            return Err(Fault::Deadlock(Box::new(report::explain(&self))));
+        }
+        for it in &options.watch {
+            let block = Space::World(&mut self.memories).load(it.rank, &it.view);
+            self.outcome.watched.push(block.map_err(|it| Fault::Internal(it.to_string()))?);
+        }
+        Ok(self.outcome)
+    }
+
+    /// Makes an actor ready if its head may happen, else has it woken up by what it waits for.
+    pub fn consider(&mut self, actor: usize) {
+        let Some(inst) = self.head(actor) else { return };
+        if let Some(condition) = self.awaited(actor).into_iter().find(|&it| !self.holds(it)) {
+            self.flags.entry(condition).or_default().waiters.push(actor);
+            return;
+        }
+        let rank = self.actors[actor].rank;
+        match (self.actors[actor].role, self.effect(rank, inst)) {
+            (Role::Queue(group), effect) => {
+                if self.progress[rank][inst] == Progress::Posted && self.actors[actor].open.is_none() {
+                    if let Effect::Transfer(transfer) = effect {
+                        self.open_transfer(actor, group, transfer);
+                    } else {
+                        self.meet(actor, inst);
+                    }
+                }
+            }
+            (Role::Stream, Effect::Reshard(_)) => self.meet(actor, inst),
+            (Role::Host | Role::Stream, _) => self.make_ready(actor),
+        }
+    }
+
+    /// Adds an actor to the ready set.
+    pub fn make_ready(&mut self, actor: usize) {
+        let Some(inst) = self.head(actor) else { return };
+        let it = &mut self.actors[actor];
+        if it.ready {
+            return;
+        }
+        it.ready = true;
+        let host = matches!(it.role, Role::Host);
+        let stamp = it.items.front().map_or(self.issued, |&(_, stamp)| stamp);
+        self.ready.push(Action { actor, host, inst, rank: it.rank, stamp });
+    }
+
+    /// Makes a condition true.
+    pub fn raise(&mut self, condition: Condition) {
+        let flag = self.flags.entry(condition).or_default();
+        flag.raised = true;
+        for it in std::mem::take(&mut flag.waiters) {
+            self.consider(it);
+        }
+    }
+
+    /// The head of a stream or queue is complete.
+    pub fn retire(&mut self, actor: usize) {
+        let it = &mut self.actors[actor];
+        it.open = None;
+        let rank = it.rank;
+        if let Some((inst, _)) = it.items.pop_front() {
+            self.complete(rank, inst);
+        }
+        self.consider(actor);
+    }
+
+    /// An instruction is complete.
+    fn complete(&mut self, rank: usize, inst: usize) {
+        self.progress[rank][inst] = Progress::Done;
+        if let Some(trace) = &mut self.outcome.trace {
+            trace.push(InstRef { rank, inst });
+        }
+    }
+
+    /// The host's next step: it issues an instruction, or enters or leaves one of its own.
+    fn run_host(&mut self, actor: usize) -> Result<(), Fault> {
+        let rank = self.actors[actor].rank;
+        let inst = self.hosts[rank].next;
+        let entered = std::mem::take(&mut self.hosts[rank].inside);
+        match self.effect(rank, inst) {
+            Effect::Exchange(_) | Effect::Barrier if entered => {
+                self.hosts[rank].next += 1;
+                self.complete(rank, inst);
+            }
+            Effect::Exchange(handles) => {
+                self.hosts[rank].inside = true;
+                for it in handles {
+                    self.raise(Condition::published(rank, it));
+                }
+            }
+            Effect::Barrier => {
+                let ordinal = self.hosts[rank].barriers;
+                self.hosts[rank].inside = true;
+                self.hosts[rank].barriers += 1;
+                self.barriers.resize(self.barriers.len().max(ordinal + 1), 0);
+                self.barriers[ordinal] += 1;
+                if self.barriers[ordinal] == self.plans.len() {
+                    self.raise(Condition::Barrier(ordinal));
+                }
+            }
+            Effect::Collective(it) => self.issue_on_queue(rank, inst, it.communicator)?,
+            Effect::Transfer(it) => self.issue_on_queue(rank, inst, it.communicator)?,
+            Effect::Reshard(it) => {
+                let group = self.group(None, &it.team)?;
+                self.enrol(rank, inst, group)?;
+                self.issue(rank, inst);
+            }
+            Effect::Compute | Effect::Raise(_) | Effect::Await(_) | Effect::Finish => self.issue(rank, inst),
+        }
+        self.consider(actor);
+        Ok(())
+    }
+
+    /// Puts an instruction on its stream.
+    pub fn issue(&mut self, rank: usize, inst: usize) {
+        self.hosts[rank].next += 1;
+        self.issued += 1;
+        let stream = self.stream_of(rank, self.plans[rank].code[inst].stream);
+        self.actors[stream].items.push_back((inst, self.issued));
+        if self.actors[stream].items.len() == 1 {
+            self.consider(stream);
+        }
+    }
+
+    /// Runs the head of a stream.
+    fn run_stream(&mut self, actor: usize) -> Result<(), Fault> {
+        let rank = self.actors[actor].rank;
+        let Some(inst) = self.head(actor) else { return Ok(()) };
+        match self.effect(rank, inst) {
+            Effect::Collective(it) => return self.post(actor, it.communicator),
+            Effect::Transfer(it) => return self.post(actor, it.communicator),
+            Effect::Reshard(_) => return self.run_meeting(actor),
+            Effect::Raise(condition) => self.raise(condition),
+            Effect::Await(_) => {}
+            Effect::Finish => self.finish(rank, inst)?,
+            Effect::Compute => {
+                let (plans, kind) = (self.plans, &self.plans[rank].code[inst].kind);
+                Space::World(&mut self.memories)
+                    .run(rank, kind, &mut self.outcome.notes)
+                    .map_err(|it| it.at(plans, InstRef { rank, inst }))?;
+            }
+            Effect::Exchange(_) | Effect::Barrier => {
+                return Err(Fault::Internal("a host instruction is on a stream".to_owned()));
+            }
+        }
+        self.retire(actor);
+        Ok(())
+    }
+
+    /// Reads the outputs of a rank, and notes what has not run: its own instructions, and others' that write here.
+    fn finish(&mut self, rank: usize, inst: usize) -> Result<(), Fault> {
+        let plans = self.plans;
+        let mut space = Space::World(&mut self.memories);
+        for (at, port) in plans[rank].outputs.iter().enumerate() {
+            if let Some(view) = &port.shard.view {
+                let block = space.load(rank, view).map_err(|it| it.at(plans, InstRef { rank, inst }))?;
+                self.outcome.outputs[rank][at] = Some(block);
+            }
+        }
+        let pending = |it: &InstRef| self.progress[it.rank][it.inst] != Progress::Done;
+        let own = (0..inst).map(|inst| InstRef { rank, inst });
+        let others = self.intrusions[rank].iter().copied();
+        self.outcome.pending[rank] = own.chain(others).filter(pending).collect();
+        Ok(())
+    }
+}

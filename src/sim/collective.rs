@@ -1,0 +1,308 @@
+//! What communications do to memory, once all who take part are there.
+//!
+//! Every collective is: each output is a row of parts of what the members give, or of all of it combined.
+//!
+//! Invariant: all inputs are read before any output is written.
+
+use grammar::dtype::DType;
+
+use super::{
+    Fault, InstRef, Notes,
+    kernels::{self, KernelError},
+    located,
+    memory::{Block, Cell, Memory, scatter},
+    reshard,
+    step::{Space, StepError},
+};
+use crate::plan::{Collective, CollectiveKind, InstKind, Plan, Reshard, Side, View};
+
+/// Holds the meeting of a team: one collective or one reshard of all members, in team order.
+pub(super) fn meet(
+    plans: &[Plan],
+    members: &[InstRef],
+    memories: &mut [Memory],
+    notes: &mut Notes,
+) -> Result<(), Fault> {
+    let kind = |it: &InstRef| &plans[it.rank].code[it.inst].kind;
+    let collectives: Option<Vec<&Collective>> = members
+        .iter()
+        .map(|it| if let InstKind::Collective(it) = kind(it) { Some(it) } else { None })
+        .collect();
+    let reshards: Option<Vec<&Reshard>> = members
+        .iter()
+        .map(|it| if let InstKind::Reshard(it) = kind(it) { Some(&**it) } else { None })
+        .collect();
+    let mut space = Space::World(memories);
+    match (collectives, reshards) {
+        (Some(them), _) => Meeting { plans, members, them: &them }.run(&mut space, notes),
+        (_, Some(them)) => {
+            reshard::run(&them, members, &mut space, notes).map_err(|it| it.at(plans, members[0]))
+        }
+        (None, None) => Err(Fault::Internal("a meeting of different kinds".to_owned())),
+    }
+}
+
+/// Moves what a send gives to where its receive wants it.
+pub(super) fn pass(
+    plans: &[Plan],
+    (from, send): (InstRef, &Side),
+    (to, recv): (InstRef, &Side),
+    memories: &mut [Memory],
+    notes: &mut Notes,
+) -> Result<(), Fault> {
+    let mut space = Space::World(memories);
+    let block = space.read(from.rank, &send.view, notes).map_err(|it| it.at(plans, from))?;
+    let dtype = space.dtype(to.rank, &recv.view).map_err(|it| it.at(plans, to))?;
+    if block.data.len() != recv.view.len() || block.data.dtype() != dtype {
+        let other = located(plans, to).1;
+        let (given, wanted) = (amount_of(&block), amount(recv.view.len(), dtype));
+        let message = format!("sends {given}, but rank {} at {other} receives {wanted}", to.rank);
+        return Err(Fault::program(plans, from, message));
+    }
+    space.store(to.rank, &recv.view, &block, notes).map_err(|it| it.at(plans, to))
+}
+
+/// A piece of an output.
+struct Source {
+    /// Whose input it is; `None`: all inputs combined.
+    from: Option<usize>,
+    /// Which of as many equal parts as there are members; `None`: the whole.
+    part: Option<usize>,
+}
+
+/// One collective of all members.
+struct Meeting<'a> {
+    plans: &'a [Plan],
+    /// Where each member posted it, in team order.
+    members: &'a [InstRef],
+    /// What each posted.
+    them: &'a [&'a Collective],
+}
+
+impl Meeting<'_> {
+    fn run(&self, space: &mut Space<'_>, notes: &mut Notes) -> Result<(), Fault> {
+        for (member, it) in self.them.iter().enumerate() {
+            if !same(it.kind, self.them[0].kind) {
+                return Err(self.clash(member, name(it.kind), 0, name(self.them[0].kind)));
+            }
+        }
+        let mut wanted = Vec::new();
+        for (member, it) in self.them.iter().enumerate() {
+            if let Some(output) = &it.output {
+                wanted.push((member, output, self.sources(member)?));
+            }
+        }
+        let mut inputs = vec![None; self.them.len()];
+        let mut combined = None;
+        for source in wanted.iter().flat_map(|(_, _, sources)| sources) {
+            match source.from {
+                Some(from) => self.load(from, &mut inputs, space, notes)?,
+                None if combined.is_none() => combined = Some(self.combine(&mut inputs, space, notes)?),
+                None => {}
+            }
+        }
+        for (member, output, sources) in wanted {
+            let mut pieces = Vec::new();
+            for it in sources {
+                let whole = it.from.map_or(combined.as_ref(), |from| inputs[from].as_ref());
+                if let Some(whole) = whole {
+                    pieces.push((whole, self.part(member, whole.data.len(), it.part)?));
+                }
+            }
+            if let Some(block) = concatenate(&pieces).map_err(|it| self.fault(member, it))? {
+                self.deliver(member, output, &block, space, notes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a member's result where it wants it.
+    fn deliver(
+        &self,
+        member: usize,
+        output: &View,
+        block: &Block,
+        space: &mut Space<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), Fault> {
+        let rank = self.members[member].rank;
+        let dtype = space.dtype(rank, output).map_err(|it| self.fault(member, it))?;
+        if block.data.len() != output.len() || block.data.dtype() != dtype {
+            let (mine, theirs) = (amount(output.len(), dtype), amount_of(block));
+            let message =
+                format!("{} delivers {theirs}, the output holds {mine}", name(self.them[member].kind));
+            return Err(Fault::program(self.plans, self.members[member], message));
+        }
+        space.store(rank, output, block, notes).map_err(|it| self.fault(member, it))
+    }
+
+    /// What the output of a member is made of, in order.
+    fn sources(&self, member: usize) -> Result<Vec<Source>, Fault> {
+        let count = self.them.len();
+        let one = |from, part| Ok(vec![Source { from, part }]);
+        let all = |part| Ok((0..count).map(|it| Source { from: Some(it), part }).collect());
+        let none = Ok(Vec::new());
+        match self.them[member].kind {
+            CollectiveKind::Broadcast { root } => one(Some(root), None),
+            CollectiveKind::Gather { root } if member == root => all(None),
+            CollectiveKind::Gather { .. } => none,
+            CollectiveKind::Allgather => all(None),
+            CollectiveKind::Scatter { root } => one(Some(root), Some(member)),
+            CollectiveKind::Reduce { root, .. } if member == root => one(None, None),
+            CollectiveKind::Reduce { .. } => none,
+            CollectiveKind::Allreduce { .. } => one(None, None),
+            CollectiveKind::ReduceScatter { .. } => one(None, Some(member)),
+            CollectiveKind::SendRecv { root } if count == 1 || member == usize::from(root == 0) => {
+                one(Some(root), None)
+            }
+            CollectiveKind::SendRecv { .. } => none,
+            CollectiveKind::AllToAll => all(Some(member)),
+            CollectiveKind::Permute { recv_peer, .. } => match self.them.get(recv_peer).map(|it| it.kind) {
+                Some(CollectiveKind::Permute { send_peer, .. }) if send_peer != member => {
+                    let mine = format!("permutes from member {recv_peer}");
+                    Err(self.clash(member, mine, recv_peer, format!("sends to member {send_peer}")))
+                }
+                _ => one(Some(recv_peer), None),
+            },
+        }
+    }
+
+    /// Reads what a member gives. All that are read must be of one type and size.
+    fn load(
+        &self,
+        from: usize,
+        inputs: &mut [Option<Block>],
+        space: &mut Space<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), Fault> {
+        let kind = name(self.them[0].kind);
+        let Some(at) = self.members.get(from) else {
+            let message = format!("{kind}: the team has no member {from}");
+            return Err(Fault::program(self.plans, self.members[0], message));
+        };
+        if inputs[from].is_some() {
+            return Ok(());
+        }
+        let Some(view) = &self.them[from].input else {
+            return Err(Fault::program(self.plans, *at, format!("{kind} without an input")));
+        };
+        let mut block = space.read(at.rank, view, notes).map_err(|it| self.fault(from, it))?;
+        // Members may give differently shaped views of the same size.
+        block.shape = vec![block.data.len()];
+        for (other, theirs) in inputs.iter().enumerate() {
+            if let Some(theirs) = theirs
+                && (theirs.data.len(), theirs.data.dtype()) != (block.data.len(), block.data.dtype())
+            {
+                let mine = format!("gives {} to {kind}", amount_of(&block));
+                return Err(self.clash(from, mine, other, format!("gives {}", amount_of(theirs))));
+            }
+        }
+        inputs[from] = Some(block);
+        Ok(())
+    }
+
+    /// All members' inputs combined.
+    fn combine(
+        &self,
+        inputs: &mut [Option<Block>],
+        space: &mut Space<'_>,
+        notes: &mut Notes,
+    ) -> Result<Block, Fault> {
+        for from in 0..self.them.len() {
+            self.load(from, inputs, space, notes)?;
+        }
+        // What combines delivers nothing else: the inputs are not wanted any more.
+        let parts: Vec<Block> = inputs.iter_mut().filter_map(Option::take).collect();
+        let (op, dtype) = match self.them[0].kind {
+            CollectiveKind::Reduce { op, .. }
+            | CollectiveKind::Allreduce { op }
+            | CollectiveKind::ReduceScatter { op } => (op, parts[0].data.dtype()),
+            CollectiveKind::Broadcast { .. }
+            | CollectiveKind::Gather { .. }
+            | CollectiveKind::Allgather
+            | CollectiveKind::Scatter { .. }
+            | CollectiveKind::SendRecv { .. }
+            | CollectiveKind::AllToAll
+            | CollectiveKind::Permute { .. } => {
+                return Err(Fault::Internal("a collective that combines nothing".to_owned()));
+            }
+        };
+        kernels::combine(op, &parts, dtype, &mut notes.exactness).map_err(|it| self.fault(0, it.into()))
+    }
+
+    /// Where one of as many equal parts as there are members lies, or the whole.
+    fn part(&self, member: usize, len: usize, part: Option<usize>) -> Result<View, Fault> {
+        let count = self.them.len();
+        match part {
+            None => Ok(stretch(0, len)),
+            Some(part) if len.is_multiple_of(count) => Ok(stretch(part * (len / count), len / count)),
+            Some(_) => {
+                let kind = name(self.them[member].kind);
+                let message = format!("{kind} of {len} elements does not divide by {count} members");
+                Err(Fault::program(self.plans, self.members[member], message))
+            }
+        }
+    }
+
+    fn fault(&self, member: usize, error: StepError) -> Fault {
+        error.at(self.plans, self.members[member])
+    }
+
+    /// Two members that do not go together.
+    fn clash(&self, member: usize, mine: String, other: usize, theirs: String) -> Fault {
+        let at = self.members[other];
+        let place = located(self.plans, at).1;
+        let message = format!("{mine}, but rank {} at {place} {theirs}", at.rank);
+        Fault::program(self.plans, self.members[member], message)
+    }
+}
+
+/// Pieces of blocks of one type, one after the other; `None` where there is none.
+pub(super) fn concatenate(pieces: &[(&Block, View)]) -> Result<Option<Block>, StepError> {
+    let Some((first, _)) = pieces.first() else { return Ok(None) };
+    let total = pieces.iter().map(|(_, view)| view.len()).sum();
+    let mut cell = Cell::unwritten(first.data.dtype(), total).map_err(KernelError::from)?;
+    let mut offset = 0;
+    for (block, view) in pieces {
+        let (data, written) = (block.data.gather(view), block.written.gather(view));
+        scatter(&mut cell, &stretch(offset, view.len()), &Block { shape: vec![view.len()], data, written });
+        offset += view.len();
+    }
+    Ok(Some(Block { shape: vec![total], data: cell.data, written: cell.written }))
+}
+
+/// So many elements in a row.
+pub(super) fn stretch(offset: usize, len: usize) -> View {
+    View { offset, ..View::contiguous(0, vec![len]) }
+}
+
+/// Whether two members mean the same collective; peers of a permutation differ by nature.
+fn same(a: CollectiveKind, b: CollectiveKind) -> bool {
+    let permutes = |it| matches!(it, CollectiveKind::Permute { .. });
+    a == b || (permutes(a) && permutes(b))
+}
+
+/// `1024 x bf16`.
+fn amount(len: usize, dtype: DType) -> String {
+    format!("{len} x {}", dtype.short_name())
+}
+
+fn amount_of(block: &Block) -> String {
+    amount(block.data.len(), block.data.dtype())
+}
+
+/// `Broadcast from member 1`: a collective as messages name it.
+pub(super) fn name(kind: CollectiveKind) -> String {
+    match kind {
+        CollectiveKind::Broadcast { root } => format!("Broadcast from member {root}"),
+        CollectiveKind::Gather { root } => format!("Gather to member {root}"),
+        CollectiveKind::Allgather => "Allgather".to_owned(),
+        CollectiveKind::Scatter { root } => format!("Scatter from member {root}"),
+        CollectiveKind::Reduce { root, op } => format!("Reduce ({op:?}) to member {root}"),
+        CollectiveKind::Allreduce { op } => format!("Allreduce ({op:?})"),
+        CollectiveKind::ReduceScatter { op } => format!("ReduceScatter ({op:?})"),
+        CollectiveKind::SendRecv { root } => format!("SendRecv from member {root}"),
+        CollectiveKind::AllToAll => "AllToAll".to_owned(),
+        CollectiveKind::Permute { .. } => "Permute".to_owned(),
+    }
+}

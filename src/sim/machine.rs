@@ -1,0 +1,374 @@
+//! The state of all ranks and what may happen next in it.
+//!
+//! A host issues its instructions onto streams and never waits, but in `Exchange` and `Barrier`. A stream runs its
+//! instructions in order; posting a communication runs on the stream and releases the item of the same instruction on
+//! the communicator's queue. Hosts, streams and queues are *actors*; each has one next thing to do, its head, and is
+//! ready when that may happen now.
+//!
+//! Invariant: what an actor waits for only ever becomes true, so a ready actor stays ready until it is chosen; ready
+//! sets are kept by wake-ups, and no step looks at more than its own neighbours.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use super::{Fault, InstRef, Outcome, Schedule, memory::Memory, schedule::Ready};
+use crate::plan::{
+    Backend, Collective, Direction, Handle, InstKind, Plan, Reshard, Slot, StreamNo, Transfer,
+};
+
+/// Something that becomes true once and stays true.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Condition {
+    /// An event of a rank is set.
+    Event(usize, u32),
+    /// A work of a rank is complete.
+    Work(usize, u32),
+    /// A flag is raised.
+    Slot(Slot),
+    /// One side's handle of a channel is published: sender, receiver, index, side.
+    Handle(usize, usize, u32, Direction),
+    /// All hosts have come to their barrier of this ordinal.
+    Barrier(usize),
+}
+
+/// Whether a condition holds, and who waits for it.
+#[derive(Default)]
+pub(super) struct Flag {
+    /// It does.
+    pub raised: bool,
+    /// Actors to wake up.
+    pub waiters: Vec<usize>,
+}
+
+/// What has become of an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// It has not run on its stream.
+    Pending,
+    /// The stream has released it on the communicator's queue.
+    Posted,
+    /// It is complete.
+    Done,
+}
+
+/// A host's program counter.
+#[derive(Clone, Default)]
+pub(super) struct Host {
+    /// The instruction to issue next.
+    pub next: usize,
+    /// Whether it is a host instruction that has begun.
+    pub inside: bool,
+    /// Barriers that it has come to.
+    pub barriers: usize,
+}
+
+/// What issues or runs instructions.
+pub(super) struct Actor {
+    /// Its rank.
+    pub rank: usize,
+    /// What it is.
+    pub role: Role,
+    /// Instructions that were issued to it and are not complete, with the time of issue; the first is the head.
+    pub items: VecDeque<(usize, u64)>,
+    /// How far a head that needs other actors has come.
+    pub open: Option<Open>,
+    pub(super) ready: bool,
+}
+
+impl Actor {
+    fn new(rank: usize, role: Role) -> Self {
+        Self { rank, role, items: VecDeque::new(), open: None, ready: false }
+    }
+}
+
+/// Kinds of actors.
+#[derive(Clone, Copy)]
+pub(super) enum Role {
+    /// Issues instructions.
+    Host,
+    /// Runs them.
+    Stream,
+    /// Runs the communications of a group.
+    Queue(usize),
+}
+
+/// A head that needs other actors.
+pub(super) enum Open {
+    /// It has come to its meeting.
+    Meeting,
+    /// Sides of a transfer find partners one by one.
+    Transfer {
+        /// Sides that have a partner.
+        bound: Vec<bool>,
+        /// Sides that have not run.
+        left: usize,
+        /// Sends that have a partner and have not run.
+        pairs: VecDeque<Pair>,
+    },
+}
+
+/// A send and its receive.
+pub(super) struct Pair {
+    /// The side of the sender's head.
+    pub send: usize,
+    /// The receiver's queue.
+    pub receiver: usize,
+    /// The side of the receiver's head.
+    pub recv: usize,
+}
+
+/// The ranks that communicate by a queue of their own: a communicator, or a team that reshards.
+pub(super) struct Group {
+    /// `None`: a team that reshards.
+    pub backend: Option<Backend>,
+    /// World ranks, in team order.
+    pub team: Vec<usize>,
+    /// The queue of each rank of the world that has one.
+    pub queues: Vec<Option<usize>>,
+    /// Meetings that each rank of the world has issued.
+    pub posted: Vec<usize>,
+}
+
+/// A meeting: the group and which of its meetings.
+pub(super) type Ticket = (usize, usize);
+
+/// All ranks, their memory and their synchronisation.
+pub(super) struct Machine<'a> {
+    /// What the ranks do.
+    pub plans: &'a [Plan],
+    /// Program counters, by rank.
+    pub hosts: Vec<Host>,
+    /// Hosts, streams and queues, rank by rank.
+    pub actors: Vec<Actor>,
+    /// Who communicates with whom.
+    pub groups: Vec<Group>,
+    /// The groups of the plans' communicators, by rank.
+    pub group_numbers: Vec<Vec<usize>>,
+    /// What has become of the instructions, by rank.
+    pub progress: Vec<Vec<Progress>>,
+    /// The meetings of issued collectives and reshards.
+    pub tickets: FxHashMap<InstRef, Ticket>,
+    /// Actors that have come to a meeting.
+    pub meetings: FxHashMap<Ticket, Vec<usize>>,
+    /// Hosts that have come to each barrier.
+    pub barriers: Vec<usize>,
+    /// What is true and who waits for it.
+    pub flags: FxHashMap<Condition, Flag>,
+    /// The actors that may go on.
+    pub ready: Ready,
+    /// Instructions issued so far.
+    pub issued: u64,
+    /// Storage, by rank.
+    pub memories: Vec<Memory>,
+    /// The results so far.
+    pub outcome: Outcome,
+    /// Instructions of other ranks that write to each rank's memory.
+    pub intrusions: Vec<Vec<InstRef>>,
+    /// The first actor of each rank: its host, before its streams.
+    first: Vec<usize>,
+    group_of: FxHashMap<(Option<Backend>, Vec<usize>), usize>,
+}
+
+impl<'a> Machine<'a> {
+    /// All ranks before their first instruction.
+    pub fn new(plans: &'a [Plan], memories: Vec<Memory>, schedule: Schedule) -> Result<Self, Fault> {
+        let world = plans.len();
+        let mut machine = Self {
+            plans,
+            hosts: vec![Host::default(); world],
+            actors: Vec::new(),
+            groups: Vec::new(),
+            group_numbers: vec![Vec::new(); world],
+            progress: plans.iter().map(|it| vec![Progress::Pending; it.code.len()]).collect(),
+            tickets: FxHashMap::default(),
+            meetings: FxHashMap::default(),
+            barriers: Vec::new(),
+            flags: FxHashMap::default(),
+            ready: Ready::new(schedule, 0, 0),
+            issued: 0,
+            memories,
+            outcome: Outcome::new(plans),
+            intrusions: intrusions(plans),
+            first: Vec::new(),
+            group_of: FxHashMap::default(),
+        };
+        for (rank, plan) in plans.iter().enumerate() {
+            machine.first.push(machine.actors.len());
+            machine.actors.push(Actor::new(rank, Role::Host));
+            machine.actors.extend(plan.streams.iter().map(|_| Actor::new(rank, Role::Stream)));
+            for it in &plan.communicators {
+                let group = machine.group(Some(it.backend), &it.team)?;
+                machine.group_numbers[rank].push(group);
+                if machine.groups[group].queues[rank].is_none() {
+                    machine.groups[group].queues[rank] = Some(machine.actors.len());
+                    machine.actors.push(Actor::new(rank, Role::Queue(group)));
+                }
+            }
+        }
+        let steps: usize = plans.iter().map(|it| 2 * it.code.len()).sum();
+        machine.ready = Ready::new(schedule, machine.actors.len(), steps as u64);
+        Ok(machine)
+    }
+
+    /// The instruction that an actor has to do next.
+    pub fn head(&self, actor: usize) -> Option<usize> {
+        let it = &self.actors[actor];
+        match it.role {
+            Role::Host => {
+                let next = self.hosts[it.rank].next;
+                (next < self.plans[it.rank].code.len()).then_some(next)
+            }
+            Role::Stream | Role::Queue(_) => it.items.front().map(|&(inst, _)| inst),
+        }
+    }
+
+    /// The actor that issues a rank's instructions.
+    pub fn host_of(&self, rank: usize) -> usize {
+        self.first[rank]
+    }
+
+    /// The actor that runs a rank's stream, which the plan must have.
+    pub fn stream_of(&self, rank: usize, stream: StreamNo) -> usize {
+        self.first[rank] + 1 + stream as usize
+    }
+
+    /// The group of a backend and a team; one not seen before is added.
+    pub(super) fn group(&mut self, backend: Option<Backend>, team: &[usize]) -> Result<usize, Fault> {
+        if let Some(&group) = self.group_of.get(&(backend, team.to_vec())) {
+            return Ok(group);
+        }
+        let world = self.plans.len();
+        let sound = |(at, rank): (usize, &usize)| *rank < world && !team[..at].contains(rank);
+        if !team.iter().enumerate().all(sound) {
+            return Err(Fault::Internal(format!("team {team:?} is not a set of ranks below {world}")));
+        }
+        let group = self.groups.len();
+        let team = team.to_vec();
+        self.group_of.insert((backend, team.clone()), group);
+        self.groups.push(Group { backend, team, queues: vec![None; world], posted: vec![0; world] });
+        Ok(group)
+    }
+
+    /// The group of a communication or reshard; `None` where there is none yet.
+    pub fn group_at(&self, at: InstRef) -> Option<usize> {
+        let number = |it: u32| self.group_numbers[at.rank].get(it as usize).copied();
+        match self.effect(at.rank, at.inst) {
+            Effect::Collective(it) => number(it.communicator),
+            Effect::Transfer(it) => number(it.communicator),
+            Effect::Reshard(it) => self.group_of.get(&(None, it.team.clone())).copied(),
+            Effect::Exchange(_)
+            | Effect::Barrier
+            | Effect::Compute
+            | Effect::Raise(_)
+            | Effect::Await(_)
+            | Effect::Finish => None,
+        }
+    }
+
+    /// Whether a condition holds.
+    pub fn holds(&self, condition: Condition) -> bool {
+        self.flags.get(&condition).is_some_and(|it| it.raised)
+    }
+
+    /// What an instruction does to the synchronisation.
+    pub fn effect(&self, rank: usize, inst: usize) -> Effect<'a> {
+        Effect::of(rank, &self.plans[rank].code[inst].kind)
+    }
+
+    /// The conditions that a head waits for by itself: meetings and partners of transfers aside.
+    pub fn awaited(&self, actor: usize) -> Vec<Condition> {
+        let Actor { rank, role, .. } = self.actors[actor];
+        let Some(inst) = self.head(actor) else { return Vec::new() };
+        let host = &self.hosts[rank];
+        match (role, self.effect(rank, inst)) {
+            (Role::Host, Effect::Exchange(handles)) if host.inside => {
+                handles.iter().map(|it| Condition::awaited(rank, it)).collect()
+            }
+            (Role::Host, Effect::Barrier) if host.inside => vec![Condition::Barrier(host.barriers - 1)],
+            (Role::Stream, Effect::Await(condition)) => vec![condition],
+            (Role::Host | Role::Stream | Role::Queue(_), _) => Vec::new(),
+        }
+    }
+}
+
+/// Instructions that write to another rank's memory, by that rank.
+fn intrusions(plans: &[Plan]) -> Vec<Vec<InstRef>> {
+    let mut res = vec![Vec::new(); plans.len()];
+    for (rank, plan) in plans.iter().enumerate() {
+        for (inst, it) in plan.code.iter().enumerate() {
+            for (to, _) in super::writes(rank, &it.kind) {
+                if to != rank && to < plans.len() {
+                    res[to].push(InstRef { rank, inst });
+                }
+            }
+        }
+    }
+    res
+}
+
+/// What an instruction does to the synchronisation.
+pub(super) enum Effect<'a> {
+    /// Blocks the host.
+    Exchange(&'a [Handle]),
+    /// Blocks the host.
+    Barrier,
+    /// Nothing: it only touches memory.
+    Compute,
+    /// Makes a condition true.
+    Raise(Condition),
+    /// Blocks the stream until a condition is true.
+    Await(Condition),
+    /// Posts on a queue.
+    Collective(&'a Collective),
+    /// Posts on a queue.
+    Transfer(&'a Transfer),
+    /// Blocks the stream until the whole team is there.
+    Reshard(&'a Reshard),
+    /// Reads the outputs.
+    Finish,
+}
+
+impl<'a> Effect<'a> {
+    fn of(rank: usize, kind: &'a InstKind) -> Self {
+        match kind {
+            InstKind::Alloc { .. }
+            | InstKind::Copy { .. }
+            | InstKind::Fill { .. }
+            | InstKind::Iota { .. }
+            | InstKind::Gemm(_)
+            | InstKind::Map { .. }
+            | InstKind::Reduce(_)
+            | InstKind::Combine { .. } => Self::Compute,
+            InstKind::Collective(it) => Self::Collective(it),
+            InstKind::Transfer(it) => Self::Transfer(it),
+            InstKind::Wait { work } => Self::Await(Condition::Work(rank, *work)),
+            InstKind::Signal { slot } => Self::Raise(Condition::Slot(*slot)),
+            InstKind::Await { slot } => Self::Await(Condition::Slot(*slot)),
+            InstKind::Record { event } => Self::Raise(Condition::Event(rank, *event)),
+            InstKind::Join { event } => Self::Await(Condition::Event(rank, *event)),
+            InstKind::Exchange { handles } => Self::Exchange(handles),
+            InstKind::Barrier => Self::Barrier,
+            InstKind::Reshard(it) => Self::Reshard(it),
+            InstKind::Finish => Self::Finish,
+        }
+    }
+}
+
+impl Condition {
+    /// What a rank makes true by exchanging a handle.
+    pub fn published(rank: usize, handle: &Handle) -> Self {
+        match handle.direction {
+            Direction::Send => Self::Handle(rank, handle.peer, handle.index, Direction::Send),
+            Direction::Recv => Self::Handle(handle.peer, rank, handle.index, Direction::Recv),
+        }
+    }
+
+    /// What a rank waits for when it exchanges a handle.
+    pub fn awaited(rank: usize, handle: &Handle) -> Self {
+        match handle.direction {
+            Direction::Send => Self::Handle(rank, handle.peer, handle.index, Direction::Recv),
+            Direction::Recv => Self::Handle(handle.peer, rank, handle.index, Direction::Send),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A resharding operator: assembles whole tensors from all ranks, computes on them, scatters the result.
+//!
+//! An element of an operand that several ranks hold is the first one's, in team order, and is written if it is on all.
+
+use super::{
+    InstRef, Notes,
+    collective::{concatenate, stretch},
+    kernels::KernelError,
+    memory::{Block, Mask, Memory},
+    step::{Space, StepError},
+};
+use crate::plan::{Reshard, View};
+
+/// Runs the operator of all members, in team order.
+pub(super) fn run(
+    them: &[&Reshard],
+    members: &[InstRef],
+    space: &mut Space<'_>,
+    notes: &mut Notes,
+) -> Result<(), StepError> {
+    let Some(first) = them.first() else { return Ok(()) };
+    if let Some(other) = them.iter().position(|it| it.body != first.body || it.buffers != first.buffers) {
+        let (here, there) = (members[0].rank, members[other].rank);
+        return Err(StepError::Program(format!("ranks {here} and {there} meet in different operators")));
+    }
+    let mut private = Memory::new(&first.buffers).map_err(KernelError::from)?;
+    let mut private = Space::Private(&mut private);
+    for at in 0..first.operands.len() {
+        let whole = View::contiguous(at as u32, first.operands[at].layout.shape.clone());
+        if let Some(block) = assemble(them, members, at, space, notes)? {
+            private.store(0, &whole, &block, notes)?;
+        }
+    }
+    for it in &first.body {
+        private.run(0, it, notes)?;
+    }
+    let number = first.operands.len() as u32;
+    let result = private.load(0, &View::contiguous(number, first.result.layout.shape.clone()))?;
+    for (it, at) in them.iter().zip(members) {
+        let Some(view) = &it.result.view else { continue };
+        let part = pick(&result, &it.result.layout.global_indices());
+        space.store(at.rank, view, &part, notes)?;
+    }
+    Ok(())
+}
+
+/// A whole operand from the members' parts; `None` where nobody holds one.
+fn assemble(
+    them: &[&Reshard],
+    members: &[InstRef],
+    operand: usize,
+    space: &mut Space<'_>,
+    notes: &mut Notes,
+) -> Result<Option<Block>, StepError> {
+    let mut parts = Vec::new();
+    let mut sources = vec![None; them[0].operands[operand].layout.shape.iter().product()];
+    let mut written = vec![true; sources.len()];
+    let mut offset = 0;
+    for (it, at) in them.iter().zip(members) {
+        let Some(shard) = it.operands.get(operand) else { continue };
+        let Some(view) = &shard.view else { continue };
+        let part = space.read(at.rank, view, notes)?;
+        let indices = shard.layout.global_indices();
+        if indices.len() != part.data.len() || indices.iter().any(|&it| it >= sources.len()) {
+            return Err(StepError::Internal(format!("operand {operand} of rank {} is misplaced", at.rank)));
+        }
+        for (here, whole) in indices.into_iter().enumerate() {
+            sources[whole].get_or_insert(offset + here);
+            written[whole] &= part.written.get(here);
+        }
+        offset += part.data.len();
+        parts.push(part);
+    }
+    let pieces: Vec<_> = parts.iter().map(|it| (it, stretch(0, it.data.len()))).collect();
+    let Some(all) = concatenate(&pieces)? else { return Ok(None) };
+    // An element that nobody holds takes any value and stays unwritten.
+    for (written, source) in written.iter_mut().zip(&sources) {
+        *written &= source.is_some();
+    }
+    let indices: Vec<usize> = sources.into_iter().map(Option::unwrap_or_default).collect();
+    let data = if all.data.is_empty() { return Ok(None) } else { all.data.pick(&indices) };
+    Ok(Some(Block { shape: vec![indices.len()], data, written: Mask::from_flags(written) }))
+}
+
+/// The elements at `indices`.
+fn pick(block: &Block, indices: &[usize]) -> Block {
+    let written = match block.written.is_full() {
+        true => Mask::full(indices.len()),
+        false => Mask::from_flags(indices.iter().map(|&it| block.written.get(it)).collect()),
+    };
+    Block { shape: vec![indices.len()], data: block.data.pick(indices), written }
+}

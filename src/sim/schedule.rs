@@ -1,0 +1,176 @@
+//! Who goes next: picks one of the actions that the synchronisation allows.
+//!
+//! Invariant: the same schedule and the same plans give the same choices.
+
+use std::{
+    collections::{BinaryHeap, VecDeque},
+    fmt,
+    str::FromStr,
+};
+
+use thiserror::Error;
+
+/// How the simulator chooses among actions that may run. Spelt `program`, `seed:7`, `adversarial`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schedule {
+    /// The earliest instruction: the smallest index in its rank's code, then the smallest rank. Every instruction runs
+    /// as soon as it is issued and allowed.
+    #[default]
+    Program,
+    /// Random and reproducible. Even seeds give hosts and queues random priorities with a few changes on the way, as
+    /// probabilistic concurrency testing does (Burckhardt et al. 2010), so some queue lags far behind; odd seeds
+    /// choose uniformly, so instructions interleave finely.
+    Seed(u64),
+    /// Hosts run ahead as far as they can, then the instruction that was issued last runs first.
+    Adversarial,
+}
+
+/// A schedule that does not parse.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown schedule `{0}`: expected `program`, `adversarial` or `seed:N`")]
+pub struct ScheduleError(String);
+
+impl FromStr for Schedule {
+    type Err = ScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let seed = || text.strip_prefix("seed:").and_then(|it| it.parse().ok());
+        match text {
+            "program" => Ok(Self::Program),
+            "adversarial" => Ok(Self::Adversarial),
+            _ => seed().map(Self::Seed).ok_or_else(|| ScheduleError(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Program => f.write_str("program"),
+            Self::Seed(seed) => write!(f, "seed:{seed}"),
+            Self::Adversarial => f.write_str("adversarial"),
+        }
+    }
+}
+
+/// Something that may happen now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Action {
+    /// The host or queue whose head it is.
+    pub actor: usize,
+    /// Whether it is a host's.
+    pub host: bool,
+    /// The instruction's index in its rank's code.
+    pub inst: usize,
+    /// Its rank.
+    pub rank: usize,
+    /// When it was issued, among all ranks.
+    pub stamp: u64,
+}
+
+/// The actions that may happen now, one for each actor at most.
+pub(super) struct Ready {
+    actions: Actions,
+    steps: u64,
+}
+
+/// By what the next one is chosen.
+enum Actions {
+    /// The greatest key goes first.
+    Ordered { adversarial: bool, heap: BinaryHeap<(u64, usize)> },
+    /// The actor of the greatest priority goes first; at each change, the one about to go falls behind all others.
+    Priorities { of: Vec<u64>, changes: VecDeque<u64>, heap: BinaryHeap<(u64, usize)> },
+    /// Any.
+    Uniform { bag: Vec<usize>, random: Random },
+}
+
+/// Most priority changes in one run.
+const MAX_CHANGES: u64 = 12;
+
+impl Ready {
+    /// An empty set for so many actors, which will take about so many steps.
+    pub fn new(schedule: Schedule, actors: usize, steps: u64) -> Self {
+        let ordered = |adversarial| Actions::Ordered { adversarial, heap: BinaryHeap::new() };
+        let actions = match schedule {
+            Schedule::Program => ordered(false),
+            Schedule::Adversarial => ordered(true),
+            Schedule::Seed(seed) => {
+                let mut random = Random(seed);
+                if seed % 2 == 0 {
+                    let of = (0..actors).map(|_| random.next() | 1 << 63).collect();
+                    let mut changes: Vec<u64> =
+                        (0..random.below(MAX_CHANGES + 1)).map(|_| random.below(steps.max(1))).collect();
+                    changes.sort_unstable();
+                    Actions::Priorities { of, changes: changes.into(), heap: BinaryHeap::new() }
+                } else {
+                    Actions::Uniform { bag: Vec::new(), random }
+                }
+            }
+        };
+        Self { actions, steps: 0 }
+    }
+
+    /// Adds an action of an actor that has none here.
+    pub fn push(&mut self, action: Action) {
+        match &mut self.actions {
+            Actions::Ordered { adversarial: false, heap } => {
+                heap.push((!((action.inst as u64) << 24 | action.rank as u64), action.actor));
+            }
+            Actions::Ordered { adversarial: true, heap } => {
+                let key = if action.host { u64::MAX - action.rank as u64 } else { action.stamp };
+                heap.push((key, action.actor));
+            }
+            Actions::Priorities { of, heap, .. } => heap.push((of[action.actor], action.actor)),
+            Actions::Uniform { bag, .. } => bag.push(action.actor),
+        }
+    }
+
+    /// Takes the actor whose action happens next; `None` where nothing may happen.
+    pub fn pop(&mut self) -> Option<usize> {
+        self.steps += 1;
+        match &mut self.actions {
+            Actions::Ordered { heap, .. } => heap.pop().map(|(_, actor)| actor),
+            Actions::Priorities { of, changes, heap } => {
+                while changes.front().is_some_and(|&at| at < self.steps) {
+                    changes.pop_front();
+                    if let Some((_, actor)) = heap.pop() {
+                        of[actor] = changes.len() as u64;
+                        heap.push((of[actor], actor));
+                    }
+                }
+                heap.pop().map(|(_, actor)| actor)
+            }
+            Actions::Uniform { bag, random } => {
+                (!bag.is_empty()).then(|| bag.swap_remove(random.below(bag.len() as u64) as usize))
+            }
+        }
+    }
+
+    /// Chooses one of `count` things that one actor may do.
+    pub fn pick(&mut self, count: usize) -> usize {
+        match &mut self.actions {
+            Actions::Ordered { adversarial: true, .. } => count.saturating_sub(1),
+            Actions::Ordered { adversarial: false, .. } | Actions::Priorities { .. } => 0,
+            Actions::Uniform { random, .. } => random.below(count as u64) as usize,
+        }
+    }
+}
+
+/// The splitmix64 generator.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    /// 64 random bits.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ bits >> 31
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+}

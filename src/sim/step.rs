@@ -1,0 +1,190 @@
+//! What one instruction does to memory, at once.
+//!
+//! Invariant: all operands are read before anything is written, so views may overlap.
+
+use grammar::dtype::DType;
+
+use super::{
+    Fault, InstRef, Notes,
+    kernels::{self, KernelError, Operand},
+    located,
+    memory::{self, Block, Cell, Memory},
+};
+use crate::{
+    io::data::Data,
+    plan::{Arg, InstKind, Number, Place, Plan, View},
+};
+
+/// Why an instruction has no result, wherever it is.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StepError {
+    /// A kernel has none.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The program is wrong.
+    #[error("{0}")]
+    Program(String),
+    /// The plan is wrong.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl StepError {
+    /// The fault of an instruction.
+    pub fn at(self, plans: &[Plan], at: InstRef) -> Fault {
+        let (line, place) = located(plans, at);
+        let (rank, message) = (at.rank, self.to_string());
+        match self {
+            Self::Kernel(KernelError::DivisionByZero { .. }) | Self::Program(_) => {
+                Fault::Program { rank, line, place, message }
+            }
+            Self::Kernel(KernelError::Op(..) | KernelError::ReduceOp(..) | KernelError::Dtype(_)) => {
+                Fault::Unsupported { rank, line, place, message }
+            }
+            Self::Internal(_) => Fault::Internal(format!("rank {rank}: {place}: {message}")),
+        }
+    }
+}
+
+/// The memory that instructions work on.
+pub(super) enum Space<'a> {
+    /// That of all ranks.
+    World(&'a mut [Memory]),
+    /// The private buffers of a reshard's body, whatever rank a place names.
+    Private(&'a mut Memory),
+}
+
+impl Space<'_> {
+    fn cell(&mut self, rank: usize, view: &View) -> Result<&mut Cell, StepError> {
+        let memory = match self {
+            Self::World(memories) => memories.get_mut(rank),
+            Self::Private(memory) => Some(&mut **memory),
+        };
+        let cell = memory.filter(|it| (view.buffer as usize) < it.len()).map(|it| it.cell_mut(view.buffer));
+        let reach = |cell: &Cell| {
+            let last: usize =
+                view.shape.iter().zip(&view.strides).map(|(n, s)| n.saturating_sub(1) * s).sum();
+            view.is_empty() || view.offset + last < cell.data.len()
+        };
+        cell.filter(|it| reach(it))
+            .ok_or_else(|| StepError::Internal(format!("{view:?} is not inside the memory of rank {rank}")))
+    }
+
+    /// The element type of a view.
+    pub fn dtype(&mut self, rank: usize, view: &View) -> Result<DType, StepError> {
+        Ok(self.cell(rank, view)?.data.dtype())
+    }
+
+    /// The elements of a view.
+    pub fn load(&mut self, rank: usize, view: &View) -> Result<Block, StepError> {
+        Ok(memory::gather(self.cell(rank, view)?, view))
+    }
+
+    /// The elements of a view, for an instruction: what nothing has written is noted.
+    pub fn read(&mut self, rank: usize, view: &View, notes: &mut Notes) -> Result<Block, StepError> {
+        let block = self.load(rank, view)?;
+        if let (Self::World(_), false) = (&*self, block.written.is_full()) {
+            notes.unwritten(rank, view.buffer);
+        }
+        Ok(block)
+    }
+
+    /// Puts elements into a view; their type converts.
+    pub fn store(
+        &mut self,
+        rank: usize,
+        view: &View,
+        block: &Block,
+        notes: &mut Notes,
+    ) -> Result<(), StepError> {
+        if block.data.len() != view.len() {
+            let (given, room) = (block.data.len(), view.len());
+            return Err(StepError::Internal(format!("{given} elements for a view of {room}")));
+        }
+        notes.exactness.count(memory::scatter(self.cell(rank, view)?, view, block));
+        Ok(())
+    }
+
+    /// Runs an instruction that touches memory and nothing else.
+    pub fn run(&mut self, rank: usize, kind: &InstKind, notes: &mut Notes) -> Result<(), StepError> {
+        let (out, block) = match kind {
+            InstKind::Alloc { buffer, zero } => {
+                let cell = self.cell(rank, &View::contiguous(*buffer, vec![0]))?;
+                let (dtype, len) = (cell.data.dtype(), cell.data.len());
+                let fresh = if *zero { Cell::zeroed(dtype, len) } else { Cell::unwritten(dtype, len) };
+                *cell = fresh.map_err(KernelError::from)?;
+                return Ok(());
+            }
+            InstKind::Copy { from, to } => {
+                let block = self.read(from.rank, &from.view, notes)?;
+                return self.store(to.rank, &to.view, &block, notes);
+            }
+            InstKind::Fill { to, value } => {
+                let mut data = self.empty(rank, to)?;
+                if (0..data.len()).filter(|&it| data.set(it, *value)).count() > 0 {
+                    notes.exactness.count(data.len());
+                }
+                (to, Block::full(to.shape.clone(), data))
+            }
+            InstKind::Iota { to, start, step } => {
+                let mut data = self.empty(rank, to)?;
+                let value = |it: usize| Number::Int(start.wrapping_add(step.wrapping_mul(it as i64)));
+                notes.exactness.count((0..data.len()).filter(|&it| data.set(it, value(it))).count());
+                (to, Block::full(to.shape.clone(), data))
+            }
+            InstKind::Gemm(it) => {
+                let (a, b) = (self.read(rank, &it.a, notes)?, self.read(rank, &it.b, notes)?);
+                let bias = it.bias.as_ref().map(|it| self.read(rank, it, notes)).transpose()?;
+                let dtype = self.dtype(rank, &it.out)?;
+                (&it.out, kernels::gemm(&a, &b, bias.as_ref(), dtype, &mut notes.exactness)?)
+            }
+            InstKind::Map { op, args, out } => {
+                let mut blocks = Vec::new();
+                for it in args {
+                    if let Arg::View(view) = it {
+                        blocks.push(self.read(rank, view, notes)?);
+                    }
+                }
+                let mut next = blocks.iter();
+                let operand = |it: &Arg| match it {
+                    Arg::View(_) => next.next().map(Operand::Block),
+                    Arg::Number(number) => Some(Operand::Number(*number)),
+                };
+                let args: Vec<Operand<'_>> = args.iter().filter_map(operand).collect();
+                let dtype = self.dtype(rank, out)?;
+                (out, kernels::map(*op, &args, dtype, &out.shape, &mut notes.exactness)?)
+            }
+            InstKind::Reduce(it) => {
+                let input = self.read(rank, &it.input, notes)?;
+                let dtype = self.dtype(rank, &it.out)?;
+                (&it.out, kernels::reduce(it.op, it.init, &input, &it.axes, dtype, &mut notes.exactness)?)
+            }
+            InstKind::Combine { op, parts, out } => {
+                let read = |it: &Place| self.read(it.rank, &it.view, notes);
+                let parts = parts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+                let dtype = self.dtype(rank, out)?;
+                (out, kernels::combine(*op, &parts, dtype, &mut notes.exactness)?)
+            }
+            InstKind::Collective(_)
+            | InstKind::Transfer(_)
+            | InstKind::Wait { .. }
+            | InstKind::Signal { .. }
+            | InstKind::Await { .. }
+            | InstKind::Record { .. }
+            | InstKind::Join { .. }
+            | InstKind::Exchange { .. }
+            | InstKind::Barrier
+            | InstKind::Reshard(_)
+            | InstKind::Finish => {
+                return Err(StepError::Internal("an instruction that does not compute".to_owned()));
+            }
+        };
+        self.store(rank, out, &block, notes)
+    }
+
+    /// Zeros of a view's type and size.
+    fn empty(&mut self, rank: usize, view: &View) -> Result<Data, StepError> {
+        let dtype = self.dtype(rank, view)?;
+        Ok(Data::zeros(dtype, view.len()).map_err(KernelError::from)?)
+    }
+}

@@ -1,0 +1,180 @@
+//! The one test harness. A case is a text file: `tests/cases/**/*.hir`, and every sample. Its first lines are commands:
+//!
+//! ```text
+//! // RUN: hir-opt %s --passes canonicalize
+//! // RUN: hir-run %s --reference %S/other.hir
+//! ```
+//!
+//! `%s` is the file, `%S` its folder, `%t` a fresh folder. Arguments are split at blanks; single quotes hold them together.
+//! What the commands print, and their exit codes, is compared with the snapshot beside the file. To review changes, run
+//! `cargo insta review`, or `INSTA_UPDATE=always cargo test --test suite` and look at `git diff`.
+//!
+//! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
+//! no case exercises.
+
+use std::{
+    collections::HashSet,
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Output},
+};
+
+use grammar::{ir::Stmt, ops::OPS};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let mut cases = files(&Path::new(ROOT).join("tests/cases"), "hir");
+    cases.extend(files(&Path::new(ROOT).join("samples"), "hir"));
+    let mut trials: Vec<Trial> = cases.iter().map(|path| trial(path.clone())).collect();
+    let all = cases.clone();
+    trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
+    trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Files with an extension below a folder, sorted.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.extension().is_some_and(|it| it == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(ROOT).unwrap_or(path).display().to_string()
+}
+
+fn trial(path: PathBuf) -> Trial {
+    Trial::test(shown(&path), move || {
+        let text = fs::read_to_string(&path).map_err(|fault| fault.to_string())?;
+        let commands: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("// RUN: ")).collect();
+        if commands.is_empty() {
+            return Err("the first line has to be `// RUN: hir-opt %s …` or `// RUN: hir-run %s …`".into());
+        }
+        let mut transcript = String::new();
+        for command in commands {
+            transcript += &run(&path, command)?;
+        }
+        check(&path, &transcript)
+    })
+}
+
+/// One command's exit code and output.
+fn run(path: &Path, command: &str) -> Result<String, Failed> {
+    let folder = path.parent().map(shown).unwrap_or_default();
+    let scratch = std::env::temp_dir().join(format!(
+        "hir-suite-{}-{}",
+        std::process::id(),
+        shown(path).replace('/', "-")
+    ));
+    fs::create_dir_all(&scratch).map_err(|fault| fault.to_string())?;
+    let temporary = scratch.display().to_string();
+    let mut words = split(command).into_iter();
+    let program = match words.next().as_deref() {
+        Some("hir-opt") => env!("CARGO_BIN_EXE_hir-opt"),
+        Some("hir-run") => env!("CARGO_BIN_EXE_hir-run"),
+        other => return Err(format!("unknown command {other:?}").into()),
+    };
+    let arguments =
+        words.map(|it| it.replace("%S", &folder).replace("%s", &shown(path)).replace("%t", &temporary));
+    // A launcher or a colour setting around the tests must not change what the tools print.
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(ROOT)
+        .env_clear()
+        .env("NO_COLOR", "1")
+        .output()
+        .map_err(|fault| fault.to_string())?;
+    let text = describe(command, &output).replace(&temporary, "%t");
+    let _ = fs::remove_dir_all(&scratch);
+    Ok(text)
+}
+
+fn describe(command: &str, output: &Output) -> String {
+    let code = output.status.code().map_or("killed".to_owned(), |code| code.to_string());
+    let mut text = format!("$ {command}\nexit: {code}\n");
+    for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
+        if !bytes.is_empty() {
+            text += &format!("--- {name}\n{}", String::from_utf8_lossy(bytes));
+        }
+    }
+    text + "\n"
+}
+
+/// Words of a command line.
+fn split(command: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for character in command.chars() {
+        match character {
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            _ => words.iter_mut().last().into_iter().for_each(|word| word.push(character)),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+fn check(path: &Path, transcript: &str) -> Result<(), Failed> {
+    let name = path.file_name().map(|it| it.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(path.parent().unwrap_or(Path::new(ROOT)));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.add_filter(r"\d+\.\d+ s\b", "[time] s");
+    let outcome =
+        catch_unwind(AssertUnwindSafe(|| settings.bind(|| insta::assert_snapshot!(name, transcript))));
+    outcome.map_err(|_| Failed::from(format!("the output differs from {}.snap, see above", shown(path))))
+}
+
+/// Snapshots that no case has, and snapshots that nobody reviewed.
+fn orphans(cases: &[PathBuf]) -> Result<(), Failed> {
+    let expected: HashSet<PathBuf> =
+        cases.iter().map(|case| PathBuf::from(format!("{}.snap", case.display()))).collect();
+    let mut stray = Vec::new();
+    for folder in ["tests", "samples"] {
+        let folder = Path::new(ROOT).join(folder);
+        stray.extend(files(&folder, "new"));
+        stray.extend(files(&folder, "snap").into_iter().filter(|path| !expected.contains(path)));
+    }
+    match stray.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "orphan or unreviewed: {}",
+            stray.iter().map(|it| shown(it)).collect::<Vec<_>>().join(", ")
+        )
+        .into()),
+    }
+}
+
+/// Every row of the op table stands in some case.
+fn operators(cases: &[PathBuf]) -> Result<(), Failed> {
+    let mut seen = HashSet::new();
+    for case in cases {
+        let text = fs::read_to_string(case).map_err(|fault| fault.to_string())?;
+        for program in grammar::read(&text).0 {
+            seen.extend(program.stmts.iter().filter_map(|(_, stmt)| match stmt {
+                Stmt::Op(it) => Some(it.op),
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+            }));
+        }
+    }
+    let missing: Vec<&str> =
+        OPS.iter().filter(|row| !seen.contains(&row.op)).map(|row| row.mnemonic).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(format!("no case exercises {}", missing.join(", ")).into()),
+    }
+}
