@@ -56,15 +56,10 @@ impl Screen {
 
     /// Draws diagnostics about a text.
     pub fn draw(&self, source: &Source, diagnostics: &[Diagnostic]) {
+        let mut text = Vec::new();
+        let drawn = render(diagnostics, &source.name, &source.text, self.format, self.color, &mut text);
         // Where standard error is closed, nobody is there to be told.
-        let _ = render(
-            diagnostics,
-            &source.name,
-            &source.text,
-            self.format,
-            self.color,
-            &mut io::stderr().lock(),
-        );
+        let _ = drawn.and_then(|()| io::stderr().write_all(&text));
     }
 
     /// One line that no place in a text belongs to.
