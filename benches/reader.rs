@@ -45,7 +45,12 @@ fn stages(file: &Path) -> Result<(), Box<dyn Error>> {
     let text: String = programs.iter().map(grammar::print).collect();
     let printed = start.elapsed();
     if !diagnostics.is_empty() || faults > 0 || text.len() < source.len() / 2 {
-        return Err(format!("{} diagnostics, {faults} faults, {} bytes printed", diagnostics.len(), text.len()).into());
+        return Err(format!(
+            "{} diagnostics, {faults} faults, {} bytes printed",
+            diagnostics.len(),
+            text.len()
+        )
+        .into());
     }
     println!(
         "read {:.3} verify {:.3} print {:.3}",
@@ -63,12 +68,15 @@ fn compare(megabytes: usize) -> Result<(), Box<dyn Error>> {
     fs::write(&ours, unrolled(megabytes << 20))?;
     let theirs = folder.join("unrolled.mlir");
     fs::write(&theirs, mlir(megabytes << 20))?;
-    let mlir_opt = MLIR.iter().find(|it| Command::new(it).arg("--version").stdout(Stdio::null()).status().is_ok());
+    let mlir_opt =
+        MLIR.iter().find(|it| Command::new(it).arg("--version").stdout(Stdio::null()).status().is_ok());
     let mut figures: [Vec<(Duration, u64)>; 2] = [Vec::new(), Vec::new()];
     let own = std::env::current_exe()?;
     for run in 0..=RUNS {
         let mut commands = vec![vec![own.clone(), PathBuf::from("--stages"), ours.clone()]];
-        commands.extend(mlir_opt.map(|it| vec![PathBuf::from(it), theirs.clone(), "-o".into(), "/dev/null".into()]));
+        commands.extend(
+            mlir_opt.map(|it| vec![PathBuf::from(it), theirs.clone(), "-o".into(), "/dev/null".into()]),
+        );
         for (which, command) in commands.iter().enumerate() {
             let figure = measure(command)?;
             if run > 0 {
@@ -79,14 +87,24 @@ fn compare(megabytes: usize) -> Result<(), Box<dyn Error>> {
     let sizes = [fs::metadata(&ours)?.len(), fs::metadata(&theirs)?.len()];
     println!("{:<10} {:>9} {:>10} {:>12} {:>12}", "", "MB", "time (s)", "MB/s", "bytes/byte");
     let mut rates = Vec::new();
-    for (which, name) in ["hir", "mlir-opt"].iter().enumerate().filter(|(which, _)| !figures[*which].is_empty()) {
-        let (time, peak) = (median(&figures[which], |it| it.0.as_secs_f64()), median(&figures[which], |it| it.1 as f64));
+    for (which, name) in
+        ["hir", "mlir-opt"].iter().enumerate().filter(|(which, _)| !figures[*which].is_empty())
+    {
+        let (time, peak) =
+            (median(&figures[which], |it| it.0.as_secs_f64()), median(&figures[which], |it| it.1 as f64));
         let bytes = sizes[which] as f64;
         rates.push((bytes / time, peak / bytes));
-        println!("{name:<10} {:>9.1} {time:>10.3} {:>12.1} {:>12.2}", bytes / 1e6, bytes / time / 1e6, peak / bytes);
+        println!(
+            "{name:<10} {:>9.1} {time:>10.3} {:>12.1} {:>12.2}",
+            bytes / 1e6,
+            bytes / time / 1e6,
+            peak / bytes
+        );
     }
     match rates.as_slice() {
-        [ours, theirs] => println!("ratio: {:.2} x as fast, {:.2} x the memory", ours.0 / theirs.0, ours.1 / theirs.1),
+        [ours, theirs] => {
+            println!("ratio: {:.2} x as fast, {:.2} x the memory", ours.0 / theirs.0, ours.1 / theirs.1)
+        }
         _ => println!("mlir-opt is not installed (Debian: mlir-19-tools)"),
     }
     fs::remove_dir_all(folder)?;
@@ -143,8 +161,12 @@ fn unrolled(size: usize) -> String {
             tensor += 1;
             format!("T{tensor}_{letter}___bfloat[{}] {mesh}", axes.join(", "))
         };
-        let (row, product, sum, target) =
-            (fresh("l", "i1024"), fresh("g", "i1024 i1024 r1024"), fresh("g", "i1024 i1024"), fresh("l", "i1024"));
+        let (row, product, sum, target) = (
+            fresh("l", "i1024"),
+            fresh("g", "i1024 i1024 r1024"),
+            fresh("g", "i1024 i1024"),
+            fresh("l", "i1024"),
+        );
         let number = tensor;
         let _ = write!(
             text,
