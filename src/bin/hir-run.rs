@@ -256,7 +256,9 @@ fn rewrite(calls: &[PassCall], program: &mut Program, source: &Source) -> Result
         match has_errors(diagnostics) && !failure.fault.is_bug() {
             true => {
                 let mut diagnostics = diagnostics.to_vec();
-                diagnostics.iter_mut().for_each(|it| it.message += &format!(" (pass `{}`)", failure.pass));
+                diagnostics
+                    .iter_mut()
+                    .for_each(|it| it.message += &format!(" (pass `{}`)", failure.pass.unwrap_or("none")));
                 Failure::Rejected(source.clone(), diagnostics)
             }
             false => Failure::Other(Exit::Bug, failure.to_string()),
