@@ -121,8 +121,19 @@ fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
     Some(Diagnostic::new(Code::Syntax, span, message, "expected once").label(early, "it ended here"))
 }
 
-/// Where the next container, or its `%options`, begins.
+/// Where the next container begins, if only with its second line, as some were published in 2024.
 fn next_container(source: &str, from: usize) -> Option<usize> {
+    let marked = next_marked(source, from);
+    let before = source.get(from..marked.unwrap_or(source.len()))?;
+    let headless = ["HOST IRS:", "HOST FUSION ("].into_iter().filter_map(|it| {
+        let mut found = before.match_indices(it).map(|(at, _)| at);
+        found.find(|at| before.get(..*at).is_some_and(|it| it.is_empty() || it.trim_end_matches([' ', '\t']).ends_with('\n')))
+    });
+    headless.min().map(|at| from + at).or(marked)
+}
+
+/// Where the next `%HostIrContainer`, or its `%options`, begins.
+fn next_marked(source: &str, from: usize) -> Option<usize> {
     let rest = source.get(from..)?;
     let (mut seen, mut comment, mut blank) = (0, false, true);
     for (at, _) in rest.match_indices('%') {

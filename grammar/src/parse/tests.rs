@@ -54,6 +54,11 @@ fn show_body(body: &[Stmt<'_>], depth: usize, res: &mut Vec<String>) {
                 let outs: Vec<String> = outs.iter().map(show).collect();
                 res.push(format!("{indent}{} = {}", outs.join(" "), show(value)));
             }
+            StmtKind::Post { inputs, outputs, .. } => {
+                let list = |it: &[Expr<'_>]| it.iter().map(show).collect::<Vec<_>>().join(" ");
+                res.push(format!("{indent}post {} -> {}", list(inputs), list(outputs)));
+            }
+            StmtKind::Await(_) => res.push(format!("{indent}await")),
             StmtKind::Do(call) => res.push(format!("{indent}{}", show(call))),
         }
     }
