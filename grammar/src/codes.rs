@@ -130,6 +130,8 @@ codes! {
     /// A fusion that was printed inside the statement that posts it does not list its inputs and outputs: they were
     /// taken in the order of their numbers. A `HostUnit` section lists them.
     LossyUnit = "lossy-unit", Warning;
+    /// A terminal or an editor broke the text inside of a word, and the parts were joined.
+    LossyWrap = "lossy-wrap", Warning;
     /// The text holds a bit that means nothing to the language and was dropped.
     LossyText = "lossy-text", Warning;
 }

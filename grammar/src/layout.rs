@@ -323,9 +323,10 @@ impl<'s, 'd> Layout<'s, 'd> {
     fn missing_closer(&mut self, next: Lexeme) -> bool {
         let result = self.is_result(self.at);
         let outside = next.kind == Kind::BraceClose && !self.open.iter().any(|it| it.kind == Kind::BraceOpen);
-        let fatal = matches!(next.kind, Kind::KernelStart | Kind::ContainerStart | Kind::Arrow | Kind::Finish)
-            || next.kind.is_header()
-            || next.kind.is_phrase();
+        let fatal =
+            matches!(next.kind, Kind::KernelStart | Kind::ContainerStart | Kind::Arrow | Kind::Finish)
+                || next.kind.is_header()
+                || next.kind.is_phrase();
         if self.open.is_empty() || !(result || outside || fatal) {
             return false;
         }

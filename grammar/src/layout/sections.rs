@@ -152,7 +152,12 @@ impl Layout<'_, '_> {
         // What nvFuser prints of a scheduled fusion besides its statements: a unit's domains mean nothing to the host.
         if let Some(heading) = self.peek().filter(|it| self.text(*it) == "TransformPrinter") {
             let message = "a unit's transforms are not kept";
-            self.diagnostics.push(Diagnostic::new(Code::LossyText, heading.span(), message, "dropped from here"));
+            self.diagnostics.push(Diagnostic::new(
+                Code::LossyText,
+                heading.span(),
+                message,
+                "dropped from here",
+            ));
             while self.peek().is_some_and(|it| !it.kind.ends_block()) {
                 self.at += 1;
             }

@@ -119,7 +119,8 @@ impl<'s> Resolver<'s, '_> {
             Expr::Bool(_) | Expr::Float(..) => false,
             Expr::Symbol(symbol) => {
                 let name = program.symbols[*symbol].as_str();
-                let number = name.strip_prefix('i').is_some_and(|it| it.bytes().all(|it| it.is_ascii_digit()));
+                let number =
+                    name.strip_prefix('i').is_some_and(|it| it.bytes().all(|it| it.is_ascii_digit()));
                 number || matches!(name, "rank" | "streamIdx" | "numberOfStreams" | "deviceIdx.x")
             }
             Expr::Prefix(_, operand) => self.is_integer(*operand),
@@ -137,7 +138,9 @@ impl<'s> Resolver<'s, '_> {
         if self.roots_in_team || stmt.op != Op::Communication {
             return;
         }
-        let (Some(root), Some(Attr::Team(team))) = (stmt.scalar_attr("root"), stmt.attr("team")) else { return };
+        let (Some(root), Some(Attr::Team(team))) = (stmt.scalar_attr("root"), stmt.attr("team")) else {
+            return;
+        };
         let readings = Readings::of(&self.program, root, team);
         let as_device = match (self.age, &readings) {
             (_, Readings::Same) => None,
@@ -146,7 +149,9 @@ impl<'s> Resolver<'s, '_> {
                 self.warn_root(root, readings, span);
                 None
             }
-            (Age::Keywords | Age::Early, Readings::Device(place) | Readings::Both(Some(place))) => Some(*place),
+            (Age::Keywords | Age::Early, Readings::Device(place) | Readings::Both(Some(place))) => {
+                Some(*place)
+            }
             (Age::Keywords | Age::Early, Readings::Both(None)) => {
                 self.warn_root(root, readings, span);
                 None

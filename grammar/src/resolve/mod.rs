@@ -5,8 +5,8 @@
 
 pub(crate) mod dialect;
 mod params;
-mod protocol;
 mod posted;
+mod protocol;
 mod trailers;
 mod values;
 
@@ -218,7 +218,9 @@ impl<'s, 'd> Resolver<'s, 'd> {
             }
             ast::StmtKind::Assign { outs, value } => self.assign(outs, value, stmt.span)?,
             ast::StmtKind::Do(value) => Stmt::Op(self.call(&[], value, stmt.span)?),
-            ast::StmtKind::Post { inputs, outputs, op } => Stmt::Op(self.post(inputs, outputs, op, stmt.span)?),
+            ast::StmtKind::Post { inputs, outputs, op } => {
+                Stmt::Op(self.post(inputs, outputs, op, stmt.span)?)
+            }
             ast::StmtKind::Await(op) => Stmt::Op(self.awaited(op, stmt.span)?),
         };
         let id = self.program.stmt(resolved, stmt.span);

@@ -36,7 +36,9 @@ impl<'s> Resolver<'s, '_> {
             ast::Operation::Communication { kind, args, .. } => {
                 let mut stmt = self.communication(*kind, args)?;
                 for (key, operands) in [("input", inputs), ("output", outputs)] {
-                    stmt.attrs.extend(operands.first().and_then(|it| it.tensor()).map(|it| (key, Attr::Tensor(it))));
+                    stmt.attrs.extend(
+                        operands.first().and_then(|it| it.tensor()).map(|it| (key, Attr::Tensor(it))),
+                    );
                 }
                 self.complete(&mut stmt);
                 self.settle_root(&mut stmt, span);
@@ -51,18 +53,18 @@ impl<'s> Resolver<'s, '_> {
     /// `Wait the communication :{ … }`.
     pub(super) fn awaited(&mut self, operation: &ast::Operation<'s>, span: Span) -> Option<OpStmt> {
         let number = match operation {
-            ast::Operation::Call(ast::Expr { kind: ast::ExprKind::Call { number: Some(number), .. }, .. }) => {
-                u32::try_from(*number).ok()
-            }
+            ast::Operation::Call(ast::Expr {
+                kind: ast::ExprKind::Call { number: Some(number), .. },
+                ..
+            }) => u32::try_from(*number).ok(),
             ast::Operation::Communication { kind, args, .. } => {
                 let wanted = self.communication(*kind, args)?;
                 let posted = self.program.stmts.iter().filter_map(|(_, stmt)| match stmt {
                     Stmt::Op(it) if it.op == Op::Communication => Some(it),
                     Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
                 });
-                let same = |it: &&OpStmt| {
-                    ["type", "team"].into_iter().all(|key| it.attr(key) == wanted.attr(key))
-                };
+                let same =
+                    |it: &&OpStmt| ["type", "team"].into_iter().all(|key| it.attr(key) == wanted.attr(key));
                 posted.filter(same).last().and_then(|it| it.number)
             }
             ast::Operation::Call(_) | ast::Operation::Kernel(_) => None,
@@ -77,8 +79,13 @@ impl<'s> Resolver<'s, '_> {
 
     /// `Communication Allgather: { root: 0, team: 0 1 2, }`; a list's further members are arguments without a key.
     fn communication(&mut self, kind: ast::Name<'s>, args: &[ast::Arg<'s>]) -> Option<OpStmt> {
-        let mut stmt =
-            OpStmt { op: Op::Communication, number: None, outs: Vec::new(), args: Vec::new(), attrs: Vec::new() };
+        let mut stmt = OpStmt {
+            op: Op::Communication,
+            number: None,
+            outs: Vec::new(),
+            args: Vec::new(),
+            attrs: Vec::new(),
+        };
         let params = Op::Communication.row().attrs;
         let word = ast::Expr { span: kind.span, kind: ast::ExprKind::Word(kind.text) };
         let param = params.iter().find(|it| it.name == "type")?;
@@ -89,7 +96,9 @@ impl<'s> Resolver<'s, '_> {
             let members = match &arg.value.kind {
                 ast::ExprKind::Braces(members) => members.as_slice(),
                 ast::ExprKind::Team(members) => {
-                    team.extend(members.iter().filter(|_| in_team).filter_map(|it| usize::try_from(*it).ok()));
+                    team.extend(
+                        members.iter().filter(|_| in_team).filter_map(|it| usize::try_from(*it).ok()),
+                    );
                     &[]
                 }
                 _ => std::slice::from_ref(&arg.value),
@@ -99,7 +108,8 @@ impl<'s> Resolver<'s, '_> {
                 _ => None,
             };
             team.extend(members.iter().filter(|_| in_team).filter_map(member));
-            let known = arg.key.and_then(|key| params.iter().find(|it| it.name.eq_ignore_ascii_case(key.text)));
+            let known =
+                arg.key.and_then(|key| params.iter().find(|it| it.name.eq_ignore_ascii_case(key.text)));
             // Meshes stand at the tensors already.
             if let Some(param) = known.filter(|_| !in_team)
                 && let Some(attr) = self.attr(param, &arg.value)

@@ -154,10 +154,9 @@ impl<'s> Resolver<'s, '_> {
                     }
                 }
             }
-            ast::ExprKind::Braces(items) => Expr::Call(
-                "{}".to_owned(),
-                items.iter().map(|it| self.scalar(it)).collect::<Option<_>>()?,
-            ),
+            ast::ExprKind::Braces(items) => {
+                Expr::Call("{}".to_owned(), items.iter().map(|it| self.scalar(it)).collect::<Option<_>>()?)
+            }
             ast::ExprKind::Call { .. }
             | ast::ExprKind::Tensor(_)
             | ast::ExprKind::Axis(_)
@@ -201,7 +200,10 @@ impl<'s> Resolver<'s, '_> {
 /// What a type in front of parentheses makes a constant of: anything else is converted.
 fn is_literal(value: &ast::Expr<'_>) -> bool {
     match &value.kind {
-        ast::ExprKind::Int(_) | ast::ExprKind::Float(_) | ast::ExprKind::Braces(_) | ast::ExprKind::Team(_) => true,
+        ast::ExprKind::Int(_)
+        | ast::ExprKind::Float(_)
+        | ast::ExprKind::Braces(_)
+        | ast::ExprKind::Team(_) => true,
         ast::ExprKind::Word(word) => matches!(*word, "inf" | "nan" | "infinity" | "true" | "false"),
         ast::ExprKind::Prefix("-", it) | ast::ExprKind::Paren(it) => is_literal(it),
         ast::ExprKind::Prefix(..)
