@@ -116,7 +116,7 @@ fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
     const CLOSER: &str = "} // %HostIrContainer";
     let text = source.get(from..to).filter(|_| from > 0)?;
     let begins_line = |at: &usize| {
-        let before = text.get(..*at).unwrap_or("").trim_end_matches([' ', '\t']);
+        let before = text.get(..*at).unwrap_or("").trim_end_matches([' ', '\t', '}']);
         before.is_empty() || before.ends_with('\n')
     };
     let found = text.match_indices(CLOSER).map(|(at, _)| at).find(begins_line)?;

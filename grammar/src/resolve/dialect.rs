@@ -238,3 +238,6 @@ pub(crate) fn needs_roots_option(program: &Program) -> bool {
     }
     res
 }
+
+#[cfg(test)]
+mod tests;

@@ -171,8 +171,12 @@ impl<'s, 'd> Resolver<'s, 'd> {
         let outputs = self.values(&unit.outputs);
         let body = unit.body.as_ref().map(|body| self.block(body));
         let it = &mut self.program.units[id];
+        let bare = inputs.is_empty() && outputs.is_empty();
         (it.inputs, it.outputs, it.body) = (inputs, outputs, body);
         self.unit = None;
+        if let Some(body) = body.filter(|_| bare) {
+            self.bare_unit(id, body, unit.name.span);
+        }
     }
 
     fn block(&mut self, stmts: &[ast::Stmt<'s>]) -> BlockId {

@@ -53,9 +53,12 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 
+/// Keys that were renamed, each with its old name.
+const OLD_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
+
 /// Older dialects capitalise some keys, and print `.alias=` on a line of its own.
 fn same_key(name: &str, key: &str) -> bool {
-    name.eq_ignore_ascii_case(key.trim_start_matches('.'))
+    name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
 }
 
 /// Whether a parameter of this kind is an operand; the others are attributes wherever they stand.
