@@ -150,8 +150,12 @@ impl<'s, 'd> Layout<'s, 'd> {
         let mut lines = Vec::new();
         let start = self.out.len();
         let inside = self.blocks.len();
-        while self.peek().is_some_and(|it| !it.kind.ends_block()) && !self.at_section() {
-            if self.peek().is_some_and(|it| it.kind.is_phrase()) {
+        while self.peek().is_some_and(|it| !it.kind.ends_block())
+            && (!self.at_section() || self.at_transform())
+        {
+            if self.at_transform() {
+                self.transform();
+            } else if self.peek().is_some_and(|it| it.kind.is_phrase()) {
                 self.posted(&mut lines);
             } else {
                 self.statement(&mut lines);

@@ -65,7 +65,7 @@ impl<'s> Resolver<'s, '_> {
                 });
                 let same =
                     |it: &&OpStmt| ["type", "team"].into_iter().all(|key| it.attr(key) == wanted.attr(key));
-                posted.filter(same).last().and_then(|it| it.number)
+                posted.filter(same).next_back().and_then(|it| it.number)
             }
             ast::Operation::Call(_) | ast::Operation::Kernel(_) => None,
         };

@@ -198,3 +198,15 @@ fn brackets_without_a_number() {
         .replace("Wait(Communication 9)", "Wait Communication 9");
     check(&old, &[], text);
 }
+
+#[test]
+fn splits_that_the_text_leaves_open() {
+    let text = |tail: &str| {
+        format!(
+            "%HostIrContainer {{ (T0_g_float[ideviceIdx.x8{{2}}, iS9{{4}}] (DeviceMesh{{0 1}})) -> () :\n}} // %HostIrContainer\n{tail}"
+        )
+    };
+    check(&text(""), &["lossy-domains"], &text("\nDomains:\n"));
+    let split = "\nDomains:\n  T0: logical(iS7{8}), outer_split(iS7{8}, 2) -> (ideviceIdx.x8{2}, iS9{4})\n";
+    check(&text(split), &[], &text(split));
+}
