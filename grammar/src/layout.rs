@@ -40,6 +40,16 @@ pub struct Laid<'s> {
 }
 
 impl<'s> Laid<'s> {
+    /// The text that was laid out.
+    pub fn source(&self) -> Source<'s> {
+        self.source
+    }
+
+    /// The tokens of the text, without virtual ones between blocks.
+    pub fn lexemes(&self) -> &[Lexeme] {
+        &self.tokens
+    }
+
     /// The tokens with their places, virtual ones included.
     pub fn tokens(&self) -> impl Iterator<Item = (u32, Token<'s>, u32)> + '_ {
         let mut blocks = self.blocks.iter().peekable();
