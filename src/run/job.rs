@@ -397,7 +397,7 @@ fn emit(
 ) -> Result<(), Failure> {
     if value == "-" {
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-        let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.get(at).to_string()).collect();
+        let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.text(at)).collect();
         text(format!(
             "{name} {}x{}= {}",
             shape.join("x"),
