@@ -5,7 +5,7 @@
 //! // RUN: hir-run %s --reference %S/other.hir
 //! ```
 //!
-//! `%s` is the file, `%S` its folder, `%t` a fresh folder. Arguments are split at blanks; single quotes hold them together.
+//! `%s` is the file, `%S` its folder, `%t` a fresh folder for the case. Arguments are split at blanks; single quotes hold them together.
 //! What the commands print, and their exit codes, is compared with the snapshot beside the file. To review changes, run
 //! `cargo insta review`, or `INSTA_UPDATE=always cargo test --test suite` and look at `git diff`.
 //!
@@ -62,23 +62,19 @@ fn trial(path: PathBuf) -> Trial {
         if commands.is_empty() {
             return Err("the first line has to be `// RUN: hir-opt %s …` or `// RUN: hir-run %s …`".into());
         }
-        let mut transcript = String::new();
-        for command in commands {
-            transcript += &run(&path, command)?;
-        }
-        check(&path, &transcript)
+        let name = format!("hir-suite-{}-{}", std::process::id(), shown(&path).replace('/', "-"));
+        let scratch = std::env::temp_dir().join(name);
+        fs::create_dir_all(&scratch).map_err(|fault| fault.to_string())?;
+        let transcript: Result<String, Failed> =
+            commands.into_iter().map(|command| run(&path, command, &scratch)).collect();
+        let _ = fs::remove_dir_all(&scratch);
+        check(&path, &transcript?)
     })
 }
 
 /// One command's exit code and output.
-fn run(path: &Path, command: &str) -> Result<String, Failed> {
+fn run(path: &Path, command: &str, scratch: &Path) -> Result<String, Failed> {
     let folder = path.parent().map(shown).unwrap_or_default();
-    let scratch = std::env::temp_dir().join(format!(
-        "hir-suite-{}-{}",
-        std::process::id(),
-        shown(path).replace('/', "-")
-    ));
-    fs::create_dir_all(&scratch).map_err(|fault| fault.to_string())?;
     let temporary = scratch.display().to_string();
     let mut words = split(command).into_iter();
     let program = match words.next().as_deref() {
@@ -96,9 +92,7 @@ fn run(path: &Path, command: &str) -> Result<String, Failed> {
         .env("NO_COLOR", "1")
         .output()
         .map_err(|fault| fault.to_string())?;
-    let text = describe(command, &output).replace(&temporary, "%t");
-    let _ = fs::remove_dir_all(&scratch);
-    Ok(text)
+    Ok(describe(command, &output).replace(&temporary, "%t"))
 }
 
 fn describe(command: &str, output: &Output) -> String {

@@ -117,6 +117,9 @@ codes! {
     /// A tensor's logical domain cannot be told from the dump; the most common reading was taken. Write a line in
     /// the `Domains:` section to make it explicit.
     LossyDomains = "lossy-domains", Warning;
+    /// Whether CUDA transfers are gets or puts is an option of nvFuser that dumps do not print. The order of the posts
+    /// tells: the send first with get, the receive first with put. `%options p2p_protocol=put` makes it explicit.
+    LossyProtocol = "lossy-protocol", Warning;
     /// The text holds a bit that means nothing to the language and was dropped.
     LossyText = "lossy-text", Warning;
 }

@@ -380,8 +380,8 @@ fn apply(
                 }
             }
         };
-        let named = evidence.named_axes.get(&tensor).into_iter().flatten().copied();
-        let known = named.filter(|id| program.axes[*id].extent == extent && !loops.contains(id)).next();
+        let mut named = evidence.named_axes.get(&tensor).into_iter().flatten().copied();
+        let known = named.find(|id| program.axes[*id].extent == extent && !loops.contains(id));
         let fresh = |program: &mut Program, next: &mut u32, like: AxisId, parallel, extent| {
             let kind = program.axes[like].kind;
             *next += 1;

@@ -47,3 +47,6 @@ pub fn scalar(program: &mut Program, source: &str) -> Option<ir::ExprId> {
     let expr = parse::parse_scalar(source).ok()?;
     resolve::resolve_scalar(program, &expr, source)
 }
+
+#[cfg(test)]
+mod roundtrip;

@@ -370,7 +370,7 @@ table! {
     /// Binds storage to a name, unless the name is bound already.
     AllocateOnce = Row { mnemonic: "ALLOCATE", syntax: Syntax::Call, outs: BIND, args: &[],
         attrs: &[attr("buffer", Kind::Tensor), attr("mem_type", Kind::Word(MEMORIES)), attr("size", Kind::Scalar),
-            attr("zero_init", Kind::Bool), opt("resets_to_zero", Kind::Bool), opt(".alias", Kind::Tensor)],
+            attr("zero_init", Kind::Bool), opt("resets_to_zero", Kind::Bool), opt("alias", Kind::Tensor)],
         effect: Effect::Allocate, ..ROW };
     /// Binds fresh storage to a name, every time.
     Allocate = Row { mnemonic: "ALLOCATE", syntax: Syntax::Call, outs: BIND, args: &[],

@@ -471,6 +471,8 @@ impl Printer<'_> {
                 let short = |it: DType| it.name().trim_start_matches('_');
                 format!("__{}2{}", short(from), short(to))
             }
+            (_, Some(DType::Complex64)) => "__to_complex_float".to_owned(),
+            (_, Some(DType::Complex128)) => "__to_complex_double".to_owned(),
             (_, Some(to)) => format!("__to_{}", to.name().trim_start_matches('_')),
             (_, None) => "cast".to_owned(),
         }
@@ -481,6 +483,10 @@ impl Printer<'_> {
 pub fn stream_text(program: &Program, stream: StreamId) -> String {
     match &program.streams[stream] {
         Stream::Named(number) => format!("Stream s{number}"),
+        // A sign behind `Stream` would not read as part of it.
+        Stream::Index(index) if program.constant(*index).is_some_and(|it| it < 0) => {
+            format!("Stream ( {} )", Inline(program, *index))
+        }
         Stream::Index(index) => format!("Stream {}", Inline(program, *index)),
     }
 }

@@ -266,8 +266,12 @@ fn fail(options: &Options, failure: Failure) -> Exit {
         }
         Failure::Other(exit, message) => {
             match exit {
+                // The report comes first: the last line is the verdict.
                 Exit::Hang | Exit::WrongResult => {
-                    let _ = writeln!(std::io::stdout(), "[FAILED] {message}");
+                    let (verdict, report) = message.split_once('\n').unwrap_or((&message, ""));
+                    let mut out = std::io::stdout().lock();
+                    let _ = report.lines().try_for_each(|line| writeln!(out, "# {line}"));
+                    let _ = writeln!(out, "[FAILED] {verdict}");
                 }
                 _ => {
                     let _ = writeln!(std::io::stderr(), "hir-run: {message}");

@@ -515,7 +515,7 @@ impl Builder<'_> {
         if !self.is_here(tensor) || bound && stmt.op == Op::AllocateOnce {
             return Ok(());
         }
-        if let Some(alias) = stmt.tensor_attr(".alias") {
+        if let Some(alias) = stmt.tensor_attr("alias") {
             let view = self.view(alias)?;
             self.bind(tensor, view, None);
             return Ok(());

@@ -409,11 +409,11 @@ impl Builder<'_> {
             operands.push(Shard { view, layout: self.member_layout(*arg)? });
         }
         let view = if self.is_here(out) { Some(self.target(out)?) } else { None };
-        if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream)) {
-            if let (Some(view), true) = (&view, self.program.stream_split(out)) {
-                let known = self.binding(out).and_then(|it| it.stream).unwrap_or(stream);
-                self.bind(out, view.clone(), Some(known));
-            }
+        if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream))
+            && let (Some(view), true) = (&view, self.program.stream_split(out))
+        {
+            let known = self.binding(out).and_then(|it| it.stream).unwrap_or(stream);
+            self.bind(out, view.clone(), Some(known));
         }
         let result = Shard { view, layout: self.member_layout(out)? };
         let whole = |at: usize, layout: &Layout| View::contiguous(at as u32, layout.shape.clone());

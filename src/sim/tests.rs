@@ -24,6 +24,7 @@ impl Rank {
             frames: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            named: Vec::new(),
             events: 0,
             works: 0,
         })

@@ -4,9 +4,11 @@
 //! one run reports all faults.
 
 mod params;
-pub(crate) use params::is_operand;
+mod protocol;
 mod trailers;
 mod values;
+
+pub(crate) use params::is_operand;
 
 use std::collections::HashMap;
 
@@ -108,6 +110,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             }
         }
         self.order_definitions();
+        self.infer_protocol();
         if !explicit_domains {
             domains::infer(&mut self.program, self.diagnostics);
         }

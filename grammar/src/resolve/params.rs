@@ -53,8 +53,9 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 
+/// Older dialects capitalise some keys, and print `.alias=` on a line of its own.
 fn same_key(name: &str, key: &str) -> bool {
-    name.eq_ignore_ascii_case(key)
+    name.eq_ignore_ascii_case(key.trim_start_matches('.'))
 }
 
 /// Whether a parameter of this kind is an operand; the others are attributes wherever they stand.

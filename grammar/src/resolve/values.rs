@@ -125,7 +125,12 @@ impl<'s> Resolver<'s, '_> {
             ast::ExprKind::Word(name) => Expr::Symbol(self.program.symbol(self.unit, name, value.span)),
             ast::ExprKind::Paren(inner) => return self.scalar(inner),
             ast::ExprKind::Prefix(sign, operand) => {
-                Expr::Prefix(self.sign(sign, value.span)?, self.scalar(operand)?)
+                let (sign, operand) = (self.sign(sign, value.span)?, self.scalar(operand)?);
+                // A negated literal is a literal: there is one way to write it down.
+                match self.program.constant(operand).filter(|_| sign == "-").and_then(i64::checked_neg) {
+                    Some(literal) => Expr::Int(literal),
+                    None => Expr::Prefix(sign, operand),
+                }
             }
             ast::ExprKind::Infix(sign, lhs, rhs) => {
                 Expr::Infix(self.sign(sign, value.span)?, self.scalar(lhs)?, self.scalar(rhs)?)

@@ -200,11 +200,11 @@ impl Verifier<'_> {
             self.defined.insert(tensor);
             self.dropped.remove(&tensor);
         }
-        if let (Effect::Wait, Some(Attr::Work(number))) = (effect, stmt.attr("work")) {
-            if !self.posted.contains(number) {
-                let message = format!("nothing posted before has the number {number}");
-                self.error(Code::UnknownWork, span, message, "expected the number of a communication above");
-            }
+        if let (Effect::Wait, Some(Attr::Work(number))) = (effect, stmt.attr("work"))
+            && !self.posted.contains(number)
+        {
+            let message = format!("nothing posted before has the number {number}");
+            self.error(Code::UnknownWork, span, message, "expected the number of a communication above");
         }
         if effect == Effect::Communicate || stmt.op == Op::EndCoalescing {
             self.posted.extend(stmt.number);

@@ -172,11 +172,11 @@ impl Ctx<'_, '_> {
         let (a_dims, b_dims, out_dims) = (self.dims(a), self.dims(b), self.dims(out));
         if let (&[.., m, k], &[.., k2, n]) = (&a_dims[..], &b_dims[..]) {
             self.equal_axes(a, k, b, k2);
-            if let &[.., out_m, out_n] = &out_dims[..] {
-                if out_dims.len() == a_dims.len().max(b_dims.len()) {
-                    self.equal_axes(a, m, out, out_m);
-                    self.equal_axes(b, n, out, out_n);
-                }
+            if let &[.., out_m, out_n] = &out_dims[..]
+                && out_dims.len() == a_dims.len().max(b_dims.len())
+            {
+                self.equal_axes(a, m, out, out_m);
+                self.equal_axes(b, n, out, out_n);
             }
         }
         self.equal_types(&[a, b, out]);
@@ -210,11 +210,11 @@ impl Ctx<'_, '_> {
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
         let count =
             |dims: Vec<AxisId>| dims.into_iter().map(|axis| self.constant(axis)).product::<Option<i64>>();
-        if let (Some(a), Some(b)) = (count(self.dims(first)), count(self.dims(out))) {
-            if a != b {
-                let message = format!("`reshape`: {a} elements do not become {b}");
-                self.error(Code::ShapeMismatch, message, "expected the same number of elements");
-            }
+        if let (Some(a), Some(b)) = (count(self.dims(first)), count(self.dims(out)))
+            && a != b
+        {
+            let message = format!("`reshape`: {a} elements do not become {b}");
+            self.error(Code::ShapeMismatch, message, "expected the same number of elements");
         }
     }
 

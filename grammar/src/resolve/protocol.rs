@@ -1,0 +1,68 @@
+//! The protocol of CUDA transfers, which dumps show by the order of their statements only.
+//!
+//! With get, nvFuser posts a send before the receive of the same exchange; with put, the receive comes first (format
+//! survey, section 8). A text whose exchanges all begin with the receive is a put.
+
+use super::Resolver;
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{BlockId, Expr, OpStmt, Program, Stmt},
+    ops::Op,
+    span::Span,
+};
+
+impl Resolver<'_, '_> {
+    /// Writes `p2p_protocol=put` down where the order of the statements tells, and says so.
+    pub(super) fn infer_protocol(&mut self) {
+        if self.program.options.contains_key("p2p_protocol") {
+            return;
+        }
+        let mut orders = Vec::new();
+        if let Some(body) = self.program.body {
+            exchanges(&self.program, body, &mut orders);
+        }
+        let Some((_, span)) = orders.first().copied() else { return };
+        if orders.iter().all(|(recv_first, _)| *recv_first) {
+            let put = self.program.symbol(None, "put", span);
+            let put = self.program.expr(Expr::Symbol(put));
+            self.program.options.insert("p2p_protocol".to_owned(), put);
+            let it = Diagnostic::new(
+                Code::LossyProtocol,
+                span,
+                "the receives are posted before the sends: taken for the put protocol",
+                "with get the send comes first",
+            );
+            self.diagnostics.push(it.help("write `%options p2p_protocol=put` before the container"));
+        }
+    }
+}
+
+/// For every block with CUDA transfers in both directions, whether the first is a receive.
+fn exchanges(program: &Program, block: BlockId, acc: &mut Vec<(bool, Span)>) {
+    let mut first: Option<(&str, Span)> = None;
+    let mut both = false;
+    for id in program.block(block) {
+        match &program.stmts[*id] {
+            Stmt::Op(it) => {
+                let Some(direction) = cuda_direction(it) else { continue };
+                match first {
+                    None => first = Some((direction, program.stmt_span(*id))),
+                    Some((known, _)) => both |= known != direction,
+                }
+            }
+            Stmt::Let(..) => (),
+            Stmt::For(it) => exchanges(program, it.body, acc),
+            Stmt::If(it) => {
+                exchanges(program, it.then, acc);
+                it.other.iter().for_each(|other| exchanges(program, *other, acc));
+            }
+        }
+    }
+    acc.extend(first.filter(|_| both).map(|(direction, span)| (direction == "recv", span)));
+}
+
+fn cuda_direction(stmt: &OpStmt) -> Option<&'static str> {
+    let cuda = stmt.op == Op::P2PCommunication && stmt.word_attr("backend") == Some("CUDA");
+    stmt.word_attr("type").filter(|_| cuda && stmt.attr("protocol").is_none())
+}

@@ -1,0 +1,293 @@
+//! Property: for any program, canonical text is a fixed point, and reads back without a word of warning.
+//!
+//! Programs are drawn from the op table, so a new row is covered from the day it is written. A list of numbers decides
+//! everything; a list that runs out means zeros, so failing programs shrink to short ones.
+
+use std::fmt::Write;
+
+use proptest::prelude::*;
+
+use crate::{
+    dtype::DType,
+    ir::Parallel,
+    ops::{Count, Kind, OPS, Op, Param, Row, Syntax},
+    print, read,
+};
+
+struct Dice {
+    choices: Vec<u32>,
+    at: usize,
+    /// Statement numbers handed out.
+    number: u32,
+    /// Numbers that a Wait may name.
+    posted: Vec<u32>,
+    tensors: Vec<String>,
+    axes: Vec<String>,
+}
+
+impl Dice {
+    fn new(choices: Vec<u32>) -> Self {
+        let mut dice =
+            Self { choices, at: 0, number: 0, posted: Vec::new(), tensors: Vec::new(), axes: Vec::new() };
+        let mut axis = 0;
+        for number in 0..6 {
+            let text = dice.make_tensor(number, &mut axis);
+            dice.tensors.push(text);
+        }
+        dice
+    }
+
+    /// A number below `bound`.
+    fn below(&mut self, bound: usize) -> usize {
+        let choice = self.choices.get(self.at).copied().unwrap_or(0);
+        self.at += 1;
+        choice as usize % bound.max(1)
+    }
+
+    fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
+        items[self.below(items.len())]
+    }
+
+    fn make_tensor(&mut self, number: usize, next_axis: &mut u32) -> String {
+        let memory = self.pick(&["g", "l", "sym"]);
+        let dtype = DType::ALL[self.below(DType::ALL.len())];
+        let mut axes: Vec<String> = Vec::new();
+        for _ in 0..self.below(4) {
+            *next_axis += 1 + self.below(3) as u32;
+            let (word, _) = Parallel::WORDS[self.below(Parallel::WORDS.len())];
+            let kind = self.pick(&["i", "i", "i", "r", "b", "?"]);
+            let extent = self.inline(2);
+            let extent = match self.below(6) {
+                0 => format!("{extent} ex 7"),
+                1 => format!("2 : {extent}"),
+                _ => extent,
+            };
+            let suffix = self.pick(&["", "", "", "rf", "_p", "rf_c"]);
+            axes.push(format!("{kind}{word}{next_axis}{{{extent}}}{suffix}"));
+        }
+        self.axes.extend(axes.iter().cloned());
+        let mesh = self.pick(&["", " (DeviceMesh{0})", " (DeviceMesh{0 2 3})", " (DeviceMesh{{0 1}{2 3}})"]);
+        format!("T{number}_{memory}_{dtype}[{}]{mesh}", axes.join(", "))
+    }
+
+    /// A scalar expression in the fully parenthesised form.
+    fn inline(&mut self, depth: usize) -> String {
+        match self.below(if depth == 0 { 4 } else { 8 }) {
+            0 => self.below(100).to_string(),
+            1 => format!("i{}", self.below(5)),
+            2 => self.pick(&["rank", "streamIdx", "numberOfStreams"]).to_owned(),
+            3 => self.pick(&["true", "-1", "float(0)", "double(-inf)", "__bfloat(1.5)"]).to_owned(),
+            4 | 5 => {
+                let sign = self.pick(&["+", "-", "*", "/", "%", "==", "<", ">=", "&&", "<<", "|"]);
+                format!("( {} {sign} {} )", self.inline(depth - 1), self.inline(depth - 1))
+            }
+            6 => {
+                let name = self.pick(&["ceilDiv", "max", "gcd"]);
+                format!("( {name}({}, {}) )", self.inline(depth - 1), self.inline(depth - 1))
+            }
+            _ => format!("( -{} )", self.inline(depth - 1)),
+        }
+    }
+
+    fn tensor(&mut self) -> String {
+        let at = self.below(self.tensors.len());
+        self.tensors[at].clone()
+    }
+
+    fn argument(&mut self, param: &Param) -> String {
+        match param.kind {
+            Kind::Tensor => self.tensor(),
+            Kind::Value => match self.below(3) {
+                0 => self.inline(1),
+                _ => self.tensor(),
+            },
+            Kind::Scalar => self.inline(2),
+            Kind::Stream => match self.below(2) {
+                0 => "Stream s0".to_owned(),
+                _ => format!("Stream ( {} )", self.inline(1)),
+            },
+            Kind::Axis => match self.axes.is_empty() {
+                true => "iS99{4}".to_owned(),
+                false => {
+                    let at = self.below(self.axes.len());
+                    self.axes[at].clone()
+                }
+            },
+            Kind::Word(words) => self.pick(words).to_owned(),
+            Kind::Name => self.pick(&["ring", "two_shot"]).to_owned(),
+            Kind::DType => DType::ALL[self.below(DType::ALL.len())].to_string(),
+            Kind::Bool => self.pick(&["true", "false"]).to_owned(),
+            Kind::Team => self.pick(&["(0)", "(0 1)", "(2 0 3)"]).to_owned(),
+            Kind::Flags => self.pick(&["{true}", "{true, false}", "{}"]).to_owned(),
+            Kind::Scalars => format!("{{{}, {}}}", self.inline(1), self.inline(1)),
+            Kind::Ranges => format!("{{ {{0, {}, 1}} {{i1, i2, 1}} }}", self.inline(1)),
+            Kind::Values => format!("{{{}, {}, }}", self.tensor(), self.tensor()),
+            Kind::Unit => "HostUnit7".to_owned(),
+            Kind::Work => {
+                let at = self.below(self.posted.len());
+                format!("Communication {}", self.posted.get(at).copied().unwrap_or(0))
+            }
+            Kind::Stmts => {
+                let row = Op::P2PCommunication.row();
+                format!("{}, {}", self.statement(row, 0), self.statement(row, 0))
+            }
+        }
+    }
+
+    fn arguments(&mut self, row: &Row, sign: &str) -> Vec<String> {
+        let mut texts = Vec::new();
+        for param in row.args {
+            let times = match param.count {
+                Count::One => 1,
+                Count::Optional => self.below(2),
+                Count::Many => 1 + self.below(3),
+            };
+            texts.extend((0..times).map(|_| self.argument(param)));
+        }
+        for param in row.attrs {
+            if param.count == Count::One || self.below(2) == 1 {
+                let value = self.argument(param);
+                texts.push(format!("{}{sign}{value}", param.name));
+            }
+        }
+        texts
+    }
+
+    /// One statement of a row, in a spelling that need not be the canonical one.
+    fn statement(&mut self, row: &Row, indent: usize) -> String {
+        let pad = " ".repeat(indent);
+        let mut text = String::new();
+        let outs: Vec<String> = row
+            .outs
+            .iter()
+            .map(|param| match param.kind {
+                Kind::Stream => "Stream s0".to_owned(),
+                _ => self.tensor(),
+            })
+            .collect();
+        if !outs.is_empty() {
+            let join = self.pick(&[" = ", "\n   = "]).replace('\n', &format!("\n{pad}"));
+            let _ = write!(text, "{}{join}", outs.join(", "));
+        }
+        let name = match row.op {
+            Op::Cast => self.pick(&["__bfloat2float", "__to_float"]),
+            _ => row.mnemonic,
+        };
+        self.number += 1;
+        let number = self.number;
+        let _ = match row.syntax {
+            Syntax::Infix => {
+                let args = self.arguments(row, "=");
+                write!(text, "{}", args.join(&format!("\n{pad}   {name} ")))
+            }
+            Syntax::Prefix => write!(text, "{name}{}", self.tensor()),
+            Syntax::Call | Syntax::Statement | Syntax::Padded | Syntax::Wrapped | Syntax::Function => {
+                let sign = self.pick(&["=", " = "]);
+                let args = self.arguments(row, sign);
+                let semicolon = if row.syntax == Syntax::Function { ";" } else { "" };
+                write!(text, "{name}( {} ){semicolon}", args.join(", "))
+            }
+            Syntax::Numbered => {
+                self.posted.push(number);
+                let args = self.arguments(row, "=");
+                write!(text, "{name} {number} ({})", args.join(", "))
+            }
+            Syntax::Bare => {
+                let _ = write!(text, "{name}");
+                match row.op {
+                    Op::EndCoalescing => {
+                        self.posted.push(number);
+                        write!(text, " {number}")
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Syntax::Block => write!(text, "{name} {{\n{pad}  {}\n{pad}}}", self.tensor()),
+            Syntax::Post => {
+                let args = self.arguments(row, ":");
+                write!(text, "{name} ({})", args.join(", "))
+            }
+            Syntax::Launch => {
+                let args = self.arguments(row, ": ");
+                write!(text, "{name}(\n{pad}  {},\n{pad})", args.join(&format!(",\n{pad}  ")))
+            }
+        };
+        if matches!(row.syntax, Syntax::Infix | Syntax::Prefix) {
+            text.push(';');
+        }
+        text
+    }
+
+    fn block(&mut self, depth: usize, out: &mut String) {
+        let indent = 2 * depth;
+        for _ in 0..1 + self.below(4) {
+            let pad = " ".repeat(indent);
+            match self.below(if depth < 4 { 12 } else { 9 }) {
+                9 => {
+                    let axis = format!("istreamIdx{}{{{}}}", 900 + self.below(9), self.inline(1));
+                    let _ = writeln!(out, "{pad}FOR streamIdx in {axis}:");
+                    self.block(depth + 1, out);
+                }
+                10 => {
+                    let (start, stop) = (self.inline(1), self.inline(1));
+                    let _ = writeln!(out, "{pad}FOR i{} from {start} to {stop}:", self.below(5));
+                    self.block(depth + 1, out);
+                }
+                11 => {
+                    let _ = writeln!(out, "{pad}IF Manual ( rank == {} ):", self.inline(1));
+                    self.block(depth + 1, out);
+                    if self.below(2) == 1 {
+                        let _ = writeln!(out, "{pad}ELSE:");
+                        self.block(depth + 1, out);
+                    }
+                }
+                8 => {
+                    let _ = writeln!(out, "{pad}i{} = i1 + {};", self.below(5), self.inline(2));
+                }
+                _ => {
+                    let row = &OPS[self.below(OPS.len())];
+                    let text = self.statement(row, indent);
+                    let _ = writeln!(out, "{pad}{text}");
+                }
+            }
+        }
+    }
+
+    fn program(mut self) -> String {
+        let mut out = String::new();
+        if self.below(3) == 0 {
+            let _ = writeln!(out, "%options numberOfStreams={}", 1 + self.below(8));
+        }
+        let (input, output) = (self.tensor(), self.tensor());
+        let _ =
+            writeln!(out, "%HostIrContainer {{ ({input}) -> ({output}) :\n  Stream s0 = GetCurrentStream()");
+        self.block(1, &mut out);
+        out.push_str(
+            "\nHostUnit7: Inputs={T0_g_float[iS0{4}], } -> Outputs={T1_g_float[iS1{4}], }\n%kernel {\n",
+        );
+        out.push_str(
+            "T1_g_float[iS1{4}]\n   = relu(T0_g_float[iS0{4}]);\n} // %kernel\n} // %HostIrContainer\n",
+        );
+        if self.below(2) == 0 {
+            let value = self.inline(2);
+            let _ = writeln!(out, "\nIndex definitions:\n  i77 = i78 % 8;\n  i78 = rank + {value};");
+        }
+        out
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn canonical_text_is_a_fixed_point(choices in proptest::collection::vec(any::<u32>(), 0..300)) {
+        let text = Dice::new(choices).program();
+        let (programs, diagnostics) = read(&text);
+        prop_assert!(!crate::diagnostic::has_errors(&diagnostics), "{text}\n{diagnostics:#?}");
+        let first: Vec<String> = programs.iter().map(print).collect();
+        let (again, diagnostics) = read(&first.concat());
+        prop_assert!(diagnostics.is_empty(), "{}\n{diagnostics:#?}", first.concat());
+        let second: Vec<String> = again.iter().map(print).collect();
+        prop_assert_eq!(first, second);
+    }
+}
