@@ -240,7 +240,10 @@ fn expectations(
         let source: file::Source = flag.value.parse().map_err(RunError::Io)?;
         let tensor = source.load(port.dtype).map_err(RunError::Io)?.tensor;
         found.push(Expectation {
-            origin: flag.value.clone(),
+            origin: match source {
+                file::Source::File(_) => flag.value.clone(),
+                file::Source::Literal(_) => "the values given".to_owned(),
+            },
             output: Target::Name(flag.name.clone()),
             tensor,
         });

@@ -635,7 +635,14 @@ impl Builder<'_> {
                 .unsupported(stmt.op, &format!("the text leaves out the body of HostUnit{}", unit.number)));
         };
         if (inputs.len(), outputs.len()) != (unit.inputs.len(), unit.outputs.len()) {
-            let message = format!("HostUnit{} has other numbers of inputs or outputs", unit.number);
+            let message = format!(
+                "HostUnit{} has {} inputs and {} outputs, and is posted with {} and {}",
+                unit.number,
+                unit.inputs.len(),
+                unit.outputs.len(),
+                inputs.len(),
+                outputs.len()
+            );
             return Err(self.fault(Code::BadOperands, message, "posted here"));
         }
         program.walk(body, &mut |stmt| {

@@ -416,6 +416,6 @@ pub fn ends_elsewhere(plans: &[Plan]) -> Option<String> {
     let last = plan.code.last().filter(|inst| inst.kind == InstKind::Finish)?;
     (last.stream != 0).then(|| {
         let name = &plan.streams[last.stream as usize];
-        format!("the program ends on stream {name}, not on the one it began on: outputs are read there")
+        format!("the program ends on {name}, not on the one it began on: outputs are read there")
     })
 }
