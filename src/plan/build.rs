@@ -309,7 +309,11 @@ impl Builder<'_> {
             let port = match self.is_here(tensor) {
                 true => {
                     let layout = self.layout(tensor)?;
-                    let view = self.view(tensor)?;
+                    let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
+                        let name = self.program.tensor_name(tensor);
+                        let message = format!("no statement gives the output `{name}` storage or a value");
+                        return Err(self.fault(Code::UndefinedTensor, message, "declared here"));
+                    };
                     if view.shape != layout.local_shape() {
                         let name = self.program.tensor_name(tensor);
                         let message = format!(

@@ -52,6 +52,10 @@ pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<
             }
         }
     }
+    // What the ranks that do not come to a resharding lack is its consequence.
+    if faults.iter().any(|it| it.code == Code::DivergentReshard) {
+        faults.retain(|it| it.code == Code::DivergentReshard);
+    }
     if !faults.is_empty() {
         return Err(faults);
     }

@@ -44,8 +44,14 @@ pub enum Failure {
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let exit = match &error {
-            RunError::Io(file::IoError::Flag { .. }) => Exit::Usage,
-            RunError::Io(_) => Exit::Environment,
+            RunError::Io(it) | RunError::Given { error: it, .. } => match it {
+                file::IoError::Flag { .. } | file::IoError::Dtype { .. } | file::IoError::Unsupported(_) => {
+                    Exit::Usage
+                }
+                file::IoError::Read { .. } | file::IoError::Write { .. } | file::IoError::Format { .. } => {
+                    Exit::Environment
+                }
+            },
             RunError::Tensor(_) => Exit::Usage,
             RunError::Dtype(_) => Exit::Rejected,
             RunError::Shard(_) => Exit::Bug,
@@ -96,7 +102,7 @@ pub fn prepare(path: &str, setup: &Setup<'_>) -> Result<Prepared, Failure> {
     let ranks = setup.ranks.unwrap_or(smallest);
     if ranks < smallest {
         let message = format!(
-            "`{path}` needs {smallest} ranks: its meshes name rank {}; there are {ranks}",
+            "`{path}` needs {smallest} ranks: its meshes and teams name rank {}; there are {ranks}",
             smallest - 1
         );
         return Err(Failure::Other(Exit::Environment, message));
@@ -316,9 +322,14 @@ impl std::str::FromStr for OutputFlag {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let flag: InputFlag = text.parse().map_err(|_| {
-            "expected `NAME=@file.npy`, `NAME=@file.safetensors#key`, `NAME@local=@file.%r.npy` or `NAME=-`".to_owned()
-        })?;
+        let expected = || {
+            "expected `NAME=@file.npy`, `NAME=@file.safetensors#key`, `NAME@local=@file.%r.npy` or `NAME=-`"
+                .to_owned()
+        };
+        let flag: InputFlag = text.parse().map_err(|_| expected())?;
+        if flag.value != "-" && flag.value.parse::<File>().is_err() {
+            return Err(expected());
+        }
         Ok(Self { name: flag.name, local: flag.local, value: flag.value })
     }
 }
