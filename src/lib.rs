@@ -16,3 +16,4 @@ pub mod launch;
 pub mod run;
 
 pub mod exit;
+pub mod tool;

@@ -1,7 +1,7 @@
 //! The codes of all diagnostics, with the paragraph that `--explain` prints.
 //!
-//! Numbers are stable: E01xx reading, E02xx names and shapes, E03xx verification, E04xx planning, E05xx linking ranks;
-//! `lossy-…` warnings name what a dump leaves open.
+//! Numbers are stable: E01xx reading, E02xx names and shapes, E03xx verification, E04xx planning, E05xx linking ranks,
+//! E06xx pass pipelines; `lossy-…` warnings name what a dump leaves open.
 
 use crate::diagnostic::Severity;
 
@@ -111,6 +111,14 @@ codes! {
     RuntimeShape = "E0408", Error;
     /// The two sides of a transfer, or the members of a collective, disagree on size, type or root.
     Disagreement = "E0501", Error;
+
+    /// A pass pipeline that cannot be read. It is a list such as `canonicalize,remove-dead-code` or `@default`; options
+    /// of a pass stand in braces behind its name: `name{option=value,other=value}`.
+    BadPipeline = "E0601", Error;
+    /// A pass or a pipeline that does not exist. `hir-opt --list-passes` prints those that do.
+    UnknownPass = "E0602", Error;
+    /// An option that the pass does not have, that is given twice, or a value that it does not take.
+    BadOption = "E0603", Error;
 
     /// Indentation was lost and could be recovered: the nesting is certain from SetCurrentStream and Synchronize.
     LossyIndent = "lossy-indent", Warning;

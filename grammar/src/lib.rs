@@ -29,6 +29,7 @@ pub mod render;
 
 pub use parse::parse;
 pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text};
+pub use resolve::nearest;
 pub use verify::{mentions, verify};
 
 use diagnostic::Diagnostic;

@@ -1,20 +1,82 @@
 //! Reads Host IR, runs passes over it, prints canonical text.
 
-use std::{io::Write, process::ExitCode};
+use std::{
+    io::Write,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
-use clap::Parser;
-use grammar::render::{Format, render};
+use clap::{Parser, ValueEnum};
+use grammar::{
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+    render::Format,
+};
 use hir::{
     exit::Exit,
     plan,
     source::{Binding, Source, bind},
+    tool::{
+        self, Color, Screen,
+        dump::{DumpFlags, Dumper},
+        expect, listing,
+    },
 };
+use passes::{PassCall, Settings, Verify};
 
-/// Reads Host IR, checks it, runs passes, prints canonical text.
+/// Reads Host IR, checks it, runs passes over it, and prints canonical text.
+///
+/// Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 program rejected, 2 command
+/// line, 6 environment, 101 our bug.
 #[derive(Parser)]
+#[command(name = "hir-opt", version)]
 struct Options {
     /// The program; `-` for standard input.
+    #[arg(default_value = "-")]
     file: String,
+    /// Where the result goes.
+    #[arg(short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Passes to run: `a,b{opt=val,opt2=val},@pipeline`.
+    #[arg(
+        long,
+        visible_alias = "pass-pipeline",
+        value_name = "PIPELINE",
+        default_value = "",
+        hide_default_value = true
+    )]
+    passes: String,
+    /// Print all passes and pipelines.
+    #[arg(long)]
+    list_passes: bool,
+    /// Print all operators.
+    #[arg(long)]
+    list_ops: bool,
+    /// Explain a diagnostic's code.
+    #[arg(long, value_name = "CODE")]
+    explain: Option<String>,
+    /// Print the passes that will run, pipelines written out.
+    #[arg(long)]
+    dump_pass_pipeline: bool,
+    /// What is checked after every pass.
+    #[arg(long, value_enum, default_value = "structural", num_args = 0..=1, require_equals = true,
+        default_missing_value = "structural")]
+    verify_each: VerifyEach,
+    /// Check that the program reads back as it is printed, before and after every pass.
+    #[arg(long)]
+    verify_roundtrip: bool,
+    /// Treat the parts of the file between `// -----` lines as files of their own.
+    #[arg(long)]
+    split_input_file: bool,
+    /// Compare diagnostics with `// expected-error@+1 {{text}}` comments instead of printing them.
+    #[arg(long)]
+    verify_diagnostics: bool,
+    /// Say how long reading and every pass took.
+    #[arg(long)]
+    timing: bool,
+    #[command(flatten)]
+    dumps: DumpFlags,
     /// Print the plan of every rank instead of the program.
     #[arg(long)]
     print_plan: bool,
@@ -24,39 +86,203 @@ struct Options {
     /// The rank whose plan is printed.
     #[arg(long)]
     rank: Option<usize>,
-    /// Bind a symbol.
+    /// A symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
+    /// How diagnostics are drawn.
+    #[arg(long, default_value = "human", value_name = "human|short|json")]
+    error_format: Format,
+    /// When to colour them.
+    #[arg(long, value_enum, default_value = "auto")]
+    color: Color,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum VerifyEach {
+    /// Nothing.
+    Off,
+    /// The verifier accepts the program.
+    Structural,
+    /// That, and the program means what it meant.
+    Semantic,
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let Ok(source) = Source::open(&options.file) else { return Exit::Environment.into() };
-    let (mut programs, mut diagnostics) = source.programs();
-    let mut out = std::io::stdout().lock();
-    if options.print_plan && !grammar::diagnostic::has_errors(&diagnostics) {
-        for program in &mut programs {
-            if let Err(it) = bind(program, &options.set) {
-                diagnostics.push(it)
-            }
-            match plan::build(program, &source.lines, options.ranks.unwrap_or(plan::smallest_world(program)))
-            {
-                Ok(plans) => {
-                    for plan in plans.iter().filter(|it| options.rank.is_none_or(|r| r == it.rank)) {
-                        let _ = write!(out, "{}", plan::show(plan));
-                    }
-                }
-                Err(more) => diagnostics.extend(more),
-            }
+    tool::own_panics("hir-opt");
+    match Options::try_parse() {
+        Ok(options) => run(&options).unwrap_or_else(|exit| exit).into(),
+        Err(error) => tool::usage("hir-opt", &error).into(),
+    }
+}
+
+fn run(options: &Options) -> Result<Exit, Exit> {
+    let screen = Screen::new("hir-opt", options.error_format, options.color);
+    if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, &message))? {
+        return Ok(screen.write(&text, options.output.as_deref()));
+    }
+    let calls = screen.pipeline(&options.passes)?;
+    options.dumps.check().map_err(|message| screen.fail(Exit::Usage, &message))?;
+    let verify = match options.verify_each {
+        VerifyEach::Off => Verify::Off,
+        VerifyEach::Structural => Verify::Structural,
+        VerifyEach::Semantic => {
+            let message = "`--verify-each=semantic` is not available in this build: compare runs with \
+                           `hir-run FILE --passes … --reference FILE`";
+            return Err(screen.fail(Exit::Usage, message));
         }
-    } else {
-        for program in &programs {
-            let _ = write!(out, "{}", grammar::print(program));
+    };
+    if options.dump_pass_pipeline {
+        let names: Vec<String> = calls.iter().map(ToString::to_string).collect();
+        let _ = writeln!(std::io::stderr(), "{}", names.join(","));
+    }
+    let source = Source::open(&options.file).map_err(|fault| {
+        screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
+    })?;
+    let mut tool = Tool {
+        options,
+        screen,
+        calls,
+        settings: Settings { verify, roundtrip: options.verify_roundtrip },
+        dumper: Dumper::new(&options.dumps),
+        reading: Duration::ZERO,
+    };
+    let exit = tool.file(source);
+    if options.timing {
+        let _ = write!(std::io::stderr(), "{}", tool.dumper.timing(tool.reading));
+    }
+    match tool.dumper.fault() {
+        Some(fault) => Err(screen.fail(Exit::Environment, fault)),
+        None => Ok(exit),
+    }
+}
+
+/// What is asked for about the tool itself.
+fn listing(options: &Options) -> Result<Option<String>, String> {
+    Ok(match &options.explain {
+        Some(code) => Some(listing::explanation(code)?),
+        None if options.list_passes => Some(listing::passes()),
+        None if options.list_ops => Some(listing::operators()),
+        None => None,
+    })
+}
+
+/// What became of one part of the input.
+#[derive(Default)]
+struct Outcome {
+    /// What goes to standard output.
+    text: String,
+    /// What there is to say about the part's text.
+    diagnostics: Vec<Diagnostic>,
+    /// Why there is no result, beyond the diagnostics.
+    failure: Option<(Exit, String)>,
+}
+
+struct Tool<'o> {
+    options: &'o Options,
+    screen: Screen,
+    calls: Vec<PassCall>,
+    settings: Settings<'o>,
+    dumper: Dumper<'o>,
+    reading: Duration,
+}
+
+impl Tool<'_> {
+    fn file(&mut self, source: Source) -> Exit {
+        let parts = if self.options.split_input_file { expect::split(&source) } else { vec![source] };
+        let mut texts = Vec::with_capacity(parts.len());
+        let mut worst = Exit::Success;
+        for part in parts {
+            let outcome = self.part(&part);
+            let exit = self.report(&part, &outcome);
+            worst = if worst == Exit::Success { exit } else { worst };
+            texts.push(outcome.text);
+        }
+        let text = texts.join(&format!("{}\n", expect::SEPARATOR));
+        if text.is_empty() && worst != Exit::Success {
+            return worst;
+        }
+        match self.screen.write(&text, self.options.output.as_deref()) {
+            Exit::Success => worst,
+            exit => exit,
         }
     }
-    let _ = render(&diagnostics, &source.name, &source.text, Format::Human, false, &mut std::io::stderr());
-    match grammar::diagnostic::has_errors(&diagnostics) {
-        true => Exit::Rejected.into(),
-        false => ExitCode::SUCCESS,
+
+    /// Shows what there is to say about a part, or compares it with what the part expects.
+    fn report(&self, part: &Source, outcome: &Outcome) -> Exit {
+        if self.options.verify_diagnostics {
+            let mut faults = expect::mismatches(part, &outcome.diagnostics);
+            faults.extend(outcome.failure.iter().filter(|it| it.0 == Exit::Bug).map(|it| it.1.clone()));
+            faults.iter().for_each(|fault| self.screen.say(fault));
+            return if faults.is_empty() { Exit::Success } else { Exit::Rejected };
+        }
+        self.screen.draw(part, &outcome.diagnostics);
+        match &outcome.failure {
+            Some((exit, message)) => self.screen.fail(*exit, message),
+            None if has_errors(&outcome.diagnostics) => Exit::Rejected,
+            None => Exit::Success,
+        }
+    }
+
+    fn part(&mut self, part: &Source) -> Outcome {
+        let start = Instant::now();
+        let (mut programs, diagnostics) = part.programs();
+        self.reading += start.elapsed();
+        let mut outcome = Outcome { diagnostics, ..Outcome::default() };
+        if has_errors(&outcome.diagnostics) {
+            return outcome;
+        }
+        let mut text = String::new();
+        for program in &mut programs {
+            match self.program(program, part, &mut outcome) {
+                Some(it) => text += &it,
+                None => return outcome,
+            }
+        }
+        Outcome { text, ..outcome }
+    }
+
+    /// What a program is turned into; `None` after saying why it is not.
+    fn program(&mut self, program: &mut Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
+        if let Err(fault) = bind(program, &self.options.set) {
+            outcome.diagnostics.push(fault);
+            return None;
+        }
+        let observe = &mut |event: passes::Event<'_>| self.dumper.see(event);
+        if let Err(failure) = passes::run(program, &self.calls, self.settings, observe) {
+            outcome.diagnostics.extend_from_slice(failure.fault.diagnostics());
+            let exit = if failure.fault.is_bug() { Exit::Bug } else { Exit::Rejected };
+            outcome.failure = Some((exit, failure.to_string()));
+            return None;
+        }
+        match self.options.print_plan {
+            true => self.plans(program, part, outcome),
+            false => Some(grammar::print(program)),
+        }
+    }
+
+    fn plans(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
+        let smallest = plan::smallest_world(program);
+        let ranks = self.options.ranks.unwrap_or(smallest);
+        if ranks < smallest {
+            let last = smallest - 1;
+            let message =
+                format!("the program needs {smallest} ranks: its meshes name rank {last}; there are {ranks}");
+            outcome.failure = Some((Exit::Environment, message));
+            return None;
+        }
+        if let Some(rank) = self.options.rank.filter(|rank| *rank >= ranks) {
+            outcome.failure = Some((Exit::Usage, format!("`--rank {rank}`: there are {ranks} ranks")));
+            return None;
+        }
+        match plan::build(program, &part.lines, ranks) {
+            Ok(plans) => {
+                let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));
+                Some(shown.map(plan::show).collect())
+            }
+            Err(faults) => {
+                outcome.diagnostics.extend(faults);
+                None
+            }
+        }
     }
 }

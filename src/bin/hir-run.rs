@@ -1,26 +1,24 @@
 //! Runs a Host IR program and says whether its results are right.
 
-use std::{
-    io::{IsTerminal, Write},
-    process::ExitCode,
-    time::Instant,
-};
+use std::{io::Write, process::ExitCode, time::Instant};
 
 use clap::{Parser, ValueEnum};
-use grammar::render::{Format, render};
+use grammar::{diagnostic::has_errors, ir::Program, render::Format};
 use hir::{
     exit::Exit,
     io::{file, generate::Kind},
-    launch::environment::{self, Launch},
+    launch::environment,
     run::{
         RunError,
         compare::Tolerance,
         inputs::{Filling, InputFlag, longest_sum},
-        job::{self, Expectation, Failure, OutputFlag, Setup, Target},
+        job::{self, Expectation, Failure, OutputFlag, Setup, Target, Texts},
     },
     sim::Schedule,
-    source::Binding,
+    source::{Binding, Source},
+    tool::{Color, Screen, own_panics, usage},
 };
+use passes::{PassCall, Settings, Verify};
 
 /// Runs a Host IR program on simulated ranks and checks its results.
 ///
@@ -29,7 +27,17 @@ use hir::{
 #[command(name = "hir-run", version)]
 struct Options {
     /// The program; `-` for standard input.
-    file: String,
+    #[arg(required_unless_present = "program")]
+    file: Option<String>,
+    /// A program for each rank, where a framework prints one a rank: `0=a.hir,1=b.hir`.
+    #[arg(long, conflicts_with = "file", value_name = "RANK=FILE,...")]
+    program: Option<Texts>,
+    /// Which container of a text that holds several, from 0.
+    #[arg(long, value_name = "N")]
+    container: Option<usize>,
+    /// Passes to run first, as `hir-opt --passes`; not on the reference.
+    #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
+    passes: Option<String>,
     /// What executes the plans.
     #[arg(long, value_enum, default_value = "auto")]
     device: Device,
@@ -84,16 +92,6 @@ enum Device {
     Cuda,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Color {
-    /// On a terminal, unless NO_COLOR is set.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
 /// One schedule, or one for every seed of a range.
 #[derive(Clone)]
 struct Schedules(Vec<Schedule>);
@@ -126,41 +124,54 @@ fn tolerance(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let launch = match environment::detect(|name| std::env::var(name).ok()) {
-        Ok(launch) => launch,
-        Err(message) => return fail(&options, Failure::Other(Exit::Environment, message)).into(),
+    own_panics("hir-run");
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => return usage("hir-run", &error).into(),
     };
-    match run(&options, launch.as_ref()) {
-        Ok(exit) => exit.into(),
-        Err(failure) => fail(&options, failure).into(),
-    }
+    let screen = Screen::new("hir-run", options.error_format, options.color);
+    let exit = match run(&options, screen) {
+        Ok(exit) => exit,
+        Err(failure) => fail(screen, failure),
+    };
+    exit.into()
 }
 
-fn run(options: &Options, launch: Option<&Launch>) -> Result<Exit, Failure> {
+fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
+    let environment = |message: String| Failure::Other(Exit::Environment, message);
+    let launch = environment::detect(|name| std::env::var(name).ok()).map_err(environment)?;
     if options.device == Device::Cuda {
-        let message = "this build has no GPU executor: run with `--device=sim`".to_owned();
-        return Err(Failure::Other(Exit::Environment, message));
+        return Err(environment("this build has no GPU executor: run with `--device=sim`".to_owned()));
     }
+    let calls = match options.passes.as_deref().map(|text| screen.pipeline(text)) {
+        Some(Err(exit)) => return Ok(exit),
+        Some(Ok(calls)) => calls,
+        None => Vec::new(),
+    };
     // Every process of a launched job simulates the whole job; the first one reports.
-    let quiet = launch.is_some_and(|it| it.rank > 0);
+    let quiet = launch.as_ref().is_some_and(|it| it.rank > 0);
     let mut say = |line: String| {
         if !quiet {
             // A reader that went away has seen enough.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
     };
-    let no_passes = |_: &mut grammar::ir::Program, _: &hir::source::Source| Ok(());
+    let rewrite = |program: &mut Program, source: &Source| rewrite(&calls, program, source);
     let setup = Setup {
         ranks: options.ranks.or(launch.map(|it| it.size)),
+        container: options.container,
         bindings: &options.set,
         inputs: &options.input,
-        passes: &no_passes,
+        passes: &rewrite,
     };
     let start = Instant::now();
-    let prepared = job::prepare(&options.file, &setup)?;
+    let one = || Texts::One(options.file.clone().unwrap_or_default());
+    let prepared = job::prepare(&options.program.clone().unwrap_or_else(one), &setup)?;
     let plans = &prepared.plans;
-    draw(options, &prepared.source, &prepared.warnings);
+    for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
+        screen.draw(source, warnings);
+    }
+    let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
     let mut filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
     let inputs = filling.fill(plans)?;
     let mut expectations = expectations(options, &setup, &filling, plans)?;
@@ -170,7 +181,7 @@ fn run(options: &Options, launch: Option<&Launch>) -> Result<Exit, Failure> {
     let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
     say(format!(
         "# {}: {} simulated ranks, {instructions} instructions, inputs {} seed {}",
-        options.file,
+        names.join(", "),
         plans.len(),
         options.inputs,
         options.seed
@@ -233,7 +244,8 @@ fn expectations(
 ) -> Result<Vec<Expectation>, Failure> {
     let mut found = Vec::new();
     if let Some(path) = &options.reference {
-        found = job::reference(path, setup, filling, plans)?;
+        let setup = Setup { passes: &|_, _| Ok(()), container: None, ..*setup };
+        found = job::reference(path, &setup, filling, plans)?;
     }
     for flag in &options.expect {
         let port = plans.iter().flat_map(|plan| &plan.outputs).find(|port| port.name == flag.name);
@@ -262,36 +274,38 @@ fn expectations(
     Ok(found)
 }
 
-fn draw(options: &Options, source: &hir::source::Source, diagnostics: &[grammar::diagnostic::Diagnostic]) {
-    let color = match options.color {
-        Color::Always => true,
-        Color::Never => false,
-        Color::Auto => std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
-    };
-    let _ =
-        render(diagnostics, &source.name, &source.text, options.error_format, color, &mut std::io::stderr());
+/// Runs passes, checked after each.
+fn rewrite(calls: &[PassCall], program: &mut Program, source: &Source) -> Result<(), Failure> {
+    let settings = Settings { verify: Verify::Structural, roundtrip: false };
+    passes::run(program, calls, settings, &mut |_| ()).map_err(|failure| {
+        let diagnostics = failure.fault.diagnostics();
+        match has_errors(diagnostics) && !failure.fault.is_bug() {
+            true => {
+                let mut diagnostics = diagnostics.to_vec();
+                diagnostics
+                    .iter_mut()
+                    .for_each(|it| it.message += &format!(" (pass `{}`)", failure.pass.unwrap_or("none")));
+                Failure::Rejected(source.clone(), diagnostics)
+            }
+            false => Failure::Other(Exit::Bug, failure.to_string()),
+        }
+    })
 }
 
-fn fail(options: &Options, failure: Failure) -> Exit {
+fn fail(screen: Screen, failure: Failure) -> Exit {
     match failure {
         Failure::Rejected(source, diagnostics) => {
-            draw(options, &source, &diagnostics);
+            screen.draw(&source, &diagnostics);
             Exit::Rejected
         }
-        Failure::Other(exit, message) => {
-            match exit {
-                // The report comes first: the last line is the verdict.
-                Exit::Hang | Exit::WrongResult => {
-                    let (verdict, report) = message.split_once('\n').unwrap_or((&message, ""));
-                    let mut out = std::io::stdout().lock();
-                    let _ = report.lines().try_for_each(|line| writeln!(out, "# {line}"));
-                    let _ = writeln!(out, "[FAILED] {verdict}");
-                }
-                _ => {
-                    let _ = writeln!(std::io::stderr(), "hir-run: {message}");
-                }
-            }
+        // The report comes first: the last line is the verdict.
+        Failure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
+            let (verdict, report) = message.split_once('\n').unwrap_or((&message, ""));
+            let mut out = std::io::stdout().lock();
+            let _ = report.lines().try_for_each(|line| writeln!(out, "# {line}"));
+            let _ = writeln!(out, "[FAILED] {verdict}");
             exit
         }
+        Failure::Other(exit, message) => screen.fail(exit, &message),
     }
 }

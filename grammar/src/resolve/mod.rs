@@ -9,6 +9,7 @@ mod trailers;
 mod values;
 
 pub(crate) use params::is_operand;
+pub use params::nearest;
 
 use std::collections::HashMap;
 
@@ -23,7 +24,7 @@ use crate::{
         Attr, AxisId, BlockId, Expr, For, If, OpStmt, Operand, Program, Stmt, StmtId, StreamId, SymbolId,
         TensorId, Unit, UnitId,
     },
-    ops::{Effect, Op, Syntax},
+    ops::{Effect, OPS, Op, Syntax},
     span::Span,
 };
 
@@ -307,7 +308,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
     }
 
     fn unknown_op(&mut self, name: ast::Name<'_>) {
-        let near = params::nearest(name.text);
+        let names = OPS.iter().map(|row| row.mnemonic).filter(|it| it.len() > 2);
+        let near = nearest(name.text, names);
         let mut it = Diagnostic::new(
             Code::UnknownOp,
             name.span,

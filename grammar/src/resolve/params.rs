@@ -7,7 +7,7 @@ use crate::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{Attr, ExprId, OpStmt, Operand, Stmt, StmtId},
-    ops::{Count, Kind, OPS, Op, Param, Row},
+    ops::{Count, Kind, Op, Param, Row},
     span::Span,
 };
 
@@ -34,8 +34,8 @@ pub(super) fn order_attrs(stmt: &mut OpStmt) {
     stmt.attrs.sort_by_key(|(name, _)| place(name));
 }
 
-/// The operator name with the smallest edit distance, if it is near enough to be meant.
-pub(super) fn nearest(name: &str) -> Option<&'static str> {
+/// The candidate with the smallest edit distance, if it is near enough to be meant.
+pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let distance = |other: &str| {
         let (a, b): (Vec<char>, Vec<char>) = (name.chars().take(40).collect(), other.chars().collect());
         let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -49,7 +49,7 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         }
         row[b.len()]
     };
-    let near = OPS.iter().map(|row| row.mnemonic).filter(|it| it.len() > 2).min_by_key(|it| distance(it))?;
+    let near = candidates.min_by_key(|it| distance(it))?;
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 

@@ -1,0 +1,342 @@
+//! Which names have storage, and which views are in effect, on every path to a statement.
+//!
+//! Names are bound as the planner binds them: a long ALLOCATE skips a bound name, an operator whose result is bound
+//! writes into it, `FOR i in axis` forgets in every iteration what `i` gave its meaning.
+//!
+//! Invariant: an answer holds on every rank and in every iteration; where that is not certain, there is no answer.
+
+use grammar::{
+    ir::{Attr, BlockId, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
+    mentions,
+    ops::{Effect, Mode},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What is certain about statements.
+#[derive(Default)]
+pub(crate) struct Facts {
+    /// Operators whose first result is bound already, on every rank that holds it.
+    pub(crate) bound: FxHashSet<StmtId>,
+    /// Views whose result is that very view already.
+    pub(crate) repeated: FxHashSet<StmtId>,
+}
+
+/// Looks at the statements of a container.
+pub(crate) fn facts(program: &Program) -> Facts {
+    let mut walk = Walk {
+        program,
+        facts: Facts::default(),
+        bound: Program::tensors_of(&program.inputs).collect(),
+        journal: Vec::new(),
+        views: FxHashMap::default(),
+        versions: FxHashMap::default(),
+    };
+    program.body.iter().for_each(|body| walk.block(*body));
+    walk.facts
+}
+
+/// What a block can do to names.
+#[derive(Default)]
+struct Touched {
+    /// Tensors that it writes, binds or drops.
+    tensors: FxHashSet<TensorId>,
+    /// Tensors that it drops.
+    dropped: FxHashSet<TensorId>,
+    /// Scalars that it gives values.
+    symbols: FxHashSet<SymbolId>,
+}
+
+impl Touched {
+    fn of(program: &Program, block: BlockId) -> Self {
+        let mut touched = Self::default();
+        program.walk(block, &mut |stmt| match &program.stmts[stmt] {
+            Stmt::Op(it) => {
+                let dropped = it.op.row().effect == Effect::Deallocate;
+                mentions(program, it, &mut |tensor, mode| {
+                    if dropped || is_touch(mode) {
+                        touched.tensors.insert(tensor);
+                    }
+                    if dropped {
+                        touched.dropped.insert(tensor);
+                    }
+                });
+            }
+            Stmt::Let(symbol, _) => {
+                touched.symbols.insert(*symbol);
+            }
+            Stmt::For(it) => {
+                touched.symbols.insert(it.index);
+            }
+            Stmt::If(_) => (),
+        });
+        touched
+    }
+}
+
+fn is_touch(mode: Mode) -> bool {
+    match mode {
+        Mode::Write | Mode::Bind | Mode::Transfer => true,
+        Mode::Read | Mode::Mention => false,
+    }
+}
+
+/// A name whose value can change.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Name {
+    Tensor(TensorId),
+    Symbol(SymbolId),
+}
+
+struct Walk<'p> {
+    program: &'p Program,
+    facts: Facts,
+    /// Tensors that are bound here on every rank that holds them.
+    bound: FxHashSet<TensorId>,
+    /// Changes of `bound`, each with what was there before.
+    journal: Vec<(TensorId, bool)>,
+    /// The last view of each name, with the names that it depends on as they were then.
+    views: FxHashMap<TensorId, (StmtId, Vec<(Name, u32)>)>,
+    /// How often each name changed.
+    versions: FxHashMap<Name, u32>,
+}
+
+impl Walk<'_> {
+    fn block(&mut self, block: BlockId) {
+        let program = self.program;
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => self.op(*stmt, it),
+                Stmt::Let(symbol, _) => self.change(Name::Symbol(*symbol)),
+                Stmt::For(it) => self.for_loop(it),
+                Stmt::If(it) => self.branch(it),
+            }
+        }
+    }
+
+    fn op(&mut self, stmt: StmtId, it: &OpStmt) {
+        let effect = it.op.row().effect;
+        let out = it.out_tensor();
+        if out.is_some_and(|out| self.bound.contains(&out)) {
+            self.facts.bound.insert(stmt);
+        }
+        match (effect, out) {
+            (Effect::View, Some(out)) => {
+                if self.is_in_effect(out, it) {
+                    self.facts.repeated.insert(stmt);
+                    return;
+                }
+                self.touch(it);
+                // A rank without the operand does not bind the result.
+                if Program::tensors_of(&it.args).all(|arg| self.covers(arg, out)) {
+                    self.set_bound(out, true);
+                }
+                let entry = (stmt, self.names_of(out, it));
+                self.views.insert(out, entry);
+            }
+            (Effect::Compute | Effect::Map | Effect::Allocate, Some(out)) => {
+                self.touch(it);
+                self.set_bound(out, true);
+            }
+            (Effect::Deallocate, _) => {
+                self.touch(it);
+                mentions(self.program, it, &mut |tensor, _| self.set_bound(tensor, false));
+            }
+            (
+                Effect::View
+                | Effect::Compute
+                | Effect::Map
+                | Effect::Allocate
+                | Effect::Communicate
+                | Effect::Wait
+                | Effect::Stream
+                | Effect::Group
+                | Effect::Share
+                | Effect::Unit
+                | Effect::Opaque,
+                _,
+            ) => self.touch(it),
+        }
+    }
+
+    /// Whether every rank that holds `part` holds `whole` too.
+    fn covers(&self, whole: TensorId, part: TensorId) -> bool {
+        let (whole, part) = (&self.program.tensors[whole].mesh, &self.program.tensors[part].mesh);
+        whole.is_empty() || !part.is_empty() && part.devices.iter().all(|rank| whole.contains(*rank))
+    }
+
+    fn set_bound(&mut self, tensor: TensorId, bound: bool) {
+        let before = match bound {
+            true => !self.bound.insert(tensor),
+            false => self.bound.remove(&tensor),
+        };
+        self.journal.push((tensor, before));
+    }
+
+    /// Takes back the changes of `bound` behind `mark`, and returns what they led to.
+    fn roll_back(&mut self, mark: usize) -> FxHashMap<TensorId, bool> {
+        let mut led_to = FxHashMap::default();
+        for (tensor, before) in self.journal.split_off(mark).into_iter().rev() {
+            led_to.entry(tensor).or_insert_with(|| self.bound.contains(&tensor));
+            match before {
+                true => self.bound.insert(tensor),
+                false => self.bound.remove(&tensor),
+            };
+        }
+        led_to
+    }
+
+    fn branch(&mut self, it: &If) {
+        let mark = self.journal.len();
+        self.block(it.then);
+        let then = self.roll_back(mark);
+        self.leave(&Touched::of(self.program, it.then));
+        let mut other = FxHashMap::default();
+        if let Some(block) = it.other {
+            self.block(block);
+            other = self.roll_back(mark);
+            self.leave(&Touched::of(self.program, block));
+        }
+        for tensor in then.keys().chain(other.keys()) {
+            let before = self.bound.contains(tensor);
+            let after = |led_to: &FxHashMap<TensorId, bool>| led_to.get(tensor).copied().unwrap_or(before);
+            let bound = after(&then) && after(&other);
+            if bound != before {
+                self.set_bound(*tensor, bound);
+            }
+        }
+    }
+
+    fn for_loop(&mut self, it: &For) {
+        let mut touched = Touched::of(self.program, it.body);
+        touched.symbols.insert(it.index);
+        // The state before an iteration is that before the loop or that behind another iteration.
+        let forgotten = if it.axis.is_some() { self.dependents(it) } else { FxHashSet::default() };
+        for tensor in touched.dropped.iter().chain(&forgotten) {
+            self.set_bound(*tensor, false);
+        }
+        self.leave(&touched);
+        let mark = self.journal.len();
+        self.block(it.body);
+        // The body may run no time at all.
+        self.roll_back(mark);
+        self.leave(&touched);
+    }
+
+    /// Forgets the views that a block may have ended or made.
+    fn leave(&mut self, touched: &Touched) {
+        touched.tensors.iter().for_each(|tensor| self.change(Name::Tensor(*tensor)));
+        touched.symbols.iter().for_each(|symbol| self.change(Name::Symbol(*symbol)));
+    }
+
+    fn touch(&mut self, it: &OpStmt) {
+        let dropped = it.op.row().effect == Effect::Deallocate;
+        mentions(self.program, it, &mut |tensor, mode| {
+            if dropped || is_touch(mode) {
+                self.change(Name::Tensor(tensor));
+            }
+        });
+    }
+
+    fn change(&mut self, name: Name) {
+        *self.versions.entry(name).or_default() += 1;
+    }
+
+    fn version(&self, name: Name) -> u32 {
+        self.versions.get(&name).copied().unwrap_or_default()
+    }
+
+    /// What a view's meaning depends on, as it is now: its two tensors and the scalars of its index.
+    fn names_of(&self, out: TensorId, it: &OpStmt) -> Vec<(Name, u32)> {
+        let mut symbols = FxHashSet::default();
+        scalars_of(it, &mut |expr| symbols_through(self.program, expr, &mut symbols));
+        let tensors = Program::tensors_of(&it.args).chain([out]).map(Name::Tensor);
+        let names = tensors.chain(symbols.into_iter().map(Name::Symbol));
+        names.map(|name| (name, self.version(name))).collect()
+    }
+
+    fn is_in_effect(&self, out: TensorId, it: &OpStmt) -> bool {
+        let Some((stmt, names)) = self.views.get(&out) else { return false };
+        let same = match &self.program.stmts[*stmt] {
+            Stmt::Op(known) => {
+                (known.op, &known.outs, &known.args, &known.attrs) == (it.op, &it.outs, &it.args, &it.attrs)
+            }
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        };
+        same && names.iter().all(|(name, version)| self.version(*name) == *version)
+    }
+
+    /// Tensors that a loop's index may give their meaning, directly or through scalars and other tensors.
+    fn dependents(&self, it: &For) -> FxHashSet<TensorId> {
+        let program = self.program;
+        let mut scalars = FxHashSet::from_iter([it.index]);
+        let mut found: FxHashSet<TensorId> = FxHashSet::default();
+        loop {
+            let before = scalars.len() + found.len();
+            let depends = |expr: ExprId, scalars: &FxHashSet<SymbolId>| {
+                let mut symbols = FxHashSet::default();
+                symbols_through(program, expr, &mut symbols);
+                !symbols.is_disjoint(scalars)
+            };
+            program.walk(it.body, &mut |stmt| match &program.stmts[stmt] {
+                Stmt::Op(op) => {
+                    let mut yes = false;
+                    scalars_of(op, &mut |expr| yes |= depends(expr, &scalars));
+                    mentions(program, op, &mut |tensor, _| yes |= found.contains(&tensor));
+                    if yes {
+                        found.extend(Program::tensors_of(&op.outs));
+                    }
+                }
+                Stmt::Let(symbol, value) if depends(*value, &scalars) => {
+                    scalars.insert(*symbol);
+                }
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => (),
+            });
+            if scalars.len() + found.len() == before {
+                return found;
+            }
+        }
+    }
+}
+
+/// The scalar operands and attributes of an operator.
+fn scalars_of(it: &OpStmt, visit: &mut dyn FnMut(ExprId)) {
+    let mut operand = |it: &Operand| match it {
+        Operand::Scalar(expr) => visit(*expr),
+        Operand::Tensor(_) | Operand::Stream(_) => (),
+    };
+    it.args.iter().for_each(&mut operand);
+    for (_, attr) in &it.attrs {
+        match attr {
+            Attr::Values(values) => values.iter().for_each(&mut operand),
+            Attr::Scalar(expr) => operand(&Operand::Scalar(*expr)),
+            Attr::Scalars(exprs) => exprs.iter().for_each(|expr| operand(&Operand::Scalar(*expr))),
+            Attr::Ranges(ranges) => {
+                ranges.iter().flatten().for_each(|expr| operand(&Operand::Scalar(*expr)));
+            }
+            Attr::Tensor(_)
+            | Attr::Axis(_)
+            | Attr::Word(_)
+            | Attr::Name(_)
+            | Attr::DType(_)
+            | Attr::Bool(_)
+            | Attr::Team(_)
+            | Attr::Flags(_)
+            | Attr::Unit(_)
+            | Attr::Work(_)
+            | Attr::Stmts(_) => (),
+        }
+    }
+}
+
+/// The symbols that an expression depends on, through definitions too.
+fn symbols_through(program: &Program, expr: ExprId, acc: &mut FxHashSet<SymbolId>) {
+    let mut found = Vec::new();
+    program.symbols_of(expr, &mut found);
+    while let Some(symbol) = found.pop() {
+        if acc.insert(symbol)
+            && let Some(definition) = program.definitions.get(&symbol)
+        {
+            program.symbols_of(*definition, &mut found);
+        }
+    }
+}

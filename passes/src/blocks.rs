@@ -1,0 +1,68 @@
+//! Rewrites the statement lists of a program, innermost first.
+
+use grammar::ir::{BlockId, Program, Stmt, StmtId};
+
+/// What becomes of a statement.
+pub(crate) enum Edit {
+    /// It stays as it is.
+    Keep,
+    /// It stays, and was changed in place.
+    Changed,
+    /// It goes.
+    Remove,
+    /// The statements of this block take its place.
+    Splice(BlockId),
+}
+
+/// Asks `edit` about every statement of a block, those of inner blocks before the one that holds them. Says whether
+/// anything changed.
+pub(crate) fn rewrite(
+    program: &mut Program,
+    block: BlockId,
+    edit: &mut dyn FnMut(&mut Program, StmtId) -> Edit,
+) -> bool {
+    let stmts = std::mem::take(&mut program.blocks[block]);
+    let mut changed = false;
+    let mut kept = Vec::with_capacity(stmts.len());
+    for stmt in stmts {
+        for inner in inner_blocks(program, stmt).into_iter().flatten() {
+            changed |= rewrite(program, inner, edit);
+        }
+        let decision = edit(program, stmt);
+        changed |= !matches!(decision, Edit::Keep);
+        match decision {
+            Edit::Keep | Edit::Changed => kept.push(stmt),
+            Edit::Remove => (),
+            Edit::Splice(inner) => kept.append(&mut program.blocks[inner]),
+        }
+    }
+    program.blocks[block] = kept;
+    changed
+}
+
+/// The blocks directly inside a statement.
+fn inner_blocks(program: &Program, stmt: StmtId) -> [Option<BlockId>; 2] {
+    match &program.stmts[stmt] {
+        Stmt::Op(_) | Stmt::Let(..) => [None, None],
+        Stmt::For(it) => [Some(it.body), None],
+        Stmt::If(it) => [Some(it.then), it.other],
+    }
+}
+
+/// Removes loops and branches without statements, and ELSEs without statements.
+pub(crate) fn prune(program: &mut Program, block: BlockId) -> bool {
+    rewrite(program, block, &mut |program, stmt| {
+        let is_empty = |block: BlockId| program.blocks[block].is_empty();
+        match &program.stmts[stmt] {
+            Stmt::For(it) if is_empty(it.body) => Edit::Remove,
+            Stmt::If(it) if is_empty(it.then) && it.other.is_none_or(is_empty) => Edit::Remove,
+            Stmt::If(it) if it.other.is_some_and(is_empty) => {
+                if let Stmt::If(it) = &mut program.stmts[stmt] {
+                    it.other = None;
+                }
+                Edit::Changed
+            }
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
+        }
+    })
+}

@@ -1,0 +1,316 @@
+//! canonicalize: clean-ups that are certain and keep the meaning.
+//!
+//! Before:
+//! ```text
+//! FOR i5 from 0 to ( 2 * 4 ):
+//!   T2 = HirAliasSelect( T1, axis = iS1{8}, index = ( ( 0 + i5 ) % 8 ) )
+//!   IF Manual ( i5 == rank ):
+//!   ELSE:
+//!     P2PCommunication 1 (type=recv, buffer=T2, peer=( i5 * 1 ))
+//!   IF Manual ( i5 < 0 ):
+//!     T2 = Set( T0 )
+//! ```
+//! After:
+//! ```text
+//! FOR i5 from 0 to 8:
+//!   T2 = HirAliasSelect( T1, axis = iS1{8}, index = i5 )
+//!   IF Manual ( i5 != rank ):
+//!     P2PCommunication 1 (type=recv, buffer=T2, peer=i5)
+//! ```
+//!
+//! * scalar expressions: constants, neutral operands, comparisons and remainders that loop bounds decide;
+//! * a branch on a constant is replaced by the side that is taken; an empty THEN makes the ELSE the THEN;
+//! * loops that run no time, and empty loops and branches, go;
+//! * a long ALLOCATE of a name that is bound on every path goes, as does a view that is in effect already.
+//!
+//! Code that never runs stays where the rest of the program would not pass the verifier without it: the verifier asks
+//! for definitions in the text, whether or not they are reached.
+
+use grammar::{
+    arena::Arena,
+    diagnostic::{Diagnostic, has_errors},
+    ir::{Attr, AxisId, BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId, Transform},
+    ops::Op,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    bindings,
+    blocks::{Edit, prune, rewrite},
+    fold::{Folder, negate, truth},
+    pass::{Arguments, Change, Pass},
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "canonicalize",
+    description: "fold scalars, drop code that never runs or does nothing",
+    options: &[],
+    run,
+};
+
+fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+    let mut changed = false;
+    // Every round removes something, so this ends; each may make way for the next.
+    while round(program) {
+        changed = true;
+    }
+    Ok(Change::from_flag(changed))
+}
+
+fn round(program: &mut Program) -> bool {
+    let mut changed = fold_scalars(program);
+    if let Some(body) = program.body {
+        changed |= drop_unreached(program, body);
+        changed |= drop_redundant(program, body);
+        changed |= prune(program, body);
+        changed |= swap_empty(program, body);
+    }
+    changed
+}
+
+// ---- scalars
+
+fn fold_scalars(program: &mut Program) -> bool {
+    let mut changed = fold_axes(program);
+    let folder = Folder::default();
+    let mut fold = |program: &mut Program, expr: ExprId| {
+        let folded = folder.fold(program, expr);
+        changed |= folded != expr;
+        folded
+    };
+    for symbol in program.definitions.keys().copied().collect::<Vec<_>>() {
+        if let Some(folded) = program.definitions.get(&symbol).copied().map(|it| fold(program, it)) {
+            program.definitions.insert(symbol, folded);
+        }
+    }
+    for key in program.options.keys().cloned().collect::<Vec<_>>() {
+        if let Some(folded) = program.options.get(&key).copied().map(|it| fold(program, it)) {
+            program.options.insert(key, folded);
+        }
+    }
+    for id in program.streams.ids() {
+        if let Stream::Index(index) = program.streams[id] {
+            program.streams[id] = Stream::Index(fold(program, index));
+        }
+    }
+    let assigned = assigned(program);
+    let mut walk = StmtFolder {
+        assigned,
+        stmts: std::mem::take(&mut program.stmts),
+        folder: Folder::default(),
+        program,
+        changed,
+    };
+    let units: Vec<BlockId> = walk.program.units.iter().filter_map(|(_, unit)| unit.body).collect();
+    for block in walk.program.body.into_iter().chain(units) {
+        walk.block(block);
+    }
+    let StmtFolder { stmts, changed, program, .. } = walk;
+    program.stmts = stmts;
+    changed
+}
+
+/// Folds extents. Two axes with one number stay apart: their texts tell tensors apart.
+fn fold_axes(program: &mut Program) -> bool {
+    let folder = Folder::default();
+    let mut changed = false;
+    let mut numbers: FxHashMap<u32, Vec<AxisId>> = FxHashMap::default();
+    for (id, axis) in program.axes.iter() {
+        numbers.entry(axis.number).or_default().push(id);
+    }
+    for id in program.axes.ids() {
+        let mut axis = program.axes[id].clone();
+        axis.extent = folder.fold(program, axis.extent);
+        for bound in [&mut axis.start, &mut axis.stop, &mut axis.expanded] {
+            *bound = bound.map(|it| folder.fold(program, it));
+        }
+        let others = numbers.get(&axis.number).into_iter().flatten();
+        // The axis itself is among them, as it was.
+        if others.into_iter().all(|other| program.axes[*other] != axis) {
+            program.axes[id] = axis;
+            changed = true;
+        }
+    }
+    for tensor in program.tensors.ids() {
+        let mut transforms = std::mem::take(&mut program.tensors[tensor].domains.transforms);
+        for transform in &mut transforms {
+            match transform {
+                Transform::Split { factor, .. } => {
+                    let folded = folder.fold(program, *factor);
+                    changed |= folded != *factor;
+                    *factor = folded;
+                }
+                Transform::Merge { .. } | Transform::Swizzle1D { .. } => (),
+            }
+        }
+        program.tensors[tensor].domains.transforms = transforms;
+    }
+    changed
+}
+
+/// Scalars that statements give values: as loop indices they would not keep to the loop's bounds.
+fn assigned(program: &Program) -> FxHashSet<SymbolId> {
+    let lets = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
+        Stmt::Let(symbol, _) => Some(*symbol),
+        Stmt::Op(_) | Stmt::For(_) | Stmt::If(_) => None,
+    });
+    lets.collect()
+}
+
+/// Folds the scalars of statements, knowing the loops around them.
+struct StmtFolder<'p> {
+    /// Without its statements.
+    program: &'p mut Program,
+    stmts: Arena<StmtId, Stmt>,
+    assigned: FxHashSet<SymbolId>,
+    folder: Folder,
+    changed: bool,
+}
+
+impl StmtFolder<'_> {
+    fn block(&mut self, block: BlockId) {
+        for at in 0..self.program.blocks[block].len() {
+            self.stmt(self.program.blocks[block][at]);
+        }
+    }
+
+    fn stmt(&mut self, id: StmtId) {
+        let Self { program, stmts, folder, .. } = self;
+        let mut changed = false;
+        let mut fold = |expr: &mut ExprId| {
+            let folded = folder.fold(program, *expr);
+            changed |= folded != *expr;
+            *expr = folded;
+        };
+        let mut inner: [Option<BlockId>; 2] = [None, None];
+        let mut index = None;
+        let mut listed: Vec<StmtId> = Vec::new();
+        match &mut stmts[id] {
+            Stmt::Op(it) => {
+                it.outs.iter_mut().chain(&mut it.args).for_each(|it| fold_operand(it, &mut fold));
+                it.attrs.iter_mut().for_each(|(_, attr)| match attr {
+                    Attr::Stmts(stmts) => listed.extend(stmts.iter()),
+                    attr => fold_attr(attr, &mut fold),
+                });
+            }
+            Stmt::Let(_, value) => fold(value),
+            Stmt::For(it) => {
+                fold(&mut it.start);
+                fold(&mut it.stop);
+                inner[0] = Some(it.body);
+                index = Some((it.index, it.start, it.stop));
+            }
+            Stmt::If(it) => {
+                fold(&mut it.cond);
+                inner = [Some(it.then), it.other];
+            }
+        }
+        self.changed |= changed;
+        listed.into_iter().for_each(|it| self.stmt(it));
+        let outer = index.map(|(symbol, start, stop)| {
+            let bounds = self.program.constant(start).zip(self.program.constant(stop));
+            let range = bounds.filter(|(start, stop)| start < stop).map(|(start, stop)| (start, stop - 1));
+            let range = range.filter(|_| !self.assigned.contains(&symbol));
+            (symbol, self.set_range(symbol, range))
+        });
+        inner.into_iter().flatten().for_each(|block| self.block(block));
+        if let Some((symbol, range)) = outer {
+            self.set_range(symbol, range);
+        }
+    }
+
+    fn set_range(&mut self, symbol: SymbolId, range: Option<(i64, i64)>) -> Option<(i64, i64)> {
+        match range {
+            Some(range) => self.folder.ranges.insert(symbol, range),
+            None => self.folder.ranges.remove(&symbol),
+        }
+    }
+}
+
+fn fold_operand(it: &mut Operand, fold: &mut dyn FnMut(&mut ExprId)) {
+    match it {
+        Operand::Scalar(expr) => fold(expr),
+        Operand::Tensor(_) | Operand::Stream(_) => (),
+    }
+}
+
+fn fold_attr(attr: &mut Attr, fold: &mut dyn FnMut(&mut ExprId)) {
+    match attr {
+        Attr::Scalar(expr) => fold(expr),
+        Attr::Scalars(exprs) => exprs.iter_mut().for_each(fold),
+        Attr::Ranges(ranges) => ranges.iter_mut().flatten().for_each(fold),
+        Attr::Values(values) => values.iter_mut().for_each(|it| fold_operand(it, fold)),
+        Attr::Tensor(_)
+        | Attr::Axis(_)
+        | Attr::Word(_)
+        | Attr::Name(_)
+        | Attr::DType(_)
+        | Attr::Bool(_)
+        | Attr::Team(_)
+        | Attr::Flags(_)
+        | Attr::Unit(_)
+        | Attr::Work(_)
+        | Attr::Stmts(_) => (),
+    }
+}
+
+// ---- control flow
+
+/// What is certain about a loop or branch.
+fn unreached(program: &Program, stmt: StmtId) -> Edit {
+    match &program.stmts[stmt] {
+        Stmt::Op(_) | Stmt::Let(..) => Edit::Keep,
+        Stmt::For(it) => match (program.constant(it.start), program.constant(it.stop)) {
+            (Some(start), Some(stop)) if start >= stop => Edit::Remove,
+            _ => Edit::Keep,
+        },
+        Stmt::If(it) => match (truth(program, it.cond), it.other) {
+            (Some(true), _) => Edit::Splice(it.then),
+            (Some(false), Some(other)) => Edit::Splice(other),
+            (Some(false), None) => Edit::Remove,
+            (None, _) => Edit::Keep,
+        },
+    }
+}
+
+/// Removes what never runs, unless the rest does not pass the verifier without it.
+fn drop_unreached(program: &mut Program, body: BlockId) -> bool {
+    let mut any = false;
+    program.walk(body, &mut |stmt| any |= !matches!(unreached(program, stmt), Edit::Keep));
+    if !any {
+        return false;
+    }
+    let before = program.clone();
+    rewrite(program, body, &mut |program, stmt| unreached(program, stmt));
+    let fits = !has_errors(&grammar::verify(program));
+    if !fits {
+        *program = before;
+    }
+    fits
+}
+
+/// Makes the ELSE of a branch with an empty THEN its THEN.
+fn swap_empty(program: &mut Program, body: BlockId) -> bool {
+    rewrite(program, body, &mut |program, stmt| {
+        let Stmt::If(it) = program.stmts[stmt].clone() else { return Edit::Keep };
+        let (true, Some(other)) = (program.blocks[it.then].is_empty(), it.other) else { return Edit::Keep };
+        let cond = negate(program, it.cond);
+        if let Stmt::If(it) = &mut program.stmts[stmt] {
+            (it.cond, it.then, it.other) = (cond, other, None);
+        }
+        Edit::Changed
+    })
+}
+
+// ---- storage and views
+
+/// Removes long ALLOCATEs of bound names, and views that are in effect.
+fn drop_redundant(program: &mut Program, body: BlockId) -> bool {
+    let facts = bindings::facts(program);
+    rewrite(program, body, &mut |program, stmt| match &program.stmts[stmt] {
+        Stmt::Op(it) if it.op == Op::AllocateOnce && facts.bound.contains(&stmt) => Edit::Remove,
+        Stmt::Op(_) if facts.repeated.contains(&stmt) => Edit::Remove,
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
+    })
+}

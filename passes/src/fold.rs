@@ -1,0 +1,269 @@
+//! Simplifies scalar expressions, exactly: what has a value keeps it, on every rank and in every iteration.
+//!
+//! Arithmetic is that of the language: 64-bit integers, `/` and `%` truncate toward zero. What would overflow or divide
+//! by zero stays as it is, for the planner to report; so do real numbers.
+
+use grammar::ir::{Expr, ExprId, Program, SymbolId};
+use rustc_hash::FxHashMap;
+
+/// Values from the first up to and including the second.
+type Range = (i64, i64);
+
+/// What is known about symbols where an expression stands.
+#[derive(Default)]
+pub(crate) struct Folder {
+    /// Values of the enclosing loops' indices.
+    pub(crate) ranges: FxHashMap<SymbolId, Range>,
+}
+
+/// A value that needs no rank and no iteration.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Constant {
+    Int(i64),
+    Bool(bool),
+}
+
+impl Constant {
+    fn of(program: &Program, expr: ExprId) -> Option<Self> {
+        match &program.exprs[expr] {
+            Expr::Int(value) => Some(Self::Int(*value)),
+            Expr::Bool(value) => Some(Self::Bool(*value)),
+            Expr::Float(..) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
+        }
+    }
+
+    fn int(self) -> i64 {
+        match self {
+            Self::Int(value) => value,
+            Self::Bool(value) => i64::from(value),
+        }
+    }
+
+    fn expr(self, program: &mut Program) -> ExprId {
+        program.expr(match self {
+            Self::Int(value) => Expr::Int(value),
+            Self::Bool(value) => Expr::Bool(value),
+        })
+    }
+}
+
+/// The truth value of a predicate that is a constant.
+pub(crate) fn truth(program: &Program, expr: ExprId) -> Option<bool> {
+    Constant::of(program, expr).map(|it| it.int() != 0)
+}
+
+/// The predicate that holds where `expr` does not.
+pub(crate) fn negate(program: &mut Program, expr: ExprId) -> ExprId {
+    let negated = match &program.exprs[expr] {
+        Expr::Bool(value) => Expr::Bool(!value),
+        Expr::Prefix("!", inner) if is_boolean(program, *inner) => return *inner,
+        Expr::Infix("==", a, b) => Expr::Infix("!=", *a, *b),
+        Expr::Infix("!=", a, b) => Expr::Infix("==", *a, *b),
+        // Of two comparisons in opposite directions, neither holds for a NaN.
+        Expr::Infix("<", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix(">=", *a, *b),
+        Expr::Infix("<=", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix(">", *a, *b),
+        Expr::Infix(">", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix("<=", *a, *b),
+        Expr::Infix(">=", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix("<", *a, *b),
+        Expr::Int(_)
+        | Expr::Float(..)
+        | Expr::Symbol(_)
+        | Expr::Prefix(..)
+        | Expr::Infix(..)
+        | Expr::Call(..) => Expr::Prefix("!", expr),
+    };
+    program.expr(negated)
+}
+
+/// Whether an expression is an integer wherever it has a value.
+///
+/// Symbols are typed by their names, as nvFuser gives them: `i84` and the names of loop indices, `rank` and
+/// `numberOfStreams` are integers; `d3` is a real number and `b5` a truth value.
+fn is_integer(program: &Program, expr: ExprId) -> bool {
+    match &program.exprs[expr] {
+        Expr::Int(_) => true,
+        Expr::Bool(_) | Expr::Float(..) => false,
+        Expr::Symbol(symbol) => match program.symbols[*symbol].as_str() {
+            "rank" | "deviceIdx.x" | "streamIdx" | "numberOfStreams" => true,
+            name => name
+                .strip_prefix('i')
+                .is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit())),
+        },
+        Expr::Prefix(sign, operand) => *sign != "!" && is_integer(program, *operand),
+        Expr::Infix(sign, lhs, rhs) => {
+            matches!(*sign, "+" | "-" | "*" | "/" | "%" | "<<" | ">>" | "&" | "|" | "^")
+                && are_integers(program, &[*lhs, *rhs])
+        }
+        Expr::Call(name, args) => {
+            matches!(name.as_str(), "ceilDiv" | "max" | "min" | "abs" | "gcd") && are_integers(program, args)
+        }
+    }
+}
+
+fn are_integers(program: &Program, exprs: &[ExprId]) -> bool {
+    exprs.iter().all(|expr| is_integer(program, *expr))
+}
+
+/// Whether an expression is a truth value wherever it has a value.
+fn is_boolean(program: &Program, expr: ExprId) -> bool {
+    match &program.exprs[expr] {
+        Expr::Bool(_) => true,
+        Expr::Int(_) | Expr::Float(..) | Expr::Symbol(_) | Expr::Call(..) => false,
+        Expr::Prefix(sign, _) => *sign == "!",
+        Expr::Infix(sign, ..) => {
+            matches!(*sign, "==" | "!=" | "<" | "<=" | ">" | ">=" | "&&" | "||")
+        }
+    }
+}
+
+impl Folder {
+    /// The simplest expression with the same value that the rules here lead to.
+    pub(crate) fn fold(&self, program: &mut Program, expr: ExprId) -> ExprId {
+        match program.exprs[expr].clone() {
+            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => expr,
+            Expr::Prefix(sign, operand) => {
+                let operand = self.fold(program, operand);
+                let value = Constant::of(program, operand).and_then(|it| prefix(sign, it));
+                match (value, sign, &program.exprs[operand]) {
+                    (Some(value), ..) => value.expr(program),
+                    (None, "!", Expr::Prefix("!", inner)) if is_boolean(program, *inner) => *inner,
+                    (None, ..) => program.expr(Expr::Prefix(sign, operand)),
+                }
+            }
+            Expr::Infix(sign, lhs, rhs) => {
+                let (lhs, rhs) = (self.fold(program, lhs), self.fold(program, rhs));
+                self.infix(program, sign, lhs, rhs)
+            }
+            Expr::Call(name, args) => {
+                let args: Vec<ExprId> = args.iter().map(|arg| self.fold(program, *arg)).collect();
+                let values: Option<Vec<Constant>> =
+                    args.iter().map(|arg| Constant::of(program, *arg)).collect();
+                match values.and_then(|values| call(&name, &values)) {
+                    Some(value) => value.expr(program),
+                    None => program.expr(Expr::Call(name, args)),
+                }
+            }
+        }
+    }
+
+    /// An infix expression of simplified operands.
+    fn infix(&self, program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
+        let (a, b) = (Constant::of(program, lhs), Constant::of(program, rhs));
+        let value = a.zip(b).and_then(|(a, b)| infix(sign, a, b));
+        if let Some(value) = value.or_else(|| self.compare(program, sign, lhs, rhs)) {
+            return value.expr(program);
+        }
+        use Constant::{Bool, Int};
+        let neutral = match (sign, a, b) {
+            ("+" | "-" | "<<" | ">>" | "|" | "^", _, Some(Int(0))) | ("*" | "/", _, Some(Int(1))) => {
+                is_integer(program, lhs).then_some(lhs)
+            }
+            ("+" | "|" | "^", Some(Int(0)), _) | ("*", Some(Int(1)), _) => {
+                is_integer(program, rhs).then_some(rhs)
+            }
+            ("&&", _, Some(Bool(true))) | ("||", _, Some(Bool(false))) => {
+                is_boolean(program, lhs).then_some(lhs)
+            }
+            ("&&", Some(Bool(true)), _) | ("||", Some(Bool(false)), _) => {
+                is_boolean(program, rhs).then_some(rhs)
+            }
+            ("%", _, Some(Int(modulus))) => {
+                let within = |(low, high): &Range| *low >= 0 && *high < modulus;
+                self.range(program, lhs).filter(within).map(|_| lhs)
+            }
+            _ => None,
+        };
+        neutral.unwrap_or_else(|| program.expr(Expr::Infix(sign, lhs, rhs)))
+    }
+
+    /// A comparison that comes out the same for all values that its sides can have.
+    fn compare(&self, program: &Program, sign: &str, lhs: ExprId, rhs: ExprId) -> Option<Constant> {
+        if !matches!(sign, "==" | "!=" | "<" | "<=" | ">" | ">=") {
+            return None;
+        }
+        let ((a, b), (c, d)) = (self.range(program, lhs)?, self.range(program, rhs)?);
+        let less = if b < c { Some(true) } else { (a >= d).then_some(false) };
+        let greater = if a > d { Some(true) } else { (b <= c).then_some(false) };
+        let differ = (b < c || a > d).then_some(true);
+        let value = match sign {
+            "<" => less,
+            ">" => greater,
+            "<=" => greater.map(|it| !it),
+            ">=" => less.map(|it| !it),
+            "!=" => differ,
+            _ => differ.map(|it| !it),
+        };
+        value.map(Constant::Bool)
+    }
+
+    /// All values that an expression of loop indices can have; `None` where nothing is known.
+    fn range(&self, program: &Program, expr: ExprId) -> Option<Range> {
+        match &program.exprs[expr] {
+            Expr::Int(value) => Some((*value, *value)),
+            Expr::Symbol(symbol) => self.ranges.get(symbol).copied(),
+            Expr::Infix(sign @ ("+" | "-"), lhs, rhs) => {
+                let ((a, b), (c, d)) = (self.range(program, *lhs)?, self.range(program, *rhs)?);
+                match *sign {
+                    "+" => a.checked_add(c).zip(b.checked_add(d)),
+                    _ => a.checked_sub(d).zip(b.checked_sub(c)),
+                }
+            }
+            Expr::Bool(_) | Expr::Float(..) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
+        }
+    }
+}
+
+fn prefix(sign: &str, operand: Constant) -> Option<Constant> {
+    match (sign, operand) {
+        ("-", Constant::Int(it)) => it.checked_neg().map(Constant::Int),
+        ("~", Constant::Int(it)) => Some(Constant::Int(!it)),
+        ("!", it) => Some(Constant::Bool(it.int() == 0)),
+        _ => None,
+    }
+}
+
+fn infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> {
+    if let (Constant::Bool(a), Constant::Bool(b)) = (lhs, rhs) {
+        match sign {
+            "&" => return Some(Constant::Bool(a && b)),
+            "|" => return Some(Constant::Bool(a || b)),
+            "^" => return Some(Constant::Bool(a != b)),
+            _ => (),
+        }
+    }
+    let (a, b) = (lhs.int(), rhs.int());
+    let value = match sign {
+        "+" => a.checked_add(b),
+        "-" => a.checked_sub(b),
+        "*" => a.checked_mul(b),
+        "/" => a.checked_div(b),
+        "%" => a.checked_rem(b),
+        "<<" => u32::try_from(b).ok().and_then(|b| a.checked_shl(b)),
+        ">>" => u32::try_from(b).ok().and_then(|b| a.checked_shr(b)),
+        "&" => Some(a & b),
+        "|" => Some(a | b),
+        "^" => Some(a ^ b),
+        "==" => return Some(Constant::Bool(a == b)),
+        "!=" => return Some(Constant::Bool(a != b)),
+        "<" => return Some(Constant::Bool(a < b)),
+        "<=" => return Some(Constant::Bool(a <= b)),
+        ">" => return Some(Constant::Bool(a > b)),
+        ">=" => return Some(Constant::Bool(a >= b)),
+        "&&" => return Some(Constant::Bool(a != 0 && b != 0)),
+        "||" => return Some(Constant::Bool(a != 0 || b != 0)),
+        _ => None,
+    };
+    value.map(Constant::Int)
+}
+
+fn call(name: &str, args: &[Constant]) -> Option<Constant> {
+    let value = match (name, args) {
+        ("ceilDiv", [Constant::Int(a), Constant::Int(b)]) => {
+            b.checked_sub(1).and_then(|up| a.checked_add(up)).and_then(|sum| sum.checked_div(*b))
+        }
+        ("max", [Constant::Int(a), Constant::Int(b)]) => Some(*a.max(b)),
+        ("min", [Constant::Int(a), Constant::Int(b)]) => Some(*a.min(b)),
+        ("abs", [Constant::Int(a)]) => a.checked_abs(),
+        _ => None,
+    };
+    value.map(Constant::Int)
+}

@@ -1,0 +1,18 @@
+//! Every pass and every pipeline, by name.
+
+use crate::{
+    canonicalize,
+    pass::{Pass, Pipeline},
+    remove_dead_code,
+};
+
+/// All passes, in the order of `--list-passes`.
+pub static PASSES: &[Pass] = &[canonicalize::PASS, remove_dead_code::PASS];
+
+/// All pipelines.
+pub static PIPELINES: &[Pipeline] = &[Pipeline {
+    name: "@default",
+    description: "what every program can do with",
+    // Folded predicates and dropped branches leave results that nobody reads any more, hence the order.
+    passes: "canonicalize,remove-dead-code",
+}];

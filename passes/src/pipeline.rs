@@ -1,0 +1,223 @@
+//! Reads pass pipelines: `canonicalize, remove-dead-code{option=value, other={a,b}}, @default`.
+//!
+//! Invariant: every diagnostic's span is one of the pipeline's text, so that a caret can point into it.
+
+use std::fmt::{self, Display};
+
+use grammar::{codes::Code, diagnostic::Diagnostic, nearest, span::Span};
+
+use crate::{
+    list,
+    pass::{Arguments, OptionSpec, Pass, Pipeline},
+};
+
+/// A pass with its arguments.
+#[derive(Clone, Debug)]
+pub struct PassCall {
+    /// The pass.
+    pub pass: &'static Pass,
+    /// Its options, defaults included.
+    pub arguments: Arguments,
+    /// Where the pipeline's text names it, or the pipeline that it comes from.
+    pub span: Span,
+}
+
+impl Display for PassCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.pass.name)?;
+        for (at, (name, value)) in self.arguments.iter().enumerate() {
+            write!(f, "{}{name}={value}", if at == 0 { "{" } else { "," })?;
+        }
+        f.write_str(if self.arguments.iter().next().is_some() { "}" } else { "" })
+    }
+}
+
+/// The passes that a pipeline's text names, pipelines in it written out.
+///
+/// # Errors
+/// An unknown pass, pipeline, option or value, or braces that do not pair up; the span is one of `text`.
+pub fn parse(text: &str) -> Result<Vec<PassCall>, Diagnostic> {
+    parse_with(text, list::PASSES, list::PIPELINES)
+}
+
+/// As `parse`, with lists of one's own.
+pub(crate) fn parse_with(
+    text: &str,
+    passes: &'static [Pass],
+    pipelines: &'static [Pipeline],
+) -> Result<Vec<PassCall>, Diagnostic> {
+    let mut calls = Vec::new();
+    if text.trim().is_empty() {
+        return Ok(calls);
+    }
+    for item in split(Piece { text, start: 0 })? {
+        let (name, options) = item.head();
+        if name.text.is_empty() {
+            let message = "a pass is missing";
+            return Err(Diagnostic::new(Code::BadPipeline, name.span(), message, "expected a pass"));
+        }
+        match (name.text.starts_with('@'), options) {
+            (true, None) => {
+                let pipeline = pipelines.iter().find(|it| it.name == name.text);
+                let Some(pipeline) = pipeline else {
+                    let known = pipelines.iter().map(|it| it.name);
+                    return Err(unknown("pipeline", name, known));
+                };
+                let mut inner = parse_with(pipeline.passes, passes, &[])?;
+                inner.iter_mut().for_each(|call| call.span = name.span());
+                calls.extend(inner);
+            }
+            (true, Some(options)) => {
+                let message = format!("the pipeline `{}` has no options", name.text);
+                return Err(Diagnostic::new(Code::BadOption, options.span(), message, "expected `,`"));
+            }
+            (false, options) => {
+                let Some(pass) = passes.iter().find(|it| it.name == name.text) else {
+                    return Err(unknown("pass", name, passes.iter().map(|it| it.name)));
+                };
+                let mut arguments = Arguments::defaults(pass);
+                if let Some(options) = options {
+                    read_options(pass, options, &mut arguments)?;
+                }
+                calls.push(PassCall { pass, arguments, span: name.span() });
+            }
+        }
+    }
+    Ok(calls)
+}
+
+/// A part of the pipeline's text.
+#[derive(Clone, Copy)]
+struct Piece<'t> {
+    text: &'t str,
+    start: usize,
+}
+
+impl<'t> Piece<'t> {
+    fn span(self) -> Span {
+        // A caret needs something to point at, even where there is nothing.
+        Span::new(self.start, self.start + self.text.len().max(1))
+    }
+
+    fn part(self, from: usize, to: usize) -> Self {
+        Self { text: &self.text[from..to], start: self.start + from }
+    }
+
+    fn trim(self) -> Self {
+        let front = self.text.len() - self.text.trim_start().len();
+        let text = self.text.trim();
+        match text.is_empty() {
+            true => self.part(0, 0),
+            false => self.part(front, front + text.len()),
+        }
+    }
+
+    /// What stands in front of the first brace, and what stands in the braces.
+    fn head(self) -> (Self, Option<Self>) {
+        match self.text.find('{') {
+            Some(open) => {
+                let close = self.text.rfind('}').unwrap_or(self.text.len());
+                (self.part(0, open).trim(), Some(self.part(open + 1, close.max(open + 1))))
+            }
+            None => (self, None),
+        }
+    }
+}
+
+/// The items of a comma-separated list, blanks around them dropped; commas in braces are no separators.
+fn split(list: Piece<'_>) -> Result<Vec<Piece<'_>>, Diagnostic> {
+    let mut items = Vec::new();
+    let mut open: Vec<usize> = Vec::new();
+    let mut start = 0;
+    // Whether the braces of this item are closed: only a comma may follow.
+    let mut closed = false;
+    let fault = |at: usize, message: &str, label: &str| {
+        let span = Span::new(list.start + at, list.start + at + 1);
+        Diagnostic::new(Code::BadPipeline, span, message, label)
+    };
+    for (at, letter) in list.text.char_indices() {
+        match letter {
+            '{' if closed => return Err(fault(at, "options are given twice", "expected `,`")),
+            '{' => open.push(at),
+            '}' => {
+                if open.pop().is_none() {
+                    return Err(fault(at, "a brace closes nothing", "no `{` stands before it"));
+                }
+                closed = open.is_empty();
+            }
+            ',' if open.is_empty() => {
+                items.push(list.part(start, at).trim());
+                (start, closed) = (at + 1, false);
+            }
+            _ if closed && !letter.is_whitespace() => {
+                return Err(fault(at, "text behind a closing brace", "expected `,`"));
+            }
+            _ => (),
+        }
+    }
+    if let Some(at) = open.first() {
+        return Err(fault(*at, "a brace is not closed", "no `}` follows"));
+    }
+    items.push(list.part(start, list.text.len()).trim());
+    Ok(items)
+}
+
+fn read_options(
+    pass: &'static Pass,
+    options: Piece<'_>,
+    arguments: &mut Arguments,
+) -> Result<(), Diagnostic> {
+    if options.text.trim().is_empty() {
+        return Ok(());
+    }
+    let mut given: Vec<&str> = Vec::new();
+    for item in split(options)? {
+        let (name, value) = match item.text.find('=') {
+            Some(sign) => (item.part(0, sign).trim(), Some(item.part(sign + 1, item.text.len()).trim())),
+            None => (item, None),
+        };
+        let Some(spec) = pass.options.iter().find(|it| it.name == name.text) else {
+            return Err(unknown_option(pass, name));
+        };
+        if given.contains(&spec.name) {
+            let message = format!("the option `{}` is given twice", spec.name);
+            return Err(Diagnostic::new(Code::BadOption, name.span(), message, "given before"));
+        }
+        given.push(spec.name);
+        let text = value.map_or("true", |it| it.text);
+        if !spec.kind.takes(text) {
+            return Err(bad_value(pass, spec, value.unwrap_or(name), text));
+        }
+        arguments.set(spec.name, text);
+    }
+    Ok(())
+}
+
+fn unknown_option(pass: &'static Pass, name: Piece<'_>) -> Diagnostic {
+    let message = format!("the pass `{}` has no option `{}`", pass.name, name.text);
+    let known: Vec<&str> = pass.options.iter().map(|it| it.name).collect();
+    let label = match known.as_slice() {
+        [] => "it has no options".to_owned(),
+        known => format!("expected one of {}", known.join(", ")),
+    };
+    let it = Diagnostic::new(Code::BadOption, name.span(), message, label);
+    suggest(it, name.text, known.into_iter())
+}
+
+fn bad_value(pass: &Pass, spec: &OptionSpec, value: Piece<'_>, text: &str) -> Diagnostic {
+    let message = format!("`{text}` is no value of the option `{}` of `{}`", spec.name, pass.name);
+    Diagnostic::new(Code::BadOption, value.span(), message, format!("expected {}", spec.kind.describe()))
+}
+
+fn unknown(what: &str, name: Piece<'_>, known: impl Iterator<Item = &'static str>) -> Diagnostic {
+    let message = format!("unknown {what} `{}`", name.text);
+    let label = format!("expected a {what} of `hir-opt --list-passes`");
+    suggest(Diagnostic::new(Code::UnknownPass, name.span(), message, label), name.text, known)
+}
+
+fn suggest(it: Diagnostic, name: &str, known: impl Iterator<Item = &'static str>) -> Diagnostic {
+    match nearest(name, known) {
+        Some(near) => it.help(format!("did you mean `{near}`?")),
+        None => it,
+    }
+}

@@ -1,0 +1,113 @@
+//! What a pipeline's text means, and where it is wrong.
+
+use grammar::{diagnostic::Diagnostic, ir::Program};
+
+use crate::{
+    Arguments, Change, OptionKind, OptionSpec, PASSES, PIPELINES, Pass, Pipeline, parse, pipeline::parse_with,
+};
+
+fn nothing(_: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+    Ok(Change::Unchanged)
+}
+
+const fn option(name: &'static str, kind: OptionKind, default: Option<&'static str>) -> OptionSpec {
+    OptionSpec { name, description: "", kind, default }
+}
+
+static LIST: &[Pass] = &[
+    Pass {
+        name: "tile",
+        description: "",
+        options: &[
+            option("size", OptionKind::Count, Some("4")),
+            option("exact", OptionKind::Flag, None),
+            option("by", OptionKind::Word(&["rank", "stream"]), None),
+            option("names", OptionKind::Text, None),
+        ],
+        run: nothing,
+    },
+    Pass { name: "fuse", description: "", options: &[], run: nothing },
+];
+static NAMED: &[Pipeline] = &[Pipeline { name: "@both", description: "", passes: "fuse, tile{size=8}" }];
+
+/// The calls as they print, or the message, the text that the caret points at, and the label.
+fn show(text: &str) -> String {
+    match parse_with(text, LIST, NAMED) {
+        Ok(calls) => calls.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        Err(it) => {
+            let label = it.labels.first().map(|(_, label)| label.as_str()).unwrap_or_default();
+            let help = it.help.as_deref().map(|help| format!("; {help}")).unwrap_or_default();
+            format!("{}: `{}`@{} {label}{help}", it.message, it.span().text(text), it.span().start)
+        }
+    }
+}
+
+#[test]
+fn pipelines_are_written_out() {
+    let cases = [
+        ("", ""),
+        ("  ", ""),
+        ("fuse", "fuse"),
+        (" fuse , tile ", "fuse tile{size=4}"),
+        ("tile{}", "tile{size=4}"),
+        ("tile{ size = 16 , exact }", "tile{size=16,exact=true}"),
+        ("tile{by=rank,exact=false},fuse", "tile{size=4,by=rank,exact=false} fuse"),
+        ("tile{names={a,{b,c}}}", "tile{size=4,names={a,{b,c}}}"),
+        ("@both,fuse", "fuse tile{size=8} fuse"),
+    ];
+    for (text, calls) in cases {
+        assert_eq!(show(text), calls, "{text}");
+    }
+}
+
+#[test]
+fn faults_point_into_the_text() {
+    let cases = [
+        (
+            "fuse,tiel",
+            "unknown pass `tiel`: `tiel`@5 expected a pass of `hir-opt --list-passes`; did you mean `tile`?",
+        ),
+        (
+            "@bth",
+            "unknown pipeline `@bth`: `@bth`@0 expected a pipeline of `hir-opt --list-passes`; did you mean `@both`?",
+        ),
+        (
+            "fuse, zzzzzzzz",
+            "unknown pass `zzzzzzzz`: `zzzzzzzz`@6 expected a pass of `hir-opt --list-passes`",
+        ),
+        ("fuse,,tile", "a pass is missing: `,`@5 expected a pass"),
+        ("fuse,", "a pass is missing: ``@5 expected a pass"),
+        (
+            "tile{sizes=4}",
+            "the pass `tile` has no option `sizes`: `sizes`@5 expected one of size, exact, by, names; did you mean `size`?",
+        ),
+        ("fuse{x=1}", "the pass `fuse` has no option `x`: `x`@5 it has no options"),
+        ("tile{size=four}", "`four` is no value of the option `size` of `tile`: `four`@10 expected a number"),
+        ("tile{size}", "`true` is no value of the option `size` of `tile`: `size`@5 expected a number"),
+        ("tile{exact=1}", "`1` is no value of the option `exact` of `tile`: `1`@11 expected true or false"),
+        (
+            "tile{by=row}",
+            "`row` is no value of the option `by` of `tile`: `row`@8 expected one of rank, stream",
+        ),
+        ("tile{size=1,size=2}", "the option `size` is given twice: `size`@12 given before"),
+        ("fuse,tile{size=4", "a brace is not closed: `{`@9 no `}` follows"),
+        ("tile}", "a brace closes nothing: `}`@4 no `{` stands before it"),
+        ("tile{size=4}x", "text behind a closing brace: `x`@12 expected `,`"),
+        ("tile{size=4}{size=4}", "options are given twice: `{`@12 expected `,`"),
+        ("@both{size=4}", "the pipeline `@both` has no options: `size=4`@6 expected `,`"),
+    ];
+    for (text, fault) in cases {
+        assert_eq!(show(text), fault, "{text}");
+    }
+}
+
+#[test]
+fn every_name_is_unique_and_every_pipeline_reads() {
+    for (at, pass) in PASSES.iter().enumerate() {
+        assert!(PASSES[..at].iter().all(|it| it.name != pass.name), "{}", pass.name);
+        assert!(!pass.description.is_empty());
+    }
+    for pipeline in PIPELINES {
+        assert!(parse(pipeline.name).is_ok_and(|calls| !calls.is_empty()), "{}", pipeline.name);
+    }
+}

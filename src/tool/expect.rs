@@ -1,0 +1,133 @@
+//! Files of several cases: `// -----` between them, `// expected-error@+1 {{text}}` where one goes wrong.
+
+use grammar::diagnostic::{Diagnostic, Severity};
+
+use crate::source::Source;
+
+/// The line between two parts of a file.
+pub const SEPARATOR: &str = "// -----";
+
+/// The parts of a text. Every part keeps its lines' numbers: the lines before it are there, and empty.
+pub fn split(source: &Source) -> Vec<Source> {
+    let mut parts = Vec::new();
+    let mut part = String::new();
+    let mut line_count = 0;
+    for line in source.text.split_inclusive('\n') {
+        line_count += 1;
+        match line.trim_end() == SEPARATOR {
+            true => {
+                parts.push(Source::new(source.name.clone(), std::mem::take(&mut part)));
+                part = "\n".repeat(line_count);
+            }
+            false => part.push_str(line),
+        }
+    }
+    parts.push(Source::new(source.name.clone(), part));
+    parts
+}
+
+/// What a comment says will be reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Expected {
+    severity: Severity,
+    /// The line that the report has to point at.
+    line: u32,
+    /// A part of the message.
+    text: String,
+    /// The comment's own line.
+    comment: u32,
+}
+
+/// What the comments of a text expect and does not come, and what comes and is not expected, a line each.
+pub fn mismatches(source: &Source, diagnostics: &[Diagnostic]) -> Vec<String> {
+    let (mut expected, mut faults) = (Vec::new(), Vec::new());
+    for (line, text) in (1..).zip(source.text.lines()) {
+        let Some((_, comment)) = text.split_once("//") else { continue };
+        match read(comment.trim_start_matches('/').trim(), line) {
+            Ok(it) => expected.extend(it),
+            Err(fault) => faults.push(format!("{}:{line}: {fault}", source.name)),
+        }
+    }
+    for it in diagnostics {
+        let line = source.lines.line(it.span().start);
+        let fits = |wanted: &Expected| {
+            (wanted.severity, wanted.line) == (it.severity(), line) && it.message.contains(&wanted.text)
+        };
+        match expected.iter().position(fits) {
+            Some(at) => {
+                expected.remove(at);
+            }
+            None => {
+                let (severity, code) = (word(it.severity()), it.code.text());
+                faults.push(format!("{}:{line}: unexpected {severity}[{code}]: {}", source.name, it.message));
+            }
+        }
+    }
+    faults.extend(expected.iter().map(|it| {
+        let severity = word(it.severity);
+        format!("{}:{}: expected {severity} at line {}: {}", source.name, it.comment, it.line, it.text)
+    }));
+    faults
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    }
+}
+
+/// Reads `expected-error@+1 {{text}}`; `None` for any other comment.
+fn read(comment: &str, line: u32) -> Result<Option<Expected>, String> {
+    let (severity, rest) =
+        match (comment.strip_prefix("expected-error"), comment.strip_prefix("expected-warning")) {
+            (Some(rest), _) => (Severity::Error, rest),
+            (None, Some(rest)) => (Severity::Warning, rest),
+            (None, None) => return Ok(None),
+        };
+    let form = || "expected `// expected-error@+1 {{part of the message}}`".to_owned();
+    let (place, text) = rest.split_once("{{").ok_or_else(form)?;
+    let text = text.trim_end().strip_suffix("}}").ok_or_else(form)?.trim().to_owned();
+    let offset: i64 = match place.trim().strip_prefix('@') {
+        Some("above") => -1,
+        Some("below") => 1,
+        Some(number) => number.parse().map_err(|_| form())?,
+        None if place.trim().is_empty() => 0,
+        None => return Err(form()),
+    };
+    let target = u32::try_from(i64::from(line) + offset).map_err(|_| form())?;
+    Ok(Some(Expected { severity, line: target, text, comment: line }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_keep_their_lines() {
+        let source = Source::new("a".to_owned(), "one\n// -----\ntwo\n// ----- \nthree\n".to_owned());
+        let texts: Vec<String> = split(&source).into_iter().map(|it| it.text).collect();
+        assert_eq!(texts, ["one\n", "\n\ntwo\n", "\n\n\n\nthree\n"]);
+    }
+
+    #[test]
+    fn comments_are_read() {
+        let expected = |line, text: &str| Expected {
+            severity: Severity::Error,
+            line,
+            text: text.to_owned(),
+            comment: 5,
+        };
+        assert_eq!(read("expected-error {{a b}}", 5), Ok(Some(expected(5, "a b"))));
+        assert_eq!(read("expected-error@+2 {{ x }} ", 5), Ok(Some(expected(7, "x"))));
+        assert_eq!(read("expected-error@-1 {{x}}", 5), Ok(Some(expected(4, "x"))));
+        assert_eq!(read("expected-error@above {{x}}", 5), Ok(Some(expected(4, "x"))));
+        assert!(
+            matches!(read("expected-warning {{x}}", 5), Ok(Some(it)) if it.severity == Severity::Warning)
+        );
+        assert_eq!(read("a comment", 5), Ok(None));
+        assert!(read("expected-error@x {{x}}", 5).is_err());
+        assert!(read("expected-error@-9 {{x}}", 5).is_err());
+        assert!(read("expected-error {x}", 5).is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! What the command-line tools share: reports on standard error, colour, usage errors, our own bugs.
+//!
+//! Invariant: standard output carries results only; a reader of it that goes away ends a tool quietly.
+
+pub mod dump;
+pub mod expect;
+pub mod listing;
+
+use std::{
+    io::{self, IsTerminal, Write},
+    path::Path,
+};
+
+use clap::ValueEnum;
+use grammar::{
+    diagnostic::Diagnostic,
+    render::{Format, render},
+};
+use passes::PassCall;
+
+use crate::{exit::Exit, source::Source};
+
+/// When reports are coloured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Standard error, as a tool uses it.
+#[derive(Clone, Copy, Debug)]
+pub struct Screen {
+    tool: &'static str,
+    format: Format,
+    color: bool,
+}
+
+impl Screen {
+    /// The screen of a tool.
+    pub fn new(tool: &'static str, format: Format, color: Color) -> Self {
+        let color = match color {
+            Color::Always => true,
+            Color::Never => false,
+            // By the convention of no-color.org, an empty value is none.
+            Color::Auto => {
+                io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
+            }
+        };
+        Self { tool, format, color }
+    }
+
+    /// Draws diagnostics about a text.
+    pub fn draw(&self, source: &Source, diagnostics: &[Diagnostic]) {
+        let mut text = Vec::new();
+        let drawn = render(diagnostics, &source.name, &source.text, self.format, self.color, &mut text);
+        // Where standard error is closed, nobody is there to be told.
+        let _ = drawn.and_then(|()| io::stderr().write_all(&text));
+    }
+
+    /// One line that no place in a text belongs to.
+    pub fn say(&self, message: &str) {
+        let _ = writeln!(io::stderr(), "{}: {message}", self.tool);
+    }
+
+    /// A line, and the exit code that it explains.
+    pub fn fail(&self, exit: Exit, message: &str) -> Exit {
+        self.say(message);
+        exit
+    }
+
+    /// The passes of `--passes`; a fault is drawn with a caret into its text.
+    ///
+    /// # Errors
+    /// The exit code of a text that is no pipeline.
+    pub fn pipeline(&self, text: &str) -> Result<Vec<PassCall>, Exit> {
+        passes::parse(text).map_err(|fault| {
+            self.draw(&Source::new("--passes".to_owned(), text.to_owned()), &[fault]);
+            Exit::Usage
+        })
+    }
+
+    /// Writes a result to a file, or to standard output where none is given.
+    pub fn write(&self, text: &str, file: Option<&Path>) -> Exit {
+        let (result, name) = match file {
+            Some(path) => (std::fs::write(path, text), path.display().to_string()),
+            None => {
+                let mut out = io::stdout().lock();
+                (out.write_all(text.as_bytes()).and_then(|()| out.flush()), "standard output".to_owned())
+            }
+        };
+        match result {
+            Ok(()) => Exit::Success,
+            Err(fault) if fault.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
+            Err(fault) => self.fail(Exit::Environment, &format!("cannot write {name}: {fault}")),
+        }
+    }
+}
+
+/// Reports what clap found: help goes out in full, a wrong command line in one line.
+pub fn usage(tool: &str, error: &clap::Error) -> Exit {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return Exit::Success;
+    }
+    let text = error.render().to_string();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let told: Vec<&str> = told.map(|line| line.trim_start_matches("error: ")).collect();
+    let _ = writeln!(io::stderr(), "{tool}: {} (see `{tool} --help`)", told.join("; "));
+    Exit::Usage
+}
+
+/// Makes a panic say that it is ours, and what to send us; the process then ends with 101.
+pub fn own_panics(tool: &'static str) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let line: Vec<String> = std::env::args().collect();
+        let _ = writeln!(
+            io::stderr(),
+            "{tool}: internal error, a bug of {tool} {version} and not of your program: {panic}\n\
+             {tool}: please report it with the program and this command line: {line}",
+            version = env!("CARGO_PKG_VERSION"),
+            line = line.join(" "),
+        );
+    }));
+}
