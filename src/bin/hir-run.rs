@@ -42,7 +42,7 @@ struct Options {
     #[arg(long, value_enum, default_value = "auto")]
     device: Device,
     /// Number of ranks; default: the smallest world that holds every mesh.
-    #[arg(long)]
+    #[arg(long, value_parser = ranks)]
     ranks: Option<usize>,
     /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, or `seed:A..B` for many runs.
     #[arg(long, default_value = "program")]
@@ -69,10 +69,10 @@ struct Options {
     #[arg(long, value_name = "SPEC.hir")]
     reference: Option<String>,
     /// Relative tolerance.
-    #[arg(long, value_parser = tolerance)]
+    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     rtol: Option<f64>,
     /// Absolute tolerance.
-    #[arg(long, value_parser = tolerance)]
+    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     atol: Option<f64>,
     /// How diagnostics are drawn.
     #[arg(long, default_value = "human", value_name = "human|short|json")]
@@ -110,6 +110,10 @@ impl std::str::FromStr for Schedules {
         }
         text.parse().map(|it| Self(vec![it])).map_err(|fault: hir::sim::ScheduleError| fault.to_string())
     }
+}
+
+fn ranks(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|it| *it > 0).ok_or_else(|| "expected a number, 1 or more".to_owned())
 }
 
 fn tolerance(text: &str) -> Result<f64, String> {
@@ -246,13 +250,23 @@ fn expectations(
     for flag in &options.expect {
         let port = plans.iter().flat_map(|plan| &plan.outputs).find(|port| port.name == flag.name);
         let Some(port) = port else {
-            let message = format!("`--expect {}`: the program has no such output", flag.name);
+            let names: Vec<&str> =
+                plans.iter().take(1).flat_map(|plan| &plan.outputs).map(|port| port.name.as_str()).collect();
+            let message = format!(
+                "`--expect {}`: the program has no such output; it has {}",
+                flag.name,
+                names.join(", ")
+            );
             return Err(Failure::Other(Exit::Usage, message));
         };
-        let source: file::Source = flag.value.parse().map_err(RunError::Io)?;
-        let tensor = source.load(port.dtype).map_err(RunError::Io)?.tensor;
+        let given = |error| RunError::Given { flag: format!("--expect {}", flag.name), error };
+        let source: file::Source = flag.value.parse().map_err(given)?;
+        let tensor = source.load(port.dtype).map_err(given)?.tensor;
         found.push(Expectation {
-            origin: flag.value.clone(),
+            origin: match source {
+                file::Source::File(_) => flag.value.clone(),
+                file::Source::Literal(_) => "the values given".to_owned(),
+            },
             output: Target::Name(flag.name.clone()),
             tensor,
         });

@@ -11,9 +11,12 @@ use grammar::{
 
 use super::{Plan, build::build_rank, comm::largest_rank, link::link, scalar::Scalars};
 
+/// More ranks than any job has; a mesh or team that asks for more is a mistake.
+pub const LARGEST_WORLD: usize = 1 << 16;
+
 /// The smallest world that holds every mesh and team of a program.
 pub fn smallest_world(program: &Program) -> usize {
-    largest_rank(program) + 1
+    largest_rank(program).saturating_add(1)
 }
 
 /// Plans a program for every rank of a world.
@@ -22,6 +25,10 @@ pub fn smallest_world(program: &Program) -> usize {
 /// All symbols without a value; else, for every rank, the first statement that cannot be planned, once where ranks
 /// agree; else transfers whose two sides disagree.
 pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+    if world > LARGEST_WORLD {
+        let message = format!("a world of {world} ranks; the largest has {LARGEST_WORLD}");
+        return Err(vec![Diagnostic::new(Code::BadIndex, program.spans.header, message, "this program")]);
+    }
     let programs = vec![(program, lines); world];
     build_each(&programs).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
 }
@@ -53,6 +60,10 @@ pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<
                 }
             }
         }
+    }
+    // What the ranks that do not come to a resharding lack is its consequence.
+    if faults.iter().any(|(_, it)| it.code == Code::DivergentReshard) {
+        faults.retain(|(_, it)| it.code == Code::DivergentReshard);
     }
     if faults.is_empty() {
         let programs: Vec<&Program> = programs.iter().map(|(program, _)| *program).collect();

@@ -153,7 +153,9 @@ impl<'s> Resolver<'s, '_> {
             all => outs.len() == all.len(),
         };
         if !outs_fit {
-            let message = format!("`{}` has {} results, not {}", row.mnemonic, row.outs.len(), outs.len());
+            let count = row.outs.len();
+            let plural = if count == 1 { "" } else { "s" };
+            let message = format!("`{}` has {count} result{plural}, not {}", row.mnemonic, outs.len());
             self.error(Code::BadOperands, span, message, "left of `=`");
         }
         order_attrs(&mut stmt);
@@ -199,8 +201,8 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn unfit(&mut self, param: &Param, span: Span) {
-        let message = format!("`{}` does not take this", param.name);
-        self.error(Code::BadOperands, span, message, format!("expected {}", describe(param.kind)));
+        let message = format!("`{}` has to be {}", param.name, describe(param.kind));
+        self.error(Code::BadOperands, span, message, "this is something else");
     }
 
     /// The attribute that `value` is for `param`.

@@ -27,7 +27,7 @@ use crate::{
         TensorId, UnitId,
     },
     ops::{Effect, Mode, Op},
-    print::{axis_text, expr_text},
+    print::{axis_text, expr_text, tensor_text},
     span::Span,
 };
 
@@ -248,7 +248,16 @@ impl Verifier<'_> {
             true => (Code::UseAfterDeallocate, format!("`{name}` is used after Deallocate dropped it")),
             false => (Code::UndefinedTensor, format!("`{name}` has neither storage nor a value here")),
         };
-        self.error(code, span, message, "used here");
+        let mut fault = Diagnostic::new(code, span, message, "used here");
+        let number = |it: TensorId| (self.program.tensors[it].number, self.program.tensors[it].unit);
+        if let Some(other) = self.defined.iter().find(|it| number(**it) == number(tensor)) {
+            fault = fault.help(format!(
+                "`{}` is another tensor than `{}`: one tensor is spelled alike everywhere",
+                tensor_text(self.program, tensor),
+                tensor_text(self.program, *other)
+            ));
+        }
+        self.diagnostics.push(fault);
         // One report a name is enough.
         self.defined.insert(tensor);
     }
