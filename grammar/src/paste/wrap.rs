@@ -23,7 +23,10 @@ pub(super) fn is_word(byte: u8) -> bool {
 pub(super) fn may_break(last: u8, first: u8) -> bool {
     let word = |it: u8| is_word(it) || it == b'.';
     let sign = |it: u8| matches!(it, b'=' | b'&' | b'|' | b'<' | b'>' | b'-' | b':' | b'/' | b'%');
-    word(last) && word(first) || sign(last) && sign(first) || last == b'%' && is_word(first)
+    word(last) && word(first)
+        || sign(last) && sign(first)
+        || last == b'%' && is_word(first)
+        || last == b'(' && first == b'D'
 }
 
 /// Marks the lines of every container that go on in the next one.
@@ -111,7 +114,8 @@ fn join_words(lines: &mut [Line<'_>], known: &FxHashSet<String>, diagnostics: &m
         let (before, after) = (lines[at - 1].text, lines[at].text);
         let tail = before.bytes().rev().take_while(|it| is_word(*it)).count();
         let head = after.bytes().take_while(|it| is_word(*it)).count();
-        if tail == 0 || tail + head > 64 {
+        let mesh = before.ends_with('(') && after.starts_with("DeviceMesh");
+        if tail == 0 && !mesh || tail + head > 64 {
             continue;
         }
         let next = after.as_bytes().get(head).copied();
@@ -120,7 +124,7 @@ fn join_words(lines: &mut [Line<'_>], known: &FxHashSet<String>, diagnostics: &m
         let word = known.contains(whole.to_ascii_lowercase().as_str()) && !known.contains(head);
         let tensor = is_tensor(&whole) && !is_tensor(tail);
         let axis = next == Some(b'{') && is_axis(&whole) && !known.contains(tail);
-        if !head.is_empty() && (word || tensor) || axis {
+        if !head.is_empty() && (word || tensor) || axis || mesh {
             let line = &mut lines[at - 1];
             line.joined = true;
             let end = line.at + before.len();
