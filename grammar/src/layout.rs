@@ -253,7 +253,9 @@ impl<'s, 'd> Layout<'s, 'd> {
             Kind::Word if !word => true,
             Kind::Word if next.first => true,
             Kind::Word => match self.kind(1) {
-                Some(Kind::Assign | Kind::ParenOpen) => true,
+                Some(Kind::Assign | Kind::ParenOpen | Kind::BraceOpen) => true,
+                Some(Kind::Stream | Kind::To | Kind::Into) => true,
+                Some(Kind::Word) => self.kind(2) == Some(Kind::Int),
                 Some(Kind::Int) => self.kind(2) == Some(Kind::ParenOpen) && !self.is_tuple(self.at + 2),
                 _ => false,
             },

@@ -95,6 +95,7 @@ pub(crate) fn each_container<'s>(
     let mut seen = false;
     while let Some(start) = next_container(source, at) {
         diagnostics.extend(stray_closer(source, at, start));
+        let start = with_indent(source, start);
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
         let laid = layout::container(text, diagnostics);
@@ -174,6 +175,13 @@ fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
     let message = "`}` closes a container that has ended already";
     let early = Span::new(from - 1, from);
     Some(Diagnostic::new(Code::Syntax, span, message, "expected once").label(early, "it ended here"))
+}
+
+/// Where the line of `start` begins, when only blanks stand before it: its column counts.
+fn with_indent(source: &str, start: usize) -> usize {
+    let before = source.get(..start).unwrap_or("");
+    let line = before.trim_end_matches([' ', '\t']);
+    if line.is_empty() || line.ends_with('\n') { line.len() } else { start }
 }
 
 /// Where the next container begins, if only with its second line, as some were published in 2024.
