@@ -70,7 +70,8 @@ impl<'s> Resolver<'s, '_> {
                     if keyword || kind(end) == Some(Kind::Assign) {
                         self.older(keyword, Age::Keywords);
                         let (first, last) = (tokens.get(at + 1), tokens.get(end.wrapping_sub(1)));
-                        let name = first.zip(last).map_or("", |(first, last)| source.slice(first.start, last.end));
+                        let name =
+                            first.zip(last).map_or("", |(first, last)| source.slice(first.start, last.end));
                         if !self.captured.contains(&name) {
                             self.captured.push(name);
                         }

@@ -27,8 +27,8 @@ use crate::{
         TensorId, Unit, UnitId,
     },
     layout::Laid,
-    parse::{Sink, feed},
     ops::{Effect, OPS, Op, Syntax},
+    parse::{Sink, feed},
     span::Span,
 };
 
@@ -183,7 +183,12 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn unit_body(&mut self, unit: &ast::Unit<'s>) {
         let Some(id) = unit_number(unit.name.text).and_then(|number| self.units.get(&number).copied()) else {
             let message = format!("`{}` is not a HostUnit", unit.name.text);
-            return self.error(Code::UnknownUnit, unit.name.span, message, "expected `HostUnit` and a number");
+            return self.error(
+                Code::UnknownUnit,
+                unit.name.span,
+                message,
+                "expected `HostUnit` and a number",
+            );
         };
         self.unit = Some(id);
         let inputs = self.values(&unit.inputs);
