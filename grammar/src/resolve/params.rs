@@ -201,7 +201,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// The attribute that `value` is for `param`.
-    fn attr(&mut self, param: &Param, value: &ast::Expr<'s>) -> Option<Attr> {
+    pub(super) fn attr(&mut self, param: &Param, value: &ast::Expr<'s>) -> Option<Attr> {
         let attr = match (param.kind, &value.kind) {
             (Kind::Tensor, ast::ExprKind::Tensor(_)) => self.value(value)?.tensor().map(Attr::Tensor),
             (Kind::Value, _) => match self.value(value)? {

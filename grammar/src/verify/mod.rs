@@ -180,6 +180,13 @@ impl Verifier<'_> {
             Mode::Mention if effect == Effect::View || effect == Effect::Share => read.push(tensor),
             Mode::Mention => (),
         });
+        // On other ranks than the root, what it sends need not exist, nor what computes it stand in the dump.
+        if matches!(stmt.word_attr("type"), Some("Broadcast" | "Scatter" | "SendRecv"))
+            && let (Some(input), Some(output)) = (stmt.tensor_attr("input"), stmt.tensor_attr("output"))
+            && self.program.tensors[input].mesh != self.program.tensors[output].mesh
+        {
+            read.retain(|it| *it != input || self.defined.contains(it));
+        }
         // A handle may be shared for a buffer that only this statement's peers write: it needs storage all the same.
         for tensor in read {
             self.reads(tensor, span);
