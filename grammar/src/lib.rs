@@ -19,6 +19,8 @@ pub mod paste;
 pub mod tensor;
 pub mod token;
 
+pub mod dialect;
+
 mod domains;
 mod print;
 mod resolve;
@@ -28,6 +30,7 @@ pub mod codes;
 pub mod diagnostic;
 pub mod render;
 
+pub use dialect::{Dialect, print_as};
 pub use parse::parse;
 pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text};
 pub use resolve::nearest;
