@@ -4,6 +4,7 @@
 //! it means) into one `ir::Program` a container; `verify` judges a program, `print` writes it down.
 //!
 //! Invariant: this crate knows no pass, no plan and no device.
+#![doc = include_str!("../REFERENCE.md")]
 
 pub mod ir;
 pub mod ops;
@@ -58,5 +59,7 @@ pub fn scalar(program: &mut Program, source: &str) -> Option<ir::ExprId> {
     resolve::resolve_scalar(program, &expr, source)
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod roundtrip;
