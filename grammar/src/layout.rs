@@ -40,6 +40,16 @@ pub struct Laid<'s> {
 }
 
 impl<'s> Laid<'s> {
+    /// The text that was laid out.
+    pub fn source(&self) -> Source<'s> {
+        self.source
+    }
+
+    /// The tokens of the text, without virtual ones between blocks.
+    pub fn lexemes(&self) -> &[Lexeme] {
+        &self.tokens
+    }
+
     /// The tokens with their places, virtual ones included.
     pub fn tokens(&self) -> impl Iterator<Item = (u32, Token<'s>, u32)> + '_ {
         let mut blocks = self.blocks.iter().peekable();
@@ -150,8 +160,12 @@ impl<'s, 'd> Layout<'s, 'd> {
         let mut lines = Vec::new();
         let start = self.out.len();
         let inside = self.blocks.len();
-        while self.peek().is_some_and(|it| !it.kind.ends_block()) && !self.at_section() {
-            if self.peek().is_some_and(|it| it.kind.is_phrase()) {
+        while self.peek().is_some_and(|it| !it.kind.ends_block())
+            && (!self.at_section() || self.at_transform())
+        {
+            if self.at_transform() {
+                self.transform();
+            } else if self.peek().is_some_and(|it| it.kind.is_phrase()) {
                 self.posted(&mut lines);
             } else {
                 self.statement(&mut lines);
@@ -239,7 +253,9 @@ impl<'s, 'd> Layout<'s, 'd> {
             Kind::Word if !word => true,
             Kind::Word if next.first => true,
             Kind::Word => match self.kind(1) {
-                Some(Kind::Assign | Kind::ParenOpen) => true,
+                Some(Kind::Assign | Kind::ParenOpen | Kind::BraceOpen) => true,
+                Some(Kind::Stream | Kind::To | Kind::Into) => true,
+                Some(Kind::Word) => self.kind(2) == Some(Kind::Int),
                 Some(Kind::Int) => self.kind(2) == Some(Kind::ParenOpen) && !self.is_tuple(self.at + 2),
                 _ => false,
             },

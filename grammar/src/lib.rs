@@ -43,10 +43,11 @@ use ir::Program;
 /// Reads every container of a text. Programs come back even where there are errors, for what can still be told.
 pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let mut clean = paste::clean(source);
-    let (file, mut diagnostics) = parse(&clean.text);
-    let resolved = file.containers.iter().map(|it| resolve::resolve(it, &clean.text, &mut diagnostics));
-    let mut programs: Vec<Program> = resolved.collect();
-    drop(file);
+    let mut diagnostics = Vec::new();
+    let mut programs = Vec::new();
+    parse::each_container(&clean.text, &mut diagnostics, &mut |laid, diagnostics| {
+        programs.extend(resolve::resolve(laid, &clean.text, diagnostics));
+    });
     clean.restore(&mut programs, &mut diagnostics);
     diagnostics.append(&mut clean.diagnostics);
     diagnostics.sort_by_key(Diagnostic::span);

@@ -12,7 +12,7 @@ use hir::{
         RunError,
         compare::Tolerance,
         inputs::{Filling, InputFlag, longest_sum},
-        job::{self, Expectation, Failure, OutputFlag, Setup, Target},
+        job::{self, Expectation, Failure, OutputFlag, Setup, Target, Texts},
     },
     sim::Schedule,
     source::{Binding, Source},
@@ -27,7 +27,14 @@ use passes::{PassCall, Settings, Verify};
 #[command(name = "hir-run", version)]
 struct Options {
     /// The program; `-` for standard input.
-    file: String,
+    #[arg(required_unless_present = "program")]
+    file: Option<String>,
+    /// A program for each rank, where a framework prints one a rank: `0=a.hir,1=b.hir`.
+    #[arg(long, conflicts_with = "file", value_name = "RANK=FILE,...")]
+    program: Option<Texts>,
+    /// Which container of a text that holds several, from 0.
+    #[arg(long, value_name = "N")]
+    container: Option<usize>,
     /// Passes to run first, as `hir-opt --passes`; not on the reference.
     #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
     passes: Option<String>,
@@ -35,7 +42,7 @@ struct Options {
     #[arg(long, value_enum, default_value = "auto")]
     device: Device,
     /// Number of ranks; default: the smallest world that holds every mesh.
-    #[arg(long)]
+    #[arg(long, value_parser = ranks)]
     ranks: Option<usize>,
     /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, or `seed:A..B` for many runs.
     #[arg(long, default_value = "program")]
@@ -62,10 +69,10 @@ struct Options {
     #[arg(long, value_name = "SPEC.hir")]
     reference: Option<String>,
     /// Relative tolerance.
-    #[arg(long, value_parser = tolerance)]
+    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     rtol: Option<f64>,
     /// Absolute tolerance.
-    #[arg(long, value_parser = tolerance)]
+    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     atol: Option<f64>,
     /// How diagnostics are drawn.
     #[arg(long, default_value = "human", value_name = "human|short|json")]
@@ -103,6 +110,10 @@ impl std::str::FromStr for Schedules {
         }
         text.parse().map(|it| Self(vec![it])).map_err(|fault: hir::sim::ScheduleError| fault.to_string())
     }
+}
+
+fn ranks(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|it| *it > 0).ok_or_else(|| "expected a number, 1 or more".to_owned())
 }
 
 fn tolerance(text: &str) -> Result<f64, String> {
@@ -148,14 +159,19 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
     let rewrite = |program: &mut Program, source: &Source| rewrite(&calls, program, source);
     let setup = Setup {
         ranks: options.ranks.or(launch.map(|it| it.size)),
+        container: options.container,
         bindings: &options.set,
         inputs: &options.input,
         passes: &rewrite,
     };
     let start = Instant::now();
-    let prepared = job::prepare(&options.file, &setup)?;
+    let one = || Texts::One(options.file.clone().unwrap_or_default());
+    let prepared = job::prepare(&options.program.clone().unwrap_or_else(one), &setup)?;
     let plans = &prepared.plans;
-    screen.draw(&prepared.source, &prepared.warnings);
+    for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
+        screen.draw(source, warnings);
+    }
+    let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
     let mut filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
     let inputs = filling.fill(plans)?;
     let mut expectations = expectations(options, &setup, &filling, plans)?;
@@ -165,7 +181,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
     let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
     say(format!(
         "# {}: {} simulated ranks, {instructions} instructions, inputs {} seed {}",
-        options.file,
+        names.join(", "),
         plans.len(),
         options.inputs,
         options.seed
@@ -228,19 +244,29 @@ fn expectations(
 ) -> Result<Vec<Expectation>, Failure> {
     let mut found = Vec::new();
     if let Some(path) = &options.reference {
-        let setup = Setup { passes: &|_, _| Ok(()), ..*setup };
+        let setup = Setup { passes: &|_, _| Ok(()), container: None, ..*setup };
         found = job::reference(path, &setup, filling, plans)?;
     }
     for flag in &options.expect {
         let port = plans.iter().flat_map(|plan| &plan.outputs).find(|port| port.name == flag.name);
         let Some(port) = port else {
-            let message = format!("`--expect {}`: the program has no such output", flag.name);
+            let names: Vec<&str> =
+                plans.iter().take(1).flat_map(|plan| &plan.outputs).map(|port| port.name.as_str()).collect();
+            let message = format!(
+                "`--expect {}`: the program has no such output; it has {}",
+                flag.name,
+                names.join(", ")
+            );
             return Err(Failure::Other(Exit::Usage, message));
         };
-        let source: file::Source = flag.value.parse().map_err(RunError::Io)?;
-        let tensor = source.load(port.dtype).map_err(RunError::Io)?.tensor;
+        let given = |error| RunError::Given { flag: format!("--expect {}", flag.name), error };
+        let source: file::Source = flag.value.parse().map_err(given)?;
+        let tensor = source.load(port.dtype).map_err(given)?.tensor;
         found.push(Expectation {
-            origin: flag.value.clone(),
+            origin: match source {
+                file::Source::File(_) => flag.value.clone(),
+                file::Source::Literal(_) => "the values given".to_owned(),
+            },
             output: Target::Name(flag.name.clone()),
             tensor,
         });

@@ -20,7 +20,7 @@ impl Builder<'_> {
     pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(out) = stmt.out_tensor() else { return Ok(()) };
         if stmt.outs.len() > 1 {
-            return Err(self.unsupported(stmt.op, "the planner has no arm for it"));
+            return Err(self.unsupported(stmt.op, "no executor has it"));
         }
         let args = self.tensor_operands(stmt);
         if self.reshards(stmt, &args, out)? {
@@ -141,9 +141,9 @@ impl Builder<'_> {
                 Some(first) => match self.rearranged(stmt, first, args[0], out)? {
                     Some(from) if from.shape == target.shape => Ok(vec![copy(from, target.clone())]),
                     Some(from) => Err(self.misfit(stmt.op, &from.shape, &target.shape)),
-                    None => Err(self.unsupported(stmt.op, "the planner has no arm for it")),
+                    None => Err(self.unsupported(stmt.op, "no executor has it")),
                 },
-                None => Err(self.unsupported(stmt.op, "the planner has no arm for it")),
+                None => Err(self.unsupported(stmt.op, "no executor has it")),
             },
         }
     }
@@ -319,13 +319,16 @@ impl Builder<'_> {
             target.shape[0]
         });
         // One-dimensional operands count as a row and a column.
-        if a.shape.len() == 1 {
-            a = a.unsqueeze(0);
-            target = target.unsqueeze(target.shape.len() - 1);
-        }
         if b.shape.len() == 1 {
             b = b.unsqueeze(1);
             target = target.unsqueeze(target.shape.len());
+        }
+        if a.shape.len() == 1 {
+            a = a.unsqueeze(0);
+            target = target.unsqueeze(target.shape.len().saturating_sub(1));
+        }
+        if target.shape.len() < 2 {
+            return Err(self.misfit(stmt.op, &a.shape, &target.shape));
         }
         let (a_rank, b_rank) = (a.shape.len(), b.shape.len());
         if a_rank < 2 || a.shape[a_rank - 1] != b.shape[b_rank - 2] {

@@ -22,7 +22,7 @@ mod show;
 mod world;
 
 pub use show::{inst_text, show, view_text};
-pub use world::{build, build_each, smallest_world};
+pub use world::{LARGEST_WORLD, build, build_each, smallest_world};
 
 use grammar::{dtype::DType, ir::StmtId, ops::Op};
 

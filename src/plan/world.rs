@@ -11,9 +11,12 @@ use grammar::{
 
 use super::{Plan, build::build_rank, comm::largest_rank, link::link, scalar::Scalars};
 
+/// More ranks than any job has; a mesh or team that asks for more is a mistake.
+pub const LARGEST_WORLD: usize = 1 << 16;
+
 /// The smallest world that holds every mesh and team of a program.
 pub fn smallest_world(program: &Program) -> usize {
-    largest_rank(program) + 1
+    largest_rank(program).saturating_add(1)
 }
 
 /// Plans a program for every rank of a world.
@@ -22,44 +25,54 @@ pub fn smallest_world(program: &Program) -> usize {
 /// All symbols without a value; else, for every rank, the first statement that cannot be planned, once where ranks
 /// agree; else transfers whose two sides disagree.
 pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+    if world > LARGEST_WORLD {
+        let message = format!("a world of {world} ranks; the largest has {LARGEST_WORLD}");
+        return Err(vec![Diagnostic::new(Code::BadIndex, program.spans.header, message, "this program")]);
+    }
     let programs = vec![(program, lines); world];
-    build_each(&programs)
+    build_each(&programs).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
 }
 
 /// Plans a world in which rank `r` runs `programs[r]`.
 ///
 /// # Errors
-/// As `build`.
-pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+/// As `build`, each with the rank whose program it is about.
+pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
-    let Some((first, _)) = programs.first() else { return Ok(Vec::new()) };
-    for (program, _) in programs {
-        let unbound = unbound_symbols(program);
-        if !unbound.is_empty() {
-            return Err(unbound);
-        }
+    let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
+    let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
+    for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
+        faults.extend(unbound_symbols(programs[rank].0).into_iter().map(|fault| (rank, fault)));
+    }
+    if !faults.is_empty() {
+        return Err(faults);
     }
     let mut ranks = Vec::with_capacity(world);
-    let mut faults: Vec<Diagnostic> = Vec::new();
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, world) {
             Ok(it) => ranks.push(it),
             Err(fault) => {
-                let known = faults.iter().any(|it| it.code == fault.code && it.span() == fault.span());
-                if !known {
-                    faults.push(*fault);
+                let alike = |(other, it): &(usize, Diagnostic)| {
+                    same(*other, rank) && it.code == fault.code && it.span() == fault.span()
+                };
+                if !faults.iter().any(alike) {
+                    faults.push((rank, *fault));
                 }
             }
         }
     }
-    if !faults.is_empty() {
-        return Err(faults);
+    // What the ranks that do not come to a resharding lack is its consequence.
+    if faults.iter().any(|(_, it)| it.code == Code::DivergentReshard) {
+        faults.retain(|(_, it)| it.code == Code::DivergentReshard);
     }
-    let faults = link(first, &mut ranks);
-    if !faults.is_empty() {
-        return Err(faults);
+    if faults.is_empty() {
+        let programs: Vec<&Program> = programs.iter().map(|(program, _)| *program).collect();
+        faults = link(&programs, &mut ranks);
     }
-    Ok(ranks.into_iter().map(|(plan, _)| plan).collect())
+    match faults.is_empty() {
+        true => Ok(ranks.into_iter().map(|(plan, _)| plan).collect()),
+        false => Err(faults),
+    }
 }
 
 /// Every scalar that the program needs and nothing defines, with the way to supply it.

@@ -165,6 +165,27 @@ impl Layout<'_, '_> {
         self.at += usize::from(self.kind(0) == Some(Kind::BraceClose));
     }
 
+    /// `Resize: iS1{i0}rf by 0 and 2 -> …` between the statements of a fusion.
+    pub(super) fn at_transform(&self) -> bool {
+        let heading = [Some(Kind::Word), Some(Kind::Colon), Some(Kind::Axis)];
+        (0..3).map(|ahead| self.kind(ahead)).eq(heading)
+    }
+
+    /// Skips such a line, up to what can only be a statement.
+    pub(super) fn transform(&mut self) {
+        let Some(heading) = self.peek() else { return };
+        let message = "a unit's transforms are not kept";
+        self.diagnostics.push(Diagnostic::new(Code::LossyText, heading.span(), message, "dropped"));
+        self.at += 3;
+        while let Some(next) = self.peek() {
+            let result = matches!(next.kind, Kind::Word | Kind::Tensor) && self.kind(1) == Some(Kind::Assign);
+            if result || next.kind.ends_block() || self.at_transform() {
+                break;
+            }
+            self.at += 1;
+        }
+    }
+
     /// A statement in the words of May 2024: `Execute the following Fusion, taking inputs :{ … } …`.
     pub(super) fn posted(&mut self, lines: &mut Vec<Line>) {
         let Some(first) = self.peek() else { return };

@@ -53,9 +53,12 @@ pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Opt
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 
+/// Keys that were renamed, each with its old name.
+const OLD_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
+
 /// Older dialects capitalise some keys, and print `.alias=` on a line of its own.
 fn same_key(name: &str, key: &str) -> bool {
-    name.eq_ignore_ascii_case(key.trim_start_matches('.'))
+    name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
 }
 
 /// Whether a parameter of this kind is an operand; the others are attributes wherever they stand.
@@ -150,7 +153,9 @@ impl<'s> Resolver<'s, '_> {
             all => outs.len() == all.len(),
         };
         if !outs_fit {
-            let message = format!("`{}` has {} results, not {}", row.mnemonic, row.outs.len(), outs.len());
+            let count = row.outs.len();
+            let plural = if count == 1 { "" } else { "s" };
+            let message = format!("`{}` has {count} result{plural}, not {}", row.mnemonic, outs.len());
             self.error(Code::BadOperands, span, message, "left of `=`");
         }
         order_attrs(&mut stmt);
@@ -196,8 +201,8 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn unfit(&mut self, param: &Param, span: Span) {
-        let message = format!("`{}` does not take this", param.name);
-        self.error(Code::BadOperands, span, message, format!("expected {}", describe(param.kind)));
+        let message = format!("`{}` has to be {}", param.name, describe(param.kind));
+        self.error(Code::BadOperands, span, message, "this is something else");
     }
 
     /// The attribute that `value` is for `param`.

@@ -59,13 +59,13 @@ impl<'s> Resolver<'s, '_> {
             }) => u32::try_from(*number).ok(),
             ast::Operation::Communication { kind, args, .. } => {
                 let wanted = self.communication(*kind, args)?;
-                let posted = self.program.stmts.iter().filter_map(|(_, stmt)| match stmt {
+                let mut posted = self.program.stmts.iter().filter_map(|(_, stmt)| match stmt {
                     Stmt::Op(it) if it.op == Op::Communication => Some(it),
                     Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
                 });
                 let same =
                     |it: &&OpStmt| ["type", "team"].into_iter().all(|key| it.attr(key) == wanted.attr(key));
-                posted.filter(same).last().and_then(|it| it.number)
+                posted.rfind(same).and_then(|it| it.number)
             }
             ast::Operation::Call(_) | ast::Operation::Kernel(_) => None,
         };
@@ -121,6 +121,30 @@ impl<'s> Resolver<'s, '_> {
         Some(stmt)
     }
 
+    /// The lists of a unit whose section has none.
+    pub(super) fn bare_unit(&mut self, unit: UnitId, body: BlockId, span: Span) {
+        let number = self.program.units[unit].number;
+        let (taken, given) = self.ports(body);
+        if !(taken.is_empty() && given.is_empty()) {
+            self.guessed_lists(number, span);
+            self.set_lists(unit, taken, given);
+        }
+    }
+
+    fn guessed_lists(&mut self, number: u32, span: Span) {
+        let message = "which operand is which tensor of this fusion is not written down";
+        self.diagnostics.push(
+            Diagnostic::new(Code::LossyUnit, span, message, "taken in the order of the tensors' numbers")
+                .help(format!("`HostUnit{number}: Inputs={{…}} -> Outputs={{…}}` makes it explicit")),
+        );
+    }
+
+    fn set_lists(&mut self, unit: UnitId, taken: Vec<TensorId>, given: Vec<TensorId>) {
+        let list = |tensors: Vec<TensorId>| tensors.into_iter().map(Operand::Tensor).collect();
+        let it = &mut self.program.units[unit];
+        (it.inputs, it.outputs) = (list(taken), list(given));
+    }
+
     fn unit_in_place(&mut self, body: &[ast::Stmt<'s>], inputs: usize, outputs: usize, span: Span) -> UnitId {
         let number = self.fresh_number();
         let unit =
@@ -138,15 +162,10 @@ impl<'s> Resolver<'s, '_> {
             );
             self.error(Code::BadOperands, span, message, "expected as many operands as the fusion has");
         } else if !certain {
-            let message = "which operand is which tensor of this fusion is not written down";
-            self.diagnostics.push(
-                Diagnostic::new(Code::LossyUnit, span, message, "taken in the order of the tensors' numbers")
-                    .help(format!("`HostUnit{number}: Inputs={{…}} -> Outputs={{…}}` makes it explicit")),
-            );
+            self.guessed_lists(number, span);
         }
-        let list = |tensors: Vec<TensorId>| tensors.into_iter().map(Operand::Tensor).collect();
-        let it = &mut self.program.units[unit];
-        (it.inputs, it.outputs, it.body) = (list(taken), list(given), Some(body));
+        self.program.units[unit].body = Some(body);
+        self.set_lists(unit, taken, given);
         unit
     }
 
