@@ -140,6 +140,9 @@ codes! {
     LossyUnit = "lossy-unit", Warning;
     /// A terminal or an editor broke the text inside of a word, and the parts were joined.
     LossyWrap = "lossy-wrap", Warning;
+    /// An older dialect was asked for, and it has no words for something that the program says: read back, that text is
+    /// not quite this program. The canonical dialect says everything.
+    LossyDialect = "lossy-dialect", Warning;
     /// The text holds a bit that means nothing to the language and was dropped.
     LossyText = "lossy-text", Warning;
 }

@@ -4,6 +4,7 @@
 //! it means) into one `ir::Program` a container; `verify` judges a program, `print` writes it down.
 //!
 //! Invariant: this crate knows no pass, no plan and no device.
+#![doc = include_str!("../REFERENCE.md")]
 
 pub mod ir;
 pub mod ops;
@@ -19,6 +20,8 @@ pub mod paste;
 pub mod tensor;
 pub mod token;
 
+pub mod dialect;
+
 mod domains;
 mod print;
 mod resolve;
@@ -28,6 +31,7 @@ pub mod codes;
 pub mod diagnostic;
 pub mod render;
 
+pub use dialect::{Dialect, print_as};
 pub use parse::parse;
 pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text};
 pub use resolve::nearest;
@@ -56,5 +60,7 @@ pub fn scalar(program: &mut Program, source: &str) -> Option<ir::ExprId> {
     resolve::resolve_scalar(program, &expr, source)
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod roundtrip;

@@ -2,9 +2,12 @@
 //!
 //! Invariant: reading the text back gives the same program, without a warning, and printing that gives the same text.
 
+mod y2025;
+
 use std::fmt::{Display, Write};
 
 use crate::{
+    dialect::Dialect,
     domains,
     dtype::DType,
     ir::{
@@ -17,15 +20,60 @@ use crate::{
 
 /// The canonical text of a container.
 pub fn print(program: &Program) -> String {
-    let mut printer = Printer { program, out: String::new(), tensors: vec![None; program.tensors.len()] };
+    let mut printer = Printer::new(program, Dialect::Canonical);
+    printer.options();
     printer.container();
+    printer.definitions();
+    printer.domains();
     printer.out
+}
+
+/// The text of a container in the spelling of 2025, without what that has no words for.
+pub(crate) fn print_2025(program: &Program) -> String {
+    let mut printer = Printer::new(program, Dialect::Y2025);
+    printer.out.push('\n');
+    printer.container();
+    printer.definitions();
+    printer.out.push('\n');
+    printer.out
+}
+
+/// The value of an attribute, tensors by short name only.
+pub(crate) fn attr_text(program: &Program, attr: &Attr) -> String {
+    Printer::brief(program).attr(attr)
+}
+
+/// The clauses of a tensor's line in `Domains:`.
+pub(crate) fn domain_clauses(program: &Program, tensor: TensorId) -> String {
+    let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
+    let list = |axes: &[AxisId]| {
+        let mut text = String::new();
+        separated(&mut text, axes.iter().map(|axis| axis_text(program, *axis)));
+        text
+    };
+    let mut clauses = vec![format!("logical({})", list(logical))];
+    clauses.extend(transforms.iter().map(|it| match it {
+        Transform::Split { input, factor, outer_split, outer, inner } => format!(
+            "{}({}, {}) -> ({})",
+            if *outer_split { "outer_split" } else { "split" },
+            axis_text(program, *input),
+            Inline(program, *factor),
+            list(&[*outer, *inner])
+        ),
+        Transform::Merge { outer, inner, output } => {
+            format!("merge({}) -> ({})", list(&[*outer, *inner]), axis_text(program, *output))
+        }
+        Transform::Swizzle1D { input, output } => {
+            format!("swizzle1d({}) -> ({})", axis_text(program, *input), axis_text(program, *output))
+        }
+    }));
+    clauses.extend(allocation.iter().map(|axes| format!("allocation({})", list(axes))));
+    clauses.join(", ")
 }
 
 /// The text of one statement's first line, for reports: tensors by short name only.
 pub fn summary(program: &Program, stmt: StmtId) -> String {
-    let names = program.tensors.ids().map(|id| Some(program.tensor_name(id))).collect();
-    let mut printer = Printer { program, out: String::new(), tensors: names };
+    let mut printer = Printer::brief(program);
     match &program.stmts[stmt] {
         Stmt::Op(it) => printer.op(it, 0),
         Stmt::Let(..) => printer.stmt(stmt, 0),
@@ -165,12 +213,32 @@ impl Display for AxisText<'_> {
 struct Printer<'p> {
     program: &'p Program,
     out: String,
+    dialect: Dialect,
     /// Texts of tensors, made on first use.
     tensors: Vec<Option<String>>,
+    /// Numbers that name captured streams, in dialects where numbers do.
+    captured: Vec<i64>,
+}
+
+impl<'p> Printer<'p> {
+    fn new(program: &'p Program, dialect: Dialect) -> Self {
+        let captured = match dialect {
+            Dialect::Canonical => Vec::new(),
+            Dialect::Y2025 => y2025::captured(program),
+        };
+        let tensors = vec![None; program.tensors.len()];
+        Self { program, out: String::new(), dialect, tensors, captured }
+    }
+
+    /// A printer that calls tensors by their short names.
+    fn brief(program: &'p Program) -> Self {
+        let tensors = program.tensors.ids().map(|id| Some(program.tensor_name(id))).collect();
+        Self { tensors, ..Self::new(program, Dialect::Canonical) }
+    }
 }
 
 impl Printer<'_> {
-    fn container(&mut self) {
+    fn options(&mut self) {
         let program = self.program;
         let roots = needs_roots_option(program).then(|| "roots=team".to_owned());
         let options = program.options.iter().map(|(key, it)| format!("{key}={}", Inline(program, *it)));
@@ -180,6 +248,10 @@ impl Printer<'_> {
             separated(&mut self.out, options.iter());
             self.out.push('\n');
         }
+    }
+
+    fn container(&mut self) {
+        let program = self.program;
         self.out.push_str("%HostIrContainer { (");
         self.operands(&program.inputs);
         self.out.push_str(") -> (");
@@ -190,13 +262,16 @@ impl Printer<'_> {
             self.unit(unit);
         }
         self.out.push_str("} // %HostIrContainer\n");
+    }
+
+    fn definitions(&mut self) {
+        let program = self.program;
         if !program.definitions.is_empty() {
             self.out.push_str("\nIndex definitions:\n");
             for (symbol, value) in &program.definitions {
                 let _ = writeln!(self.out, "  {} = {};", program.symbols[*symbol], Body(program, *value));
             }
         }
-        self.domains();
     }
 
     fn domains(&mut self) {
@@ -208,32 +283,8 @@ impl Printer<'_> {
         }
         self.out.push_str("\nDomains:\n");
         for tensor in explicit {
-            let _ = write!(self.out, "  {}: ", program.tensor_name(tensor));
-            let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
-            let list = |axes: &[AxisId]| {
-                let mut text = String::new();
-                separated(&mut text, axes.iter().map(|axis| axis_text(program, *axis)));
-                text
-            };
-            let mut clauses = vec![format!("logical({})", list(logical))];
-            clauses.extend(transforms.iter().map(|it| match it {
-                Transform::Split { input, factor, outer_split, outer, inner } => format!(
-                    "{}({}, {}) -> ({})",
-                    if *outer_split { "outer_split" } else { "split" },
-                    axis_text(program, *input),
-                    Inline(program, *factor),
-                    list(&[*outer, *inner])
-                ),
-                Transform::Merge { outer, inner, output } => {
-                    format!("merge({}) -> ({})", list(&[*outer, *inner]), axis_text(program, *output))
-                }
-                Transform::Swizzle1D { input, output } => {
-                    format!("swizzle1d({}) -> ({})", axis_text(program, *input), axis_text(program, *output))
-                }
-            }));
-            clauses.extend(allocation.iter().map(|axes| format!("allocation({})", list(axes))));
-            self.out.push_str(&clauses.join(", "));
-            self.out.push('\n');
+            let name = program.tensor_name(tensor);
+            let _ = writeln!(self.out, "  {name}: {}", domain_clauses(program, tensor));
         }
     }
 
@@ -244,11 +295,17 @@ impl Printer<'_> {
             self.out.push_str("[...]\n");
             return;
         };
-        self.out.push_str("Inputs={");
-        self.operands(&it.inputs);
-        self.out.push_str("} -> Outputs={");
-        self.operands(&it.outputs);
-        self.out.push_str("}\n%kernel {\n");
+        match self.dialect {
+            Dialect::Canonical => {
+                self.out.push_str("Inputs={");
+                self.operands(&it.inputs);
+                self.out.push_str("} -> Outputs={");
+                self.operands(&it.outputs);
+                self.out.push_str("}\n");
+            }
+            Dialect::Y2025 => self.unit_lists(it),
+        }
+        self.out.push_str("%kernel {\n");
         self.block(body, 0);
         self.out.push_str("} // %kernel\n");
     }
@@ -304,6 +361,13 @@ impl Printer<'_> {
 
     /// One operator statement, without its final newline.
     fn op(&mut self, stmt: &OpStmt, depth: usize) {
+        match self.dialect {
+            Dialect::Canonical => self.canonical_op(stmt, depth),
+            Dialect::Y2025 => self.op_2025(stmt, depth),
+        }
+    }
+
+    fn canonical_op(&mut self, stmt: &OpStmt, depth: usize) {
         let row = stmt.op.row();
         let margin = 2 * depth + 3;
         self.operands(&stmt.outs);
@@ -464,8 +528,16 @@ impl Printer<'_> {
                 slot.get_or_insert_with(|| tensor_text(self.program, tensor)).clone()
             }
             Operand::Scalar(scalar) => expr_text(self.program, scalar),
-            Operand::Stream(stream) => stream_text(self.program, stream),
+            Operand::Stream(stream) => self.stream(stream),
         }
+    }
+
+    fn stream(&self, stream: StreamId) -> String {
+        let number = match &self.program.streams[stream] {
+            Stream::Named(at) => self.captured.get(*at as usize),
+            Stream::Index(_) => None,
+        };
+        number.map_or_else(|| stream_text(self.program, stream), |it| format!("Stream {it}"))
     }
 
     /// `__bfloat2float` between the types that nvFuser has such names for, else `__to_int64_t`.
