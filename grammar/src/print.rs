@@ -4,7 +4,10 @@
 
 mod y2025;
 
-use std::fmt::{Display, Write};
+use std::{
+    borrow::Cow,
+    fmt::{Display, Write},
+};
 
 use crate::{
     dialect::Dialect,
@@ -14,7 +17,7 @@ use crate::{
         Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program,
         Stmt, StmtId, Stream, StreamId, TensorId, Transform, UnitId,
     },
-    ops::{Op, Param, Syntax},
+    ops::{Op, Syntax},
     resolve::{dialect::needs_roots_option, is_operand},
 };
 
@@ -386,90 +389,119 @@ impl Printer<'_> {
             }
         }
         let name = match stmt.op {
-            Op::Cast => self.cast_name(stmt),
-            _ => row.mnemonic.to_owned(),
+            Op::Cast => Cow::Owned(self.cast_name(stmt)),
+            _ => Cow::Borrowed(row.mnemonic),
         };
-        match row.syntax {
-            Syntax::Call | Syntax::Statement => {
-                let args = self.arguments(stmt, "=").join(", ");
-                let _ = write!(self.out, "{name}({args})");
-            }
-            Syntax::Padded => {
-                let args = self.arguments(stmt, " = ").join(", ");
-                let _ = write!(self.out, "{name}( {args} )");
-            }
-            Syntax::Function => {
-                let args = self.arguments(stmt, " = ").join(", ");
-                let _ = write!(self.out, "{name}({args});");
-            }
+        let pad = 2 * depth;
+        // Before, between and behind the arguments.
+        let (before, between, behind): (String, Cow<'_, str>, &str) = match row.syntax {
+            Syntax::Call | Syntax::Statement => (format!("{name}("), ", ".into(), ")"),
+            Syntax::Padded => (format!("{name}( "), ", ".into(), " )"),
+            Syntax::Function => (format!("{name}("), ", ".into(), ");"),
             Syntax::Wrapped => {
                 let margin = margin + "= (".len() + name.len();
-                let args = self.arguments(stmt, " = ").join(&format!(",\n{:margin$}", ""));
-                let _ = write!(self.out, "{name}({args})");
+                (format!("{name}("), format!(",\n{:margin$}", "").into(), ")")
             }
-            Syntax::Infix => {
-                let args = self.arguments(stmt, "=").join(&format!("\n{:margin$}{name} ", ""));
-                let _ = write!(self.out, "{args};");
-            }
-            Syntax::Prefix => {
-                let args = self.arguments(stmt, "=").join(", ");
-                let _ = write!(self.out, "{name}{args};");
-            }
-            Syntax::Numbered => {
-                let args = self.arguments(stmt, "=").join(", ");
-                let _ = write!(self.out, "{name}{} ({args})", number(stmt));
-            }
-            Syntax::Bare => {
-                let _ = write!(self.out, "{name}{}", number(stmt));
-            }
-            Syntax::Block => {
-                let args = self.arguments(stmt, "=").join(", ");
-                let pad = 2 * depth;
-                let _ = write!(self.out, "{name} {{\n{:pad$}  {args}\n{:pad$}}}", "", "");
-            }
-            Syntax::Post => {
-                let args = self.arguments(stmt, ":").join(", ");
-                let _ = write!(self.out, "{name} ({args})");
-            }
-            Syntax::Launch => {
-                let pad = 2 * depth;
-                let _ = writeln!(self.out, "{name}(");
-                for arg in self.arguments(stmt, ": ") {
-                    let _ = writeln!(self.out, "{:pad$}  {arg},", "");
-                }
-                let _ = write!(self.out, "{:pad$})", "");
-            }
-        }
+            Syntax::Infix => (String::new(), format!("\n{:margin$}{name} ", "").into(), ";"),
+            Syntax::Prefix => (name.into_owned(), ", ".into(), ";"),
+            Syntax::Numbered => (format!("{name}{} (", number(stmt)), ", ".into(), ")"),
+            Syntax::Bare => (format!("{name}{}", number(stmt)), "".into(), ""),
+            Syntax::Block => (format!("{name} {{\n{:pad$}  ", ""), ", ".into(), "\n"),
+            Syntax::Post => (format!("{name} ("), ", ".into(), ")"),
+            Syntax::Launch => (format!("{name}(\n{:pad$}  ", ""), format!(",\n{:pad$}  ", "").into(), ",\n"),
+        };
+        self.out.push_str(&before);
+        self.write_arguments(stmt, key_sign(row.syntax), &between);
+        self.out.push_str(behind);
+        let _ = match row.syntax {
+            Syntax::Block => write!(self.out, "{:pad$}}}", ""),
+            Syntax::Launch => write!(self.out, "{:pad$})", ""),
+            Syntax::Call
+            | Syntax::Statement
+            | Syntax::Padded
+            | Syntax::Function
+            | Syntax::Wrapped
+            | Syntax::Infix
+            | Syntax::Prefix
+            | Syntax::Numbered
+            | Syntax::Bare
+            | Syntax::Post => Ok(()),
+        };
     }
 
-    /// Arguments in the order of the row, keys with `sign` behind them.
-    fn arguments(&mut self, stmt: &OpStmt, sign: &str) -> Vec<String> {
+    /// Arguments in the order of the row, keys with `sign` behind them, `between` them.
+    fn write_arguments(&mut self, stmt: &OpStmt, sign: &str, between: &str) {
         let row = stmt.op.row();
-        let mut texts = Vec::new();
         let mut operands = stmt.args.iter();
+        let mut first = true;
+        let mut next = |this: &mut Self| {
+            if !std::mem::take(&mut first) {
+                this.out.push_str(between);
+            }
+        };
         for param in row.args {
             if !is_operand(param.kind) {
-                texts.extend(stmt.attr(param.name).map(|attr| self.attr(attr)));
+                if let Some(attr) = stmt.attr(param.name) {
+                    next(self);
+                    self.write_attr(attr);
+                }
                 continue;
             }
-            match param.count {
-                crate::ops::Count::Many => texts.extend(operands.by_ref().map(|it| self.operand(*it))),
-                crate::ops::Count::One | crate::ops::Count::Optional => {
-                    texts.extend(operands.next().map(|it| self.operand(*it)));
-                }
+            let most = if param.count == crate::ops::Count::Many { usize::MAX } else { 1 };
+            for operand in operands.by_ref().take(most) {
+                next(self);
+                self.write_operand(*operand);
             }
         }
         for (name, attr) in &stmt.attrs {
-            let positional = |param: &Param| param.name == *name;
-            if row.args.iter().any(positional) {
+            if row.args.iter().any(|param| param.name == *name) {
                 continue;
             }
+            next(self);
+            self.out.push_str(name);
             // nvFuser prints this one without blanks, whatever stands around it.
-            let sign = if *name == "cache_op" { "=" } else { sign };
-            let value = self.attr(attr);
-            texts.push(format!("{name}{sign}{value}"));
+            self.out.push_str(if *name == "cache_op" { "=" } else { sign });
+            self.write_attr(attr);
         }
-        texts
+    }
+
+    /// The arguments one by one.
+    fn arguments(&mut self, stmt: &OpStmt, sign: &str) -> Vec<String> {
+        const BETWEEN: &str = "\0";
+        let outer = std::mem::take(&mut self.out);
+        self.write_arguments(stmt, sign, BETWEEN);
+        let texts = std::mem::replace(&mut self.out, outer);
+        texts.split(BETWEEN).filter(|it| !it.is_empty()).map(str::to_owned).collect()
+    }
+
+    fn write_attr(&mut self, attr: &Attr) {
+        match attr {
+            Attr::Tensor(tensor) => self.write_operand(Operand::Tensor(*tensor)),
+            Attr::Word(word) => self.out.push_str(word),
+            Attr::Bool(value) => self.out.push_str(if *value { "true" } else { "false" }),
+            Attr::Scalar(scalar) => {
+                let _ = write!(self.out, "{}", Inline(self.program, *scalar));
+            }
+            Attr::Team(team) => {
+                for (at, rank) in team.iter().enumerate() {
+                    let _ = write!(self.out, "{}{rank}", if at == 0 { "(" } else { " " });
+                }
+                self.out.push_str(if team.is_empty() { "()" } else { ")" });
+            }
+            Attr::Axis(_)
+            | Attr::Name(_)
+            | Attr::DType(_)
+            | Attr::Flags(_)
+            | Attr::Scalars(_)
+            | Attr::Ranges(_)
+            | Attr::Values(_)
+            | Attr::Unit(_)
+            | Attr::Work(_)
+            | Attr::Stmts(_) => {
+                let text = self.attr(attr);
+                self.out.push_str(&text);
+            }
+        }
     }
 
     fn attr(&mut self, attr: &Attr) -> String {
@@ -516,8 +548,21 @@ impl Printer<'_> {
             if at > 0 {
                 self.out.push_str(", ");
             }
-            let text = self.operand(*operand);
-            self.out.push_str(&text);
+            self.write_operand(*operand);
+        }
+    }
+
+    fn write_operand(&mut self, operand: Operand) {
+        match operand {
+            Operand::Tensor(tensor) => {
+                let program = self.program;
+                let slot = &mut self.tensors[crate::arena::Id::index(tensor)];
+                self.out.push_str(slot.get_or_insert_with(|| tensor_text(program, tensor)));
+            }
+            Operand::Scalar(_) | Operand::Stream(_) => {
+                let text = self.operand(operand);
+                self.out.push_str(&text);
+            }
         }
     }
 
@@ -567,6 +612,22 @@ pub fn stream_text(program: &Program, stream: StreamId) -> String {
             format!("Stream ( {} )", Inline(program, *index))
         }
         Stream::Index(index) => format!("Stream {}", Inline(program, *index)),
+    }
+}
+
+/// What stands between a key and its value.
+fn key_sign(syntax: Syntax) -> &'static str {
+    match syntax {
+        Syntax::Padded | Syntax::Function | Syntax::Wrapped => " = ",
+        Syntax::Post => ":",
+        Syntax::Launch => ": ",
+        Syntax::Call
+        | Syntax::Statement
+        | Syntax::Infix
+        | Syntax::Prefix
+        | Syntax::Numbered
+        | Syntax::Bare
+        | Syntax::Block => "=",
     }
 }
 

@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    arena::Id,
     ast,
     codes::Code,
     diagnostic::Diagnostic,
@@ -66,9 +67,9 @@ struct Resolver<'s, 'd> {
     /// Tensors by namespace and printed text.
     texts: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
     /// Tensors by namespace and number; several where a number is used twice.
-    numbers: HashMap<(Option<UnitId>, u32), Vec<TensorId>>,
+    numbers: ByNumber<TensorId>,
     /// Iteration domains by namespace and number; several where a number is used twice.
-    axes: HashMap<(Option<UnitId>, u32), Vec<AxisId>>,
+    axes: ByNumber<AxisId>,
     /// Names of streams that GetCurrentStream captures, in order of appearance.
     captured: Vec<&'s str>,
     streams: FxHashMap<crate::ir::Stream, StreamId>,
@@ -88,6 +89,33 @@ struct Resolver<'s, 'd> {
     /// The next number to give to what the text does not number.
     next_number: u32,
     diagnostics: &'d mut Vec<Diagnostic>,
+}
+
+/// Ids by namespace and number: nearly always one, rarely several.
+struct ByNumber<I> {
+    last: FxHashMap<(Option<UnitId>, u32), I>,
+    /// The id that had the number before.
+    earlier: FxHashMap<I, I>,
+}
+
+impl<I> Default for ByNumber<I> {
+    fn default() -> Self {
+        Self { last: FxHashMap::default(), earlier: FxHashMap::default() }
+    }
+}
+
+impl<I: Id> ByNumber<I> {
+    /// The ids with this number, the latest first.
+    fn all(&self, unit: Option<UnitId>, number: u32) -> impl Iterator<Item = I> {
+        let last = self.last.get(&(unit, number)).copied();
+        std::iter::successors(last, |id| self.earlier.get(id).copied())
+    }
+
+    fn add(&mut self, unit: Option<UnitId>, number: u32, id: I) {
+        if let Some(before) = self.last.insert((unit, number), id) {
+            self.earlier.insert(id, before);
+        }
+    }
 }
 
 /// The number in `HostUnit5`.
@@ -141,8 +169,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
             program,
             unit: None,
             texts: FxHashMap::default(),
-            numbers: HashMap::new(),
-            axes: HashMap::new(),
+            numbers: ByNumber::default(),
+            axes: ByNumber::default(),
             captured: Vec::new(),
             streams: FxHashMap::default(),
             units: HashMap::new(),

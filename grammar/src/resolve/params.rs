@@ -58,7 +58,7 @@ const OLD_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
 
 /// Older dialects capitalise some keys, and print `.alias=` on a line of its own.
 fn same_key(name: &str, key: &str) -> bool {
-    name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
+    name == key || name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
 }
 
 /// Whether a parameter of this kind is an operand; the others are attributes wherever they stand.
@@ -163,12 +163,16 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn missing(&mut self, stmt: &OpStmt, span: Span) {
-        for param in stmt.op.row().attrs.iter().filter(|param| param.count == Count::One) {
+        let required = stmt.op.row().attrs.iter().filter(|param| param.count == Count::One);
+        for param in required.filter(|param| stmt.attr(param.name).is_none()) {
+            // Whoever gave it wrongly was told so.
             let faulty = self
                 .diagnostics
                 .iter()
+                .rev()
+                .take(8)
                 .any(|it| is_error(it) && it.span().start >= span.start && it.span().end <= span.end);
-            if stmt.attr(param.name).is_none() && !faulty {
+            if !faulty {
                 self.error(
                     Code::BadAttribute,
                     span,

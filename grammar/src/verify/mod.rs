@@ -17,7 +17,7 @@
 
 mod types;
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet as HashSet;
 
 use crate::{
     codes::Code,
@@ -36,11 +36,11 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
     let mut verifier = Verifier {
         program,
         defined: Program::tensors_of(&program.inputs).collect(),
-        dropped: HashSet::new(),
-        captured: HashSet::new(),
-        posted: HashSet::new(),
+        dropped: HashSet::default(),
+        captured: HashSet::default(),
+        posted: HashSet::default(),
         bracket: None,
-        elsewhere: HashSet::new(),
+        elsewhere: HashSet::default(),
         diagnostics: Vec::new(),
     };
     verifier.elsewhere = verifier.given_elsewhere();
@@ -220,7 +220,7 @@ impl Verifier<'_> {
     /// Some dumps hold one rank's statements only (format survey, trap 17): what another rank gives to a communication
     /// is defined nowhere in them. The planner finds out whether this rank would have to give it.
     fn given_elsewhere(&self) -> HashSet<TensorId> {
-        let mut given = HashSet::new();
+        let mut given = HashSet::default();
         let mut defined = self.defined.clone();
         for (_, stmt) in self.program.stmts.iter() {
             let Stmt::Op(it) = stmt else { continue };
@@ -350,7 +350,7 @@ impl Verifier<'_> {
         let it = &self.program.tensors[tensor];
         let span = self.program.tensor_span(tensor);
         let name = self.program.tensor_name(tensor);
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::default();
         for id in &it.loops {
             let axis = &self.program.axes[*id];
             if !matches!(axis.parallel, Parallel::Device(_) | Parallel::Stream) {
