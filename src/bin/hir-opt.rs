@@ -242,6 +242,8 @@ impl Tool<'_> {
                 None => return outcome,
             }
         }
+        // The process ends soon: taking a large program apart piece by piece would only take time.
+        std::mem::forget(programs);
         Outcome { text, ..outcome }
     }
 
