@@ -112,8 +112,37 @@ pub enum StmtKind<'s> {
         /// Right-hand side.
         value: Expr<'s>,
     },
+    /// May 2024: an operation with its operands, spelled out in words.
+    Post {
+        /// Operands that it reads.
+        inputs: Vec<Expr<'s>>,
+        /// Operands that it writes.
+        outputs: Vec<Expr<'s>>,
+        /// The operation.
+        op: Operation<'s>,
+    },
+    /// May 2024: waits for the communication whose text it repeats.
+    Await(Operation<'s>),
     /// A statement without a result: a call, or one of the keyword forms brought into call form.
     Do(Expr<'s>),
+}
+
+/// An operation in the words of May 2024.
+#[derive(Debug)]
+pub enum Operation<'s> {
+    /// `%kernel { … }`: a fusion in its own namespace.
+    Kernel(Vec<Stmt<'s>>),
+    /// `Communication Allgather: { team: 0 1, }`.
+    Communication {
+        /// `Communication`.
+        name: Name<'s>,
+        /// `Allgather`.
+        kind: Name<'s>,
+        /// `team: 0 1`, `root: 0`, `mesh: …`; a list's further members follow without a key.
+        args: Vec<Arg<'s>>,
+    },
+    /// `Communication 3 (type=…)`.
+    Call(Expr<'s>),
 }
 
 /// What a loop runs over.

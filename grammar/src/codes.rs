@@ -128,6 +128,18 @@ codes! {
     /// Whether CUDA transfers are gets or puts is an option of nvFuser that dumps do not print. The order of the posts
     /// tells: the send first with get, the receive first with put. `%options p2p_protocol=put` makes it explicit.
     LossyProtocol = "lossy-protocol", Warning;
+    /// `root=` counted devices of the world until February 2026 and counts members of the team since. Where the other
+    /// spellings of the container are new and the team is not `0 1 2 …`, the text could mean either; it is taken as a
+    /// member of the team. `%options roots=team` says so.
+    LossyRoot = "lossy-root", Warning;
+    /// `fmax` and `fmin` were how `max` and `min` were printed until September 2025, and ignore NaNs since. The
+    /// container's other spellings do not tell on which side of that day it was printed.
+    LossyMax = "lossy-max", Warning;
+    /// A fusion that was printed inside the statement that posts it does not list its inputs and outputs: they were
+    /// taken in the order of their numbers. A `HostUnit` section lists them.
+    LossyUnit = "lossy-unit", Warning;
+    /// A terminal or an editor broke the text inside of a word, and the parts were joined.
+    LossyWrap = "lossy-wrap", Warning;
     /// The text holds a bit that means nothing to the language and was dropped.
     LossyText = "lossy-text", Warning;
 }

@@ -17,6 +17,8 @@
 //! Invariant: `infer` is a function of the printed program alone, so the printer can ask whether the text needs a
 //! `Domains:` section to be read back as it is.
 
+mod open;
+
 use std::collections::{HashMap, HashSet};
 
 use crate::{
@@ -40,10 +42,11 @@ struct Guess {
 
 /// Sets every tensor's domains to what the text tells.
 pub fn infer(program: &mut Program, diagnostics: &mut Vec<Diagnostic>) {
-    let _ = diagnostics;
     let evidence = Evidence::collect(program);
     let mut next = program.axes.iter().map(|(_, axis)| axis.number + 1).max().unwrap_or(0);
-    for (tensor, guess) in evidence.guesses(program) {
+    let guesses = evidence.guesses(program);
+    diagnostics.extend(open::find(program, &evidence, &guesses).iter().map(|it| open::warn(program, it)));
+    for (tensor, guess) in guesses {
         let domains = apply(program, tensor, &guess, &evidence, &mut next);
         program.tensors[tensor].domains = domains;
     }
@@ -52,12 +55,15 @@ pub fn infer(program: &mut Program, diagnostics: &mut Vec<Diagnostic>) {
 /// Whether the printed text alone would give some tensor other domains than it has.
 pub fn differ_from_text(program: &Program) -> bool {
     let evidence = Evidence::collect(program);
-    evidence.guesses(program).into_iter().any(|(tensor, guess)| {
-        let it = &program.tensors[tensor];
-        let plain = it.domains == Domains { logical: it.loops.clone(), ..Domains::default() };
-        // A tensor that is not plain gets its line; a plain one must not be guessed to be something else.
-        plain && (guess != Guess::default() || logical_order(program, tensor, &guess) != it.loops)
-    })
+    let guesses = evidence.guesses(program);
+    let is_open = !open::find(program, &evidence, &guesses).is_empty();
+    is_open
+        || guesses.into_iter().any(|(tensor, guess)| {
+            let it = &program.tensors[tensor];
+            let plain = it.domains == Domains { logical: it.loops.clone(), ..Domains::default() };
+            // A tensor that is not plain gets its line; a plain one must not be guessed to be something else.
+            plain && (guess != Guess::default() || logical_order(program, tensor, &guess) != it.loops)
+        })
 }
 
 /// Which axes of an operator's result correspond to its operand's dimensions.

@@ -149,12 +149,26 @@ impl<'s, 'd> Layout<'s, 'd> {
     fn block(&mut self, home: Option<u16>) {
         let mut lines = Vec::new();
         let start = self.out.len();
-        while self.peek().is_some_and(|it| it.kind != Kind::BraceClose) && !self.at_section() {
-            self.statement(&mut lines);
+        let inside = self.blocks.len();
+        while self.peek().is_some_and(|it| !it.kind.ends_block())
+            && (!self.at_section() || self.at_transform())
+        {
+            if self.at_transform() {
+                self.transform();
+            } else if self.peek().is_some_and(|it| it.kind.is_phrase()) {
+                self.posted(&mut lines);
+            } else {
+                self.statement(&mut lines);
+            }
         }
+        let nested = self.blocks.len() > inside;
         self.blocks.push((start as u32, Kind::Open));
         nesting::nest(self, &lines, home);
         self.blocks.push((self.out.len() as u32, Kind::Close));
+        if nested {
+            // Kernels inside of statements: their blocks came first, and close first where two close.
+            self.blocks[inside..].sort_by_key(|(at, _)| *at);
+        }
     }
 
     fn statement(&mut self, lines: &mut Vec<Line>) {
@@ -167,7 +181,8 @@ impl<'s, 'd> Layout<'s, 'd> {
         while let Some(next) = self.peek() {
             if self.open.is_empty() {
                 let ends = match next.kind {
-                    Kind::BraceClose | Kind::KernelStart | Kind::ContainerStart => true,
+                    Kind::KernelStart | Kind::ContainerStart => true,
+                    kind if kind.ends_block() || kind.is_phrase() => true,
                     Kind::For | Kind::If | Kind::Else => true,
                     _ if header => self.header_ends(next),
                     _ => self.at_section() && next.first || self.begins_statement(next),
@@ -312,8 +327,10 @@ impl<'s, 'd> Layout<'s, 'd> {
     fn missing_closer(&mut self, next: Lexeme) -> bool {
         let result = self.is_result(self.at);
         let outside = next.kind == Kind::BraceClose && !self.open.iter().any(|it| it.kind == Kind::BraceOpen);
-        let fatal = matches!(next.kind, Kind::KernelStart | Kind::ContainerStart | Kind::Arrow)
-            || next.kind.is_header();
+        let fatal =
+            matches!(next.kind, Kind::KernelStart | Kind::ContainerStart | Kind::Arrow | Kind::Finish)
+                || next.kind.is_header()
+                || next.kind.is_phrase();
         if self.open.is_empty() || !(result || outside || fatal) {
             return false;
         }

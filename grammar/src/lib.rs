@@ -15,6 +15,7 @@ pub mod span;
 pub mod ast;
 pub mod layout;
 pub mod parse;
+pub mod paste;
 pub mod tensor;
 pub mod token;
 
@@ -37,8 +38,13 @@ use ir::Program;
 
 /// Reads every container of a text. Programs come back even where there are errors, for what can still be told.
 pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
-    let (file, mut diagnostics) = parse(source);
-    let programs = file.containers.iter().map(|it| resolve::resolve(it, source, &mut diagnostics)).collect();
+    let mut clean = paste::clean(source);
+    let (file, mut diagnostics) = parse(&clean.text);
+    let resolved = file.containers.iter().map(|it| resolve::resolve(it, &clean.text, &mut diagnostics));
+    let mut programs: Vec<Program> = resolved.collect();
+    drop(file);
+    clean.restore(&mut programs, &mut diagnostics);
+    diagnostics.append(&mut clean.diagnostics);
     diagnostics.sort_by_key(Diagnostic::span);
     (programs, diagnostics)
 }

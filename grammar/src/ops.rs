@@ -408,6 +408,14 @@ table! {
     Permute = Row { attrs: &[opt("cache_op", Kind::Word(CACHES))], rule: Rule::Permute, ..call("Set.Permute") };
     /// Copies at the border of a segment.
     SegmenterSet = Row { attrs: &[opt("cache_op", Kind::Word(CACHES))], rule: Rule::Same, ..call("SegmenterSet") };
+    /// Copies to shared memory, in a scheduled kernel.
+    CpAsync = Row { rule: Rule::Same, ..call("CpAsync") };
+    /// Copies to shared memory in bulk, in a scheduled kernel.
+    CpAsyncBulk = Row { rule: Rule::Same, ..call("CpAsyncBulk") };
+    /// Copies a tile to shared memory, in a scheduled kernel.
+    CpAsyncBulkTensorTile = Row { rule: Rule::Same, ..call("CpAsyncBulkTensorTile") };
+    /// Loads matrix fragments, in a scheduled kernel.
+    LdMatrix = Row { rule: Rule::Same, ..call("LdMatrix") };
     /// Adds axes of extent 1.
     Broadcast = Row { attrs: &[opt("flags", Kind::Flags)], rule: Rule::Broadcast, ..call("broadcast") };
     /// Drops axes of extent 1.
@@ -435,6 +443,8 @@ table! {
         param("bias", Kind::Tensor, Mode::Read, Count::Optional)], rule: Rule::Linear, ..call("linear") };
     /// `a[…, m, k] · b[…, k, n]`.
     Matmul = Row { syntax: Syntax::Wrapped, args: &[read("a"), read("b")], rule: Rule::Matmul, ..call("matmul") };
+    /// A product on tensor cores, in a scheduled kernel.
+    Mma = Row { syntax: Syntax::Wrapped, args: &[read("a"), read("b")], ..call("mma") };
     /// Combines the elements along the axes that are reductions in the result.
     Reduction = Row { attrs: &[attr("op", Kind::Word(REDUCE_OPS)), attr("initial value", Kind::Scalar),
         opt("allreduce", Kind::Bool)], rule: Rule::Reduce, ..call("reduction") };
@@ -443,7 +453,8 @@ table! {
         args: &[param("in", Kind::Value, Mode::Read, Count::Many)],
         attrs: &[opt("allreduce", Kind::Bool)], ..call("Welford") };
     /// Running combination along an axis.
-    Scan = Row { syntax: Syntax::Call, attrs: &[opt("dim", Kind::Scalar), opt("op", Kind::Name)], ..call("scan") };
+    Scan = Row { syntax: Syntax::Call, attrs: &[opt("dim", Kind::Scalar), opt("op", Kind::Name),
+        opt("op_type", Kind::Name), opt("init", Kind::Scalar)], ..call("scan") };
 
     // ---- element by element
     /// Sum.

@@ -114,15 +114,35 @@ fn report<'s>(
 /// A closer between containers: the one before it ended too early, and what stands between was skipped.
 fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
     const CLOSER: &str = "} // %HostIrContainer";
-    let found = source.get(from..to).filter(|_| from > 0)?.find(CLOSER)?;
+    let text = source.get(from..to).filter(|_| from > 0)?;
+    let begins_line = |at: &usize| {
+        let before = text.get(..*at).unwrap_or("").trim_end_matches([' ', '\t', '}']);
+        before.is_empty() || before.ends_with('\n')
+    };
+    let found = text.match_indices(CLOSER).map(|(at, _)| at).find(begins_line)?;
     let span = Span::new(from + found, from + found + 1);
     let message = "`}` closes a container that has ended already";
     let early = Span::new(from - 1, from);
     Some(Diagnostic::new(Code::Syntax, span, message, "expected once").label(early, "it ended here"))
 }
 
-/// Where the next container, or its `%options`, begins.
+/// Where the next container begins, if only with its second line, as some were published in 2024.
 fn next_container(source: &str, from: usize) -> Option<usize> {
+    let marked = next_marked(source, from);
+    let before = source.get(from..marked.unwrap_or(source.len()))?;
+    let headless = ["HOST IRS:", "HOST FUSION ("].into_iter().filter_map(|it| {
+        let mut found = before.match_indices(it).map(|(at, _)| at);
+        found.find(|at| {
+            before
+                .get(..*at)
+                .is_some_and(|it| it.is_empty() || it.trim_end_matches([' ', '\t']).ends_with('\n'))
+        })
+    });
+    headless.min().map(|at| from + at).or(marked)
+}
+
+/// Where the next `%HostIrContainer`, or its `%options`, begins.
+fn next_marked(source: &str, from: usize) -> Option<usize> {
     let rest = source.get(from..)?;
     let (mut seen, mut comment, mut blank) = (0, false, true);
     for (at, _) in rest.match_indices('%') {

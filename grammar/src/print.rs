@@ -12,7 +12,7 @@ use crate::{
         Stmt, StmtId, Stream, StreamId, TensorId, Transform, UnitId,
     },
     ops::{Op, Param, Syntax},
-    resolve::is_operand,
+    resolve::{dialect::needs_roots_option, is_operand},
 };
 
 /// The canonical text of a container.
@@ -121,11 +121,18 @@ impl Display for Body<'_> {
             Expr::Prefix(sign, operand) => write!(f, "{sign}{}", inline(operand)),
             Expr::Infix(sign, lhs, rhs) => write!(f, "{} {sign} {}", inline(lhs), inline(rhs)),
             Expr::Call(name, args) => {
-                write!(f, "{name}(")?;
+                match (name.as_str(), args.as_slice()) {
+                    ("[]", [array, at]) => return write!(f, "({})[{}]", inline(array), inline(at)),
+                    (field, [whole]) if field.starts_with('.') => {
+                        return write!(f, "({}){field}", inline(whole));
+                    }
+                    ("{}", _) => f.write_str("{")?,
+                    _ => write!(f, "{name}(")?,
+                }
                 for (at, arg) in args.iter().enumerate() {
                     write!(f, "{}{}", if at == 0 { "" } else { ", " }, inline(arg))?;
                 }
-                f.write_str(")")
+                f.write_str(if name == "{}" { "}" } else { ")" })
             }
         }
     }
@@ -165,12 +172,12 @@ struct Printer<'p> {
 impl Printer<'_> {
     fn container(&mut self) {
         let program = self.program;
-        if !program.options.is_empty() {
+        let roots = needs_roots_option(program).then(|| "roots=team".to_owned());
+        let options = program.options.iter().map(|(key, it)| format!("{key}={}", Inline(program, *it)));
+        let options: Vec<String> = options.chain(roots).collect();
+        if !options.is_empty() {
             self.out.push_str("%options ");
-            separated(
-                &mut self.out,
-                program.options.iter().map(|(key, it)| format!("{key}={}", Inline(program, *it))),
-            );
+            separated(&mut self.out, options.iter());
             self.out.push('\n');
         }
         self.out.push_str("%HostIrContainer { (");

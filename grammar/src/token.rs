@@ -17,7 +17,8 @@ use crate::span::Span;
 #[derive(Logos, Clone, Copy, PartialEq, Eq, Debug)]
 #[logos(error = Fault)]
 #[logos(skip r"[ \t\r\n\f]+")]
-#[logos(skip(r"(//|#)[^\n]*", allow_greedy = true))]
+#[logos(skip(r"#[^\n]*", allow_greedy = true))]
+#[logos(skip(r"//", scan::comment))]
 pub enum Kind {
     /// `T0_g___bfloat[ideviceIdx.x0{8}, iS1{128}] ca_pos( 1 ) (DeviceMesh{0 1})`.
     #[regex(r"T[0-9]+_[A-Za-z0-9_:]*(<[A-Za-z0-9_:, ]*>)?\**[ \t\r\n]*\[", tensor)]
@@ -54,6 +55,23 @@ pub enum Kind {
     /// `%options`.
     #[token("%options")]
     OptionsStart,
+    /// `END.`: what closed a container in 2024.
+    #[token("END.")]
+    Finish,
+    /// Before the inputs of a posted operation, in the words of May 2024.
+    #[regex(r"Execute[ \t\r\n]+the[ \t\r\n]+following[ \t\r\n]+Fusion,[ \t\r\n]+taking[ \t\r\n]+inputs[ \t\r\n]*:[ \t\r\n]*\{")]
+    #[regex(r"\},[ \t\r\n]*taking[ \t\r\n]+inputs[ \t\r\n]*:[ \t\r\n]*\{")]
+    PostedInputs,
+    /// Before its outputs.
+    #[regex(r"\}[ \t\r\n]*and[ \t\r\n]+outputs[ \t\r\n]*:[ \t\r\n]*\{")]
+    PostedOutputs,
+    /// Before the operation itself.
+    #[regex(r"\}\.[ \t\r\n]*Fusion[ \t\r\n]+to[ \t\r\n]+execute[ \t\r\n]*:[ \t\r\n]*\{")]
+    #[regex(r"PostOnStream[ \t\r\n]+the[ \t\r\n]+operation[ \t\r\n]*:[ \t\r\n]*\{")]
+    Posted,
+    /// Before the communication that is waited for.
+    #[regex(r"Wait[ \t\r\n]+the[ \t\r\n]+communication[ \t\r\n]*:[ \t\r\n]*\{")]
+    Awaited,
     /// `FOR`.
     #[token("FOR")]
     For,
@@ -204,6 +222,16 @@ impl Kind {
     /// Whether it is an operator of scalar expressions, infix or prefix.
     pub const fn is_operator(self) -> bool {
         (self as u8) >= (Self::Plus as u8) && (self as u8) <= (Self::Tilde as u8)
+    }
+
+    /// Whether it begins a statement in the words of May 2024.
+    pub const fn is_phrase(self) -> bool {
+        matches!(self, Self::PostedInputs | Self::PostedOutputs | Self::Posted | Self::Awaited)
+    }
+
+    /// Whether it ends the statements before it.
+    pub const fn ends_block(self) -> bool {
+        matches!(self, Self::BraceClose | Self::Finish)
     }
 
     /// Whether it begins a loop or a branch.

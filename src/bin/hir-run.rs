@@ -12,7 +12,7 @@ use hir::{
         RunError,
         compare::Tolerance,
         inputs::{Filling, InputFlag, longest_sum},
-        job::{self, Expectation, Failure, OutputFlag, Setup, Target},
+        job::{self, Expectation, Failure, OutputFlag, Setup, Target, Texts},
     },
     sim::Schedule,
     source::{Binding, Source},
@@ -27,7 +27,14 @@ use passes::{PassCall, Settings, Verify};
 #[command(name = "hir-run", version)]
 struct Options {
     /// The program; `-` for standard input.
-    file: String,
+    #[arg(required_unless_present = "program")]
+    file: Option<String>,
+    /// A program for each rank, where a framework prints one a rank: `0=a.hir,1=b.hir`.
+    #[arg(long, conflicts_with = "file", value_name = "RANK=FILE,...")]
+    program: Option<Texts>,
+    /// Which container of a text that holds several, from 0.
+    #[arg(long, value_name = "N")]
+    container: Option<usize>,
     /// Passes to run first, as `hir-opt --passes`; not on the reference.
     #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
     passes: Option<String>,
@@ -148,14 +155,19 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
     let rewrite = |program: &mut Program, source: &Source| rewrite(&calls, program, source);
     let setup = Setup {
         ranks: options.ranks.or(launch.map(|it| it.size)),
+        container: options.container,
         bindings: &options.set,
         inputs: &options.input,
         passes: &rewrite,
     };
     let start = Instant::now();
-    let prepared = job::prepare(&options.file, &setup)?;
+    let one = || Texts::One(options.file.clone().unwrap_or_default());
+    let prepared = job::prepare(&options.program.clone().unwrap_or_else(one), &setup)?;
     let plans = &prepared.plans;
-    screen.draw(&prepared.source, &prepared.warnings);
+    for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
+        screen.draw(source, warnings);
+    }
+    let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
     let mut filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
     let inputs = filling.fill(plans)?;
     let mut expectations = expectations(options, &setup, &filling, plans)?;
@@ -165,7 +177,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
     let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
     say(format!(
         "# {}: {} simulated ranks, {instructions} instructions, inputs {} seed {}",
-        options.file,
+        names.join(", "),
         plans.len(),
         options.inputs,
         options.seed
@@ -228,7 +240,7 @@ fn expectations(
 ) -> Result<Vec<Expectation>, Failure> {
     let mut found = Vec::new();
     if let Some(path) = &options.reference {
-        let setup = Setup { passes: &|_, _| Ok(()), ..*setup };
+        let setup = Setup { passes: &|_, _| Ok(()), container: None, ..*setup };
         found = job::reference(path, &setup, filling, plans)?;
     }
     for flag in &options.expect {

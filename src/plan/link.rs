@@ -2,16 +2,19 @@
 //!
 //! A side without a counterpart is left as it is: its flag is never raised, and the simulator reports who waits for whom.
 
+use std::collections::HashMap;
+
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program};
 
 use super::{
-    InstKind, Plan, View,
+    CollectiveKind, Communicator, InstKind, Plan, Port, View,
     comm::{PeerView, State},
 };
 
-/// Fills in the plans of all ranks; `ranks[r]` is rank `r`'s.
-pub(super) fn link(program: &Program, ranks: &mut [(Plan, State)]) -> Vec<Diagnostic> {
-    let mut faults = Vec::new();
+/// Fills in the plans of all ranks; `ranks[r]` is rank `r`'s. Faults name the rank whose program they are about.
+pub(super) fn link(programs: &[&Program], ranks: &mut [(Plan, State)]) -> Vec<(usize, Diagnostic)> {
+    let mut faults = permutes(programs, ranks);
+    faults.extend(ports(programs, ranks));
     let mut patches: Vec<(usize, usize, PeerView, View)> = Vec::new();
     for (rank, (plan, state)) in ranks.iter().enumerate() {
         let mut channels: Vec<_> = state.messages.iter().collect();
@@ -28,7 +31,7 @@ pub(super) fn link(program: &Program, ranks: &mut [(Plan, State)]) -> Vec<Diagno
             if message.put != other.put || mine.len() != theirs.len() {
                 if rank == from {
                     faults.push(disagreement(
-                        program,
+                        programs,
                         plan,
                         message.posted_at,
                         format!(
@@ -45,7 +48,7 @@ pub(super) fn link(program: &Program, ranks: &mut [(Plan, State)]) -> Vec<Diagno
                 match theirs.reshape(&mine.shape) {
                     Some(view) => patches.push((rank, copy, PeerView::Output, view)),
                     None => faults.push(disagreement(
-                        program,
+                        programs,
                         plan,
                         message.posted_at,
                         format!("shape {:?} does not match {:?} on rank {peer}", mine.shape, theirs.shape),
@@ -69,7 +72,7 @@ pub(super) fn link(program: &Program, ranks: &mut [(Plan, State)]) -> Vec<Diagno
                 match found {
                     Some(view) => patches.push((rank, *inst, *which, view)),
                     None => faults.push(disagreement(
-                        program,
+                        programs,
                         plan,
                         *inst,
                         format!("the views of ranks {rank} and {peer} do not match"),
@@ -109,9 +112,60 @@ fn place(plan: &Plan, inst: usize) -> String {
     plan.code.get(inst).map_or_else(String::new, |inst| plan.place(inst))
 }
 
-fn disagreement(program: &Program, plan: &Plan, inst: usize, message: String) -> Diagnostic {
+fn disagreement(programs: &[&Program], plan: &Plan, inst: usize, message: String) -> (usize, Diagnostic) {
+    let program = programs[plan.rank];
     let origin = plan.code.get(inst).map(|inst| plan.origins[inst.origin as usize]);
     let span = origin.and_then(|it| it.stmt).map_or(program.spans.header, |stmt| program.stmt_span(stmt));
     let message = format!("{message} (rank {}, {})", plan.rank, place(plan, inst));
-    Diagnostic::new(Code::Disagreement, span, message, "the two sides have to agree")
+    (plan.rank, Diagnostic::new(Code::Disagreement, span, message, "the two sides have to agree"))
+}
+
+/// Ranks that run programs of their own have the same inputs and outputs all the same.
+fn ports(programs: &[&Program], ranks: &[(Plan, State)]) -> Vec<(usize, Diagnostic)> {
+    let shapes = |ports: &[Port]| -> Vec<(grammar::dtype::DType, Vec<usize>)> {
+        ports.iter().map(|port| (port.dtype, port.shard.layout.shape.clone())).collect()
+    };
+    let Some((first, _)) = ranks.first() else { return Vec::new() };
+    let (inputs, outputs) = (shapes(&first.inputs), shapes(&first.outputs));
+    let differs =
+        |(plan, _): &&(Plan, State)| shapes(&plan.inputs) != inputs || shapes(&plan.outputs) != outputs;
+    let fault = |(plan, _): &(Plan, State)| {
+        let message = format!("rank {}'s inputs or outputs are not those of rank 0", plan.rank);
+        let label = "expected the same header on all ranks";
+        (plan.rank, Diagnostic::new(Code::Disagreement, programs[plan.rank].spans.header, message, label))
+    };
+    ranks.iter().find(differs).map(fault).into_iter().collect()
+}
+
+/// Whoever gets from a member has to be the one that it sends to. Dumps print their own rank's peers as literals, so
+/// one rank's dump run by all is the usual cause.
+fn permutes(programs: &[&Program], ranks: &[(Plan, State)]) -> Vec<(usize, Diagnostic)> {
+    let mut queues: HashMap<&Communicator, Vec<Vec<(usize, usize, usize)>>> = HashMap::new();
+    for (plan, _) in ranks {
+        for (at, inst) in plan.code.iter().enumerate() {
+            let InstKind::Collective(it) = &inst.kind else { continue };
+            let CollectiveKind::Permute { send_peer, recv_peer } = it.kind else { continue };
+            let communicator = &plan.communicators[it.communicator as usize];
+            let Some(me) = communicator.team.iter().position(|rank| *rank == plan.rank) else { continue };
+            let queue =
+                queues.entry(communicator).or_insert_with(|| vec![Vec::new(); communicator.team.len()]);
+            queue[me].push((send_peer, recv_peer, at));
+        }
+    }
+    let mut faults = Vec::new();
+    for (communicator, queue) in queues {
+        let shortest = queue.iter().map(Vec::len).min().unwrap_or(0);
+        let wrong = (0..shortest).find_map(|at| {
+            let me = (0..queue.len()).find(|me| queue[queue[*me][at].1][at].0 != *me)?;
+            Some((me, queue[me][at]))
+        });
+        let Some((me, (_, from, inst))) = wrong else { continue };
+        let (rank, giver) = (communicator.team[me], communicator.team[from]);
+        let message = format!("rank {rank} gets from rank {giver}, which sends to another rank");
+        let (rank, fault) = disagreement(programs, &ranks[rank].0, inst, message);
+        let help = "a dump prints its own rank's index as a literal in `send_peer` and `recv_peer`: write `rank` \
+                    in its place, or give every rank its own dump with `--program 0=a.hir,1=b.hir`";
+        faults.push((rank, fault.help(help)));
+    }
+    faults
 }

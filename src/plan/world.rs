@@ -23,43 +23,45 @@ pub fn smallest_world(program: &Program) -> usize {
 /// agree; else transfers whose two sides disagree.
 pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
     let programs = vec![(program, lines); world];
-    build_each(&programs)
+    build_each(&programs).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
 }
 
 /// Plans a world in which rank `r` runs `programs[r]`.
 ///
 /// # Errors
-/// As `build`.
-pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+/// As `build`, each with the rank whose program it is about.
+pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
-    let Some((first, _)) = programs.first() else { return Ok(Vec::new()) };
-    for (program, _) in programs {
-        let unbound = unbound_symbols(program);
-        if !unbound.is_empty() {
-            return Err(unbound);
-        }
+    let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
+    let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
+    for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
+        faults.extend(unbound_symbols(programs[rank].0).into_iter().map(|fault| (rank, fault)));
+    }
+    if !faults.is_empty() {
+        return Err(faults);
     }
     let mut ranks = Vec::with_capacity(world);
-    let mut faults: Vec<Diagnostic> = Vec::new();
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, world) {
             Ok(it) => ranks.push(it),
             Err(fault) => {
-                let known = faults.iter().any(|it| it.code == fault.code && it.span() == fault.span());
-                if !known {
-                    faults.push(*fault);
+                let alike = |(other, it): &(usize, Diagnostic)| {
+                    same(*other, rank) && it.code == fault.code && it.span() == fault.span()
+                };
+                if !faults.iter().any(alike) {
+                    faults.push((rank, *fault));
                 }
             }
         }
     }
-    if !faults.is_empty() {
-        return Err(faults);
+    if faults.is_empty() {
+        let programs: Vec<&Program> = programs.iter().map(|(program, _)| *program).collect();
+        faults = link(&programs, &mut ranks);
     }
-    let faults = link(first, &mut ranks);
-    if !faults.is_empty() {
-        return Err(faults);
+    match faults.is_empty() {
+        true => Ok(ranks.into_iter().map(|(plan, _)| plan).collect()),
+        false => Err(faults),
     }
-    Ok(ranks.into_iter().map(|(plan, _)| plan).collect())
 }
 
 /// Every scalar that the program needs and nothing defines, with the way to supply it.

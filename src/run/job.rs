@@ -23,14 +23,49 @@ use crate::{
     source::{Binding, Source, bind},
 };
 
-/// A program that is ready to run.
+/// Programs that are ready to run: one for all ranks, or one a rank.
 pub struct Prepared {
-    /// Its text.
-    pub source: Source,
+    /// Their texts.
+    pub sources: Vec<Source>,
     /// The plans, by rank.
     pub plans: Vec<Plan>,
-    /// Warnings.
-    pub warnings: Vec<Diagnostic>,
+    /// Warnings, by text.
+    pub warnings: Vec<Vec<Diagnostic>>,
+}
+
+/// Which text each rank runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Texts {
+    /// All ranks the same.
+    One(String),
+    /// Rank `r` runs the `r`th.
+    Each(Vec<String>),
+}
+
+/// `--program 0=a.hir,1=b.hir`.
+impl std::str::FromStr for Texts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut ranks: Vec<Option<String>> = Vec::new();
+        for item in text.split(',') {
+            let usage = || format!("`{item}`: expected `RANK=FILE`, as in `0=a.hir,1=b.hir`");
+            let (rank, path) = item.split_once('=').ok_or_else(usage)?;
+            let rank: usize = rank.trim().parse().map_err(|_| usage())?;
+            if rank > 4096 {
+                return Err(format!("rank {rank} is out of reach"));
+            }
+            ranks.resize(ranks.len().max(rank + 1), None);
+            if ranks[rank].replace(path.trim().to_owned()).is_some() {
+                return Err(format!("rank {rank} has two programs"));
+            }
+        }
+        let missing = ranks.iter().position(Option::is_none);
+        match missing {
+            Some(rank) => Err(format!("rank {rank} has no program")),
+            None => Ok(Self::Each(ranks.into_iter().flatten().collect())),
+        }
+    }
 }
 
 /// Why a job ends without success.
@@ -63,6 +98,8 @@ impl From<RunError> for Failure {
 pub struct Setup<'a> {
     /// Number of ranks; `None`: the smallest world that holds every mesh.
     pub ranks: Option<usize>,
+    /// Which container of a text that holds several.
+    pub container: Option<usize>,
     /// Bindings of symbols.
     pub bindings: &'a [Binding],
     /// Inputs that are given: they bind symbolic extents.
@@ -71,43 +108,79 @@ pub struct Setup<'a> {
     pub passes: &'a dyn Fn(&mut Program, &Source) -> Result<(), Failure>,
 }
 
-/// Reads, verifies, rewrites and plans a program.
+/// Reads, verifies, rewrites and plans programs.
 ///
 /// # Errors
 /// A file that does not read, a program that is rejected, a world that is too small.
-pub fn prepare(path: &str, setup: &Setup<'_>) -> Result<Prepared, Failure> {
+pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
+    let paths: Vec<&String> = match texts {
+        Texts::One(path) => vec![path],
+        Texts::Each(paths) => paths.iter().collect(),
+    };
+    let mut sources = Vec::with_capacity(paths.len());
+    let mut programs = Vec::with_capacity(paths.len());
+    let mut warnings = Vec::with_capacity(paths.len());
+    for path in paths {
+        let (source, program, diagnostics) = load(path, setup)?;
+        sources.push(source);
+        programs.push(program);
+        warnings.push(diagnostics);
+    }
+    let smallest = programs.iter().map(plan::smallest_world).max().unwrap_or(1);
+    let ranks = match texts {
+        Texts::One(_) => setup.ranks.unwrap_or(smallest),
+        Texts::Each(paths) => paths.len(),
+    };
+    if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
+        let message = format!(
+            "`{}` needs {smallest} ranks: its meshes name rank {}; there are {ranks}",
+            sources[0].name,
+            smallest - 1
+        );
+        return Err(Failure::Other(Exit::Environment, message));
+    }
+    let text_of = |rank: usize| rank.min(sources.len() - 1);
+    let worlds: Vec<_> =
+        (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();
+    match plan::build_each(&worlds) {
+        Ok(plans) => Ok(Prepared { sources, plans, warnings }),
+        Err(faults) => {
+            let text = text_of(faults.first().map_or(0, |(rank, _)| *rank));
+            let mut diagnostics = warnings.swap_remove(text);
+            diagnostics
+                .extend(faults.into_iter().filter(|(rank, _)| text_of(*rank) == text).map(|(_, it)| it));
+            Err(Failure::Rejected(sources.swap_remove(text), diagnostics))
+        }
+    }
+}
+
+/// One program of a text, bound and rewritten, with the warnings about it.
+fn load(path: &str, setup: &Setup<'_>) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
     let source = Source::open(path)
         .map_err(|fault| Failure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
-    let (programs, mut diagnostics) = source.programs();
+    let (mut programs, diagnostics) = source.programs();
     if has_errors(&diagnostics) {
         return Err(Failure::Rejected(source, diagnostics));
     }
-    let mut programs = programs.into_iter();
-    let (Some(mut program), None) = (programs.next(), programs.next()) else {
-        let message = format!("`{path}` holds several containers: split it");
-        return Err(Failure::Other(Exit::Usage, message));
+    let count = programs.len();
+    let usage = |message: String| Failure::Other(Exit::Usage, message);
+    let chosen = match setup.container {
+        None if count > 1 => {
+            let message =
+                format!("`{path}` holds {count} containers: choose with `--container 0` to {}", count - 1);
+            return Err(usage(message));
+        }
+        None => 0,
+        Some(chosen) if chosen < count => chosen,
+        Some(chosen) => return Err(usage(format!("`--container {chosen}`: `{path}` holds {count}"))),
     };
+    let mut program = programs.swap_remove(chosen);
     if let Err(fault) = bind(&mut program, setup.bindings) {
         return Err(Failure::Rejected(source, vec![fault]));
     }
     bind_extents(&mut program, setup.inputs)?;
     (setup.passes)(&mut program, &source)?;
-    let smallest = plan::smallest_world(&program);
-    let ranks = setup.ranks.unwrap_or(smallest);
-    if ranks < smallest {
-        let message = format!(
-            "`{path}` needs {smallest} ranks: its meshes name rank {}; there are {ranks}",
-            smallest - 1
-        );
-        return Err(Failure::Other(Exit::Environment, message));
-    }
-    match plan::build(&program, &source.lines, ranks) {
-        Ok(plans) => Ok(Prepared { source, plans, warnings: diagnostics }),
-        Err(faults) => {
-            diagnostics.extend(faults);
-            Err(Failure::Rejected(source, diagnostics))
-        }
-    }
+    Ok((source, program, diagnostics))
 }
 
 /// A tensor that results are compared with.
@@ -196,7 +269,7 @@ pub fn reference(
     filling: &Filling,
     plans: &[Plan],
 ) -> Result<Vec<Expectation>, Failure> {
-    let prepared = prepare(path, setup)?;
+    let prepared = prepare(&Texts::One(path.to_owned()), setup)?;
     same_inputs(path, plans, &prepared.plans)?;
     let mut filling = Filling { notes: Vec::new(), ..filling.clone() };
     // Inputs correspond by position; flags name the tensors of the program under test.

@@ -1,6 +1,6 @@
 //! The parts of a container: options, header, body, HostUnits, and the sections behind the closer.
 
-use super::Layout;
+use super::{Layout, Line, Opened};
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
@@ -16,7 +16,7 @@ impl Layout<'_, '_> {
         let home = self.peek().map_or(0, |it| it.column);
         self.header();
         self.block(Some(home));
-        while self.peek().is_some_and(|it| it.kind != Kind::BraceClose) {
+        while self.peek().is_some_and(|it| !it.kind.ends_block()) {
             let before = self.at;
             self.unit();
             if self.at == before {
@@ -27,9 +27,15 @@ impl Layout<'_, '_> {
             }
         }
         match self.peek() {
-            Some(closer) => self.out.push(closer),
+            Some(closer) => self.out.push(Lexeme { kind: Kind::BraceClose, ..closer }),
             None => self.truncated(),
         }
+    }
+
+    /// `HOST FUSION` or `HOST IRS:`, before the header's lists in 2024.
+    fn at_host(&self) -> bool {
+        let word = |ahead: usize| self.raw.get(self.at + ahead).map_or("", |it| self.text(*it));
+        word(0) == "HOST" && matches!(word(1), "FUSION" | "IRS")
     }
 
     /// The text ended before the container's closer.
@@ -59,11 +65,19 @@ impl Layout<'_, '_> {
     fn header(&mut self) {
         self.begin_statement();
         // The container's brace closes far below: it is no bracket of the header.
+        let place = self.peek().map_or(self.source.base, |it| it.start);
+        let headless = self.at_host();
         for kind in [Kind::ContainerStart, Kind::BraceOpen] {
             if self.kind(0) == Some(kind) {
                 self.out.extend(self.peek());
                 self.at += 1;
+            } else if headless {
+                self.out.push(Lexeme::virtual_at(kind, place));
             }
+        }
+        if self.at_host() {
+            self.at += 2;
+            self.at += usize::from(self.kind(0) == Some(Kind::Colon));
         }
         while let Some(next) = self.peek() {
             let fresh = next.first && self.open.is_empty();
@@ -96,7 +110,7 @@ impl Layout<'_, '_> {
         let mut lists = 0;
         while let Some(next) = self.peek() {
             match next.kind {
-                Kind::KernelStart => break,
+                Kind::KernelStart | Kind::Finish => break,
                 Kind::BraceClose if self.open.is_empty() => break,
                 // Both lists again, one value a line: they repeat what was said.
                 Kind::Word | Kind::Tensor | Kind::Colon | Kind::Comma
@@ -125,12 +139,95 @@ impl Layout<'_, '_> {
         let place = self.out.last().map_or(self.source.base, |it| it.end);
         self.close_missing(place);
         self.finish_statement();
+        self.kernel();
+    }
+
+    /// `%kernel { … }`.
+    fn kernel(&mut self) {
         self.out.extend(self.peek());
         self.at += 1;
         let opener = self.peek().filter(|it| it.kind == Kind::BraceOpen);
         self.at += usize::from(opener.is_some());
         self.block(None);
+        // What nvFuser prints of a scheduled fusion besides its statements: a unit's domains mean nothing to the host.
+        if let Some(heading) = self.peek().filter(|it| self.text(*it) == "TransformPrinter") {
+            let message = "a unit's transforms are not kept";
+            self.diagnostics.push(Diagnostic::new(
+                Code::LossyText,
+                heading.span(),
+                message,
+                "dropped from here",
+            ));
+            while self.peek().is_some_and(|it| !it.kind.ends_block()) {
+                self.at += 1;
+            }
+        }
         self.at += usize::from(self.kind(0) == Some(Kind::BraceClose));
+    }
+
+    /// `Resize: iS1{i0}rf by 0 and 2 -> …` between the statements of a fusion.
+    pub(super) fn at_transform(&self) -> bool {
+        let heading = [Some(Kind::Word), Some(Kind::Colon), Some(Kind::Axis)];
+        (0..3).map(|ahead| self.kind(ahead)).eq(heading)
+    }
+
+    /// Skips such a line, up to what can only be a statement.
+    pub(super) fn transform(&mut self) {
+        let Some(heading) = self.peek() else { return };
+        let message = "a unit's transforms are not kept";
+        self.diagnostics.push(Diagnostic::new(Code::LossyText, heading.span(), message, "dropped"));
+        self.at += 3;
+        while let Some(next) = self.peek() {
+            let result = matches!(next.kind, Kind::Word | Kind::Tensor) && self.kind(1) == Some(Kind::Assign);
+            if result || next.kind.ends_block() || self.at_transform() {
+                break;
+            }
+            self.at += 1;
+        }
+    }
+
+    /// A statement in the words of May 2024: `Execute the following Fusion, taking inputs :{ … } …`.
+    pub(super) fn posted(&mut self, lines: &mut Vec<Line>) {
+        let Some(first) = self.peek() else { return };
+        self.begin_statement();
+        let start = self.begin as u32;
+        while let Some(next) = self.peek() {
+            if next.kind.is_phrase() {
+                if self.out.len() > self.begin && !self.slice_starts(next, '}') {
+                    break;
+                }
+                self.out.push(next);
+                self.at += 1;
+                // Its brace, so that operands get their commas.
+                self.open.clear();
+                self.open.push(Opened {
+                    kind: Kind::BraceOpen,
+                    span: next.span(),
+                    operators: 0,
+                    never_closed: false,
+                });
+            } else if next.kind == Kind::KernelStart {
+                let open = std::mem::take(&mut self.open);
+                let begin = self.begin;
+                self.kernel();
+                (self.open, self.begin) = (open, begin);
+            } else if next.kind == Kind::Finish || next.kind.is_header() {
+                break;
+            } else {
+                let last = next.kind == Kind::BraceClose && self.open.len() == 1;
+                self.take();
+                if last {
+                    break;
+                }
+            }
+        }
+        self.end_statement();
+        let column = first.first.then_some(first.column);
+        lines.push(Line { start, end: self.out.len() as u32, kind: Kind::End, column });
+    }
+
+    fn slice_starts(&self, lexeme: Lexeme, mark: char) -> bool {
+        self.text(lexeme).starts_with(mark)
     }
 
     /// The lines of a trailing section.
@@ -179,7 +276,10 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
         let trimmed = rest.trim_start();
         at += rest.len() - trimmed.len();
         if is_comment(trimmed) {
-            at += trimmed.find('\n')?;
+            at += match trimmed.starts_with(CLOSER) {
+                true => CLOSER.len(),
+                false => trimmed.find('\n')?,
+            };
             continue;
         }
         break HEADINGS.into_iter().find(|(heading, _)| trimmed.starts_with(heading))?;
@@ -205,6 +305,9 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
 }
 
 const HEADINGS: [(&str, Kind); 2] = [("Index definitions:", Kind::Definitions), ("Domains:", Kind::Domains)];
+
+/// What stands behind the container's closing brace.
+const CLOSER: &str = "// %HostIrContainer";
 
 fn is_comment(line: &str) -> bool {
     line.starts_with("//") || line.starts_with('#')

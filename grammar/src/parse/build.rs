@@ -42,8 +42,22 @@ pub(crate) fn number(text: &str) -> i64 {
     text.parse::<u64>().unwrap_or_default() as i64
 }
 
-/// The type inside `(double)`.
+/// The conversion that `(double)` is, by the name that it has since July 2025.
 pub(crate) fn cast_name(start: u32, text: &str, end: u32) -> Name<'_> {
-    let inner = text.strip_prefix('(').and_then(|it| it.strip_suffix(')')).unwrap_or(text);
-    Name { text: inner.trim(), span: span(start, end) }
+    let inner = text.strip_prefix('(').and_then(|it| it.strip_suffix(')')).unwrap_or(text).trim();
+    let known = CASTS.iter().find(|(from, _)| *from == inner);
+    Name { text: known.map_or(inner, |(_, to)| to), span: span(start, end) }
 }
+
+const CASTS: [(&str, &str); 10] = [
+    ("double", "__to_double"),
+    ("float", "__to_float"),
+    ("int64_t", "__to_int64_t"),
+    ("int", "__to_int"),
+    ("nvfuser_index_t", "__to_index"),
+    ("bool", "__to_bool"),
+    ("uint64_t", "__to_uint64_t"),
+    ("uint32_t", "__to_uint32_t"),
+    ("int16_t", "__to_int16_t"),
+    ("int8_t", "__to_int8_t"),
+];

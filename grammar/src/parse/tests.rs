@@ -54,6 +54,11 @@ fn show_body(body: &[Stmt<'_>], depth: usize, res: &mut Vec<String>) {
                 let outs: Vec<String> = outs.iter().map(show).collect();
                 res.push(format!("{indent}{} = {}", outs.join(" "), show(value)));
             }
+            StmtKind::Post { inputs, outputs, .. } => {
+                let list = |it: &[Expr<'_>]| it.iter().map(show).collect::<Vec<_>>().join(" ");
+                res.push(format!("{indent}post {} -> {}", list(inputs), list(outputs)));
+            }
+            StmtKind::Await(_) => res.push(format!("{indent}await")),
             StmtKind::Do(call) => res.push(format!("{indent}{}", show(call))),
         }
     }
@@ -112,7 +117,7 @@ fn scalars_follow_c_precedence() {
     check_scalar("( -( fmax(0, i3) ) )", "(- fmax(0 i3))");
     check_scalar("!b1 && ~i2 != 0", "(&& (! b1) (!= (~ i2) 0))");
     check_scalar("where(( i7 < 0 ), ( i7 + 7 ), i7)", "where((< i7 0) (+ i7 7) i7)");
-    check_scalar("( (nvfuser_index_t)(5) ) + (double)(i3)", "(+ nvfuser_index_t(5) double(i3))");
+    check_scalar("( (nvfuser_index_t)(5) ) + (double)(i3)", "(+ __to_index(5) __to_double(i3))");
     check_scalar("( (( (( getMetaData(T1) )).logical_size ))[0] )", "[](.logical_size(getMetaData(T1)) 0)");
     check_scalar("float(-inf)", "float((- inf))");
     check_scalar("std::complex<float>((0,1))", "std::complex<float>({0 1})");

@@ -3,7 +3,9 @@
 //! Invariant: a construct that cannot be resolved is reported and left out; everything else is still resolved, so
 //! one run reports all faults.
 
+pub(crate) mod dialect;
 mod params;
+mod posted;
 mod protocol;
 mod trailers;
 mod values;
@@ -13,7 +15,7 @@ pub use params::nearest;
 
 use std::collections::HashMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     ast,
@@ -63,6 +65,16 @@ struct Resolver<'s, 'd> {
     captured: Vec<&'s str>,
     streams: FxHashMap<crate::ir::Stream, StreamId>,
     units: HashMap<u32, UnitId>,
+    /// How old the container's spellings are.
+    age: dialect::Age,
+    /// `%options roots=team`: the text says that roots count within the team.
+    roots_in_team: bool,
+    /// Numbers of the work that statements so far post.
+    posted: FxHashSet<u32>,
+    /// The last EndCoalescing, while it has no number.
+    bracket: Option<StmtId>,
+    /// The next number to give to what the text does not number.
+    next_number: u32,
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
@@ -78,15 +90,25 @@ impl<'s, 'd> Resolver<'s, 'd> {
             captured: Vec::new(),
             streams: FxHashMap::default(),
             units: HashMap::new(),
+            age: dialect::Age::default(),
+            roots_in_team: false,
+            posted: FxHashSet::default(),
+            bracket: None,
+            next_number: 0,
             diagnostics,
         }
     }
 
     fn container(&mut self, container: &ast::Container<'s>) {
         self.program.spans.header = container.span;
-        self.captures(&container.body);
+        self.survey_header(&container.inputs);
+        self.survey_header(&container.outputs);
+        self.survey(&container.body);
         for option in &container.options {
-            if let (Some(key), Some(value)) = (option.key, self.option(&option.value)) {
+            let roots = option.key.is_some_and(|key| key.text == "roots");
+            if roots && matches!(option.value.kind, ast::ExprKind::Word("team")) {
+                self.roots_in_team = true;
+            } else if let (Some(key), Some(value)) = (option.key, self.option(&option.value)) {
                 self.program.options.insert(key.text.to_owned(), value);
             }
         }
@@ -122,30 +144,6 @@ impl<'s, 'd> Resolver<'s, 'd> {
         self.scalar(value)
     }
 
-    /// Collects the names that GetCurrentStream gives to streams, since `Stream 0` means something else without.
-    fn captures(&mut self, stmts: &[ast::Stmt<'s>]) {
-        for stmt in stmts {
-            match &stmt.kind {
-                ast::StmtKind::For { body, .. } => self.captures(body),
-                ast::StmtKind::If { then, other, .. } => {
-                    self.captures(then);
-                    self.captures(other);
-                }
-                ast::StmtKind::Assign { outs, .. } => {
-                    for out in outs {
-                        if let ast::ExprKind::Stream(name) = &out.kind {
-                            let text = name.span.text(self.source);
-                            if !self.captured.contains(&text) {
-                                self.captured.push(text);
-                            }
-                        }
-                    }
-                }
-                ast::StmtKind::Do(_) => (),
-            }
-        }
-    }
-
     fn declare_unit(&mut self, unit: &ast::Unit<'s>) {
         match unit.name.text.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok()) {
             Some(number) => {
@@ -174,8 +172,12 @@ impl<'s, 'd> Resolver<'s, 'd> {
         let outputs = self.values(&unit.outputs);
         let body = unit.body.as_ref().map(|body| self.block(body));
         let it = &mut self.program.units[id];
+        let bare = inputs.is_empty() && outputs.is_empty();
         (it.inputs, it.outputs, it.body) = (inputs, outputs, body);
         self.unit = None;
+        if let Some(body) = body.filter(|_| bare) {
+            self.bare_unit(id, body, unit.name.span);
+        }
     }
 
     fn block(&mut self, stmts: &[ast::Stmt<'s>]) -> BlockId {
@@ -186,7 +188,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn stmt(&mut self, stmt: &ast::Stmt<'s>) -> Option<StmtId> {
         let resolved = match &stmt.kind {
             ast::StmtKind::For { index, range, body } => {
-                let symbol = self.program.symbol(self.unit, index.text, index.span);
+                let name = if index.text == "StreamIdx" { "streamIdx" } else { index.text };
+                let symbol = self.program.symbol(self.unit, name, index.span);
                 let (axis, start, stop) = match range {
                     ast::Range::Axis(axis) => {
                         let axis = self.axis(axis)?;
@@ -220,8 +223,14 @@ impl<'s, 'd> Resolver<'s, 'd> {
             }
             ast::StmtKind::Assign { outs, value } => self.assign(outs, value, stmt.span)?,
             ast::StmtKind::Do(value) => Stmt::Op(self.call(&[], value, stmt.span)?),
+            ast::StmtKind::Post { inputs, outputs, op } => {
+                Stmt::Op(self.post(inputs, outputs, op, stmt.span)?)
+            }
+            ast::StmtKind::Await(op) => Stmt::Op(self.awaited(op, stmt.span)?),
         };
-        Some(self.program.stmt(resolved, stmt.span))
+        let id = self.program.stmt(resolved, stmt.span);
+        self.settle_work(id);
+        Some(id)
     }
 
     fn assign(&mut self, outs: &[ast::Expr<'s>], value: &ast::Expr<'s>, span: Span) -> Option<Stmt> {
@@ -237,13 +246,15 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn call(&mut self, outs: &[Operand], value: &ast::Expr<'s>, span: Span) -> Option<OpStmt> {
         match &value.kind {
             ast::ExprKind::Call { name, number, args } => {
-                let Some(op) = self.lookup(name.text, args) else {
+                let text = self.extremum(name.text, name.span, false);
+                let Some(op) = self.lookup(text, args) else {
                     self.unknown_op(*name);
                     return None;
                 };
                 let mut stmt = self.bind(op, outs, args, span)?;
                 stmt.number = number.and_then(|it| u32::try_from(it).ok());
                 self.complete(&mut stmt);
+                self.settle_root(&mut stmt, span);
                 Some(stmt)
             }
             ast::ExprKind::Word(name) => self.call_shape(name, &[], Syntax::Bare, outs, span),
@@ -333,7 +344,11 @@ impl<'s, 'd> Resolver<'s, 'd> {
                     [ast::Expr { kind: ast::ExprKind::Word(name), span }] => Some((*name, *span, value)),
                     _ => None,
                 },
-                ast::StmtKind::For { .. } | ast::StmtKind::If { .. } | ast::StmtKind::Do(_) => None,
+                ast::StmtKind::For { .. }
+                | ast::StmtKind::If { .. }
+                | ast::StmtKind::Post { .. }
+                | ast::StmtKind::Await(_)
+                | ast::StmtKind::Do(_) => None,
             };
             let Some((name, span, value)) = scalar else {
                 self.error(

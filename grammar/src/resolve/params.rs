@@ -53,9 +53,12 @@ pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Opt
     (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 
+/// Keys that were renamed, each with its old name.
+const OLD_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
+
 /// Older dialects capitalise some keys, and print `.alias=` on a line of its own.
 fn same_key(name: &str, key: &str) -> bool {
-    name.eq_ignore_ascii_case(key.trim_start_matches('.'))
+    name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
 }
 
 /// Whether a parameter of this kind is an operand; the others are attributes wherever they stand.
@@ -201,7 +204,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// The attribute that `value` is for `param`.
-    fn attr(&mut self, param: &Param, value: &ast::Expr<'s>) -> Option<Attr> {
+    pub(super) fn attr(&mut self, param: &Param, value: &ast::Expr<'s>) -> Option<Attr> {
         let attr = match (param.kind, &value.kind) {
             (Kind::Tensor, ast::ExprKind::Tensor(_)) => self.value(value)?.tensor().map(Attr::Tensor),
             (Kind::Value, _) => match self.value(value)? {

@@ -122,6 +122,10 @@ impl<'s> Resolver<'s, '_> {
             ast::ExprKind::Float(it) => Expr::Float(DType::Double, (*it).to_owned()),
             ast::ExprKind::Word("true") => Expr::Bool(true),
             ast::ExprKind::Word("false") => Expr::Bool(false),
+            // How the index of stream loops was called until September 2025.
+            ast::ExprKind::Word("StreamIdx") => {
+                Expr::Symbol(self.program.symbol(self.unit, "streamIdx", value.span))
+            }
             ast::ExprKind::Word(name) => Expr::Symbol(self.program.symbol(self.unit, name, value.span)),
             ast::ExprKind::Paren(inner) => return self.scalar(inner),
             ast::ExprKind::Prefix(sign, operand) => {
@@ -137,22 +141,27 @@ impl<'s> Resolver<'s, '_> {
             }
             ast::ExprKind::Call { name, number: None, args } => {
                 match (DType::from_name(name.text), &args[..]) {
-                    (Some(dtype), [literal]) => Expr::Float(
+                    (Some(dtype), [literal]) if is_literal(&literal.value) => Expr::Float(
                         dtype,
                         literal.value.span.text(self.source).replace(char::is_whitespace, ""),
                     ),
                     _ => {
-                        let args = args.iter().map(|arg| self.scalar(&arg.value)).collect::<Option<_>>()?;
-                        Expr::Call(name.text.to_owned(), args)
+                        let args =
+                            args.iter().map(|arg| self.scalar(&arg.value)).collect::<Option<Vec<_>>>()?;
+                        let integers = args.iter().all(|it| self.is_integer(*it));
+                        let text = self.extremum(name.text, name.span, integers);
+                        Expr::Call(text.to_owned(), args)
                     }
                 }
+            }
+            ast::ExprKind::Braces(items) => {
+                Expr::Call("{}".to_owned(), items.iter().map(|it| self.scalar(it)).collect::<Option<_>>()?)
             }
             ast::ExprKind::Call { .. }
             | ast::ExprKind::Tensor(_)
             | ast::ExprKind::Axis(_)
             | ast::ExprKind::Stream(_)
-            | ast::ExprKind::Team(_)
-            | ast::ExprKind::Braces(_) => {
+            | ast::ExprKind::Team(_) => {
                 self.error(Code::BadOperands, value.span, "not a scalar", "expected a scalar expression");
                 return None;
             }
@@ -185,5 +194,23 @@ impl<'s> Resolver<'s, '_> {
         let id = self.program.streams.push(stream.clone());
         self.streams.insert(stream, id);
         Some(id)
+    }
+}
+
+/// What a type in front of parentheses makes a constant of: anything else is converted.
+fn is_literal(value: &ast::Expr<'_>) -> bool {
+    match &value.kind {
+        ast::ExprKind::Int(_)
+        | ast::ExprKind::Float(_)
+        | ast::ExprKind::Braces(_)
+        | ast::ExprKind::Team(_) => true,
+        ast::ExprKind::Word(word) => matches!(*word, "inf" | "nan" | "infinity" | "true" | "false"),
+        ast::ExprKind::Prefix("-", it) | ast::ExprKind::Paren(it) => is_literal(it),
+        ast::ExprKind::Prefix(..)
+        | ast::ExprKind::Infix(..)
+        | ast::ExprKind::Call { .. }
+        | ast::ExprKind::Tensor(_)
+        | ast::ExprKind::Axis(_)
+        | ast::ExprKind::Stream(_) => false,
     }
 }

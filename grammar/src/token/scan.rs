@@ -9,7 +9,10 @@ use crate::{codes::Code, diagnostic::Diagnostic, span::Span};
 pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>) -> (Vec<Lexeme>, usize) {
     let mut lexer = Kind::lexer(source.text);
     let mut res: Vec<Lexeme> = Vec::new();
-    let (mut previous, mut depth, mut opened, mut bad_until) = (0, 0usize, false, None);
+    // A container whose first line was lost is open from the start.
+    let headless = source.text.starts_with("HOST");
+    let (mut previous, mut depth, mut opened) = (0, usize::from(headless), headless);
+    let mut bad_until = None;
     while let Some(item) = lexer.next() {
         let range = lexer.span();
         let span = Span { start: source.base + range.start as u32, end: source.base + range.end as u32 };
@@ -37,6 +40,8 @@ pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>)
             match kind {
                 Kind::ContainerStart if opened => return (res, range.start),
                 Kind::BraceOpen => (depth, opened) = (depth + 1, true),
+                Kind::PostedInputs | Kind::Posted if !lexer.slice().starts_with('}') => depth += 1,
+                Kind::Awaited => depth += 1,
                 Kind::BraceClose => depth = depth.saturating_sub(1),
                 _ => (),
             }
@@ -47,6 +52,9 @@ pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>)
         }
         res.push(Lexeme { kind, first, column, start: span.start, end: span.end });
         previous = range.end;
+        if until == Until::ContainerEnd && kind == Kind::Finish {
+            return (res, range.end);
+        }
         if until == Until::ContainerEnd && kind == Kind::BraceClose && opened && depth == 0 {
             // A brace too many inside a line is not the closer.
             let rest = lexer.remainder().trim_start_matches([' ', '\t', '\r']);
@@ -111,6 +119,15 @@ pub(super) fn tensor(lexer: &mut Lexer<'_, Kind>) -> Result<(), Fault> {
     let end = group(rest, end, &["(DeviceMesh"]).unwrap_or(end);
     lexer.bump(whole(lexer.remainder(), end));
     Ok(())
+}
+
+/// A comment reaches to the end of its line, or, where a dump was folded into one line, over the closer's name.
+pub(super) fn comment(lexer: &mut Lexer<'_, Kind>) {
+    const CLOSERS: [&str; 3] = [" %HostIrContainer", " %kernel_math", " %kernel"];
+    let rest = lexer.remainder();
+    let closer = CLOSERS.iter().find(|it| rest.starts_with(**it)).map(|it| it.len());
+    let taken = closer.unwrap_or_else(|| rest.find('\n').unwrap_or(rest.len()));
+    lexer.bump(taken);
 }
 
 const POSITIONS: &[&str] = &["ca_pos(", "compute_with(", "produce_pos(", "maybe_produce_pos("];

@@ -40,8 +40,10 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
         captured: HashSet::new(),
         posted: HashSet::new(),
         bracket: None,
+        elsewhere: HashSet::new(),
         diagnostics: Vec::new(),
     };
+    verifier.elsewhere = verifier.given_elsewhere();
     for tensor in program.tensors.ids() {
         verifier.sharding(tensor);
     }
@@ -112,6 +114,8 @@ struct Verifier<'p> {
     posted: HashSet<u32>,
     /// The open StartCoalescing.
     bracket: Option<StmtId>,
+    /// Inputs of communications that other ranks' programs define.
+    elsewhere: HashSet<TensorId>,
     diagnostics: Vec<Diagnostic>,
 }
 
@@ -180,7 +184,7 @@ impl Verifier<'_> {
             Mode::Mention if effect == Effect::View || effect == Effect::Share => read.push(tensor),
             Mode::Mention => (),
         });
-        // A handle may be shared for a buffer that only this statement's peers write: it needs storage all the same.
+        read.retain(|tensor| !self.elsewhere.contains(tensor));
         for tensor in read {
             self.reads(tensor, span);
         }
@@ -211,6 +215,28 @@ impl Verifier<'_> {
         }
         self.team(stmt, span);
         types::check(self.program, stmt, span, &mut self.diagnostics);
+    }
+
+    /// Some dumps hold one rank's statements only (format survey, trap 17): what another rank gives to a communication
+    /// is defined nowhere in them. The planner finds out whether this rank would have to give it.
+    fn given_elsewhere(&self) -> HashSet<TensorId> {
+        let mut given = HashSet::new();
+        let mut defined = self.defined.clone();
+        for (_, stmt) in self.program.stmts.iter() {
+            let Stmt::Op(it) = stmt else { continue };
+            let communicates = it.op.row().effect == Effect::Communicate;
+            mentions(self.program, it, &mut |tensor, mode| match mode {
+                Mode::Write | Mode::Bind => {
+                    defined.insert(tensor);
+                }
+                Mode::Read if communicates && !self.program.tensors[tensor].mesh.is_empty() => {
+                    given.insert(tensor);
+                }
+                Mode::Read | Mode::Transfer | Mode::Mention => (),
+            });
+        }
+        given.retain(|tensor| !defined.contains(tensor));
+        given
     }
 
     fn reads(&mut self, tensor: TensorId, span: Span) {

@@ -16,6 +16,10 @@ use crate::{
 pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<Diagnostic>) {
     let mut ctx = Ctx { program, stmt, span, acc };
     let args: Vec<TensorId> = Program::tensors_of(&stmt.args).collect();
+    // Of a scheduled fusion the text shows how its kernel loops, and no shape.
+    if Program::tensors_of(&stmt.outs).chain(args.iter().copied()).any(|it| is_scheduled(program, it)) {
+        return;
+    }
     match stmt.op.row().rule {
         Rule::Free => (),
         Rule::Same => ctx.same(&args, true),
@@ -33,6 +37,12 @@ pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<
         Rule::Shard => ctx.shard(&args),
         Rule::Communicate => ctx.communicate(),
     }
+}
+
+fn is_scheduled(program: &Program, tensor: TensorId) -> bool {
+    let it = &program.tensors[tensor];
+    let kernel = |axis: &AxisId| matches!(program.axes[*axis].parallel, Parallel::Kernel(_));
+    it.unit.is_some() && (!it.positions.is_empty() || it.loops.iter().any(kernel))
 }
 
 struct Ctx<'p, 'd> {

@@ -1,0 +1,66 @@
+//! Tensors whose text leaves open whether an axis was split.
+//!
+//! A parallel axis numbered right before a serial one reads as two logical axes, or as the results of a split whose
+//! input no statement shows. The input's number would be a smaller one that is not in sight.
+//!
+//! Invariant: a tensor that an operator of known rank reads or writes is never open.
+
+use std::collections::HashSet;
+
+use super::{Evidence, Guess, candidates};
+use crate::{
+    arena::Id,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{AxisId, Parallel, Program, TensorId},
+    print::axis_text,
+};
+
+/// A tensor with the two axes that may be one.
+pub(super) struct Open {
+    pub(super) tensor: TensorId,
+    outer: AxisId,
+    inner: AxisId,
+}
+
+/// The open tensors of the container.
+pub(super) fn find(program: &Program, evidence: &Evidence, guesses: &[(TensorId, Guess)]) -> Vec<Open> {
+    let container = || program.tensors.iter().filter(|(_, it)| it.unit.is_none());
+    let shown = container().flat_map(|(_, it)| it.loops.iter().chain(&it.domains.logical));
+    let named = evidence.named_axes.values().flatten();
+    let seen: HashSet<u32> = shown.chain(named).map(|id| program.axes[*id].number).collect();
+    let possible = |(tensor, guess): &(TensorId, Guess)| {
+        let loops = &program.tensors[*tensor].loops;
+        let pairs = candidates(program, *tensor, &guess.splits);
+        let (outer, inner, _) = *pairs.iter().find(|(outer, ..)| {
+            let axis = &program.axes[loops[*outer]];
+            let hidden = axis.number.checked_sub(1).is_some_and(|it| !seen.contains(&it));
+            // Device axes stand first once they are split off; a stream axis is split in place.
+            hidden && (*outer == 0 || axis.parallel == Parallel::Stream)
+        })?;
+        Some(Open { tensor: *tensor, outer: loops[outer], inner: loops[inner] })
+    };
+    let open: Vec<Open> = guesses.iter().filter_map(possible).collect();
+    let mut doubtful = vec![false; program.tensors.len()];
+    open.iter().for_each(|it| doubtful[it.tensor.index()] = true);
+    let known = evidence.known_ranks.iter().map(|(tensor, _)| *tensor);
+    let related = evidence.ranks.iter().flat_map(|(a, b, ..)| [(*a, *b), (*b, *a)]);
+    let related = related.filter(|(_, other)| !doubtful[other.index()]).map(|(tensor, _)| tensor);
+    let settled: HashSet<TensorId> = known.chain(related).collect();
+    open.into_iter().filter(|it| !settled.contains(&it.tensor)).collect()
+}
+
+/// Says what was taken, and how to say it in the text.
+pub(super) fn warn(program: &Program, it: &Open) -> Diagnostic {
+    let name = program.tensor_name(it.tensor);
+    let (outer, inner) = (axis_text(program, it.outer), axis_text(program, it.inner));
+    let loops: Vec<String> =
+        program.tensors[it.tensor].loops.iter().map(|axis| axis_text(program, *axis)).collect();
+    let message = format!("`{outer}` and `{inner}` of `{name}` are two axes, or one that was split");
+    Diagnostic::new(Code::LossyDomains, program.tensor_span(it.tensor), message, "taken as two axes").help(
+        format!(
+            "a section `Domains:` behind the container with `{name}: logical({})` makes it explicit",
+            loops.join(", ")
+        ),
+    )
+}

@@ -1,0 +1,213 @@
+//! How people paste dumps: behind comment prefixes and mpirun tags, between log lines, wrapped by terminals.
+//!
+//! `clean` takes that away before the first token is read. A text with nothing to take away is not copied; of another
+//! one, a map leads every place back to where it stood.
+//!
+//! Invariant: the cleaned text holds lines of the source, in order but for tags, and nothing else; the work is linear.
+
+mod prefix;
+mod wrap;
+
+use std::borrow::Cow;
+
+use crate::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
+
+/// A text without the traces of pasting.
+#[derive(Debug)]
+pub struct Clean<'s> {
+    /// The text to read.
+    pub text: Cow<'s, str>,
+    /// Where its pieces stood: place in `text`, place in the source. Empty: the same places.
+    pieces: Vec<(u32, u32)>,
+    /// What was guessed, by places in the source.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// A line of the source, or what is left of it, without its line end.
+#[derive(Clone, Copy, Debug)]
+struct Line<'s> {
+    text: &'s str,
+    /// Its first byte in the source.
+    at: usize,
+    /// Whether the next line goes on in the middle of its last word.
+    joined: bool,
+}
+
+/// Takes the traces of pasting away.
+pub fn clean(source: &str) -> Clean<'_> {
+    if is_clean(source) {
+        return Clean { text: Cow::Borrowed(source), pieces: Vec::new(), diagnostics: Vec::new() };
+    }
+    let mut lines = prefix::strip(split(source));
+    let mut diagnostics = Vec::new();
+    wrap::join(&mut lines, &mut diagnostics);
+    drop_noise(&mut lines, &mut diagnostics);
+    render(source, &lines, diagnostics)
+}
+
+impl Clean<'_> {
+    /// Brings places of the cleaned text back to the source.
+    pub fn restore(&self, programs: &mut [Program], diagnostics: &mut [Diagnostic]) {
+        if self.pieces.is_empty() {
+            return;
+        }
+        for (span, _) in diagnostics.iter_mut().flat_map(|it| &mut it.labels) {
+            *span = self.original(*span);
+        }
+        for spans in programs.iter_mut().map(|it| &mut it.spans) {
+            spans.header = self.original(spans.header);
+            let lists = [&mut spans.stmts, &mut spans.tensors, &mut spans.symbols];
+            lists.into_iter().flatten().for_each(|span| *span = self.original(*span));
+        }
+    }
+
+    fn original(&self, span: Span) -> Span {
+        let start = self.place(span.start);
+        let end = if span.end > span.start { self.place(span.end - 1) + 1 } else { start };
+        Span { start, end: end.max(start) }
+    }
+
+    fn place(&self, at: u32) -> u32 {
+        let piece = self.pieces.partition_point(|(clean, _)| *clean <= at).saturating_sub(1);
+        self.pieces.get(piece).map_or(at, |(clean, source)| source + (at - clean))
+    }
+}
+
+/// Where a container begins; the last two where its first line was lost, as in dumps of 2024.
+const MARKERS: [&str; 3] = ["%HostIrContainer", "HOST IRS:", "HOST FUSION ("];
+
+/// Where in a line a container begins.
+fn marker(line: &str) -> Option<usize> {
+    let at = MARKERS.iter().filter_map(|it| line.find(it)).min()?;
+    // The closer names the container too.
+    (!line.get(..at)?.trim_end().ends_with("} //")).then_some(at)
+}
+
+/// Whether nothing has to be taken away: looks at the first bytes of every line.
+fn is_clean(source: &str) -> bool {
+    if !source.is_ascii() && source.chars().any(is_odd_blank) {
+        return false;
+    }
+    let (mut begun, mut last) = (false, None);
+    for line in source.split('\n') {
+        let trimmed = line.trim_start_matches([' ', '\t']);
+        if is_noise(trimmed) {
+            return false;
+        }
+        if !begun || trimmed.starts_with('%') {
+            match marker(trimmed) {
+                Some(0) if is_whole_header(trimmed) => begun = true,
+                Some(_) => return false,
+                None => (),
+            }
+        }
+        if begun
+            && let (Some(last), Some(first)) = (last, line.bytes().next())
+            && wrap::may_break(last, first)
+        {
+            return false;
+        }
+        last = line.bytes().rev().find(|it| *it != b'\r');
+    }
+    true
+}
+
+/// Whether a container's first line is not broken off: it ends in a colon, or, in 2024, in its brace.
+fn is_whole_header(line: &str) -> bool {
+    let line = line.trim_end();
+    line.ends_with([':', '{']) || line.len() > 2 && line.contains(") :")
+}
+
+/// Blanks that are none to a reader of ASCII, and marks without width.
+fn is_odd_blank(it: char) -> bool {
+    is_wide_blank(it) || is_mark(it)
+}
+
+fn is_wide_blank(it: char) -> bool {
+    matches!(it, '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}')
+}
+
+fn is_mark(it: char) -> bool {
+    matches!(it, '\u{feff}' | '\u{200b}'..='\u{200d}' | '\u{2060}')
+}
+
+fn split(source: &str) -> Vec<Line<'_>> {
+    let mut at = 0;
+    let mut lines = Vec::new();
+    for line in source.split('\n') {
+        lines.push(Line { text: line.strip_suffix('\r').unwrap_or(line), at, joined: false });
+        at += line.len() + 1;
+    }
+    lines
+}
+
+/// Whether a line, without the blanks before it, belongs to a log and to no program.
+fn is_noise(line: &str) -> bool {
+    match line.as_bytes().first() {
+        // `[ RUN      ]`, `[----------]`, `[W1203 …]`, `[rank0]:`; the axes of a tensor begin with small letters.
+        Some(b'[') => {
+            let inner = line.bytes().skip(1).find(|it| *it != b' ');
+            line.starts_with("[rank")
+                || inner.is_some_and(|it| {
+                    it.is_ascii_uppercase() || it.is_ascii_digit() || matches!(it, b'-' | b'=')
+                })
+        }
+        Some(b'`') => line.starts_with("```"),
+        Some(b'~') => line.starts_with("~~~"),
+        Some(b'P') => line.starts_with("Posting "),
+        _ => false,
+    }
+}
+
+/// Drops log lines; those inside of a container are mentioned.
+fn drop_noise(lines: &mut Vec<Line<'_>>, diagnostics: &mut Vec<Diagnostic>) {
+    let (mut inside, mut joined) = (false, false);
+    let mut dropped: Vec<Span> = Vec::new();
+    lines.retain(|line| {
+        let trimmed = line.text.trim_start();
+        let noise = !joined && is_noise(trimmed);
+        joined = line.joined;
+        if inside && noise {
+            let at = line.at + line.text.len() - trimmed.len();
+            dropped.push(Span::new(at, at + trimmed.trim_end().len()));
+        }
+        let closes = trimmed.starts_with("} // %HostIrContainer") || trimmed.starts_with("END.");
+        inside = !closes && (inside || marker(trimmed) == Some(0));
+        !noise
+    });
+    if let [first, rest @ ..] = dropped.as_slice() {
+        let message = match rest.len() {
+            0 => "a line of a log stands between the statements".to_owned(),
+            more => format!("{} lines of a log stand between the statements", more + 1),
+        };
+        diagnostics.push(
+            Diagnostic::new(Code::LossyText, *first, message, "dropped")
+                .help("they are not part of the program; take them out of the text"),
+        );
+    }
+}
+
+fn render<'s>(source: &'s str, lines: &[Line<'_>], diagnostics: Vec<Diagnostic>) -> Clean<'s> {
+    let mut text = String::with_capacity(source.len());
+    let mut pieces = Vec::with_capacity(lines.len());
+    for line in lines {
+        let mut from = 0;
+        for (at, odd) in line.text.char_indices().filter(|(_, it)| is_odd_blank(*it)) {
+            pieces.push((text.len() as u32, (line.at + from) as u32));
+            text.push_str(line.text.get(from..at).unwrap_or(""));
+            if is_wide_blank(odd) {
+                text.push(' ');
+            }
+            from = at + odd.len_utf8();
+        }
+        pieces.push((text.len() as u32, (line.at + from) as u32));
+        text.push_str(line.text.get(from..).unwrap_or(""));
+        if !line.joined {
+            text.push('\n');
+        }
+    }
+    Clean { text: Cow::Owned(text), pieces, diagnostics }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! One program, pasted in every way, is the same program.
+
+use crate::{diagnostic::Diagnostic, print, read};
+
+const PLAIN: &str = "\
+%HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS1{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS2{2}, iS3{4}] (DeviceMesh{0 1})) :
+  T1_g_float[iS2{2}, iS3{4}] (DeviceMesh{0 1}) = ALLOCATE(buffer=T1_g_float[iS2{2}, iS3{4}] (DeviceMesh{0 1}), mem_type=global, size=8, zero_init=false, resets_to_zero=false)
+  FOR i5 from 0 to 2:
+    SetCurrentStream(Stream i5)
+    Communication 7 (type=Allgather, team=(0 1), input=T0_g_float[ideviceIdx.x0{2}, iS1{4}] (DeviceMesh{0 1}), output=T1_g_float[iS2{2}, iS3{4}] (DeviceMesh{0 1}), backend=NCCL)
+    Wait(Communication 7)
+} // %HostIrContainer
+";
+
+fn codes(diagnostics: &[Diagnostic]) -> Vec<&'static str> {
+    diagnostics.iter().map(|it| it.code.text()).collect()
+}
+
+/// Reads to the plain program, with these complaints, all inside of the text.
+#[track_caller]
+fn check(text: &str, expected: &[&str]) {
+    let (programs, diagnostics) = read(text);
+    assert_eq!(codes(&diagnostics), expected, "{diagnostics:?}\n{text}");
+    let printed: Vec<String> = programs.iter().map(print).collect();
+    assert_eq!(printed, [PLAIN]);
+    for span in diagnostics.iter().flat_map(|it| &it.labels).map(|(span, _)| span) {
+        assert!(text.get(span.start as usize..span.end as usize).is_some());
+    }
+}
+
+fn prefixed(prefix: &str) -> String {
+    PLAIN.lines().map(|line| format!("{prefix}{line}\n")).collect()
+}
+
+#[test]
+fn nothing_is_copied_that_is_clean() {
+    let clean = super::clean(PLAIN);
+    assert!(matches!(clean.text, std::borrow::Cow::Borrowed(_)));
+    check(PLAIN, &[]);
+}
+
+#[test]
+fn prefixes() {
+    for prefix in ["// ", "//", "  // ", "# ", " * ", "> ", "    ", "\t", "[1,0]<stdout>:", "rank0: "] {
+        check(&prefixed(prefix), &[]);
+    }
+    check(&format!("Some prose.\n{}more prose\n", prefixed("  // ")), &[]);
+    check(&format!("/*\n{} */\nvoid f();\n", prefixed(" * ")), &[]);
+    check(&format!("/* {}*/\n", prefixed(" * ").trim_start_matches(" * ")), &[]);
+}
+
+#[test]
+fn a_prefixed_container_beside_a_plain_one_is_a_comment() {
+    check(&format!("{}\n{PLAIN}", prefixed("// ")), &[]);
+    check(&format!("{PLAIN}\n{}", prefixed("# ")), &[]);
+}
+
+#[test]
+fn ranks_whose_lines_alternate() {
+    let other = |line: &str| format!("[1,1]<stderr>:NCCL INFO {}\n", line.len());
+    let text: String = PLAIN.lines().map(|line| format!("[1,0]<stdout>:{line}\n{}", other(line))).collect();
+    check(&text, &[]);
+}
+
+#[test]
+fn line_ends_blanks_and_marks() {
+    check(&PLAIN.replace('\n', "\r\n"), &[]);
+    check(&format!("\u{feff}{PLAIN}"), &[]);
+    check(&PLAIN.replace("  ", "\u{a0}\u{a0}"), &[]);
+    check(&PLAIN.replace("    ", "\t").replace("\n  ", "\n    "), &[]);
+}
+
+#[test]
+fn logs_around_and_between() {
+    check(&format!("[ RUN      ] A.b\n\n{PLAIN}\n[       OK ] A.b (3 ms)\n"), &[]);
+    check(&format!("see:\n```\n{PLAIN}```\n"), &[]);
+    check(&format!("Fusion after pass: Lower\n{PLAIN}{}\n", "=".repeat(40)), &[]);
+    let posting = "Posting Communication 7 (type=Allgather, team=(0 1)) with input_tensor [1, 4] and output_tensor [2, 4]\n";
+    check(&PLAIN.replace("    Wait", &format!("{posting}    Wait")), &["lossy-text"]);
+}
+
+#[test]
+fn broken_words() {
+    check(&PLAIN.replace("resets_to_zero=false", "resets_to_zero=fals\ne"), &["lossy-wrap"]);
+    check(&PLAIN.replace("output=T1_g_float", "output=T1_g_flo\nat"), &["lossy-wrap"]);
+    check(&PLAIN.replace("(Stream i5)", "(Stream\ni5)"), &[]);
+}
+
+#[test]
+fn terminals_of_every_width() {
+    for width in 40..110 {
+        let mut text = String::new();
+        for line in PLAIN.lines() {
+            let bytes: Vec<char> = line.chars().collect();
+            let parts: Vec<String> = bytes.chunks(width).map(|it| it.iter().collect()).collect();
+            text.push_str(&parts.join("\n"));
+            text.push('\n');
+        }
+        // A text that is broken between words only needs no joining.
+        let clean = super::clean(&text).diagnostics.is_empty();
+        check(&text, if clean { &[] } else { &["lossy-wrap"] });
+    }
+}

@@ -1,0 +1,243 @@
+//! What a statement means in the dialect that its container is written in.
+//!
+//! A dump does not say when it was printed; its own spellings do. Two things changed their meaning without changing
+//! their text: `root=` counted devices until 2026-02-19 and counts within the team since, and `fmax`, `fmin` were how
+//! maxima were printed until 2025-09-29 and ignore NaNs since.
+//!
+//! Invariant: where the container's spellings do not decide, the newer meaning is taken and a warning says so.
+
+use super::Resolver;
+use crate::{
+    ast,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Attr, Expr, ExprId, OpStmt, Program, Stmt, StmtId},
+    ops::Op,
+    span::Span,
+};
+
+/// When a container was printed, as far as its spellings tell.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) enum Age {
+    /// Call style, January 2026 or later, or nothing that tells.
+    #[default]
+    Current,
+    /// Keyword style: before January 2026.
+    Keywords,
+    /// Spellings that were gone by September 2025.
+    Early,
+}
+
+impl<'s> Resolver<'s, '_> {
+    /// Looks over the statements before any is resolved: which streams are captured, since `Stream 0` means something
+    /// else without, and how old the spellings are.
+    pub(super) fn survey(&mut self, stmts: &[ast::Stmt<'s>]) {
+        for stmt in stmts {
+            match &stmt.kind {
+                ast::StmtKind::For { index, body, .. } => {
+                    if index.text == "StreamIdx" {
+                        self.age = Age::Early;
+                    }
+                    self.survey(body);
+                }
+                ast::StmtKind::If { then, other, .. } => {
+                    self.survey(then);
+                    self.survey(other);
+                }
+                ast::StmtKind::Assign { outs, value } => {
+                    let ast::ExprKind::Call { name, args, .. } = &value.kind else { continue };
+                    for out in outs {
+                        let ast::ExprKind::Stream(stream) = &out.kind else { continue };
+                        let text = stream.span.text(self.source);
+                        if !self.captured.contains(&text) {
+                            self.captured.push(text);
+                        }
+                        self.older(name.span.start < out.span.start, Age::Keywords);
+                    }
+                    let keys = args.iter().filter_map(|arg| arg.key);
+                    let mut keys = keys.filter(|key| key.text == "stream_index");
+                    let spaced = keys.any(|key| self.byte(key.span.end) == Some(b' '));
+                    self.older(spaced, Age::Keywords);
+                }
+                ast::StmtKind::Post { .. } | ast::StmtKind::Await(_) => self.age = Age::Early,
+                ast::StmtKind::Do(value) => {
+                    let ast::ExprKind::Call { name, args, .. } = &value.kind else { continue };
+                    let had_keywords = matches!(name.text, "SetCurrentStream" | "Synchronize" | "Wait");
+                    self.older(had_keywords && self.byte(name.span.end) != Some(b'('), Age::Keywords);
+                    let capital = args.iter().filter_map(|arg| arg.key).any(|key| key.text == "Input");
+                    self.older(capital, Age::Early);
+                }
+            }
+        }
+    }
+
+    /// Looks at the header: its tensors are spelled as all others.
+    pub(super) fn survey_header(&mut self, values: &[ast::Expr<'s>]) {
+        for value in values {
+            let ast::ExprKind::Tensor(text) = value.kind else { continue };
+            let early = text.contains("[ ") || text.contains("iStream");
+            self.older(early, Age::Early);
+        }
+    }
+
+    fn older(&mut self, holds: bool, age: Age) {
+        if holds {
+            self.age = self.age.max(age);
+        }
+    }
+
+    fn byte(&self, at: u32) -> Option<u8> {
+        self.source.as_bytes().get(at as usize).copied()
+    }
+
+    /// The name of a scalar function or tensor operator in today's meaning.
+    pub(super) fn extremum<'a>(&mut self, name: &'a str, span: Span, integers: bool) -> &'a str {
+        let plain = match name {
+            "fmax" => "max",
+            "fmin" => "min",
+            _ => return name,
+        };
+        match self.age {
+            _ if integers => plain,
+            Age::Early => plain,
+            Age::Current => name,
+            Age::Keywords => {
+                let message = format!("`{name}` meant `{plain}` until September 2025");
+                let label = format!("taken as `{plain}`, which a NaN wins");
+                let help = format!("write `{plain}`, or call-style statements around it to keep `{name}`");
+                self.diagnostics.push(Diagnostic::new(Code::LossyMax, span, message, label).help(help));
+                plain
+            }
+        }
+    }
+
+    /// Whether an expression is an integer by the names in it.
+    pub(super) fn is_integer(&self, expr: ExprId) -> bool {
+        let program = &self.program;
+        match &program.exprs[expr] {
+            Expr::Int(_) => true,
+            Expr::Bool(_) | Expr::Float(..) => false,
+            Expr::Symbol(symbol) => {
+                let name = program.symbols[*symbol].as_str();
+                let number =
+                    name.strip_prefix('i').is_some_and(|it| it.bytes().all(|it| it.is_ascii_digit()));
+                number || matches!(name, "rank" | "streamIdx" | "numberOfStreams" | "deviceIdx.x")
+            }
+            Expr::Prefix(_, operand) => self.is_integer(*operand),
+            Expr::Infix(_, lhs, rhs) => self.is_integer(*lhs) && self.is_integer(*rhs),
+            Expr::Call(name, args) => match (name.as_str(), args.as_slice()) {
+                ("ceilDiv" | "gcd" | "__to_index" | "__to_int64_t", _) => true,
+                ("where", [_, a, b]) | ("max" | "min", [a, b]) => self.is_integer(*a) && self.is_integer(*b),
+                _ => false,
+            },
+        }
+    }
+
+    /// Writes roots that count devices as what they are in the team.
+    pub(super) fn settle_root(&mut self, stmt: &mut OpStmt, span: Span) {
+        if self.roots_in_team || stmt.op != Op::Communication {
+            return;
+        }
+        let (Some(root), Some(Attr::Team(team))) = (stmt.scalar_attr("root"), stmt.attr("team")) else {
+            return;
+        };
+        let readings = Readings::of(&self.program, root, team);
+        let as_device = match (self.age, &readings) {
+            (_, Readings::Same) => None,
+            (Age::Current, Readings::Device(place)) => Some(*place),
+            (Age::Current, Readings::Both(_)) => {
+                self.warn_root(root, readings, span);
+                None
+            }
+            (Age::Keywords | Age::Early, Readings::Device(place) | Readings::Both(Some(place))) => {
+                Some(*place)
+            }
+            (Age::Keywords | Age::Early, Readings::Both(None)) => {
+                self.warn_root(root, readings, span);
+                None
+            }
+        };
+        if let Some(place) = as_device {
+            let place = self.program.int(place);
+            if let Some((_, root)) = stmt.attrs.iter_mut().find(|(key, _)| *key == "root") {
+                *root = Attr::Scalar(place);
+            }
+        }
+    }
+
+    fn warn_root(&mut self, root: ExprId, readings: Readings, span: Span) {
+        let root = crate::print::expr_text(&self.program, root);
+        let other = match readings {
+            Readings::Both(Some(place)) => format!("a device would be `root={place}` of the team"),
+            Readings::Both(None) | Readings::Device(_) | Readings::Same => {
+                "a device would be another member of the team".to_owned()
+            }
+        };
+        let message = format!("`root={root}` counts devices or, since February 2026, members of the team");
+        self.diagnostics.push(
+            Diagnostic::new(Code::LossyRoot, span, message, format!("taken as a member; {other}"))
+                .help("`%options roots=team` in front of the container makes it explicit"),
+        );
+    }
+
+    /// Gives a Wait whose number nothing has posted to the bracket that it can only mean.
+    pub(super) fn settle_work(&mut self, id: StmtId) {
+        let Stmt::Op(stmt) = &self.program.stmts[id] else { return };
+        match (stmt.op, stmt.number, stmt.attr("work")) {
+            (Op::EndCoalescing, None, _) => self.bracket = Some(id),
+            (Op::Wait, _, Some(Attr::Work(number))) if !self.posted.contains(number) => {
+                let number = *number;
+                if let Some(Stmt::Op(bracket)) = self.bracket.take().map(|id| &mut self.program.stmts[id]) {
+                    bracket.number = Some(number);
+                    self.posted.insert(number);
+                }
+            }
+            _ => self.posted.extend(self.program.posts_work(id)),
+        }
+    }
+}
+
+/// What `root=` can mean.
+enum Readings {
+    /// The same member either way.
+    Same,
+    /// A device only: this member of the team.
+    Device(i64),
+    /// A member of the team, or a device, which would be this member where that can be told.
+    Both(Option<i64>),
+}
+
+impl Readings {
+    fn of(program: &Program, root: ExprId, team: &[usize]) -> Self {
+        if team.iter().enumerate().all(|(at, device)| at == *device) {
+            return Self::Same;
+        }
+        let Some(root) = program.constant(root) else { return Self::Both(None) };
+        let member = team.iter().position(|device| i64::try_from(*device) == Ok(root));
+        let place = member.and_then(|it| i64::try_from(it).ok());
+        let in_team = usize::try_from(root).is_ok_and(|it| it < team.len());
+        match place {
+            Some(place) if place == root => Self::Same,
+            Some(place) if in_team => Self::Both(Some(place)),
+            Some(place) => Self::Device(place),
+            None => Self::Same,
+        }
+    }
+}
+
+/// Whether a reader could take some root for a device: then the text has to say that roots count within teams.
+pub(crate) fn needs_roots_option(program: &Program) -> bool {
+    let mut res = false;
+    if let Some(body) = program.body {
+        program.walk(body, &mut |id| {
+            let Stmt::Op(stmt) = &program.stmts[id] else { return };
+            if let (Some(root), Some(Attr::Team(team))) = (stmt.scalar_attr("root"), stmt.attr("team")) {
+                res |= !matches!(Readings::of(program, root, team), Readings::Same);
+            }
+        });
+    }
+    res
+}
+
+#[cfg(test)]
+mod tests;

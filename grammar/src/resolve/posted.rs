@@ -1,0 +1,198 @@
+//! The statements of May 2024, which spell operations out in words: a fusion in place becomes a HostUnit, a
+//! communication in place becomes a statement with a number.
+//!
+//! Invariant: numbers given here are used by no section and no communication before.
+
+use super::Resolver;
+use crate::{
+    ast,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Attr, BlockId, Memory, OpStmt, Operand, Stmt, TensorId, Unit, UnitId},
+    ops::Op,
+    span::Span,
+};
+
+impl<'s> Resolver<'s, '_> {
+    /// `Execute the following Fusion …`, `PostOnStream the operation …`.
+    pub(super) fn post(
+        &mut self,
+        inputs: &[ast::Expr<'s>],
+        outputs: &[ast::Expr<'s>],
+        operation: &ast::Operation<'s>,
+        span: Span,
+    ) -> Option<OpStmt> {
+        let (inputs, outputs) = (self.values(inputs), self.values(outputs));
+        match operation {
+            ast::Operation::Kernel(body) => {
+                let unit = self.unit_in_place(body, inputs.len(), outputs.len(), span);
+                let attrs = vec![
+                    ("unit", Attr::Unit(unit)),
+                    ("Inputs", Attr::Values(inputs)),
+                    ("Outputs", Attr::Values(outputs)),
+                ];
+                Some(OpStmt { op: Op::PostOnStream, number: None, outs: Vec::new(), args: Vec::new(), attrs })
+            }
+            ast::Operation::Communication { kind, args, .. } => {
+                let mut stmt = self.communication(*kind, args)?;
+                for (key, operands) in [("input", inputs), ("output", outputs)] {
+                    stmt.attrs.extend(
+                        operands.first().and_then(|it| it.tensor()).map(|it| (key, Attr::Tensor(it))),
+                    );
+                }
+                self.complete(&mut stmt);
+                self.settle_root(&mut stmt, span);
+                stmt.number = Some(self.fresh_number());
+                super::params::order_attrs(&mut stmt);
+                Some(stmt)
+            }
+            ast::Operation::Call(call) => self.call(&[], call, span),
+        }
+    }
+
+    /// `Wait the communication :{ … }`.
+    pub(super) fn awaited(&mut self, operation: &ast::Operation<'s>, span: Span) -> Option<OpStmt> {
+        let number = match operation {
+            ast::Operation::Call(ast::Expr {
+                kind: ast::ExprKind::Call { number: Some(number), .. },
+                ..
+            }) => u32::try_from(*number).ok(),
+            ast::Operation::Communication { kind, args, .. } => {
+                let wanted = self.communication(*kind, args)?;
+                let posted = self.program.stmts.iter().filter_map(|(_, stmt)| match stmt {
+                    Stmt::Op(it) if it.op == Op::Communication => Some(it),
+                    Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+                });
+                let same =
+                    |it: &&OpStmt| ["type", "team"].into_iter().all(|key| it.attr(key) == wanted.attr(key));
+                posted.filter(same).next_back().and_then(|it| it.number)
+            }
+            ast::Operation::Call(_) | ast::Operation::Kernel(_) => None,
+        };
+        let Some(number) = number else {
+            self.error(Code::UnknownWork, span, "nothing before posts this communication", "waited for here");
+            return None;
+        };
+        let attrs = vec![("work", Attr::Work(number))];
+        Some(OpStmt { op: Op::Wait, number: None, outs: Vec::new(), args: Vec::new(), attrs })
+    }
+
+    /// `Communication Allgather: { root: 0, team: 0 1 2, }`; a list's further members are arguments without a key.
+    fn communication(&mut self, kind: ast::Name<'s>, args: &[ast::Arg<'s>]) -> Option<OpStmt> {
+        let mut stmt = OpStmt {
+            op: Op::Communication,
+            number: None,
+            outs: Vec::new(),
+            args: Vec::new(),
+            attrs: Vec::new(),
+        };
+        let params = Op::Communication.row().attrs;
+        let word = ast::Expr { span: kind.span, kind: ast::ExprKind::Word(kind.text) };
+        let param = params.iter().find(|it| it.name == "type")?;
+        stmt.attrs.push(("type", self.attr(param, &word)?));
+        let (mut team, mut in_team) = (Vec::new(), false);
+        for arg in args {
+            in_team = arg.key.map_or(in_team, |key| key.text.eq_ignore_ascii_case("team"));
+            let members = match &arg.value.kind {
+                ast::ExprKind::Braces(members) => members.as_slice(),
+                ast::ExprKind::Team(members) => {
+                    team.extend(
+                        members.iter().filter(|_| in_team).filter_map(|it| usize::try_from(*it).ok()),
+                    );
+                    &[]
+                }
+                _ => std::slice::from_ref(&arg.value),
+            };
+            let member = |it: &ast::Expr<'_>| match it.kind {
+                ast::ExprKind::Int(device) => usize::try_from(device).ok(),
+                _ => None,
+            };
+            team.extend(members.iter().filter(|_| in_team).filter_map(member));
+            let known =
+                arg.key.and_then(|key| params.iter().find(|it| it.name.eq_ignore_ascii_case(key.text)));
+            // Meshes stand at the tensors already.
+            if let Some(param) = known.filter(|_| !in_team)
+                && let Some(attr) = self.attr(param, &arg.value)
+            {
+                stmt.attrs.push((param.name, attr));
+            }
+        }
+        stmt.attrs.push(("team", Attr::Team(team)));
+        Some(stmt)
+    }
+
+    /// The lists of a unit whose section has none.
+    pub(super) fn bare_unit(&mut self, unit: UnitId, body: BlockId, span: Span) {
+        let number = self.program.units[unit].number;
+        let (taken, given) = self.ports(body);
+        if !(taken.is_empty() && given.is_empty()) {
+            self.guessed_lists(number, span);
+            self.set_lists(unit, taken, given);
+        }
+    }
+
+    fn guessed_lists(&mut self, number: u32, span: Span) {
+        let message = "which operand is which tensor of this fusion is not written down";
+        self.diagnostics.push(
+            Diagnostic::new(Code::LossyUnit, span, message, "taken in the order of the tensors' numbers")
+                .help(format!("`HostUnit{number}: Inputs={{…}} -> Outputs={{…}}` makes it explicit")),
+        );
+    }
+
+    fn set_lists(&mut self, unit: UnitId, taken: Vec<TensorId>, given: Vec<TensorId>) {
+        let list = |tensors: Vec<TensorId>| tensors.into_iter().map(Operand::Tensor).collect();
+        let it = &mut self.program.units[unit];
+        (it.inputs, it.outputs) = (list(taken), list(given));
+    }
+
+    fn unit_in_place(&mut self, body: &[ast::Stmt<'s>], inputs: usize, outputs: usize, span: Span) -> UnitId {
+        let number = self.fresh_number();
+        let unit =
+            self.program.units.push(Unit { number, inputs: Vec::new(), outputs: Vec::new(), body: None });
+        let outer = self.unit.replace(unit);
+        let body = self.block(body);
+        self.unit = outer;
+        let (taken, given) = self.ports(body);
+        let certain = taken.len() <= 1 && given.len() <= 1;
+        if taken.len() != inputs || given.len() != outputs {
+            let message = format!(
+                "the fusion reads {} and leaves {} tensors, and is posted with {inputs} and {outputs}",
+                taken.len(),
+                given.len()
+            );
+            self.error(Code::BadOperands, span, message, "expected as many operands as the fusion has");
+        } else if !certain {
+            self.guessed_lists(number, span);
+        }
+        self.program.units[unit].body = Some(body);
+        self.set_lists(unit, taken, given);
+        unit
+    }
+
+    /// What a fusion reads and never defines, and what it defines in global memory, by number.
+    fn ports(&self, body: BlockId) -> (Vec<TensorId>, Vec<TensorId>) {
+        let program = &self.program;
+        let (mut used, mut defined) = (Vec::new(), Vec::new());
+        for stmt in program.block(body) {
+            if let Stmt::Op(it) = &program.stmts[*stmt] {
+                used.extend(it.args.iter().filter_map(|it| it.tensor()));
+                defined.extend(it.outs.iter().filter_map(|it| it.tensor()));
+            }
+        }
+        used.retain(|it| !defined.contains(it));
+        defined.retain(|it| program.tensors[*it].memory == Memory::Global);
+        for list in [&mut used, &mut defined] {
+            list.sort_by_key(|it| program.tensors[*it].number);
+            list.dedup();
+        }
+        (used, defined)
+    }
+
+    fn fresh_number(&mut self) -> u32 {
+        while self.units.contains_key(&self.next_number) || self.posted.contains(&self.next_number) {
+            self.next_number += 1;
+        }
+        self.next_number += 1;
+        self.next_number - 1
+    }
+}
