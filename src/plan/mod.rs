@@ -15,6 +15,7 @@
 mod build;
 mod comm;
 mod compute;
+pub mod limits;
 mod link;
 mod scalar;
 mod shape;
@@ -102,9 +103,9 @@ impl View {
         Self { buffer, offset: 0, shape, strides }
     }
 
-    /// Number of elements.
+    /// Number of elements. Where operands repeat it can be far beyond what any buffer holds.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        self.shape.iter().fold(1, |len: usize, extent| len.saturating_mul(*extent))
     }
 
     /// Whether it has no elements.

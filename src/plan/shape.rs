@@ -6,7 +6,7 @@ use grammar::{
 };
 
 use super::{
-    Layout, Piece, View,
+    Layout, Piece, View, limits,
     scalar::{ScalarFault, Scalars},
 };
 
@@ -16,6 +16,8 @@ pub(crate) enum ShapeFault {
     Scalar(ScalarFault),
     /// An extent that does not fit, with what to say.
     Extent(String),
+    /// More elements than a tensor may have.
+    Size,
 }
 
 impl From<ScalarFault> for ShapeFault {
@@ -36,8 +38,14 @@ pub(crate) fn layout(
     let shaper =
         Shaper { program, tensor, rank, stream: program.stream_split(tensor).then(|| stream.unwrap_or(0)) };
     let mut layout = Layout { shape: Vec::new(), pieces: Vec::new() };
+    let mut elements = 1usize;
     for axis in program.dimensions(tensor) {
         let extent = extent(program, scalars, axis)?;
+        // Extents of 0 make no tensor small: strides multiply the others.
+        elements = elements.saturating_mul(extent.max(1));
+        if elements > limits::ELEMENTS {
+            return Err(ShapeFault::Size);
+        }
         let mut pieces = Vec::new();
         shaper.pieces(scalars, axis, extent, &mut pieces)?;
         layout.shape.push(extent);

@@ -139,6 +139,9 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
         );
         return Err(Failure::Other(Exit::Environment, message));
     }
+    if let Err(fault) = plan::limits::check_world(&programs[0], ranks) {
+        return Err(Failure::Rejected(sources.swap_remove(0), vec![fault]));
+    }
     let text_of = |rank: usize| rank.min(sources.len() - 1);
     let worlds: Vec<_> =
         (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();

@@ -40,7 +40,10 @@ pub fn read(text: &str) -> Result<(), String> {
         }
         let reprinted: Vec<String> = again.iter().map(grammar::print).collect();
         if !rejected && reprinted != [printed.as_str()] {
-            return Err(format!("canonical text is no fixed point:\n{printed}\nbecomes\n{}", reprinted.join("\n")));
+            return Err(format!(
+                "canonical text is no fixed point:\n{printed}\nbecomes\n{}",
+                reprinted.join("\n")
+            ));
         }
     }
     Ok(())
@@ -98,6 +101,7 @@ fn supply(program: &mut Program, value: i64) {
 }
 
 fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
+    // Beyond `RANKS` this is an error, and the rest of the planner never sees such a program.
     let ranks = plan::smallest_world(program).min(RANKS);
     let Ok(plans) = plan::build(program, lines, ranks) else { return Ok(()) };
     for plan in &plans {

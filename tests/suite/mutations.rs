@@ -141,9 +141,29 @@ fn split(text: &str) -> Vec<&str> {
 
 fn numbers(text: &str, dice: &mut Dice) -> String {
     const NUMBERS: &[&str] = &[
-        "0", "1", "2", "3", "7", "-1", "64", "1000", "65536", "1000000007", "2147483648", "4294967295", "4294967296",
-        "1000000000000000000", "9223372036854775807", "9223372036854775808", "99999999999999999999999", "i0", "rank",
-        "1.5", "1e400", "(1 / 0)", "ceilDiv(3, 0)",
+        "0",
+        "1",
+        "2",
+        "3",
+        "7",
+        "-1",
+        "64",
+        "1000",
+        "65536",
+        "1000000007",
+        "2147483648",
+        "4294967295",
+        "4294967296",
+        "1000000000000000000",
+        "9223372036854775807",
+        "9223372036854775808",
+        "99999999999999999999999",
+        "i0",
+        "rank",
+        "1.5",
+        "1e400",
+        "(1 / 0)",
+        "ceilDiv(3, 0)",
     ];
     let mut pieces = split(text);
     let places: Vec<usize> =
@@ -197,7 +217,9 @@ fn splice(text: &str, other: &str, dice: &mut Dice) -> String {
 // ---- hostile texts
 
 fn container(body: &str) -> String {
-    format!("%HostIrContainer {{ (T0_g_float[iS0{{4}}]) -> (T0_g_float[iS0{{4}}]) :\n{body}}} // %HostIrContainer\n")
+    format!(
+        "%HostIrContainer {{ (T0_g_float[iS0{{4}}]) -> (T0_g_float[iS0{{4}}]) :\n{body}}} // %HostIrContainer\n"
+    )
 }
 
 fn hostile() -> Vec<(&'static str, String)> {
@@ -209,7 +231,10 @@ fn hostile() -> Vec<(&'static str, String)> {
     let doubling: String = (1..200).map(|at| format!("  i{at} = i{} + i{};\n", at - 1, at - 1)).collect();
     let chain: String = (1..20_000).map(|at| format!("  i{at} = i{} + 1;\n", at - 1)).collect();
     let defined = |definitions: &str, last: usize| {
-        format!("{}\nIndex definitions:\n  i0 = 0;\n{definitions}", container(&format!("  SetCurrentStream(Stream i{last})\n")))
+        format!(
+            "{}\nIndex definitions:\n  i0 = 0;\n{definitions}",
+            container(&format!("  SetCurrentStream(Stream i{last})\n"))
+        )
     };
     vec![
         ("empty", String::new()),
@@ -233,6 +258,11 @@ fn hostile() -> Vec<(&'static str, String)> {
         ("a doubling definition", defined(&doubling, 199)),
         ("a chain of definitions", defined(&chain, 19_999)),
         ("unrolled", container(&"  i1 = rank + 1\n".repeat(20_000))),
-        ("many streams", container(&(0..20_000).map(|at| format!("  SetCurrentStream(Stream {at})\n")).collect::<String>())),
+        (
+            "many streams",
+            container(
+                &(0..20_000).map(|at| format!("  SetCurrentStream(Stream {at})\n")).collect::<String>(),
+            ),
+        ),
     ]
 }
