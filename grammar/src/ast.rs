@@ -12,6 +12,8 @@ use crate::span::Span;
 pub struct File<'s> {
     /// The containers, in order.
     pub containers: Vec<Container<'s>>,
+    /// Where each of them ends, its sections included.
+    pub ends: Vec<u32>,
 }
 
 /// One `%HostIrContainer`.

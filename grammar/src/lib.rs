@@ -20,6 +20,7 @@ pub mod tensor;
 pub mod token;
 
 mod domains;
+mod fix;
 mod print;
 mod resolve;
 mod verify;
@@ -28,6 +29,7 @@ pub mod codes;
 pub mod diagnostic;
 pub mod render;
 
+pub use fix::fix;
 pub use parse::parse;
 pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text};
 pub use resolve::nearest;
@@ -39,13 +41,19 @@ use ir::Program;
 /// Reads every container of a text. Programs come back even where there are errors, for what can still be told.
 pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let mut clean = paste::clean(source);
-    let (file, mut diagnostics) = parse(&clean.text);
-    let resolved = file.containers.iter().map(|it| resolve::resolve(it, &clean.text, &mut diagnostics));
-    let mut programs: Vec<Program> = resolved.collect();
-    drop(file);
+    let (mut programs, mut diagnostics) = read_clean(&clean.text);
     clean.restore(&mut programs, &mut diagnostics);
     diagnostics.append(&mut clean.diagnostics);
     diagnostics.sort_by_key(Diagnostic::span);
+    (programs, diagnostics)
+}
+
+/// As `read`, of a text without traces of pasting.
+fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
+    let (file, mut diagnostics) = parse(source);
+    let containers = file.containers.iter().zip(&file.ends);
+    let programs =
+        containers.map(|(it, end)| resolve::resolve(it, *end, source, &mut diagnostics)).collect();
     (programs, diagnostics)
 }
 

@@ -51,6 +51,7 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
             Ok(container) => {
                 report(errors, &laid, &mut diagnostics);
                 file.containers.push(container);
+                file.ends.push((start + laid.end) as u32);
             }
             Err(fault) => {
                 report(errors, &laid, &mut diagnostics);

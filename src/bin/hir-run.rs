@@ -16,7 +16,7 @@ use hir::{
     },
     sim::Schedule,
     source::{Binding, Source},
-    tool::{Color, Screen, own_panics, usage},
+    tool::{self, Color, Screen, own_panics, usage},
 };
 use passes::{PassCall, Settings, Verify};
 
@@ -42,7 +42,7 @@ struct Options {
     #[arg(long, value_enum, default_value = "auto")]
     device: Device,
     /// Number of ranks; default: the smallest world that holds every mesh.
-    #[arg(long)]
+    #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
     /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, or `seed:A..B` for many runs.
     #[arg(long, default_value = "program")]
