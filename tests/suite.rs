@@ -10,7 +10,7 @@
 //! `cargo insta review`, or `INSTA_UPDATE=always cargo test --test suite` and look at `git diff`.
 //!
 //! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
-//! no case exercises.
+//! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`).
 
 use std::{
     collections::HashSet,
@@ -23,6 +23,9 @@ use std::{
 use grammar::{ir::Stmt, ops::OPS};
 use libtest_mimic::{Arguments, Failed, Trial};
 
+#[path = "suite/mutations.rs"]
+mod mutations;
+
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 fn main() -> ExitCode {
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     let mut trials: Vec<Trial> = cases.iter().map(|path| trial(path.clone())).collect();
     let all = cases.clone();
     trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
+    trials.extend(mutations::trials(&cases));
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

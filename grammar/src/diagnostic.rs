@@ -13,6 +13,15 @@ pub enum Severity {
     Warning,
 }
 
+/// An edit of the text: `span` becomes `text`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fix {
+    /// What is replaced; empty where something is put in.
+    pub span: Span,
+    /// What stands there then.
+    pub text: String,
+}
+
 /// One error or warning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
@@ -24,12 +33,20 @@ pub struct Diagnostic {
     pub labels: Vec<(Span, String)>,
     /// The way out, when one is known.
     pub help: Option<String>,
+    /// The edits that write down what was guessed; none where only the user knows. `fix` applies them.
+    pub fixes: Vec<Fix>,
 }
 
 impl Diagnostic {
     /// A diagnostic at one place; the label says what was expected there.
     pub fn new(code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) -> Self {
-        Self { code, message: message.into(), labels: vec![(span, label.into())], help: None }
+        Self {
+            code,
+            message: message.into(),
+            labels: vec![(span, label.into())],
+            help: None,
+            fixes: Vec::new(),
+        }
     }
 
     /// Adds the way out.
@@ -41,6 +58,12 @@ impl Diagnostic {
     /// Adds a related place.
     pub fn label(mut self, span: Span, label: impl Into<String>) -> Self {
         self.labels.push((span, label.into()));
+        self
+    }
+
+    /// Adds an edit that says what was guessed.
+    pub fn fix(mut self, span: Span, text: impl Into<String>) -> Self {
+        self.fixes.push(Fix { span, text: text.into() });
         self
     }
 

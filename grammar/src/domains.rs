@@ -258,7 +258,9 @@ impl Evidence {
             .filter(|(outer, ..)| first_result.is_some_and(|it| axes[*outer].number >= it))
             .collect();
         if swizzled {
-            splits.extend(swizzle(&axes));
+            let free = |it: &(usize, usize, bool)| splits.iter().all(|one| one.0 != it.0 && one.1 != it.1);
+            let swizzle = swizzle(&axes).filter(free);
+            splits.extend(swizzle);
         }
         splits
     }
@@ -306,7 +308,10 @@ fn candidates(
         }
         let inner =
             axes.iter().position(|it| it.number == axis.number + 1 && it.parallel == Parallel::Serial);
-        pairs.extend(inner.filter(|at| !axes[*at].suffix.contains("rf")).map(|inner| (outer, inner, false)));
+        // Where numbers are used twice, the first of two outer axes has the inner one.
+        let free = |at: &usize| pairs.iter().chain(taken).all(|it| it.1 != *at);
+        let inner = inner.filter(|at| free(at) && !axes[*at].suffix.contains("rf"));
+        pairs.extend(inner.map(|inner| (outer, inner, false)));
     }
     pairs
 }

@@ -23,6 +23,7 @@ pub mod token;
 pub mod dialect;
 
 mod domains;
+mod fix;
 mod print;
 mod resolve;
 mod verify;
@@ -32,6 +33,7 @@ pub mod diagnostic;
 pub mod render;
 
 pub use dialect::{Dialect, print_as};
+pub use fix::fix;
 pub use parse::parse;
 pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text};
 pub use resolve::nearest;
@@ -43,14 +45,20 @@ use ir::Program;
 /// Reads every container of a text. Programs come back even where there are errors, for what can still be told.
 pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let mut clean = paste::clean(source);
-    let mut diagnostics = Vec::new();
-    let mut programs = Vec::new();
-    parse::each_container(&clean.text, &mut diagnostics, &mut |laid, diagnostics| {
-        programs.extend(resolve::resolve(laid, &clean.text, diagnostics));
-    });
+    let (mut programs, mut diagnostics) = read_clean(&clean.text);
     clean.restore(&mut programs, &mut diagnostics);
     diagnostics.append(&mut clean.diagnostics);
     diagnostics.sort_by_key(Diagnostic::span);
+    (programs, diagnostics)
+}
+
+/// As `read`, of a text without traces of pasting.
+fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
+    let mut diagnostics = Vec::new();
+    let mut programs = Vec::new();
+    parse::each_container(source, &mut diagnostics, &mut |laid, diagnostics| {
+        programs.extend(resolve::resolve(laid, source, diagnostics));
+    });
     (programs, diagnostics)
 }
 

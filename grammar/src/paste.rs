@@ -51,6 +51,8 @@ impl Clean<'_> {
         if self.pieces.is_empty() {
             return;
         }
+        // Edits are made to the cleaned text: behind a prefix, a new line would not be one of the program.
+        diagnostics.iter_mut().for_each(|it| it.fixes.clear());
         for (span, _) in diagnostics.iter_mut().flat_map(|it| &mut it.labels) {
             *span = self.original(*span);
         }

@@ -117,6 +117,7 @@ fn json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write)
             "text": text,
         })
     };
+    let edit = |fix: &crate::diagnostic::Fix| serde_json::json!({ "start": fix.span.start, "end": fix.span.end, "text": fix.text });
     let value = serde_json::json!({
         "file": file,
         "severity": word(it.severity()),
@@ -124,6 +125,7 @@ fn json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write)
         "message": it.message,
         "labels": it.labels.iter().map(label).collect::<Vec<_>>(),
         "help": it.help,
+        "fixes": it.fixes.iter().map(edit).collect::<Vec<_>>(),
     });
     writeln!(out, "{value}")
 }

@@ -189,8 +189,10 @@ fn shortened(text: &str) -> String {
     res
 }
 
+/// The upper half of the numbers is left to axes and tensors that are made up later.
 fn number(digits: Piece<'_>) -> Result<u32, Diagnostic> {
-    digits.text.parse().map_err(|_| bad(digits, "expected a number below 2^32"))
+    let number = digits.text.parse().ok().filter(|it| *it < 1 << 31);
+    number.ok_or_else(|| bad(digits, "expected a number below 2^31"))
 }
 
 fn scalar(piece: Piece<'_>) -> Result<Expr<'_>, Diagnostic> {

@@ -70,6 +70,9 @@ struct Options {
     /// Treat the parts of the file between `// -----` lines as files of their own.
     #[arg(long)]
     split_input_file: bool,
+    /// Print the text itself, with everything that reading guessed written down, instead of the canonical text.
+    #[arg(long, conflicts_with_all = ["passes", "print_plan", "split_input_file"])]
+    fix: bool,
     /// Compare diagnostics with `// expected-error@+1 {{text}}` comments instead of printing them.
     #[arg(long)]
     verify_diagnostics: bool,
@@ -85,7 +88,7 @@ struct Options {
     #[arg(long)]
     print_plan: bool,
     /// Number of ranks; default: the smallest world that holds every mesh.
-    #[arg(long)]
+    #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
     /// The rank whose plan is printed.
     #[arg(long)]
@@ -195,7 +198,11 @@ impl Tool<'_> {
         let parts = if self.options.split_input_file { expect::split(&source) } else { vec![source] };
         let mut texts = Vec::with_capacity(parts.len());
         let mut worst = Exit::Success;
-        for part in parts {
+        for mut part in parts {
+            if self.options.fix && !has_errors(&grammar::read(&part.text).1) {
+                let text = grammar::fix(&part.text).into_owned();
+                part = Source::new(part.name, text);
+            }
             let outcome = self.part(&part);
             let exit = self.report(&part, &outcome);
             worst = if worst == Exit::Success { exit } else { worst };
@@ -234,6 +241,9 @@ impl Tool<'_> {
         let mut outcome = Outcome { diagnostics, ..Outcome::default() };
         if has_errors(&outcome.diagnostics) {
             return outcome;
+        }
+        if self.options.fix {
+            return Outcome { text: part.text.clone(), ..outcome };
         }
         let mut text = String::new();
         for program in &mut programs {

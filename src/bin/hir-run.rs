@@ -16,7 +16,7 @@ use hir::{
     },
     sim::Schedule,
     source::{Binding, Source},
-    tool::{Color, Screen, own_panics, usage},
+    tool::{self, Color, Screen, own_panics, usage},
 };
 use passes::{PassCall, Settings, Verify};
 
@@ -42,7 +42,7 @@ struct Options {
     #[arg(long, value_enum, default_value = "auto")]
     device: Device,
     /// Number of ranks; default: the smallest world that holds every mesh.
-    #[arg(long, value_parser = ranks)]
+    #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
     /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, or `seed:A..B` for many runs.
     #[arg(long, default_value = "program")]
@@ -110,10 +110,6 @@ impl std::str::FromStr for Schedules {
         }
         text.parse().map(|it| Self(vec![it])).map_err(|fault: hir::sim::ScheduleError| fault.to_string())
     }
-}
-
-fn ranks(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|it| *it > 0).ok_or_else(|| "expected a number, 1 or more".to_owned())
 }
 
 fn tolerance(text: &str) -> Result<f64, String> {

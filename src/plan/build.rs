@@ -20,12 +20,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{
     Buffer, BufferNo, Frame, Inst, InstKind, Origin, Plan, Port, Shard, Side, StreamNo, View,
     comm::Pending,
+    limits,
     scalar::{ScalarFault, Scalars, Value},
     shape::{self, ShapeFault},
 };
-
-/// Unrolling stops here: a loop of a hundred million iterations is a mistake or an attack.
-pub const INSTRUCTION_LIMIT: usize = 1_000_000;
 
 /// What a name stands for.
 #[derive(Clone, Debug)]
@@ -195,6 +193,10 @@ impl Builder<'_> {
                 ShapeFault::Extent(message) => {
                     self.fault(Code::BadIndex, format!("`{name}`: {message}"), "needed here")
                 }
+                ShapeFault::Size => {
+                    let message = format!("`{name}` has more than {} elements", limits::ELEMENTS);
+                    self.fault(Code::TooLarge, message, "needed here")
+                }
             }
         })
     }
@@ -273,8 +275,13 @@ impl Builder<'_> {
         let line = self.lines.line(self.span.start);
         self.plan.origins.push(Origin { stmt: Some(stmt), line, frame: self.frame });
         self.origin = self.plan.origins.len() as u32 - 1;
-        if self.plan.origins.len() > INSTRUCTION_LIMIT || self.plan.code.len() > INSTRUCTION_LIMIT {
-            let message = format!("the program unrolls to more than {INSTRUCTION_LIMIT} instructions");
+        self.bounded(self.plan.origins.len().max(self.plan.code.len()))
+    }
+
+    /// Stops unrolling at `count` instructions, or iterations of loops without any.
+    fn bounded(&self, count: usize) -> Result<()> {
+        if count > limits::INSTRUCTIONS {
+            let message = format!("the program unrolls to more than {} instructions", limits::INSTRUCTIONS);
             return Err(self.fault(Code::TooLong, message, "reached here"));
         }
         Ok(())
@@ -389,6 +396,7 @@ impl Builder<'_> {
             let name = self.program.symbols[it.index].clone();
             self.plan.frames.push(Frame { name, value, parent: outer_frame });
             self.frame = Some(self.plan.frames.len() as u32 - 1);
+            self.bounded(self.plan.frames.len())?;
             for tensor in &dependents {
                 self.bindings[tensor.index()] = None;
             }
@@ -521,10 +529,22 @@ impl Builder<'_> {
         }
         if let Some(alias) = stmt.tensor_attr("alias") {
             let view = self.view(alias)?;
+            self.fits(tensor, &view)?;
             self.bind(tensor, view, None);
             return Ok(());
         }
         self.allocate(tensor, stmt.flag_attr("zero_init")).map(|_| ())
+    }
+
+    /// A name is bound to a view of as many dimensions as it has.
+    fn fits(&self, tensor: TensorId, view: &View) -> Result<()> {
+        let (have, want) = (view.shape.len(), self.program.dimensions(tensor).count());
+        if have != want {
+            let name = self.program.tensor_name(tensor);
+            let message = format!("`{name}` gets the shape {:?} where it has {want} dimensions", view.shape);
+            return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
+        }
+        Ok(())
     }
 
     fn deallocate(&mut self, tensor: TensorId) -> Result<()> {
@@ -658,6 +678,7 @@ impl Builder<'_> {
             match (inner, outer) {
                 (Operand::Tensor(inner), Operand::Tensor(outer)) => {
                     let view = self.view(*outer)?;
+                    self.fits(*inner, &view)?;
                     self.bind_extents(*inner, &view);
                     self.bind(*inner, view, None);
                 }
@@ -683,10 +704,12 @@ impl Builder<'_> {
                 Some(bound) => bound.view.clone(),
                 None => {
                     let view = self.allocate(*inner, false)?;
+                    self.fits(*outer, &view)?;
                     self.bind(*outer, view.clone(), None);
                     view
                 }
             };
+            self.fits(*inner, &view)?;
             self.bind(*inner, view, None);
         }
         let (origin, span) = (self.origin, self.span);

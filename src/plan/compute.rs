@@ -223,7 +223,8 @@ impl Builder<'_> {
             let (start, stop) = (bound(*start)?, bound(*stop)?);
             let step = self.index(*step, usize::MAX, "the step")?.max(1);
             view = view.narrow(dim, start, stop.saturating_sub(start).div_ceil(step));
-            view.strides[dim] *= step;
+            // A step beyond the extent leaves one element at most.
+            view.strides[dim] *= step.min(extent.max(1));
         }
         Ok(view)
     }

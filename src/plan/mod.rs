@@ -15,6 +15,7 @@
 mod build;
 mod comm;
 mod compute;
+pub mod limits;
 mod link;
 mod scalar;
 mod shape;
@@ -22,7 +23,7 @@ mod show;
 mod world;
 
 pub use show::{inst_text, show, view_text};
-pub use world::{LARGEST_WORLD, build, build_each, smallest_world};
+pub use world::{build, build_each, smallest_world};
 
 use grammar::{dtype::DType, ir::StmtId, ops::Op};
 
@@ -102,9 +103,9 @@ impl View {
         Self { buffer, offset: 0, shape, strides }
     }
 
-    /// Number of elements.
+    /// Number of elements. Where operands repeat it can be far beyond what any buffer holds.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        self.shape.iter().fold(1, |len: usize, extent| len.saturating_mul(*extent))
     }
 
     /// Whether it has no elements.

@@ -3,8 +3,10 @@
 //! Arithmetic is nvFuser's host arithmetic (format survey, section 4): 64-bit integers, `/` and `%` truncate toward zero,
 //! `ceilDiv(a, b)` is `(a + b - 1) / b`.
 
+use std::cell::{Cell, RefCell};
+
 use grammar::ir::{Expr, ExprId, Program, SymbolId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +37,14 @@ pub(crate) struct Scalars<'p> {
     device: Option<SymbolId>,
     streams: Option<SymbolId>,
     me: i64,
+    /// Definitions evaluated since the last binding: each is worked out once however often others name it.
+    known: RefCell<FxHashMap<SymbolId, Value>>,
+    /// How deep the evaluation is.
+    depth: Cell<usize>,
 }
+
+/// The deepest nesting of expressions, through definitions, that is evaluated.
+const DEEPEST: usize = 1_000;
 
 /// The value of `numberOfStreams` unless an option or binding says otherwise, as in nvFuser.
 const DEFAULT_STREAMS: i64 = 4;
@@ -50,11 +59,14 @@ impl<'p> Scalars<'p> {
             device: program.find_symbol("deviceIdx.x"),
             streams: program.find_symbol("numberOfStreams"),
             me: rank as i64,
+            known: RefCell::default(),
+            depth: Cell::default(),
         }
     }
 
     /// Gives a symbol a value, and returns what it had.
     pub(crate) fn bind(&mut self, symbol: SymbolId, value: Option<Value>) -> Option<Value> {
+        self.known.borrow_mut().clear();
         match value {
             Some(value) => self.local.insert(symbol, value),
             None => self.local.remove(&symbol),
@@ -81,6 +93,18 @@ impl<'p> Scalars<'p> {
 
     /// The value of any scalar expression.
     pub(crate) fn eval(&self, expr: ExprId) -> Result<Value, ScalarFault> {
+        let depth = self.depth.get();
+        if depth >= DEEPEST {
+            let message = format!("definitions nest more than {DEEPEST} deep, or in a circle");
+            return Err(ScalarFault::Arithmetic(message));
+        }
+        self.depth.set(depth + 1);
+        let value = self.node(expr);
+        self.depth.set(depth);
+        value
+    }
+
+    fn node(&self, expr: ExprId) -> Result<Value, ScalarFault> {
         match &self.program.exprs[expr] {
             Expr::Int(value) => Ok(Value::Int(*value)),
             Expr::Bool(value) => Ok(Value::Bool(*value)),
@@ -108,7 +132,12 @@ impl<'p> Scalars<'p> {
             return Ok(*value);
         }
         if let Some(definition) = self.program.definitions.get(&symbol) {
-            return self.eval(*definition);
+            if let Some(value) = self.known.borrow().get(&symbol) {
+                return Ok(*value);
+            }
+            let value = self.eval(*definition)?;
+            self.known.borrow_mut().insert(symbol, value);
+            return Ok(value);
         }
         if Some(symbol) == self.rank || Some(symbol) == self.device {
             return Ok(Value::Int(self.me));
@@ -135,12 +164,21 @@ impl<'p> Scalars<'p> {
 
     /// Whether an expression names, itself or through definitions, a symbol that `wanted` holds for.
     pub(crate) fn depends_on(&self, expr: ExprId, wanted: &dyn Fn(SymbolId) -> bool) -> bool {
-        let mut symbols = Vec::new();
-        self.program.symbols_of(expr, &mut symbols);
-        symbols.into_iter().any(|symbol| {
-            let definition = self.program.definitions.get(&symbol);
-            wanted(symbol) || definition.is_some_and(|it| self.depends_on(*it, wanted))
-        })
+        let mut seen = FxHashSet::default();
+        let mut pending = vec![expr];
+        while let Some(expr) = pending.pop() {
+            let mut symbols = Vec::new();
+            self.program.symbols_of(expr, &mut symbols);
+            for symbol in symbols {
+                if wanted(symbol) {
+                    return true;
+                }
+                if seen.insert(symbol) {
+                    pending.extend(self.program.definitions.get(&symbol));
+                }
+            }
+        }
+        false
     }
 }
 
@@ -239,7 +277,8 @@ fn call(name: &str, args: &[Value]) -> Result<Value, ScalarFault> {
         ("ceilDiv", [Value::Int(a), Value::Int(b)]) => match b {
             0 => Err(ScalarFault::Arithmetic(format!("`ceilDiv({a}, 0)` divides by zero"))),
             _ => {
-                a.checked_add(b - 1).and_then(|sum| sum.checked_div(*b)).map(Value::Int).ok_or_else(overflow)
+                let sum = b.checked_sub(1).and_then(|it| a.checked_add(it));
+                sum.and_then(|sum| sum.checked_div(*b)).map(Value::Int).ok_or_else(overflow)
             }
         },
         ("max" | "fmax", [Value::Int(a), Value::Int(b)]) => Ok(Value::Int(*a.max(b))),

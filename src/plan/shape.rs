@@ -6,12 +6,9 @@ use grammar::{
 };
 
 use super::{
-    Layout, Piece, View,
+    Layout, Piece, View, limits,
     scalar::{ScalarFault, Scalars},
 };
-
-/// The most elements of a tensor; products of extents up to this one cannot overflow.
-const LARGEST: usize = 1 << 40;
 
 /// Why a tensor has no layout.
 pub(crate) enum ShapeFault {
@@ -19,6 +16,8 @@ pub(crate) enum ShapeFault {
     Scalar(ScalarFault),
     /// An extent that does not fit, with what to say.
     Extent(String),
+    /// More elements than a tensor may have.
+    Size,
 }
 
 impl From<ScalarFault> for ShapeFault {
@@ -39,21 +38,20 @@ pub(crate) fn layout(
     let shaper =
         Shaper { program, tensor, rank, stream: program.stream_split(tensor).then(|| stream.unwrap_or(0)) };
     let mut layout = Layout { shape: Vec::new(), pieces: Vec::new() };
+    let mut elements = 1usize;
     for axis in program.dimensions(tensor) {
         let extent = extent(program, scalars, axis)?;
+        // Extents of 0 make no tensor small: strides multiply the others.
+        elements = elements.saturating_mul(extent.max(1));
+        if elements > limits::ELEMENTS {
+            return Err(ShapeFault::Size);
+        }
         let mut pieces = Vec::new();
         shaper.pieces(scalars, axis, extent, &mut pieces)?;
         layout.shape.push(extent);
         layout.pieces.push(pieces);
     }
-    let count = layout.shape.iter().try_fold(1usize, |product, extent| product.checked_mul((*extent).max(1)));
-    match count {
-        Some(count) if count <= LARGEST => Ok(layout),
-        Some(_) | None => {
-            let message = format!("a tensor of shape {:?} is larger than any machine holds", layout.shape);
-            Err(ShapeFault::Extent(message))
-        }
-    }
+    Ok(layout)
 }
 
 /// The extent of an axis: of an expanded broadcast, the expanded one.

@@ -9,10 +9,7 @@ use grammar::{
     span::LineIndex,
 };
 
-use super::{Plan, build::build_rank, comm::largest_rank, link::link, scalar::Scalars};
-
-/// More ranks than any job has; a mesh or team that asks for more is a mistake.
-pub const LARGEST_WORLD: usize = 1 << 16;
+use super::{Plan, build::build_rank, comm::largest_rank, limits, link::link, scalar::Scalars};
 
 /// The smallest world that holds every mesh and team of a program.
 pub fn smallest_world(program: &Program) -> usize {
@@ -25,10 +22,7 @@ pub fn smallest_world(program: &Program) -> usize {
 /// All symbols without a value; else, for every rank, the first statement that cannot be planned, once where ranks
 /// agree; else transfers whose two sides disagree.
 pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
-    if world > LARGEST_WORLD {
-        let message = format!("a world of {world} ranks; the largest has {LARGEST_WORLD}");
-        return Err(vec![Diagnostic::new(Code::BadIndex, program.spans.header, message, "this program")]);
-    }
+    limits::check_world(program, world).map_err(|fault| vec![fault])?;
     let programs = vec![(program, lines); world];
     build_each(&programs).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
 }
@@ -42,15 +36,20 @@ pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
     for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
+        limits::check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
         faults.extend(unbound_symbols(programs[rank].0).into_iter().map(|fault| (rank, fault)));
     }
     if !faults.is_empty() {
         return Err(faults);
     }
     let mut ranks = Vec::with_capacity(world);
+    let mut instructions = 0;
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, world) {
-            Ok(it) => ranks.push(it),
+            Ok(it) => {
+                instructions += it.0.code.len();
+                ranks.push(it);
+            }
             Err(fault) => {
                 let alike = |(other, it): &(usize, Diagnostic)| {
                     same(*other, rank) && it.code == fault.code && it.span() == fault.span()
@@ -59,6 +58,13 @@ pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<
                     faults.push((rank, *fault));
                 }
             }
+        }
+        if instructions > limits::WORLD_INSTRUCTIONS {
+            let limit = limits::WORLD_INSTRUCTIONS;
+            let message = format!("{rank} of {world} ranks unroll to more than {limit} instructions");
+            faults
+                .push((rank, Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program")));
+            break;
         }
     }
     // What the ranks that do not come to a resharding lack is its consequence.

@@ -146,13 +146,8 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
         );
         return Err(Failure::Other(Exit::Environment, message));
     }
-    if ranks > plan::LARGEST_WORLD {
-        let message = format!(
-            "`{}`: a world of {ranks} ranks; the largest has {}",
-            sources[0].name,
-            plan::LARGEST_WORLD
-        );
-        return Err(Failure::Other(Exit::Environment, message));
+    if let Err(fault) = plan::limits::check_world(&programs[0], ranks) {
+        return Err(Failure::Rejected(sources.swap_remove(0), vec![fault]));
     }
     let text_of = |rank: usize| rank.min(sources.len() - 1);
     let worlds: Vec<_> =

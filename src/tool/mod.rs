@@ -18,7 +18,7 @@ use grammar::{
 };
 use passes::PassCall;
 
-use crate::{exit::Exit, source::Source};
+use crate::{exit::Exit, plan::limits, source::Source};
 
 /// When reports are coloured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -99,6 +99,15 @@ impl Screen {
             Err(fault) => self.fail(Exit::Environment, &format!("cannot write {name}: {fault}")),
         }
     }
+}
+
+/// The number of `--ranks`.
+///
+/// # Errors
+/// What is no number of ranks of a world.
+pub fn ranks(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|it| (1..=limits::RANKS).contains(it));
+    number.ok_or_else(|| format!("expected 1 to {}", limits::RANKS))
 }
 
 /// Reports what clap found: help goes out in full, a wrong command line in one line.

@@ -4,7 +4,7 @@
 use super::{DEEPEST, Layout, Line};
 use crate::{
     codes::Code,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, Fix},
     span::Span,
     token::{Kind, Lexeme},
 };
@@ -59,6 +59,7 @@ fn by_column(layout: &mut Layout<'_, '_>, lines: &[Line]) {
 fn by_pattern(layout: &mut Layout<'_, '_>, lines: &[Line]) {
     let mut captured: Vec<&str> = Vec::new();
     let mut recovered: Vec<Span> = Vec::new();
+    let mut fixes: Vec<Fix> = Vec::new();
     let mut at = 0;
     while let Some(line) = lines.get(at) {
         at += 1;
@@ -87,6 +88,8 @@ fn by_pattern(layout: &mut Layout<'_, '_>, lines: &[Line]) {
             ),
         }
         let body = length.unwrap_or(0);
+        let (before, rest) = (line, lines.get(at..).unwrap_or(&[]));
+        fixes.extend(indentation(layout, before, rest, body));
         at += body;
         let end = lines.get(at.saturating_sub(1)).map_or(line.end, |it| it.end);
         layout.blocks.extend([(line.end, Kind::Open), (end, Kind::Close)]);
@@ -100,8 +103,27 @@ fn by_pattern(layout: &mut Layout<'_, '_>, lines: &[Line]) {
             "this loop's body reaches as far as its stream is current",
         );
         let warning = recovered.fold(warning, |warning, span| warning.label(span, "likewise"));
-        layout.diagnostics.push(warning.help("`hir-opt --fix` writes the text with its indentation"));
+        let mut warning = warning.help("`hir-opt --fix` writes the text with its indentation");
+        warning.fixes = fixes;
+        layout.diagnostics.push(warning);
     }
+}
+
+/// The edits that set the first `body` of `rest` in below their header, and give the statement behind them a line of its
+/// own.
+fn indentation(layout: &Layout<'_, '_>, header: &Line, rest: &[Line], body: usize) -> Vec<Fix> {
+    let column = usize::from(header.column.unwrap_or(0));
+    let edit = |(at, line): (usize, &Line)| {
+        let start = span(layout, line).start;
+        let text = match (line.column, at < body) {
+            (Some(own), true) => " ".repeat((column + 2).saturating_sub(usize::from(own))),
+            (None, true) => format!("\n{}", " ".repeat(column + 2)),
+            (Some(_), false) => return None,
+            (None, false) => format!("\n{}", " ".repeat(column)),
+        };
+        Some(Fix { span: Span { start, end: start }, text })
+    };
+    rest.iter().take(body + 1).enumerate().filter_map(edit).collect()
 }
 
 /// How many of `rest` are certainly the body of the loop before them; `None` when that is not certain.

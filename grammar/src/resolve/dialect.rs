@@ -120,7 +120,8 @@ impl<'s> Resolver<'s, '_> {
                 let message = format!("`{name}` meant `{plain}` until September 2025");
                 let label = format!("taken as `{plain}`, which a NaN wins");
                 let help = format!("write `{plain}`, or call-style statements around it to keep `{name}`");
-                self.diagnostics.push(Diagnostic::new(Code::LossyMax, span, message, label).help(help));
+                let it = Diagnostic::new(Code::LossyMax, span, message, label).help(help).fix(span, plain);
+                self.diagnostics.push(it);
                 plain
             }
         }
@@ -189,10 +190,10 @@ impl<'s> Resolver<'s, '_> {
             }
         };
         let message = format!("`root={root}` counts devices or, since February 2026, members of the team");
-        self.diagnostics.push(
-            Diagnostic::new(Code::LossyRoot, span, message, format!("taken as a member; {other}"))
-                .help("`%options roots=team` in front of the container makes it explicit"),
-        );
+        let mut it = Diagnostic::new(Code::LossyRoot, span, message, format!("taken as a member; {other}"))
+            .help("`%options roots=team` in front of the container makes it explicit");
+        it.fixes.push(self.fix_option("roots=team"));
+        self.diagnostics.push(it);
     }
 
     /// Gives a Wait whose number nothing has posted to the bracket that it can only mean.

@@ -21,8 +21,8 @@ use crate::{
     arena::Id,
     ast,
     codes::Code,
-    diagnostic::Diagnostic,
-    domains,
+    diagnostic::{Diagnostic, Fix},
+    domains, fix,
     ir::{
         Attr, AxisId, BlockId, Expr, For, If, OpStmt, Operand, Program, Stmt, StmtId, StreamId, SymbolId,
         TensorId, Unit, UnitId,
@@ -38,6 +38,7 @@ use crate::{
 pub fn resolve<'s>(laid: &Laid<'s>, source: &'s str, diagnostics: &mut Vec<Diagnostic>) -> Option<Program> {
     let mut faults = Vec::new();
     let mut resolver = Resolver::new(Program::default(), source, &mut faults);
+    resolver.end = laid.source().base + laid.end as u32;
     resolver.survey(laid);
     let complete = feed(laid, &mut resolver, diagnostics);
     resolver.finish();
@@ -61,6 +62,8 @@ pub fn resolve_scalar(
 
 struct Resolver<'s, 'd> {
     source: &'s str,
+    /// Where the container ends.
+    end: u32,
     program: Program,
     /// The unit whose namespace is open.
     unit: Option<UnitId>,
@@ -166,6 +169,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn new(program: Program, source: &'s str, diagnostics: &'d mut Vec<Diagnostic>) -> Self {
         Self {
             source,
+            end: 0,
             program,
             unit: None,
             texts: FxHashMap::default(),
@@ -192,8 +196,28 @@ impl<'s, 'd> Resolver<'s, 'd> {
         self.order_definitions();
         self.infer_protocol();
         if !self.explicit_domains {
+            let before = self.diagnostics.len();
             domains::infer(&mut self.program, self.diagnostics);
+            self.fix_domains(before);
         }
+    }
+
+    /// Gives the warnings about domains, from number `before` on, the edit that writes the inferred ones down.
+    fn fix_domains(&mut self, before: usize) {
+        let mut guesses = self.diagnostics.iter_mut().skip(before).peekable();
+        if guesses.peek().is_none() {
+            return;
+        }
+        let text = crate::print(&self.program);
+        let section = text.rfind("\nDomains:\n").and_then(|at| text.get(at..)).unwrap_or("");
+        let fix = fix::lines_after(self.source, self.end, section);
+        guesses.for_each(|it| it.fixes.push(fix.clone()));
+    }
+
+    /// The edit that adds `%options` to the container.
+    fn fix_option(&self, option: &str) -> Fix {
+        let header = self.program.spans.header;
+        fix::line_before(self.source, header.start, &format!("%options {option}"))
     }
 
     /// A value of `%options`: a scalar, or a word that is one of the option's choices.

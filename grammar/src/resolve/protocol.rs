@@ -33,7 +33,9 @@ impl Resolver<'_, '_> {
                 "the receives are posted before the sends: taken for the put protocol",
                 "with get the send comes first",
             );
-            self.diagnostics.push(it.help("write `%options p2p_protocol=put` before the container"));
+            let mut it = it.help("write `%options p2p_protocol=put` before the container");
+            it.fixes.push(self.fix_option("p2p_protocol=put"));
+            self.diagnostics.push(it);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The `Domains:` section: logical and allocation domains as written, which nothing overrides.
 
+use std::collections::HashSet;
+
 use super::Resolver;
 use crate::{
     ast,
@@ -93,6 +95,9 @@ impl<'s> Resolver<'s, '_> {
     ) -> Option<()> {
         let mut axes = domains.logical.clone();
         let mut known = true;
+        let made: Vec<AxisId> = domains.transforms.iter().flat_map(results).collect();
+        let distinct: HashSet<AxisId> = axes.iter().chain(&made).copied().collect();
+        let fresh = distinct.len() == axes.len() + made.len();
         let mut take = |axes: &mut Vec<AxisId>, axis: AxisId| match axes.iter().position(|it| *it == axis) {
             Some(at) => {
                 axes.remove(at);
@@ -119,7 +124,7 @@ impl<'s> Resolver<'s, '_> {
         let mut loops = self.program.tensors[tensor].loops.clone();
         axes.sort();
         loops.sort();
-        if !known || axes != loops {
+        if !known || !fresh || axes != loops {
             let name = self.program.tensor_name(tensor);
             self.error(
                 Code::BadDomain,
@@ -130,5 +135,13 @@ impl<'s> Resolver<'s, '_> {
             return None;
         }
         Some(())
+    }
+}
+
+/// The axes that a transform makes.
+fn results(transform: &Transform) -> Vec<AxisId> {
+    match transform {
+        Transform::Split { outer, inner, .. } => vec![*outer, *inner],
+        Transform::Merge { output, .. } | Transform::Swizzle1D { output, .. } => vec![*output],
     }
 }

@@ -17,7 +17,7 @@
 
 mod types;
 
-use rustc_hash::FxHashSet as HashSet;
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use crate::{
     codes::Code,
@@ -47,6 +47,7 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
     for tensor in program.tensors.ids() {
         verifier.sharding(tensor);
     }
+    verifier.names();
     program.body.iter().for_each(|body| verifier.block(*body));
     for unit in program.units.ids() {
         verifier.unit(unit);
@@ -350,6 +351,11 @@ impl Verifier<'_> {
         let it = &self.program.tensors[tensor];
         let span = self.program.tensor_span(tensor);
         let name = self.program.tensor_name(tensor);
+        let devices: HashSet<usize> = it.mesh.devices.iter().copied().collect();
+        if devices.len() != it.mesh.devices.len() {
+            let message = format!("the mesh of `{name}` holds a device twice");
+            self.error(Code::BadSharding, span, message, "expected every device once");
+        }
         let mut seen = HashSet::default();
         for id in &it.loops {
             let axis = &self.program.axes[*id];
@@ -366,6 +372,26 @@ impl Verifier<'_> {
             if let Parallel::Device(dim) = axis.parallel {
                 self.device_axis(&name, tensor, axis.extent, dim, span);
             }
+        }
+    }
+
+    /// What dumps leave out about a tensor is written down by its name, which has to be its own then.
+    fn names(&mut self) {
+        let mut named: HashMap<u32, Vec<TensorId>> = HashMap::default();
+        for (id, it) in self.program.tensors.iter().filter(|(_, it)| it.unit.is_none()) {
+            named.entry(it.number).or_default().push(id);
+        }
+        for tensors in named.into_values() {
+            let [first, second, ..] = tensors[..] else { continue };
+            if tensors.iter().all(|it| self.program.has_plain_domains(*it)) {
+                continue;
+            }
+            let name = self.program.tensor_name(second);
+            let message =
+                format!("two tensors are called `{name}`, and the domains of one are not as printed");
+            let span = self.program.tensor_span(second);
+            let it = Diagnostic::new(Code::BadDomain, span, message, "expected a number of its own");
+            self.diagnostics.push(it.label(self.program.tensor_span(first), "the first of the name"));
         }
     }
 

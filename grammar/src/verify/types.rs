@@ -218,8 +218,9 @@ impl Ctx<'_, '_> {
 
     fn reshape(&mut self, args: &[TensorId]) {
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
-        let count =
-            |dims: Vec<AxisId>| dims.into_iter().map(|axis| self.constant(axis)).product::<Option<i64>>();
+        let count = |dims: Vec<AxisId>| {
+            dims.into_iter().try_fold(1i64, |count, axis| count.checked_mul(self.constant(axis)?))
+        };
         if let (Some(a), Some(b)) = (count(self.dims(first)), count(self.dims(out)))
             && a != b
         {

@@ -1,0 +1,61 @@
+//! Writes down what reading guessed: applies the edits that diagnostics carry.
+//!
+//! Invariant: a text that nothing was guessed about stays as it is, to the byte.
+
+use std::borrow::Cow;
+
+use crate::{
+    diagnostic::{Diagnostic, Fix},
+    paste,
+    span::Span,
+};
+
+/// The text with the edits of all its diagnostics. The traces of pasting (prefixes, logs, broken lines) are gone from a
+/// text that is edited or was wrapped; everything else, layout included, stays.
+pub fn fix(source: &str) -> Cow<'_, str> {
+    let clean = paste::clean(source);
+    let (_, diagnostics) = crate::read_clean(&clean.text);
+    let pasted = !clean.diagnostics.is_empty();
+    match diagnostics.iter().all(|it| it.fixes.is_empty()) {
+        true if pasted => Cow::Owned(clean.text.into_owned()),
+        true => Cow::Borrowed(source),
+        false => Cow::Owned(apply(&clean.text, &diagnostics)),
+    }
+}
+
+fn apply(text: &str, diagnostics: &[Diagnostic]) -> String {
+    let mut fixes: Vec<&Fix> = diagnostics.iter().flat_map(|it| &it.fixes).collect();
+    fixes.sort_by_key(|it| it.span);
+    let mut fixed = String::with_capacity(text.len());
+    let mut done = 0;
+    let mut before: Option<&Fix> = None;
+    for fix in fixes {
+        let start = fix.span.start as usize;
+        // Several guesses can have one answer.
+        if start < done || before == Some(fix) {
+            continue;
+        }
+        fixed.push_str(text.get(done..start).unwrap_or(""));
+        fixed.push_str(&fix.text);
+        (done, before) = (fix.span.end as usize, Some(fix));
+    }
+    fixed.push_str(text.get(done..).unwrap_or(""));
+    fixed
+}
+
+/// An edit that puts a line in before the one at `at`, which it shares where something else stands before.
+pub(crate) fn line_before(source: &str, at: u32, line: &str) -> Fix {
+    let begins = source.get(..at as usize).is_none_or(|it| it.is_empty() || it.ends_with('\n'));
+    let newline = if begins { "" } else { "\n" };
+    Fix { span: Span { start: at, end: at }, text: format!("{newline}{line}\n") }
+}
+
+/// An edit that puts lines in behind the line on which `at` stands.
+pub(crate) fn lines_after(source: &str, at: u32, lines: &str) -> Fix {
+    let rest = source.get(at as usize..).unwrap_or("");
+    let line = rest.split_inclusive('\n').next().unwrap_or("");
+    let ends = line.trim().is_empty() || line.trim_start().starts_with("//");
+    let at = at as usize + if ends { line.len() } else { 0 };
+    let newline = if source.get(..at).is_some_and(|it| it.ends_with('\n')) { "" } else { "\n" };
+    Fix { span: Span::new(at, at), text: format!("{newline}{lines}") }
+}

@@ -1,0 +1,268 @@
+//! Thousands of broken programs: seeded mutations of every sample and case, and hostile texts too large to keep as files.
+//!
+//! Every one of them has to end in a result or in diagnostics, soon. `HIR_MUTATIONS=100000` and `HIR_SEED=7` try others; a
+//! text that fails is written to the temporary folder and named.
+
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Failed, Trial};
+
+#[path = "journey.rs"]
+mod journey;
+
+/// Mutants of all programs together, unless told.
+const MUTANTS: usize = 4_000;
+/// Trials that share them.
+const SHARDS: usize = 4;
+/// The longest that one text may take, unoptimised and on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The trials of this file. `cases` are the programs to break.
+pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let programs: Arc<Vec<String>> = Arc::new(cases.iter().map(read).collect());
+    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
+    let (count, seed) = (number("HIR_MUTATIONS", MUTANTS), number("HIR_SEED", 0) as u64);
+    let shard = |shard: usize| {
+        let programs = Arc::clone(&programs);
+        Trial::test(format!("mutants_survive_{shard}"), move || {
+            all((shard..count).step_by(SHARDS).map(|at| survives(&mutant(&programs, seed, at))))
+        })
+    };
+    let hostile = Trial::test("hostile_texts_survive", || {
+        all(hostile().into_iter().map(|(name, text)| survives(&text).map_err(|it| format!("{name}: {it}"))))
+    });
+    (0..SHARDS).map(shard).chain([hostile]).collect()
+}
+
+/// Fails with every fault.
+fn all(results: impl Iterator<Item = Result<(), String>>) -> Result<(), Failed> {
+    let faults: Vec<String> = results.filter_map(Result::err).collect();
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{} texts fail:\n{}", faults.len(), faults.join("\n")).into()),
+    }
+}
+
+fn survives(text: &str) -> Result<(), String> {
+    let start = Instant::now();
+    let outcome = catch_unwind(AssertUnwindSafe(|| journey::read(text).and_then(|()| journey::run(text))));
+    let fault = match outcome {
+        Ok(Ok(())) if start.elapsed() < PATIENCE => return Ok(()),
+        Ok(Ok(())) => format!("takes {:?}", start.elapsed()),
+        Ok(Err(fault)) => fault,
+        Err(_) => "panics, see above".to_owned(),
+    };
+    let hash = text.bytes().fold(0u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let file = std::env::temp_dir().join(format!("hir-mutant-{hash:016x}.hir"));
+    let _ = fs::write(&file, text);
+    Err(format!("{}: {fault}", file.display()))
+}
+
+// ---- mutations
+
+/// Random numbers (SplitMix64): the same seed gives the same text everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut it = self.0;
+        it = (it ^ (it >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((it ^ (it >> 31)) % sides.max(1) as u64) as usize
+    }
+
+    fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> Option<&'a T> {
+        items.get(self.roll(items.len())).copied()
+    }
+}
+
+fn mutant(programs: &[String], seed: u64, number: usize) -> String {
+    let mut dice = Dice(seed.wrapping_mul(0x1_0000_0001).wrapping_add(number as u64));
+    let mut text = programs.get(number % programs.len().max(1)).cloned().unwrap_or_default();
+    for _ in 0..=dice.roll(3) {
+        text = match dice.roll(8) {
+            0 => lines(&text, &mut dice),
+            1 => indentation(&text, &mut dice),
+            2 => bytes(&text, &mut dice),
+            3 => splice(&text, &programs[dice.roll(programs.len())], &mut dice),
+            4 | 5 => numbers(&text, &mut dice),
+            _ => tokens(&text, &mut dice),
+        };
+    }
+    text
+}
+
+/// Deletes, doubles or swaps pieces of a text.
+fn shuffle(mut pieces: Vec<&str>, dice: &mut Dice) -> String {
+    if !pieces.is_empty() {
+        let (here, there) = (dice.roll(pieces.len()), dice.roll(pieces.len()));
+        match dice.roll(4) {
+            0 => drop(pieces.remove(here)),
+            1 => pieces.insert(there, pieces[here]),
+            2 => pieces[here] = pieces[there],
+            _ => pieces.swap(here, there),
+        }
+    }
+    pieces.concat()
+}
+
+fn lines(text: &str, dice: &mut Dice) -> String {
+    shuffle(text.split_inclusive('\n').collect(), dice)
+}
+
+fn tokens(text: &str, dice: &mut Dice) -> String {
+    shuffle(split(text), dice)
+}
+
+/// Words and numbers, and every other character by itself.
+fn split(text: &str) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    let class = |it: char| if it.is_ascii_digit() { 1 } else { u8::from(it.is_alphabetic()) * 2 };
+    let mut before = 0;
+    for (at, it) in text.char_indices() {
+        if at > 0 && (class(it) != before || before == 0) {
+            pieces.push(&text[start..at]);
+            start = at;
+        }
+        before = class(it);
+    }
+    pieces.push(&text[start..]);
+    pieces
+}
+
+fn numbers(text: &str, dice: &mut Dice) -> String {
+    const NUMBERS: &[&str] = &[
+        "0",
+        "1",
+        "2",
+        "3",
+        "7",
+        "-1",
+        "64",
+        "1000",
+        "65536",
+        "1000000007",
+        "2147483648",
+        "4294967295",
+        "4294967296",
+        "1000000000000000000",
+        "9223372036854775807",
+        "9223372036854775808",
+        "99999999999999999999999",
+        "i0",
+        "rank",
+        "1.5",
+        "1e400",
+        "(1 / 0)",
+        "ceilDiv(3, 0)",
+    ];
+    let mut pieces = split(text);
+    let places: Vec<usize> =
+        (0..pieces.len()).filter(|at| pieces[*at].starts_with(|it: char| it.is_ascii_digit())).collect();
+    if let (Some(at), Some(number)) = (places.get(dice.roll(places.len())), dice.pick(NUMBERS)) {
+        // Mostly every mention of the number, so that the program stays consistent.
+        let old = pieces[*at];
+        match dice.roll(3) {
+            0 => pieces[*at] = number,
+            _ => pieces.iter_mut().filter(|it| **it == old).for_each(|it| *it = number),
+        }
+    }
+    pieces.concat()
+}
+
+fn indentation(text: &str, dice: &mut Dice) -> String {
+    let count = text.lines().count();
+    let (from, to) = (dice.roll(count), dice.roll(count));
+    let indent = " ".repeat(dice.roll(8));
+    let change = |(at, line): (usize, &str)| match (from.min(to)..=from.max(to)).contains(&at) {
+        true => format!("{indent}{}", line.trim_start_matches(' ')),
+        false => line.to_owned(),
+    };
+    text.split_inclusive('\n').enumerate().map(change).collect()
+}
+
+fn bytes(text: &str, dice: &mut Dice) -> String {
+    const NASTY: &[u8] = b"\0\n\r\t (){}[]=,:;%/\xff\xc3";
+    let mut bytes = text.as_bytes().to_vec();
+    let at = dice.roll(bytes.len() + 1);
+    match dice.roll(5) {
+        0 => bytes.truncate(at),
+        1 => drop(bytes.drain(..at)),
+        2 => bytes.insert(at, dice.roll(256) as u8),
+        3 => drop(bytes.drain(at..bytes.len().min(at + 1 + dice.roll(40)))),
+        _ => {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = NASTY[dice.roll(NASTY.len())];
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The beginning of one program and the end of another.
+fn splice(text: &str, other: &str, dice: &mut Dice) -> String {
+    let (head, tail) = (dice.roll(text.lines().count() + 1), dice.roll(other.lines().count() + 1));
+    text.split_inclusive('\n').take(head).chain(other.split_inclusive('\n').skip(tail)).collect()
+}
+
+// ---- hostile texts
+
+fn container(body: &str) -> String {
+    format!(
+        "%HostIrContainer {{ (T0_g_float[iS0{{4}}]) -> (T0_g_float[iS0{{4}}]) :\n{body}}} // %HostIrContainer\n"
+    )
+}
+
+fn hostile() -> Vec<(&'static str, String)> {
+    const LONG: usize = 1 << 20;
+    let nested = |depth: usize| -> String {
+        let line = |at: usize| format!("{}FOR i{at} from 0 to 2:\n", " ".repeat(2 + at));
+        (0..depth).map(line).collect()
+    };
+    let doubling: String = (1..200).map(|at| format!("  i{at} = i{} + i{};\n", at - 1, at - 1)).collect();
+    let chain: String = (1..20_000).map(|at| format!("  i{at} = i{} + 1;\n", at - 1)).collect();
+    let defined = |definitions: &str, last: usize| {
+        format!(
+            "{}\nIndex definitions:\n  i0 = 0;\n{definitions}",
+            container(&format!("  SetCurrentStream(Stream i{last})\n"))
+        )
+    };
+    vec![
+        ("empty", String::new()),
+        ("zero bytes", "\0".repeat(LONG)),
+        ("blanks", " ".repeat(LONG)),
+        ("new lines", "\n".repeat(LONG)),
+        ("percent signs", "%".repeat(LONG)),
+        ("headers", "%HostIrContainer {\n".repeat(2_000)),
+        ("options", "%options numberOfStreams=4\n".repeat(2_000)),
+        ("replacement characters", container(&"\u{fffd}".repeat(LONG / 8))),
+        ("open parentheses", container(&"(".repeat(LONG))),
+        ("open braces", container(&"{".repeat(LONG / 8))),
+        ("open brackets", container(&"T1_g_float[".repeat(LONG / 64))),
+        ("minus signs", container(&format!("  i1 = {}1\n", "-".repeat(LONG / 8)))),
+        ("a long sum", container(&format!("  i1 = 1{}\n", " + 1".repeat(LONG / 16)))),
+        ("a long name", container(&format!("  {} = 1\n", "i".repeat(LONG)))),
+        ("a long number", container(&format!("  i1 = {}\n", "9".repeat(LONG)))),
+        ("a long line", container(&format!("  {}\n", "Wait Communication 1 ".repeat(LONG / 64)))),
+        ("nested loops", container(&nested(1_000))),
+        ("loops that can nest", container(&nested(150))),
+        ("a doubling definition", defined(&doubling, 199)),
+        ("a chain of definitions", defined(&chain, 19_999)),
+        ("unrolled", container(&"  i1 = rank + 1\n".repeat(20_000))),
+        (
+            "many streams",
+            container(
+                &(0..20_000).map(|at| format!("  SetCurrentStream(Stream {at})\n")).collect::<String>(),
+            ),
+        ),
+    ]
+}
