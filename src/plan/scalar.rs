@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use grammar::ir::{Expr, ExprId, Program, SymbolId};
+use grammar::ir::{Expr, ExprId, Parallel, Program, SymbolId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The value of a scalar.
@@ -36,6 +36,8 @@ pub(crate) struct Scalars<'p> {
     rank: Option<SymbolId>,
     device: Option<SymbolId>,
     streams: Option<SymbolId>,
+    /// Extents of device axes: the mesh says how many devices there are.
+    devices: FxHashMap<SymbolId, i64>,
     me: i64,
     /// Definitions evaluated since the last binding: each is worked out once however often others name it.
     known: RefCell<FxHashMap<SymbolId, Value>>,
@@ -58,6 +60,7 @@ impl<'p> Scalars<'p> {
             // Drafts of 2025 spell the rank so.
             device: program.find_symbol("deviceIdx.x"),
             streams: program.find_symbol("numberOfStreams"),
+            devices: device_extents(program),
             me: rank as i64,
             known: RefCell::default(),
             depth: Cell::default(),
@@ -148,12 +151,13 @@ impl<'p> Scalars<'p> {
                 None => Ok(Value::Int(DEFAULT_STREAMS)),
             };
         }
-        Err(ScalarFault::Unbound(symbol))
+        self.devices.get(&symbol).copied().map(Value::Int).ok_or(ScalarFault::Unbound(symbol))
     }
 
     /// Whether a symbol has a value whatever loop it stands in.
     pub(crate) fn is_known(&self, symbol: SymbolId) -> bool {
         self.program.definitions.contains_key(&symbol)
+            || self.devices.contains_key(&symbol)
             || [self.rank, self.device, self.streams].contains(&Some(symbol))
     }
 
@@ -180,6 +184,22 @@ impl<'p> Scalars<'p> {
         }
         false
     }
+}
+
+/// Symbols that are the extent of a device axis, with the number of devices along it; those that two meshes give two
+/// values are left out.
+fn device_extents(program: &Program) -> FxHashMap<SymbolId, i64> {
+    let mut found: FxHashMap<SymbolId, Option<i64>> = FxHashMap::default();
+    for (_, tensor) in program.tensors.iter().filter(|(_, it)| it.unit.is_none() && !it.mesh.is_empty()) {
+        for axis in tensor.loops.iter().map(|id| &program.axes[*id]) {
+            if let (Parallel::Device(dim), Expr::Symbol(symbol)) = (axis.parallel, &program.exprs[axis.extent]) {
+                let extent = tensor.mesh.extent(dim) as i64;
+                let known = found.entry(*symbol).or_insert(Some(extent));
+                *known = known.filter(|it| *it == extent);
+            }
+        }
+    }
+    found.into_iter().filter_map(|(symbol, extent)| Some((symbol, extent?))).collect()
 }
 
 /// The number of a literal as it is printed: `0`, `1.5`, `-inf`, `nan`.
