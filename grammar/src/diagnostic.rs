@@ -40,7 +40,13 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// A diagnostic at one place; the label says what was expected there.
     pub fn new(code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) -> Self {
-        Self { code, message: message.into(), labels: vec![(span, label.into())], help: None, fixes: Vec::new() }
+        Self {
+            code,
+            message: message.into(),
+            labels: vec![(span, label.into())],
+            help: None,
+            fixes: Vec::new(),
+        }
     }
 
     /// Adds the way out.

@@ -52,8 +52,7 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
 fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let (file, mut diagnostics) = parse(source);
     let containers = file.containers.iter().zip(&file.ends);
-    let programs =
-        containers.map(|(it, end)| resolve::resolve(it, *end, source, &mut diagnostics)).collect();
+    let programs = containers.map(|(it, end)| resolve::resolve(it, *end, source, &mut diagnostics)).collect();
     (programs, diagnostics)
 }
 

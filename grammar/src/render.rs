@@ -108,9 +108,7 @@ fn json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write)
             "text": text,
         })
     };
-    let edit = |fix: &crate::diagnostic::Fix| {
-        serde_json::json!({ "start": fix.span.start, "end": fix.span.end, "text": fix.text })
-    };
+    let edit = |fix: &crate::diagnostic::Fix| serde_json::json!({ "start": fix.span.start, "end": fix.span.end, "text": fix.text });
     let value = serde_json::json!({
         "file": file,
         "severity": word(it.severity()),
