@@ -1,11 +1,17 @@
 //! A program's text, the programs in it, and the bindings that the command line adds.
 
 use std::{
+    collections::HashMap,
     io::{self, Read},
     path::Path,
 };
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::LineIndex};
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Program, SymbolId},
+    span::LineIndex,
+};
 
 /// A text and where it came from.
 #[derive(Clone, Debug)]
@@ -84,18 +90,18 @@ const OPTIONS: &[&str] = &["numberOfStreams", "p2p_protocol"];
 /// A value that is no expression, or a name that the program does not mention; the span is that of the header.
 pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Diagnostic> {
     let header = program.spans.header;
-    for Binding { name, value } in bindings {
+    for Binding { name, value: text } in bindings {
         let reject =
             |message: String, label: &str| Diagnostic::new(Code::UnboundSymbol, header, message, label);
         let known = program.find_symbol(name);
         if known.is_none() && !OPTIONS.contains(&name.as_str()) {
             let it =
-                reject(format!("`--set {name}={value}`: the program has no scalar `{name}`"), "this program");
+                reject(format!("`--set {name}={text}`: the program has no scalar `{name}`"), "this program");
             return Err(it.help("the names that it uses stand in its axes, indices and peers"));
         }
-        let Some(value) = grammar::scalar(program, value) else {
+        let Some(value) = grammar::scalar(program, text) else {
             return Err(reject(
-                format!("`--set {name}={value}`: `{value}` is not an expression"),
+                format!("`--set {name}={text}`: `{text}` is not an expression"),
                 "bound here",
             ));
         };
@@ -109,6 +115,44 @@ pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Diagnosti
                 }
             }
         }
+        if name == "p2p_protocol" && !["get", "put"].contains(&grammar::expr_text(program, value).as_str()) {
+            return Err(reject(
+                format!("`--set {name}={text}`: there is no such protocol"),
+                "expected `get` or `put`",
+            ));
+        }
     }
-    Ok(())
+    match circle(program) {
+        Some(symbol) => {
+            let message = format!("with these bindings `{}` depends on itself", program.symbols[symbol]);
+            Err(Diagnostic::new(Code::CircularDefinition, header, message, "bound in a circle"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A symbol whose definition depends on itself.
+fn circle(program: &Program) -> Option<SymbolId> {
+    let mut left: HashMap<SymbolId, bool> = HashMap::new();
+    for root in program.definitions.keys() {
+        // Depth first: a symbol is entered, then left once what it uses is left.
+        let mut stack = vec![(*root, false)];
+        while let Some((symbol, leaving)) = stack.pop() {
+            match (leaving, left.get(&symbol), program.definitions.get(&symbol)) {
+                (true, ..) => {
+                    left.insert(symbol, true);
+                }
+                (false, Some(false), _) => return Some(symbol),
+                (false, None, Some(value)) => {
+                    left.insert(symbol, false);
+                    stack.push((symbol, true));
+                    let mut used = Vec::new();
+                    program.symbols_of(*value, &mut used);
+                    stack.extend(used.into_iter().map(|it| (it, false)));
+                }
+                (false, Some(true), _) | (false, None, None) => (),
+            }
+        }
+    }
+    None
 }

@@ -12,12 +12,10 @@ use crate::span::Span;
 pub struct File<'s> {
     /// The containers, in order.
     pub containers: Vec<Container<'s>>,
-    /// Where each of them ends, its sections included.
-    pub ends: Vec<u32>,
 }
 
 /// One `%HostIrContainer`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Container<'s> {
     /// The header line.
     pub span: Span,
@@ -88,25 +86,9 @@ pub struct Stmt<'s> {
 #[derive(Debug)]
 pub enum StmtKind<'s> {
     /// `FOR index in axis:` or `FOR index from a to b:`.
-    For {
-        /// The bound name.
-        index: Name<'s>,
-        /// What it runs over.
-        range: Range<'s>,
-        /// The loop body.
-        body: Vec<Stmt<'s>>,
-    },
+    For(Box<For<'s>>),
     /// `IF Manual cond:` with an optional `ELSE:`.
-    If {
-        /// The predicate kind, `Manual` in host programs.
-        kind: Name<'s>,
-        /// The predicate.
-        cond: Expr<'s>,
-        /// Statements of the first branch, possibly none.
-        then: Vec<Stmt<'s>>,
-        /// Statements after `ELSE:`; empty without one.
-        other: Vec<Stmt<'s>>,
-    },
+    If(Box<If<'s>>),
     /// `outs = value`, with the operator of a tensor expression inside `value`.
     Assign {
         /// Left-hand side.
@@ -115,18 +97,46 @@ pub enum StmtKind<'s> {
         value: Expr<'s>,
     },
     /// May 2024: an operation with its operands, spelled out in words.
-    Post {
-        /// Operands that it reads.
-        inputs: Vec<Expr<'s>>,
-        /// Operands that it writes.
-        outputs: Vec<Expr<'s>>,
-        /// The operation.
-        op: Operation<'s>,
-    },
+    Post(Box<Post<'s>>),
     /// May 2024: waits for the communication whose text it repeats.
-    Await(Operation<'s>),
+    Await(Box<Operation<'s>>),
     /// A statement without a result: a call, or one of the keyword forms brought into call form.
     Do(Expr<'s>),
+}
+
+/// A loop.
+#[derive(Debug)]
+pub struct For<'s> {
+    /// The bound name.
+    pub index: Name<'s>,
+    /// What it runs over.
+    pub range: Range<'s>,
+    /// The loop body.
+    pub body: Vec<Stmt<'s>>,
+}
+
+/// A branch.
+#[derive(Debug)]
+pub struct If<'s> {
+    /// The predicate kind, `Manual` in host programs.
+    pub kind: Name<'s>,
+    /// The predicate.
+    pub cond: Expr<'s>,
+    /// Statements of the first branch, possibly none.
+    pub then: Vec<Stmt<'s>>,
+    /// Statements after `ELSE:`; empty without one.
+    pub other: Vec<Stmt<'s>>,
+}
+
+/// A posted operation of May 2024.
+#[derive(Debug)]
+pub struct Post<'s> {
+    /// Operands that it reads.
+    pub inputs: Vec<Expr<'s>>,
+    /// Operands that it writes.
+    pub outputs: Vec<Expr<'s>>,
+    /// The operation.
+    pub op: Operation<'s>,
 }
 
 /// An operation in the words of May 2024.

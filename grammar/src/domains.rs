@@ -19,14 +19,14 @@
 
 mod open;
 
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use crate::{
     arena::Id,
     diagnostic::Diagnostic,
     ir::{
         Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program,
-        Stmt, TensorId, Transform,
+        Stmt, Tensor, TensorId, Transform,
     },
     ops::{Effect, Op, Rule},
 };
@@ -60,7 +60,7 @@ pub fn differ_from_text(program: &Program) -> bool {
     is_open
         || guesses.into_iter().any(|(tensor, guess)| {
             let it = &program.tensors[tensor];
-            let plain = it.domains == Domains { logical: it.loops.clone(), ..Domains::default() };
+            let plain = program.has_plain_domains(tensor);
             // A tensor that is not plain gets its line; a plain one must not be guessed to be something else.
             plain && (guess != Guess::default() || logical_order(program, tensor, &guess) != it.loops)
         })
@@ -88,7 +88,7 @@ struct Evidence {
     shards: HashMap<TensorId, TensorId>,
     /// Tensors that are taken apart by ShardByStream, HirAliasSelect or select.
     sources: HashSet<TensorId>,
-    /// What CollectivePermute writes.
+    /// What CollectivePermute writes, and what that is a chunk of.
     permuted: HashSet<TensorId>,
     /// Tensors whose first definition stands in a loop.
     in_loop: HashSet<TensorId>,
@@ -107,6 +107,9 @@ impl Evidence {
         if let Some(body) = program.body {
             this.block(program, body, false);
         }
+        let shards = this.shards.iter().filter(|(out, _)| this.permuted.contains(*out));
+        let sources: Vec<TensorId> = shards.map(|(_, source)| *source).collect();
+        this.permuted.extend(sources);
         this
     }
 
@@ -194,8 +197,9 @@ impl Evidence {
             let splits = guesses[id.index()].splits.iter().filter(|(_, inner, _)| counts(*inner)).count();
             (0..loops.len()).filter(|at| counts(*at)).count() as i32 - splits as i32
         };
-        // Every round settles a tensor or is the last one.
-        loop {
+        // Every round settles a tensor or is the last one; without anything spread there is nothing to settle.
+        let spread = program.axes.iter().any(|(_, axis)| is_spread(axis));
+        while spread {
             let mut changed = false;
             let mut want = |guesses: &mut Vec<Guess>, id: TensorId, wanted: i32, count: Count| {
                 let surplus = rank(guesses, id, count) - wanted;
@@ -230,6 +234,10 @@ impl Evidence {
 
     /// Splits that the tensor's own text proves.
     fn splits(&self, program: &Program, tensor: TensorId) -> Vec<(usize, usize, bool)> {
+        // Only what is spread over devices or streams was split for it.
+        if !program.tensors[tensor].loops.iter().any(|id| is_spread(&program.axes[*id])) {
+            return Vec::new();
+        }
         let axes: Vec<&Axis> = program.tensors[tensor].loops.iter().map(|id| &program.axes[*id]).collect();
         let pairs = candidates(program, tensor, &[]);
         let proven = |(outer, inner, _): &(usize, usize, bool)| {
@@ -244,8 +252,7 @@ impl Evidence {
         let gap = plain.windows(2).find(|pair| pair[1] != pair[0] + 1).map(|pair| pair[1]);
         let sure = pairs.iter().filter(|it| proven(it)).map(|(outer, ..)| axes[*outer].number).min();
         first_result = [first_result, gap, sure].into_iter().flatten().min();
-        let swizzled = self.permuted.contains(&tensor)
-            || self.shards.iter().any(|(out, source)| *source == tensor && self.permuted.contains(out));
+        let swizzled = self.permuted.contains(&tensor);
         let mut splits: Vec<_> = pairs
             .into_iter()
             .filter(|(outer, ..)| first_result.is_some_and(|it| axes[*outer].number >= it))
@@ -282,6 +289,11 @@ impl Evidence {
     }
 }
 
+/// Whether an axis is spread over devices or streams.
+fn is_spread(axis: &Axis) -> bool {
+    matches!(axis.parallel, Parallel::Device(_) | Parallel::Stream)
+}
+
 /// Parallel axes followed, in number, by a serial one: what an outer split leaves. Those taken already are left out.
 fn candidates(
     program: &Program,
@@ -289,10 +301,9 @@ fn candidates(
     taken: &[(usize, usize, bool)],
 ) -> Vec<(usize, usize, bool)> {
     let axes: Vec<&Axis> = program.tensors[tensor].loops.iter().map(|id| &program.axes[*id]).collect();
-    let spread = |axis: &Axis| matches!(axis.parallel, Parallel::Device(_) | Parallel::Stream);
     let mut pairs = Vec::new();
     for (outer, axis) in axes.iter().enumerate() {
-        if !spread(axis) || axis.suffix.contains("rf") || taken.iter().any(|it| it.0 == outer) {
+        if !is_spread(axis) || axis.suffix.contains("rf") || taken.iter().any(|it| it.0 == outer) {
             continue;
         }
         let inner =
@@ -426,8 +437,9 @@ fn apply(
 impl Program {
     /// Whether the tensor's domains are the default: logical as printed, no transforms, allocated as logical.
     pub fn has_plain_domains(&self, tensor: TensorId) -> bool {
-        let it = &self.tensors[tensor];
-        it.domains == Domains { logical: it.loops.clone(), ..Domains::default() }
+        let Tensor { loops, domains: Domains { logical, transforms, allocation }, .. } =
+            &self.tensors[tensor];
+        logical == loops && transforms.is_empty() && allocation.is_none()
     }
 
     /// The operands of a list that are tensors.

@@ -40,6 +40,21 @@ pub struct Laid<'s> {
 }
 
 impl<'s> Laid<'s> {
+    /// The text that was laid out.
+    pub fn source(&self) -> Source<'s> {
+        self.source
+    }
+
+    /// The tokens of the text, without virtual ones between blocks.
+    pub fn lexemes(&self) -> &[Lexeme] {
+        &self.tokens
+    }
+
+    /// Where reading goes on, in the whole source.
+    pub fn place_of_end(&self) -> u32 {
+        self.source.base + self.end as u32
+    }
+
     /// The tokens with their places, virtual ones included.
     pub fn tokens(&self) -> impl Iterator<Item = (u32, Token<'s>, u32)> + '_ {
         let mut blocks = self.blocks.iter().peekable();
@@ -243,7 +258,9 @@ impl<'s, 'd> Layout<'s, 'd> {
             Kind::Word if !word => true,
             Kind::Word if next.first => true,
             Kind::Word => match self.kind(1) {
-                Some(Kind::Assign | Kind::ParenOpen) => true,
+                Some(Kind::Assign | Kind::ParenOpen | Kind::BraceOpen) => true,
+                Some(Kind::Stream | Kind::To | Kind::Into) => true,
+                Some(Kind::Word) => self.kind(2) == Some(Kind::Int),
                 Some(Kind::Int) => self.kind(2) == Some(Kind::ParenOpen) && !self.is_tuple(self.at + 2),
                 _ => false,
             },

@@ -4,6 +4,7 @@
 //! it means) into one `ir::Program` a container; `verify` judges a program, `print` writes it down.
 //!
 //! Invariant: this crate knows no pass, no plan and no device.
+#![doc = include_str!("../REFERENCE.md")]
 
 pub mod ir;
 pub mod ops;
@@ -19,6 +20,8 @@ pub mod paste;
 pub mod tensor;
 pub mod token;
 
+pub mod dialect;
+
 mod domains;
 mod fix;
 mod print;
@@ -30,6 +33,7 @@ pub mod diagnostic;
 pub mod render;
 
 pub use fix::fix;
+pub use dialect::{Dialect, print_as};
 pub use parse::parse;
 pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text};
 pub use resolve::nearest;
@@ -50,9 +54,10 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
 
 /// As `read`, of a text without traces of pasting.
 fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
-    let (file, mut diagnostics) = parse(source);
-    let containers = file.containers.iter().zip(&file.ends);
-    let programs = containers.map(|(it, end)| resolve::resolve(it, *end, source, &mut diagnostics)).collect();
+    let (mut programs, mut diagnostics) = (Vec::new(), Vec::new());
+    parse::each_container(source, &mut diagnostics, &mut |laid, diagnostics| {
+        programs.extend(resolve::resolve(laid, source, diagnostics));
+    });
     (programs, diagnostics)
 }
 
@@ -62,5 +67,7 @@ pub fn scalar(program: &mut Program, source: &str) -> Option<ir::ExprId> {
     resolve::resolve_scalar(program, &expr, source)
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod roundtrip;

@@ -6,7 +6,7 @@
 use lalrpop_util::{ErrorRecovery, ParseError, lalrpop_mod};
 
 use crate::{
-    ast::{Expr, File},
+    ast::{Arg, Container, Expr, File, Stmt, Trailer, Unit},
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     layout::{self, Laid},
@@ -35,29 +35,71 @@ pub(crate) mod tests;
 
 type Fault<'s> = ParseError<u32, Token<'s>, ()>;
 
-/// Reads every container of `source`; text around them is skipped.
+/// Takes the parts of a container as they are read, in the order of the text.
+pub trait Sink<'s> {
+    /// `%options`.
+    fn options(&mut self, options: Vec<Arg<'s>>);
+    /// The header line.
+    fn header(&mut self, span: Span, inputs: Vec<Expr<'s>>, outputs: Vec<Expr<'s>>);
+    /// One statement of the body, with those inside of it.
+    fn stmt(&mut self, stmt: Stmt<'s>);
+    /// A HostUnit section.
+    fn unit(&mut self, unit: Unit<'s>);
+    /// A section after the closer.
+    fn trailer(&mut self, trailer: Trailer<'s>);
+}
+
+/// Collects the parts.
+impl<'s> Sink<'s> for Container<'s> {
+    fn options(&mut self, options: Vec<Arg<'s>>) {
+        self.options.extend(options);
+    }
+
+    fn header(&mut self, span: Span, inputs: Vec<Expr<'s>>, outputs: Vec<Expr<'s>>) {
+        (self.span, self.inputs, self.outputs) = (span, inputs, outputs);
+    }
+
+    fn stmt(&mut self, stmt: Stmt<'s>) {
+        self.body.push(stmt);
+    }
+
+    fn unit(&mut self, unit: Unit<'s>) {
+        self.units.push(unit);
+    }
+
+    fn trailer(&mut self, trailer: Trailer<'s>) {
+        self.trailers.push(trailer);
+    }
+}
+
+/// Reads every container of `source` into a tree; text around them is skipped.
 pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     let mut file = File::default();
     let mut diagnostics = Vec::new();
+    each_container(source, &mut diagnostics, &mut |laid, diagnostics| {
+        let mut container = Container::default();
+        if feed(laid, &mut container, diagnostics) {
+            file.containers.push(container);
+        }
+    });
+    (file, diagnostics)
+}
+
+/// Finds the containers of `source` and hands each over, laid out.
+pub(crate) fn each_container<'s>(
+    source: &'s str,
+    diagnostics: &mut Vec<Diagnostic>,
+    visit: &mut dyn FnMut(&Laid<'s>, &mut Vec<Diagnostic>),
+) {
     let mut at = 0;
     let mut seen = false;
     while let Some(start) = next_container(source, at) {
         diagnostics.extend(stray_closer(source, at, start));
+        let start = with_indent(source, start);
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
-        let laid = layout::container(text, &mut diagnostics);
-        let mut errors = Vec::new();
-        match syntax::FileParser::new().parse(text, &mut errors, laid.tokens()) {
-            Ok(container) => {
-                report(errors, &laid, &mut diagnostics);
-                file.containers.push(container);
-                file.ends.push((start + laid.end) as u32);
-            }
-            Err(fault) => {
-                report(errors, &laid, &mut diagnostics);
-                diagnostics.extend(expected::diagnose(fault));
-            }
-        }
+        let laid = layout::container(text, diagnostics);
+        visit(&laid, diagnostics);
         at = start + laid.end.max(1);
     }
     diagnostics.extend(stray_closer(source, at, source.len()));
@@ -74,7 +116,15 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
         );
     }
     diagnostics.sort_by_key(|it| it.span().start);
-    (file, diagnostics)
+}
+
+/// Reads a container into `sink`; false where it does not read to its end.
+pub(crate) fn feed<'s>(laid: &Laid<'s>, sink: &mut dyn Sink<'s>, diagnostics: &mut Vec<Diagnostic>) -> bool {
+    let mut errors = Vec::new();
+    let res = syntax::FileParser::new().parse(laid.source(), &mut errors, sink, laid.tokens());
+    report(errors, laid, diagnostics);
+    diagnostics.extend(res.as_ref().err().cloned().and_then(expected::diagnose));
+    res.is_ok()
 }
 
 /// Reads one scalar expression, such as `(rank+streamIdx)%8`.
@@ -88,7 +138,7 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
     let mut diagnostics = Vec::new();
     let laid = layout::expression(text, &mut diagnostics);
     let mut errors = Vec::new();
-    let res = syntax::ScalarParser::new().parse(text, &mut errors, laid.tokens());
+    let res = syntax::ScalarParser::new().parse(text, &mut errors, &mut Container::default(), laid.tokens());
     report(errors, &laid, &mut diagnostics);
     match res {
         Ok(expr) if !has_errors(&diagnostics) => Ok(expr),
@@ -125,6 +175,13 @@ fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
     let message = "`}` closes a container that has ended already";
     let early = Span::new(from - 1, from);
     Some(Diagnostic::new(Code::Syntax, span, message, "expected once").label(early, "it ended here"))
+}
+
+/// Where the line of `start` begins, when only blanks stand before it: its column counts.
+fn with_indent(source: &str, start: usize) -> usize {
+    let before = source.get(..start).unwrap_or("");
+    let line = before.trim_end_matches([' ', '\t']);
+    if line.is_empty() || line.ends_with('\n') { line.len() } else { start }
 }
 
 /// Where the next container begins, if only with its second line, as some were published in 2024.

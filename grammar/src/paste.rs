@@ -105,7 +105,7 @@ fn is_clean(source: &str) -> bool {
         }
         if begun
             && let (Some(last), Some(first)) = (last, line.bytes().next())
-            && wrap::may_break(last, first)
+            && (wrap::may_break(last, first) || first == b'{' && wrap::is_word(last))
         {
             return false;
         }

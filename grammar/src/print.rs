@@ -2,30 +2,81 @@
 //!
 //! Invariant: reading the text back gives the same program, without a warning, and printing that gives the same text.
 
-use std::fmt::{Display, Write};
+mod y2025;
+
+use std::{
+    borrow::Cow,
+    fmt::{Display, Write},
+};
 
 use crate::{
+    dialect::Dialect,
     domains,
     dtype::DType,
     ir::{
         Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program,
         Stmt, StmtId, Stream, StreamId, TensorId, Transform, UnitId,
     },
-    ops::{Op, Param, Syntax},
+    ops::{Op, Syntax},
     resolve::{dialect::needs_roots_option, is_operand},
 };
 
 /// The canonical text of a container.
 pub fn print(program: &Program) -> String {
-    let mut printer = Printer { program, out: String::new(), tensors: vec![None; program.tensors.len()] };
+    let mut printer = Printer::new(program, Dialect::Canonical);
+    printer.options();
     printer.container();
+    printer.definitions();
+    printer.domains();
     printer.out
+}
+
+/// The text of a container in the spelling of 2025, without what that has no words for.
+pub(crate) fn print_2025(program: &Program) -> String {
+    let mut printer = Printer::new(program, Dialect::Y2025);
+    printer.out.push('\n');
+    printer.container();
+    printer.definitions();
+    printer.out.push('\n');
+    printer.out
+}
+
+/// The value of an attribute, tensors by short name only.
+pub(crate) fn attr_text(program: &Program, attr: &Attr) -> String {
+    Printer::brief(program).attr(attr)
+}
+
+/// The clauses of a tensor's line in `Domains:`.
+pub(crate) fn domain_clauses(program: &Program, tensor: TensorId) -> String {
+    let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
+    let list = |axes: &[AxisId]| {
+        let mut text = String::new();
+        separated(&mut text, axes.iter().map(|axis| axis_text(program, *axis)));
+        text
+    };
+    let mut clauses = vec![format!("logical({})", list(logical))];
+    clauses.extend(transforms.iter().map(|it| match it {
+        Transform::Split { input, factor, outer_split, outer, inner } => format!(
+            "{}({}, {}) -> ({})",
+            if *outer_split { "outer_split" } else { "split" },
+            axis_text(program, *input),
+            Inline(program, *factor),
+            list(&[*outer, *inner])
+        ),
+        Transform::Merge { outer, inner, output } => {
+            format!("merge({}) -> ({})", list(&[*outer, *inner]), axis_text(program, *output))
+        }
+        Transform::Swizzle1D { input, output } => {
+            format!("swizzle1d({}) -> ({})", axis_text(program, *input), axis_text(program, *output))
+        }
+    }));
+    clauses.extend(allocation.iter().map(|axes| format!("allocation({})", list(axes))));
+    clauses.join(", ")
 }
 
 /// The text of one statement's first line, for reports: tensors by short name only.
 pub fn summary(program: &Program, stmt: StmtId) -> String {
-    let names = program.tensors.ids().map(|id| Some(program.tensor_name(id))).collect();
-    let mut printer = Printer { program, out: String::new(), tensors: names };
+    let mut printer = Printer::brief(program);
     match &program.stmts[stmt] {
         Stmt::Op(it) => printer.op(it, 0),
         Stmt::Let(..) => printer.stmt(stmt, 0),
@@ -165,12 +216,32 @@ impl Display for AxisText<'_> {
 struct Printer<'p> {
     program: &'p Program,
     out: String,
+    dialect: Dialect,
     /// Texts of tensors, made on first use.
     tensors: Vec<Option<String>>,
+    /// Numbers that name captured streams, in dialects where numbers do.
+    captured: Vec<i64>,
+}
+
+impl<'p> Printer<'p> {
+    fn new(program: &'p Program, dialect: Dialect) -> Self {
+        let captured = match dialect {
+            Dialect::Canonical => Vec::new(),
+            Dialect::Y2025 => y2025::captured(program),
+        };
+        let tensors = vec![None; program.tensors.len()];
+        Self { program, out: String::new(), dialect, tensors, captured }
+    }
+
+    /// A printer that calls tensors by their short names.
+    fn brief(program: &'p Program) -> Self {
+        let tensors = program.tensors.ids().map(|id| Some(program.tensor_name(id))).collect();
+        Self { tensors, ..Self::new(program, Dialect::Canonical) }
+    }
 }
 
 impl Printer<'_> {
-    fn container(&mut self) {
+    fn options(&mut self) {
         let program = self.program;
         let roots = needs_roots_option(program).then(|| "roots=team".to_owned());
         let options = program.options.iter().map(|(key, it)| format!("{key}={}", Inline(program, *it)));
@@ -180,6 +251,10 @@ impl Printer<'_> {
             separated(&mut self.out, options.iter());
             self.out.push('\n');
         }
+    }
+
+    fn container(&mut self) {
+        let program = self.program;
         self.out.push_str("%HostIrContainer { (");
         self.operands(&program.inputs);
         self.out.push_str(") -> (");
@@ -190,13 +265,16 @@ impl Printer<'_> {
             self.unit(unit);
         }
         self.out.push_str("} // %HostIrContainer\n");
+    }
+
+    fn definitions(&mut self) {
+        let program = self.program;
         if !program.definitions.is_empty() {
             self.out.push_str("\nIndex definitions:\n");
             for (symbol, value) in &program.definitions {
                 let _ = writeln!(self.out, "  {} = {};", program.symbols[*symbol], Body(program, *value));
             }
         }
-        self.domains();
     }
 
     fn domains(&mut self) {
@@ -208,32 +286,8 @@ impl Printer<'_> {
         }
         self.out.push_str("\nDomains:\n");
         for tensor in explicit {
-            let _ = write!(self.out, "  {}: ", program.tensor_name(tensor));
-            let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
-            let list = |axes: &[AxisId]| {
-                let mut text = String::new();
-                separated(&mut text, axes.iter().map(|axis| axis_text(program, *axis)));
-                text
-            };
-            let mut clauses = vec![format!("logical({})", list(logical))];
-            clauses.extend(transforms.iter().map(|it| match it {
-                Transform::Split { input, factor, outer_split, outer, inner } => format!(
-                    "{}({}, {}) -> ({})",
-                    if *outer_split { "outer_split" } else { "split" },
-                    axis_text(program, *input),
-                    Inline(program, *factor),
-                    list(&[*outer, *inner])
-                ),
-                Transform::Merge { outer, inner, output } => {
-                    format!("merge({}) -> ({})", list(&[*outer, *inner]), axis_text(program, *output))
-                }
-                Transform::Swizzle1D { input, output } => {
-                    format!("swizzle1d({}) -> ({})", axis_text(program, *input), axis_text(program, *output))
-                }
-            }));
-            clauses.extend(allocation.iter().map(|axes| format!("allocation({})", list(axes))));
-            self.out.push_str(&clauses.join(", "));
-            self.out.push('\n');
+            let name = program.tensor_name(tensor);
+            let _ = writeln!(self.out, "  {name}: {}", domain_clauses(program, tensor));
         }
     }
 
@@ -244,11 +298,17 @@ impl Printer<'_> {
             self.out.push_str("[...]\n");
             return;
         };
-        self.out.push_str("Inputs={");
-        self.operands(&it.inputs);
-        self.out.push_str("} -> Outputs={");
-        self.operands(&it.outputs);
-        self.out.push_str("}\n%kernel {\n");
+        match self.dialect {
+            Dialect::Canonical => {
+                self.out.push_str("Inputs={");
+                self.operands(&it.inputs);
+                self.out.push_str("} -> Outputs={");
+                self.operands(&it.outputs);
+                self.out.push_str("}\n");
+            }
+            Dialect::Y2025 => self.unit_lists(it),
+        }
+        self.out.push_str("%kernel {\n");
         self.block(body, 0);
         self.out.push_str("} // %kernel\n");
     }
@@ -304,6 +364,13 @@ impl Printer<'_> {
 
     /// One operator statement, without its final newline.
     fn op(&mut self, stmt: &OpStmt, depth: usize) {
+        match self.dialect {
+            Dialect::Canonical => self.canonical_op(stmt, depth),
+            Dialect::Y2025 => self.op_2025(stmt, depth),
+        }
+    }
+
+    fn canonical_op(&mut self, stmt: &OpStmt, depth: usize) {
         let row = stmt.op.row();
         let margin = 2 * depth + 3;
         self.operands(&stmt.outs);
@@ -322,90 +389,119 @@ impl Printer<'_> {
             }
         }
         let name = match stmt.op {
-            Op::Cast => self.cast_name(stmt),
-            _ => row.mnemonic.to_owned(),
+            Op::Cast => Cow::Owned(self.cast_name(stmt)),
+            _ => Cow::Borrowed(row.mnemonic),
         };
-        match row.syntax {
-            Syntax::Call | Syntax::Statement => {
-                let args = self.arguments(stmt, "=").join(", ");
-                let _ = write!(self.out, "{name}({args})");
-            }
-            Syntax::Padded => {
-                let args = self.arguments(stmt, " = ").join(", ");
-                let _ = write!(self.out, "{name}( {args} )");
-            }
-            Syntax::Function => {
-                let args = self.arguments(stmt, " = ").join(", ");
-                let _ = write!(self.out, "{name}({args});");
-            }
+        let pad = 2 * depth;
+        // Before, between and behind the arguments.
+        let (before, between, behind): (String, Cow<'_, str>, &str) = match row.syntax {
+            Syntax::Call | Syntax::Statement => (format!("{name}("), ", ".into(), ")"),
+            Syntax::Padded => (format!("{name}( "), ", ".into(), " )"),
+            Syntax::Function => (format!("{name}("), ", ".into(), ");"),
             Syntax::Wrapped => {
                 let margin = margin + "= (".len() + name.len();
-                let args = self.arguments(stmt, " = ").join(&format!(",\n{:margin$}", ""));
-                let _ = write!(self.out, "{name}({args})");
+                (format!("{name}("), format!(",\n{:margin$}", "").into(), ")")
             }
-            Syntax::Infix => {
-                let args = self.arguments(stmt, "=").join(&format!("\n{:margin$}{name} ", ""));
-                let _ = write!(self.out, "{args};");
-            }
-            Syntax::Prefix => {
-                let args = self.arguments(stmt, "=").join(", ");
-                let _ = write!(self.out, "{name}{args};");
-            }
-            Syntax::Numbered => {
-                let args = self.arguments(stmt, "=").join(", ");
-                let _ = write!(self.out, "{name}{} ({args})", number(stmt));
-            }
-            Syntax::Bare => {
-                let _ = write!(self.out, "{name}{}", number(stmt));
-            }
-            Syntax::Block => {
-                let args = self.arguments(stmt, "=").join(", ");
-                let pad = 2 * depth;
-                let _ = write!(self.out, "{name} {{\n{:pad$}  {args}\n{:pad$}}}", "", "");
-            }
-            Syntax::Post => {
-                let args = self.arguments(stmt, ":").join(", ");
-                let _ = write!(self.out, "{name} ({args})");
-            }
-            Syntax::Launch => {
-                let pad = 2 * depth;
-                let _ = writeln!(self.out, "{name}(");
-                for arg in self.arguments(stmt, ": ") {
-                    let _ = writeln!(self.out, "{:pad$}  {arg},", "");
-                }
-                let _ = write!(self.out, "{:pad$})", "");
-            }
-        }
+            Syntax::Infix => (String::new(), format!("\n{:margin$}{name} ", "").into(), ";"),
+            Syntax::Prefix => (name.into_owned(), ", ".into(), ";"),
+            Syntax::Numbered => (format!("{name}{} (", number(stmt)), ", ".into(), ")"),
+            Syntax::Bare => (format!("{name}{}", number(stmt)), "".into(), ""),
+            Syntax::Block => (format!("{name} {{\n{:pad$}  ", ""), ", ".into(), "\n"),
+            Syntax::Post => (format!("{name} ("), ", ".into(), ")"),
+            Syntax::Launch => (format!("{name}(\n{:pad$}  ", ""), format!(",\n{:pad$}  ", "").into(), ",\n"),
+        };
+        self.out.push_str(&before);
+        self.write_arguments(stmt, key_sign(row.syntax), &between);
+        self.out.push_str(behind);
+        let _ = match row.syntax {
+            Syntax::Block => write!(self.out, "{:pad$}}}", ""),
+            Syntax::Launch => write!(self.out, "{:pad$})", ""),
+            Syntax::Call
+            | Syntax::Statement
+            | Syntax::Padded
+            | Syntax::Function
+            | Syntax::Wrapped
+            | Syntax::Infix
+            | Syntax::Prefix
+            | Syntax::Numbered
+            | Syntax::Bare
+            | Syntax::Post => Ok(()),
+        };
     }
 
-    /// Arguments in the order of the row, keys with `sign` behind them.
-    fn arguments(&mut self, stmt: &OpStmt, sign: &str) -> Vec<String> {
+    /// Arguments in the order of the row, keys with `sign` behind them, `between` them.
+    fn write_arguments(&mut self, stmt: &OpStmt, sign: &str, between: &str) {
         let row = stmt.op.row();
-        let mut texts = Vec::new();
         let mut operands = stmt.args.iter();
+        let mut first = true;
+        let mut next = |this: &mut Self| {
+            if !std::mem::take(&mut first) {
+                this.out.push_str(between);
+            }
+        };
         for param in row.args {
             if !is_operand(param.kind) {
-                texts.extend(stmt.attr(param.name).map(|attr| self.attr(attr)));
+                if let Some(attr) = stmt.attr(param.name) {
+                    next(self);
+                    self.write_attr(attr);
+                }
                 continue;
             }
-            match param.count {
-                crate::ops::Count::Many => texts.extend(operands.by_ref().map(|it| self.operand(*it))),
-                crate::ops::Count::One | crate::ops::Count::Optional => {
-                    texts.extend(operands.next().map(|it| self.operand(*it)));
-                }
+            let most = if param.count == crate::ops::Count::Many { usize::MAX } else { 1 };
+            for operand in operands.by_ref().take(most) {
+                next(self);
+                self.write_operand(*operand);
             }
         }
         for (name, attr) in &stmt.attrs {
-            let positional = |param: &Param| param.name == *name;
-            if row.args.iter().any(positional) {
+            if row.args.iter().any(|param| param.name == *name) {
                 continue;
             }
+            next(self);
+            self.out.push_str(name);
             // nvFuser prints this one without blanks, whatever stands around it.
-            let sign = if *name == "cache_op" { "=" } else { sign };
-            let value = self.attr(attr);
-            texts.push(format!("{name}{sign}{value}"));
+            self.out.push_str(if *name == "cache_op" { "=" } else { sign });
+            self.write_attr(attr);
         }
-        texts
+    }
+
+    /// The arguments one by one.
+    fn arguments(&mut self, stmt: &OpStmt, sign: &str) -> Vec<String> {
+        const BETWEEN: &str = "\0";
+        let outer = std::mem::take(&mut self.out);
+        self.write_arguments(stmt, sign, BETWEEN);
+        let texts = std::mem::replace(&mut self.out, outer);
+        texts.split(BETWEEN).filter(|it| !it.is_empty()).map(str::to_owned).collect()
+    }
+
+    fn write_attr(&mut self, attr: &Attr) {
+        match attr {
+            Attr::Tensor(tensor) => self.write_operand(Operand::Tensor(*tensor)),
+            Attr::Word(word) => self.out.push_str(word),
+            Attr::Bool(value) => self.out.push_str(if *value { "true" } else { "false" }),
+            Attr::Scalar(scalar) => {
+                let _ = write!(self.out, "{}", Inline(self.program, *scalar));
+            }
+            Attr::Team(team) => {
+                for (at, rank) in team.iter().enumerate() {
+                    let _ = write!(self.out, "{}{rank}", if at == 0 { "(" } else { " " });
+                }
+                self.out.push_str(if team.is_empty() { "()" } else { ")" });
+            }
+            Attr::Axis(_)
+            | Attr::Name(_)
+            | Attr::DType(_)
+            | Attr::Flags(_)
+            | Attr::Scalars(_)
+            | Attr::Ranges(_)
+            | Attr::Values(_)
+            | Attr::Unit(_)
+            | Attr::Work(_)
+            | Attr::Stmts(_) => {
+                let text = self.attr(attr);
+                self.out.push_str(&text);
+            }
+        }
     }
 
     fn attr(&mut self, attr: &Attr) -> String {
@@ -452,8 +548,21 @@ impl Printer<'_> {
             if at > 0 {
                 self.out.push_str(", ");
             }
-            let text = self.operand(*operand);
-            self.out.push_str(&text);
+            self.write_operand(*operand);
+        }
+    }
+
+    fn write_operand(&mut self, operand: Operand) {
+        match operand {
+            Operand::Tensor(tensor) => {
+                let program = self.program;
+                let slot = &mut self.tensors[crate::arena::Id::index(tensor)];
+                self.out.push_str(slot.get_or_insert_with(|| tensor_text(program, tensor)));
+            }
+            Operand::Scalar(_) | Operand::Stream(_) => {
+                let text = self.operand(operand);
+                self.out.push_str(&text);
+            }
         }
     }
 
@@ -464,8 +573,16 @@ impl Printer<'_> {
                 slot.get_or_insert_with(|| tensor_text(self.program, tensor)).clone()
             }
             Operand::Scalar(scalar) => expr_text(self.program, scalar),
-            Operand::Stream(stream) => stream_text(self.program, stream),
+            Operand::Stream(stream) => self.stream(stream),
         }
+    }
+
+    fn stream(&self, stream: StreamId) -> String {
+        let number = match &self.program.streams[stream] {
+            Stream::Named(at) => self.captured.get(*at as usize),
+            Stream::Index(_) => None,
+        };
+        number.map_or_else(|| stream_text(self.program, stream), |it| format!("Stream {it}"))
     }
 
     /// `__bfloat2float` between the types that nvFuser has such names for, else `__to_int64_t`.
@@ -495,6 +612,22 @@ pub fn stream_text(program: &Program, stream: StreamId) -> String {
             format!("Stream ( {} )", Inline(program, *index))
         }
         Stream::Index(index) => format!("Stream {}", Inline(program, *index)),
+    }
+}
+
+/// What stands between a key and its value.
+fn key_sign(syntax: Syntax) -> &'static str {
+    match syntax {
+        Syntax::Padded | Syntax::Function | Syntax::Wrapped => " = ",
+        Syntax::Post => ":",
+        Syntax::Launch => ": ",
+        Syntax::Call
+        | Syntax::Statement
+        | Syntax::Infix
+        | Syntax::Prefix
+        | Syntax::Numbered
+        | Syntax::Bare
+        | Syntax::Block => "=",
     }
 }
 

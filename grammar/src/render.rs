@@ -73,10 +73,7 @@ fn human(
         Severity::Error => (ReportKind::Error, Color::Red),
         Severity::Warning => (ReportKind::Warning, Color::Yellow),
     };
-    let place = |span: crate::span::Span| -> (String, Range<usize>) {
-        let end = (span.end as usize).min(source.text().len());
-        (file.to_owned(), (span.start as usize).min(end)..end)
-    };
+    let place = |span: crate::span::Span| (file.to_owned(), drawn(source.text(), span));
     let config = Config::default().with_color(color).with_index_type(IndexType::Byte);
     let mut report = Report::build(kind, place(it.span()))
         .with_config(config)
@@ -90,6 +87,18 @@ fn human(
         report = report.with_help(help);
     }
     report.finish().write((file.to_owned(), source), out)
+}
+
+/// The part of a span that is underlined: its first line, and of that so much that the label stays in sight; statements
+/// spell tensors in full and run to hundreds of columns.
+fn drawn(source: &str, span: crate::span::Span) -> Range<usize> {
+    const WIDEST: usize = 60;
+    let end = (span.end as usize).min(source.len());
+    let start = (span.start as usize).min(end);
+    let text = source.get(start..end).unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default().trim_end();
+    let width = line.char_indices().nth(WIDEST).map_or(line.len(), |(at, _)| at);
+    start..start + width
 }
 
 fn short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {

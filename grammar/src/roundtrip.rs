@@ -8,10 +8,11 @@ use std::fmt::Write;
 use proptest::prelude::*;
 
 use crate::{
+    Dialect,
     dtype::DType,
     ir::Parallel,
     ops::{Count, Kind, OPS, Op, Param, Row, Syntax},
-    print, read,
+    print, print_as, read,
 };
 
 struct Dice {
@@ -289,5 +290,21 @@ proptest! {
         prop_assert!(diagnostics.is_empty(), "{}\n{diagnostics:#?}", first.concat());
         let second: Vec<String> = again.iter().map(print).collect();
         prop_assert_eq!(first, second);
+    }
+
+    #[test]
+    fn what_2025_cannot_say_is_named(choices in proptest::collection::vec(any::<u32>(), 100..300)) {
+        for mut program in read(&Dice::new(choices).program()).0 {
+            // They are lost one by one, and would hide what else is.
+            program.options.clear();
+            let (text, losses) = print_as(&program, Dialect::Y2025);
+            let (again, diagnostics) = read(&text);
+            prop_assert!(!crate::diagnostic::has_errors(&diagnostics), "{text}\n{diagnostics:#?}");
+            let vague = losses.iter().find(|it| it.message.contains("this program"));
+            prop_assert!(vague.is_none(), "{}\n{text}", print(&program));
+            if losses.is_empty() {
+                prop_assert_eq!(again.iter().map(print).collect::<String>(), print(&program), "{}", text);
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: nothing here looks a name up; the tables of `ir` and `dtype` say which words there are.
 
 use crate::{
-    ast::Expr,
+    ast::{Expr, ExprKind},
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
@@ -199,6 +199,14 @@ fn scalar(piece: Piece<'_>) -> Result<Expr<'_>, Diagnostic> {
     let piece = piece.trimmed();
     if piece.text.is_empty() {
         return Err(bad(piece, "expected an extent"));
+    }
+    // Nearly all extents are one number or one name: no grammar is needed for those.
+    let bytes = piece.text.as_bytes();
+    if let (true, Ok(value)) = (bytes.iter().all(u8::is_ascii_digit), piece.text.parse()) {
+        return Ok(Expr { span: piece.span, kind: ExprKind::Int(value) });
+    }
+    if bytes[0].is_ascii_alphabetic() && bytes.iter().all(u8::is_ascii_alphanumeric) {
+        return Ok(Expr { span: piece.span, kind: ExprKind::Word(piece.text) });
     }
     parse_scalar_at(piece.text, piece.span.start).map_err(|errors| {
         errors.into_iter().next().unwrap_or_else(|| bad(piece, "expected a scalar expression"))

@@ -9,6 +9,7 @@ use std::{
 
 use clap::{Parser, ValueEnum};
 use grammar::{
+    Dialect,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     render::Format,
@@ -80,6 +81,9 @@ struct Options {
     timing: bool,
     #[command(flatten)]
     dumps: DumpFlags,
+    /// How the result is spelled; what an older dialect cannot say is warned about.
+    #[arg(long, value_name = "canonical|2025", default_value = "canonical")]
+    print_dialect: Dialect,
     /// Print the plan of every rank instead of the program.
     #[arg(long)]
     print_plan: bool,
@@ -248,6 +252,8 @@ impl Tool<'_> {
                 None => return outcome,
             }
         }
+        // The process ends soon: taking a large program apart piece by piece would only take time.
+        std::mem::forget(programs);
         Outcome { text, ..outcome }
     }
 
@@ -266,7 +272,11 @@ impl Tool<'_> {
         }
         match self.options.print_plan {
             true => self.plans(program, part, outcome),
-            false => Some(grammar::print(program)),
+            false => {
+                let (text, losses) = grammar::print_as(program, self.options.print_dialect);
+                outcome.diagnostics.extend(losses);
+                Some(text)
+            }
         }
     }
 

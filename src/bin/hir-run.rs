@@ -69,10 +69,10 @@ struct Options {
     #[arg(long, value_name = "SPEC.hir")]
     reference: Option<String>,
     /// Relative tolerance.
-    #[arg(long, value_parser = tolerance)]
+    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     rtol: Option<f64>,
     /// Absolute tolerance.
-    #[arg(long, value_parser = tolerance)]
+    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     atol: Option<f64>,
     /// Most memory that the simulated ranks may take together, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
@@ -250,13 +250,23 @@ fn expectations(
     for flag in &options.expect {
         let port = plans.iter().flat_map(|plan| &plan.outputs).find(|port| port.name == flag.name);
         let Some(port) = port else {
-            let message = format!("`--expect {}`: the program has no such output", flag.name);
+            let names: Vec<&str> =
+                plans.iter().take(1).flat_map(|plan| &plan.outputs).map(|port| port.name.as_str()).collect();
+            let message = format!(
+                "`--expect {}`: the program has no such output; it has {}",
+                flag.name,
+                names.join(", ")
+            );
             return Err(Failure::Other(Exit::Usage, message));
         };
-        let source: file::Source = flag.value.parse().map_err(RunError::Io)?;
-        let tensor = source.load(port.dtype).map_err(RunError::Io)?.tensor;
+        let given = |error| RunError::Given { flag: format!("--expect {}", flag.name), error };
+        let source: file::Source = flag.value.parse().map_err(given)?;
+        let tensor = source.load(port.dtype).map_err(given)?.tensor;
         found.push(Expectation {
-            origin: flag.value.clone(),
+            origin: match source {
+                file::Source::File(_) => flag.value.clone(),
+                file::Source::Literal(_) => "the values given".to_owned(),
+            },
             output: Target::Name(flag.name.clone()),
             tensor,
         });

@@ -242,6 +242,18 @@ impl Data {
         each!(self, v => number(v[i]))
     }
 
+    /// Element `i` as a literal that reads back as the same element: a double in its own shortest form, which may be
+    /// longer than that of a float of equal value.
+    pub fn text(&self, i: usize) -> String {
+        match (self, self.get(i)) {
+            (Self::F64(_), Number::Float(it)) if it.is_finite() => match is_plain(it) {
+                true => format!("{it}"),
+                false => format!("{it:e}"),
+            },
+            (_, number) => number.to_string(),
+        }
+    }
+
     /// Sets element `i` with one rounding; true when the value changed by it.
     pub fn set(&mut self, i: usize, value: Number) -> bool {
         fn put<T: Element>(slot: &mut T, value: Number) -> bool {
@@ -445,8 +457,8 @@ impl fmt::Display for Number {
             Self::Bool(it) => write!(f, "{it}"),
             Self::Float(it) if it.is_nan() => f.write_str("nan"),
             Self::Float(it) => {
-                let (short, plain) = (it as f32, it == 0.0 || (1e-5..1e16).contains(&it.abs()));
-                match (f64::from(short) == it, plain || it.is_infinite()) {
+                let short = it as f32;
+                match (f64::from(short) == it, is_plain(it) || it.is_infinite()) {
                     (true, true) => write!(f, "{short}"),
                     (true, false) => write!(f, "{short:e}"),
                     (false, true) => write!(f, "{it}"),
@@ -455,6 +467,11 @@ impl fmt::Display for Number {
             }
         }
     }
+}
+
+/// Whether a number is better read without an exponent.
+fn is_plain(number: f64) -> bool {
+    number == 0.0 || (1e-5..1e16).contains(&number.abs())
 }
 
 /// Visits a view in row-major order as runs: (position in the view, first element, count, stride). Dimensions that

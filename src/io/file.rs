@@ -240,7 +240,13 @@ fn read_npy(path: &Path, bytes: &[u8]) -> Result<Tensor, IoError> {
     {
         file.into_vec::<T>().map(Data::from)
     }
-    let broken = |fault: io::Error| format_error(path, fault.to_string(), "write it again with `numpy.save`");
+    let broken = |fault: io::Error| {
+        let fault = match fault.kind() {
+            io::ErrorKind::UnexpectedEof => "the file ends too early".to_owned(),
+            _ => fault.to_string(),
+        };
+        format_error(path, fault, "write it again with `numpy.save`")
+    };
     let file = NpyFile::new(bytes).map_err(broken)?;
     let shape: Vec<usize> = file.shape().iter().map(|&it| it as usize).collect();
     let (dtype, order) = (file.dtype(), file.order());
@@ -388,7 +394,9 @@ fn safetensors(path: &Path, named: &BTreeMap<Option<&str>, &Tensor>) -> Result<V
 
 /// `2x2xf32=1 2 3 4`; `f32=1` has no dimension. Values are separated by blanks or commas.
 fn literal(text: &str) -> Result<Tensor, String> {
-    let (head, values) = text.split_once('=').ok_or("there is no `=`")?;
+    let (head, values) = text
+        .split_once('=')
+        .ok_or("a file starts with `@`, and a literal has its shape and type before `=`")?;
     let (mut shape, mut name) = (Vec::new(), head);
     // Names of types start with a letter, so every number before an `x` is an extent.
     while let Some((extent, rest)) = name.split_once('x') {

@@ -2,7 +2,7 @@
 
 use crate::{
     io::data::{Data, Mask, Tensor, UnsupportedDtype},
-    plan::{Layout, Number},
+    plan::Layout,
 };
 
 /// Why a tensor and its parts do not fit.
@@ -80,7 +80,7 @@ pub struct Conflict {
     /// The two ranks.
     pub ranks: [usize; 2],
     /// What each holds.
-    pub values: [Number; 2],
+    pub values: [String; 2],
 }
 
 /// Puts parts together. Elements are compared bit for bit; only written ones can conflict.
@@ -113,7 +113,7 @@ pub fn assemble(parts: &[Part]) -> Result<Assembled, ShardError> {
             conflict = (0..indices.len()).find(differs).map(|local| Conflict {
                 index: unravel(indices[local], shape),
                 ranks: [owners[indices[local]].unwrap_or(part.rank), part.rank],
-                values: [earlier.get(local), part.data.get(local)],
+                values: [earlier.text(local), part.data.text(local)],
             });
         }
         if !data.put(&indices, &fresh, part.data) {
@@ -147,7 +147,7 @@ fn shape(extents: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Piece;
+    use crate::plan::{Number, Piece};
 
     /// Columns of a `[2, 4]` tensor: the `rank`th of `ranks` groups.
     fn columns(rank: usize, ranks: usize) -> Layout {
@@ -199,7 +199,7 @@ mod tests {
             assemble(&[part(3, &one, &full), part(5, &other, written)])
         };
         let conflict =
-            Conflict { index: vec![1, 2], ranks: [3, 5], values: [Number::Int(6), Number::Int(60)] };
+            Conflict { index: vec![1, 2], ranks: [3, 5], values: ["6".to_owned(), "60".to_owned()] };
         assert_eq!(parts(&full)?.conflict, Some(conflict));
         let unwritten = parts(&missing)?;
         assert_eq!((unwritten.conflict, unwritten.written), (None, missing));

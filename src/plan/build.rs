@@ -316,7 +316,11 @@ impl Builder<'_> {
             let port = match self.is_here(tensor) {
                 true => {
                     let layout = self.layout(tensor)?;
-                    let view = self.view(tensor)?;
+                    let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
+                        let name = self.program.tensor_name(tensor);
+                        let message = format!("no statement gives the output `{name}` storage or a value");
+                        return Err(self.fault(Code::UndefinedTensor, message, "declared here"));
+                    };
                     if view.shape != layout.local_shape() {
                         let name = self.program.tensor_name(tensor);
                         let message = format!(
@@ -655,7 +659,14 @@ impl Builder<'_> {
                 .unsupported(stmt.op, &format!("the text leaves out the body of HostUnit{}", unit.number)));
         };
         if (inputs.len(), outputs.len()) != (unit.inputs.len(), unit.outputs.len()) {
-            let message = format!("HostUnit{} has other numbers of inputs or outputs", unit.number);
+            let message = format!(
+                "HostUnit{} has {} inputs and {} outputs, and is posted with {} and {}",
+                unit.number,
+                unit.inputs.len(),
+                unit.outputs.len(),
+                inputs.len(),
+                outputs.len()
+            );
             return Err(self.fault(Code::BadOperands, message, "posted here"));
         }
         program.walk(body, &mut |stmt| {

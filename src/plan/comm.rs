@@ -93,7 +93,7 @@ impl Builder<'_> {
             Op::P2PCommunication => self.p2p(stmt),
             Op::CollectivePermute => self.permute(stmt),
             Op::Communication => self.collective(stmt),
-            _ => Err(self.unsupported(stmt.op, "the planner has no arm for it")),
+            _ => Err(self.unsupported(stmt.op, "no executor has it")),
         }
     }
 

@@ -20,7 +20,7 @@ impl Builder<'_> {
     pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(out) = stmt.out_tensor() else { return Ok(()) };
         if stmt.outs.len() > 1 {
-            return Err(self.unsupported(stmt.op, "the planner has no arm for it"));
+            return Err(self.unsupported(stmt.op, "no executor has it"));
         }
         let args = self.tensor_operands(stmt);
         if self.reshards(stmt, &args, out)? {
@@ -144,9 +144,9 @@ impl Builder<'_> {
                 Some(first) => match self.rearranged(stmt, first, args[0], out)? {
                     Some(from) if from.shape == target.shape => Ok(vec![copy(from, target.clone())]),
                     Some(from) => Err(self.misfit(stmt.op, &from.shape, &target.shape)),
-                    None => Err(self.unsupported(stmt.op, "the planner has no arm for it")),
+                    None => Err(self.unsupported(stmt.op, "no executor has it")),
                 },
-                None => Err(self.unsupported(stmt.op, "the planner has no arm for it")),
+                None => Err(self.unsupported(stmt.op, "no executor has it")),
             },
         }
     }

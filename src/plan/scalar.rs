@@ -77,8 +77,8 @@ impl<'p> Scalars<'p> {
     pub(crate) fn int(&self, expr: ExprId) -> Result<i64, ScalarFault> {
         match self.eval(expr)? {
             Value::Int(value) => Ok(value),
-            Value::Bool(value) => Ok(i64::from(value)),
-            Value::Float(value) => Err(ScalarFault::Arithmetic(format!("{value} is not an integer"))),
+            Value::Bool(value) => Err(ScalarFault::Arithmetic(format!("`{value}` is not an integer"))),
+            Value::Float(value) => Err(ScalarFault::Arithmetic(format!("`{value}` is not an integer"))),
         }
     }
 

@@ -10,6 +10,9 @@ use super::{
     scalar::{ScalarFault, Scalars},
 };
 
+/// The most elements of a tensor; products of extents up to this one cannot overflow.
+const LARGEST: usize = 1 << 40;
+
 /// Why a tensor has no layout.
 pub(crate) enum ShapeFault {
     /// An extent without a value.
@@ -51,7 +54,14 @@ pub(crate) fn layout(
         layout.shape.push(extent);
         layout.pieces.push(pieces);
     }
-    Ok(layout)
+    let count = layout.shape.iter().try_fold(1usize, |product, extent| product.checked_mul((*extent).max(1)));
+    match count {
+        Some(count) if count <= LARGEST => Ok(layout),
+        Some(_) | None => {
+            let message = format!("a tensor of shape {:?} is larger than any machine holds", layout.shape);
+            Err(ShapeFault::Extent(message))
+        }
+    }
 }
 
 /// The extent of an axis: of an expanded broadcast, the expanded one.

@@ -67,6 +67,10 @@ pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<
             break;
         }
     }
+    // What the ranks that do not come to a resharding lack is its consequence.
+    if faults.iter().any(|(_, it)| it.code == Code::DivergentReshard) {
+        faults.retain(|(_, it)| it.code == Code::DivergentReshard);
+    }
     if faults.is_empty() {
         let programs: Vec<&Program> = programs.iter().map(|(program, _)| *program).collect();
         faults = link(&programs, &mut ranks);

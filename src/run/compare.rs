@@ -46,9 +46,9 @@ pub struct Mismatch {
     /// Its place in row-major order.
     pub flat: usize,
     /// What was expected.
-    pub expected: Number,
+    pub expected: String,
     /// What came.
-    pub got: Number,
+    pub got: String,
     /// How many elements are too far off.
     pub count: usize,
 }
@@ -70,8 +70,8 @@ pub fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<
     Ok(Some(Mismatch {
         index: unravel(flat, &got.shape),
         flat,
-        expected: expected.data.get(flat),
-        got: got.data.get(flat),
+        expected: expected.data.text(flat),
+        got: got.data.text(flat),
         count: 1 + wrong.count(),
     }))
 }

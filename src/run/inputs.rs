@@ -2,13 +2,16 @@
 
 use std::str::FromStr;
 
-use grammar::ir::{Expr, Program};
+use grammar::{
+    dtype::DType,
+    ir::{AxisId, Expr, Program},
+};
 
 use super::RunError;
 use crate::{
     io::{
         data::{Data, Tensor},
-        file::{IoError, Source},
+        file::{IoError, Loaded, Source},
         generate::{ExactRange, Generator, Kind},
         shard,
     },
@@ -45,8 +48,18 @@ impl FromStr for InputFlag {
 
 impl InputFlag {
     /// The value for one rank.
-    fn source(&self, rank: usize) -> Result<Source, IoError> {
-        self.value.replace("%r", &rank.to_string()).parse()
+    fn source(&self, rank: usize) -> Result<Source, RunError> {
+        self.value.replace("%r", &rank.to_string()).parse().map_err(|error| self.fault(error))
+    }
+
+    /// The tensor for one rank.
+    fn load(&self, rank: usize, dtype: DType) -> Result<Loaded, RunError> {
+        self.source(rank)?.load(dtype).map_err(|error| self.fault(error))
+    }
+
+    fn fault(&self, error: IoError) -> RunError {
+        let local = if self.local { "@local" } else { "" };
+        RunError::Given { flag: format!("--input {}{local}", self.name), error }
     }
 }
 
@@ -85,11 +98,15 @@ impl Filling {
                 names.join(", ")
             )));
         }
+        let twice = |at: &usize| self.given[..*at].iter().any(|it| it.name == self.given[*at].name);
+        if let Some(again) = (0..self.given.len()).find(twice) {
+            return Err(RunError::Tensor(format!("`--input {}` is given twice", self.given[again].name)));
+        }
         let mut wholes: Vec<(String, Tensor)> = Vec::new();
         for flag in self.given.iter().filter(|it| !it.local) {
             if let Some(port) = plans.iter().flat_map(|plan| &plan.inputs).find(|port| port.name == flag.name)
             {
-                let loaded = flag.source(0)?.load(port.dtype)?;
+                let loaded = flag.load(0, port.dtype)?;
                 self.notes.extend(loaded.converted.map(|from| converted(&flag.name, from, port)));
                 wholes.push((flag.name.clone(), loaded.tensor));
             }
@@ -121,7 +138,7 @@ impl Filling {
                 .map_err(|fault| RunError::Tensor(format!("`--input {name}`: {fault}")));
         }
         if let Some(flag) = self.given.iter().find(|it| it.local && it.name == port.name) {
-            let tensor = flag.source(rank)?.load(port.dtype)?.tensor;
+            let tensor = flag.load(rank, port.dtype)?.tensor;
             let wanted: usize = layout.local_shape().iter().product();
             if tensor.data.len() != wanted {
                 return Err(RunError::Tensor(format!(
@@ -137,7 +154,7 @@ impl Filling {
     }
 }
 
-fn converted(name: &str, from: grammar::dtype::DType, port: &Port) -> String {
+fn converted(name: &str, from: DType, port: &Port) -> String {
     format!("{name}: converted from {} to {}, to nearest even", from.short_name(), port.dtype.short_name())
 }
 
@@ -151,10 +168,19 @@ pub fn bind_extents(program: &mut Program, given: &[InputFlag]) -> Result<(), Ru
         let Some(tensor) = found else { continue };
         let shape = match flag.source(0)? {
             Source::Literal(tensor) => tensor.shape,
-            Source::File(file) => file.read()?.shape,
+            Source::File(file) => file.read().map_err(|error| flag.fault(error))?.shape,
         };
         let dims: Vec<_> = program.dimensions(tensor).collect();
         if dims.len() != shape.len() {
+            let symbolic = |axis: &AxisId| program.constant(program.axes[*axis].extent).is_none();
+            if dims.iter().any(symbolic) {
+                return Err(RunError::Tensor(format!(
+                    "`--input {}` has {} dimensions where the program has {}",
+                    flag.name,
+                    shape.len(),
+                    dims.len()
+                )));
+            }
             continue;
         }
         for (axis, extent) in dims.into_iter().zip(shape) {

@@ -80,8 +80,14 @@ pub enum Failure {
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let exit = match &error {
-            RunError::Io(file::IoError::Flag { .. }) => Exit::Usage,
-            RunError::Io(_) => Exit::Environment,
+            RunError::Io(it) | RunError::Given { error: it, .. } => match it {
+                file::IoError::Flag { .. } | file::IoError::Dtype { .. } | file::IoError::Unsupported(_) => {
+                    Exit::Usage
+                }
+                file::IoError::Read { .. } | file::IoError::Write { .. } | file::IoError::Format { .. } => {
+                    Exit::Environment
+                }
+            },
             RunError::Tensor(_) => Exit::Usage,
             RunError::Dtype(_) => Exit::Rejected,
             RunError::Shard(_) => Exit::Bug,
@@ -136,14 +142,19 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
     };
     if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
         let message = format!(
-            "`{}` needs {smallest} ranks: its meshes name rank {}; there are {ranks}",
+            "`{}` needs {smallest} ranks: its meshes and teams name rank {}; there are {ranks}",
             sources[0].name,
             smallest - 1
         );
         return Err(Failure::Other(Exit::Environment, message));
     }
-    if let Err(fault) = plan::limits::check_world(&programs[0], ranks) {
-        return Err(Failure::Rejected(sources.swap_remove(0), vec![fault]));
+    if ranks > plan::limits::RANKS {
+        let message = format!(
+            "`{}`: a world of {ranks} ranks; the largest has {}",
+            sources[0].name,
+            plan::limits::RANKS
+        );
+        return Err(Failure::Other(Exit::Environment, message));
     }
     let text_of = |rank: usize| rank.min(sources.len() - 1);
     let worlds: Vec<_> =
@@ -187,7 +198,11 @@ fn too_much(program: &Program, plans: &[Plan], limit: usize) -> Option<Diagnosti
 fn load(path: &str, setup: &Setup<'_>) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
     let source = Source::open(path)
         .map_err(|fault| Failure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
-    let (mut programs, diagnostics) = source.programs();
+    let (mut programs, mut diagnostics) = source.programs();
+    // Nothing is guessed where the command line says it.
+    if setup.bindings.iter().any(|it| it.name == "p2p_protocol") {
+        diagnostics.retain(|it| it.code != Code::LossyProtocol);
+    }
     if has_errors(&diagnostics) {
         return Err(Failure::Rejected(source, diagnostics));
     }
@@ -418,9 +433,14 @@ impl std::str::FromStr for OutputFlag {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let flag: InputFlag = text.parse().map_err(|_| {
-            "expected `NAME=@file.npy`, `NAME=@file.safetensors#key`, `NAME@local=@file.%r.npy` or `NAME=-`".to_owned()
-        })?;
+        let expected = || {
+            "expected `NAME=@file.npy`, `NAME=@file.safetensors#key`, `NAME@local=@file.%r.npy` or `NAME=-`"
+                .to_owned()
+        };
+        let flag: InputFlag = text.parse().map_err(|_| expected())?;
+        if flag.value != "-" && flag.value.parse::<File>().is_err() {
+            return Err(expected());
+        }
         Ok(Self { name: flag.name, local: flag.local, value: flag.value })
     }
 }
@@ -499,7 +519,7 @@ fn emit(
 ) -> Result<(), Failure> {
     if value == "-" {
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-        let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.get(at).to_string()).collect();
+        let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.text(at)).collect();
         text(format!(
             "{name} {}x{}= {}",
             shape.join("x"),
@@ -518,6 +538,6 @@ pub fn ends_elsewhere(plans: &[Plan]) -> Option<String> {
     let last = plan.code.last().filter(|inst| inst.kind == InstKind::Finish)?;
     (last.stream != 0).then(|| {
         let name = &plan.streams[last.stream as usize];
-        format!("the program ends on stream {name}, not on the one it began on: outputs are read there")
+        format!("the program ends on {name}, not on the one it began on: outputs are read there")
     })
 }

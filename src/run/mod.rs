@@ -18,6 +18,14 @@ pub enum RunError {
     /// A tensor did not come in or go out.
     #[error(transparent)]
     Io(#[from] IoError),
+    /// What a flag gives is no tensor.
+    #[error("`{flag}`: {error}")]
+    Given {
+        /// The flag, with the tensor's name.
+        flag: String,
+        /// What is wrong.
+        error: IoError,
+    },
     /// A flag names a tensor that is not there, or gives it another shape.
     #[error("{0}")]
     Tensor(String),

@@ -252,7 +252,7 @@ impl Meeting<'_> {
     fn clash(&self, member: usize, mine: String, other: usize, theirs: String) -> Fault {
         let at = self.members[other];
         let place = located(self.plans, at).1;
-        let message = format!("{mine}, but rank {} at {place} {theirs}", at.rank);
+        let message = format!("{mine}; rank {} at {place}: {theirs}", at.rank);
         Fault::program(self.plans, self.members[member], message)
     }
 }

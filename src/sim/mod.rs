@@ -167,13 +167,8 @@ fn fill(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory>, Fault> {
     let mut memories = Vec::new();
     for (plan, inputs) in plans.iter().zip(inputs) {
         let rank = plan.rank;
-        let (line, place) = (0, "inputs".to_owned());
-        let mut memory = Memory::new(&plan.buffers).map_err(|it| Fault::Unsupported {
-            rank,
-            line,
-            place,
-            message: it.to_string(),
-        })?;
+        let mut memory =
+            Memory::new(&plan.buffers).map_err(|it| unsupported(plans, rank, &it.to_string()))?;
         if inputs.len() != plan.inputs.len() {
             let (given, wanted) = (inputs.len(), plan.inputs.len());
             return Err(internal(rank, format!("{given} inputs given, {wanted} wanted")));
@@ -193,6 +188,17 @@ fn fill(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory>, Fault> {
         return Err(Fault::Internal("fewer inputs than ranks".to_owned()));
     }
     Ok(memories)
+}
+
+/// The first buffer that the simulator cannot hold, at the instruction that brings it into being.
+fn unsupported(plans: &[Plan], rank: usize, message: &str) -> Fault {
+    let plan = &plans[rank];
+    let buffer = plan.buffers.iter().position(|it| Data::zeros(it.dtype, 0).is_err()).unwrap_or(0);
+    let alloc = |it: &InstKind| matches!(it, InstKind::Alloc { buffer: it, .. } if *it as usize == buffer);
+    let inst = plan.code.iter().position(|it| alloc(&it.kind));
+    let (line, place) = inst.map_or((0, "input".to_owned()), |inst| located(plans, InstRef { rank, inst }));
+    let name = plan.buffers.get(buffer).map_or("?", |it| it.name.as_str());
+    Fault::Unsupported { rank, line, place, message: format!("`{name}`: {message}") }
 }
 
 /// Instructions among `pending` that write to the storage of an output of `rank`: why it may be incomplete.

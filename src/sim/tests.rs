@@ -217,7 +217,7 @@ fn mismatching_collectives_name_both_places() {
     let res = collective(2, 2, root, Schedule::Program).err().map(|it| it.to_string());
     assert_eq!(
         res.as_deref(),
-        Some("rank 3: line 1: Broadcast from member 1, but rank 2 at line 1 Broadcast from member 0")
+        Some("rank 3: line 1: Broadcast from member 1; rank 2 at line 1: Broadcast from member 0")
     );
     let res = collective(2, 1, |_| ReduceScatter { op: ReduceOp::Sum }, Schedule::Program);
     assert_eq!(

@@ -33,7 +33,9 @@ pub fn read(text: &str) -> Result<(), String> {
     if has_errors(&diagnostics) {
         return Ok(());
     }
-    fixed(text, &programs)?;
+    if programs.iter().all(|it| !has_errors(&grammar::verify(it))) {
+        fixed(text, &programs)?;
+    }
     for program in &programs {
         let rejected = has_errors(&grammar::verify(program));
         let printed = grammar::print(program);

@@ -12,7 +12,9 @@ use crate::{
 /// Adds the block tokens of `lines`. `home` is the column of the container's first line; `None`: nothing is lost
 /// however flat the text (a HostUnit).
 pub(super) fn nest(layout: &mut Layout<'_, '_>, lines: &[Line], home: Option<u16>) {
-    let flat = lines.iter().filter_map(|it| it.column).all(|column| Some(column) <= home);
+    let mut columns = lines.iter().filter_map(|it| it.column);
+    let first = columns.next();
+    let flat = first <= home && columns.all(|column| Some(column) == first);
     let headers = lines.iter().any(|it| it.kind != Kind::End);
     if headers && flat && home.is_some() { by_pattern(layout, lines) } else { by_column(layout, lines) }
 }
@@ -135,6 +137,7 @@ fn body_length(layout: &Layout<'_, '_>, header: &Line, rest: &[Line], captured: 
         return Some(1);
     }
     let mut streams_only = true;
+    let mut captured = captured.to_vec();
     for (at, line) in rest.iter().enumerate() {
         if line.kind == Kind::For {
             // No loop binds its own index again: a prologue of stream statements ends here.
@@ -145,6 +148,7 @@ fn body_length(layout: &Layout<'_, '_>, header: &Line, rest: &[Line], captured: 
             return None;
         }
         match stream_of(layout, line) {
+            Some(("GetCurrentStream", stream)) => captured.push(stream),
             Some(("SetCurrentStream", stream)) if captured.contains(&stream) => {
                 // Waiting for the loop's own stream afterwards can only happen inside.
                 let joins = rest

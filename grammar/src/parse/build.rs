@@ -36,6 +36,47 @@ pub(crate) fn prefix<'s>(start: u32, op: &'s str, x: Expr<'s>, end: u32) -> Expr
     expr(start, kind, end)
 }
 
+/// Operators by how tightly they bind, loosest first; C's order.
+const TIERS: [&[&str]; 10] = [
+    &["||"],
+    &["&&"],
+    &["|"],
+    &["^"],
+    &["&"],
+    &["==", "!="],
+    &["<", "<=", ">", ">="],
+    &["<<", ">>"],
+    &["+", "-"],
+    &["*", "/", "%"],
+];
+
+fn tier(op: &str) -> usize {
+    TIERS.iter().position(|tier| tier.contains(&op)).unwrap_or(0)
+}
+
+/// A chain of infix operators as a tree, all of them left-associative.
+pub(crate) fn climb<'s>(first: Expr<'s>, rest: Vec<(&'s str, Expr<'s>)>) -> Expr<'s> {
+    let mut values = vec![first];
+    let mut ops: Vec<&'s str> = Vec::new();
+    let fold = |values: &mut Vec<Expr<'s>>, op: &'s str| {
+        if let (Some(rhs), Some(lhs)) = (values.pop(), values.pop()) {
+            let (start, end) = (lhs.span.start, rhs.span.end);
+            values.push(expr(start, ExprKind::Infix(op, Box::new(lhs), Box::new(rhs)), end));
+        }
+    };
+    for (op, value) in rest {
+        while let Some(before) = ops.pop_if(|before| tier(before) >= tier(op)) {
+            fold(&mut values, before);
+        }
+        ops.push(op);
+        values.push(value);
+    }
+    while let Some(op) = ops.pop() {
+        fold(&mut values, op);
+    }
+    values.swap_remove(0)
+}
+
 /// The value of an integer whose range was checked when it was scanned: 2^63 stands only behind a minus sign, which
 /// turns the wrapped value into the right one.
 pub(crate) fn number(text: &str) -> i64 {

@@ -1,7 +1,7 @@
 //! Small programs in the dialects of the dumps, with the trees and the complaints that they give.
 
 use super::*;
-use crate::ast::{Arg, ExprKind, Range, Stmt, StmtKind, Trailer};
+use crate::ast::{Arg, ExprKind, For, If, Post, Range, Stmt, StmtKind, Trailer};
 
 /// An expression with its structure in plain sight.
 pub(crate) fn show(expr: &Expr<'_>) -> String {
@@ -34,7 +34,8 @@ fn show_body(body: &[Stmt<'_>], depth: usize, res: &mut Vec<String>) {
     let indent = "  ".repeat(depth);
     for stmt in body {
         match &stmt.kind {
-            StmtKind::For { index, range, body } => {
+            StmtKind::For(it) => {
+                let For { index, range, body } = &**it;
                 let range = match range {
                     Range::Axis(axis) => show(axis),
                     Range::Bounds(from, to) => format!("{}..{}", show(from), show(to)),
@@ -42,7 +43,8 @@ fn show_body(body: &[Stmt<'_>], depth: usize, res: &mut Vec<String>) {
                 res.push(format!("{indent}for {} {range}", index.text));
                 show_body(body, depth + 1, res);
             }
-            StmtKind::If { kind, cond, then, other } => {
+            StmtKind::If(it) => {
+                let If { kind, cond, then, other } = &**it;
                 res.push(format!("{indent}if {} {}", kind.text, show(cond)));
                 show_body(then, depth + 1, res);
                 if !other.is_empty() {
@@ -54,7 +56,8 @@ fn show_body(body: &[Stmt<'_>], depth: usize, res: &mut Vec<String>) {
                 let outs: Vec<String> = outs.iter().map(show).collect();
                 res.push(format!("{indent}{} = {}", outs.join(" "), show(value)));
             }
-            StmtKind::Post { inputs, outputs, .. } => {
+            StmtKind::Post(it) => {
+                let Post { inputs, outputs, .. } = &**it;
                 let list = |it: &[Expr<'_>]| it.iter().map(show).collect::<Vec<_>>().join(" ");
                 res.push(format!("{indent}post {} -> {}", list(inputs), list(outputs)));
             }

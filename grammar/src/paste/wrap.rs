@@ -1,8 +1,8 @@
 //! Joins lines that a terminal or an editor broke inside of a word.
 //!
-//! A terminal breaks every long line at its width. Where the container's own header is broken, and lines of exactly the
-//! longest length are followed by text, that length is the width. Without one, only words that are none when broken and
-//! known when joined are.
+//! A terminal breaks every long line at its width: where all lines that go on are equally long, and one of them breaks
+//! off inside of a word, that length is the width. Without one, only words that are none when broken and known when
+//! joined are.
 //!
 //! Invariant: a join never adds a character.
 
@@ -23,7 +23,10 @@ pub(super) fn is_word(byte: u8) -> bool {
 pub(super) fn may_break(last: u8, first: u8) -> bool {
     let word = |it: u8| is_word(it) || it == b'.';
     let sign = |it: u8| matches!(it, b'=' | b'&' | b'|' | b'<' | b'>' | b'-' | b':' | b'/' | b'%');
-    word(last) && word(first) || sign(last) && sign(first) || last == b'%' && is_word(first)
+    word(last) && word(first)
+        || sign(last) && sign(first)
+        || last == b'%' && is_word(first)
+        || last == b'(' && first == b'D'
 }
 
 /// Marks the lines of every container that go on in the next one.
@@ -48,15 +51,38 @@ fn closes(line: &str) -> bool {
     line.starts_with("} // %HostIrContainer") || line.starts_with("END.")
 }
 
-/// The terminal's width, where the lines show one.
+/// The terminal's width, where the lines show one: every line that ends inside of brackets and goes on in the first
+/// column has it, but for a blank that was lost at its end.
 fn width(lines: &[Line<'_>]) -> Option<usize> {
-    let header = lines.iter().find(|it| it.text.contains('('))?.text.len();
-    let longest = lines.iter().map(|it| it.text.len()).max()?;
-    // A whole header ends in a colon.
-    let broken = lines.iter().find(|it| it.text.contains('('))?.text;
-    let full = lines.iter().filter(|it| it.text.len() == longest).count();
-    let whole = broken.trim_end().ends_with(':') && broken.contains("->");
-    (header == longest && !whole && longest >= NARROWEST && full >= 2).then_some(longest)
+    let longest = lines.iter().map(|it| it.text.len()).max().filter(|it| *it >= NARROWEST)?;
+    let (mut cuts, mut inside_word) = (0usize, false);
+    for pair in lines.windows(2) {
+        let [line, next] = pair else { continue };
+        let (Some(last), Some(first)) = (line.text.bytes().last(), next.text.bytes().next()) else {
+            continue;
+        };
+        inside_word |= line.text.len() == longest && may_break(last, first);
+        if first.is_ascii_whitespace() || !ends_inside(line.text) {
+            continue;
+        }
+        let whole = line.text.len() + 1 >= longest;
+        // Operands of a text without indentation stand on lines of their own.
+        if !whole && last != b',' {
+            return None;
+        }
+        cuts += usize::from(whole);
+    }
+    (cuts >= 2 && inside_word).then_some(longest)
+}
+
+/// Whether a line ends inside of parentheses or brackets that it opens.
+fn ends_inside(line: &str) -> bool {
+    let depth = line.bytes().fold(0usize, |depth, byte| match byte {
+        b'(' | b'[' => depth + 1,
+        b')' | b']' => depth.saturating_sub(1),
+        _ => depth,
+    });
+    depth > 0
 }
 
 fn join_at(lines: &mut [Line<'_>], width: usize, diagnostics: &mut Vec<Diagnostic>) {
@@ -83,18 +109,22 @@ fn join_at(lines: &mut [Line<'_>], width: usize, diagnostics: &mut Vec<Diagnosti
     }
 }
 
-fn join_words(lines: &mut [Line<'_>], known: &FxHashSet<&'static str>, diagnostics: &mut Vec<Diagnostic>) {
+fn join_words(lines: &mut [Line<'_>], known: &FxHashSet<String>, diagnostics: &mut Vec<Diagnostic>) {
     for at in 1..lines.len() {
         let (before, after) = (lines[at - 1].text, lines[at].text);
         let tail = before.bytes().rev().take_while(|it| is_word(*it)).count();
         let head = after.bytes().take_while(|it| is_word(*it)).count();
-        if tail == 0 || head == 0 || tail + head > 64 {
+        let mesh = before.ends_with('(') && after.starts_with("DeviceMesh");
+        if tail == 0 && !mesh || tail + head > 64 {
             continue;
         }
+        let next = after.as_bytes().get(head).copied();
         let (tail, head) = (before.get(before.len() - tail..).unwrap_or(""), after.get(..head).unwrap_or(""));
         let whole = format!("{tail}{head}");
-        let word = known.contains(whole.as_str()) && !known.contains(head);
-        if word || is_tensor(&whole) && !is_tensor(tail) && tail.starts_with('T') {
+        let word = known.contains(whole.to_ascii_lowercase().as_str()) && !known.contains(head);
+        let tensor = is_tensor(&whole) && !is_tensor(tail);
+        let axis = next == Some(b'{') && is_axis(&whole) && !known.contains(tail);
+        if !head.is_empty() && (word || tensor) || axis || mesh {
             let line = &mut lines[at - 1];
             line.joined = true;
             let end = line.at + before.len();
@@ -121,13 +151,23 @@ fn is_tensor(word: &str) -> bool {
     })
 }
 
-/// The words that a broken line is joined to: names of operators, keys and their values.
-fn words() -> FxHashSet<&'static str> {
-    const OTHERS: [&str; 13] = [
+/// `iS10`, `rS6`: what stands before an axis' brace.
+fn is_axis(word: &str) -> bool {
+    let rest = word
+        .strip_prefix(['i', 'r', 'b', 's', 'n', 'v'])
+        .and_then(|it| it.strip_prefix(|it: char| it.is_ascii_alphabetic()));
+    rest.is_some_and(|it| {
+        it.trim_start_matches(|it: char| it.is_ascii_alphabetic()).bytes().all(|it| it.is_ascii_digit())
+            && it.ends_with(|it: char| it.is_ascii_digit())
+    })
+}
+
+/// The words, in small letters, that a broken line is joined to: names of operators, keys and their values.
+fn words() -> FxHashSet<String> {
+    const OTHERS: [&str; 12] = [
         "true",
         "false",
         "streamIdx",
-        "StreamIdx",
         "numberOfStreams",
         "rank",
         "DeviceMesh",
@@ -138,15 +178,15 @@ fn words() -> FxHashSet<&'static str> {
         "HostIrContainer",
         "kernel",
     ];
-    let mut words: FxHashSet<&'static str> = OTHERS.into_iter().collect();
+    let mut words: Vec<&str> = OTHERS.to_vec();
     for row in OPS {
-        words.insert(row.mnemonic);
+        words.push(row.mnemonic);
         for param in row.attrs {
-            words.insert(param.name);
+            words.push(param.name);
             if let crate::ops::Kind::Word(choices) = param.kind {
                 words.extend(choices);
             }
         }
     }
-    words
+    words.into_iter().map(str::to_ascii_lowercase).collect()
 }

@@ -8,13 +8,33 @@
 
 use super::Resolver;
 use crate::{
-    ast,
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Attr, Expr, ExprId, OpStmt, Program, Stmt, StmtId},
+    layout::Laid,
     ops::Op,
     span::Span,
+    token::{Kind, Lexeme},
 };
+
+/// Tensors among so many first tokens tell the age: all tensors of a container are spelled alike.
+const HEADER: usize = 64;
+
+/// The token behind the value that begins at `at`: one token, or a bracket with what it holds.
+fn group_end(tokens: &[Lexeme], at: usize) -> usize {
+    let mut depth = 0usize;
+    for (offset, token) in tokens.get(at..).unwrap_or(&[]).iter().enumerate() {
+        match token.kind {
+            Kind::ParenOpen => depth += 1,
+            Kind::ParenClose => depth = depth.saturating_sub(1),
+            _ => (),
+        }
+        if depth == 0 {
+            return at + offset + 1;
+        }
+    }
+    tokens.len()
+}
 
 /// When a container was printed, as far as its spellings tell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -29,54 +49,49 @@ pub(super) enum Age {
 }
 
 impl<'s> Resolver<'s, '_> {
-    /// Looks over the statements before any is resolved: which streams are captured, since `Stream 0` means something
-    /// else without, and how old the spellings are.
-    pub(super) fn survey(&mut self, stmts: &[ast::Stmt<'s>]) {
-        for stmt in stmts {
-            match &stmt.kind {
-                ast::StmtKind::For { index, body, .. } => {
-                    if index.text == "StreamIdx" {
-                        self.age = Age::Early;
-                    }
-                    self.survey(body);
+    /// Looks over the tokens before anything is resolved: which streams are captured, since `Stream 0` means something
+    /// else without, how old the spellings are, and which units there are.
+    pub(super) fn survey(&mut self, laid: &Laid<'s>) {
+        let source = laid.source();
+        let tokens = laid.lexemes();
+        let kind = |at: usize| tokens.get(at).map(|it| it.kind);
+        let text = |at: usize| tokens.get(at).map_or("", |it| source.slice(it.start, it.end));
+        for (at, token) in tokens.iter().enumerate() {
+            match token.kind {
+                Kind::For => self.older(text(at + 1) == "StreamIdx", Age::Early),
+                Kind::Posted | Kind::Awaited => self.age = Age::Early,
+                Kind::Tensor if at < HEADER => {
+                    let text = text(at);
+                    self.older(text.contains("[ ") || text.contains("iStream"), Age::Early);
                 }
-                ast::StmtKind::If { then, other, .. } => {
-                    self.survey(then);
-                    self.survey(other);
-                }
-                ast::StmtKind::Assign { outs, value } => {
-                    let ast::ExprKind::Call { name, args, .. } = &value.kind else { continue };
-                    for out in outs {
-                        let ast::ExprKind::Stream(stream) = &out.kind else { continue };
-                        let text = stream.span.text(self.source);
-                        if !self.captured.contains(&text) {
-                            self.captured.push(text);
+                Kind::Stream => {
+                    let keyword = at > 0 && kind(at - 1) == Some(Kind::Into);
+                    let end = group_end(tokens, at + 1);
+                    if keyword || kind(end) == Some(Kind::Assign) {
+                        self.older(keyword, Age::Keywords);
+                        let (first, last) = (tokens.get(at + 1), tokens.get(end.wrapping_sub(1)));
+                        let name =
+                            first.zip(last).map_or("", |(first, last)| source.slice(first.start, last.end));
+                        if !self.captured.contains(&name) {
+                            self.captured.push(name);
                         }
-                        self.older(name.span.start < out.span.start, Age::Keywords);
                     }
-                    let keys = args.iter().filter_map(|arg| arg.key);
-                    let mut keys = keys.filter(|key| key.text == "stream_index");
-                    let spaced = keys.any(|key| self.byte(key.span.end) == Some(b' '));
-                    self.older(spaced, Age::Keywords);
                 }
-                ast::StmtKind::Post { .. } | ast::StmtKind::Await(_) => self.age = Age::Early,
-                ast::StmtKind::Do(value) => {
-                    let ast::ExprKind::Call { name, args, .. } = &value.kind else { continue };
-                    let had_keywords = matches!(name.text, "SetCurrentStream" | "Synchronize" | "Wait");
-                    self.older(had_keywords && self.byte(name.span.end) != Some(b'('), Age::Keywords);
-                    let capital = args.iter().filter_map(|arg| arg.key).any(|key| key.text == "Input");
-                    self.older(capital, Age::Early);
-                }
+                Kind::Word => match text(at) {
+                    "stream_index" => self.older(self.byte(token.end) == Some(b' '), Age::Keywords),
+                    "SetCurrentStream" | "Synchronize" | "Wait" => {
+                        self.older(kind(at + 1) != Some(Kind::ParenOpen), Age::Keywords);
+                    }
+                    "Input" => self.older(kind(at + 1) == Some(Kind::Assign), Age::Early),
+                    name if kind(at + 1) == Some(Kind::Colon) => {
+                        if let Some(number) = super::unit_number(name) {
+                            self.declare_unit(number);
+                        }
+                    }
+                    _ => (),
+                },
+                _ => (),
             }
-        }
-    }
-
-    /// Looks at the header: its tensors are spelled as all others.
-    pub(super) fn survey_header(&mut self, values: &[ast::Expr<'s>]) {
-        for value in values {
-            let ast::ExprKind::Tensor(text) = value.kind else { continue };
-            let early = text.contains("[ ") || text.contains("iStream");
-            self.older(early, Age::Early);
         }
     }
 

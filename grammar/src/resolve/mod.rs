@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    arena::Id,
     ast,
     codes::Code,
     diagnostic::{Diagnostic, Fix},
@@ -26,21 +27,24 @@ use crate::{
         Attr, AxisId, BlockId, Expr, For, If, OpStmt, Operand, Program, Stmt, StmtId, StreamId, SymbolId,
         TensorId, Unit, UnitId,
     },
+    layout::Laid,
     ops::{Effect, OPS, Op, Syntax},
+    parse::{Sink, feed},
     span::Span,
 };
 
-/// Resolves one container, which ends at `end`. `source` is the text that the tree borrows from.
-pub fn resolve(
-    container: &ast::Container<'_>,
-    end: u32,
-    source: &str,
-    diagnostics: &mut Vec<Diagnostic>,
-) -> Program {
-    let mut resolver = Resolver::new(Program::default(), source, diagnostics);
-    resolver.end = end;
-    resolver.container(container);
-    resolver.program
+/// Reads and resolves one container, statement by statement; `None` where it does not read to its end. `source` is the
+/// text that the tokens borrow from.
+pub fn resolve<'s>(laid: &Laid<'s>, source: &'s str, diagnostics: &mut Vec<Diagnostic>) -> Option<Program> {
+    let mut faults = Vec::new();
+    let mut resolver = Resolver::new(Program::default(), source, &mut faults);
+    resolver.end = laid.place_of_end();
+    resolver.survey(laid);
+    let complete = feed(laid, &mut resolver, diagnostics);
+    resolver.finish();
+    let program = resolver.program;
+    diagnostics.append(&mut faults);
+    complete.then_some(program)
 }
 
 /// Resolves a scalar expression in a program's own names.
@@ -66,13 +70,17 @@ struct Resolver<'s, 'd> {
     /// Tensors by namespace and printed text.
     texts: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
     /// Tensors by namespace and number; several where a number is used twice.
-    numbers: HashMap<(Option<UnitId>, u32), Vec<TensorId>>,
+    numbers: ByNumber<TensorId>,
     /// Iteration domains by namespace and number; several where a number is used twice.
-    axes: HashMap<(Option<UnitId>, u32), Vec<AxisId>>,
+    axes: ByNumber<AxisId>,
     /// Names of streams that GetCurrentStream captures, in order of appearance.
     captured: Vec<&'s str>,
     streams: FxHashMap<crate::ir::Stream, StreamId>,
     units: HashMap<u32, UnitId>,
+    /// The container's statements so far.
+    body: Vec<StmtId>,
+    /// Whether the text has a `Domains:` section.
+    explicit_domains: bool,
     /// How old the container's spellings are.
     age: dialect::Age,
     /// `%options roots=team`: the text says that roots count within the team.
@@ -86,6 +94,77 @@ struct Resolver<'s, 'd> {
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
+/// Ids by namespace and number: nearly always one, rarely several.
+struct ByNumber<I> {
+    last: FxHashMap<(Option<UnitId>, u32), I>,
+    /// The id that had the number before.
+    earlier: FxHashMap<I, I>,
+}
+
+impl<I> Default for ByNumber<I> {
+    fn default() -> Self {
+        Self { last: FxHashMap::default(), earlier: FxHashMap::default() }
+    }
+}
+
+impl<I: Id> ByNumber<I> {
+    /// The ids with this number, the latest first.
+    fn all(&self, unit: Option<UnitId>, number: u32) -> impl Iterator<Item = I> {
+        let last = self.last.get(&(unit, number)).copied();
+        std::iter::successors(last, |id| self.earlier.get(id).copied())
+    }
+
+    fn add(&mut self, unit: Option<UnitId>, number: u32, id: I) {
+        if let Some(before) = self.last.insert((unit, number), id) {
+            self.earlier.insert(id, before);
+        }
+    }
+}
+
+/// The number in `HostUnit5`.
+fn unit_number(name: &str) -> Option<u32> {
+    name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok())
+}
+
+/// Parts are resolved as they are read: only one statement's tree exists at a time.
+impl<'s> Sink<'s> for Resolver<'s, '_> {
+    fn options(&mut self, options: Vec<ast::Arg<'s>>) {
+        for option in options {
+            let roots = option.key.is_some_and(|key| key.text == "roots");
+            if roots && matches!(option.value.kind, ast::ExprKind::Word("team")) {
+                self.roots_in_team = true;
+            } else if let (Some(key), Some(value)) = (option.key, self.option(&option.value)) {
+                self.program.options.insert(key.text.to_owned(), value);
+            }
+        }
+    }
+
+    fn header(&mut self, span: Span, inputs: Vec<ast::Expr<'s>>, outputs: Vec<ast::Expr<'s>>) {
+        self.program.spans.header = span;
+        self.program.inputs = self.values(&inputs);
+        self.program.outputs = self.values(&outputs);
+    }
+
+    fn stmt(&mut self, stmt: ast::Stmt<'s>) {
+        let id = Resolver::stmt(self, &stmt);
+        self.body.extend(id);
+    }
+
+    fn unit(&mut self, unit: ast::Unit<'s>) {
+        self.unit_body(&unit);
+    }
+
+    fn trailer(&mut self, trailer: ast::Trailer<'s>) {
+        match trailer {
+            ast::Trailer::Definitions(stmts) => self.definitions(&stmts),
+            ast::Trailer::Domains(lines) => {
+                self.explicit_domains = true;
+                self.domains(&lines);
+            }
+        }
+    }
+}
+
 impl<'s, 'd> Resolver<'s, 'd> {
     fn new(program: Program, source: &'s str, diagnostics: &'d mut Vec<Diagnostic>) -> Self {
         Self {
@@ -94,11 +173,13 @@ impl<'s, 'd> Resolver<'s, 'd> {
             program,
             unit: None,
             texts: FxHashMap::default(),
-            numbers: HashMap::new(),
-            axes: HashMap::new(),
+            numbers: ByNumber::default(),
+            axes: ByNumber::default(),
             captured: Vec::new(),
             streams: FxHashMap::default(),
             units: HashMap::new(),
+            body: Vec::new(),
+            explicit_domains: false,
             age: dialect::Age::default(),
             roots_in_team: false,
             posted: FxHashSet::default(),
@@ -108,42 +189,13 @@ impl<'s, 'd> Resolver<'s, 'd> {
         }
     }
 
-    fn container(&mut self, container: &ast::Container<'s>) {
-        self.program.spans.header = container.span;
-        self.survey_header(&container.inputs);
-        self.survey_header(&container.outputs);
-        self.survey(&container.body);
-        for option in &container.options {
-            let roots = option.key.is_some_and(|key| key.text == "roots");
-            if roots && matches!(option.value.kind, ast::ExprKind::Word("team")) {
-                self.roots_in_team = true;
-            } else if let (Some(key), Some(value)) = (option.key, self.option(&option.value)) {
-                self.program.options.insert(key.text.to_owned(), value);
-            }
-        }
-        for unit in &container.units {
-            self.declare_unit(unit);
-        }
-        self.program.inputs = self.values(&container.inputs);
-        self.program.outputs = self.values(&container.outputs);
-        let body = self.block(&container.body);
+    /// What needs all statements and sections.
+    fn finish(&mut self) {
+        let body = self.program.blocks.push(std::mem::take(&mut self.body));
         self.program.body = Some(body);
-        for unit in &container.units {
-            self.unit_body(unit);
-        }
-        let mut explicit_domains = false;
-        for trailer in &container.trailers {
-            match trailer {
-                ast::Trailer::Definitions(stmts) => self.definitions(stmts),
-                ast::Trailer::Domains(lines) => {
-                    explicit_domains = true;
-                    self.domains(lines);
-                }
-            }
-        }
         self.order_definitions();
         self.infer_protocol();
-        if !explicit_domains {
+        if !self.explicit_domains {
             let before = self.diagnostics.len();
             domains::infer(&mut self.program, self.diagnostics);
             self.fix_domains(before);
@@ -173,29 +225,23 @@ impl<'s, 'd> Resolver<'s, 'd> {
         self.scalar(value)
     }
 
-    fn declare_unit(&mut self, unit: &ast::Unit<'s>) {
-        match unit.name.text.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok()) {
-            Some(number) => {
-                let id = self.program.units.push(Unit {
-                    number,
-                    inputs: Vec::new(),
-                    outputs: Vec::new(),
-                    body: None,
-                });
-                self.units.insert(number, id);
-            }
-            None => self.error(
-                Code::UnknownUnit,
-                unit.name.span,
-                format!("`{}` is not a HostUnit", unit.name.text),
-                "expected `HostUnit` and a number",
-            ),
-        }
+    /// Units are posted before their sections stand in the text.
+    fn declare_unit(&mut self, number: u32) {
+        let unit = Unit { number, inputs: Vec::new(), outputs: Vec::new(), body: None };
+        let id = self.program.units.push(unit);
+        self.units.insert(number, id);
     }
 
     fn unit_body(&mut self, unit: &ast::Unit<'s>) {
-        let number = unit.name.text.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok());
-        let Some(id) = number.and_then(|number: u32| self.units.get(&number).copied()) else { return };
+        let Some(id) = unit_number(unit.name.text).and_then(|number| self.units.get(&number).copied()) else {
+            let message = format!("`{}` is not a HostUnit", unit.name.text);
+            return self.error(
+                Code::UnknownUnit,
+                unit.name.span,
+                message,
+                "expected `HostUnit` and a number",
+            );
+        };
         self.unit = Some(id);
         let inputs = self.values(&unit.inputs);
         let outputs = self.values(&unit.outputs);
@@ -216,7 +262,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
 
     fn stmt(&mut self, stmt: &ast::Stmt<'s>) -> Option<StmtId> {
         let resolved = match &stmt.kind {
-            ast::StmtKind::For { index, range, body } => {
+            ast::StmtKind::For(it) => {
+                let ast::For { index, range, body } = &**it;
                 let name = if index.text == "StreamIdx" { "streamIdx" } else { index.text };
                 let symbol = self.program.symbol(self.unit, name, index.span);
                 let (axis, start, stop) = match range {
@@ -238,7 +285,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 }
                 return Some(id);
             }
-            ast::StmtKind::If { kind, cond, then, other } => {
+            ast::StmtKind::If(it) => {
+                let ast::If { kind, cond, then, other } = &**it;
                 let cond = self.scalar(cond)?;
                 let placeholder = self.program.blocks.push(Vec::new());
                 let it = Stmt::If(If { kind: kind.text.to_owned(), cond, then: placeholder, other: None });
@@ -252,9 +300,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             }
             ast::StmtKind::Assign { outs, value } => self.assign(outs, value, stmt.span)?,
             ast::StmtKind::Do(value) => Stmt::Op(self.call(&[], value, stmt.span)?),
-            ast::StmtKind::Post { inputs, outputs, op } => {
-                Stmt::Op(self.post(inputs, outputs, op, stmt.span)?)
-            }
+            ast::StmtKind::Post(it) => Stmt::Op(self.post(&it.inputs, &it.outputs, &it.op, stmt.span)?),
             ast::StmtKind::Await(op) => Stmt::Op(self.awaited(op, stmt.span)?),
         };
         let id = self.program.stmt(resolved, stmt.span);

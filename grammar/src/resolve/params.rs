@@ -58,7 +58,7 @@ const OLD_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
 
 /// Older dialects capitalise some keys, and print `.alias=` on a line of its own.
 fn same_key(name: &str, key: &str) -> bool {
-    name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
+    name == key || name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
 }
 
 /// Whether a parameter of this kind is an operand; the others are attributes wherever they stand.
@@ -153,7 +153,9 @@ impl<'s> Resolver<'s, '_> {
             all => outs.len() == all.len(),
         };
         if !outs_fit {
-            let message = format!("`{}` has {} results, not {}", row.mnemonic, row.outs.len(), outs.len());
+            let count = row.outs.len();
+            let plural = if count == 1 { "" } else { "s" };
+            let message = format!("`{}` has {count} result{plural}, not {}", row.mnemonic, outs.len());
             self.error(Code::BadOperands, span, message, "left of `=`");
         }
         order_attrs(&mut stmt);
@@ -161,12 +163,16 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn missing(&mut self, stmt: &OpStmt, span: Span) {
-        for param in stmt.op.row().attrs.iter().filter(|param| param.count == Count::One) {
+        let required = stmt.op.row().attrs.iter().filter(|param| param.count == Count::One);
+        for param in required.filter(|param| stmt.attr(param.name).is_none()) {
+            // Whoever gave it wrongly was told so.
             let faulty = self
                 .diagnostics
                 .iter()
+                .rev()
+                .take(8)
                 .any(|it| is_error(it) && it.span().start >= span.start && it.span().end <= span.end);
-            if stmt.attr(param.name).is_none() && !faulty {
+            if !faulty {
                 self.error(
                     Code::BadAttribute,
                     span,
@@ -199,8 +205,8 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn unfit(&mut self, param: &Param, span: Span) {
-        let message = format!("`{}` does not take this", param.name);
-        self.error(Code::BadOperands, span, message, format!("expected {}", describe(param.kind)));
+        let message = format!("`{}` has to be {}", param.name, describe(param.kind));
+        self.error(Code::BadOperands, span, message, "this is something else");
     }
 
     /// The attribute that `value` is for `param`.

@@ -59,13 +59,13 @@ impl<'s> Resolver<'s, '_> {
             }) => u32::try_from(*number).ok(),
             ast::Operation::Communication { kind, args, .. } => {
                 let wanted = self.communication(*kind, args)?;
-                let posted = self.program.stmts.iter().filter_map(|(_, stmt)| match stmt {
+                let mut posted = self.program.stmts.iter().filter_map(|(_, stmt)| match stmt {
                     Stmt::Op(it) if it.op == Op::Communication => Some(it),
                     Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
                 });
                 let same =
                     |it: &&OpStmt| ["type", "team"].into_iter().all(|key| it.attr(key) == wanted.attr(key));
-                posted.filter(same).next_back().and_then(|it| it.number)
+                posted.rfind(same).and_then(|it| it.number)
             }
             ast::Operation::Call(_) | ast::Operation::Kernel(_) => None,
         };

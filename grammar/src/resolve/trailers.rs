@@ -21,13 +21,15 @@ impl<'s> Resolver<'s, '_> {
 
     fn named_tensor(&mut self, name: ast::Name<'s>) -> Option<TensorId> {
         let number: Option<u32> = name.text.strip_prefix('T').and_then(|digits| digits.parse().ok());
-        let found = number.and_then(|number| self.numbers.get(&(None, number)));
-        let Some([only]) = found.map(Vec::as_slice) else {
+        let mut all = number.into_iter().flat_map(|number| self.numbers.all(None, number));
+        let found = (all.next(), all.next());
+        drop(all);
+        let (Some(only), None) = found else {
             let message = format!("`{}` is not the name of one tensor of the container", name.text);
             self.error(Code::BadDomain, name.span, message, "expected a name such as `T3`");
             return None;
         };
-        Some(*only)
+        Some(only)
     }
 
     fn domain_line(&mut self, tensor: TensorId, line: &ast::Domain<'s>) -> Option<Domains> {

@@ -64,11 +64,11 @@ impl<'s> Resolver<'s, '_> {
             loops,
         };
         // Older dumps space one tensor in two ways; the texts differ and the tensor does not.
-        let same = self.numbers.entry((self.unit, tensor.number)).or_default();
-        let known = same.iter().copied().find(|id| self.program.tensors[*id] == tensor);
+        let number = tensor.number;
+        let known = self.numbers.all(self.unit, number).find(|id| self.program.tensors[*id] == tensor);
         let id = known.unwrap_or_else(|| {
             let id = self.program.tensor(tensor, span);
-            same.push(id);
+            self.numbers.add(self.unit, number, id);
             id
         });
         self.texts.insert((self.unit, text), id);
@@ -107,12 +107,12 @@ impl<'s> Resolver<'s, '_> {
             ragged: text.ragged,
             suffix: text.suffix.to_owned(),
         };
-        let same = self.axes.entry((self.unit, axis.number)).or_default();
-        if let Some(known) = same.iter().find(|id| self.program.axes[**id] == axis) {
-            return Some(*known);
+        let number = axis.number;
+        if let Some(known) = self.axes.all(self.unit, number).find(|id| self.program.axes[*id] == axis) {
+            return Some(known);
         }
         let id = self.program.axes.push(axis);
-        same.push(id);
+        self.axes.add(self.unit, number, id);
         Some(id)
     }
 

@@ -10,7 +10,7 @@ pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>)
     let mut lexer = Kind::lexer(source.text);
     let mut res: Vec<Lexeme> = Vec::new();
     // A container whose first line was lost is open from the start.
-    let headless = source.text.starts_with("HOST");
+    let headless = source.text.trim_start().starts_with("HOST");
     let (mut previous, mut depth, mut opened) = (0, usize::from(headless), headless);
     let mut bad_until = None;
     while let Some(item) = lexer.next() {

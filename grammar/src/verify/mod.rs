@@ -17,7 +17,7 @@
 
 mod types;
 
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use crate::{
     codes::Code,
@@ -27,7 +27,7 @@ use crate::{
         TensorId, UnitId,
     },
     ops::{Effect, Mode, Op},
-    print::{axis_text, expr_text},
+    print::{axis_text, expr_text, tensor_text},
     span::Span,
 };
 
@@ -36,11 +36,11 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
     let mut verifier = Verifier {
         program,
         defined: Program::tensors_of(&program.inputs).collect(),
-        dropped: HashSet::new(),
-        captured: HashSet::new(),
-        posted: HashSet::new(),
+        dropped: HashSet::default(),
+        captured: HashSet::default(),
+        posted: HashSet::default(),
         bracket: None,
-        elsewhere: HashSet::new(),
+        elsewhere: HashSet::default(),
         diagnostics: Vec::new(),
     };
     verifier.elsewhere = verifier.given_elsewhere();
@@ -221,7 +221,7 @@ impl Verifier<'_> {
     /// Some dumps hold one rank's statements only (format survey, trap 17): what another rank gives to a communication
     /// is defined nowhere in them. The planner finds out whether this rank would have to give it.
     fn given_elsewhere(&self) -> HashSet<TensorId> {
-        let mut given = HashSet::new();
+        let mut given = HashSet::default();
         let mut defined = self.defined.clone();
         for (_, stmt) in self.program.stmts.iter() {
             let Stmt::Op(it) = stmt else { continue };
@@ -249,7 +249,16 @@ impl Verifier<'_> {
             true => (Code::UseAfterDeallocate, format!("`{name}` is used after Deallocate dropped it")),
             false => (Code::UndefinedTensor, format!("`{name}` has neither storage nor a value here")),
         };
-        self.error(code, span, message, "used here");
+        let mut fault = Diagnostic::new(code, span, message, "used here");
+        let number = |it: TensorId| (self.program.tensors[it].number, self.program.tensors[it].unit);
+        if let Some(other) = self.defined.iter().find(|it| number(**it) == number(tensor)) {
+            fault = fault.help(format!(
+                "`{}` is another tensor than `{}`: one tensor is spelled alike everywhere",
+                tensor_text(self.program, tensor),
+                tensor_text(self.program, *other)
+            ));
+        }
+        self.diagnostics.push(fault);
         // One report a name is enough.
         self.defined.insert(tensor);
     }
@@ -347,7 +356,7 @@ impl Verifier<'_> {
             let message = format!("the mesh of `{name}` holds a device twice");
             self.error(Code::BadSharding, span, message, "expected every device once");
         }
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::default();
         for id in &it.loops {
             let axis = &self.program.axes[*id];
             if !matches!(axis.parallel, Parallel::Device(_) | Parallel::Stream) {
@@ -368,7 +377,7 @@ impl Verifier<'_> {
 
     /// What dumps leave out about a tensor is written down by its name, which has to be its own then.
     fn names(&mut self) {
-        let mut named: HashMap<u32, Vec<TensorId>> = HashMap::new();
+        let mut named: HashMap<u32, Vec<TensorId>> = HashMap::default();
         for (id, it) in self.program.tensors.iter().filter(|(_, it)| it.unit.is_none()) {
             named.entry(it.number).or_default().push(id);
         }

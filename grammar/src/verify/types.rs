@@ -248,13 +248,13 @@ impl Ctx<'_, '_> {
     }
 
     fn slice(&mut self, args: &[TensorId]) {
-        self.ranks(args, 0);
         if let (Some(first), Some(Attr::Ranges(ranges))) = (args.first(), self.stmt.attr("ranges")) {
             let have = self.dims(*first).len();
             if have != ranges.len() {
-                self.rank_error(*first, have, ranges.len());
+                return self.rank_error(*first, have, ranges.len());
             }
         }
+        self.ranks(args, 0);
     }
 
     fn shard(&mut self, args: &[TensorId]) {

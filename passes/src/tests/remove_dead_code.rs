@@ -76,7 +76,7 @@ fn a_write_through_an_alias_that_a_copy_made_stays() {
 
 #[test]
 fn a_write_into_an_alias_of_an_allocation_stays() {
-    let alias = "  T2. = ALLOCATE(buffer=T2., mem_type=global, size=8, zero_init=false, resets_to_zero=false)\n      .alias=T5.\n";
+    let alias = "  T2. = ALLOCATE(buffer=T2., mem_type=global, size=8, zero_init=false, resets_to_zero=false, alias=T5.)\n";
     let text = allocate("T5") + alias + &set("T2", "T9") + &set("T1", "T5");
     same(&text, &text);
 }

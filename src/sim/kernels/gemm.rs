@@ -331,15 +331,4 @@ mod tests {
         }
         Ok(())
     }
-
-    /// `cargo test --release -- --ignored --nocapture speed` shows the time.
-    #[test]
-    #[ignore = "a measurement"]
-    fn speed() -> Result<(), KernelError> {
-        let (a, b) = (bf16s(&[1024, 1024], |at| (at % 5) as f32), bf16s(&[1024, 1024], |at| (at % 3) as f32));
-        let start = std::time::Instant::now();
-        gemm(&a, &b, None, DType::BFloat, &mut Exactness::default())?;
-        assert!(start.elapsed().as_secs_f64() < 0.3, "{:?}", start.elapsed());
-        Ok(())
-    }
 }

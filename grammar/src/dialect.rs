@@ -1,0 +1,259 @@
+//! Text for tools that expect an older dialect, and what that dialect cannot say.
+//!
+//! The program is first brought into the older dialect's terms, then spelled, then read back: whatever does not come
+//! back is a loss, so the warnings follow what the reader does and not what we believe about it. A table adds what
+//! reads back here and that the tools of the time did not know.
+//!
+//! Invariant: where no loss is named, the text reads back as the same program.
+
+use std::{collections::HashMap, fmt::Display, str::FromStr};
+
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Attr, AxisKind, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
+    ops::Op,
+    print::{attr_text, domain_clauses, expr_text, print, print_2025, summary, tensor_text},
+    read,
+    span::Span,
+};
+
+/// A way to spell programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Dialect {
+    /// The newest spelling, with everything that dumps leave out.
+    #[default]
+    Canonical,
+    /// What nvFuser printed from September 2025 to January 2026.
+    Y2025,
+}
+
+impl FromStr for Dialect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "canonical" => Ok(Self::Canonical),
+            "2025" => Ok(Self::Y2025),
+            _ => Err("expected `canonical` or `2025`".to_owned()),
+        }
+    }
+}
+
+/// The text of a container in a dialect, and a warning for each thing that the dialect cannot say.
+pub fn print_as(program: &Program, dialect: Dialect) -> (String, Vec<Diagnostic>) {
+    match dialect {
+        Dialect::Canonical => (print(program), Vec::new()),
+        Dialect::Y2025 => {
+            let text = print_2025(&in_terms_of_2025(program));
+            let losses = losses(program, &text);
+            (text, losses)
+        }
+    }
+}
+
+/// Keys that nvFuser did not print, and our own ones.
+const UNKNOWN_KEYS: &[&str] = &["red_op", "algo", "protocol", "kernel", "extents"];
+
+/// The program with devices for roots, the one ALLOCATE of the time, and no key of ours.
+fn in_terms_of_2025(program: &Program) -> Program {
+    let mut res = program.clone();
+    let ids: Vec<StmtId> = res.stmts.ids().collect();
+    for id in ids {
+        let Stmt::Op(stmt) = &program.stmts[id] else { continue };
+        let mut older = stmt.clone();
+        older.attrs.retain(|(key, _)| !UNKNOWN_KEYS.contains(key));
+        if let Some(device) = root_device(program, stmt) {
+            let device = Attr::Scalar(res.int(device));
+            older
+                .attrs
+                .iter_mut()
+                .filter(|(key, _)| *key == "root")
+                .for_each(|(_, root)| *root = device.clone());
+        }
+        if stmt.op == Op::Allocate
+            && let Some(tensor) = stmt.out_tensor()
+        {
+            let size = Attr::Scalar(size(&mut res, tensor));
+            older.op = Op::AllocateOnce;
+            older.attrs.insert(0, ("buffer", Attr::Tensor(tensor)));
+            older.attrs.insert(older.attrs.len().min(2), ("size", size));
+            older.attrs.push(("resets_to_zero", Attr::Bool(false)));
+        }
+        res.stmts[id] = Stmt::Op(older);
+    }
+    res
+}
+
+/// The world rank of a collective's root.
+fn root_device(program: &Program, stmt: &OpStmt) -> Option<i64> {
+    let (Some(root), Some(Attr::Team(team))) = (stmt.scalar_attr("root"), stmt.attr("team")) else {
+        return None;
+    };
+    let place = usize::try_from(program.constant(root)?).ok()?;
+    i64::try_from(*team.get(place)?).ok()
+}
+
+/// The number of elements in memory.
+fn size(program: &mut Program, tensor: TensorId) -> crate::ir::ExprId {
+    let kept = |it: &&crate::ir::AxisId| program.axes[**it].kind != AxisKind::Reduction;
+    let extents: Vec<_> =
+        program.tensors[tensor].loops.iter().filter(kept).map(|it| program.axes[*it].extent).collect();
+    let product =
+        extents.into_iter().reduce(|lhs, rhs| match (program.constant(lhs), program.constant(rhs)) {
+            (Some(lhs), Some(rhs)) => program.int(lhs.wrapping_mul(rhs)),
+            _ => program.expr(Expr::Infix("*", lhs, rhs)),
+        });
+    product.unwrap_or_else(|| program.int(1))
+}
+
+/// What the 2025 text of a program does not say.
+fn losses(program: &Program, text: &str) -> Vec<Diagnostic> {
+    let header = program.spans.header;
+    let (again, _) = read(text);
+    let [again] = again.as_slice() else {
+        return vec![loss(header, "this program", "the text does not read back")];
+    };
+    let mut res = options(program, again);
+    let (ours, theirs) = (statements(program), statements(again));
+    for (id, back) in ours.iter().zip(&theirs) {
+        res.extend(newer(program, *id));
+        if !matches!(&program.stmts[*id], Stmt::Op(it) if it.op == Op::Allocate) {
+            res.extend(differences(program, *id, again, *back));
+        }
+    }
+    for (symbol, value) in &program.definitions {
+        let name = &program.symbols[*symbol];
+        let back = again.find_symbol(name).and_then(|it| again.definitions.get(&it));
+        let said = expr_text(program, *value);
+        if back.is_none_or(|it| expr_text(again, *it) != said) {
+            let back = back.map(|it| format!("{name} = {}", expr_text(again, *it)));
+            res.push(loss(
+                program.symbol_span(*symbol),
+                &quoted(format_args!("{name} = {said}")),
+                &reading(back),
+            ));
+        }
+    }
+    res.extend(domains(program, again));
+    if res.is_empty() && (ours.len() != theirs.len() || print(program) != print(again)) {
+        res.push(loss(header, "this program", "reads back as another one"));
+    }
+    res
+}
+
+fn loss(span: Span, what: &str, label: &str) -> Diagnostic {
+    Diagnostic::new(Code::LossyDialect, span, format!("the 2025 dialect cannot say {what}"), label)
+}
+
+fn quoted(text: impl Display) -> String {
+    format!("`{text}`")
+}
+
+fn reading(back: Option<String>) -> String {
+    back.map_or_else(|| "reads back without it".to_owned(), |it| format!("reads back as `{it}`"))
+}
+
+fn options(program: &Program, again: &Program) -> Vec<Diagnostic> {
+    let mut res = Vec::new();
+    for (key, value) in &program.options {
+        let said = expr_text(program, *value);
+        let back = again.options.get(key).map(|it| expr_text(again, *it));
+        if back.as_ref() != Some(&said) {
+            let back = back.map(|it| format!("{key}={it}"));
+            res.push(loss(
+                program.spans.header,
+                &quoted(format_args!("%options {key}={said}")),
+                &reading(back),
+            ));
+        }
+    }
+    res
+}
+
+/// Every statement, HostUnits included, in the order of the text.
+fn statements(program: &Program) -> Vec<StmtId> {
+    let mut res = Vec::new();
+    let units = program.units.iter().filter_map(|(_, unit)| unit.body);
+    for body in program.body.into_iter().chain(units) {
+        program.walk(body, &mut |id| res.push(id));
+    }
+    res
+}
+
+/// What reads back here and means nothing to a tool of the time.
+fn newer(program: &Program, id: StmtId) -> Vec<Diagnostic> {
+    let Stmt::Op(stmt) = &program.stmts[id] else { return Vec::new() };
+    let span = program.stmt_span(id);
+    let name = stmt.op.name();
+    let what = match (stmt.op, stmt.word_attr("type"), stmt.word_attr("backend")) {
+        (Op::SymmetricContiguousView, ..) => Some((name.to_owned(), "came in December 2025")),
+        (Op::Dispatch | Op::Combine, ..) => Some((name.to_owned(), "came in February 2026")),
+        (Op::CollectivePermute, ..) => Some((name.to_owned(), "came in March 2026")),
+        (Op::Allocate, ..) => Some((
+            summary(program, id),
+            "came in March 2026 and is always fresh; the one of 2025, printed instead, skips a tensor that is bound",
+        )),
+        (_, Some(it @ "AllToAll"), _) => Some((format!("type={it}"), "came in January 2026")),
+        (_, Some(it @ "CollectivePermute"), _) => Some((format!("type={it}"), "came in March 2026")),
+        (_, _, Some(it @ "GLOO")) => Some((format!("backend={it}"), "gone since April 2025")),
+        _ => None,
+    };
+    let mut res: Vec<Diagnostic> =
+        what.iter().map(|(what, label)| loss(span, &quoted(what), label)).collect();
+    if let (Op::Communication, Some(root)) = (stmt.op, stmt.scalar_attr("root"))
+        && program.constant(root).is_none()
+    {
+        let what = quoted(format_args!("root={}", expr_text(program, root)));
+        res.push(loss(span, &what, "a root was the constant number of a device"));
+    }
+    res
+}
+
+/// What of a statement does not come back.
+fn differences(program: &Program, id: StmtId, again: &Program, back: StmtId) -> Vec<Diagnostic> {
+    let (said, read) = (summary(program, id), summary(again, back));
+    if said == read {
+        return Vec::new();
+    }
+    let span = program.stmt_span(id);
+    let mut res = Vec::new();
+    if let (Stmt::Op(ours), Stmt::Op(theirs)) = (&program.stmts[id], &again.stmts[back])
+        && ours.op == theirs.op
+    {
+        for (key, attr) in &ours.attrs {
+            let (said, back) = (attr_text(program, attr), theirs.attr(key).map(|it| attr_text(again, it)));
+            if back.as_ref() != Some(&said) {
+                let back = back.map(|it| format!("{key}={it}"));
+                res.push(loss(span, &quoted(format_args!("{key}={said}")), &reading(back)));
+            }
+        }
+    }
+    if res.is_empty() {
+        res.push(loss(span, &quoted(&said), &reading(Some(read))));
+    }
+    res
+}
+
+/// Tensors whose logical or allocation domain the text does not give again.
+fn domains(program: &Program, again: &Program) -> Vec<Diagnostic> {
+    let container = |program: &Program, id: &TensorId| program.tensors[*id].unit.is_none();
+    let theirs: HashMap<String, TensorId> = again
+        .tensors
+        .ids()
+        .filter(|id| container(again, id))
+        .map(|id| (tensor_text(again, id), id))
+        .collect();
+    let mut res = Vec::new();
+    for id in program.tensors.ids().filter(|id| container(program, id)) {
+        let Some(back) = theirs.get(&tensor_text(program, id)) else { continue };
+        let said = domain_clauses(program, id);
+        let read = domain_clauses(again, *back);
+        if said != read {
+            let what = quoted(format_args!("{}: {said}", program.tensor_name(id)));
+            res.push(loss(program.tensor_span(id), &what, &reading(Some(read))));
+        }
+    }
+    res.sort_by_key(|it: &Diagnostic| it.span().start);
+    res
+}

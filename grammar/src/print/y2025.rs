@@ -1,0 +1,144 @@
+//! The spelling of late 2025: keywords in front of streams, lists that end with a comma, blanks where nvFuser put them.
+//!
+//! Invariant: a statement of an operator that is not named here is spelled as today.
+
+use std::{collections::HashSet, fmt::Write};
+
+use super::{Printer, number};
+use crate::{
+    ir::{Attr, OpStmt, Operand, Program, Stream, Unit},
+    ops::{Effect, Op, Syntax},
+};
+
+/// Column of `linear`'s bias, whatever the depth.
+const BIAS: usize = 10;
+
+/// The numbers that captured streams get: small ones that no stream has for its index.
+pub(super) fn captured(program: &Program) -> Vec<i64> {
+    let (mut names, mut indices) = (0, HashSet::new());
+    for (_, stream) in program.streams.iter() {
+        match stream {
+            Stream::Named(at) => names = names.max(*at as usize + 1),
+            Stream::Index(index) => indices.extend(program.constant(*index)),
+        }
+    }
+    (0..).filter(|it| !indices.contains(it)).take(names).collect()
+}
+
+impl Printer<'_> {
+    /// One operator statement, without its final newline.
+    pub(super) fn op_2025(&mut self, stmt: &OpStmt, depth: usize) {
+        let row = stmt.op.row();
+        let margin = 2 * depth + 3;
+        match stmt.op {
+            Op::SetCurrentStream => self.phrase("SetCurrentStream to", stmt),
+            Op::GetCurrentStream => {
+                self.out.push_str("GetCurrentStream into ");
+                self.operands(&stmt.outs);
+            }
+            Op::Synchronize | Op::Wait => self.phrase(row.mnemonic, stmt),
+            Op::ShareMemHandles => {
+                let transfers = self.arguments(stmt, "=").join(", ");
+                let _ = write!(self.out, "{}({transfers}, ", row.mnemonic);
+            }
+            Op::PostOnStream => {
+                let unit = self.arguments(&OpStmt { attrs: unit_of(stmt), ..stmt.clone() }, "").join("");
+                let (inputs, outputs) = (self.list(stmt, "Inputs"), self.list(stmt, "Outputs"));
+                let _ = write!(self.out, "{} ({unit}, Inputs:{inputs}, Outputs:{outputs})", row.mnemonic);
+            }
+            Op::AllocateOnce => {
+                let mut bare = stmt.clone();
+                bare.attrs.retain(|(key, _)| *key != "alias");
+                self.canonical_op(&bare, depth);
+                if let Some(alias) = stmt.tensor_attr("alias") {
+                    let alias = self.operand(Operand::Tensor(alias));
+                    let _ = write!(self.out, "\n{:margin$} .alias={alias}", "");
+                }
+            }
+            Op::ShardByStream => {
+                let args = self.arguments(stmt, " = ").join(", ");
+                self.operands(&stmt.outs);
+                let _ = write!(self.out, " = {}({args})", row.mnemonic);
+            }
+            Op::Reshape => self.padded_call("view", stmt),
+            Op::Expand | Op::Repeat | Op::ArgSort => self.padded_call(row.mnemonic, stmt),
+            Op::Linear => self.linear(stmt, depth),
+            Op::IndexSelect | Op::TorchGather => {
+                let mut args = self.arguments(stmt, " = ");
+                args[1..].rotate_right(1);
+                self.operands(&stmt.outs);
+                let _ = write!(self.out, "\n{:margin$}= {}( {} )", "", row.mnemonic, args.join(", "));
+            }
+            _ if row.syntax == Syntax::Function && row.effect == Effect::Map && stmt.args.len() > 1 => {
+                let args = self.arguments(stmt, " = ").join(&format!("\n{:margin$}, ", ""));
+                self.operands(&stmt.outs);
+                let _ = write!(self.out, "\n{:margin$}= {}({args});", "", row.mnemonic);
+            }
+            _ => self.canonical_op(stmt, depth),
+        }
+    }
+
+    /// `Wait Communication 3`.
+    fn phrase(&mut self, words: &str, stmt: &OpStmt) {
+        let args = self.arguments(stmt, "=").join(", ");
+        let _ = write!(self.out, "{words}{} {args}", number(stmt));
+    }
+
+    /// `T1 = view( T0 )`.
+    fn padded_call(&mut self, name: &str, stmt: &OpStmt) {
+        let args = self.arguments(stmt, " = ").join(", ");
+        self.operands(&stmt.outs);
+        let _ = write!(self.out, " = {name}( {args} )");
+    }
+
+    fn linear(&mut self, stmt: &OpStmt, depth: usize) {
+        let (margin, blanks) = (2 * depth + 3, 2 * (depth + 1));
+        let args = self.arguments(stmt, "=");
+        self.operands(&stmt.outs);
+        let _ = write!(self.out, "\n{:margin$}= linear(", "");
+        let column = margin + "= linear(".len();
+        for (at, arg) in args.iter().enumerate() {
+            let _ = match at {
+                0 => write!(self.out, "{arg}"),
+                1 => write!(self.out, ",\n{:column$}{arg}{:blanks$}", "", ""),
+                _ => write!(self.out, ",\n{:BIAS$}{arg}{:blanks$}", "", ""),
+            };
+        }
+        self.out.push(')');
+    }
+
+    /// `{T0, T1, }`.
+    fn list(&mut self, stmt: &OpStmt, key: &str) -> String {
+        match stmt.attr(key) {
+            Some(Attr::Values(values)) => self.ended(values),
+            _ => "{}".to_owned(),
+        }
+    }
+
+    fn ended(&mut self, values: &[Operand]) -> String {
+        let values: String = values.iter().map(|it| self.operand(*it) + ", ").collect();
+        format!("{{{values}}}")
+    }
+
+    /// The lists in front of a HostUnit's statements: twice, the second time one value a line.
+    pub(super) fn unit_lists(&mut self, unit: &Unit) {
+        let (inputs, outputs) = (self.ended(&unit.inputs), self.ended(&unit.outputs));
+        let _ = writeln!(self.out, "Inputs={inputs} -> Outputs={outputs}Inputs:");
+        self.lines(&unit.inputs);
+        self.out.push_str("Outputs:\n");
+        self.lines(&unit.outputs);
+        self.out.push('\n');
+    }
+
+    fn lines(&mut self, values: &[Operand]) {
+        for value in values {
+            let text = self.operand(*value);
+            let _ = writeln!(self.out, "  {text}");
+        }
+    }
+}
+
+/// What `PostOnStream` posts, without its operands.
+fn unit_of(stmt: &OpStmt) -> Vec<(&'static str, Attr)> {
+    stmt.attrs.iter().filter(|(key, _)| *key == "unit").cloned().collect()
+}

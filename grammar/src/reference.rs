@@ -1,0 +1,105 @@
+//! Test: everything that the language reference shows is true.
+
+use std::collections::HashSet;
+
+use crate::{
+    codes::Code,
+    diagnostic::has_errors,
+    ir::{Program, Stmt},
+    ops::{OPS, Op},
+    print, read, summary, verify,
+};
+
+const REFERENCE: &str = include_str!("../REFERENCE.md");
+
+/// The cells of every table row with this many of them, headings left out.
+fn rows(width: usize) -> Vec<Vec<String>> {
+    let cells = |line: &str| -> Vec<String> {
+        let line = line.replace("\\|", "\0");
+        let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
+        cells.into_iter().map(|cell| cell.trim().replace('\0', "|")).collect()
+    };
+    let lines = REFERENCE.lines().filter(|line| line.starts_with("| `"));
+    lines.map(cells).filter(|cells| cells.len() == width).collect()
+}
+
+/// The texts between backticks.
+fn quoted(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+/// Writes `T3` in full; `T9` is of another element type.
+fn in_full(text: &str) -> String {
+    let mut res = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('T') {
+        let digits = rest[at + 1..].bytes().take_while(u8::is_ascii_digit).count();
+        let end = at + 1 + digits;
+        let begins = !rest[..at].ends_with(|it: char| it.is_alphanumeric());
+        res += &rest[..end];
+        if digits > 0 && begins && !rest[end..].starts_with('_') {
+            let number = &rest[at + 1..end];
+            let dtype = if number == "9" { "__bfloat" } else { "float" };
+            res += &format!("_g_{dtype}[iS{number}{{4}}]");
+        }
+        rest = &rest[end..];
+    }
+    res + rest
+}
+
+/// The one statement of a text.
+#[track_caller]
+fn statement(text: &str) -> (Op, String) {
+    let unit = if text.contains("HostUnit0") { "\nHostUnit0: [...]\n" } else { "" };
+    let text = format!("%HostIrContainer {{ () -> () :\n  {}\n{unit}}} // %HostIrContainer\n", in_full(text));
+    let (programs, diagnostics) = read(&text);
+    assert!(!has_errors(&diagnostics), "{text}\n{diagnostics:#?}");
+    let program: &Program = &programs[0];
+    let body = program.body();
+    assert_eq!(body.len(), 1, "{text}");
+    match &program.stmts[body[0]] {
+        Stmt::Op(it) => (it.op, summary(program, body[0])),
+        other => panic!("{text} is no operator: {other:?}"),
+    }
+}
+
+#[test]
+fn statements_are_spelled_as_shown() {
+    let mut shown = HashSet::new();
+    for row in rows(3) {
+        let [canonical] = quoted(&row[0])[..] else { panic!("{row:?}") };
+        let (op, text) = statement(canonical);
+        assert_eq!(text, canonical);
+        for older in quoted(&row[1]) {
+            assert_eq!(statement(older), (op, text.clone()), "{older}");
+        }
+        let doc = op.row().doc.trim().replace(" \n", "\n").replace('\n', " ");
+        assert!(row[2].starts_with(&doc), "`{canonical}` means: {doc}");
+        assert!(shown.insert(op), "{canonical} stands there twice");
+    }
+    let missing: Vec<&str> = OPS.iter().filter(|it| !shown.contains(&it.op)).map(|it| it.mnemonic).collect();
+    assert!(missing.is_empty(), "REFERENCE.md has no row for {missing:?}");
+}
+
+#[test]
+fn programs_are_canonical() {
+    let blocks: Vec<&str> =
+        REFERENCE.split("```hir\n").skip(1).filter_map(|it| it.split("```").next()).collect();
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        let (programs, diagnostics) = read(block);
+        assert!(diagnostics.is_empty(), "{block}\n{diagnostics:#?}");
+        let faults: Vec<_> = programs.iter().flat_map(verify).collect();
+        assert!(faults.is_empty(), "{block}\n{faults:#?}");
+        assert_eq!(programs.iter().map(print).collect::<String>(), block);
+    }
+}
+
+#[test]
+fn codes_are_complete() {
+    let rows = rows(2);
+    let shown: HashSet<&str> = rows.iter().flat_map(|row| quoted(&row[0])).collect();
+    let known: HashSet<&str> = Code::ALL.iter().map(|it| it.text()).collect();
+    let differing: Vec<_> = shown.symmetric_difference(&known).collect();
+    assert!(differing.is_empty(), "in REFERENCE.md or in the table, not in both: {differing:?}");
+}
