@@ -109,7 +109,7 @@ codes! {
     WorldTooSmall = "E0407", Error;
     /// Views of different shapes meet in one statement on this rank.
     RuntimeShape = "E0408", Error;
-    /// A tensor, a world or a program unrolled on all ranks that is beyond what is planned: 2^40 elements a tensor, 4096
+    /// A tensor, a world or a program unrolled on all ranks that is beyond what is planned: 2^40 elements a tensor, 65536
     /// ranks, 16 million instructions. Usually a number is mistyped, or `--set` gives another symbol than was meant.
     TooLarge = "E0409", Error;
     /// The two sides of a transfer, or the members of a collective, disagree on size, type or root.

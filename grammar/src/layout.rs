@@ -50,6 +50,11 @@ impl<'s> Laid<'s> {
         &self.tokens
     }
 
+    /// Where reading goes on, in the whole source.
+    pub fn place_of_end(&self) -> u32 {
+        self.source.base + self.end as u32
+    }
+
     /// The tokens with their places, virtual ones included.
     pub fn tokens(&self) -> impl Iterator<Item = (u32, Token<'s>, u32)> + '_ {
         let mut blocks = self.blocks.iter().peekable();

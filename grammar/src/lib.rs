@@ -54,8 +54,7 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
 
 /// As `read`, of a text without traces of pasting.
 fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
-    let mut diagnostics = Vec::new();
-    let mut programs = Vec::new();
+    let (mut programs, mut diagnostics) = (Vec::new(), Vec::new());
     parse::each_container(source, &mut diagnostics, &mut |laid, diagnostics| {
         programs.extend(resolve::resolve(laid, source, diagnostics));
     });

@@ -74,6 +74,9 @@ struct Options {
     /// Absolute tolerance.
     #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     atol: Option<f64>,
+    /// Most memory that the simulated ranks may take together, in GiB.
+    #[arg(long, value_name = "GIB", default_value_t = 16)]
+    memory_limit: u32,
     /// How diagnostics are drawn.
     #[arg(long, default_value = "human", value_name = "human|short|json")]
     error_format: Format,
@@ -158,6 +161,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
         container: options.container,
         bindings: &options.set,
         inputs: &options.input,
+        memory_limit: (options.memory_limit as usize) << 30,
         passes: &rewrite,
     };
     let start = Instant::now();

@@ -120,7 +120,8 @@ impl Builder<'_> {
                 ])
             }
             (_, Op::Cat) => {
-                let dim = usize::try_from(self.integer_operand(stmt, stmt.args.len() - 1)?).ok();
+                let dim =
+                    usize::try_from(self.integer_operand(stmt, stmt.args.len().saturating_sub(1))?).ok();
                 let dim = dim.filter(|dim| *dim < target.shape.len());
                 let Some(dim) = dim else {
                     return Err(self.unsupported(stmt.op, "its last operand is no dimension"));
@@ -129,7 +130,9 @@ impl Builder<'_> {
                 let mut copies = Vec::new();
                 for view in views {
                     let len = view.shape.get(dim).copied().unwrap_or(0);
-                    if start + len > target.shape[dim] {
+                    let mut part = target.shape.clone();
+                    part[dim] = len;
+                    if view.shape != part || start + len > target.shape[dim] {
                         return Err(self.misfit(stmt.op, &view.shape, &target.shape));
                     }
                     copies.push(copy(view.clone(), target.narrow(dim, start, len)));
@@ -328,11 +331,8 @@ impl Builder<'_> {
             a = a.unsqueeze(0);
             target = target.unsqueeze(target.shape.len().saturating_sub(1));
         }
-        if target.shape.len() < 2 {
-            return Err(self.misfit(stmt.op, &a.shape, &target.shape));
-        }
         let (a_rank, b_rank) = (a.shape.len(), b.shape.len());
-        if a_rank < 2 || a.shape[a_rank - 1] != b.shape[b_rank - 2] {
+        if a_rank.min(b_rank).min(target.shape.len()) < 2 || a.shape[a_rank - 1] != b.shape[b_rank - 2] {
             return Err(self.misfit(stmt.op, &a.shape, &b.shape));
         }
         if let Some(parts) = parts {
@@ -343,12 +343,20 @@ impl Builder<'_> {
             b = split_dim(&b, b_rank - 2, parts);
         }
         let batch = target.shape[..target.shape.len() - 2].to_vec();
-        let widen = |view: &View| {
+        let padded = |view: &View| {
             let mut view = view.clone();
             let at = usize::from(parts.is_some());
             while view.shape.len() < batch.len() + 2 {
                 view = view.unsqueeze(at);
             }
+            view
+        };
+        let (a, b) = (padded(&a), padded(&b));
+        let given = |at: usize| [&a, &b].iter().any(|view| view.shape.get(at) == batch.get(at));
+        if !(0..batch.len()).all(given) {
+            return Err(misfit(&a));
+        }
+        let widen = |view: &View| {
             let mut shape = batch.clone();
             shape.extend(&view.shape[view.shape.len() - 2..]);
             view.expand(&shape)

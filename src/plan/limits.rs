@@ -15,8 +15,8 @@ pub const WORLD_INSTRUCTIONS: usize = 16 * INSTRUCTIONS;
 /// Most elements of a tensor, all shards together.
 pub const ELEMENTS: usize = 1 << 40;
 
-/// Most ranks of a world.
-pub const RANKS: usize = 4096;
+/// Most ranks of a world: more than any job has.
+pub const RANKS: usize = 1 << 16;
 
 /// Whether a world of `ranks` is planned.
 ///

@@ -536,6 +536,10 @@ impl Layout {
 
     /// The index in the whole, row-major, of every element of the part in row-major order.
     pub fn global_indices(&self) -> Vec<usize> {
+        // One dimension may be long where another has nothing.
+        if self.local_shape().contains(&0) {
+            return Vec::new();
+        }
         let mut indices = vec![0];
         for pieces in &self.pieces {
             let extent: usize = pieces.iter().map(|it| it.extent).product();

@@ -111,6 +111,8 @@ pub struct Setup<'a> {
     pub bindings: &'a [Binding],
     /// Inputs that are given: they bind symbolic extents.
     pub inputs: &'a [InputFlag],
+    /// Most bytes that the simulated ranks may hold together.
+    pub memory_limit: usize,
     /// Rewrites the program before it is planned.
     pub passes: &'a dyn Fn(&mut Program, &Source) -> Result<(), Failure>,
 }
@@ -146,14 +148,22 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
         );
         return Err(Failure::Other(Exit::Environment, message));
     }
-    if let Err(fault) = plan::limits::check_world(&programs[0], ranks) {
-        return Err(Failure::Rejected(sources.swap_remove(0), vec![fault]));
+    if ranks > plan::limits::RANKS {
+        let message = format!(
+            "`{}`: a world of {ranks} ranks; the largest has {}",
+            sources[0].name,
+            plan::limits::RANKS
+        );
+        return Err(Failure::Other(Exit::Environment, message));
     }
     let text_of = |rank: usize| rank.min(sources.len() - 1);
     let worlds: Vec<_> =
         (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();
     match plan::build_each(&worlds) {
-        Ok(plans) => Ok(Prepared { sources, plans, warnings }),
+        Ok(plans) => match too_much(&programs[0], &plans, setup.memory_limit) {
+            Some(fault) => Err(Failure::Rejected(sources.swap_remove(0), vec![fault])),
+            None => Ok(Prepared { sources, plans, warnings }),
+        },
         Err(faults) => {
             let text = text_of(faults.first().map_or(0, |(rank, _)| *rank));
             let mut diagnostics = warnings.swap_remove(text);
@@ -162,6 +172,26 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
             Err(Failure::Rejected(sources.swap_remove(text), diagnostics))
         }
     }
+}
+
+/// Why the ranks are not simulated, where they would hold more than the limit.
+fn too_much(program: &Program, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
+    let found = sim::footprint(plans);
+    if found.bytes <= limit {
+        return None;
+    }
+    let gigabytes = |bytes: usize| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
+    let message = format!(
+        "the simulated ranks need {} of memory where {} are allowed",
+        gigabytes(found.bytes),
+        gigabytes(limit)
+    );
+    let label = match found.largest {
+        Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", gigabytes(bytes)),
+        None => "this program".to_owned(),
+    };
+    let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, label);
+    Some(it.help("bind smaller extents with `--set`, or allow more with `--memory-limit=GIB`"))
 }
 
 /// One program of a text, bound and rewritten, with the warnings about it.

@@ -16,6 +16,7 @@ use crate::{
 mod advance;
 mod book;
 mod collective;
+mod footprint;
 pub mod kernels;
 mod machine;
 pub mod memory;
@@ -31,6 +32,7 @@ use kernels::Exactness;
 use memory::{Block, Memory};
 use step::Space;
 pub use {
+    footprint::{Footprint, footprint},
     report::Deadlock,
     schedule::{Schedule, ScheduleError},
 };

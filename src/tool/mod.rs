@@ -107,7 +107,7 @@ impl Screen {
 /// What is no number of ranks of a world.
 pub fn ranks(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|it| (1..=limits::RANKS).contains(it));
-    number.ok_or_else(|| format!("expected 1 to {}", limits::RANKS))
+    number.ok_or_else(|| format!("expected a number from 1 to {}", limits::RANKS))
 }
 
 /// Reports what clap found: help goes out in full, a wrong command line in one line.

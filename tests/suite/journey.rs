@@ -22,8 +22,8 @@ use hir::{
 const RANKS: usize = 8;
 /// Guesses whose answer only the user knows.
 const OPEN: [Code; 2] = [Code::LossyUnit, Code::LossyText];
-/// Programs whose ranks hold more elements, or do more, are not run.
-const ELEMENTS: usize = 1 << 14;
+/// Programs that hold more, or do more, are not run.
+const BYTES: usize = 1 << 22;
 const INSTRUCTIONS: usize = 4_000;
 
 /// Reads and verifies a text; what has no error prints, reads back without a warning, and prints the same.
@@ -33,7 +33,9 @@ pub fn read(text: &str) -> Result<(), String> {
     if has_errors(&diagnostics) {
         return Ok(());
     }
-    fixed(text, &programs)?;
+    if programs.iter().all(|it| !has_errors(&grammar::verify(it))) {
+        fixed(text, &programs)?;
+    }
     for program in &programs {
         let rejected = has_errors(&grammar::verify(program));
         let printed = grammar::print(program);
@@ -127,13 +129,10 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
     // Beyond `RANKS` this is an error, and the rest of the planner never sees such a program.
     let ranks = plan::smallest_world(program).min(RANKS);
     let Ok(plans) = plan::build(program, lines, ranks) else { return Ok(()) };
-    for plan in &plans {
-        let elements = plan.buffers.iter().map(|it| it.len).fold(0, usize::saturating_add);
-        if elements > ELEMENTS || plan.code.len() > INSTRUCTIONS {
-            return Ok(());
-        }
-        plan::show(plan);
+    if sim::footprint(&plans).bytes > BYTES || plans.iter().any(|plan| plan.code.len() > INSTRUCTIONS) {
+        return Ok(());
     }
+    plans.iter().for_each(|plan| drop(plan::show(plan)));
     let Ok(inputs) = Filling::new(Kind::Rank, 0, Vec::new(), &plans).fill(&plans) else { return Ok(()) };
     match sim::run(&plans, inputs, Schedule::Program, &sim::Options::default()) {
         Ok(_) | Err(Fault::Deadlock(_) | Fault::Program { .. } | Fault::Unsupported { .. }) => Ok(()),

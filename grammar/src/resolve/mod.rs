@@ -38,7 +38,7 @@ use crate::{
 pub fn resolve<'s>(laid: &Laid<'s>, source: &'s str, diagnostics: &mut Vec<Diagnostic>) -> Option<Program> {
     let mut faults = Vec::new();
     let mut resolver = Resolver::new(Program::default(), source, &mut faults);
-    resolver.end = laid.source().base + laid.end as u32;
+    resolver.end = laid.place_of_end();
     resolver.survey(laid);
     let complete = feed(laid, &mut resolver, diagnostics);
     resolver.finish();

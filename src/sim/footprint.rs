@@ -1,0 +1,78 @@
+//! How much memory a run takes at most, told before any is taken.
+//!
+//! A small text can ask for any amount: extents are numbers. What is counted: every buffer of every rank with a byte an
+//! element that says whether it is written, the inputs once more, and what the largest instruction reads and writes, 16
+//! bytes an element in the widest of the kernels' forms.
+
+use crate::plan::{Arg, InstKind, Plan, View};
+
+/// What a world holds.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Footprint {
+    /// All of it, in bytes.
+    pub bytes: usize,
+    /// The largest buffer: its bytes, its tensor's name, the rank.
+    pub largest: Option<(usize, String, usize)>,
+}
+
+/// Bytes of an element while a kernel works on it.
+const WORKING: usize = 16;
+
+/// The memory of all ranks together. Amounts that are beyond counting stay at the largest number.
+pub fn footprint(plans: &[Plan]) -> Footprint {
+    let mut all = Footprint::default();
+    let mut working = 0;
+    for plan in plans {
+        for buffer in &plan.buffers {
+            let bytes = buffer.len.saturating_mul(buffer.dtype.size().max(1) + 1);
+            all.bytes = all.bytes.saturating_add(bytes);
+            if all.largest.as_ref().is_none_or(|(most, ..)| bytes > *most) {
+                all.largest = Some((bytes, buffer.name.clone(), plan.rank));
+            }
+        }
+        for port in &plan.inputs {
+            let elements = port.shard.view.as_ref().map_or(0, View::len);
+            all.bytes = all.bytes.saturating_add(elements.saturating_mul(WORKING));
+        }
+        let most = plan.code.iter().map(|inst| elements(&inst.kind)).max().unwrap_or(0);
+        working = working.max(most.saturating_mul(WORKING));
+    }
+    all.bytes = all.bytes.saturating_add(working);
+    all
+}
+
+/// Elements of all operands and results of an instruction.
+fn elements(kind: &InstKind) -> usize {
+    let sum = |views: &[&View]| views.iter().fold(0, |sum: usize, view| sum.saturating_add(view.len()));
+    match kind {
+        InstKind::Copy { from, .. } => from.view.len(),
+        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => to.len(),
+        InstKind::Gemm(it) => sum(&[&it.a, &it.b, &it.out]),
+        InstKind::Map { args, out, .. } => {
+            let views = args.iter().filter_map(|arg| match arg {
+                Arg::View(view) => Some(view),
+                Arg::Number(_) => None,
+            });
+            sum(&views.chain([out]).collect::<Vec<_>>())
+        }
+        InstKind::Reduce(it) => sum(&[&it.input, &it.out]),
+        InstKind::Combine { parts, .. } => sum(&parts.iter().map(|part| &part.view).collect::<Vec<_>>()),
+        InstKind::Collective(it) => sum(&it.input.iter().chain(&it.output).collect::<Vec<_>>()),
+        InstKind::Transfer(it) => sum(&it.sides.iter().map(|side| &side.view).collect::<Vec<_>>()),
+        InstKind::Reshard(it) => {
+            let whole = it.buffers.iter().fold(0, |sum: usize, buffer| sum.saturating_add(buffer.len));
+            let most = it.body.iter().map(elements).max().unwrap_or(0);
+            // The parts of all ranks, and the index of every element, stand beside the whole.
+            whole.saturating_mul(3).saturating_add(most)
+        }
+        InstKind::Alloc { .. }
+        | InstKind::Wait { .. }
+        | InstKind::Signal { .. }
+        | InstKind::Await { .. }
+        | InstKind::Record { .. }
+        | InstKind::Join { .. }
+        | InstKind::Exchange { .. }
+        | InstKind::Barrier
+        | InstKind::Finish => 0,
+    }
+}
