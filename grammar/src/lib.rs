@@ -32,8 +32,8 @@ pub mod codes;
 pub mod diagnostic;
 pub mod render;
 
-pub use fix::fix;
 pub use dialect::{Dialect, print_as};
+pub use fix::fix;
 pub use parse::parse;
 pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text};
 pub use resolve::nearest;
