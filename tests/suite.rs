@@ -31,11 +31,12 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let mut cases = files(&Path::new(ROOT).join("tests/cases"), "hir");
-    cases.extend(files(&Path::new(ROOT).join("samples"), "hir"));
+    let samples = files(&Path::new(ROOT).join("samples"), "hir");
+    cases.extend(samples.iter().cloned());
     let mut trials: Vec<Trial> = cases.iter().map(|path| trial(path.clone())).collect();
     let all = cases.clone();
     trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
-    trials.extend(mutations::trials(&cases));
+    trials.extend(mutations::trials(&cases, &samples));
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

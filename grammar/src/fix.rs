@@ -50,12 +50,14 @@ pub(crate) fn line_before(source: &str, at: u32, line: &str) -> Fix {
     Fix { span: Span { start: at, end: at }, text: format!("{newline}{line}\n") }
 }
 
-/// An edit that puts lines in behind the line on which `at` stands.
-pub(crate) fn lines_after(source: &str, at: u32, lines: &str) -> Fix {
-    let rest = source.get(at as usize..).unwrap_or("");
+/// An edit that puts a section in behind the container that ends at `end`.
+pub(crate) fn section_after(source: &str, end: u32, section: &str) -> Fix {
+    let rest = source.get(end as usize..).unwrap_or("");
     let line = rest.split_inclusive('\n').next().unwrap_or("");
-    let ends = line.trim().is_empty() || line.trim_start().starts_with("//");
-    let at = at as usize + if ends { line.len() } else { 0 };
+    let closed = matches!(line.trim(), "" | "// %HostIrContainer");
+    let at = end as usize + if closed { line.len() } else { 0 };
     let newline = if source.get(..at).is_some_and(|it| it.ends_with('\n')) { "" } else { "\n" };
-    Fix { span: Span::new(at, at), text: format!("{newline}{lines}") }
+    // A blank line ends the section where anything follows.
+    let blank = if source.len() > at { "\n" } else { "" };
+    Fix { span: Span::new(at, at), text: format!("{newline}{section}{blank}") }
 }

@@ -1,7 +1,7 @@
 //! How much memory a run takes at most, told before any is taken.
 //!
 //! A small text can ask for any amount: extents are numbers. What is counted: every buffer of every rank with a byte an
-//! element that says whether it is written, the inputs once more, and what the largest instruction reads and writes, 16
+//! element that says whether it is written, inputs and outputs once more, and what the largest instruction reads and writes, 16
 //! bytes an element in the widest of the kernels' forms.
 
 use crate::plan::{Arg, InstKind, Plan, View};
@@ -30,7 +30,8 @@ pub fn footprint(plans: &[Plan]) -> Footprint {
                 all.largest = Some((bytes, buffer.name.clone(), plan.rank));
             }
         }
-        for port in &plan.inputs {
+        // A small buffer can be a large output: a view may repeat its elements.
+        for port in plan.inputs.iter().chain(&plan.outputs) {
             let elements = port.shard.view.as_ref().map_or(0, View::len);
             all.bytes = all.bytes.saturating_add(elements.saturating_mul(WORKING));
         }

@@ -1,7 +1,7 @@
 //! Thousands of broken programs: seeded mutations of every sample and case, and hostile texts too large to keep as files.
 //!
-//! Every one of them has to end in a result or in diagnostics, soon. `HIR_MUTATIONS=100000` and `HIR_SEED=7` try others; a
-//! text that fails is written to the temporary folder and named.
+//! Every one of them has to end in a result or in diagnostics, soon. `HIR_MUTATIONS=500` (a program) and `HIR_SEED=7` try
+//! others; a text that fails is written to the temporary folder and named.
 
 use std::{
     fs,
@@ -16,23 +16,26 @@ use libtest_mimic::{Failed, Trial};
 #[path = "journey.rs"]
 mod journey;
 
-/// Mutants of all programs together, unless told.
-const MUTANTS: usize = 4_000;
+/// Mutants of every program, unless told.
+const MUTANTS: usize = 24;
 /// Trials that share them.
 const SHARDS: usize = 4;
 /// The longest that one text may take, unoptimised and on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The trials of this file. `cases` are the programs to break.
-pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+/// The trials of this file. `cases` are the programs to break, `samples` those whose pieces are mixed into them.
+pub fn trials(cases: &[PathBuf], samples: &[PathBuf]) -> Vec<Trial> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let programs: Arc<Vec<String>> = Arc::new(cases.iter().map(read).collect());
+    let pieces: Arc<Vec<String>> = Arc::new(samples.iter().map(read).collect());
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let (count, seed) = (number("HIR_MUTATIONS", MUTANTS), number("HIR_SEED", 0) as u64);
     let shard = |shard: usize| {
-        let programs = Arc::clone(&programs);
+        let (programs, pieces) = (Arc::clone(&programs), Arc::clone(&pieces));
         Trial::test(format!("mutants_survive_{shard}"), move || {
-            all((shard..count).step_by(SHARDS).map(|at| survives(&mutant(&programs, seed, at))))
+            let mine = programs.iter().skip(shard).step_by(SHARDS);
+            let mutants = mine.flat_map(|text| (0..count).map(|at| mutant(text, &pieces, seed + at as u64)));
+            all(mutants.map(|text| survives(&text)))
         })
     };
     let hostile = Trial::test("hostile_texts_survive", || {
@@ -59,8 +62,7 @@ fn survives(text: &str) -> Result<(), String> {
         Ok(Err(fault)) => fault,
         Err(_) => "panics, see above".to_owned(),
     };
-    let hash = text.bytes().fold(0u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    let file = std::env::temp_dir().join(format!("hir-mutant-{hash:016x}.hir"));
+    let file = std::env::temp_dir().join(format!("hir-mutant-{:016x}.hir", hash(text)));
     let _ = fs::write(&file, text);
     Err(format!("{}: {fault}", file.display()))
 }
@@ -84,15 +86,20 @@ impl Dice {
     }
 }
 
-fn mutant(programs: &[String], seed: u64, number: usize) -> String {
-    let mut dice = Dice(seed.wrapping_mul(0x1_0000_0001).wrapping_add(number as u64));
-    let mut text = programs.get(number % programs.len().max(1)).cloned().unwrap_or_default();
+/// A text's own number, by which a case has the same mutants whatever other cases there are.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+fn mutant(program: &str, pieces: &[String], seed: u64) -> String {
+    let mut dice = Dice(hash(program).wrapping_add(seed.wrapping_mul(0x1_0000_0001)));
+    let mut text = program.to_owned();
     for _ in 0..=dice.roll(3) {
         text = match dice.roll(8) {
             0 => lines(&text, &mut dice),
             1 => indentation(&text, &mut dice),
             2 => bytes(&text, &mut dice),
-            3 => splice(&text, &programs[dice.roll(programs.len())], &mut dice),
+            3 => splice(&text, &pieces[dice.roll(pieces.len())], &mut dice),
             4 | 5 => numbers(&text, &mut dice),
             _ => tokens(&text, &mut dice),
         };

@@ -210,7 +210,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
         }
         let text = crate::print(&self.program);
         let section = text.rfind("\nDomains:\n").and_then(|at| text.get(at..)).unwrap_or("");
-        let fix = fix::lines_after(self.source, self.end, section);
+        let fix = fix::section_after(self.source, self.end, section);
         guesses.for_each(|it| it.fixes.push(fix.clone()));
     }
 
