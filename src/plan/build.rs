@@ -8,17 +8,14 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{
-        Attr, BlockId, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId,
-        TensorId,
-    },
+    ir::{Attr, BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{Effect, Op},
     span::{LineIndex, Span},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Buffer, BufferNo, Frame, Inst, InstKind, Origin, Plan, Port, Shard, Side, StreamNo, View,
+    Buffer, BufferNo, Frame, Inst, InstKind, Origin, Plan, Side, StreamNo, View,
     comm::Pending,
     limits,
     scalar::{ScalarFault, Scalars, Value},
@@ -40,30 +37,30 @@ pub(super) type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 /// State of the walk.
 pub(super) struct Builder<'p> {
     pub(super) program: &'p Program,
-    lines: &'p LineIndex,
+    pub(super) lines: &'p LineIndex,
     pub(super) scalars: Scalars<'p>,
-    bindings: Vec<Option<Binding>>,
+    pub(super) bindings: Vec<Option<Binding>>,
     pub(super) plan: Plan,
-    streams: FxHashMap<Key, StreamNo>,
+    pub(super) streams: FxHashMap<Key, StreamNo>,
     pub(super) current: StreamNo,
     /// The statement under the cursor.
     pub(super) span: Span,
-    origin: u32,
-    frame: Option<u32>,
+    pub(super) origin: u32,
+    pub(super) frame: Option<u32>,
     /// Enclosing branches and loops that other ranks may not enter as this one does.
-    divergent: usize,
+    pub(super) divergent: usize,
     /// Posted work by the number that `Wait` names.
     pub(super) posted: FxHashMap<u32, Pending>,
     /// Sides collected since StartCoalescing.
     pub(super) bracket: Option<Vec<Side>>,
     pub(super) comm: super::comm::State,
     /// Tensors that a loop's index gives their meaning, by loop.
-    dependents: FxHashMap<BlockId, Vec<TensorId>>,
+    pub(super) dependents: FxHashMap<BlockId, Vec<TensorId>>,
 }
 
 /// What makes two Stream values the same stream.
 #[derive(PartialEq, Eq, Hash)]
-enum Key {
+pub(super) enum Key {
     Named(u32),
     Index(i64),
 }
@@ -159,7 +156,7 @@ impl Builder<'_> {
     }
 
     /// Binds a new buffer of the tensor's local shape.
-    fn allocate(&mut self, tensor: TensorId, zero: bool) -> Result<View> {
+    pub(super) fn allocate(&mut self, tensor: TensorId, zero: bool) -> Result<View> {
         let shape = self.layout(tensor)?.local_shape();
         let buffer = self.buffer(tensor, shape.iter().product());
         let view = View::contiguous(buffer, shape);
@@ -173,7 +170,7 @@ impl Builder<'_> {
         self.program.tensors[tensor].dtype.unwrap_or(DType::Float)
     }
 
-    fn buffer(&mut self, tensor: TensorId, len: usize) -> BufferNo {
+    pub(super) fn buffer(&mut self, tensor: TensorId, len: usize) -> BufferNo {
         let buffer = Buffer { name: self.program.tensor_name(tensor), dtype: self.dtype(tensor), len };
         self.plan.buffers.push(buffer);
         self.plan.buffers.len() as BufferNo - 1
@@ -219,7 +216,7 @@ impl Builder<'_> {
         Box::new(Diagnostic::new(code, self.span, format!("{} ({place})", message.into()), label))
     }
 
-    fn scalar_fault(&self, fault: ScalarFault, what: &str) -> Box<Diagnostic> {
+    pub(super) fn scalar_fault(&self, fault: ScalarFault, what: &str) -> Box<Diagnostic> {
         match fault {
             ScalarFault::Unbound(symbol) => {
                 let name = &self.program.symbols[symbol];
@@ -270,7 +267,7 @@ impl Builder<'_> {
         self.plan.code.push(Inst { kind, stream, origin: self.origin });
     }
 
-    fn at(&mut self, stmt: StmtId) -> Result<()> {
+    pub(super) fn at(&mut self, stmt: StmtId) -> Result<()> {
         self.span = self.program.stmt_span(stmt);
         let line = self.lines.line(self.span.start);
         self.plan.origins.push(Origin { stmt: Some(stmt), line, frame: self.frame });
@@ -279,88 +276,12 @@ impl Builder<'_> {
     }
 
     /// Stops unrolling at `count` instructions, or iterations of loops without any.
-    fn bounded(&self, count: usize) -> Result<()> {
+    pub(super) fn bounded(&self, count: usize) -> Result<()> {
         if count > limits::INSTRUCTIONS {
             let message = format!("the program unrolls to more than {} instructions", limits::INSTRUCTIONS);
             return Err(self.fault(Code::TooLong, message, "reached here"));
         }
         Ok(())
-    }
-
-    // ---- ports
-
-    fn inputs(&mut self) -> Result<()> {
-        for tensor in Program::tensors_of(&self.program.inputs).collect::<Vec<_>>() {
-            self.span = self.program.tensor_span(tensor);
-            let port = match self.is_here(tensor) {
-                true => {
-                    let layout = self.layout(tensor)?;
-                    let shape = layout.local_shape();
-                    let buffer = self.buffer(tensor, shape.iter().product());
-                    let view = View::contiguous(buffer, shape);
-                    self.bind(tensor, view.clone(), None);
-                    Shard { view: Some(view), layout }
-                }
-                false => self.absent(tensor)?,
-            };
-            let port = self.port(tensor, port);
-            self.plan.inputs.push(port);
-        }
-        Ok(())
-    }
-
-    fn outputs(&mut self) -> Result<()> {
-        (self.origin, self.frame) = (0, None);
-        for tensor in Program::tensors_of(&self.program.outputs).collect::<Vec<_>>() {
-            self.span = self.program.tensor_span(tensor);
-            let port = match self.is_here(tensor) {
-                true => {
-                    let layout = self.layout(tensor)?;
-                    let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
-                        let name = self.program.tensor_name(tensor);
-                        let message = format!("no statement gives the output `{name}` storage or a value");
-                        return Err(self.fault(Code::UndefinedTensor, message, "declared here"));
-                    };
-                    if view.shape != layout.local_shape() {
-                        let name = self.program.tensor_name(tensor);
-                        let message = format!(
-                            "output `{name}` is bound to {:?}, not {:?}",
-                            view.shape,
-                            layout.local_shape()
-                        );
-                        return Err(self.fault(Code::RuntimeShape, message, "declared here"));
-                    }
-                    Shard { view: Some(view), layout }
-                }
-                false => self.absent(tensor)?,
-            };
-            let port = self.port(tensor, port);
-            self.plan.outputs.push(port);
-        }
-        self.name_all();
-        self.emit(InstKind::Finish);
-        Ok(())
-    }
-
-    /// The shard of a rank outside the mesh: nothing, of a whole whose shape a member tells.
-    fn absent(&self, tensor: TensorId) -> Result<Shard> {
-        let member = self.program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0);
-        Ok(Shard { view: None, layout: self.layout_on(tensor, member)? })
-    }
-
-    fn port(&self, tensor: TensorId, shard: Shard) -> Port {
-        Port { name: self.program.tensor_name(tensor), dtype: self.dtype(tensor), shard }
-    }
-
-    /// Lists what is bound, for those who want to look at more than the outputs.
-    fn name_all(&mut self) {
-        for (tensor, it) in self.program.tensors.iter() {
-            let (None, Some(binding)) = (it.unit, self.binding(tensor)) else { continue };
-            let Ok(layout) = self.layout(tensor) else { continue };
-            let shard = Shard { view: Some(binding.view.clone()), layout };
-            let port = self.port(tensor, shard);
-            self.plan.named.push(port);
-        }
     }
 
     // ---- statements
@@ -382,7 +303,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn for_loop(&mut self, it: &For) -> Result<()> {
+    pub(super) fn for_loop(&mut self, it: &For) -> Result<()> {
         let (start, stop) = (self.int(it.start, "the loop's start")?, self.int(it.stop, "the loop's end")?);
         let divergent = [it.start, it.stop].iter().any(|bound| self.scalars.depends_on_rank(*bound));
         let (outer_frame, origin, span) = (self.frame, self.origin, self.span);
@@ -409,7 +330,7 @@ impl Builder<'_> {
     }
 
     /// Tensors defined in a loop's body from its index, directly or through others.
-    fn dependents(&mut self, it: &For) -> Vec<TensorId> {
+    pub(super) fn dependents(&mut self, it: &For) -> Vec<TensorId> {
         if let Some(known) = self.dependents.get(&it.body) {
             return known.clone();
         }
@@ -430,7 +351,7 @@ impl Builder<'_> {
         found
     }
 
-    fn branch(&mut self, it: &If) -> Result<()> {
+    pub(super) fn branch(&mut self, it: &If) -> Result<()> {
         let taken = self.scalars.truth(it.cond).map_err(|fault| self.scalar_fault(fault, "the predicate"))?;
         let divergent = self.scalars.depends_on_rank(it.cond);
         self.divergent += usize::from(divergent);
@@ -443,7 +364,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn op(&mut self, stmt: &OpStmt) -> Result<()> {
+    pub(super) fn op(&mut self, stmt: &OpStmt) -> Result<()> {
         match stmt.op.row().effect {
             Effect::Stream => self.stream_op(stmt),
             Effect::Allocate => self.allocation(stmt),
@@ -468,283 +389,5 @@ impl Builder<'_> {
 
     pub(super) fn is_divergent(&self) -> bool {
         self.divergent > 0
-    }
-
-    // ---- streams
-
-    fn stream(&mut self, stream: StreamId) -> Result<StreamNo> {
-        let (key, name) = match &self.program.streams[stream] {
-            Stream::Named(number) => match self.streams.get(&Key::Named(*number)) {
-                Some(known) => return Ok(*known),
-                None => {
-                    let message = format!("stream `s{number}` is not captured yet");
-                    return Err(self.fault(Code::UndefinedStream, message, "used here"));
-                }
-            },
-            Stream::Index(index) => {
-                let index = self.int(*index, "the stream's index")?;
-                (Key::Index(index), format!("stream {index}"))
-            }
-        };
-        let next = self.plan.streams.len() as StreamNo;
-        let number = *self.streams.entry(key).or_insert(next);
-        if number == next {
-            self.plan.streams.push(name);
-        }
-        Ok(number)
-    }
-
-    fn stream_op(&mut self, stmt: &OpStmt) -> Result<()> {
-        let operand = |operands: &[Operand]| match operands {
-            [Operand::Stream(stream)] => Some(*stream),
-            _ => None,
-        };
-        if let Some(captured) = operand(&stmt.outs) {
-            if let Stream::Named(number) = self.program.streams[captured] {
-                // The first capture of a name stays.
-                self.streams.entry(Key::Named(number)).or_insert(self.current);
-            }
-            return Ok(());
-        }
-        let Some(stream) = operand(&stmt.args) else { return Ok(()) };
-        let stream = self.stream(stream)?;
-        if stmt.op == Op::SetCurrentStream {
-            self.current = stream;
-        } else if stream != self.current {
-            let event = self.plan.events as u32;
-            self.plan.events += 1;
-            self.emit_on(stream, InstKind::Record { event });
-            self.emit(InstKind::Join { event });
-        }
-        Ok(())
-    }
-
-    // ---- storage and views
-
-    fn allocation(&mut self, stmt: &OpStmt) -> Result<()> {
-        let Some(tensor) = stmt.out_tensor() else { return Ok(()) };
-        let bound = self.binding(tensor).is_some();
-        if !self.is_here(tensor) || bound && stmt.op == Op::AllocateOnce {
-            return Ok(());
-        }
-        if let Some(alias) = stmt.tensor_attr("alias") {
-            let view = self.view(alias)?;
-            self.fits(tensor, &view)?;
-            self.bind(tensor, view, None);
-            return Ok(());
-        }
-        self.allocate(tensor, stmt.flag_attr("zero_init")).map(|_| ())
-    }
-
-    /// A name is bound to a view of as many dimensions as it has.
-    fn fits(&self, tensor: TensorId, view: &View) -> Result<()> {
-        let (have, want) = (view.shape.len(), self.program.dimensions(tensor).count());
-        if have != want {
-            let name = self.program.tensor_name(tensor);
-            let message = format!("`{name}` gets the shape {:?} where it has {want} dimensions", view.shape);
-            return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
-        }
-        Ok(())
-    }
-
-    fn deallocate(&mut self, tensor: TensorId) -> Result<()> {
-        if self.is_here(tensor) {
-            self.view(tensor)?;
-            self.bindings[tensor.index()] = None;
-        }
-        Ok(())
-    }
-
-    fn view_op(&mut self, stmt: &OpStmt) -> Result<()> {
-        let (Some(out), Some(input)) = (stmt.out_tensor(), Program::tensors_of(&stmt.args).next()) else {
-            return self.view_of_attr(stmt);
-        };
-        self.bind_view(stmt, out, input)
-    }
-
-    /// Views whose operand is an attribute of the row.
-    fn view_of_attr(&mut self, stmt: &OpStmt) -> Result<()> {
-        match (stmt.out_tensor(), stmt.tensor_attr("in")) {
-            (Some(out), Some(input)) => self.bind_view(stmt, out, input),
-            _ => Ok(()),
-        }
-    }
-
-    fn bind_view(&mut self, stmt: &OpStmt, out: TensorId, input: TensorId) -> Result<()> {
-        if !self.is_here(out) || !self.is_here(input) {
-            return Ok(());
-        }
-        let view = self.view(input)?;
-        let (view, stream) = match stmt.op {
-            Op::ShardByStream => {
-                let (view, at) = self.shard_by_stream(stmt, input, view)?;
-                (view, Some(at))
-            }
-            Op::HirAliasSelect | Op::Select => {
-                (self.select(stmt, input, view)?, self.binding(input).and_then(|it| it.stream))
-            }
-            _ => {
-                return Err(
-                    self.unsupported(stmt.op, "it maps the memory of all ranks into one address range")
-                );
-            }
-        };
-        self.bind(out, view.clone(), stream);
-        let wanted = self.layout(out)?.local_shape();
-        if view.shape != wanted {
-            let name = self.program.tensor_name(out);
-            let message =
-                format!("`{name}` gets the shape {:?} where its domain says {wanted:?}", view.shape);
-            return Err(self.fault(Code::RuntimeShape, message, "the view's shape does not fit"));
-        }
-        Ok(())
-    }
-
-    fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {
-        let (Some(Attr::Axis(axis)), Some(index)) = (stmt.attr("axis"), stmt.scalar_attr("index")) else {
-            return Ok(view);
-        };
-        // A reduction axis is no dimension; one of extent 1 has one index, whatever is asked for.
-        let Some(dim) = self.program.dimensions(input).position(|it| it == *axis) else { return Ok(view) };
-        let index = match view.shape[dim] {
-            1 => 0,
-            extent => self.index(index, extent, "the index")?,
-        };
-        Ok(view.select(dim, index))
-    }
-
-    fn shard_by_stream(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<(View, usize)> {
-        let Some((dim, at, swizzled)) = shape::stream_piece(self.program, input) else {
-            return Err(self.unsupported(stmt.op, "its operand has no stream axis"));
-        };
-        let layout = self.layout(input)?;
-        let local = |pieces: &[super::Piece]| -> usize {
-            pieces.iter().filter(|it| it.coordinate.is_none()).map(|it| it.extent).product()
-        };
-        let pieces = &layout.pieces[dim];
-        if pieces[at].coordinate.is_some() || local(&pieces[..at]) != 1 {
-            return Err(
-                self.unsupported(stmt.op, "the stream axis is not the outermost part of its dimension")
-            );
-        }
-        let count = pieces[at].extent;
-        let Some(expr) = stmt.scalar_attr("stream_index") else { return Ok((view, 0)) };
-        let mut index = self.index(expr, count, "the stream's index")?;
-        if swizzled {
-            let mesh = &self.program.tensors[input].mesh;
-            let me = mesh.coordinate(self.rank(), grammar::ir::DeviceDim::X).unwrap_or(0);
-            index = (index + me) % count;
-        }
-        let chunk = view.shape[dim] / count.max(1);
-        Ok((view.narrow(dim, index * chunk, chunk), index))
-    }
-
-    // ---- HostUnits
-
-    /// Writes a unit's statements in place: every unit tensor gets a view, the ports those of the posting statement.
-    fn post_unit(&mut self, stmt: &OpStmt) -> Result<()> {
-        let program = self.program;
-        let (Some(Attr::Unit(id)), Some(Attr::Values(inputs)), Some(Attr::Values(outputs))) =
-            (stmt.attr("unit"), stmt.attr("Inputs"), stmt.attr("Outputs"))
-        else {
-            return Ok(());
-        };
-        let unit = &program.units[*id];
-        let here = Program::tensors_of(outputs).any(|tensor| self.is_here(tensor));
-        if !here {
-            return Ok(());
-        }
-        let Some(body) = unit.body else {
-            return Err(self
-                .unsupported(stmt.op, &format!("the text leaves out the body of HostUnit{}", unit.number)));
-        };
-        if (inputs.len(), outputs.len()) != (unit.inputs.len(), unit.outputs.len()) {
-            let message = format!(
-                "HostUnit{} has {} inputs and {} outputs, and is posted with {} and {}",
-                unit.number,
-                unit.inputs.len(),
-                unit.outputs.len(),
-                inputs.len(),
-                outputs.len()
-            );
-            return Err(self.fault(Code::BadOperands, message, "posted here"));
-        }
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                Program::tensors_of(&it.outs).for_each(|out| self.bindings[out.index()] = None);
-            }
-        });
-        for (inner, outer) in unit.inputs.iter().zip(inputs) {
-            match (inner, outer) {
-                (Operand::Tensor(inner), Operand::Tensor(outer)) => {
-                    let view = self.view(*outer)?;
-                    self.fits(*inner, &view)?;
-                    self.bind_extents(*inner, &view);
-                    self.bind(*inner, view, None);
-                }
-                (Operand::Scalar(inner), Operand::Scalar(outer)) => {
-                    let value = self.value(*outer, "the unit's operand")?;
-                    if let grammar::ir::Expr::Symbol(symbol) = program.exprs[*inner] {
-                        self.scalars.bind(symbol, Some(value));
-                    }
-                }
-                _ => {
-                    let message = format!(
-                        "HostUnit{} takes a tensor where a scalar is given, or the reverse",
-                        unit.number
-                    );
-                    return Err(self.fault(Code::BadOperands, message, "posted here"));
-                }
-            }
-        }
-        let ports = Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outputs));
-        let ports: Vec<(TensorId, TensorId)> = ports.collect();
-        for (inner, outer) in &ports {
-            let view = match self.binding(*outer) {
-                Some(bound) => bound.view.clone(),
-                None => {
-                    let view = self.allocate(*inner, false)?;
-                    self.fits(*outer, &view)?;
-                    self.bind(*outer, view.clone(), None);
-                    view
-                }
-            };
-            self.fits(*inner, &view)?;
-            self.bind(*inner, view, None);
-        }
-        let (origin, span) = (self.origin, self.span);
-        let program_block: Vec<StmtId> = program.block(body).to_vec();
-        for inner in program_block {
-            // Instructions of a unit keep the place of the posting statement: that is what a user steps through.
-            (self.origin, self.span) = (origin, span);
-            match &program.stmts[inner] {
-                Stmt::Op(it) => self.op(it)?,
-                Stmt::Let(symbol, value) => {
-                    let value = self.value(*value, "the definition")?;
-                    self.scalars.bind(*symbol, Some(value));
-                }
-                Stmt::For(_) | Stmt::If(_) => {
-                    return Err(self.unsupported(stmt.op, "a HostUnit holds operators only"));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives the symbols that are extents of a unit's input the values of the view that comes in.
-    fn bind_extents(&mut self, tensor: TensorId, view: &View) {
-        let program = self.program;
-        for (axis, extent) in program.dimensions(tensor).zip(&view.shape) {
-            let axis = &program.axes[axis];
-            if let grammar::ir::Expr::Symbol(symbol) = program.exprs[axis.extent] {
-                let whole = match axis.parallel {
-                    grammar::ir::Parallel::Device(dim) => program.tensors[tensor].mesh.extent(dim),
-                    grammar::ir::Parallel::Serial
-                    | grammar::ir::Parallel::Stream
-                    | grammar::ir::Parallel::Kernel(_) => *extent,
-                };
-                self.scalars.bind(symbol, Some(Value::Int(whole as i64)));
-            }
-        }
     }
 }

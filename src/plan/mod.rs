@@ -12,14 +12,19 @@
 //!
 //! Invariant: a plan holds plain data: no names to look up, no expression to evaluate.
 
+mod bind;
 mod build;
 mod comm;
 mod compute;
 pub mod limits;
 mod link;
+mod ports;
+mod reshard;
 mod scalar;
 mod shape;
 mod show;
+mod team;
+mod unit;
 mod world;
 
 pub use show::{inst_text, show, view_text};

@@ -192,7 +192,9 @@ fn device_extents(program: &Program) -> FxHashMap<SymbolId, i64> {
     let mut found: FxHashMap<SymbolId, Option<i64>> = FxHashMap::default();
     for (_, tensor) in program.tensors.iter().filter(|(_, it)| it.unit.is_none() && !it.mesh.is_empty()) {
         for axis in tensor.loops.iter().map(|id| &program.axes[*id]) {
-            if let (Parallel::Device(dim), Expr::Symbol(symbol)) = (axis.parallel, &program.exprs[axis.extent]) {
+            if let (Parallel::Device(dim), Expr::Symbol(symbol)) =
+                (axis.parallel, &program.exprs[axis.extent])
+            {
                 let extent = tensor.mesh.extent(dim) as i64;
                 let known = found.entry(*symbol).or_insert(Some(extent));
                 *known = known.filter(|it| *it == extent);

@@ -1,0 +1,181 @@
+//! Streams, storage and views: statements that bind names and move no data.
+
+use grammar::{
+    arena::Id,
+    codes::Code,
+    ir::{Attr, OpStmt, Operand, Program, Stream, StreamId, TensorId},
+    ops::Op,
+};
+
+use super::{
+    InstKind, StreamNo, View,
+    build::{Builder, Key, Result},
+    shape,
+};
+
+impl Builder<'_> {
+    fn stream(&mut self, stream: StreamId) -> Result<StreamNo> {
+        let (key, name) = match &self.program.streams[stream] {
+            Stream::Named(number) => match self.streams.get(&Key::Named(*number)) {
+                Some(known) => return Ok(*known),
+                None => {
+                    let message = format!("stream `s{number}` is not captured yet");
+                    return Err(self.fault(Code::UndefinedStream, message, "used here"));
+                }
+            },
+            Stream::Index(index) => {
+                let index = self.int(*index, "the stream's index")?;
+                (Key::Index(index), format!("stream {index}"))
+            }
+        };
+        let next = self.plan.streams.len() as StreamNo;
+        let number = *self.streams.entry(key).or_insert(next);
+        if number == next {
+            self.plan.streams.push(name);
+        }
+        Ok(number)
+    }
+
+    pub(super) fn stream_op(&mut self, stmt: &OpStmt) -> Result<()> {
+        let operand = |operands: &[Operand]| match operands {
+            [Operand::Stream(stream)] => Some(*stream),
+            _ => None,
+        };
+        if let Some(captured) = operand(&stmt.outs) {
+            if let Stream::Named(number) = self.program.streams[captured] {
+                // The first capture of a name stays.
+                self.streams.entry(Key::Named(number)).or_insert(self.current);
+            }
+            return Ok(());
+        }
+        let Some(stream) = operand(&stmt.args) else { return Ok(()) };
+        let stream = self.stream(stream)?;
+        if stmt.op == Op::SetCurrentStream {
+            self.current = stream;
+        } else if stream != self.current {
+            let event = self.plan.events as u32;
+            self.plan.events += 1;
+            self.emit_on(stream, InstKind::Record { event });
+            self.emit(InstKind::Join { event });
+        }
+        Ok(())
+    }
+
+    pub(super) fn allocation(&mut self, stmt: &OpStmt) -> Result<()> {
+        let Some(tensor) = stmt.out_tensor() else { return Ok(()) };
+        let bound = self.binding(tensor).is_some();
+        if !self.is_here(tensor) || bound && stmt.op == Op::AllocateOnce {
+            return Ok(());
+        }
+        if let Some(alias) = stmt.tensor_attr("alias") {
+            let view = self.view(alias)?;
+            self.fits(tensor, &view)?;
+            self.bind(tensor, view, None);
+            return Ok(());
+        }
+        self.allocate(tensor, stmt.flag_attr("zero_init")).map(|_| ())
+    }
+
+    /// A name is bound to a view of as many dimensions as it has.
+    pub(super) fn fits(&self, tensor: TensorId, view: &View) -> Result<()> {
+        let (have, want) = (view.shape.len(), self.program.dimensions(tensor).count());
+        if have != want {
+            let name = self.program.tensor_name(tensor);
+            let message = format!("`{name}` gets the shape {:?} where it has {want} dimensions", view.shape);
+            return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn deallocate(&mut self, tensor: TensorId) -> Result<()> {
+        if self.is_here(tensor) {
+            self.view(tensor)?;
+            self.bindings[tensor.index()] = None;
+        }
+        Ok(())
+    }
+
+    pub(super) fn view_op(&mut self, stmt: &OpStmt) -> Result<()> {
+        let (Some(out), Some(input)) = (stmt.out_tensor(), Program::tensors_of(&stmt.args).next()) else {
+            return self.view_of_attr(stmt);
+        };
+        self.bind_view(stmt, out, input)
+    }
+
+    /// Views whose operand is an attribute of the row.
+    fn view_of_attr(&mut self, stmt: &OpStmt) -> Result<()> {
+        match (stmt.out_tensor(), stmt.tensor_attr("in")) {
+            (Some(out), Some(input)) => self.bind_view(stmt, out, input),
+            _ => Ok(()),
+        }
+    }
+
+    fn bind_view(&mut self, stmt: &OpStmt, out: TensorId, input: TensorId) -> Result<()> {
+        if !self.is_here(out) || !self.is_here(input) {
+            return Ok(());
+        }
+        let view = self.view(input)?;
+        let (view, stream) = match stmt.op {
+            Op::ShardByStream => {
+                let (view, at) = self.shard_by_stream(stmt, input, view)?;
+                (view, Some(at))
+            }
+            Op::HirAliasSelect | Op::Select => {
+                (self.select(stmt, input, view)?, self.binding(input).and_then(|it| it.stream))
+            }
+            _ => {
+                return Err(
+                    self.unsupported(stmt.op, "it maps the memory of all ranks into one address range")
+                );
+            }
+        };
+        self.bind(out, view.clone(), stream);
+        let wanted = self.layout(out)?.local_shape();
+        if view.shape != wanted {
+            let name = self.program.tensor_name(out);
+            let message =
+                format!("`{name}` gets the shape {:?} where its domain says {wanted:?}", view.shape);
+            return Err(self.fault(Code::RuntimeShape, message, "the view's shape does not fit"));
+        }
+        Ok(())
+    }
+
+    fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {
+        let (Some(Attr::Axis(axis)), Some(index)) = (stmt.attr("axis"), stmt.scalar_attr("index")) else {
+            return Ok(view);
+        };
+        // A reduction axis is no dimension; one of extent 1 has one index, whatever is asked for.
+        let Some(dim) = self.program.dimensions(input).position(|it| it == *axis) else { return Ok(view) };
+        let index = match view.shape[dim] {
+            1 => 0,
+            extent => self.index(index, extent, "the index")?,
+        };
+        Ok(view.select(dim, index))
+    }
+
+    fn shard_by_stream(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<(View, usize)> {
+        let Some((dim, at, swizzled)) = shape::stream_piece(self.program, input) else {
+            return Err(self.unsupported(stmt.op, "its operand has no stream axis"));
+        };
+        let layout = self.layout(input)?;
+        let local = |pieces: &[super::Piece]| -> usize {
+            pieces.iter().filter(|it| it.coordinate.is_none()).map(|it| it.extent).product()
+        };
+        let pieces = &layout.pieces[dim];
+        if pieces[at].coordinate.is_some() || local(&pieces[..at]) != 1 {
+            return Err(
+                self.unsupported(stmt.op, "the stream axis is not the outermost part of its dimension")
+            );
+        }
+        let count = pieces[at].extent;
+        let Some(expr) = stmt.scalar_attr("stream_index") else { return Ok((view, 0)) };
+        let mut index = self.index(expr, count, "the stream's index")?;
+        if swizzled {
+            let mesh = &self.program.tensors[input].mesh;
+            let me = mesh.coordinate(self.rank(), grammar::ir::DeviceDim::X).unwrap_or(0);
+            index = (index + me) % count;
+        }
+        let chunk = view.shape[dim] / count.max(1);
+        Ok((view.narrow(dim, index * chunk, chunk), index))
+    }
+}

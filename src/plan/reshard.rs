@@ -1,0 +1,230 @@
+//! Operators whose operands and result are sharded differently: one collective on whole tensors.
+
+use grammar::{
+    codes::Code,
+    ir::{AxisKind, OpStmt, Parallel, TensorId},
+    ops::Rule,
+};
+
+use super::{
+    Buffer, InstKind, Layout, Reshard, Shard, View,
+    build::{Builder, Result},
+};
+
+impl Builder<'_> {
+    /// One collective on whole tensors.
+    pub(super) fn reshard(&mut self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<()> {
+        let tensors: Vec<TensorId> = args.iter().copied().chain([out]).collect();
+        let meshes = tensors.iter().map(|it| &self.program.tensors[*it].mesh);
+        let everywhere = meshes.clone().any(|mesh| mesh.is_empty());
+        let mut team: Vec<usize> = match everywhere {
+            true => (0..self.plan.world).collect(),
+            false => meshes.flat_map(|mesh| mesh.devices.iter().copied()).collect(),
+        };
+        team.sort_unstable();
+        team.dedup();
+        if !team.contains(&self.rank()) {
+            return Ok(());
+        }
+        if self.is_divergent() {
+            let message =
+                format!("`{}` reshards under an index or predicate that depends on the rank", stmt.op.name());
+            let it = self.fault(Code::DivergentReshard, message, "not all ranks come here");
+            return Err(Box::new(it.help("move it out of the branch, or lower it to P2PCommunications")));
+        }
+        let mut operands = Vec::with_capacity(args.len());
+        for arg in args {
+            let view = if self.is_here(*arg) { Some(self.view(*arg)?) } else { None };
+            operands.push(Shard { view, layout: self.member_layout(*arg)? });
+        }
+        let view = if self.is_here(out) { Some(self.target(out)?) } else { None };
+        if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream))
+            && let (Some(view), true) = (&view, self.program.stream_split(out))
+        {
+            let known = self.binding(out).and_then(|it| it.stream).unwrap_or(stream);
+            self.bind(out, view.clone(), Some(known));
+        }
+        let result = Shard { view, layout: self.member_layout(out)? };
+        let whole = |at: usize, layout: &Layout| View::contiguous(at as u32, layout.shape.clone());
+        let views: Vec<View> =
+            operands.iter().enumerate().map(|(at, shard)| whole(at, &shard.layout)).collect();
+        let target = whole(args.len(), &result.layout);
+        let buffer = |tensor: &TensorId, layout: &Layout| Buffer {
+            name: self.program.tensor_name(*tensor),
+            dtype: self.dtype(*tensor),
+            len: layout.shape.iter().product(),
+        };
+        let shards = operands.iter().chain([&result]);
+        let buffers =
+            tensors.iter().zip(shards).map(|(tensor, shard)| buffer(tensor, &shard.layout)).collect();
+        let body = self.lower(stmt, &views, args, out, &target, team[0])?;
+        self.emit(InstKind::Reshard(Box::new(Reshard { team, operands, result, buffers, body })));
+        Ok(())
+    }
+
+    /// The layout on this rank, or for ranks outside the mesh that of a member.
+    fn member_layout(&self, tensor: TensorId) -> Result<Layout> {
+        let member = match self.is_here(tensor) {
+            true => self.rank(),
+            false => self.program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0),
+        };
+        self.layout_on(tensor, member)
+    }
+
+    /// Whether some rank lacks what it needs for its own part of the result.
+    pub(super) fn reshards(&self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<bool> {
+        // A HostUnit is one rank's kernel.
+        if self.program.tensors[out].unit.is_some() {
+            return Ok(false);
+        }
+        let out_shards = self.sharding(out);
+        for arg in args {
+            let arg_shards = self.sharding(*arg);
+            let sharded = out_shards.iter().chain(&arg_shards).any(|dim| !dim.is_empty());
+            if !self.reaches(*arg, out, sharded) {
+                return Ok(true);
+            }
+            if sharded && !self.aligned(stmt, args, *arg, &arg_shards, out, &out_shards) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether every rank that holds a part of `out` holds a part of `arg`, in the same mesh when there are parts.
+    fn reaches(&self, arg: TensorId, out: TensorId, sharded: bool) -> bool {
+        let (from, to) = (&self.program.tensors[arg].mesh, &self.program.tensors[out].mesh);
+        match (from.is_empty(), to.is_empty()) {
+            (true, _) => true,
+            (false, true) => (0..self.plan.world).all(|rank| from.contains(rank)),
+            (false, false) if sharded => from == to,
+            (false, false) => to.devices.iter().all(|rank| from.contains(*rank)),
+        }
+    }
+
+    /// Whether corresponding dimensions are sharded alike.
+    fn aligned(
+        &self,
+        stmt: &OpStmt,
+        args: &[TensorId],
+        arg: TensorId,
+        arg_shards: &[Sharding],
+        out: TensorId,
+        out_shards: &[Sharding],
+    ) -> bool {
+        let none = Sharding::new();
+        let shard = |dims: &[Sharding], at: usize| dims.get(at).cloned().unwrap_or_default();
+        let partial = self.partial_dim(out);
+        let plain: Vec<usize> = (0..out_shards.len()).filter(|at| Some(*at) != partial).collect();
+        let partial_shard = partial.map_or(none.clone(), |at| shard(out_shards, at));
+        // Summation over a sharded axis leaves partial sums on each device, counted by the result's own device axis.
+        let summed_fits = |dim: &Sharding| {
+            dim.iter().map(|(device, _)| device).eq(partial_shard.iter().map(|(device, _)| device))
+        };
+        match stmt.op.row().rule {
+            Rule::Same | Rule::Cast | Rule::Slice => arg_shards == out_shards,
+            Rule::Pointwise => arg_shards.iter().zip(out_shards).zip(self.program.dimensions(arg)).all(
+                |((mine, theirs), axis)| {
+                    let repeated = self.program.constant(self.program.axes[axis].extent) == Some(1);
+                    mine == theirs || mine.is_empty() && repeated
+                },
+            ),
+            Rule::Linear | Rule::Matmul => {
+                let linear = stmt.op.row().rule == Rule::Linear;
+                let position = args.iter().position(|it| *it == arg).unwrap_or(0);
+                let rank = arg_shards.len();
+                let (k, n) = match (position, linear) {
+                    (0, _) => (Some(rank.wrapping_sub(1)), None),
+                    (1, true) => (Some(1), Some(0)),
+                    (1, false) => (Some(rank.wrapping_sub(2)), Some(rank.wrapping_sub(1))),
+                    _ => (None, Some(0)),
+                };
+                let k_fits = k.is_none_or(|k| summed_fits(&shard(arg_shards, k)));
+                let n_fits = n.is_none_or(|n| {
+                    plain.last().is_none_or(|last| shard(arg_shards, n) == shard(out_shards, *last))
+                });
+                // The result's own columns are the second operand's affair, its rows and batches the first's.
+                let rows = match position {
+                    0 => (0..rank.saturating_sub(1)).all(|at| {
+                        let shift = plain.len().saturating_sub(rank);
+                        plain.get(at + shift).is_none_or(|to| shard(arg_shards, at) == shard(out_shards, *to))
+                    }),
+                    1 if !linear => (0..rank.saturating_sub(2)).all(|at| {
+                        let shift = plain.len().saturating_sub(rank);
+                        let to = plain.get(at + shift).map_or(none.clone(), |to| shard(out_shards, *to));
+                        shard(arg_shards, at) == to
+                    }),
+                    _ => true,
+                };
+                k_fits && n_fits && rows
+            }
+            Rule::Reduce => {
+                let mut kept = out_shards.iter();
+                let logical = &self.program.tensors[out].domains.logical;
+                logical.iter().zip(arg_shards).all(|(axis, mine)| {
+                    match self.program.axes[*axis].kind == AxisKind::Reduction {
+                        true => mine.is_empty(),
+                        false => kept.next() == Some(mine),
+                    }
+                })
+            }
+            Rule::Broadcast => {
+                let new = self.new_axes(stmt, out);
+                let kept = out_shards.iter().zip(&new).filter(|(_, new)| !**new).map(|(dim, _)| dim);
+                kept.eq(arg_shards)
+            }
+            Rule::Squeeze => {
+                let gone = self.new_axes(stmt, arg);
+                let pairs = || arg_shards.iter().zip(&gone);
+                pairs().filter(|(_, gone)| !**gone).map(|(dim, _)| dim).eq(out_shards)
+                    && pairs().all(|(dim, gone)| !*gone || dim.is_empty())
+            }
+            Rule::Permute => {
+                let numbers: Vec<u32> =
+                    self.program.dimensions(out).map(|axis| self.program.axes[axis].number).collect();
+                let mut sorted = numbers.clone();
+                sorted.sort_unstable();
+                numbers.iter().zip(out_shards).all(|(number, theirs)| {
+                    let from = sorted.iter().position(|it| it == number).unwrap_or(0);
+                    shard(arg_shards, from) == *theirs
+                })
+            }
+            // What these do to a sharded axis is only sure where it is the outermost one on both sides.
+            Rule::Free | Rule::Reshape => {
+                let first = |dims: &[Sharding]| dims.first().cloned().unwrap_or_default();
+                let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
+                let devices = |dim: Sharding| dim.into_iter().map(|(device, _)| device).collect::<Vec<_>>();
+                devices(first(arg_shards)) == devices(first(out_shards))
+                    && rest_whole(arg_shards)
+                    && rest_whole(out_shards)
+            }
+            Rule::Select | Rule::Shard | Rule::Communicate => true,
+        }
+    }
+
+    /// For every dimension, the device axes it is split by, each with the number of elements in one of its steps.
+    fn sharding(&self, tensor: TensorId) -> Vec<Sharding> {
+        let Ok(layout) = self.member_layout(tensor) else { return Vec::new() };
+        let dims = self.program.dimensions(tensor).zip(&layout.pieces);
+        dims.map(|(axis, pieces)| {
+            let mut leaves = Vec::new();
+            super::shape::leaf_axes(self.program, tensor, axis, &mut leaves);
+            let mut inner = 1;
+            let mut found = Vec::new();
+            for (leaf, piece) in leaves.iter().zip(pieces).rev() {
+                if let Parallel::Device(device) = self.program.axes[*leaf].parallel {
+                    // A mesh of one device along the axis holds all of it.
+                    if piece.extent > 1 {
+                        found.push((device, inner));
+                    }
+                }
+                inner *= piece.extent;
+            }
+            found
+        })
+        .collect()
+    }
+}
+
+/// Device axes of one dimension, innermost first.
+type Sharding = Vec<(grammar::ir::DeviceDim, usize)>;
