@@ -198,9 +198,9 @@ impl Evidence {
             (0..loops.len()).filter(|at| counts(*at)).count() as i32 - splits as i32
         };
         // Every round settles a tensor or is the last one; without anything spread there is nothing to settle.
-        let spread = program.axes.iter().any(|(_, axis)| is_spread(axis));
-        while spread {
-            let mut changed = false;
+        let mut changed = program.axes.iter().any(|(_, axis)| is_spread(axis));
+        while changed {
+            changed = false;
             let mut want = |guesses: &mut Vec<Guess>, id: TensorId, wanted: i32, count: Count| {
                 let surplus = rank(guesses, id, count) - wanted;
                 let candidates = candidates(program, id, &guesses[id.index()].splits);
@@ -216,9 +216,6 @@ impl Evidence {
                 let (at_a, at_b) = (rank(&guesses, *a, Count::Dimensions), rank(&guesses, *b, *count));
                 want(&mut guesses, *a, at_b - more, Count::Dimensions);
                 want(&mut guesses, *b, at_a + more, *count);
-            }
-            if !changed {
-                break;
             }
         }
         let container = program.tensors.iter().filter(|(_, it)| it.unit.is_none()).map(|(id, _)| id);

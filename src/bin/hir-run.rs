@@ -12,7 +12,9 @@ use hir::{
         RunError,
         compare::Tolerance,
         inputs::{Filling, InputFlag, longest_sum},
-        job::{self, Expectation, Failure, OutputFlag, Setup, Target, Texts},
+        job::{self, Expectation, Target},
+        output::{self, OutputFlag},
+        prepare::{Failure, Setup, Texts, prepare},
     },
     sim::Schedule,
     source::{Binding, Source},
@@ -166,7 +168,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
     };
     let start = Instant::now();
     let one = || Texts::One(options.file.clone().unwrap_or_default());
-    let prepared = job::prepare(&options.program.clone().unwrap_or_else(one), &setup)?;
+    let prepared = prepare(&options.program.clone().unwrap_or_else(one), &setup)?;
     let plans = &prepared.plans;
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
         screen.draw(source, warnings);
@@ -190,7 +192,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
     if let Some(note) = job::ends_elsewhere(plans) {
         say(format!("# warning: {note}"));
     }
-    let watch = job::watches(plans, &options.output)?;
+    let watch = output::watches(plans, &options.output)?;
     let tolerance = (options.rtol.is_some() || options.atol.is_some())
         .then(|| Tolerance { rtol: options.rtol.unwrap_or(0.0), atol: options.atol.unwrap_or(0.0) });
     let mut verdict = None;
@@ -204,7 +206,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
         };
         let terms = longest_sum(plans);
         let judged = job::judge(plans, &outcome, &expectations, options.inputs, tolerance, terms)?;
-        job::write_outputs(plans, &outcome, &options.output, &mut say)?;
+        output::write_outputs(plans, &outcome, &options.output, &mut say)?;
         if judged.exit != Exit::Success {
             say(format!("# schedule {schedule}"));
             say(judged.line);

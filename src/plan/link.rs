@@ -137,10 +137,13 @@ fn ports(programs: &[&Program], ranks: &[(Plan, State)]) -> Vec<(usize, Diagnost
     ranks.iter().find(differs).map(fault).into_iter().collect()
 }
 
+/// A permute of one rank: whom it gives to, whom it gets from, which instruction it is.
+type Posted = (usize, usize, usize);
+
 /// Whoever gets from a member has to be the one that it sends to. Dumps print their own rank's peers as literals, so
 /// one rank's dump run by all is the usual cause.
 fn permutes(programs: &[&Program], ranks: &[(Plan, State)]) -> Vec<(usize, Diagnostic)> {
-    let mut queues: HashMap<&Communicator, Vec<Vec<(usize, usize, usize)>>> = HashMap::new();
+    let mut queues: HashMap<&Communicator, Vec<Vec<Posted>>> = HashMap::new();
     for (plan, _) in ranks {
         for (at, inst) in plan.code.iter().enumerate() {
             let InstKind::Collective(it) = &inst.kind else { continue };

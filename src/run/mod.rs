@@ -5,6 +5,8 @@
 pub mod compare;
 pub mod inputs;
 pub mod job;
+pub mod output;
+pub mod prepare;
 pub mod results;
 
 use crate::{

@@ -1,0 +1,373 @@
+//! The instructions, as plain data. The simulator's arm for each defines it.
+
+use grammar::ops::Op;
+
+use super::{Buffer, BufferNo, CommunicatorNo, EventNo, Place, Shard, StreamNo, View, WorkNo};
+
+/// A backend and a team.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Communicator {
+    /// Whose queue.
+    pub backend: Backend,
+    /// World ranks in team order.
+    pub team: Vec<usize>,
+}
+
+/// Who moves the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// NCCL.
+    Nccl,
+    /// UCC.
+    Ucc,
+}
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inst {
+    /// What to do.
+    pub kind: InstKind,
+    /// The stream it is issued on. Host instructions (`Exchange`, `Barrier`) block the host instead.
+    pub stream: StreamNo,
+    /// An index into `Plan::origins`.
+    pub origin: u32,
+}
+
+/// What an instruction does. The simulator's arm defines each.
+#[derive(Clone, Debug, PartialEq)]
+pub enum InstKind {
+    /// The buffer comes into being, unwritten, or zero.
+    Alloc {
+        /// Which.
+        buffer: BufferNo,
+        /// Whether its elements become 0.
+        zero: bool,
+    },
+    /// Elements move between views of equal shape, possibly to or from a peer's memory; the element type converts.
+    Copy {
+        /// Source.
+        from: Place,
+        /// Destination.
+        to: Place,
+    },
+    /// Every element becomes `value`.
+    Fill {
+        /// Destination.
+        to: View,
+        /// The value.
+        value: Number,
+    },
+    /// `out[i…] = start + step · i` along the only dimension.
+    Iota {
+        /// Destination, one dimension.
+        to: View,
+        /// First value.
+        start: i64,
+        /// Difference of neighbours.
+        step: i64,
+    },
+    /// A matrix product.
+    Gemm(Gemm),
+    /// Element by element; operands have the result's shape (stride 0 where they repeat).
+    Map {
+        /// The function.
+        op: Op,
+        /// Operands.
+        args: Vec<Arg>,
+        /// Result.
+        out: View,
+    },
+    /// Combines along axes.
+    Reduce(Reduce),
+    /// Combines equally shaped views of several ranks in the order given: the CUDA backend's reductions.
+    Combine {
+        /// How.
+        op: ReduceOp,
+        /// Operands.
+        parts: Vec<Place>,
+        /// Result.
+        out: View,
+    },
+    /// Posts a collective.
+    Collective(Collective),
+    /// Posts sends and receives as one.
+    Transfer(Transfer),
+    /// The stream waits for a posted work.
+    Wait {
+        /// Which.
+        work: WorkNo,
+    },
+    /// Raises a flag that a peer (or this rank) polls.
+    Signal {
+        /// Which.
+        slot: Slot,
+    },
+    /// The stream waits until a flag that lives on this rank is raised.
+    Await {
+        /// Which.
+        slot: Slot,
+    },
+    /// Sets an event once everything issued on the stream so far is done.
+    Record {
+        /// Which.
+        event: EventNo,
+    },
+    /// The stream waits for an event.
+    Join {
+        /// Which.
+        event: EventNo,
+    },
+    /// The host publishes handles and blocks until each peer has published the matching one.
+    Exchange {
+        /// The transfers whose handles are exchanged.
+        handles: Vec<Handle>,
+    },
+    /// The host blocks until the hosts of all ranks of the world have come to their barrier of the same number.
+    Barrier,
+    /// Assembles operands from all ranks, applies an operator to them as a whole, scatters the result. Simulator only.
+    Reshard(Box<Reshard>),
+    /// The caller reads the outputs. The last instruction of every plan, on the stream current at exit.
+    Finish,
+}
+
+/// A scalar constant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// An integer.
+    Int(i64),
+    /// A real number.
+    Float(f64),
+    /// A truth value.
+    Bool(bool),
+}
+
+/// An operand of `Map`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arg {
+    /// Elements.
+    View(View),
+    /// The same value for every element.
+    Number(Number),
+}
+
+/// `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`; all views have the same batch dimensions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gemm {
+    /// Left operand `[b…, m, k]`.
+    pub a: View,
+    /// Right operand `[b…, k, n]`.
+    pub b: View,
+    /// Added before the one rounding; has the result's shape.
+    pub bias: Option<View>,
+    /// Result `[b…, m, n]`.
+    pub out: View,
+}
+
+/// `out` = `input` combined along `axes`, starting from `init`; `out` has the other axes, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reduce {
+    /// How.
+    pub op: ReduceOp,
+    /// The value to start from.
+    pub init: Number,
+    /// Operand.
+    pub input: View,
+    /// The operand's axes that vanish, ascending.
+    pub axes: Vec<usize>,
+    /// Result.
+    pub out: View,
+}
+
+/// How elements are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReduceOp {
+    /// Sum.
+    Sum,
+    /// Product.
+    Product,
+    /// Minimum; a NaN wins.
+    Min,
+    /// Maximum; a NaN wins.
+    Max,
+    /// Minimum; a number wins over a NaN.
+    FMin,
+    /// Maximum; a number wins over a NaN.
+    FMax,
+    /// Sum divided by the number of operands.
+    Avg,
+    /// Bits of all.
+    And,
+    /// Bits of any.
+    Or,
+    /// Bits of an odd number.
+    Xor,
+}
+
+/// A collective. Members match by position in their communicator's queue.
+///
+/// Views are flattened in row-major order; `n` is the team's size. What each leaves on team member `i`:
+/// Broadcast: `root`'s input. Allgather: all inputs, in team order. Gather: the same on `root`, nothing elsewhere.
+/// Scatter: part `i` of `n` of `root`'s input. Allreduce: all inputs combined. Reduce: the same on `root`.
+/// ReduceScatter: part `i` of all inputs combined. AllToAll: part `i` of every input, in team order.
+/// SendRecv: member 0's or 1's input (`root`), on the other; a copy where the team has one member.
+/// Permute: the input of `recv_peer`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collective {
+    /// The queue.
+    pub communicator: CommunicatorNo,
+    /// What is done.
+    pub kind: CollectiveKind,
+    /// What this rank gives; `None` where it gives nothing.
+    pub input: Option<View>,
+    /// What this rank gets; `None` where it gets nothing.
+    pub output: Option<View>,
+    /// The work that `Wait` names.
+    pub work: WorkNo,
+}
+
+/// Types of collectives, with what the type needs. Roots and peers count within the team.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectiveKind {
+    /// One to all.
+    Broadcast {
+        /// Who gives.
+        root: usize,
+    },
+    /// All to one.
+    Gather {
+        /// Who gets.
+        root: usize,
+    },
+    /// All to all, everything.
+    Allgather,
+    /// One to all, a part each.
+    Scatter {
+        /// Who gives.
+        root: usize,
+    },
+    /// Combined at one.
+    Reduce {
+        /// Who gets.
+        root: usize,
+        /// How.
+        op: ReduceOp,
+    },
+    /// Combined at all.
+    Allreduce {
+        /// How.
+        op: ReduceOp,
+    },
+    /// Combined, a part each.
+    ReduceScatter {
+        /// How.
+        op: ReduceOp,
+    },
+    /// One to one.
+    SendRecv {
+        /// Who gives.
+        root: usize,
+    },
+    /// A part of each to each.
+    AllToAll,
+    /// Each to one.
+    Permute {
+        /// Who gets this rank's input.
+        send_peer: usize,
+        /// Whose input this rank gets.
+        recv_peer: usize,
+    },
+}
+
+/// Sends and receives that are posted as one and complete as one. Each side matches the peer's other side in order of
+/// posting, a pair at a time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// The queue.
+    pub communicator: CommunicatorNo,
+    /// The sides.
+    pub sides: Vec<Side>,
+    /// The work that `Wait` names.
+    pub work: WorkNo,
+}
+
+/// One side of a transfer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Side {
+    /// Whether this rank gives or gets.
+    pub direction: Direction,
+    /// The other rank, a world rank.
+    pub peer: usize,
+    /// What is given, or where it goes.
+    pub view: View,
+}
+
+/// Give or get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// This rank gives.
+    Send,
+    /// This rank gets.
+    Recv,
+}
+
+/// A flag in the memory of `to`, raised by `from`, once a run. Executors that run a plan again compare with the run's
+/// number instead of resetting it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// Who raises it.
+    pub from: usize,
+    /// On whose memory it lives, and who polls it.
+    pub to: usize,
+    /// What it says.
+    pub meaning: Meaning,
+    /// Which message between the two.
+    pub index: u32,
+}
+
+/// What a raised flag tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Meaning {
+    /// The buffer on `from` may be read or written by `to`.
+    Ready,
+    /// `from` has finished with the buffer on `to`.
+    Done,
+    /// As `Ready`, of a put: the receiver says so.
+    PutReady,
+    /// As `Done`, of a put: the sender says so.
+    PutDone,
+    /// As `Ready`, of a collective over peer memory.
+    TeamReady,
+    /// As `Done`, of a collective over peer memory.
+    TeamDone,
+}
+
+/// A handle that `Exchange` publishes and expects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Handle {
+    /// This rank's side.
+    pub direction: Direction,
+    /// The other rank.
+    pub peer: usize,
+    /// Which exchange on this channel (sender, receiver).
+    pub index: u32,
+    /// The P2PCommunication's number, for reports.
+    pub number: u32,
+}
+
+/// A resharding operator on whole tensors.
+///
+/// `body` works on buffers of its own, one for each operand, in order, then the result, then temporaries, each
+/// contiguous and of the whole tensor's shape. All ranks of the team hold the same `body`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reshard {
+    /// All ranks that hold a shard of an operand or of the result, ascending.
+    pub team: Vec<usize>,
+    /// This rank's shards of the operands.
+    pub operands: Vec<Shard>,
+    /// This rank's shard of the result.
+    pub result: Shard,
+    /// Buffers of `body`.
+    pub buffers: Vec<Buffer>,
+    /// Instructions that compute the whole result.
+    pub body: Vec<InstKind>,
+}

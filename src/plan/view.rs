@@ -1,0 +1,137 @@
+//! Where elements are: buffers, strided views of them, and how a rank's part sits in the whole.
+
+use grammar::dtype::DType;
+
+use super::BufferNo;
+
+/// Storage of one element type, zero-based.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buffer {
+    /// The tensor's name, for reports.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Number of elements.
+    pub len: usize,
+}
+
+/// A strided window into a buffer; row-major when `strides` are those of `shape`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// The storage.
+    pub buffer: BufferNo,
+    /// First element.
+    pub offset: usize,
+    /// Extents, slowest first.
+    pub shape: Vec<usize>,
+    /// Elements between neighbours along each dimension; 0 repeats.
+    pub strides: Vec<usize>,
+}
+
+impl View {
+    /// The whole of a row-major buffer.
+    pub fn contiguous(buffer: BufferNo, shape: Vec<usize>) -> Self {
+        let mut strides = vec![1; shape.len()];
+        for at in (1..shape.len()).rev() {
+            strides[at - 1] = strides[at] * shape[at];
+        }
+        Self { buffer, offset: 0, shape, strides }
+    }
+
+    /// Number of elements. Where operands repeat it can be far beyond what any buffer holds.
+    pub fn len(&self) -> usize {
+        self.shape.iter().fold(1, |len: usize, extent| len.saturating_mul(*extent))
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A view in this rank's memory or in a peer's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// The rank whose buffer it is.
+    pub rank: usize,
+    /// The view, in that rank's numbering.
+    pub view: View,
+}
+
+/// One rank's part of a whole tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shard {
+    /// Where the part is; `None` where the rank holds none.
+    pub view: Option<View>,
+    /// Which part it is.
+    pub layout: Layout,
+}
+
+/// How a part sits in the whole: each dimension of the whole is a mixed-radix number of `pieces`, slowest first; a piece
+/// with a coordinate is fixed on this rank, the others make up the part's own dimension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The whole tensor's shape.
+    pub shape: Vec<usize>,
+    /// Pieces of each dimension; their extents multiply to the dimension's.
+    pub pieces: Vec<Vec<Piece>>,
+}
+
+/// A digit of a dimension's index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// How many values it has.
+    pub extent: usize,
+    /// The value on this rank; `None`: all of them are here.
+    pub coordinate: Option<usize>,
+}
+
+impl Layout {
+    /// A tensor that is whole on this rank.
+    pub fn whole(shape: &[usize]) -> Self {
+        let pieces = shape.iter().map(|&extent| vec![Piece { extent, coordinate: None }]).collect();
+        Self { shape: shape.to_vec(), pieces }
+    }
+
+    /// The part's shape.
+    pub fn local_shape(&self) -> Vec<usize> {
+        let local = |pieces: &Vec<Piece>| {
+            pieces.iter().filter(|it| it.coordinate.is_none()).map(|it| it.extent).product()
+        };
+        self.pieces.iter().map(local).collect()
+    }
+
+    /// The index in the whole, row-major, of every element of the part in row-major order.
+    pub fn global_indices(&self) -> Vec<usize> {
+        // One dimension may be long where another has nothing.
+        if self.local_shape().contains(&0) {
+            return Vec::new();
+        }
+        let mut indices = vec![0];
+        for pieces in &self.pieces {
+            let extent: usize = pieces.iter().map(|it| it.extent).product();
+            let mut along = vec![0];
+            for piece in pieces {
+                let digits = piece.coordinate.map_or(0..piece.extent, |at| at..at + 1);
+                along = along
+                    .iter()
+                    .flat_map(|high| digits.clone().map(move |digit| high * piece.extent + digit))
+                    .collect();
+            }
+            indices =
+                indices.iter().flat_map(|high| along.iter().map(move |low| high * extent + low)).collect();
+        }
+        indices
+    }
+}
+
+/// An input or output of the program on this rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Port {
+    /// The tensor's name.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// This rank's part.
+    pub shard: Shard,
+}

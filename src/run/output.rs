@@ -1,0 +1,126 @@
+//! `--output`: tensors of a program, whole or by rank, to files or to the terminal.
+
+use super::{RunError, inputs::InputFlag, prepare::Failure, results};
+use crate::{
+    exit::Exit,
+    io::{
+        data::Tensor,
+        file::{self, File},
+    },
+    plan::{Place, Plan},
+    sim::Outcome,
+};
+
+/// `--output NAME=…` or `--output NAME@local=…`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputFlag {
+    /// The tensor.
+    pub name: String,
+    /// Whether each rank's own part goes to its own file.
+    pub local: bool,
+    /// `-` or a file.
+    pub value: String,
+}
+
+impl std::str::FromStr for OutputFlag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            "expected `NAME=@file.npy`, `NAME=@file.safetensors#key`, `NAME@local=@file.%r.npy` or `NAME=-`"
+                .to_owned()
+        };
+        let flag: InputFlag = text.parse().map_err(|_| expected())?;
+        if flag.value != "-" && flag.value.parse::<File>().is_err() {
+            return Err(expected());
+        }
+        Ok(Self { name: flag.name, local: flag.local, value: flag.value })
+    }
+}
+
+/// Where `--output` flags find their tensors when the program has run: bound names, every rank's.
+///
+/// # Errors
+/// A name that is not bound at the end.
+pub fn watches(plans: &[Plan], flags: &[OutputFlag]) -> Result<Vec<Place>, Failure> {
+    let mut places = Vec::new();
+    for flag in flags {
+        let before = places.len();
+        for plan in plans {
+            let port = plan.named.iter().find(|port| port.name == flag.name);
+            places.extend(
+                port.and_then(|port| port.shard.view.clone()).map(|view| Place { rank: plan.rank, view }),
+            );
+        }
+        if places.len() == before {
+            let message =
+                format!("`--output {}`: no tensor of this name is bound when the program ends", flag.name);
+            return Err(Failure::Other(Exit::Usage, message));
+        }
+    }
+    Ok(places)
+}
+
+/// Writes what `--output` asks for; `text` gets what goes to the terminal.
+///
+/// # Errors
+/// A file that cannot be written, parts that do not make up a whole.
+pub fn write_outputs(
+    plans: &[Plan],
+    outcome: &Outcome,
+    flags: &[OutputFlag],
+    text: &mut dyn FnMut(String),
+) -> Result<(), Failure> {
+    let mut blocks = outcome.watched.iter();
+    let mut files: Vec<(File, Tensor)> = Vec::new();
+    for flag in flags {
+        let mut parts = Vec::new();
+        for plan in plans {
+            let port = plan.named.iter().find(|port| port.name == flag.name && port.shard.view.is_some());
+            if let (Some(port), Some(block)) = (port, port.and_then(|_| blocks.next())) {
+                parts.push((plan.rank, port, block.clone()));
+            }
+        }
+        if flag.local {
+            for (rank, _, block) in parts {
+                let tensor = Tensor { shape: block.shape.clone(), data: block.data };
+                let value = flag.value.replace("%r", &rank.to_string());
+                emit(&flag.name, &value, tensor, &mut files, text)?;
+            }
+            continue;
+        }
+        let whole = results::gather(&parts)?.whole;
+        if let Some(at) = whole.written.first_missing() {
+            text(format!(
+                "# {}: element {:?} is on no rank or was never written; such elements are written as 0",
+                flag.name,
+                crate::io::shard::unravel(at, &whole.tensor.shape)
+            ));
+        }
+        emit(&flag.name, &flag.value, whole.tensor, &mut files, text)?;
+    }
+    let files: Vec<(File, &Tensor)> = files.iter().map(|(file, tensor)| (file.clone(), tensor)).collect();
+    file::save(&files).map_err(|fault| Failure::from(RunError::Io(fault)))
+}
+
+fn emit(
+    name: &str,
+    value: &str,
+    tensor: Tensor,
+    files: &mut Vec<(File, Tensor)>,
+    text: &mut dyn FnMut(String),
+) -> Result<(), Failure> {
+    if value == "-" {
+        let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+        let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.text(at)).collect();
+        text(format!(
+            "{name} {}x{}= {}",
+            shape.join("x"),
+            tensor.data.dtype().short_name(),
+            values.join(" ")
+        ));
+        return Ok(());
+    }
+    files.push((value.parse().map_err(RunError::Io)?, tensor));
+    Ok(())
+}

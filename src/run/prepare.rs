@@ -1,0 +1,222 @@
+//! From a file's name to plans that are ready to run, or to what is wrong with it.
+
+use grammar::{
+    codes::Code,
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+};
+
+use super::{
+    RunError,
+    inputs::{InputFlag, bind_extents},
+};
+use crate::{
+    exit::Exit,
+    io::file,
+    plan::{self, Plan},
+    sim::{self, Fault},
+    source::{Binding, Source, bind},
+};
+
+/// Programs that are ready to run: one for all ranks, or one a rank.
+pub struct Prepared {
+    /// Their texts.
+    pub sources: Vec<Source>,
+    /// The plans, by rank.
+    pub plans: Vec<Plan>,
+    /// Warnings, by text.
+    pub warnings: Vec<Vec<Diagnostic>>,
+}
+
+/// Which text each rank runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Texts {
+    /// All ranks the same.
+    One(String),
+    /// Rank `r` runs the `r`th.
+    Each(Vec<String>),
+}
+
+/// `--program 0=a.hir,1=b.hir`.
+impl std::str::FromStr for Texts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut ranks: Vec<Option<String>> = Vec::new();
+        for item in text.split(',') {
+            let usage = || format!("`{item}`: expected `RANK=FILE`, as in `0=a.hir,1=b.hir`");
+            let (rank, path) = item.split_once('=').ok_or_else(usage)?;
+            let rank: usize = rank.trim().parse().map_err(|_| usage())?;
+            if rank > 4096 {
+                return Err(format!("rank {rank} is out of reach"));
+            }
+            ranks.resize(ranks.len().max(rank + 1), None);
+            if ranks[rank].replace(path.trim().to_owned()).is_some() {
+                return Err(format!("rank {rank} has two programs"));
+            }
+        }
+        let missing = ranks.iter().position(Option::is_none);
+        match missing {
+            Some(rank) => Err(format!("rank {rank} has no program")),
+            None => Ok(Self::Each(ranks.into_iter().flatten().collect())),
+        }
+    }
+}
+
+/// Why a job ends without success.
+pub enum Failure {
+    /// Diagnostics about a text.
+    Rejected(Source, Vec<Diagnostic>),
+    /// Anything else, with the exit code that it means.
+    Other(Exit, String),
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        let exit = match &error {
+            RunError::Io(it) | RunError::Given { error: it, .. } => match it {
+                file::IoError::Flag { .. } | file::IoError::Dtype { .. } | file::IoError::Unsupported(_) => {
+                    Exit::Usage
+                }
+                file::IoError::Read { .. } | file::IoError::Write { .. } | file::IoError::Format { .. } => {
+                    Exit::Environment
+                }
+            },
+            RunError::Tensor(_) => Exit::Usage,
+            RunError::Dtype(_) => Exit::Rejected,
+            RunError::Shard(_) => Exit::Bug,
+            RunError::Fault(fault) => match fault {
+                Fault::Deadlock(_) => Exit::Hang,
+                Fault::Program { .. } | Fault::Unsupported { .. } => Exit::Rejected,
+                Fault::Internal(_) => Exit::Bug,
+            },
+        };
+        Self::Other(exit, error.to_string())
+    }
+}
+
+/// What a program is prepared with.
+pub struct Setup<'a> {
+    /// Number of ranks; `None`: the smallest world that holds every mesh.
+    pub ranks: Option<usize>,
+    /// Which container of a text that holds several.
+    pub container: Option<usize>,
+    /// Bindings of symbols.
+    pub bindings: &'a [Binding],
+    /// Inputs that are given: they bind symbolic extents.
+    pub inputs: &'a [InputFlag],
+    /// Most bytes that the simulated ranks may hold together.
+    pub memory_limit: usize,
+    /// Rewrites the program before it is planned.
+    pub passes: &'a dyn Fn(&mut Program, &Source) -> Result<(), Failure>,
+}
+
+/// Reads, verifies, rewrites and plans programs.
+///
+/// # Errors
+/// A file that does not read, a program that is rejected, a world that is too small.
+pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
+    let paths: Vec<&String> = match texts {
+        Texts::One(path) => vec![path],
+        Texts::Each(paths) => paths.iter().collect(),
+    };
+    let mut sources = Vec::with_capacity(paths.len());
+    let mut programs = Vec::with_capacity(paths.len());
+    let mut warnings = Vec::with_capacity(paths.len());
+    for path in paths {
+        let (source, program, diagnostics) = load(path, setup)?;
+        sources.push(source);
+        programs.push(program);
+        warnings.push(diagnostics);
+    }
+    let smallest = programs.iter().map(plan::smallest_world).max().unwrap_or(1);
+    let ranks = match texts {
+        Texts::One(_) => setup.ranks.unwrap_or(smallest),
+        Texts::Each(paths) => paths.len(),
+    };
+    if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
+        let message = format!(
+            "`{}` needs {smallest} ranks: its meshes and teams name rank {}; there are {ranks}",
+            sources[0].name,
+            smallest - 1
+        );
+        return Err(Failure::Other(Exit::Environment, message));
+    }
+    if ranks > plan::limits::RANKS {
+        let message = format!(
+            "`{}`: a world of {ranks} ranks; the largest has {}",
+            sources[0].name,
+            plan::limits::RANKS
+        );
+        return Err(Failure::Other(Exit::Environment, message));
+    }
+    let text_of = |rank: usize| rank.min(sources.len() - 1);
+    let worlds: Vec<_> =
+        (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();
+    match plan::build_each(&worlds) {
+        Ok(plans) => match too_much(&programs[0], &plans, setup.memory_limit) {
+            Some(fault) => Err(Failure::Rejected(sources.swap_remove(0), vec![fault])),
+            None => Ok(Prepared { sources, plans, warnings }),
+        },
+        Err(faults) => {
+            let text = text_of(faults.first().map_or(0, |(rank, _)| *rank));
+            let mut diagnostics = warnings.swap_remove(text);
+            diagnostics
+                .extend(faults.into_iter().filter(|(rank, _)| text_of(*rank) == text).map(|(_, it)| it));
+            Err(Failure::Rejected(sources.swap_remove(text), diagnostics))
+        }
+    }
+}
+
+/// Why the ranks are not simulated, where they would hold more than the limit.
+fn too_much(program: &Program, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
+    let found = sim::footprint(plans);
+    if found.bytes <= limit {
+        return None;
+    }
+    let gigabytes = |bytes: usize| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
+    let message = format!(
+        "the simulated ranks need {} of memory where {} are allowed",
+        gigabytes(found.bytes),
+        gigabytes(limit)
+    );
+    let label = match found.largest {
+        Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", gigabytes(bytes)),
+        None => "this program".to_owned(),
+    };
+    let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, label);
+    Some(it.help("bind smaller extents with `--set`, or allow more with `--memory-limit=GIB`"))
+}
+
+/// One program of a text, bound and rewritten, with the warnings about it.
+fn load(path: &str, setup: &Setup<'_>) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
+    let source = Source::open(path)
+        .map_err(|fault| Failure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
+    let (mut programs, mut diagnostics) = source.programs();
+    // Nothing is guessed where the command line says it.
+    if setup.bindings.iter().any(|it| it.name == "p2p_protocol") {
+        diagnostics.retain(|it| it.code != Code::LossyProtocol);
+    }
+    if has_errors(&diagnostics) {
+        return Err(Failure::Rejected(source, diagnostics));
+    }
+    let count = programs.len();
+    let usage = |message: String| Failure::Other(Exit::Usage, message);
+    let chosen = match setup.container {
+        None if count > 1 => {
+            let message =
+                format!("`{path}` holds {count} containers: choose with `--container 0` to {}", count - 1);
+            return Err(usage(message));
+        }
+        None => 0,
+        Some(chosen) if chosen < count => chosen,
+        Some(chosen) => return Err(usage(format!("`--container {chosen}`: `{path}` holds {count}"))),
+    };
+    let mut program = programs.swap_remove(chosen);
+    if let Err(fault) = bind(&mut program, setup.bindings) {
+        return Err(Failure::Rejected(source, vec![fault]));
+    }
+    bind_extents(&mut program, setup.inputs)?;
+    (setup.passes)(&mut program, &source)?;
+    Ok((source, program, diagnostics))
+}
