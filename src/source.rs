@@ -28,7 +28,7 @@ impl Source {
     /// Reads a file, or standard input for `-`. Bytes that are not UTF-8 are replaced: the lexer reports them in place.
     ///
     /// # Errors
-    /// What the operating system says about the file.
+    /// What the operating system says about the file; a text whose places do not fit 32 bits.
     pub fn open(path: &str) -> io::Result<Self> {
         let (name, bytes) = match path {
             "-" => {
@@ -38,6 +38,9 @@ impl Source {
             }
             _ => (path.to_owned(), std::fs::read(Path::new(path))?),
         };
+        if u32::try_from(bytes.len()).is_err() {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a text has 4 GiB at most"));
+        }
         let text =
             String::from_utf8(bytes).unwrap_or_else(|it| String::from_utf8_lossy(it.as_bytes()).into_owned());
         Ok(Self::new(name, text))

@@ -48,12 +48,26 @@ pub fn render(
 ) -> io::Result<()> {
     let lines = LineIndex::new(source);
     let text = Source::from(if format == Format::Human { source } else { "" });
-    diagnostics.iter().try_for_each(|it| match format {
+    let shown = if format == Format::Human { diagnostics.len().min(MOST_DRAWN) } else { diagnostics.len() };
+    let (shown, more) = diagnostics.split_at(shown);
+    shown.iter().try_for_each(|it| match format {
+        Format::Human if lines.width(it.span().start, source.len()) > WIDEST_LINE => {
+            short(it, file, &lines, out)
+        }
         Format::Human => human(it, file, &text, color, out),
         Format::Short => short(it, file, &lines, out),
         Format::Json => json(it, file, &lines, out),
-    })
+    })?;
+    match more.len() {
+        0 => Ok(()),
+        count => writeln!(out, "{count} more: `--error-format=short` shows all of them"),
+    }
 }
+
+/// Most diagnostics that are drawn with the text around: nobody reads on.
+const MOST_DRAWN: usize = 100;
+/// Longest line that is drawn, in bytes.
+const WIDEST_LINE: u32 = 16 << 10;
 
 fn word(severity: Severity) -> &'static str {
     match severity {

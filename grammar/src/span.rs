@@ -50,6 +50,13 @@ impl LineIndex {
         self.starts.partition_point(|start| *start <= offset) as u32
     }
 
+    /// Length of the line of a byte offset in a text of `len` bytes, its line end included.
+    pub fn width(&self, offset: u32, len: usize) -> u32 {
+        let line = self.line(offset) as usize;
+        let start = self.starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        self.starts.get(line).copied().unwrap_or(len as u32).saturating_sub(start)
+    }
+
     /// One-based column, in bytes, of a byte offset.
     pub fn column(&self, offset: u32) -> u32 {
         let line = self.line(offset) as usize;

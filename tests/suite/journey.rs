@@ -3,12 +3,13 @@
 
 #![allow(dead_code, reason = "every user takes one of the two ways")]
 
-use std::collections::HashSet;
+use std::{collections::HashSet, io};
 
 use grammar::{
     codes::Code,
     diagnostic::{Diagnostic, Severity, has_errors},
     ir::{Expr, Program, Stmt, SymbolId},
+    render::{Format, render},
     span::LineIndex,
 };
 use hir::{
@@ -30,6 +31,7 @@ const INSTRUCTIONS: usize = 4_000;
 pub fn read(text: &str) -> Result<(), String> {
     let (programs, diagnostics) = grammar::read(text);
     bounded(&programs, text)?;
+    render(&diagnostics, "text", text, Format::Human, false, &mut io::sink()).map_err(|it| it.to_string())?;
     if has_errors(&diagnostics) {
         return Ok(());
     }

@@ -260,6 +260,7 @@ fn hostile() -> Vec<(&'static str, String)> {
         ("a long name", container(&format!("  {} = 1\n", "i".repeat(LONG)))),
         ("a long number", container(&format!("  i1 = {}\n", "9".repeat(LONG)))),
         ("a long line", container(&format!("  {}\n", "Wait Communication 1 ".repeat(LONG / 64)))),
+        ("a long line of errors", container(&format!("  {}\n", "Wait(Communication 1) ".repeat(LONG / 32)))),
         ("nested loops", container(&nested(1_000))),
         ("loops that can nest", container(&nested(150))),
         ("a doubling definition", defined(&doubling, 199)),

@@ -214,6 +214,9 @@ impl Verifier<'_> {
         if effect == Effect::Communicate || stmt.op == Op::EndCoalescing {
             self.posted.extend(stmt.number);
         }
+        if let Some(Attr::Stmts(listed)) = stmt.attr("transfers") {
+            self.listed(listed);
+        }
         self.team(stmt, span);
         types::check(self.program, stmt, span, &mut self.diagnostics);
     }
@@ -238,6 +241,17 @@ impl Verifier<'_> {
         }
         given.retain(|tensor| !defined.contains(tensor));
         given
+    }
+
+    /// Transfers find their handles by number.
+    fn listed(&mut self, transfers: &[StmtId]) {
+        for id in transfers {
+            if matches!(&self.program.stmts[*id], Stmt::Op(it) if it.number.is_none()) {
+                let span = self.program.stmt_span(*id);
+                let message = "a P2PCommunication of ShareMemHandles has no number";
+                self.error(Code::BadAttribute, span, message, "expected `P2PCommunication 37 (…)`");
+            }
+        }
     }
 
     fn reads(&mut self, tensor: TensorId, span: Span) {
