@@ -63,7 +63,7 @@ fn stages(file: &Path) -> Result<(), Box<dyn Error>> {
         return Err(format!(
             "{} diagnostics, {faults} faults, {} bytes printed",
             diagnostics.len(),
-            text.len()
+            text.0
         )
         .into());
     }
