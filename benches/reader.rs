@@ -60,12 +60,9 @@ fn stages(file: &Path) -> Result<(), Box<dyn Error>> {
     programs.iter().try_for_each(|it| grammar::write(it, &mut text))?;
     let printed = start.elapsed();
     if !diagnostics.is_empty() || faults > 0 || text.0 < source.len() / 2 {
-        return Err(format!(
-            "{} diagnostics, {faults} faults, {} bytes printed",
-            diagnostics.len(),
-            text.0
-        )
-        .into());
+        return Err(
+            format!("{} diagnostics, {faults} faults, {} bytes printed", diagnostics.len(), text.0).into()
+        );
     }
     println!(
         "read {:.3} verify {:.3} print {:.3}",

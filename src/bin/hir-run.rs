@@ -162,6 +162,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
         ranks: options.ranks.or(launch.map(|it| it.size)),
         container: options.container,
         bindings: &options.set,
+        reference: false,
         inputs: &options.input,
         memory_limit: (options.memory_limit as usize) << 30,
         passes: &rewrite,
@@ -246,7 +247,7 @@ fn expectations(
 ) -> Result<Vec<Expectation>, Failure> {
     let mut found = Vec::new();
     if let Some(path) = &options.reference {
-        let setup = Setup { passes: &|_, _| Ok(()), container: None, ..*setup };
+        let setup = Setup { passes: &|_, _| Ok(()), container: None, reference: true, ..*setup };
         found = job::reference(path, &setup, filling, plans)?;
     }
     for flag in &options.expect {

@@ -103,6 +103,8 @@ pub struct Setup<'a> {
     pub container: Option<usize>,
     /// Bindings of symbols.
     pub bindings: &'a [Binding],
+    /// Whether the text is a reference: bindings of names that only the program under test has do not concern it.
+    pub reference: bool,
     /// Inputs that are given: they bind symbolic extents.
     pub inputs: &'a [InputFlag],
     /// Most bytes that the simulated ranks may hold together.
@@ -213,7 +215,9 @@ fn load(path: &str, setup: &Setup<'_>) -> Result<(Source, Program, Vec<Diagnosti
         Some(chosen) => return Err(usage(format!("`--container {chosen}`: `{path}` holds {count}"))),
     };
     let mut program = programs.swap_remove(chosen);
-    if let Err(fault) = bind(&mut program, setup.bindings) {
+    let concerns = |it: &&Binding| !setup.reference || program.find_symbol(&it.name).is_some();
+    let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
+    if let Err(fault) = bind(&mut program, &bindings) {
         return Err(Failure::Rejected(source, vec![fault]));
     }
     bind_extents(&mut program, setup.inputs)?;
