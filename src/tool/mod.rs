@@ -120,7 +120,7 @@ pub fn usage(tool: &str, error: &clap::Error) -> Exit {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     let told: Vec<&str> = told.map(|line| line.trim_start_matches("error: ")).collect();
-    let _ = writeln!(io::stderr(), "{tool}: {} (see `{tool} --help`)", told.join("; "));
+    let _ = writeln!(io::stderr(), "{tool}: {} (see `{tool} --help`)", told.join("; ").replace(":; ", ": "));
     Exit::Usage
 }
 
