@@ -18,21 +18,22 @@ macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident = $prefix:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(u32);
+        pub struct $name(std::num::NonZeroU32);
 
         impl $crate::arena::Id for $name {
+            // Counted from one, so that an optional id takes no more room than an id.
             fn from_index(index: usize) -> Self {
-                Self(index as u32)
+                Self(std::num::NonZeroU32::MIN.saturating_add(index as u32))
             }
 
             fn index(self) -> usize {
-                self.0 as usize
+                self.0.get() as usize - 1
             }
         }
 
         impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                write!(f, concat!($prefix, "{}"), self.0)
+                write!(f, concat!($prefix, "{}"), self.0.get() - 1)
             }
         }
     )*};

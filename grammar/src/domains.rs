@@ -413,7 +413,7 @@ fn apply(
                 extent,
                 expanded: None,
                 ragged: false,
-                suffix: String::new(),
+                suffix: "",
             })
         };
         let input = known.unwrap_or_else(|| fresh(program, next, inner, Parallel::Serial, extent));

@@ -6,7 +6,7 @@
 //!
 //! Invariant: tensors are unique by printed text; scalar expressions are unique by structure.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
@@ -98,8 +98,8 @@ pub struct Tensor {
     pub loops: Vec<AxisId>,
     /// ` ca_pos( 1 )` and its like, verbatim.
     pub positions: String,
-    /// The devices that hold it; empty: every rank.
-    pub mesh: Mesh,
+    /// The devices that hold it; empty: every rank. Shared: a program has few meshes.
+    pub mesh: Arc<Mesh>,
     /// The unit whose namespace it belongs to; `None`: the container's.
     pub unit: Option<UnitId>,
     /// Logical and allocation domain.
@@ -246,7 +246,7 @@ pub struct Axis {
     /// Extents of a ragged axis (`iS7Ragged{extents=…}`); `extent` is then the same expression.
     pub ragged: bool,
     /// `rf`, `_p`, `_c`, verbatim.
-    pub suffix: String,
+    pub suffix: &'static str,
 }
 
 /// The letter that begins an iteration domain.
@@ -281,6 +281,10 @@ impl AxisKind {
         ("?", Self::Symbolic),
     ];
 }
+
+/// What may stand behind an iteration domain: product of a root-to-logical transform, padded to a warp's multiple,
+/// dimension of a cluster.
+pub const SUFFIXES: &[&str] = &["", "rf", "_p", "_c", "rf_p", "rf_c", "_p_c", "rf_p_c"];
 
 /// What the iterations of an axis are spread over.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

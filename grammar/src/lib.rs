@@ -35,7 +35,7 @@ pub mod render;
 pub use dialect::{Dialect, print_as};
 pub use fix::fix;
 pub use parse::parse;
-pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text};
+pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text, write};
 pub use resolve::nearest;
 pub use verify::{mentions, verify};
 

@@ -7,7 +7,10 @@ mod y2025;
 use std::{
     borrow::Cow,
     fmt::{Display, Write},
+    io,
 };
+
+use rustc_hash::FxHashMap;
 
 use crate::{
     dialect::Dialect,
@@ -23,22 +26,41 @@ use crate::{
 
 /// The canonical text of a container.
 pub fn print(program: &Program) -> String {
+    let mut text = Vec::new();
+    // Writing to memory does not fail, and what is written is text.
+    let _ = write(program, &mut text);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// Writes the canonical text of a container, a piece at a time.
+///
+/// # Errors
+/// What `out` fails with.
+pub fn write(program: &Program, out: &mut dyn io::Write) -> io::Result<()> {
     let mut printer = Printer::new(program, Dialect::Canonical);
+    let mut result = Ok(());
     printer.options();
-    printer.container();
+    printer.container(&mut |text| {
+        if result.is_ok() {
+            result = out.write_all(text.as_bytes());
+        }
+    });
     printer.definitions();
     printer.domains();
-    printer.out
+    result?;
+    out.write_all(printer.out.as_bytes())
 }
+
+/// So much text is collected before it goes out.
+const PIECE: usize = 1 << 16;
 
 /// The text of a container in the spelling of 2025, without what that has no words for.
 pub(crate) fn print_2025(program: &Program) -> String {
     let mut printer = Printer::new(program, Dialect::Y2025);
-    printer.out.push('\n');
-    printer.container();
+    let mut text = String::from("\n");
+    printer.container(&mut |piece| text.push_str(piece));
     printer.definitions();
-    printer.out.push('\n');
-    printer.out
+    text + &printer.out + "\n"
 }
 
 /// The value of an attribute, tensors by short name only.
@@ -218,7 +240,7 @@ struct Printer<'p> {
     out: String,
     dialect: Dialect,
     /// Texts of tensors, made on first use.
-    tensors: Vec<Option<String>>,
+    tensors: FxHashMap<TensorId, String>,
     /// Numbers that name captured streams, in dialects where numbers do.
     captured: Vec<i64>,
 }
@@ -229,13 +251,12 @@ impl<'p> Printer<'p> {
             Dialect::Canonical => Vec::new(),
             Dialect::Y2025 => y2025::captured(program),
         };
-        let tensors = vec![None; program.tensors.len()];
-        Self { program, out: String::new(), dialect, tensors, captured }
+        Self { program, out: String::new(), dialect, tensors: FxHashMap::default(), captured }
     }
 
     /// A printer that calls tensors by their short names.
     fn brief(program: &'p Program) -> Self {
-        let tensors = program.tensors.ids().map(|id| Some(program.tensor_name(id))).collect();
+        let tensors = program.tensors.ids().map(|id| (id, program.tensor_name(id))).collect();
         Self { tensors, ..Self::new(program, Dialect::Canonical) }
     }
 }
@@ -253,14 +274,24 @@ impl Printer<'_> {
         }
     }
 
-    fn container(&mut self) {
+    /// Hands full pieces of the text to `piece`; the last one stays in `out`.
+    fn container(&mut self, piece: &mut dyn FnMut(&str)) {
         let program = self.program;
         self.out.push_str("%HostIrContainer { (");
         self.operands(&program.inputs);
         self.out.push_str(") -> (");
         self.operands(&program.outputs);
         self.out.push_str(") :\n");
-        program.body.iter().for_each(|body| self.block(*body, 1));
+        for stmt in program.body() {
+            self.indent(1);
+            self.stmt(*stmt, 1);
+            if self.out.len() > PIECE {
+                piece(&self.out);
+                self.out.clear();
+                // Most tensors are used close together: the texts of those that come again are made again.
+                self.tensors.clear();
+            }
+        }
         for unit in program.units.ids() {
             self.unit(unit);
         }
@@ -556,8 +587,7 @@ impl Printer<'_> {
         match operand {
             Operand::Tensor(tensor) => {
                 let program = self.program;
-                let slot = &mut self.tensors[crate::arena::Id::index(tensor)];
-                self.out.push_str(slot.get_or_insert_with(|| tensor_text(program, tensor)));
+                self.out.push_str(self.tensors.entry(tensor).or_insert_with(|| tensor_text(program, tensor)));
             }
             Operand::Scalar(_) | Operand::Stream(_) => {
                 let text = self.operand(operand);
@@ -569,8 +599,7 @@ impl Printer<'_> {
     fn operand(&mut self, operand: Operand) -> String {
         match operand {
             Operand::Tensor(tensor) => {
-                let slot = &mut self.tensors[crate::arena::Id::index(tensor)];
-                slot.get_or_insert_with(|| tensor_text(self.program, tensor)).clone()
+                self.tensors.entry(tensor).or_insert_with(|| tensor_text(self.program, tensor)).clone()
             }
             Operand::Scalar(scalar) => expr_text(self.program, scalar),
             Operand::Stream(stream) => self.stream(stream),

@@ -13,7 +13,7 @@ mod values;
 pub(crate) use params::is_operand;
 pub use params::nearest;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -24,8 +24,8 @@ use crate::{
     diagnostic::{Diagnostic, Fix},
     domains, fix,
     ir::{
-        Attr, AxisId, BlockId, Expr, For, If, OpStmt, Operand, Program, Stmt, StmtId, StreamId, SymbolId,
-        TensorId, Unit, UnitId,
+        Attr, AxisId, BlockId, Expr, For, If, Mesh, OpStmt, Operand, Program, Stmt, StmtId, StreamId,
+        SymbolId, TensorId, Unit, UnitId,
     },
     layout::Laid,
     ops::{Effect, OPS, Op, Syntax},
@@ -73,6 +73,8 @@ struct Resolver<'s, 'd> {
     numbers: ByNumber<TensorId>,
     /// Iteration domains by namespace and number; several where a number is used twice.
     axes: ByNumber<AxisId>,
+    /// Meshes seen so far.
+    meshes: Vec<Arc<Mesh>>,
     /// Names of streams that GetCurrentStream captures, in order of appearance.
     captured: Vec<&'s str>,
     streams: FxHashMap<crate::ir::Stream, StreamId>,
@@ -175,6 +177,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             texts: FxHashMap::default(),
             numbers: ByNumber::default(),
             axes: ByNumber::default(),
+            meshes: Vec::new(),
             captured: Vec::new(),
             streams: FxHashMap::default(),
             units: HashMap::new(),

@@ -1,11 +1,13 @@
 //! Tensors, iteration domains, scalars and streams, each looked up or created once.
 
+use std::sync::Arc;
+
 use super::Resolver;
 use crate::{
     ast,
     codes::Code,
     dtype::DType,
-    ir::{Axis, AxisId, Domains, Expr, ExprId, Operand, Stream, StreamId, Tensor, TensorId},
+    ir::{Axis, AxisId, Domains, Expr, ExprId, Mesh, Operand, SUFFIXES, Stream, StreamId, Tensor, TensorId},
     span::Span,
     tensor::{parse_axis_text, parse_tensor_text},
 };
@@ -58,7 +60,7 @@ impl<'s> Resolver<'s, '_> {
             memory: parsed.memory,
             dtype: parsed.dtype,
             positions: parsed.positions.trim().to_owned(),
-            mesh: parsed.mesh,
+            mesh: self.mesh(parsed.mesh),
             unit: self.unit,
             domains: Domains { logical: loops.clone(), ..Domains::default() },
             loops,
@@ -105,7 +107,7 @@ impl<'s> Resolver<'s, '_> {
             extent: self.scalar(&text.extent)?,
             expanded: optional(self, &text.expanded)?,
             ragged: text.ragged,
-            suffix: text.suffix.to_owned(),
+            suffix: SUFFIXES.iter().copied().find(|it| *it == text.suffix).unwrap_or(""),
         };
         let number = axis.number;
         if let Some(known) = self.axes.all(self.unit, number).find(|id| self.program.axes[*id] == axis) {
@@ -175,6 +177,18 @@ impl<'s> Resolver<'s, '_> {
             self.error(Code::Syntax, span, format!("unknown operator `{sign}`"), "expected arithmetic");
         }
         known
+    }
+
+    /// The shared mesh, if one of the last few is the same.
+    fn mesh(&mut self, mesh: Mesh) -> Arc<Mesh> {
+        match self.meshes.iter().rev().take(8).find(|it| ***it == mesh) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let mesh = Arc::new(mesh);
+                self.meshes.push(Arc::clone(&mesh));
+                mesh
+            }
+        }
     }
 
     fn stream(&mut self, name: &ast::Expr<'s>) -> Option<StreamId> {
