@@ -311,13 +311,15 @@ impl Builder<'_> {
         // The `in` form forgets, every iteration, what the index gave its meaning; the `from` form does not.
         let dependents = if it.axis.is_some() { self.dependents(it) } else { Vec::new() };
         self.divergent += usize::from(divergent);
+        // Every iteration counts, so that a loop of too many is not begun.
+        let count = usize::try_from(stop.saturating_sub(start)).unwrap_or(0);
+        self.bounded(self.plan.frames.len().saturating_add(count))?;
         for value in start..stop {
             (self.origin, self.span) = (origin, span);
             self.scalars.bind(it.index, Some(Value::Int(value)));
             let name = self.program.symbols[it.index].clone();
             self.plan.frames.push(Frame { name, value, parent: outer_frame });
             self.frame = Some(self.plan.frames.len() as u32 - 1);
-            self.bounded(self.plan.frames.len())?;
             for tensor in &dependents {
                 self.bindings[tensor.index()] = None;
             }
