@@ -97,17 +97,9 @@ impl Builder<'_> {
 
     pub(super) fn view_op(&mut self, stmt: &OpStmt) -> Result<()> {
         let (Some(out), Some(input)) = (stmt.out_tensor(), Program::tensors_of(&stmt.args).next()) else {
-            return self.view_of_attr(stmt);
+            return Ok(());
         };
         self.bind_view(stmt, out, input)
-    }
-
-    /// Views whose operand is an attribute of the row.
-    fn view_of_attr(&mut self, stmt: &OpStmt) -> Result<()> {
-        match (stmt.out_tensor(), stmt.tensor_attr("in")) {
-            (Some(out), Some(input)) => self.bind_view(stmt, out, input),
-            _ => Ok(()),
-        }
     }
 
     fn bind_view(&mut self, stmt: &OpStmt, out: TensorId, input: TensorId) -> Result<()> {

@@ -371,11 +371,6 @@ impl Builder<'_> {
             Effect::Stream => self.stream_op(stmt),
             Effect::Allocate => self.allocation(stmt),
             Effect::Deallocate => {
-                for (_, attr) in &stmt.attrs {
-                    if let Attr::Tensor(tensor) = attr {
-                        self.deallocate(*tensor)?;
-                    }
-                }
                 Program::tensors_of(&stmt.args).try_for_each(|tensor| self.deallocate(tensor))
             }
             Effect::View => self.view_op(stmt),

@@ -2,10 +2,7 @@
 
 use super::RunError;
 use crate::{
-    io::{
-        data::Mask,
-        shard::{Assembled, Part, assemble, unravel},
-    },
+    io::shard::{Assembled, Part, assemble, unravel},
     plan::{Plan, Port},
     sim::{Outcome, describe, late_writers, memory::Block},
 };
@@ -73,7 +70,7 @@ fn fault(
 ) -> Option<String> {
     let name = &result.name;
     for (rank, port, block) in parts {
-        let Some(local) = first_missing(&block.written) else { continue };
+        let Some(local) = block.written.first_missing() else { continue };
         let layout = &port.shard.layout;
         let index = unravel(layout.global_indices()[local], &layout.shape);
         let why = blame(plans, outcome, *rank, at);
@@ -91,10 +88,6 @@ fn fault(
             why.unwrap_or_default()
         )
     })
-}
-
-fn first_missing(written: &Mask) -> Option<usize> {
-    written.first_missing()
 }
 
 /// `, line 24, streamIdx=3 on 3 had not run when the outputs were read`: what was to write there and came too late, or

@@ -135,7 +135,7 @@ impl<'s> Sink<'s> for Resolver<'s, '_> {
             let roots = option.key.is_some_and(|key| key.text == "roots");
             if roots && matches!(option.value.kind, ast::ExprKind::Word("team")) {
                 self.roots_in_team = true;
-            } else if let (Some(key), Some(value)) = (option.key, self.option(&option.value)) {
+            } else if let (Some(key), Some(value)) = (option.key, self.scalar(&option.value)) {
                 self.program.options.insert(key.text.to_owned(), value);
             }
         }
@@ -221,11 +221,6 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn fix_option(&self, option: &str) -> Fix {
         let header = self.program.spans.header;
         fix::line_before(self.source, header.start, &format!("%options {option}"))
-    }
-
-    /// A value of `%options`: a scalar, or a word that is one of the option's choices.
-    fn option(&mut self, value: &ast::Expr<'s>) -> Option<crate::ir::ExprId> {
-        self.scalar(value)
     }
 
     /// Units are posted before their sections stand in the text.
