@@ -26,6 +26,7 @@ mod domains;
 mod fix;
 mod print;
 mod resolve;
+mod scalars;
 mod verify;
 
 pub mod codes;

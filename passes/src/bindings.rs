@@ -6,7 +6,7 @@
 //! Invariant: an answer holds on every rank and in every iteration; where that is not certain, there is no answer.
 
 use grammar::{
-    ir::{Attr, BlockId, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
     mentions,
     ops::{Effect, Mode},
 };
@@ -248,7 +248,7 @@ impl Walk<'_> {
     /// What a view's meaning depends on, as it is now: its two tensors and the scalars of its index.
     fn names_of(&self, out: TensorId, it: &OpStmt) -> Vec<(Name, u32)> {
         let mut symbols = FxHashSet::default();
-        scalars_of(it, &mut |expr| symbols_through(self.program, expr, &mut symbols));
+        it.scalars(&mut |expr| symbols_through(self.program, expr, &mut symbols));
         let tensors = Program::tensors_of(&it.args).chain([out]).map(Name::Tensor);
         let names = tensors.chain(symbols.into_iter().map(Name::Symbol));
         names.map(|name| (name, self.version(name))).collect()
@@ -280,7 +280,7 @@ impl Walk<'_> {
             program.walk(it.body, &mut |stmt| match &program.stmts[stmt] {
                 Stmt::Op(op) => {
                     let mut yes = false;
-                    scalars_of(op, &mut |expr| yes |= depends(expr, &scalars));
+                    op.scalars(&mut |expr| yes |= depends(expr, &scalars));
                     mentions(program, op, &mut |tensor, _| yes |= found.contains(&tensor));
                     if yes {
                         found.extend(Program::tensors_of(&op.outs));
@@ -298,38 +298,8 @@ impl Walk<'_> {
     }
 }
 
-/// The scalar operands and attributes of an operator.
-fn scalars_of(it: &OpStmt, visit: &mut dyn FnMut(ExprId)) {
-    let mut operand = |it: &Operand| match it {
-        Operand::Scalar(expr) => visit(*expr),
-        Operand::Tensor(_) | Operand::Stream(_) => (),
-    };
-    it.args.iter().for_each(&mut operand);
-    for (_, attr) in &it.attrs {
-        match attr {
-            Attr::Values(values) => values.iter().for_each(&mut operand),
-            Attr::Scalar(expr) => operand(&Operand::Scalar(*expr)),
-            Attr::Scalars(exprs) => exprs.iter().for_each(|expr| operand(&Operand::Scalar(*expr))),
-            Attr::Ranges(ranges) => {
-                ranges.iter().flatten().for_each(|expr| operand(&Operand::Scalar(*expr)));
-            }
-            Attr::Tensor(_)
-            | Attr::Axis(_)
-            | Attr::Word(_)
-            | Attr::Name(_)
-            | Attr::DType(_)
-            | Attr::Bool(_)
-            | Attr::Team(_)
-            | Attr::Flags(_)
-            | Attr::Unit(_)
-            | Attr::Work(_)
-            | Attr::Stmts(_) => (),
-        }
-    }
-}
-
 /// The symbols that an expression depends on, through definitions too.
-fn symbols_through(program: &Program, expr: ExprId, acc: &mut FxHashSet<SymbolId>) {
+pub(crate) fn symbols_through(program: &Program, expr: ExprId, acc: &mut FxHashSet<SymbolId>) {
     let mut found = Vec::new();
     program.symbols_of(expr, &mut found);
     while let Some(symbol) = found.pop() {

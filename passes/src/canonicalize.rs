@@ -29,7 +29,7 @@
 use grammar::{
     arena::Arena,
     diagnostic::{Diagnostic, has_errors},
-    ir::{Attr, AxisId, BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId, Transform},
+    ir::{Attr, AxisId, BlockId, ExprId, Program, Stmt, StmtId, Stream, SymbolId, Transform},
     ops::Op,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -188,11 +188,10 @@ impl StmtFolder<'_> {
         let mut listed: Vec<StmtId> = Vec::new();
         match &mut stmts[id] {
             Stmt::Op(it) => {
-                it.outs.iter_mut().chain(&mut it.args).for_each(|it| fold_operand(it, &mut fold));
-                it.attrs.iter_mut().for_each(|(_, attr)| match attr {
-                    Attr::Stmts(stmts) => listed.extend(stmts.iter()),
-                    attr => fold_attr(attr, &mut fold),
-                });
+                it.scalars_mut(&mut fold);
+                if let Some(Attr::Stmts(stmts)) = it.attr("transfers") {
+                    listed.extend(stmts);
+                }
             }
             Stmt::Let(_, value) => fold(value),
             Stmt::For(it) => {
@@ -225,33 +224,6 @@ impl StmtFolder<'_> {
             Some(range) => self.folder.ranges.insert(symbol, range),
             None => self.folder.ranges.remove(&symbol),
         }
-    }
-}
-
-fn fold_operand(it: &mut Operand, fold: &mut dyn FnMut(&mut ExprId)) {
-    match it {
-        Operand::Scalar(expr) => fold(expr),
-        Operand::Tensor(_) | Operand::Stream(_) => (),
-    }
-}
-
-fn fold_attr(attr: &mut Attr, fold: &mut dyn FnMut(&mut ExprId)) {
-    match attr {
-        Attr::Scalar(expr) => fold(expr),
-        Attr::Scalars(exprs) => exprs.iter_mut().for_each(fold),
-        Attr::Ranges(ranges) => ranges.iter_mut().flatten().for_each(fold),
-        Attr::Values(values) => values.iter_mut().for_each(|it| fold_operand(it, fold)),
-        Attr::Tensor(_)
-        | Attr::Axis(_)
-        | Attr::Word(_)
-        | Attr::Name(_)
-        | Attr::DType(_)
-        | Attr::Bool(_)
-        | Attr::Team(_)
-        | Attr::Flags(_)
-        | Attr::Unit(_)
-        | Attr::Work(_)
-        | Attr::Stmts(_) => (),
     }
 }
 

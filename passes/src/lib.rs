@@ -22,7 +22,11 @@ mod remove_dead_code;
 
 mod bindings;
 mod blocks;
+#[allow(dead_code, reason = "the passes that use it come with it")]
+mod create;
 mod fold;
+#[allow(dead_code, reason = "the passes that use it come with it")]
+mod substitute;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,197 @@
+//! New names, values and statements, for passes that add code.
+//!
+//! Invariant: a number handed out here is not used by anything else in the program.
+
+use grammar::{
+    arena::Arena,
+    ir::{
+        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, Memory, OpStmt, Operand, Parallel,
+        Program, Stmt, StmtId, Stream, StreamId, SymbolId, Tensor, TensorId,
+    },
+    ops::Op,
+    span::Span,
+};
+
+/// The next free number of each kind of name.
+pub(crate) struct Fresh {
+    tensor: u32,
+    axis: u32,
+    work: u32,
+    scalar: u64,
+    stream: u32,
+}
+
+impl Fresh {
+    /// Numbers above all that the program uses.
+    pub(crate) fn of(program: &Program) -> Self {
+        let scalar = |name: &String| name.strip_prefix('i').and_then(|it| it.parse::<u64>().ok());
+        let named = |stream: &Stream| match stream {
+            Stream::Named(number) => Some(*number),
+            Stream::Index(_) => None,
+        };
+        let numbered = |stmt: &Stmt| match stmt {
+            Stmt::Op(it) => it.number,
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        };
+        let units = program.units.iter().map(|(_, it)| it.number);
+        let works = program.stmts.iter().filter_map(|(_, it)| numbered(it)).chain(units);
+        Self {
+            tensor: program.tensors.iter().map(|(_, it)| it.number + 1).max().unwrap_or(0),
+            axis: program.axes.iter().map(|(_, it)| it.number + 1).max().unwrap_or(0),
+            work: works.max().map_or(0, |it| it + 1),
+            scalar: values(&program.symbols).filter_map(scalar).max().map_or(0, |it| it + 1),
+            stream: values(&program.streams).filter_map(named).max().map_or(0, |it| it + 1),
+        }
+    }
+
+    /// A serial axis.
+    pub(crate) fn axis(&mut self, program: &mut Program, extent: ExprId) -> AxisId {
+        self.axis_of(program, AxisKind::Iteration, Parallel::Serial, extent)
+    }
+
+    /// An axis of any kind.
+    pub(crate) fn axis_of(
+        &mut self,
+        program: &mut Program,
+        kind: AxisKind,
+        parallel: Parallel,
+        extent: ExprId,
+    ) -> AxisId {
+        let number = next(&mut self.axis);
+        program.axes.push(Axis {
+            kind,
+            parallel,
+            number,
+            start: None,
+            stop: None,
+            extent,
+            expanded: None,
+            ragged: false,
+            suffix: "",
+        })
+    }
+
+    /// The same axis under another number.
+    pub(crate) fn axis_like(&mut self, program: &mut Program, axis: AxisId) -> AxisId {
+        let copy = Axis { number: next(&mut self.axis), ..program.axes[axis].clone() };
+        program.axes.push(copy)
+    }
+
+    /// A tensor with the type and mesh of `like`, and other domains.
+    pub(crate) fn tensor_like(
+        &mut self,
+        program: &mut Program,
+        like: TensorId,
+        memory: Memory,
+        loops: Vec<AxisId>,
+        domains: Domains,
+    ) -> TensorId {
+        let Tensor { dtype, mesh, unit, .. } = program.tensors[like].clone();
+        let (span, number) = (program.tensor_span(like), next(&mut self.tensor));
+        let positions = String::new();
+        program.tensor(Tensor { number, memory, dtype, loops, positions, mesh, unit, domains }, span)
+    }
+
+    /// A number for a communication.
+    pub(crate) fn work(&mut self) -> u32 {
+        next(&mut self.work)
+    }
+
+    /// A named integer: `i84`.
+    pub(crate) fn scalar(&mut self, program: &mut Program) -> SymbolId {
+        self.scalar += 1;
+        program.symbol(None, &format!("i{}", self.scalar - 1), Span::default())
+    }
+
+    /// A stream for GetCurrentStream to name.
+    pub(crate) fn stream(&mut self, program: &mut Program) -> StreamId {
+        program.streams.push(Stream::Named(next(&mut self.stream)))
+    }
+}
+
+fn next(number: &mut u32) -> u32 {
+    *number += 1;
+    *number - 1
+}
+
+fn values<I: grammar::arena::Id, T>(arena: &Arena<I, T>) -> impl Iterator<Item = &T> {
+    arena.iter().map(|(_, it)| it)
+}
+
+// ---- statements
+
+/// What an operator statement is made of; the rest is empty.
+pub(crate) fn op(op: Op) -> OpStmt {
+    OpStmt { op, number: None, outs: Vec::new(), args: Vec::new(), attrs: Vec::new() }
+}
+
+/// `out = ALLOCATE(mem_type=global, zero_init=false)`, in symmetric memory if that is where the tensor lives.
+pub(crate) fn allocate(program: &Program, out: TensorId) -> OpStmt {
+    let memory = match program.tensors[out].memory {
+        Memory::Symmetric => "symmetric",
+        Memory::Global | Memory::Local | Memory::Shared | Memory::Tensor => "global",
+    };
+    OpStmt {
+        outs: vec![Operand::Tensor(out)],
+        attrs: vec![("mem_type", Attr::Word(memory)), ("zero_init", Attr::Bool(false))],
+        ..op(Op::Allocate)
+    }
+}
+
+/// `out = HirAliasSelect( input, axis = axis, index = index )`.
+pub(crate) fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId) -> OpStmt {
+    OpStmt {
+        outs: vec![Operand::Tensor(out)],
+        args: vec![Operand::Tensor(input)],
+        attrs: vec![("axis", Attr::Axis(axis)), ("index", Attr::Scalar(index))],
+        ..op(Op::HirAliasSelect)
+    }
+}
+
+/// `Wait(Communication work)`.
+pub(crate) fn wait(work: u32) -> OpStmt {
+    OpStmt { args: Vec::new(), attrs: vec![("work", Attr::Work(work))], ..op(Op::Wait) }
+}
+
+/// `SetCurrentStream(stream)`.
+pub(crate) fn set_current_stream(stream: StreamId) -> OpStmt {
+    OpStmt { args: vec![Operand::Stream(stream)], ..op(Op::SetCurrentStream) }
+}
+
+/// `Synchronize(stream)`.
+pub(crate) fn synchronize(stream: StreamId) -> OpStmt {
+    OpStmt { args: vec![Operand::Stream(stream)], ..op(Op::Synchronize) }
+}
+
+/// Adds an operator that takes its place in the text from `span`; the caller puts it into a block.
+pub(crate) fn add(program: &mut Program, stmt: OpStmt, span: Span) -> StmtId {
+    program.stmt(Stmt::Op(stmt), span)
+}
+
+/// A block of these statements.
+pub(crate) fn block(program: &mut Program, stmts: Vec<StmtId>) -> BlockId {
+    program.blocks.push(stmts)
+}
+
+/// The stream with this index.
+pub(crate) fn indexed_stream(program: &mut Program, index: ExprId) -> StreamId {
+    program.streams.push(Stream::Index(index))
+}
+
+// ---- scalars
+
+/// A named scalar as an expression.
+pub(crate) fn symbol(program: &mut Program, symbol: SymbolId) -> ExprId {
+    program.expr(Expr::Symbol(symbol))
+}
+
+/// `( lhs sign rhs )`.
+pub(crate) fn infix(program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
+    program.expr(Expr::Infix(sign, lhs, rhs))
+}
+
+/// The rank, as programs name it.
+pub(crate) fn rank(program: &mut Program) -> ExprId {
+    let rank = program.symbol(None, "rank", Span::default());
+    symbol(program, rank)
+}

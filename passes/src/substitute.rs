@@ -1,0 +1,147 @@
+//! Copies of statements in which names stand for something else.
+
+use grammar::ir::{
+    Attr, BlockId, Expr, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId,
+    TensorId,
+};
+use rustc_hash::FxHashMap;
+
+/// What names become in a copy.
+#[derive(Default)]
+pub(crate) struct Substitution {
+    /// Scalars. A definition (`Index definitions:`) that depends on one is written out where it is used.
+    pub(crate) symbols: FxHashMap<SymbolId, ExprId>,
+    /// Tensors.
+    pub(crate) tensors: FxHashMap<TensorId, TensorId>,
+    /// Numbers of communications, and of what waits for them.
+    pub(crate) works: FxHashMap<u32, u32>,
+    known: FxHashMap<ExprId, ExprId>,
+}
+
+impl Substitution {
+    /// One scalar for another.
+    pub(crate) fn of_symbol(symbol: SymbolId, value: ExprId) -> Self {
+        Self { symbols: FxHashMap::from_iter([(symbol, value)]), ..Self::default() }
+    }
+
+    /// An expression with its scalars replaced.
+    pub(crate) fn expr(&mut self, program: &mut Program, expr: ExprId) -> ExprId {
+        if let Some(known) = self.known.get(&expr) {
+            return *known;
+        }
+        let new = match program.exprs[expr].clone() {
+            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) => expr,
+            Expr::Symbol(symbol) => match (self.symbols.get(&symbol), program.definitions.get(&symbol)) {
+                (Some(value), _) => *value,
+                (None, Some(definition)) => {
+                    let definition = *definition;
+                    let written = self.expr(program, definition);
+                    if written == definition { expr } else { written }
+                }
+                (None, None) => expr,
+            },
+            Expr::Prefix(sign, operand) => {
+                let operand = self.expr(program, operand);
+                program.expr(Expr::Prefix(sign, operand))
+            }
+            Expr::Infix(sign, lhs, rhs) => {
+                let (lhs, rhs) = (self.expr(program, lhs), self.expr(program, rhs));
+                program.expr(Expr::Infix(sign, lhs, rhs))
+            }
+            Expr::Call(name, args) => {
+                let args = args.into_iter().map(|arg| self.expr(program, arg)).collect();
+                program.expr(Expr::Call(name, args))
+            }
+        };
+        self.known.insert(expr, new);
+        new
+    }
+
+    /// A stream with the scalars of its index replaced.
+    pub(crate) fn stream(&mut self, program: &mut Program, stream: StreamId) -> StreamId {
+        match program.streams[stream] {
+            Stream::Named(_) => stream,
+            Stream::Index(index) => match self.expr(program, index) {
+                new if new == index => stream,
+                new => program.streams.push(Stream::Index(new)),
+            },
+        }
+    }
+
+    /// A tensor's replacement, or the tensor.
+    pub(crate) fn tensor(&self, tensor: TensorId) -> TensorId {
+        self.tensors.get(&tensor).copied().unwrap_or(tensor)
+    }
+
+    /// A copy of a block and of all that is in it.
+    pub(crate) fn block(&mut self, program: &mut Program, block: BlockId) -> BlockId {
+        let stmts = program.blocks[block].clone();
+        let stmts = stmts.into_iter().map(|stmt| self.stmt(program, stmt)).collect();
+        program.blocks.push(stmts)
+    }
+
+    /// A copy of a statement, which keeps its place in the text.
+    pub(crate) fn stmt(&mut self, program: &mut Program, stmt: StmtId) -> StmtId {
+        let span = program.stmt_span(stmt);
+        let copy = match program.stmts[stmt].clone() {
+            Stmt::Op(it) => Stmt::Op(self.op(program, it)),
+            Stmt::Let(symbol, value) => Stmt::Let(symbol, self.expr(program, value)),
+            Stmt::For(it) => {
+                let (start, stop) = (self.expr(program, it.start), self.expr(program, it.stop));
+                // The index names something else inside.
+                let hidden = self.symbols.remove(&it.index);
+                if hidden.is_some() {
+                    self.known.clear();
+                }
+                let body = self.block(program, it.body);
+                if let Some(value) = hidden {
+                    self.symbols.insert(it.index, value);
+                    self.known.clear();
+                }
+                Stmt::For(For { start, stop, body, ..it })
+            }
+            Stmt::If(it) => {
+                let cond = self.expr(program, it.cond);
+                let then = self.block(program, it.then);
+                let other = it.other.map(|other| self.block(program, other));
+                Stmt::If(If { cond, then, other, ..it })
+            }
+        };
+        program.stmt(copy, span)
+    }
+
+    fn op(&mut self, program: &mut Program, mut it: OpStmt) -> OpStmt {
+        it.number = it.number.map(|number| self.works.get(&number).copied().unwrap_or(number));
+        it.scalars_mut(&mut |expr| *expr = self.expr(program, *expr));
+        it.outs.iter_mut().chain(&mut it.args).for_each(|operand| self.operand(program, operand));
+        for (_, attr) in &mut it.attrs {
+            match attr {
+                Attr::Tensor(tensor) => *tensor = self.tensor(*tensor),
+                Attr::Values(values) => values.iter_mut().for_each(|it| self.operand(program, it)),
+                Attr::Work(number) => *number = self.works.get(number).copied().unwrap_or(*number),
+                Attr::Stmts(stmts) => stmts.iter_mut().for_each(|it| *it = self.stmt(program, *it)),
+                Attr::Scalar(_)
+                | Attr::Axis(_)
+                | Attr::Word(_)
+                | Attr::Name(_)
+                | Attr::DType(_)
+                | Attr::Bool(_)
+                | Attr::Team(_)
+                | Attr::Flags(_)
+                | Attr::Scalars(_)
+                | Attr::Ranges(_)
+                | Attr::Unit(_) => (),
+            }
+        }
+        it
+    }
+
+    /// Tensors and streams; scalars are visited with the attributes'.
+    fn operand(&mut self, program: &mut Program, operand: &mut Operand) {
+        match operand {
+            Operand::Tensor(tensor) => *tensor = self.tensor(*tensor),
+            Operand::Stream(stream) => *stream = self.stream(program, *stream),
+            Operand::Scalar(_) => (),
+        }
+    }
+}
