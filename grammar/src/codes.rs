@@ -123,6 +123,10 @@ codes! {
     /// An option that the pass does not have, that is given twice, or a value that it does not take.
     BadOption = "E0603", Error;
 
+    /// A pass cannot rewrite a statement as it was asked to: the program is fine, and this transformation of it is not one
+    /// that the pass knows to be right. The message names the statement, the help what would make it possible.
+    NotRewritten = "E0610", Error;
+
     /// Indentation was lost and could be recovered: the nesting is certain from SetCurrentStream and Synchronize.
     LossyIndent = "lossy-indent", Warning;
     /// A tensor's logical domain cannot be told from the dump; the most common reading was taken. Write a line in

@@ -1,6 +1,9 @@
 //! Rewrites the statement lists of a program, innermost first.
 
-use grammar::ir::{BlockId, Program, Stmt, StmtId};
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{BlockId, Program, Stmt, StmtId},
+};
 
 /// What becomes of a statement.
 pub(crate) enum Edit {
@@ -65,4 +68,29 @@ pub(crate) fn prune(program: &mut Program, block: BlockId) -> bool {
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
         }
     })
+}
+
+/// Replaces statements of a block, and of the blocks inside, by others: `expand` returns them, or `None` to keep one.
+/// Says whether anything changed.
+pub(crate) fn expand(
+    program: &mut Program,
+    block: BlockId,
+    expand_one: &mut dyn FnMut(&mut Program, StmtId) -> Result<Option<Vec<StmtId>>, Diagnostic>,
+) -> Result<bool, Diagnostic> {
+    let mut changed = false;
+    let mut new = Vec::new();
+    for stmt in program.blocks[block].clone() {
+        for inner in inner_blocks(program, stmt).into_iter().flatten() {
+            changed |= expand(program, inner, expand_one)?;
+        }
+        match expand_one(program, stmt)? {
+            Some(mut stmts) => {
+                changed = true;
+                new.append(&mut stmts);
+            }
+            None => new.push(stmt),
+        }
+    }
+    program.blocks[block] = new;
+    Ok(changed)
 }

@@ -92,6 +92,11 @@ impl Fresh {
         program.tensor(Tensor { number, memory, dtype, loops, positions, mesh, unit, domains }, span)
     }
 
+    /// A number for a tensor.
+    pub(crate) fn tensor_number(&mut self) -> u32 {
+        next(&mut self.tensor)
+    }
+
     /// A number for a communication.
     pub(crate) fn work(&mut self) -> u32 {
         next(&mut self.work)

@@ -18,13 +18,20 @@ pub mod pipeline;
 pub mod driver;
 
 mod canonicalize;
+mod decompose_resharding;
+mod lower_to_communication;
 mod remove_dead_code;
 
 mod bindings;
 mod blocks;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod create;
+mod dims;
 mod fold;
+mod pack;
+mod reshard;
+#[allow(dead_code, reason = "the passes that use it come with it")]
+mod sharding;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod substitute;
 

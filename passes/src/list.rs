@@ -1,13 +1,14 @@
 //! Every pass and every pipeline, by name.
 
 use crate::{
-    canonicalize,
+    canonicalize, decompose_resharding, lower_to_communication,
     pass::{Pass, Pipeline},
     remove_dead_code,
 };
 
 /// All passes, in the order of `--list-passes`.
-pub static PASSES: &[Pass] = &[canonicalize::PASS, remove_dead_code::PASS];
+pub static PASSES: &[Pass] =
+    &[canonicalize::PASS, decompose_resharding::PASS, lower_to_communication::PASS, remove_dead_code::PASS];
 
 /// All pipelines.
 pub static PIPELINES: &[Pipeline] = &[Pipeline {

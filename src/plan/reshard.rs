@@ -189,8 +189,9 @@ impl Builder<'_> {
                     shard(arg_shards, from) == *theirs
                 })
             }
+            Rule::Reshape => self.keeps_order(arg, arg_shards, out, out_shards),
             // What these do to a sharded axis is only sure where it is the outermost one on both sides.
-            Rule::Free | Rule::Reshape => {
+            Rule::Free => {
                 let first = |dims: &[Sharding]| dims.first().cloned().unwrap_or_default();
                 let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
                 let devices = |dim: Sharding| dim.into_iter().map(|(device, _)| device).collect::<Vec<_>>();
@@ -200,6 +201,45 @@ impl Builder<'_> {
             }
             Rule::Select | Rule::Shard | Rule::Communicate => true,
         }
+    }
+
+    /// Whether each rank's elements in order are those of the result in order: dimensions fall into groups of the same
+    /// size on both sides, and within a group the same devices count the same steps.
+    fn keeps_order(
+        &self,
+        arg: TensorId,
+        arg_shards: &[Sharding],
+        out: TensorId,
+        out_shards: &[Sharding],
+    ) -> bool {
+        let extents = |tensor| self.member_layout(tensor).map(|layout| layout.shape).unwrap_or_default();
+        let (arg_shape, out_shape) = (extents(arg), extents(out));
+        let (mut a, mut b) = (0, 0);
+        while a < arg_shape.len() || b < out_shape.len() {
+            let (from_a, from_b) = (a, b);
+            let (mut size_a, mut size_b) = (1, 1);
+            loop {
+                match size_a <= size_b && a < arg_shape.len() {
+                    true => (size_a, a) = (size_a * arg_shape[a], a + 1),
+                    false if b < out_shape.len() => (size_b, b) = (size_b * out_shape[b], b + 1),
+                    false => return false,
+                }
+                if size_a == size_b {
+                    break;
+                }
+            }
+            let steps = |shards: &[Sharding], shape: &[usize], from: usize, to: usize| -> Vec<_> {
+                let steps = |at: usize| {
+                    let inner: usize = shape[at + 1..to].iter().product();
+                    shards[at].iter().rev().map(move |(device, step)| (*device, step * inner))
+                };
+                (from..to).flat_map(steps).collect()
+            };
+            if steps(arg_shards, &arg_shape, from_a, a) != steps(out_shards, &out_shape, from_b, b) {
+                return false;
+            }
+        }
+        true
     }
 
     /// For every dimension, the device axes it is split by, each with the number of elements in one of its steps.

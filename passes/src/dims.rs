@@ -1,0 +1,138 @@
+//! Which dimension of an operand becomes which dimension of the result.
+
+use grammar::{
+    ir::{Attr, AxisKind, ExprId, OpStmt, Parallel, Program, TensorId},
+    ops::Rule,
+};
+
+/// What becomes of an operand's dimension.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// It is this dimension of the result, index by index.
+    Kept(usize),
+    /// The operator sums over it, or combines it in another way.
+    Summed,
+    /// The operator needs all of it, or repeats it.
+    Whole,
+}
+
+/// What becomes of the dimensions of the operand at `position` among the tensors that the operator reads; `None` where
+/// the operator moves elements in a way that is not told by dimensions.
+pub(crate) fn fates(
+    program: &Program,
+    stmt: &OpStmt,
+    args: &[TensorId],
+    position: usize,
+) -> Option<Vec<Fate>> {
+    let out = stmt.out_tensor()?;
+    let arg = *args.get(position)?;
+    let count = program.dimensions(arg).count();
+    // The result's own dimensions: those that count partial sums have no counterpart.
+    let plain: Vec<usize> =
+        (0..program.dimensions(out).count()).filter(|at| !is_partial(program, out, *at)).collect();
+    let kept = |at: Option<&usize>| at.map_or(Fate::Whole, |at| Fate::Kept(*at));
+    // Counted from the last dimension, as batches are.
+    let from_end = |back: usize| plain.len().checked_sub(back).and_then(|at| plain.get(at));
+    let fates = match stmt.op.row().rule {
+        Rule::Same | Rule::Cast | Rule::Pointwise => (0..count).map(Fate::Kept).collect(),
+        Rule::Linear => match position {
+            0 => (0..count)
+                .map(|at| if at + 1 == count { Fate::Summed } else { kept(plain.get(at)) })
+                .collect(),
+            1 => vec![kept(plain.last()), Fate::Summed],
+            _ => vec![kept(plain.last())],
+        },
+        Rule::Matmul => {
+            let other = program.dimensions(*args.get(1 - position.min(1))?).count();
+            // One-dimensional operands have no dimension of their own in the result.
+            let columns = usize::from(position == 0 && other > 1 || position == 1 && count > 1);
+            let rows = usize::from(position == 0 && count > 1 || position == 1 && other > 1);
+            let batches = |at: usize| kept(from_end(count - 2 - at + rows + columns));
+            match (position, count) {
+                (_, 1) => vec![Fate::Summed],
+                (0, _) => (0..count)
+                    .map(|at| match count - at {
+                        1 => Fate::Summed,
+                        2 => kept(from_end(1 + columns)),
+                        _ => batches(at),
+                    })
+                    .collect(),
+                _ => (0..count)
+                    .map(|at| match count - at {
+                        1 => kept(from_end(1)),
+                        2 => Fate::Summed,
+                        _ => batches(at),
+                    })
+                    .collect(),
+            }
+        }
+        Rule::Reduce => {
+            let mut at = 0;
+            let logical = &program.tensors[out].domains.logical;
+            let fate = |axis: &_| {
+                if program.axes[*axis].kind == AxisKind::Reduction {
+                    return Fate::Summed;
+                }
+                at += 1;
+                Fate::Kept(at - 1)
+            };
+            logical.iter().map(fate).collect()
+        }
+        Rule::Broadcast => {
+            let new = flags(program, stmt, out);
+            (0..new.len()).filter(|at| !new[*at]).map(Fate::Kept).collect()
+        }
+        Rule::Squeeze => {
+            let mut at = 0;
+            let fate = |gone: bool| {
+                at += usize::from(!gone);
+                if gone { Fate::Summed } else { Fate::Kept(at - 1) }
+            };
+            flags(program, stmt, arg).into_iter().map(fate).collect()
+        }
+        Rule::Permute => {
+            let numbers: Vec<u32> = program.dimensions(out).map(|it| program.axes[it].number).collect();
+            let mut sorted = numbers.clone();
+            sorted.sort_unstable();
+            sorted.iter().map(|number| kept(numbers.iter().position(|it| it == number).as_ref())).collect()
+        }
+        Rule::Free | Rule::Reshape | Rule::Select | Rule::Slice | Rule::Shard | Rule::Communicate => {
+            return None;
+        }
+    };
+    let is_one = |tensor, dim| extent(program, tensor, dim).and_then(|it| program.constant(it)) == Some(1);
+    let unless_repeated = |(at, fate)| match fate {
+        Fate::Kept(to) if is_one(arg, at) && !is_one(out, to) => Fate::Whole,
+        fate => fate,
+    };
+    let fates: Vec<Fate> = Vec::into_iter(fates).enumerate().map(unless_repeated).collect();
+    (fates.len() == count).then_some(fates)
+}
+
+/// The tensors that an operator reads, positional ones first.
+pub(crate) fn operands(stmt: &OpStmt) -> Vec<TensorId> {
+    let keyed = stmt.attrs.iter().filter_map(|(_, attr)| attr.tensor());
+    Program::tensors_of(&stmt.args).chain(keyed).collect()
+}
+
+/// The extent of a dimension.
+pub(crate) fn extent(program: &Program, tensor: TensorId, dim: usize) -> Option<ExprId> {
+    let axis = program.dimensions(tensor).nth(dim)?;
+    Some(program.axes[axis].expanded.unwrap_or(program.axes[axis].extent))
+}
+
+/// Whether a dimension counts partial sums over devices.
+pub(crate) fn is_partial(program: &Program, tensor: TensorId, dim: usize) -> bool {
+    program.dimensions(tensor).nth(dim).is_some_and(|axis| {
+        let it = &program.axes[axis];
+        matches!(it.parallel, Parallel::Device(_)) && it.suffix.contains("rf")
+    })
+}
+
+/// `flags =` of broadcast and squeeze; older dialects leave it out, and the broadcast axes tell.
+fn flags(program: &Program, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
+    match stmt.attr("flags") {
+        Some(Attr::Flags(flags)) => flags.clone(),
+        _ => program.dimensions(wide).map(|axis| program.axes[axis].kind == AxisKind::Broadcast).collect(),
+    }
+}

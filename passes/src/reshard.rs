@@ -1,0 +1,191 @@
+//! From one sharding to another: single steps, each of them one kind of communication, and chains of steps.
+//!
+//! | step | from | to |
+//! |---|---|---|
+//! | Local | any | the same devices have the same elements, or more |
+//! | Broadcast | replicated | replicated on other devices |
+//! | Allgather | a dimension on devices | that piece gone, same mesh |
+//! | Gather | a dimension on devices | replicated on other devices |
+//! | Scatter | replicated | a dimension on devices |
+//! | AllToAll | a dimension on devices | another dimension on them, same mesh |
+//! | SendRecv | any | the same on a mesh of the same shape |
+
+use std::sync::Arc;
+
+use grammar::ir::{DeviceDim, Mesh, Program};
+
+use crate::sharding::{Dim, Piece, Sharding};
+
+/// A step of resharding that is one kind of communication.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Every device of the result has what it needs.
+    Local,
+    /// One device has everything, and gives it to all of the result's.
+    Broadcast,
+    /// The innermost piece of dimension `dim` goes.
+    Allgather {
+        /// The dimension.
+        dim: usize,
+        /// The devices that it was spread over.
+        device: DeviceDim,
+    },
+    /// All pieces come to each device of the result.
+    Gather {
+        /// The dimension.
+        dim: usize,
+        /// The devices that it is spread over.
+        device: DeviceDim,
+    },
+    /// A new innermost piece of dimension `dim`.
+    Scatter {
+        /// The dimension.
+        dim: usize,
+        /// The devices that it will be spread over.
+        device: DeviceDim,
+    },
+    /// The innermost piece of `from` becomes the innermost one of `to`.
+    AllToAll {
+        /// The dimension that was spread.
+        from: usize,
+        /// The dimension that will be.
+        to: usize,
+        /// The devices.
+        device: DeviceDim,
+    },
+    /// Each device gives its part to the one at its place in another mesh.
+    SendRecv,
+}
+
+/// The step that leads from one sharding to the other, if it is one; streams do not matter.
+pub(crate) fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<Step> {
+    let (from, to) = (from.without_streams(), to.without_streams());
+    let aligned = from.dims.len() == to.dims.len()
+        && from.dims.iter().zip(&to.dims).all(|(a, b)| Sharding::aligned(program, a, b));
+    let everywhere = from.mesh.is_empty()
+        || !to.mesh.is_empty() && to.mesh.devices.iter().all(|rank| from.mesh.contains(*rank));
+    if aligned && (from.mesh == to.mesh || everywhere && to.is_replicated()) {
+        return Some(Step::Local);
+    }
+    if to.mesh.is_empty() {
+        return None;
+    }
+    if from.mesh == to.mesh || from.is_replicated() && everywhere {
+        return within(&from, &to);
+    }
+    if from.mesh.is_empty() {
+        return None;
+    }
+    match (from.is_replicated(), to.is_replicated()) {
+        (true, true) => Some(Step::Broadcast),
+        (true, false) => match only_piece(&to) {
+            Some((dim, device)) if is_line(&to.mesh) => Some(Step::Scatter { dim, device }),
+            _ => None,
+        },
+        (false, true) => match only_piece(&from) {
+            Some((dim, device)) if is_line(&from.mesh) => Some(Step::Gather { dim, device }),
+            _ => None,
+        },
+        (false, false) => (aligned && from.mesh.shape == to.mesh.shape).then_some(Step::SendRecv),
+    }
+}
+
+/// The shardings on the way, the last one included; each is one step from the one before.
+pub(crate) fn chain(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sharding> {
+    let mut path = Vec::new();
+    let mut now = from.without_streams();
+    let goal = to.without_streams();
+    if now.mesh != goal.mesh && step(program, &now, &goal).is_none() {
+        if !now.mesh.is_empty() && now.mesh.shape == goal.mesh.shape && !now.is_replicated() {
+            now = now.on(goal.mesh.clone());
+        } else {
+            let whole = Sharding { mesh: now.mesh.clone(), dims: now.dims.iter().map(bare).collect() };
+            walk(&mut now, &whole, &mut path);
+            now = whole.on(goal.mesh.clone());
+        }
+        path.push(now.clone());
+    }
+    if now.mesh == goal.mesh {
+        walk(&mut now, &goal, &mut path);
+    }
+    // The last one carries the streams of the goal; without it there was one step only.
+    path.pop();
+    path.push(to.clone());
+    path
+}
+
+/// A dimension without pieces.
+fn bare(dim: &Dim) -> Dim {
+    Dim { pieces: Vec::new(), partial: false, ..dim.clone() }
+}
+
+/// Steps within a mesh, one device piece each.
+fn walk(now: &mut Sharding, goal: &Sharding, path: &mut Vec<Sharding>) {
+    while let Some(next) = move_piece(now, goal) {
+        *now = next;
+        path.push(now.clone());
+    }
+}
+
+fn move_piece(now: &Sharding, goal: &Sharding) -> Option<Sharding> {
+    let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();
+    let pairs = || now.dims.iter().zip(&goal.dims).map(|(a, b)| (devices(a), devices(b)));
+    let mut next = now.clone();
+    // Pieces that have to go first: only the innermost one of a dimension can.
+    if let Some(dim) = pairs().position(|(have, want)| !want.starts_with(&have)) {
+        let piece = next.dims[dim].pieces.pop()?;
+        next.dims[dim].partial &= !next.dims[dim].pieces.is_empty();
+        let wanted = |(have, want): (Vec<DeviceDim>, Vec<DeviceDim>)| {
+            want.starts_with(&have) && want.get(have.len()).copied() == piece.device()
+        };
+        if let Some(to) = pairs().position(wanted) {
+            let piece = goal.dims[to].pieces[next.dims[to].pieces.len()];
+            next.dims[to].pieces.push(piece);
+        }
+        return Some(next);
+    }
+    let dim = pairs().position(|(have, want)| have.len() < want.len())?;
+    let piece = goal.dims[dim].pieces[next.dims[dim].pieces.len()];
+    next.dims[dim].pieces.push(piece);
+    Some(next)
+}
+
+/// The step between two shardings on one mesh.
+fn within(from: &Sharding, to: &Sharding) -> Option<Step> {
+    let mut gone = None;
+    let mut new = None;
+    for (dim, (a, b)) in from.dims.iter().zip(&to.dims).enumerate() {
+        let (a, b): (Vec<&Piece>, Vec<&Piece>) = (a.pieces.iter().collect(), b.pieces.iter().collect());
+        let devices = |pieces: &[&Piece]| pieces.iter().map(|it| it.device()).collect::<Vec<_>>();
+        let (a, b) = (devices(&a), devices(&b));
+        match () {
+            () if a == b => (),
+            () if a.len() == b.len() + 1 && a.starts_with(&b) && gone.is_none() => {
+                gone = Some((dim, a[b.len()]?));
+            }
+            () if b.len() == a.len() + 1 && b.starts_with(&a) && new.is_none() => {
+                new = Some((dim, b[a.len()]?))
+            }
+            () => return None,
+        }
+    }
+    match (gone, new) {
+        (Some((dim, device)), None) => Some(Step::Allgather { dim, device }),
+        (None, Some((dim, device))) => Some(Step::Scatter { dim, device }),
+        (Some((from, device)), Some((to, other))) if device == other => {
+            Some(Step::AllToAll { from, to, device })
+        }
+        (Some(_), Some(_)) | (None, None) => None,
+    }
+}
+
+fn only_piece(sharding: &Sharding) -> Option<(usize, DeviceDim)> {
+    let mut pieces =
+        sharding.dims.iter().enumerate().flat_map(|(at, dim)| dim.devices().map(move |device| (at, device)));
+    pieces.next().filter(|_| pieces.next().is_none())
+}
+
+/// Whether a mesh has one dimension, or others of extent 1 only.
+fn is_line(mesh: &Arc<Mesh>) -> bool {
+    mesh.shape.iter().filter(|extent| **extent > 1).count() <= 1
+}
