@@ -70,12 +70,16 @@ pub(crate) fn prune(program: &mut Program, block: BlockId) -> bool {
     })
 }
 
+/// What a statement becomes: `None` for itself.
+pub(crate) type Expander<'e> =
+    dyn FnMut(&mut Program, StmtId) -> Result<Option<Vec<StmtId>>, Diagnostic> + 'e;
+
 /// Replaces statements of a block, and of the blocks inside, by others: `expand` returns them, or `None` to keep one.
 /// Says whether anything changed.
 pub(crate) fn expand(
     program: &mut Program,
     block: BlockId,
-    expand_one: &mut dyn FnMut(&mut Program, StmtId) -> Result<Option<Vec<StmtId>>, Diagnostic>,
+    expand_one: &mut Expander<'_>,
 ) -> Result<bool, Diagnostic> {
     let mut changed = false;
     let mut new = Vec::new();
