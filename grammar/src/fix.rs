@@ -5,7 +5,8 @@
 use std::borrow::Cow;
 
 use crate::{
-    diagnostic::{Diagnostic, Fix},
+    diagnostic::{Diagnostic, Fix, Severity},
+    ir::Program,
     paste,
     span::Span,
 };
@@ -60,4 +61,19 @@ pub(crate) fn section_after(source: &str, end: u32, section: &str) -> Fix {
     // A blank line ends the section where anything follows.
     let blank = if source.len() > at { "\n" } else { "" };
     Fix { span: Span::new(at, at), text: format!("{newline}{section}{blank}") }
+}
+
+/// Makes the canonical text the one edit of all guesses of the container at `place`, unless it has errors: what those
+/// hide would be lost.
+pub(crate) fn write_anew(source: &str, place: Span, program: &Program, mut own: Vec<&mut Diagnostic>) {
+    if own.iter().any(|it| it.severity() == Severity::Error) {
+        return;
+    }
+    let rest = source.get(place.end as usize..).unwrap_or("");
+    let line = rest.split_inclusive('\n').next().unwrap_or("");
+    let closer = if line.trim_start().starts_with("//") { line.len() as u32 } else { 0 };
+    let fix = Fix { span: Span { end: place.end + closer, ..place }, text: crate::print(program) };
+    for it in own.iter_mut().filter(|it| it.code.text().starts_with("lossy")) {
+        it.fixes = vec![fix.clone()];
+    }
 }

@@ -151,16 +151,10 @@ impl Layout<'_, '_> {
         self.block(None);
         // What nvFuser prints of a scheduled fusion besides its statements: a unit's domains mean nothing to the host.
         if let Some(heading) = self.peek().filter(|it| self.text(*it) == "TransformPrinter") {
-            let message = "a unit's transforms are not kept";
-            self.diagnostics.push(Diagnostic::new(
-                Code::LossyText,
-                heading.span(),
-                message,
-                "dropped from here",
-            ));
             while self.peek().is_some_and(|it| !it.kind.ends_block()) {
                 self.at += 1;
             }
+            self.dropped(heading, "dropped from here");
         }
         self.at += usize::from(self.kind(0) == Some(Kind::BraceClose));
     }
@@ -174,8 +168,6 @@ impl Layout<'_, '_> {
     /// Skips such a line, up to what can only be a statement.
     pub(super) fn transform(&mut self) {
         let Some(heading) = self.peek() else { return };
-        let message = "a unit's transforms are not kept";
-        self.diagnostics.push(Diagnostic::new(Code::LossyText, heading.span(), message, "dropped"));
         self.at += 3;
         while let Some(next) = self.peek() {
             let result = matches!(next.kind, Kind::Word | Kind::Tensor) && self.kind(1) == Some(Kind::Assign);
@@ -184,6 +176,15 @@ impl Layout<'_, '_> {
             }
             self.at += 1;
         }
+        self.dropped(heading, "dropped");
+    }
+
+    /// Says that the tokens from `heading` up to the next one mean nothing; the edit takes them out.
+    fn dropped(&mut self, heading: Lexeme, label: &str) {
+        let end = self.raw.get(self.at.saturating_sub(1)).map_or(heading.end, |it| it.end);
+        let message = "a unit's transforms are not kept";
+        let it = Diagnostic::new(Code::LossyText, heading.span(), message, label);
+        self.diagnostics.push(it.fix(Span { start: heading.start, end }, ""));
     }
 
     /// A statement in the words of May 2024: `Execute the following Fusion, taking inputs :{ … } …`.
