@@ -277,13 +277,10 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
         let trimmed = rest.trim_start();
         at += rest.len() - trimmed.len();
         if is_comment(trimmed) {
-            at += match trimmed.starts_with(CLOSER) {
-                true => CLOSER.len(),
-                false => trimmed.find('\n')?,
-            };
+            at += comment(trimmed);
             continue;
         }
-        break HEADINGS.into_iter().find(|(heading, _)| trimmed.starts_with(heading))?;
+        break heading(trimmed)?;
     };
     let (here, start) = (at, at + heading.len());
     let mut lines = text.get(at..)?.split_inclusive('\n');
@@ -295,8 +292,7 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
             Kind::Domains => trimmed.starts_with('T') && trimmed.contains(':'),
             _ => trimmed.contains('='),
         };
-        let other =
-            trimmed.starts_with('%') || HEADINGS.iter().any(|(heading, _)| trimmed.starts_with(heading));
+        let other = trimmed.starts_with('%') || self::heading(trimmed).is_some();
         if trimmed.is_empty() || other || !(indented || belongs || is_comment(trimmed)) {
             break;
         }
@@ -307,8 +303,22 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
 
 const HEADINGS: [(&str, Kind); 2] = [("Index definitions:", Kind::Definitions), ("Domains:", Kind::Domains)];
 
-/// What stands behind the container's closing brace.
-const CLOSER: &str = "// %HostIrContainer";
+/// The heading that a text begins with.
+fn heading(text: &str) -> Option<(&'static str, Kind)> {
+    HEADINGS.into_iter().find(|(heading, _)| text.starts_with(heading))
+}
+
+/// The length of the comment that `text` begins with: its line, or, where a dump was folded into one line, the name
+/// behind the container's closing brace.
+pub(crate) fn comment(text: &str) -> usize {
+    let line = text.split_inclusive('\n').next().unwrap_or("");
+    match line.strip_prefix("// %HostIrContainer") {
+        Some(behind) if heading(behind.trim_start()).is_some() || behind.contains("%HostIrContainer") => {
+            line.len() - behind.len()
+        }
+        Some(_) | None => line.len(),
+    }
+}
 
 fn is_comment(line: &str) -> bool {
     line.starts_with("//") || line.starts_with('#')
