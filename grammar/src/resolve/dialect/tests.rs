@@ -213,3 +213,33 @@ fn splits_that_the_text_leaves_open() {
     let split = "\nDomains:\n  T0: logical(iS7{8}), outer_split(iS7{8}, 2) -> (ideviceIdx.x8{2}, iS9{4})\n";
     check(&text(split), &[], &text(split));
 }
+
+#[test]
+fn captured_streams_of_odd_names() {
+    for name in ["s(1/0)", "sceilDiv(3, 0)", "s 3(1)", "( i5 % 4 )", "7", "0x1f", "s1", "main"] {
+        let text = format!(
+            "%HostIrContainer {{ () -> () :\n  GetCurrentStream into Stream {name}\n  Synchronize Stream {name}\n  \
+             Stream {name} = GetCurrentStream()\n}} // %HostIrContainer\n"
+        );
+        let expected = "\
+%HostIrContainer { () -> () :
+  Stream s0 = GetCurrentStream()
+  Synchronize(Stream s0)
+  Stream s0 = GetCurrentStream()
+} // %HostIrContainer
+";
+        check(&text, &[], expected);
+    }
+}
+
+#[test]
+fn a_name_of_ours_that_nothing_captures() {
+    let text = "\
+%HostIrContainer { () -> () :
+  Stream s1 = GetCurrentStream()
+  SetCurrentStream(Stream s0)
+} // %HostIrContainer
+";
+    // Not the captured one, which is called `s0` in canonical text.
+    check(text, &[], &text.replace("s0", "s2").replace("s1", "s0").replace("s2", "s1"));
+}
