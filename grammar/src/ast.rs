@@ -62,6 +62,8 @@ pub struct Unit<'s> {
     pub outputs: Vec<Expr<'s>>,
     /// Statements of `%kernel { … }`; `None` when the source elided them (`[...]`).
     pub body: Option<Vec<Stmt<'s>>>,
+    /// Where its lists would stand, when it has none.
+    pub unlisted: Option<u32>,
 }
 
 /// A word with its place.

@@ -1,31 +1,39 @@
 //! Element types, by the names that the text uses.
 
+mod composite;
+
 use std::fmt;
+
+pub use composite::Composite;
 
 /// Declares the element types: variant, printed name, bytes per element (0: not whole bytes).
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $size:literal, $class:ident;)*) => {
         /// An element type. Displays as nvFuser prints it after the memory letter.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum DType { $($(#[$doc])* $name,)* }
+        pub enum DType {
+            $($(#[$doc])* $name,)*
+            /// Made of others: read and printed, not computed with.
+            Composite(Composite),
+        }
 
         impl DType {
-            /// Every element type, in table order.
+            /// Every element type of the table, in its order.
             pub const ALL: &'static [DType] = &[$(DType::$name),*];
 
             /// The printed name.
-            pub const fn name(self) -> &'static str {
-                match self { $(DType::$name => $text,)* }
+            pub fn name(self) -> &'static str {
+                match self { $(DType::$name => $text,)* DType::Composite(it) => it.name() }
             }
 
             /// Bytes per element; 0 for types that do not fill whole bytes.
             pub const fn size(self) -> usize {
-                match self { $(DType::$name => $size,)* }
+                match self { $(DType::$name => $size,)* DType::Composite(_) => 0 }
             }
 
             /// What kind of number it is.
             pub const fn class(self) -> Class {
-                match self { $(DType::$name => Class::$class,)* }
+                match self { $(DType::$name => Class::$class,)* DType::Composite(_) => Class::Composite }
             }
         }
     };
@@ -44,6 +52,8 @@ pub enum Class {
     SmallFloat,
     /// Complex floating point.
     Complex,
+    /// Made of others.
+    Composite,
 }
 
 dtypes! {
@@ -92,13 +102,14 @@ dtypes! {
 }
 
 impl DType {
-    /// The type printed as `name`; `None` for a name that is not in the table.
+    /// The type printed as `name`; `None` for a name that is not in the table nor made of those that are.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|it| it.name() == name)
+        let plain = Self::ALL.iter().copied().find(|it| it.name() == name);
+        plain.or_else(|| Composite::from_name(name).map(Self::Composite))
     }
 
     /// The name that people use outside dumps (`bf16`, `f32`, `i64`), for flags and reports.
-    pub const fn short_name(self) -> &'static str {
+    pub fn short_name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
             Self::Double => "f64",
@@ -121,6 +132,7 @@ impl DType {
             Self::UInt64 => "u64",
             Self::Complex64 => "c64",
             Self::Complex128 => "c128",
+            Self::Composite(it) => it.name(),
         }
     }
 
@@ -148,7 +160,8 @@ impl DType {
             | Self::UInt32
             | Self::UInt64
             | Self::Complex64
-            | Self::Complex128 => None,
+            | Self::Complex128
+            | Self::Composite(_) => None,
         }
     }
 }

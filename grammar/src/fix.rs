@@ -5,8 +5,9 @@
 use std::borrow::Cow;
 
 use crate::{
-    diagnostic::{Diagnostic, Fix},
-    paste,
+    diagnostic::{Diagnostic, Fix, Severity},
+    ir::Program,
+    layout, paste,
     span::Span,
 };
 
@@ -52,12 +53,35 @@ pub(crate) fn line_before(source: &str, at: u32, line: &str) -> Fix {
 
 /// An edit that puts a section in behind the container that ends at `end`.
 pub(crate) fn section_after(source: &str, end: u32, section: &str) -> Fix {
-    let rest = source.get(end as usize..).unwrap_or("");
-    let line = rest.split_inclusive('\n').next().unwrap_or("");
-    let closed = matches!(line.trim(), "" | "// %HostIrContainer");
-    let at = end as usize + if closed { line.len() } else { 0 };
+    let at = behind_closer(source, end) as usize;
     let newline = if source.get(..at).is_some_and(|it| it.ends_with('\n')) { "" } else { "\n" };
     // A blank line ends the section where anything follows.
     let blank = if source.len() > at { "\n" } else { "" };
     Fix { span: Span::new(at, at), text: format!("{newline}{section}{blank}") }
+}
+
+/// Makes the canonical text the one edit of all guesses of the container at `place`, unless it has errors: what those
+/// hide would be lost.
+pub(crate) fn write_anew(source: &str, place: Span, program: &Program, mut own: Vec<&mut Diagnostic>) {
+    if own.iter().any(|it| it.severity() == Severity::Error) {
+        return;
+    }
+    let end = behind_closer(source, place.end);
+    let fix = Fix { span: Span { end, ..place }, text: crate::print(program) };
+    for it in own.iter_mut().filter(|it| it.code.text().starts_with("lossy")) {
+        it.fixes = vec![fix.clone()];
+    }
+}
+
+/// Where the comment behind the brace at `end`, and its line, are over.
+fn behind_closer(source: &str, end: u32) -> u32 {
+    let rest = source.get(end as usize..).unwrap_or("");
+    let comment = rest.trim_start_matches([' ', '\t']);
+    let blanks = rest.len() - comment.len();
+    let length = match comment.strip_prefix("\r\n").or_else(|| comment.strip_prefix('\n')) {
+        Some(behind) => rest.len() - behind.len(),
+        None if comment.starts_with("//") => blanks + layout::comment(comment),
+        None => 0,
+    };
+    end + length as u32
 }

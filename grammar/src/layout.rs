@@ -11,6 +11,8 @@ mod brackets;
 mod nesting;
 mod sections;
 
+pub(crate) use sections::comment;
+
 use rustc_hash::FxHashSet;
 
 use crate::{

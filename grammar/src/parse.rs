@@ -11,7 +11,7 @@ use crate::{
     diagnostic::{Diagnostic, has_errors},
     layout::{self, Laid},
     span::Span,
-    token::{Source, Token},
+    token::{Kind, Source, Token},
 };
 
 lalrpop_mod!(
@@ -157,7 +157,12 @@ fn report<'s>(
     laid: &Laid<'s>,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
-    let faults = errors.into_iter().filter_map(|it| expected::diagnose(it.error));
+    // Where indentation is lost, and that was said, no ELSE stands behind the branch that it belongs to.
+    let base = laid.source().base;
+    let lost = diagnostics.iter().any(|it| it.code == Code::LostIndentation && it.span().start >= base);
+    let stray = |it: &Fault<'_>| matches!(it, ParseError::UnrecognizedToken { token: (_, token, _), .. } if token.kind == Kind::Else);
+    let faults = errors.into_iter().map(|it| it.error).filter(|it| !(lost && stray(it)));
+    let faults = faults.filter_map(expected::diagnose);
     // What is wrong where the text breaks off is known already.
     diagnostics.extend(faults.filter(|it| laid.truncated.is_none_or(|end| it.span().end < end)));
 }
@@ -217,8 +222,11 @@ fn next_marked(source: &str, from: usize) -> Option<usize> {
         if !comment && (header || blank && text.starts_with("%options")) {
             return Some(from + at);
         }
-        // The `%` itself begins the next gap.
+        // The `%` itself begins the next gap. What stands behind a closer's name, where a dump was folded into one
+        // line, is no comment.
         blank = false;
+        let closer = gap.trim_matches(' ') == "//" && source.get(..from).is_some_and(|it| it.ends_with('}'));
+        comment &= !(closer && text.starts_with("%HostIrContainer"));
     }
     None
 }

@@ -626,8 +626,8 @@ impl Printer<'_> {
             }
             (_, Some(DType::Complex64)) => "__to_complex_float".to_owned(),
             (_, Some(DType::Complex128)) => "__to_complex_double".to_owned(),
+            (_, Some(DType::Composite(_)) | None) => "cast".to_owned(),
             (_, Some(to)) => format!("__to_{}", to.name().trim_start_matches('_')),
-            (_, None) => "cast".to_owned(),
         }
     }
 }

@@ -51,7 +51,14 @@ impl Dice {
 
     fn make_tensor(&mut self, number: usize, next_axis: &mut u32) -> String {
         let memory = self.pick(&["g", "l", "sym"]);
-        let dtype = DType::ALL[self.below(DType::ALL.len())];
+        let dtype = match self.below(8) {
+            0 => self.pick(&[
+                "float*",
+                "Array<std::complex<float>,2,1>",
+                "struct { Tensor<__half, 2, 2> x; int n; }*",
+            ]),
+            _ => DType::ALL[self.below(DType::ALL.len())].name(),
+        };
         let mut axes: Vec<String> = Vec::new();
         for _ in 0..self.below(4) {
             *next_axis += 1 + self.below(3) as u32;

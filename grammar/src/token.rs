@@ -21,7 +21,8 @@ use crate::span::Span;
 #[logos(skip(r"//", scan::comment))]
 pub enum Kind {
     /// `T0_g___bfloat[ideviceIdx.x0{8}, iS1{128}] ca_pos( 1 ) (DeviceMesh{0 1})`.
-    #[regex(r"T[0-9]+_[A-Za-z0-9_:]*(<[A-Za-z0-9_:, ]*>)?\**[ \t\r\n]*\[", tensor)]
+    #[regex(r"T[0-9]+_[A-Za-z0-9_:]*(<[A-Za-z0-9_:, \t\r\n*]*(<[A-Za-z0-9_:, \t\r\n*]*>[A-Za-z0-9_:, \t\r\n*]*)?>)?[ \t\r\n*]*\[", tensor)]
+    #[regex(r"T[0-9]+_[a-z]+_struct[ \t\r\n]*\{[A-Za-z0-9_:,;<> \t\r\n*]*\}[ \t\r\n*]*\[", tensor)]
     Tensor,
     /// `istreamIdx10{8}`, `iS7Ragged{extents=i3}`, `rS6{4}rf`.
     #[regex(r"[irbsngv?][A-Za-z][A-Za-z.]*[0-9]+(Ragged)?\{", axis)]

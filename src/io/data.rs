@@ -61,7 +61,7 @@ macro_rules! elements {
                 match dtype {
                     $(DType::$dtype $(| DType::$more)? => Ok(Self::$name(vec![Default::default(); len])),)*
                     DType::E4M3 | DType::E5M2 | DType::E8M0 | DType::E2M1 | DType::E2M1x2 | DType::Complex64
-                    | DType::Complex128 => Err(UnsupportedDtype(dtype)),
+                    | DType::Complex128 | DType::Composite(_) => Err(UnsupportedDtype(dtype)),
                 }
             }
         }

@@ -428,7 +428,7 @@ fn parse_values<T: Element>(to: &mut [T], values: &[&str]) -> Result<(), String>
             Class::Int => {
                 text.parse().ok().map(T::from_i128).and_then(|(it, wrapped)| (!wrapped).then_some(it))
             }
-            Class::Float | Class::SmallFloat | Class::Complex => {
+            Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => {
                 text.parse().ok().map(|it| T::from_f64(it).0)
             }
         };

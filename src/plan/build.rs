@@ -182,6 +182,11 @@ impl Builder<'_> {
 
     /// The layout of a tensor on any rank of its mesh, as far as this rank's scalars tell.
     pub(super) fn layout_on(&self, tensor: TensorId, rank: usize) -> Result<super::Layout> {
+        if let DType::Composite(_) = self.dtype(tensor) {
+            let (name, dtype) = (self.program.tensor_name(tensor), self.dtype(tensor));
+            let message = format!("`{name}` does not run: its elements are `{dtype}`");
+            return Err(self.fault(Code::Unsupported, message, "no instruction for this"));
+        }
         let stream = self.binding(tensor).and_then(|it| it.stream);
         shape::layout(self.program, &self.scalars, tensor, rank, stream).map_err(|fault| {
             let name = self.program.tensor_name(tensor);

@@ -117,7 +117,8 @@ impl<'p> Scalars<'p> {
                     grammar::dtype::Class::Bool
                     | grammar::dtype::Class::Float
                     | grammar::dtype::Class::SmallFloat
-                    | grammar::dtype::Class::Complex => Value::Float(value),
+                    | grammar::dtype::Class::Complex
+                    | grammar::dtype::Class::Composite => Value::Float(value),
                 })
                 .ok_or_else(|| ScalarFault::Arithmetic(format!("`{text}` is not a number"))),
             Expr::Symbol(symbol) => self.symbol(*symbol),

@@ -110,6 +110,6 @@ impl fmt::Display for Mismatch {
 pub fn is_integral(data: &Data) -> bool {
     match data.dtype().class() {
         Class::Int | Class::Bool => true,
-        Class::Float | Class::SmallFloat | Class::Complex => false,
+        Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => false,
     }
 }

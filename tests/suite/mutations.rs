@@ -4,6 +4,7 @@
 //! others; a text that fails is written to the temporary folder and named.
 
 use std::{
+    collections::HashSet,
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
@@ -11,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use grammar::{codes::Code, diagnostic::has_errors};
 use libtest_mimic::{Failed, Trial};
 
 #[path = "journey.rs"]
@@ -41,7 +43,29 @@ pub fn trials(cases: &[PathBuf], samples: &[PathBuf]) -> Vec<Trial> {
     let hostile = Trial::test("hostile_texts_survive", || {
         all(hostile().into_iter().map(|(name, text)| survives(&text).map_err(|it| format!("{name}: {it}"))))
     });
-    (0..SHARDS).map(shard).chain([hostile]).collect()
+    let texts = Arc::clone(&programs);
+    let guesses = Trial::test("every_guess_has_a_fix", move || guesses(&texts));
+    (0..SHARDS).map(shard).chain([hostile, guesses]).collect()
+}
+
+/// `--fix` leaves no `lossy-…` warning in any program; every warning of that name stands in some case.
+fn guesses(texts: &[String]) -> Result<(), Failed> {
+    let mut left: HashSet<Code> =
+        Code::ALL.iter().copied().filter(|it| it.text().starts_with("lossy")).collect();
+    // Printing warns of it, not reading.
+    left.remove(&Code::LossyDialect);
+    let mut faults = Vec::new();
+    for text in texts {
+        let (programs, diagnostics) = grammar::read(text);
+        let lossy: Vec<Code> =
+            diagnostics.iter().map(|it| it.code).filter(|it| it.text().starts_with("lossy")).collect();
+        if !lossy.is_empty() && !has_errors(&diagnostics) {
+            lossy.iter().for_each(|it| _ = left.remove(it));
+            faults.extend(journey::fixed(text, &programs).err());
+        }
+    }
+    faults.extend(left.into_iter().map(|it| format!("no case gives {}", it.text())));
+    all(faults.into_iter().map(Err))
 }
 
 /// Fails with every fault.

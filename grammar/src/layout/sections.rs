@@ -151,16 +151,10 @@ impl Layout<'_, '_> {
         self.block(None);
         // What nvFuser prints of a scheduled fusion besides its statements: a unit's domains mean nothing to the host.
         if let Some(heading) = self.peek().filter(|it| self.text(*it) == "TransformPrinter") {
-            let message = "a unit's transforms are not kept";
-            self.diagnostics.push(Diagnostic::new(
-                Code::LossyText,
-                heading.span(),
-                message,
-                "dropped from here",
-            ));
             while self.peek().is_some_and(|it| !it.kind.ends_block()) {
                 self.at += 1;
             }
+            self.dropped(heading, "dropped from here");
         }
         self.at += usize::from(self.kind(0) == Some(Kind::BraceClose));
     }
@@ -174,8 +168,6 @@ impl Layout<'_, '_> {
     /// Skips such a line, up to what can only be a statement.
     pub(super) fn transform(&mut self) {
         let Some(heading) = self.peek() else { return };
-        let message = "a unit's transforms are not kept";
-        self.diagnostics.push(Diagnostic::new(Code::LossyText, heading.span(), message, "dropped"));
         self.at += 3;
         while let Some(next) = self.peek() {
             let result = matches!(next.kind, Kind::Word | Kind::Tensor) && self.kind(1) == Some(Kind::Assign);
@@ -184,6 +176,15 @@ impl Layout<'_, '_> {
             }
             self.at += 1;
         }
+        self.dropped(heading, "dropped");
+    }
+
+    /// Says that the tokens from `heading` up to the next one mean nothing; the edit takes them out.
+    fn dropped(&mut self, heading: Lexeme, label: &str) {
+        let end = self.raw.get(self.at.saturating_sub(1)).map_or(heading.end, |it| it.end);
+        let message = "a unit's transforms are not kept";
+        let it = Diagnostic::new(Code::LossyText, heading.span(), message, label);
+        self.diagnostics.push(it.fix(Span { start: heading.start, end }, ""));
     }
 
     /// A statement in the words of May 2024: `Execute the following Fusion, taking inputs :{ … } …`.
@@ -276,13 +277,10 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
         let trimmed = rest.trim_start();
         at += rest.len() - trimmed.len();
         if is_comment(trimmed) {
-            at += match trimmed.starts_with(CLOSER) {
-                true => CLOSER.len(),
-                false => trimmed.find('\n')?,
-            };
+            at += comment(trimmed);
             continue;
         }
-        break HEADINGS.into_iter().find(|(heading, _)| trimmed.starts_with(heading))?;
+        break heading(trimmed)?;
     };
     let (here, start) = (at, at + heading.len());
     let mut lines = text.get(at..)?.split_inclusive('\n');
@@ -294,8 +292,7 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
             Kind::Domains => trimmed.starts_with('T') && trimmed.contains(':'),
             _ => trimmed.contains('='),
         };
-        let other =
-            trimmed.starts_with('%') || HEADINGS.iter().any(|(heading, _)| trimmed.starts_with(heading));
+        let other = trimmed.starts_with('%') || self::heading(trimmed).is_some();
         if trimmed.is_empty() || other || !(indented || belongs || is_comment(trimmed)) {
             break;
         }
@@ -306,8 +303,22 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
 
 const HEADINGS: [(&str, Kind); 2] = [("Index definitions:", Kind::Definitions), ("Domains:", Kind::Domains)];
 
-/// What stands behind the container's closing brace.
-const CLOSER: &str = "// %HostIrContainer";
+/// The heading that a text begins with.
+fn heading(text: &str) -> Option<(&'static str, Kind)> {
+    HEADINGS.into_iter().find(|(heading, _)| text.starts_with(heading))
+}
+
+/// The length of the comment that `text` begins with: its line, or, where a dump was folded into one line, the name
+/// behind the container's closing brace.
+pub(crate) fn comment(text: &str) -> usize {
+    let line = text.split_inclusive('\n').next().unwrap_or("");
+    match line.strip_prefix("// %HostIrContainer") {
+        Some(behind) if heading(behind.trim_start()).is_some() || behind.contains("%HostIrContainer") => {
+            line.len() - behind.len()
+        }
+        Some(_) | None => line.len(),
+    }
+}
 
 fn is_comment(line: &str) -> bool {
     line.starts_with("//") || line.starts_with('#')

@@ -457,3 +457,38 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn branches_of_a_folded_text() {
+    let text = "%HostIrContainer { (T0_g_float[iS0{4}]) -> () : IF Manual ( rank == 0 ): Wait(Communication 1) ELSE: \
+                Wait(Communication 2) } // %HostIrContainer\n";
+    let (_, diagnostics) = crate::read(text);
+    let codes: Vec<Code> = diagnostics.iter().map(|it| it.code).collect();
+    assert_eq!(codes, [Code::LostIndentation; 2], "{diagnostics:?}");
+    let text = "%HostIrContainer { () -> () :\n  ELSE:\n    StartCoalescing\n} // %HostIrContainer\n";
+    let codes: Vec<Code> = crate::read(text).1.iter().map(|it| it.code).collect();
+    assert_eq!(codes, [Code::Syntax]);
+}
+
+#[test]
+fn what_stands_behind_the_closer() {
+    let body = "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T0_g_float[iS0{4}]) :\n}";
+    let domains = "Domains:\n  T0: logical(iS0{4}), allocation(iS0{4})\n";
+    for between in [
+        "\n",
+        " // %HostIrContainer\n\n",
+        " // %HostIrContainer1\n",
+        " // %HostIrContainer foo\n",
+        " // done\n",
+    ] {
+        let (programs, diagnostics) = crate::read(&format!("{body}{between}{domains}"));
+        assert!(diagnostics.is_empty(), "{between}: {diagnostics:?}");
+        assert!(crate::print(&programs[0]).contains("allocation("), "{between}");
+    }
+    // Folded into one line, the sections and the next container stand behind the closer.
+    let folded = body.replace('\n', " ");
+    let (programs, _) =
+        crate::read(&format!("{folded} // %HostIrContainer {folded} // %HostIrContainer {domains}"));
+    let sections: Vec<bool> = programs.iter().map(|it| crate::print(it).contains("allocation(")).collect();
+    assert_eq!(sections, [false, true]);
+}

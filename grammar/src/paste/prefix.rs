@@ -1,40 +1,68 @@
-//! Takes away what stands before every line: mpirun's tags, comment signs, log prefixes.
+//! Takes away what stands before every line: ranks' tags, comment signs, prefixes of loggers.
+//!
+//! A logger's prefix changes from line to line: times, counters and line numbers are digits, and two prefixes that differ
+//! in digits and blanks only have one shape.
 //!
 //! Invariant: a prefixed text is a program only where there is no container without a prefix.
 
 use rustc_hash::FxHashMap;
 
-use super::{Line, marker};
+use super::{Line, marker, wrap::closes};
 
-/// The lines without their tags, a rank's lines together, and without the prefix of a commented container.
+/// A longer prefix is none.
+const LONGEST: usize = 160;
+
+/// The lines without their tags, a rank's lines together, and without the prefix of a commented or logged container.
 pub(super) fn strip(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     let lines = untag(lines);
     let first = |line: &Line<'_>| {
         let trimmed = line.text.trim_start_matches(|it: char| it.is_whitespace() || super::is_odd_blank(it));
         marker(trimmed) == Some(0)
     };
-    if lines.iter().any(first) { lines } else { uncomment(lines) }
+    if lines.iter().any(first) { lines } else { unprefix(lines) }
 }
 
-/// `[1,0]<stdout>:`.
+/// What a rank's lines begin with: `[1,0]<stdout>:`, `[rank0]:`, `[default0]:`, `rank0:`, ` 0:`.
 fn tag(line: &str) -> Option<&str> {
-    let rest = line.strip_prefix('[')?;
-    let close = rest.find("]<std")?;
-    let numbers = rest.get(..close)?.bytes().all(|it| it.is_ascii_digit() || it == b',');
-    let end = close + rest.get(close..)?.find(">:")? + 2;
-    numbers.then(|| line.get(..=end)).flatten()
+    let rest = line.trim_start_matches(' ');
+    let bracketed = rest.strip_prefix('[');
+    let rest = bracketed.unwrap_or(rest);
+    let rest = rest.trim_start_matches(|it: char| it.is_ascii_alphabetic());
+    let digits = rest.trim_start_matches(|it: char| it.is_ascii_digit() || it == ',');
+    if digits.len() == rest.len() {
+        return None;
+    }
+    let rest = if bracketed.is_some() { digits.strip_prefix(']')? } else { digits };
+    let rest =
+        ["<stdout>", "<stderr>", "<stddiag>"].iter().find_map(|it| rest.strip_prefix(it)).unwrap_or(rest);
+    let rest = rest.strip_prefix(':')?;
+    line.get(..line.len() - rest.len())
 }
 
+/// The tag of a line in which a container begins, behind which prefix ever.
+fn tag_of_container<'s>(line: &Line<'s>) -> Option<&'s str> {
+    let tag = tag(line.text)?;
+    let rest = line.text.get(tag.len()..)?;
+    // `12:00:01` is a time.
+    let time = !tag.contains(']') && rest.starts_with(|it: char| it.is_ascii_digit());
+    marker(rest).filter(|_| !time).map(|_| tag)
+}
+
+/// Puts the lines of each rank together, without their tags, where a container begins behind one.
 fn untag(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
-    if !lines.iter().any(|line| tag(line.text).is_some()) {
+    let Some(shape) = lines.iter().find_map(tag_of_container) else { return lines };
+    // A logger may put one before the first line of a message only.
+    let mut rest = lines.iter().skip_while(|it| tag_of_container(it).is_none()).skip(1);
+    let next = rest.find(|it| !it.text.trim().is_empty());
+    if next.is_some_and(|it| !tag(it.text).is_some_and(|it| is_alike(it, shape))) {
         return lines;
     }
     let mut order: FxHashMap<&str, usize> = FxHashMap::default();
     let mut streams: Vec<Vec<Line<'_>>> = vec![Vec::new()];
     for line in lines {
-        let tag = tag(line.text).unwrap_or("");
+        let tag = tag(line.text).filter(|it| is_alike(it, shape)).unwrap_or("");
         let next = order.len() + 1;
-        let stream = if tag.is_empty() { 0 } else { *order.entry(tag).or_insert(next) };
+        let stream = if tag.is_empty() { 0 } else { *order.entry(tag.trim()).or_insert(next) };
         if stream == streams.len() {
             streams.push(Vec::new());
         }
@@ -45,34 +73,80 @@ fn untag(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     streams.into_iter().flatten().collect()
 }
 
+/// Whether two tags come from one launcher: it may tag both output streams of a rank.
+fn is_alike(tag: &str, shape: &str) -> bool {
+    let launcher =
+        |it: &str| it.find('<').map_or(it.trim().len(), |at| it.get(..at).unwrap_or("").trim().len());
+    let (tag, shape) = (tag.trim(), shape.trim());
+    let (tag, shape) = (tag.get(..launcher(tag)).unwrap_or(""), shape.get(..launcher(shape)).unwrap_or(""));
+    fit(tag, shape) == Some(tag.len())
+}
+
 /// The lines of prefixed containers without their prefix; all other lines become empty.
-fn uncomment(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
-    let mut prefix: Option<&str> = None;
+fn unprefix(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
+    let mut state = Reach::Nothing;
     let mut res = Vec::with_capacity(lines.len());
-    for line in lines {
-        if let Some(at) = marker(line.text) {
-            let before = line.text.get(..at).unwrap_or("");
-            if is_prefix(before) {
-                prefix = Some(before);
+    for (at, line) in lines.iter().enumerate() {
+        let begins = marker(line.text).and_then(|begin| line.text.get(..begin));
+        if let Some(before) = begins {
+            let below = lines.get(at + 1..).unwrap_or(&[]);
+            match Reach::of(before, below) {
+                Reach::Nothing => (),
+                Reach::All(prefix, length) => state = Reach::All(prefix, at + length),
+                first @ Reach::First(_) => state = first,
             }
         }
-        let taken = prefix.and_then(|it| taken(line.text, it));
-        if taken.is_none() {
-            prefix = None;
+        let from = match state {
+            Reach::Nothing => None,
+            Reach::All(prefix, end) => taken(line.text, prefix).or((at <= end).then_some(0)),
+            Reach::First(prefix) => match (taken(line.text, prefix), begins) {
+                (Some(_), None) => None,
+                (own, _) => Some(own.unwrap_or(0)),
+            },
+        };
+        if from.is_none() && !line.text.trim().is_empty() {
+            state = Reach::Nothing;
         }
-        let from = taken.unwrap_or(line.text.len());
-        res.push(Line { text: line.text.get(from..).unwrap_or(""), at: line.at + from, ..line });
+        let from = from.unwrap_or(line.text.len());
+        res.push(Line { text: line.text.get(from..).unwrap_or(""), at: line.at + from, ..*line });
     }
     res
 }
 
-/// Signs only, as before comments, or a log's prefix with its colon.
-fn is_prefix(before: &str) -> bool {
-    let trimmed = before.trim_end();
-    before.len() <= 80
-        && !trimmed.is_empty()
-        && (!trimmed.contains(|it: char| it.is_alphanumeric() || it == '`')
-            || trimmed.ends_with([':', ']', '>', '|']))
+/// How far what stands before a container's first line reaches.
+#[derive(Clone, Copy)]
+enum Reach<'s> {
+    /// Over the container, whose last line is so many lines below: what stands there without it is no program's.
+    All(&'s str, usize),
+    /// Over its first line only, as loggers print a message of several lines.
+    First(&'s str),
+    /// It is no prefix.
+    Nothing,
+}
+
+impl<'s> Reach<'s> {
+    fn of(before: &'s str, below: &[Line<'_>]) -> Self {
+        let trimmed = before.trim();
+        if trimmed.is_empty() || before.len() > LONGEST {
+            return Self::Nothing;
+        }
+        let own = || below.iter().take_while(|it| marker(it.text).is_none());
+        let inner =
+            |line: &Line<'_>| taken(line.text, before).and_then(|from| line.text.get(from..).map(closes));
+        if let Some(end) = own().position(|it| inner(it) == Some(true)) {
+            return Self::All(before, end + 1);
+        }
+        let next = own().find(|it| !it.text.trim().is_empty());
+        let signs = !trimmed.contains(|it: char| it.is_alphanumeric() || it == '`');
+        let prefixed = signs || next.is_some_and(|it| inner(it).is_some());
+        if !prefixed && own().any(|it| closes(it.text)) {
+            return Self::First(before);
+        }
+        match prefixed || trimmed.ends_with([':', ']', '>', '|']) {
+            true => Self::All(before, 0),
+            false => Self::Nothing,
+        }
+    }
 }
 
 /// How much of a line is the prefix, so that columns stay as they were among the lines.
@@ -83,12 +157,35 @@ fn taken(line: &str, prefix: &str) -> Option<usize> {
     };
     let blanks = line.len() - line.trim_start().len();
     let rest = line.get(blanks..)?;
-    let after = match rest.strip_prefix(prefix.trim()).or_else(|| rest.strip_prefix(sign)) {
-        Some(after) => after,
+    let after = match fit(rest, prefix.trim()).or_else(|| fit(rest, sign)) {
+        Some(length) => rest.get(length..)?,
         None if sign == "*" && !rest.starts_with("*/") => return Some(0),
         None => return None,
     };
     let gap = prefix.len() - prefix.trim_end().len();
     let own = after.len() - after.trim_start_matches([' ', '\t']).len();
     Some(line.len() - after.len() + gap.min(own))
+}
+
+/// How much of `text` has the shape of `prefix`: the same but for the digits of its numbers, and for how many blanks
+/// there are where there are some.
+fn fit(text: &str, prefix: &str) -> Option<usize> {
+    let class = |byte: u8| match byte {
+        b'0'..=b'9' => b'0',
+        b' ' | b'\t' => b' ',
+        other => other,
+    };
+    let run = |bytes: &[u8], class_of: u8| bytes.iter().take_while(|it| class(**it) == class_of).count();
+    let (text, prefix) = (text.as_bytes(), prefix.as_bytes());
+    let (mut at, mut from) = (0, 0);
+    while let Some(byte) = prefix.get(from) {
+        let class_of = class(*byte);
+        if text.get(at).map(|it| class(*it)) != Some(class_of) {
+            return None;
+        }
+        let several = matches!(class_of, b'0' | b' ');
+        at += if several { run(text.get(at..)?, class_of) } else { 1 };
+        from += if several { run(prefix.get(from..)?, class_of) } else { 1 };
+    }
+    Some(at)
 }

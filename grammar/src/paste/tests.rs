@@ -63,6 +63,64 @@ fn ranks_whose_lines_alternate() {
 }
 
 #[test]
+fn prefixes_that_change() {
+    let stamps: [fn(usize) -> String; 9] = [
+        |at| format!("2025-10-08T12:0{}:{:02}.{}Z ", at % 7, at * 7 % 60, 1234567 + at),
+        |at| format!("[2025-10-08 12:00:0{at},123] "),
+        |at| format!("I1008 12:00:01.12345{at} {} executor.cpp:{}] ", 998 + at, 99 + at),
+        |at| format!("12:00:01.{:03} ", at),
+        |at| format!("test\tRun tests\t2025-10-08T12:00:01.123456{at}Z "),
+        |at| format!("Oct {:2} 12:00:01 node7 python[{at}]: ", at + 8),
+        |at| format!("{:>6}\t", at + 98),
+        |at| format!("[{:>8}.123456] ", at * 1000),
+        |at| format!("{at}: "),
+    ];
+    for stamp in stamps {
+        let text: String =
+            PLAIN.lines().enumerate().map(|(at, line)| format!("{}{line}\n", stamp(at))).collect();
+        check(&text, &[]);
+        // Other lines around it, blanks lost at the ends of lines.
+        let around = format!("{}begins\n{text}{}over\n", stamp(90), stamp(91));
+        check(&around.replace(" \n", "\n"), &[]);
+        check(&text.replacen('\n', "\n\n", 3), &[]);
+        // Loggers put their prefix before the first line of a message only.
+        check(&format!("{}begins\n{}{PLAIN}{}over\n", stamp(1), stamp(2), stamp(3)), &[]);
+    }
+}
+
+#[test]
+fn lines_between_those_with_a_prefix() {
+    let text: String = PLAIN.lines().map(|line| format!("12:00:01.123 {line}\n")).collect();
+    let wait = text.rfind("12:00:01.123     Wait").unwrap_or(0);
+    let (before, after) = text.split_at(wait);
+    check(&format!("{before}[W1008 NCCL says hello\n{after}"), &["lossy-text"]);
+    // Prose is no prefix.
+    check(&format!("The %HostIrContainer of rank 0:\n{}", prefixed("// ")), &[]);
+    assert_eq!(codes(&read("the %HostIrContainer { of rank 0\nis empty\n").1), ["E0103"]);
+}
+
+#[test]
+fn ranks_in_one_log() {
+    let tags: [[&str; 2]; 6] = [
+        ["[1,0]<stdout>:", "[1,1]<stdout>:"],
+        ["[1,0]<stdout>: ", "[1,12]<stdout>: "],
+        ["rank0: ", "rank1: "],
+        ["[rank0]:", "[rank1]:"],
+        ["[default0]:", "[default1]:"],
+        [" 0: ", "11: "],
+    ];
+    for [zero, one] in tags {
+        let mixed: String = PLAIN.lines().map(|line| format!("{zero}{line}\n{one}{line}\n")).collect();
+        let (programs, diagnostics) = read(&mixed);
+        assert!(diagnostics.is_empty(), "{diagnostics:?}\n{mixed}");
+        assert_eq!(programs.iter().map(print).collect::<Vec<_>>(), [PLAIN, PLAIN], "{mixed}");
+        let line = |at: usize| programs[at].spans.header.text(&mixed);
+        assert_eq!(line(0), line(1));
+        check(&prefixed(one), &[]);
+    }
+}
+
+#[test]
 fn line_ends_blanks_and_marks() {
     check(&PLAIN.replace('\n', "\r\n"), &[]);
     check(&format!("\u{feff}{PLAIN}"), &[]);

@@ -46,7 +46,7 @@ pub(super) fn join(lines: &mut [Line<'_>], diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-fn closes(line: &str) -> bool {
+pub(super) fn closes(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("} // %HostIrContainer") || line.starts_with("END.")
 }

@@ -36,6 +36,14 @@ fn group_end(tokens: &[Lexeme], at: usize) -> usize {
     tokens.len()
 }
 
+/// The token behind the name of a stream that begins at `at`: a word, a number, a bracket, or a call.
+fn stream_end(tokens: &[Lexeme], at: usize) -> usize {
+    let is = |at: usize, kind: Kind| tokens.get(at).is_some_and(|it| it.kind == kind);
+    let numbered = at + 1 + usize::from(is(at + 1, Kind::Int));
+    let call = is(at, Kind::Word) && is(numbered, Kind::ParenOpen);
+    group_end(tokens, if call { numbered } else { at })
+}
+
 /// When a container was printed, as far as its spellings tell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) enum Age {
@@ -66,7 +74,7 @@ impl<'s> Resolver<'s, '_> {
                 }
                 Kind::Stream => {
                     let keyword = at > 0 && kind(at - 1) == Some(Kind::Into);
-                    let end = group_end(tokens, at + 1);
+                    let end = stream_end(tokens, at + 1);
                     if keyword || kind(end) == Some(Kind::Assign) {
                         self.older(keyword, Age::Keywords);
                         let (first, last) = (tokens.get(at + 1), tokens.get(end.wrapping_sub(1)));

@@ -40,10 +40,17 @@ pub fn resolve<'s>(laid: &Laid<'s>, source: &'s str, diagnostics: &mut Vec<Diagn
     let mut resolver = Resolver::new(Program::default(), source, &mut faults);
     resolver.end = laid.place_of_end();
     resolver.survey(laid);
+    let before = laid.source().base;
     let complete = feed(laid, &mut resolver, diagnostics);
     resolver.finish();
+    let written_anew = resolver.written_anew;
     let program = resolver.program;
     diagnostics.append(&mut faults);
+    if written_anew && complete {
+        let own: Vec<&mut Diagnostic> =
+            diagnostics.iter_mut().filter(|it| it.span().start >= before).collect();
+        fix::write_anew(source, Span { start: before, end: laid.place_of_end() }, &program, own);
+    }
     complete.then_some(program)
 }
 
@@ -83,6 +90,8 @@ struct Resolver<'s, 'd> {
     body: Vec<StmtId>,
     /// Whether the text has a `Domains:` section.
     explicit_domains: bool,
+    /// Whether a guess has no words in this dialect: then the container's fix is its canonical text.
+    written_anew: bool,
     /// How old the container's spellings are.
     age: dialect::Age,
     /// `%options roots=team`: the text says that roots count within the team.
@@ -183,6 +192,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             units: HashMap::new(),
             body: Vec::new(),
             explicit_domains: false,
+            written_anew: false,
             age: dialect::Age::default(),
             roots_in_team: false,
             posted: FxHashSet::default(),
@@ -245,11 +255,10 @@ impl<'s, 'd> Resolver<'s, 'd> {
         let outputs = self.values(&unit.outputs);
         let body = unit.body.as_ref().map(|body| self.block(body));
         let it = &mut self.program.units[id];
-        let bare = inputs.is_empty() && outputs.is_empty();
         (it.inputs, it.outputs, it.body) = (inputs, outputs, body);
         self.unit = None;
-        if let Some(body) = body.filter(|_| bare) {
-            self.bare_unit(id, body, unit.name.span);
+        if let (Some(body), Some(place)) = (body, unit.unlisted) {
+            self.bare_unit(id, body, unit.name.span, place);
         }
     }
 

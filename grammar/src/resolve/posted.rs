@@ -10,6 +10,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::{Attr, BlockId, Memory, OpStmt, Operand, Stmt, TensorId, Unit, UnitId},
     ops::Op,
+    print::tensor_text,
     span::Span,
 };
 
@@ -121,22 +122,20 @@ impl<'s> Resolver<'s, '_> {
         Some(stmt)
     }
 
-    /// The lists of a unit whose section has none.
-    pub(super) fn bare_unit(&mut self, unit: UnitId, body: BlockId, span: Span) {
+    /// The lists of a unit whose section has none at `place`.
+    pub(super) fn bare_unit(&mut self, unit: UnitId, body: BlockId, span: Span, place: u32) {
         let number = self.program.units[unit].number;
         let (taken, given) = self.ports(body);
         if !(taken.is_empty() && given.is_empty()) {
-            self.guessed_lists(number, span);
+            let list = |list: &[TensorId]| {
+                let texts: Vec<String> = list.iter().map(|it| tensor_text(&self.program, *it)).collect();
+                texts.join(", ")
+            };
+            let lists = format!(" Inputs={{{}}} -> Outputs={{{}}}", list(&taken), list(&given));
+            let guess = guessed_lists(number, span).fix(Span { start: place, end: place }, lists);
+            self.diagnostics.push(guess);
             self.set_lists(unit, taken, given);
         }
-    }
-
-    fn guessed_lists(&mut self, number: u32, span: Span) {
-        let message = "which operand is which tensor of this fusion is not written down";
-        self.diagnostics.push(
-            Diagnostic::new(Code::LossyUnit, span, message, "taken in the order of the tensors' numbers")
-                .help(format!("`HostUnit{number}: Inputs={{…}} -> Outputs={{…}}` makes it explicit")),
-        );
     }
 
     fn set_lists(&mut self, unit: UnitId, taken: Vec<TensorId>, given: Vec<TensorId>) {
@@ -162,7 +161,9 @@ impl<'s> Resolver<'s, '_> {
             );
             self.error(Code::BadOperands, span, message, "expected as many operands as the fusion has");
         } else if !certain {
-            self.guessed_lists(number, span);
+            // No unit in place can list its tensors: only the canonical text, with a section for it, does.
+            self.diagnostics.push(guessed_lists(number, span));
+            self.written_anew = true;
         }
         self.program.units[unit].body = Some(body);
         self.set_lists(unit, taken, given);
@@ -195,4 +196,10 @@ impl<'s> Resolver<'s, '_> {
         self.next_number += 1;
         self.next_number - 1
     }
+}
+
+fn guessed_lists(number: u32, span: Span) -> Diagnostic {
+    let message = "which operand is which tensor of this fusion is not written down";
+    Diagnostic::new(Code::LossyUnit, span, message, "taken in the order of the tensors' numbers")
+        .help(format!("`HostUnit{number}: Inputs={{…}} -> Outputs={{…}}` makes it explicit"))
 }

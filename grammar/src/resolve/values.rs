@@ -195,8 +195,9 @@ impl<'s> Resolver<'s, '_> {
         let text = name.span.text(self.source);
         let stream = match self.captured.iter().position(|it| *it == text) {
             Some(number) => Stream::Named(number as u32),
-            // An address names a stream object even where no capture of it is in sight; the verifier asks for one.
-            None if text.starts_with("0x") => {
+            // An address or a name of ours is a stream object even where no capture of it is in sight: the verifier
+            // asks for one.
+            None if text.starts_with("0x") || is_captured_name(text) => {
                 self.captured.push(text);
                 Stream::Named(self.captured.len() as u32 - 1)
             }
@@ -209,6 +210,12 @@ impl<'s> Resolver<'s, '_> {
         self.streams.insert(stream, id);
         Some(id)
     }
+}
+
+/// `s0`, `s1`: what captured streams are called in canonical text.
+fn is_captured_name(text: &str) -> bool {
+    let digits = text.strip_prefix('s').unwrap_or("");
+    !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit())
 }
 
 /// What a type in front of parentheses makes a constant of: anything else is converted.

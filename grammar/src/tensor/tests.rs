@@ -34,6 +34,10 @@ fn names() {
     assert_eq!(found("T0_t_int64_t[  ]"), (0, Memory::Tensor, Some(DType::Int64)));
     assert_eq!(found("T0_g_std::complex<float>[]"), (0, Memory::Global, Some(DType::Complex64)));
     assert_eq!(found("T0_g      [ iS0{4} ]"), (0, Memory::Global, None));
+    let named = |text| tensor(text).dtype.map(DType::name);
+    assert_eq!(named("T0_g_float*[iS0{4}]"), Some("float*"));
+    assert_eq!(named("T0_g_Array<float,4,1>[]"), Some("Array<float, 4, 1>"));
+    assert_eq!(named("T0_g_struct {float x;}[]"), Some("struct { float x; }"));
 }
 
 #[test]
