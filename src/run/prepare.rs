@@ -171,7 +171,7 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
 }
 
 /// Why the ranks are not simulated, where they would hold more than the limit.
-fn too_much(program: &Program, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
+pub(super) fn too_much(program: &Program, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
     let found = sim::footprint(plans);
     if found.bytes <= limit {
         return None;

@@ -147,7 +147,7 @@ impl<'f> Dumper<'f> {
     fn text(&self, program: &Program) -> String {
         let after = print(program);
         match self.flags.wants_diff() {
-            true => TextDiff::from_lines(&self.before, &after).unified_diff().context_radius(2).to_string(),
+            true => diff(&self.before, &after),
             false => after,
         }
     }
@@ -176,6 +176,11 @@ impl<'f> Dumper<'f> {
         }
         out
     }
+}
+
+/// The lines that differ, with what stands around them.
+pub fn diff(before: &str, after: &str) -> String {
+    TextDiff::from_lines(before, after).unified_diff().context_radius(2).to_string()
 }
 
 fn write(folder: &Path, path: &Path, text: &str) -> std::io::Result<()> {
