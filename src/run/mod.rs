@@ -12,6 +12,9 @@ pub mod prepare;
 pub mod results;
 pub mod trial;
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     io::{data::UnsupportedDtype, file::IoError, shard::ShardError},
     sim::Fault,

@@ -125,11 +125,12 @@ impl Meaning for Given<'_> {
         if let Some(message) = inputs_differ(&self.plans, &plans) {
             return Err(fault(format!("it {message}")));
         }
-        let dtypes = |plans: &[Plan]| -> Vec<_> {
-            plans.first().iter().flat_map(|plan| &plan.outputs).map(|port| port.dtype).collect()
+        let dtypes = |plans: &[Plan]| -> Vec<String> {
+            plans.first().iter().flat_map(|plan| &plan.outputs).map(|port| port.dtype.to_string()).collect()
         };
-        if dtypes(&plans) != dtypes(&self.plans) {
-            return Err(fault("its outputs have other types than before".to_owned()));
+        let (found, wanted) = (dtypes(&plans).join(", "), dtypes(&self.plans).join(", "));
+        if found != wanted {
+            return Err(fault(format!("its outputs are {found} where they were {wanted}")));
         }
         let inputs = self.filling.clone().fill(&plans).map_err(|it| fault(it.to_string()))?;
         let exact = Cell::new(self.exact);
