@@ -70,7 +70,7 @@ pub(super) fn inputs_differ(wanted: &[Plan], found: &[Plan]) -> Option<String> {
 }
 
 /// Outputs as what is expected of another run.
-pub(super) fn expectations(outputs: Vec<results::Result>, origin: &str) -> Vec<Expectation> {
+pub(crate) fn expectations(outputs: Vec<results::Result>, origin: &str) -> Vec<Expectation> {
     let expectation = |(position, output): (usize, results::Result)| Expectation {
         origin: origin.to_owned(),
         output: Target::Position(position),

@@ -19,7 +19,7 @@ use passes::{Meaning, SemanticOracle};
 use super::{
     inputs::Filling,
     job::{Expectation, expectations, inputs_differ},
-    prepare::too_much,
+    prepare::{MEMORY_LIMIT, too_much},
     trial::{Mishap, Trouble, trial},
 };
 use crate::{
@@ -30,9 +30,6 @@ use crate::{
 
 /// Seeds of the schedules that are tried, besides `program` and `adversarial`.
 const SEEDS: u64 = 8;
-
-/// Most bytes that the simulated ranks may hold together.
-const MEMORY_LIMIT: usize = 16 << 30;
 
 /// Every schedule that is tried.
 pub fn schedules() -> Vec<Schedule> {

@@ -18,6 +18,9 @@ use crate::{
     source::{Binding, Source, bind},
 };
 
+/// Most bytes that the simulated ranks may hold together where nothing else is said.
+pub const MEMORY_LIMIT: usize = 16 << 30;
+
 /// Programs that are ready to run: one for all ranks, or one a rank.
 pub struct Prepared {
     /// Their texts.

@@ -113,9 +113,9 @@ impl Mishap {
 
 /// The instruction that waits for what never happens, or the first of those that wait for each other.
 fn blocked(deadlock: &Deadlock) -> Option<InstRef> {
-    let wait = match deadlock.cause {
-        Cause::Cycle(_) => 0,
-        Cause::Never { wait, .. } => wait,
+    let wait = match &deadlock.cause {
+        Cause::Cycle(ranks) => deadlock.waits.iter().find(|it| ranks.contains(&it.at.rank)),
+        Cause::Never { wait, .. } => deadlock.waits.get(*wait),
     };
-    deadlock.waits.get(wait).map(|it| it.at)
+    wait.map(|it| it.at)
 }
