@@ -1,7 +1,8 @@
 //! Reads, checks, transforms and runs multi-GPU Host IR programs.
 //!
 //! A text becomes a program (`grammar`), passes rewrite it (`passes`), `plan` flattens it into one plan a rank, and `sim`
-//! runs the plans of all ranks in one process. `io` brings tensors in and out. `hir-opt` and `hir-run` wire these together.
+//! runs the plans of all ranks in one process. `io` brings tensors in and out. `reduce` shrinks programs
+//! that fail. `hir-opt`, `hir-run` and `hir-reduce` wire these together.
 //!
 //! Invariant: dependencies point one way: `grammar` ← `passes` ← `hir`; executors read plans and nothing else.
 
@@ -14,6 +15,8 @@ pub mod sim;
 
 pub mod launch;
 pub mod run;
+
+pub mod reduce;
 
 pub mod exit;
 pub mod tool;

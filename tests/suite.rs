@@ -65,7 +65,7 @@ fn trial(path: PathBuf) -> Trial {
         let text = fs::read_to_string(&path).map_err(|fault| fault.to_string())?;
         let commands: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("// RUN: ")).collect();
         if commands.is_empty() {
-            return Err("the first line has to be `// RUN: hir-opt %s …` or `// RUN: hir-run %s …`".into());
+            return Err("the first line has to be `// RUN: hir-opt %s …`, or of `hir-run` or `hir-reduce`".into());
         }
         let name = format!("hir-suite-{}-{}", std::process::id(), shown(&path).replace('/', "-"));
         let scratch = std::env::temp_dir().join(name);
@@ -85,6 +85,7 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<String, Failed> {
     let program = match words.next().as_deref() {
         Some("hir-opt") => env!("CARGO_BIN_EXE_hir-opt"),
         Some("hir-run") => env!("CARGO_BIN_EXE_hir-run"),
+        Some("hir-reduce") => env!("CARGO_BIN_EXE_hir-reduce"),
         other => return Err(format!("unknown command {other:?}").into()),
     };
     let arguments =

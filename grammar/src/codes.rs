@@ -122,6 +122,12 @@ codes! {
     UnknownPass = "E0602", Error;
     /// An option that the pass does not have, that is given twice, or a value that it does not take.
     BadOption = "E0603", Error;
+    /// A pass changed what the program means: run on the same inputs, it gives another result than before the first
+    /// pass, deadlocks, or does not run at all, under the schedule that the note names. The pass is wrong, not the program.
+    Miscompiled = "E0604", Error;
+    /// The program is no measure of passes: it deadlocks, or its results depend on the schedule or are incomplete, before
+    /// any pass has touched it. `hir-run` with the schedule that the note names shows it.
+    Unjudged = "E0605", Error;
 
     /// A pass cannot rewrite a statement as it was asked to: the program is fine, and this transformation of it is not one
     /// that the pass knows to be right. The message names the statement, the help what would make it possible.

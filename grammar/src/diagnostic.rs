@@ -31,6 +31,8 @@ pub struct Diagnostic {
     pub message: String,
     /// The main place first, then related ones, each with what to see there.
     pub labels: Vec<(Span, String)>,
+    /// What else there is to know, such as the report of a deadlock: each may have several lines.
+    pub notes: Vec<String>,
     /// The way out, when one is known.
     pub help: Option<String>,
     /// The edits that write down what was guessed; none where only the user knows. `fix` applies them.
@@ -44,6 +46,7 @@ impl Diagnostic {
             code,
             message: message.into(),
             labels: vec![(span, label.into())],
+            notes: Vec::new(),
             help: None,
             fixes: Vec::new(),
         }
@@ -52,6 +55,12 @@ impl Diagnostic {
     /// Adds the way out.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
+        self
+    }
+
+    /// Adds what else there is to know.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
         self
     }
 

@@ -97,6 +97,9 @@ fn human(
         let paint = if at == 0 { paint } else { Color::Blue };
         report = report.with_label(Label::new(place(*span)).with_message(label).with_color(paint));
     }
+    for note in &it.notes {
+        report.add_note(note);
+    }
     if let Some(help) = &it.help {
         report = report.with_help(help);
     }
@@ -138,6 +141,7 @@ fn json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write)
         "code": it.code.text(),
         "message": it.message,
         "labels": it.labels.iter().map(label).collect::<Vec<_>>(),
+        "notes": it.notes,
         "help": it.help,
         "fixes": it.fixes.iter().map(edit).collect::<Vec<_>>(),
     });

@@ -4,26 +4,19 @@
 //! that a pass cannot rewrite.
 
 use std::{
-    fmt::{self, Display},
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
     time::{Duration, Instant},
 };
 
-use grammar::{
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    print, verify,
+use grammar::{diagnostic::has_errors, ir::Program, print, verify};
+
+use crate::{
+    fault::{Failure, Fault},
+    oracle::{Meaning, SemanticOracle},
+    pass::Change,
+    pipeline::PassCall,
 };
-
-use crate::{pass::Change, pipeline::PassCall};
-
-/// Decides questions that need plans or runs, which this crate knows nothing of.
-pub trait SemanticOracle {
-    /// Whether `after` gives what `before` gives, under every schedule.
-    ///
-    /// # Errors
-    /// Where they differ, at a place in `after`.
-    fn same_meaning(&self, before: &Program, after: &Program) -> Result<(), Diagnostic>;
-}
 
 /// What is checked after every pass.
 #[derive(Clone, Copy, Default)]
@@ -33,7 +26,7 @@ pub enum Verify<'o> {
     /// The verifier accepts the program, and the pass told the truth about changing it.
     #[default]
     Structural,
-    /// That, and the program means what it meant.
+    /// That, and the program means what it meant before the first pass.
     Semantic(&'o dyn SemanticOracle),
 }
 
@@ -75,71 +68,10 @@ pub enum Event<'e> {
         call: &'e PassCall,
         /// What it left.
         program: &'e Program,
+        /// What is wrong; after a panic, the program cannot be relied on.
+        fault: &'e Fault,
     },
 }
-
-/// A pipeline that did not come to its end.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// The pass; `None`: the program that the pipeline was given.
-    pub pass: Option<&'static str>,
-    /// What is wrong.
-    pub fault: Fault,
-}
-
-/// What a pipeline stops at.
-#[derive(Clone, Debug)]
-pub enum Fault {
-    /// The pass cannot rewrite this program.
-    Rejected(Diagnostic),
-    /// The verifier rejects what the pass left.
-    Broken(Vec<Diagnostic>),
-    /// The pass said that it changed nothing, and the text differs.
-    Undeclared,
-    /// The printed program does not read back as itself: the first line that differs, as printed and as read back.
-    Lossy(String, String),
-    /// The program does not mean what it meant.
-    Miscompiled(Diagnostic),
-}
-
-impl Fault {
-    /// Whether the pass or the printer is to blame, and not the program.
-    pub fn is_bug(&self) -> bool {
-        match self {
-            Self::Rejected(_) => false,
-            Self::Broken(_) | Self::Undeclared | Self::Lossy(..) | Self::Miscompiled(_) => true,
-        }
-    }
-
-    /// What is wrong where, in the text that the program was read from.
-    pub fn diagnostics(&self) -> &[Diagnostic] {
-        match self {
-            Self::Rejected(it) | Self::Miscompiled(it) => std::slice::from_ref(it),
-            Self::Broken(all) => all,
-            Self::Undeclared | Self::Lossy(..) => &[],
-        }
-    }
-}
-
-impl Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pass {
-            Some(pass) => write!(f, "pass `{pass}` ")?,
-            None => f.write_str("the program as read ")?,
-        }
-        match &self.fault {
-            Fault::Rejected(_) => f.write_str("cannot rewrite this program"),
-            Fault::Broken(_) => f.write_str("left a program that the verifier rejects"),
-            Fault::Undeclared => f.write_str("changed the program and said that it did not"),
-            Fault::Lossy(printed, read) => {
-                write!(f, "does not read back as it is printed: `{printed}` became `{read}`")
-            }
-            Fault::Miscompiled(_) => f.write_str("changed what the program means"),
-        }
-    }
-}
-
-impl std::error::Error for Failure {}
 
 /// Runs the passes one after the other; `observe` sees the program before and after each.
 ///
@@ -155,16 +87,24 @@ pub fn run(
         let text = print(program);
         roundtrip(&text).map_err(|fault| Box::new(Failure { pass: None, fault }))?;
     }
+    let meaning = match (settings.verify, calls.first()) {
+        (Verify::Semantic(oracle), Some(first)) => {
+            let pass = Some(first.pass.name);
+            let unjudged = |faults| Box::new(Failure { pass, fault: Fault::Unjudged(faults) });
+            Some(oracle.meaning(program).map_err(unjudged)?)
+        }
+        (Verify::Off | Verify::Structural | Verify::Semantic(_), _) => None,
+    };
     // The text behind one pass is that before the next.
     let mut text: Option<String> = None;
     for call in calls {
         observe(Event::Before { call, program });
-        match step(program, call, settings, &mut text) {
+        match step(program, call, settings, meaning.as_deref(), &mut text) {
             Ok((change, time, checks)) => {
                 observe(Event::After { call, program, change, time, checks });
             }
             Err(fault) => {
-                observe(Event::Failed { call, program });
+                observe(Event::Failed { call, program, fault: &fault });
                 return Err(Box::new(Failure { pass: Some(call.pass.name), fault }));
             }
         }
@@ -177,41 +117,49 @@ fn step(
     program: &mut Program,
     call: &PassCall,
     settings: Settings<'_>,
+    meaning: Option<&dyn Meaning>,
     text: &mut Option<String>,
 ) -> Result<(Change, Duration, Duration), Fault> {
     let prepared = Instant::now();
     let checked = !matches!(settings.verify, Verify::Off);
     let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
-    let original = match settings.verify {
-        Verify::Semantic(oracle) => Some((oracle, program.clone())),
-        Verify::Off | Verify::Structural => None,
-    };
     let started = Instant::now();
-    let declared = (call.pass.run)(program, &call.arguments).map_err(Fault::Rejected)?;
+    let declared = guard(|| (call.pass.run)(program, &call.arguments))?.map_err(Fault::Rejected)?;
     let time = started.elapsed();
     let mut change = declared;
-    if let Some(before) = before {
-        let after = print(program);
-        change = Change::from_flag(before != after);
-        if (declared, change) == (Change::Unchanged, Change::Changed) {
-            return Err(Fault::Undeclared);
+    // What a pass left may be such that printing or verifying it panics.
+    guard(|| {
+        if let Some(before) = before {
+            let after = print(program);
+            change = Change::from_flag(before != after);
+            if (declared, change) == (Change::Unchanged, Change::Changed) {
+                return Err(Fault::Undeclared);
+            }
+            let diagnostics = verify(program);
+            if has_errors(&diagnostics) {
+                return Err(Fault::Broken(diagnostics));
+            }
+            *text = Some(after);
         }
-        let diagnostics = verify(program);
-        if has_errors(&diagnostics) {
-            return Err(Fault::Broken(diagnostics));
+        if let Some(meaning) = meaning.filter(|_| change == Change::Changed) {
+            meaning.is_kept(program).map_err(Fault::Miscompiled)?;
         }
-        *text = Some(after);
-    }
-    if let Some((oracle, original)) = original {
-        oracle.same_meaning(&original, program).map_err(Fault::Miscompiled)?;
-    }
-    if settings.roundtrip {
-        match text {
-            Some(text) => roundtrip(text)?,
-            None => roundtrip(&print(program))?,
+        match (settings.roundtrip, &text) {
+            (true, Some(text)) => roundtrip(text),
+            (true, None) => roundtrip(&print(program)),
+            (false, _) => Ok(()),
         }
-    }
+    })??;
     Ok((change, time, prepared.elapsed().saturating_sub(time)))
+}
+
+/// Makes a panic a fault.
+fn guard<T>(work: impl FnOnce() -> T) -> Result<T, Fault> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload: Box<dyn Any + Send>| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        Fault::Panicked(text.unwrap_or("without a message").to_owned())
+    })
 }
 
 /// Reads canonical text and prints it again.

@@ -1,8 +1,8 @@
 //! Passes over Host IR, the list of them, and the driver that runs and checks them.
 //!
 //! A pass is plain data and a function from program to program (`pass`); `list` holds all of them and the named
-//! pipelines, `pipeline` reads `a,b{option=value},@name`, and `driver` runs the result, verifying after every pass. The
-//! rules that every pass keeps:
+//! pipelines, `pipeline` reads `a,b{option=value},@name`, and `driver` runs the result, verifying after every pass;
+//! `bisect` finds the pass that is to blame. The rules that every pass keeps:
 //!
 //! * the program means the same afterwards, on every rank and under every schedule that its synchronisation allows;
 //! * a pass has no state but its arguments, so running it twice on equal programs gives equal programs;
@@ -15,7 +15,10 @@ pub mod pass;
 pub mod list;
 pub mod pipeline;
 
+pub mod bisect;
 pub mod driver;
+pub mod fault;
+pub mod oracle;
 
 mod canonicalize;
 mod decompose_resharding;
@@ -38,7 +41,10 @@ mod substitute;
 #[cfg(test)]
 mod tests;
 
-pub use driver::{Event, Failure, Fault, SemanticOracle, Settings, Verify, run};
+pub use bisect::{Culprit, bisect};
+pub use driver::{Event, Settings, Verify, run};
+pub use fault::{Failure, Fault};
 pub use list::{PASSES, PIPELINES};
+pub use oracle::{Meaning, SemanticOracle};
 pub use pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Pipeline};
 pub use pipeline::{PassCall, parse};

@@ -503,7 +503,7 @@ fn with_dim(sharding: &Sharding, dim: usize, other: &Dim) -> Sharding {
 }
 
 /// The rows of a mesh along one of its dimensions.
-pub(crate) fn teams(mesh: &Arc<Mesh>, device: DeviceDim) -> Vec<Vec<usize>> {
+pub(crate) fn teams(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
     let mut teams: Vec<Vec<usize>> = Vec::new();
     let mut rows: Vec<Vec<Option<usize>>> = Vec::new();
     for rank in &mesh.devices {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use grammar::{
     Dialect,
     diagnostic::{Diagnostic, has_errors},
@@ -17,14 +17,16 @@ use grammar::{
 use hir::{
     exit::Exit,
     plan,
+    run::oracle::Oracle,
     source::{Binding, Source, bind},
     tool::{
         self, Color, Screen,
-        dump::{DumpFlags, Dumper},
-        expect, listing,
+        dump::{DumpFlags, Dumper, diff},
+        expect, listing, reproducer,
+        statistics::Statistics,
     },
 };
-use passes::{PassCall, Settings, Verify};
+use passes::{Event, Failure, Fault, PassCall, Settings, Verify};
 
 /// Reads Host IR, checks it, runs passes over it, and prints canonical text.
 ///
@@ -64,6 +66,15 @@ struct Options {
     #[arg(long, value_enum, default_value = "structural", num_args = 0..=1, require_equals = true,
         default_missing_value = "structural")]
     verify_each: VerifyEach,
+    /// Find the first pass that goes wrong or changes what the program means, and show what it changed.
+    #[arg(long)]
+    bisect: bool,
+    /// Where the program before a failing pass goes, with the command line that shows the failure again.
+    #[arg(long, value_name = "FILE")]
+    crash_reproducer: Option<PathBuf>,
+    /// Run a file of `--crash-reproducer` as its comments say.
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    run_reproducer: Option<PathBuf>,
     /// Check that the program reads back as it is printed, before and after every pass.
     #[arg(long)]
     verify_roundtrip: bool,
@@ -79,6 +90,9 @@ struct Options {
     /// Say how long reading and every pass took.
     #[arg(long)]
     timing: bool,
+    /// Say what every pass did, in numbers.
+    #[arg(long)]
+    statistics: bool,
     #[command(flatten)]
     dumps: DumpFlags,
     /// How the result is spelled; what an older dialect cannot say is warned about.
@@ -104,22 +118,38 @@ struct Options {
     color: Color,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum VerifyEach {
     /// Nothing.
     Off,
     /// The verifier accepts the program.
     Structural,
-    /// That, and the program means what it meant.
+    /// That, and the program gives what it gave before the first pass, on simulated ranks, under several schedules.
     Semantic,
 }
 
 fn main() -> ExitCode {
     tool::own_panics("hir-opt");
-    match Options::try_parse() {
-        Ok(options) => run(&options).unwrap_or_else(|exit| exit).into(),
-        Err(error) => tool::usage("hir-opt", &error).into(),
-    }
+    options().and_then(|options| run(&options)).unwrap_or_else(|exit| exit).into()
+}
+
+/// The command line; that of a reproducer comes first, so that what is given overrides it.
+fn options() -> Result<Options, Exit> {
+    let usage = |error| tool::usage("hir-opt", &error);
+    let given = Options::try_parse().map_err(usage)?;
+    let Some(path) = given.run_reproducer else { return Ok(given) };
+    let screen = Screen::new("hir-opt", given.error_format, given.color);
+    let flags = reproducer::flags(&path)
+        .map_err(|fault| {
+            screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", path.display()))
+        })?
+        .map_err(|message| screen.fail(Exit::Usage, &message))?;
+    let mut words = std::env::args_os();
+    let line: Vec<_> = words.by_ref().take(1).chain(flags.into_iter().map(Into::into)).collect();
+    let matches =
+        Options::command().args_override_self(true).try_get_matches_from(line.into_iter().chain(words));
+    let options = matches.and_then(|it| Options::from_arg_matches(&it)).map_err(usage)?;
+    Ok(Options { file: path.display().to_string(), ..options })
 }
 
 fn run(options: &Options) -> Result<Exit, Exit> {
@@ -129,15 +159,6 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     }
     let calls = screen.pipeline(&options.passes)?;
     options.dumps.check().map_err(|message| screen.fail(Exit::Usage, &message))?;
-    let verify = match options.verify_each {
-        VerifyEach::Off => Verify::Off,
-        VerifyEach::Structural => Verify::Structural,
-        VerifyEach::Semantic => {
-            let message = "`--verify-each=semantic` is not available in this build: compare runs with \
-                           `hir-run FILE --passes … --reference FILE`";
-            return Err(screen.fail(Exit::Usage, message));
-        }
-    };
     if options.dump_pass_pipeline {
         let names: Vec<String> = calls.iter().map(ToString::to_string).collect();
         let _ = writeln!(std::io::stderr(), "{}", names.join(","));
@@ -149,11 +170,17 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         options,
         screen,
         calls,
-        settings: Settings { verify, roundtrip: options.verify_roundtrip },
         dumper: Dumper::new(&options.dumps),
+        statistics: Statistics::default(),
         reading: Duration::ZERO,
     };
     let exit = tool.file(source);
+    if options.run_reproducer.is_some() && exit == Exit::Success {
+        screen.say("the reproducer shows no failure any more");
+    }
+    if options.statistics {
+        let _ = write!(std::io::stderr(), "{}", tool.statistics.table());
+    }
     if options.timing {
         let _ = write!(std::io::stderr(), "{}", tool.dumper.timing(tool.reading));
     }
@@ -188,8 +215,8 @@ struct Tool<'o> {
     options: &'o Options,
     screen: Screen,
     calls: Vec<PassCall>,
-    settings: Settings<'o>,
     dumper: Dumper<'o>,
+    statistics: Statistics,
     reading: Duration,
 }
 
@@ -263,8 +290,11 @@ impl Tool<'_> {
             outcome.diagnostics.push(fault);
             return None;
         }
-        let observe = &mut |event: passes::Event<'_>| self.dumper.see(event);
-        if let Err(failure) = passes::run(program, &self.calls, self.settings, observe) {
+        let result = match self.options.bisect {
+            true => self.bisect(program, part),
+            false => self.passes(program, part),
+        };
+        if let Err(failure) = result {
             outcome.diagnostics.extend_from_slice(failure.fault.diagnostics());
             let exit = if failure.fault.is_bug() { Exit::Bug } else { Exit::Rejected };
             outcome.failure = Some((exit, failure.to_string()));
@@ -277,6 +307,67 @@ impl Tool<'_> {
                 outcome.diagnostics.extend(losses);
                 Some(text)
             }
+        }
+    }
+
+    /// Runs the passes. The program before one that fails goes into a reproducer.
+    fn passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<Failure>> {
+        let oracle = Oracle { lines: &part.lines, ranks: self.options.ranks };
+        let verify = match self.options.verify_each {
+            VerifyEach::Off => Verify::Off,
+            VerifyEach::Structural => Verify::Structural,
+            VerifyEach::Semantic => Verify::Semantic(&oracle),
+        };
+        let settings = Settings { verify, roundtrip: self.options.verify_roundtrip };
+        let mut before = None;
+        let observe = &mut |event: Event<'_>| {
+            if let (Event::Before { call, program }, Some(_)) = (event, &self.options.crash_reproducer) {
+                before = Some((call.to_string(), grammar::print(program)));
+            }
+            self.statistics.see(event);
+            self.dumper.see(event);
+        };
+        let result = passes::run(program, &self.calls, settings, observe);
+        if let (Err(failure), Some((call, text))) = (&result, before) {
+            self.reproduce(&call, failure, self.options.verify_each, &text);
+        }
+        result
+    }
+
+    /// Finds the pass that is to blame, and leaves the program as the last pass does where none is.
+    fn bisect(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<Failure>> {
+        let oracle = Oracle { lines: &part.lines, ranks: self.options.ranks };
+        let count = self.calls.len();
+        let Some(culprit) = passes::bisect(program, &self.calls, &oracle)? else {
+            self.screen.say(&format!("bisect: none of {count} passes goes wrong"));
+            return self.passes(program, part);
+        };
+        let call = self.calls[culprit.position].to_string();
+        let before = grammar::print(&culprit.before);
+        self.screen.say(&format!(
+            "bisect: pass {} of {count}, `{call}`, is the first to go wrong",
+            culprit.position + 1
+        ));
+        // What a panic leaves may not print.
+        if !matches!(culprit.failure.fault, Fault::Panicked(_)) {
+            let _ = write!(std::io::stderr(), "{}", diff(&before, &grammar::print(&culprit.after)));
+        }
+        self.reproduce(&call, &culprit.failure, VerifyEach::Semantic, &before);
+        Err(Box::new(culprit.failure))
+    }
+
+    /// Writes the file of `--crash-reproducer`.
+    fn reproduce(&self, call: &str, failure: &Failure, verify: VerifyEach, before: &str) {
+        let Some(path) = &self.options.crash_reproducer else { return };
+        let verify = verify.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default();
+        let mut flags = vec![format!("--passes={call}"), format!("--verify-each={verify}")];
+        flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
+        flags.extend(self.options.ranks.map(|ranks| format!("--ranks={ranks}")));
+        if self.screen.write(&reproducer::text(&failure.to_string(), &flags, before), Some(path))
+            == Exit::Success
+        {
+            let path = path.display();
+            self.screen.say(&format!("`hir-opt --run-reproducer {path}` shows this failure again"));
         }
     }
 

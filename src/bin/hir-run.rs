@@ -16,7 +16,7 @@ use hir::{
         output::{self, OutputFlag},
         prepare::{Failure, Setup, Texts, prepare},
     },
-    sim::Schedule,
+    sim::{Schedule, Schedules},
     source::{Binding, Source},
     tool::{self, Color, Screen, own_panics, usage},
 };
@@ -95,26 +95,6 @@ enum Device {
     Sim,
     /// The GPUs.
     Cuda,
-}
-
-/// One schedule, or one for every seed of a range.
-#[derive(Clone)]
-struct Schedules(Vec<Schedule>);
-
-impl std::str::FromStr for Schedules {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some((first, last)) = text.strip_prefix("seed:").and_then(|range| range.split_once("..")) {
-            return match (first.parse::<u64>(), last.parse::<u64>()) {
-                (Ok(first), Ok(last)) if first < last => {
-                    Ok(Self((first..last).map(Schedule::Seed).collect()))
-                }
-                _ => Err(format!("`{text}` is no range of seeds: expected `seed:0..50`")),
-            };
-        }
-        text.parse().map(|it| Self(vec![it])).map_err(|fault: hir::sim::ScheduleError| fault.to_string())
-    }
 }
 
 fn tolerance(text: &str) -> Result<f64, String> {

@@ -49,29 +49,28 @@ pub fn self_reference(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Expe
     Ok(expectations(outputs, "schedule program"))
 }
 
-/// Inputs correspond by position: they have to be the same tensors, whatever their sharding.
-fn same_inputs(path: &str, plans: &[Plan], specification: &[Plan]) -> Result<(), Failure> {
-    let (Some(mine), Some(theirs)) = (plans.first(), specification.first()) else { return Ok(()) };
-    let reject =
-        |message: String| Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
+/// How a program's inputs differ from those of the program that it has to agree with. Inputs correspond by position: they
+/// have to be the same tensors, whatever their sharding.
+pub(super) fn inputs_differ(wanted: &[Plan], found: &[Plan]) -> Option<String> {
+    let (mine, theirs) = (wanted.first()?, found.first()?);
     if mine.inputs.len() != theirs.inputs.len() {
-        return reject(format!("has {} inputs and the program {}", theirs.inputs.len(), mine.inputs.len()));
+        return Some(format!("has {} inputs and the program {}", theirs.inputs.len(), mine.inputs.len()));
     }
-    for (a, b) in mine.inputs.iter().zip(&theirs.inputs) {
+    mine.inputs.iter().zip(&theirs.inputs).find_map(|(a, b)| {
         let (have, want) = (&b.shard.layout.shape, &a.shard.layout.shape);
-        if a.dtype != b.dtype || have.iter().product::<usize>() != want.iter().product::<usize>() {
-            return reject(format!(
+        (a.dtype != b.dtype || have.iter().product::<usize>() != want.iter().product::<usize>()).then(|| {
+            format!(
                 "takes {} {have:?} where the program's {} is {} {want:?}",
                 b.dtype.short_name(),
                 a.name,
                 a.dtype.short_name()
-            ));
-        }
-    }
-    Ok(())
+            )
+        })
+    })
 }
 
-fn expectations(outputs: Vec<results::Result>, origin: &str) -> Vec<Expectation> {
+/// Outputs as what is expected of another run.
+pub(crate) fn expectations(outputs: Vec<results::Result>, origin: &str) -> Vec<Expectation> {
     let expectation = |(position, output): (usize, results::Result)| Expectation {
         origin: origin.to_owned(),
         output: Target::Position(position),
@@ -104,7 +103,9 @@ pub fn reference(
     plans: &[Plan],
 ) -> Result<Vec<Expectation>, Failure> {
     let prepared = prepare(&Texts::One(path.to_owned()), setup)?;
-    same_inputs(path, plans, &prepared.plans)?;
+    if let Some(message) = inputs_differ(plans, &prepared.plans) {
+        return Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
+    }
     let mut filling = Filling { notes: Vec::new(), ..filling.clone() };
     // Inputs correspond by position; flags name the tensors of the program under test.
     filling.given.clear();
@@ -128,6 +129,8 @@ pub struct Verdict {
     pub line: String,
     /// The outputs.
     pub outputs: Vec<results::Result>,
+    /// The output that is wrong, by position.
+    pub wrong: Option<usize>,
 }
 
 /// Judges the outputs of a run.
@@ -143,13 +146,14 @@ pub fn judge(
     terms: usize,
 ) -> Result<Verdict, RunError> {
     let outputs = results::outputs(plans, outcome)?;
-    let failed = |message: String, outputs| Verdict {
+    let failed = |message: String, outputs, wrong| Verdict {
         exit: Exit::WrongResult,
         line: format!("[FAILED] {message}"),
         outputs,
+        wrong,
     };
-    if let Some(fault) = outputs.iter().find_map(|it| it.fault.clone()) {
-        return Ok(failed(fault, outputs));
+    if let Some((at, fault)) = outputs.iter().enumerate().find_map(|(at, it)| Some((at, it.fault.clone()?))) {
+        return Ok(failed(fault, outputs, Some(at)));
     }
     let mut compared = 0;
     let mut origins: Vec<&str> = Vec::new();
@@ -162,6 +166,7 @@ pub fn judge(
             return Ok(failed(
                 format!("{} has an output more than the program", expectation.origin),
                 outputs,
+                None,
             ));
         };
         let default = match kind == Kind::Random && !is_integral(&output.whole.tensor.data) {
@@ -174,9 +179,9 @@ pub fn judge(
                 let rank = output.whole.owners.get(mismatch.flat).copied().flatten().unwrap_or(0);
                 let why = blame(plans, outcome, rank, at);
                 let line = format!("{}: {mismatch} (rank {rank}{why})", output.name);
-                return Ok(failed(line, outputs));
+                return Ok(failed(line, outputs, Some(at)));
             }
-            Err(message) => return Ok(failed(format!("{}: {message}", output.name), outputs)),
+            Err(message) => return Ok(failed(format!("{}: {message}", output.name), outputs, Some(at))),
         }
         if !origins.contains(&expectation.origin.as_str()) {
             origins.push(&expectation.origin);
@@ -188,6 +193,7 @@ pub fn judge(
             return Ok(failed(
                 format!("the reference has {given} outputs and the program {}", outputs.len()),
                 outputs,
+                None,
             ));
         }
     }
@@ -205,7 +211,7 @@ pub fn judge(
             }
         ),
     };
-    Ok(Verdict { exit: Exit::Success, line, outputs })
+    Ok(Verdict { exit: Exit::Success, line, outputs, wrong: None })
 }
 
 /// Whether the program ends on another stream than the one it began on: its caller reads the outputs there.

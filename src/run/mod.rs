@@ -1,13 +1,19 @@
-//! What `hir-run` does between the command line and the verdict: fill inputs, run plans, check results.
+//! What `hir-run` does between the command line and the verdict: fill inputs, run plans, check results. `oracle` asks
+//! the same of the programs before and after a pass.
 //!
 //! Invariant: a result that nobody compared is never called a success without saying so.
 
 pub mod compare;
 pub mod inputs;
 pub mod job;
+pub mod oracle;
 pub mod output;
 pub mod prepare;
 pub mod results;
+pub mod trial;
+
+#[cfg(test)]
+mod tests;
 
 use crate::{
     io::{data::UnsupportedDtype, file::IoError, shard::ShardError},

@@ -18,6 +18,9 @@ use crate::{
     source::{Binding, Source, bind},
 };
 
+/// Most bytes that the simulated ranks may hold together where nothing else is said.
+pub const MEMORY_LIMIT: usize = 16 << 30;
+
 /// Programs that are ready to run: one for all ranks, or one a rank.
 pub struct Prepared {
     /// Their texts.
@@ -171,7 +174,7 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
 }
 
 /// Why the ranks are not simulated, where they would hold more than the limit.
-fn too_much(program: &Program, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
+pub(super) fn too_much(program: &Program, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
     let found = sim::footprint(plans);
     if found.bytes <= limit {
         return None;

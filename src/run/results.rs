@@ -4,7 +4,7 @@ use super::RunError;
 use crate::{
     io::shard::{Assembled, Part, assemble, unravel},
     plan::{Plan, Port},
-    sim::{Outcome, describe, late_writers, memory::Block},
+    sim::{InstRef, Outcome, describe, late_writers, memory::Block},
 };
 
 /// One tensor of the program after a run.
@@ -111,4 +111,11 @@ pub fn blame(plans: &[Plan], outcome: &Outcome, rank: usize, output: usize) -> S
         read.at.rank,
         describe(plans, read.at)
     )
+}
+
+/// The instruction to look at where an output is wrong: the first that `blame` names, if there is one.
+pub fn suspect(plans: &[Plan], outcome: &Outcome, rank: usize, output: usize) -> Option<InstRef> {
+    let reads = &outcome.notes.unwritten;
+    let read = || reads.iter().find(|it| it.at.rank == rank).or(reads.first());
+    late_writers(plans, outcome, rank, output).first().copied().or_else(|| read().map(|it| it.at))
 }

@@ -34,7 +34,7 @@ use step::Space;
 pub use {
     footprint::{Footprint, footprint},
     report::Deadlock,
-    schedule::{Schedule, ScheduleError},
+    schedule::{Schedule, ScheduleError, Schedules},
 };
 
 /// What to do besides running.

@@ -43,6 +43,26 @@ impl FromStr for Schedule {
     }
 }
 
+/// One schedule, or one for every seed of a range: `seed:0..50`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedules(pub Vec<Schedule>);
+
+impl FromStr for Schedules {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((first, last)) = text.strip_prefix("seed:").and_then(|range| range.split_once("..")) {
+            return match (first.parse::<u64>(), last.parse::<u64>()) {
+                (Ok(first), Ok(last)) if first < last => {
+                    Ok(Self((first..last).map(Schedule::Seed).collect()))
+                }
+                _ => Err(format!("`{text}` is no range of seeds: expected `seed:0..50`")),
+            };
+        }
+        text.parse().map(|it| Self(vec![it])).map_err(|fault: ScheduleError| fault.to_string())
+    }
+}
+
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

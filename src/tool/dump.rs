@@ -7,7 +7,7 @@ use std::{
 };
 
 use grammar::{ir::Program, nearest, print};
-use passes::{Change, Event, PASSES};
+use passes::{Change, Event, Fault, PASSES};
 use similar::TextDiff;
 
 /// Which programs are shown. Without a list of passes, a flag means all of them.
@@ -133,7 +133,9 @@ impl<'f> Dumper<'f> {
                     self.show("After", name, "", &self.text(program));
                 }
             }
-            Event::Failed { call, program } => {
+            // A program that a panic left half rewritten may not print.
+            Event::Failed { fault: Fault::Panicked(_), .. } => (),
+            Event::Failed { call, program, fault: _ } => {
                 if self.flags.print_ir_after_failure || self.flags.after(call.pass.name, Change::Changed) {
                     self.show("After", call.pass.name, " Failed", &print(program));
                 }
@@ -145,7 +147,7 @@ impl<'f> Dumper<'f> {
     fn text(&self, program: &Program) -> String {
         let after = print(program);
         match self.flags.wants_diff() {
-            true => TextDiff::from_lines(&self.before, &after).unified_diff().context_radius(2).to_string(),
+            true => diff(&self.before, &after),
             false => after,
         }
     }
@@ -174,6 +176,11 @@ impl<'f> Dumper<'f> {
         }
         out
     }
+}
+
+/// The lines that differ, with what stands around them.
+pub fn diff(before: &str, after: &str) -> String {
+    TextDiff::from_lines(before, after).unified_diff().context_radius(2).to_string()
 }
 
 fn write(folder: &Path, path: &Path, text: &str) -> std::io::Result<()> {

@@ -5,6 +5,8 @@
 pub mod dump;
 pub mod expect;
 pub mod listing;
+pub mod reproducer;
+pub mod statistics;
 
 use std::{
     io::{self, IsTerminal, Write},

@@ -6,7 +6,9 @@ use grammar::{
     ir::{Program, Stmt},
 };
 
-use crate::{Arguments, Change, Event, Pass, PassCall, SemanticOracle, Settings, Verify, parse, run};
+use crate::{
+    Arguments, Change, Event, Meaning, Pass, PassCall, SemanticOracle, Settings, Verify, bisect, parse, run,
+};
 
 const TEXT: &str = "\
 %HostIrContainer { (T0_g_float[iS0{8}]) -> (T1_g_float[iS1{8}]) :
@@ -36,6 +38,27 @@ static BREAKER: Pass = Pass {
     },
 };
 static REFUSER: Pass = Pass { name: "refuser", description: "", options: &[], run: refuse };
+/// Leaves blocks that are not there: looking at the program panics.
+static DANGLER: Pass = Pass {
+    name: "dangler",
+    description: "",
+    options: &[],
+    run: |program, _| {
+        program.blocks = Default::default();
+        Ok(Change::Changed)
+    },
+};
+/// Looks at them itself.
+static THROWER: Pass = Pass {
+    name: "thrower",
+    description: "",
+    options: &[],
+    run: |program, _| {
+        program.blocks = Default::default();
+        Ok(Change::from_flag(program.body().is_empty()))
+    },
+};
+static KEEP: Pass = Pass { name: "keep", description: "", options: &[], run: |_, _| Ok(Change::Unchanged) };
 static CLEAR: Pass = Pass {
     name: "clear",
     description: "",
@@ -56,14 +79,17 @@ fn refuse(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     Err(Diagnostic::new(Code::Unsupported, program.spans.header, "no", "not this one"))
 }
 
+fn call(pass: &'static Pass) -> PassCall {
+    PassCall { pass, arguments: Arguments::defaults(pass), span: Default::default() }
+}
+
 /// What a pass comes to, and the events on the way.
 fn outcome(pass: &'static Pass, settings: Settings<'_>) -> (String, String) {
     let (mut programs, _) = grammar::read(TEXT);
     let mut events = String::new();
     let mut result = Ok(());
-    let call = PassCall { pass, arguments: Arguments::defaults(pass), span: Default::default() };
     for program in &mut programs {
-        result = run(program, std::slice::from_ref(&call), settings, &mut |event| {
+        result = run(program, &[call(pass)], settings, &mut |event| {
             events += match event {
                 Event::Before { .. } => "before ",
                 Event::After { change: Change::Changed, .. } => "changed",
@@ -82,6 +108,16 @@ fn a_failing_pass_is_named() {
         (&LIAR, "pass `liar` changed the program and said that it did not (bug: true)", "before failed"),
         (&BREAKER, "pass `breaker` left a program that the verifier rejects (bug: true)", "before failed"),
         (&REFUSER, "pass `refuser` cannot rewrite this program (bug: false)", "before failed"),
+        (
+            &THROWER,
+            "pass `thrower` panicked: index out of bounds: the len is 0 but the index is 0 (bug: true)",
+            "before failed",
+        ),
+        (
+            &DANGLER,
+            "pass `dangler` panicked: index out of bounds: the len is 0 but the index is 0 (bug: true)",
+            "before failed",
+        ),
         (&CLEAR, "done", "before changed"),
     ];
     for (pass, result, events) in cases {
@@ -91,20 +127,70 @@ fn a_failing_pass_is_named() {
     assert_eq!(outcome(&LIAR, off), ("done".to_owned(), "before unchanged".to_owned()));
 }
 
-#[test]
-fn an_oracle_judges_the_meaning() {
-    struct SameLength;
-    impl SemanticOracle for SameLength {
-        fn same_meaning(&self, before: &Program, after: &Program) -> Result<(), Diagnostic> {
-            match before.body().len() == after.body().len() {
-                true => Ok(()),
-                false => Err(Diagnostic::new(Code::Disagreement, after.spans.header, "other", "here")),
-            }
+/// What it says of a program: how many statements it has; an empty one has no meaning.
+struct Length;
+
+impl SemanticOracle for Length {
+    fn meaning(&self, program: &Program) -> Result<Box<dyn Meaning + '_>, Vec<Diagnostic>> {
+        match program.body().len() {
+            0 => Err(vec![Diagnostic::new(Code::Unjudged, program.spans.header, "empty", "here")]),
+            wanted => Ok(Box::new(Statements(wanted))),
         }
     }
-    let settings = Settings { verify: Verify::Semantic(&SameLength), roundtrip: true };
+}
+
+struct Statements(usize);
+
+impl Meaning for Statements {
+    fn is_kept(&self, program: &Program) -> Result<(), Diagnostic> {
+        match program.body().len() == self.0 {
+            true => Ok(()),
+            false => Err(Diagnostic::new(Code::Miscompiled, program.spans.header, "other", "here")),
+        }
+    }
+}
+
+#[test]
+fn an_oracle_judges_the_meaning() {
+    let settings = Settings { verify: Verify::Semantic(&Length), roundtrip: true };
     let wanted = "pass `clear` changed what the program means (bug: true)";
     assert_eq!(outcome(&CLEAR, settings), (wanted.to_owned(), "before failed".to_owned()));
+    assert_eq!(outcome(&KEEP, settings), ("done".to_owned(), "before unchanged".to_owned()));
+}
+
+#[test]
+fn a_program_without_meaning_is_not_the_fault_of_a_pass() {
+    let (mut programs, _) = grammar::read(TEXT);
+    let settings = Settings { verify: Verify::Semantic(&Length), roundtrip: false };
+    for program in &mut programs {
+        clear(program);
+        let failure = run(program, &[call(&KEEP)], settings, &mut |_| ()).map_err(|it| it.to_string());
+        let wanted =
+            "the program before pass `keep` cannot run or goes wrong already: no pass can be judged by it";
+        assert_eq!(failure, Err(wanted.to_owned()));
+    }
+}
+
+#[test]
+fn bisection_finds_the_first_bad_pass() {
+    let (programs, _) = grammar::read(TEXT);
+    let culprit = |passes: &[&'static Pass]| {
+        let calls: Vec<PassCall> = passes.iter().map(|pass| call(pass)).collect();
+        let found = programs.first().map(|program| bisect(program, &calls, &Length));
+        found.map(|it| match it {
+            Ok(found) => found.map(|it| (it.position, it.failure.to_string(), it.after.body().len())),
+            Err(failure) => Some((9, failure.to_string(), 0)),
+        })
+    };
+    let miscompiled = "pass `clear` changed what the program means".to_owned();
+    assert_eq!(culprit(&[]), Some(None));
+    assert_eq!(culprit(&[&KEEP, &KEEP]), Some(None));
+    assert_eq!(culprit(&[&CLEAR]), Some(Some((0, miscompiled.clone(), 0))));
+    assert_eq!(culprit(&[&KEEP, &KEEP, &KEEP, &CLEAR, &KEEP]), Some(Some((3, miscompiled.clone(), 0))));
+    // A pass that fails by itself comes after the one that changed the meaning.
+    assert_eq!(culprit(&[&KEEP, &CLEAR, &KEEP, &REFUSER]), Some(Some((1, miscompiled, 0))));
+    let refused = "pass `refuser` cannot rewrite this program".to_owned();
+    assert_eq!(culprit(&[&KEEP, &REFUSER, &CLEAR]), Some(Some((1, refused, 1))));
 }
 
 #[test]

@@ -1,0 +1,288 @@
+//! Proposals that take something away: statements, branches, loops, values of the header.
+
+use std::collections::{HashMap, HashSet};
+
+use grammar::{
+    arena::{Arena, Id},
+    ir::{Attr, BlockId, Domains, OpStmt, Program, Stmt, StmtId, TensorId, UnitId},
+    mentions,
+    ops::Effect,
+};
+use passes::{Settings, Verify};
+
+use super::Reducer;
+
+/// Most communications that are removed in pairs: every pair is a test.
+const PAIRED: usize = 16;
+
+/// Every block, those that hold others first.
+pub(super) fn blocks(program: &Program) -> Vec<BlockId> {
+    let units = program.units.ids().filter_map(|unit| program.units[unit].body);
+    let mut found: Vec<BlockId> = program.body.into_iter().chain(units).collect();
+    let mut at = 0;
+    while let Some(block) = found.get(at).copied() {
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(_) | Stmt::Let(..) => (),
+                Stmt::For(it) => found.push(it.body),
+                Stmt::If(it) => found.extend([Some(it.then), it.other].into_iter().flatten()),
+            }
+        }
+        at += 1;
+    }
+    found
+}
+
+/// Every statement, by block.
+fn all(program: &Program) -> Vec<StmtId> {
+    blocks(program).into_iter().flat_map(|block| program.block(block).to_vec()).collect()
+}
+
+/// Every operator statement.
+fn operators(program: &Program) -> impl Iterator<Item = (StmtId, &OpStmt)> {
+    all(program).into_iter().filter_map(|stmt| match &program.stmts[stmt] {
+        Stmt::Op(it) => Some((stmt, it)),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    })
+}
+
+/// Puts statements in the place of one.
+fn replace(program: &mut Program, stmt: StmtId, with: &[StmtId]) {
+    for block in blocks(program) {
+        if let Some(at) = program.block(block).iter().position(|it| *it == stmt) {
+            program.blocks[block].splice(at..=at, with.iter().copied());
+        }
+    }
+}
+
+fn remove(program: &mut Program, goes: &dyn Fn(&Program, StmtId) -> bool) {
+    for block in blocks(program) {
+        let kept = program.block(block).iter().copied().filter(|it| !goes(program, *it)).collect();
+        program.blocks[block] = kept;
+    }
+}
+
+/// Runs of statements of each block.
+pub(super) fn statements(reducer: &mut Reducer<'_>) -> bool {
+    let mut helped = false;
+    let mut at = 0;
+    while at < blocks(&reducer.best.program).len() {
+        helped |= reducer.thin(
+            &|program| blocks(program).get(at).map_or(0, |block| program.block(*block).len()),
+            &|program, run| {
+                if let Some(block) = blocks(program).get(at) {
+                    program.blocks[*block].drain(run);
+                }
+            },
+        );
+        at += 1;
+    }
+    helped
+}
+
+/// All statements that name a tensor.
+pub(super) fn tensors(reducer: &mut Reducer<'_>) -> bool {
+    let mut names: Vec<String> = Vec::new();
+    let program = &reducer.best.program;
+    for (_, stmt) in operators(program) {
+        mentions(program, stmt, &mut |tensor, _| names.push(program.tensor_name(tensor)));
+    }
+    let mut seen = HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    let without = |name: &str| {
+        let name = name.to_owned();
+        move |program: &mut Program| {
+            remove(program, &|program, stmt| match &program.stmts[stmt] {
+                Stmt::Op(it) => {
+                    let mut found = false;
+                    mentions(program, it, &mut |tensor, _| found |= program.tensor_name(tensor) == name);
+                    found
+                }
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+            });
+        }
+    };
+    names.iter().fold(false, |helped, name| reducer.attempt(&without(name)) || helped)
+}
+
+/// Communications with their waits, alone and in pairs: a send goes together with its receive.
+pub(super) fn communications(reducer: &mut Reducer<'_>) -> bool {
+    let posts = |it: &OpStmt| it.op.row().effect == Effect::Communicate;
+    let posted = operators(&reducer.best.program).filter(|(_, it)| posts(it));
+    let mut numbers: Vec<u32> = posted.filter_map(|(_, it)| it.number).collect();
+    let mut seen = HashSet::new();
+    numbers.retain(|number| seen.insert(*number));
+    let without = |gone: [u32; 2]| {
+        move |program: &mut Program| {
+            remove(program, &|program, stmt| match &program.stmts[stmt] {
+                Stmt::Op(it) => {
+                    let waits =
+                        |(_, attr): &(&str, Attr)| matches!(attr, Attr::Work(it) if gone.contains(it));
+                    posts(it) && it.number.is_some_and(|it| gone.contains(&it)) || it.attrs.iter().any(waits)
+                }
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+            });
+        }
+    };
+    let mut helped = false;
+    for number in &numbers {
+        helped |= reducer.attempt(&without([*number; 2]));
+    }
+    numbers.truncate(PAIRED);
+    for (at, first) in numbers.iter().enumerate() {
+        for second in &numbers[at + 1..] {
+            helped |= reducer.attempt(&without([*first, *second]));
+        }
+    }
+    helped
+}
+
+/// A branch becomes one of its sides, or loses one.
+pub(super) fn branches(reducer: &mut Reducer<'_>) -> bool {
+    let is_branch = |program: &Program, stmt: StmtId| matches!(program.stmts[stmt], Stmt::If(_));
+    each(
+        reducer,
+        &is_branch,
+        &[
+            &|program, stmt| {
+                if let Stmt::If(it) = &program.stmts[stmt] {
+                    let then = program.block(it.then).to_vec();
+                    replace(program, stmt, &then);
+                }
+            },
+            &|program, stmt| {
+                if let Stmt::If(it) = &program.stmts[stmt] {
+                    let other = it.other.map(|other| program.block(other).to_vec()).unwrap_or_default();
+                    replace(program, stmt, &other);
+                }
+            },
+            &|program, stmt| {
+                if let Stmt::If(it) = &mut program.stmts[stmt] {
+                    it.other = None;
+                }
+            },
+        ],
+    )
+}
+
+/// A loop becomes its first iteration, or half as long.
+pub(super) fn loops(reducer: &mut Reducer<'_>) -> bool {
+    let is_loop = |program: &Program, stmt: StmtId| matches!(program.stmts[stmt], Stmt::For(_));
+    each(
+        reducer,
+        &is_loop,
+        &[
+            &|program, stmt| {
+                if let Stmt::For(it) = program.stmts[stmt].clone() {
+                    let first = program.stmt(Stmt::Let(it.index, it.start), program.stmt_span(stmt));
+                    let body: Vec<StmtId> =
+                        [first].into_iter().chain(program.block(it.body).to_vec()).collect();
+                    replace(program, stmt, &body);
+                }
+            },
+            &|program, stmt| {
+                let Stmt::For(it) = program.stmts[stmt].clone() else { return };
+                if let (Some(start), Some(stop)) = (program.constant(it.start), program.constant(it.stop)) {
+                    let stop = program.int(i64::midpoint(start, stop));
+                    program.stmts[stmt] = Stmt::For(grammar::ir::For { axis: None, stop, ..it });
+                }
+            },
+        ],
+    )
+}
+
+/// An edit of one statement.
+type EditOne = dyn Fn(&mut Program, StmtId);
+
+/// Tries edits on each statement of a kind. A statement that is gone has its place taken by the next one.
+fn each(reducer: &mut Reducer<'_>, chosen: &dyn Fn(&Program, StmtId) -> bool, edits: &[&EditOne]) -> bool {
+    let find =
+        |program: &Program, at: usize| all(program).into_iter().filter(|it| chosen(program, *it)).nth(at);
+    let mut helped = false;
+    let mut at = 0;
+    while find(&reducer.best.program, at).is_some() {
+        let attempt = |edit: &&EditOne| {
+            reducer.attempt(&|program| {
+                if let Some(stmt) = find(program, at) {
+                    edit(program, stmt);
+                }
+            })
+        };
+        match edits.iter().any(attempt) {
+            true => helped = true,
+            false => at += 1,
+        }
+    }
+    helped
+}
+
+/// Inputs, outputs, options and definitions of scalars.
+pub(super) fn header(reducer: &mut Reducer<'_>) -> bool {
+    let outputs = reducer.thin(&|it| it.outputs.len(), &|it, run| drop(it.outputs.drain(run)));
+    let inputs = reducer.thin(&|it| it.inputs.len(), &|it, run| drop(it.inputs.drain(run)));
+    let options = reducer.thin(&|it| it.options.len(), &|it, run| drop(it.options.drain(run)));
+    let definitions = reducer.thin(&|it| it.definitions.len(), &|it, run| drop(it.definitions.drain(run)));
+    outputs || inputs || options || definitions
+}
+
+/// What passes clean up, where that makes the text shorter.
+pub(super) fn clean(reducer: &mut Reducer<'_>) -> bool {
+    let Ok(calls) = passes::parse("canonicalize") else { return false };
+    let settings = Settings { verify: Verify::Structural, roundtrip: false };
+    let length = reducer.best.text.len();
+    reducer.attempt(&|program| {
+        let mut cleaned = program.clone();
+        let done = passes::run(&mut cleaned, &calls, settings, &mut |_| ()).is_ok();
+        if done && grammar::print(&cleaned).len() < length {
+            *program = cleaned;
+        }
+    })
+}
+
+/// Forgets what nothing names any more: HostUnits, and what the text would still say about tensors' domains.
+pub(super) fn tidy(program: &mut Program) {
+    let posted: HashSet<UnitId> = operators(program)
+        .flat_map(|(_, it)| &it.attrs)
+        .filter_map(|(_, attr)| match attr {
+            Attr::Unit(unit) => Some(*unit),
+            _ => None,
+        })
+        .collect();
+    keep_units(program, &posted);
+    let mut named: HashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+    named.extend(Program::tensors_of(&program.outputs));
+    for (_, stmt) in operators(program) {
+        mentions(program, stmt, &mut |tensor, _| named.extend([tensor]));
+    }
+    for tensor in program.tensors.ids().filter(|it| !named.contains(it)).collect::<Vec<_>>() {
+        let it = &mut program.tensors[tensor];
+        it.domains = Domains { logical: it.loops.clone(), ..Domains::default() };
+    }
+}
+
+fn keep_units(program: &mut Program, kept: &HashSet<UnitId>) {
+    if program.units.ids().all(|unit| kept.contains(&unit)) {
+        return;
+    }
+    let mut units = Arena::default();
+    let mut renamed: HashMap<UnitId, UnitId> = HashMap::new();
+    for unit in program.units.ids().filter(|it| kept.contains(it)) {
+        renamed.insert(unit, units.push(program.units[unit].clone()));
+    }
+    // Tensors of a unit that is gone keep a name that no unit has, so that they are not taken for the container's.
+    let nobody = UnitId::from_index(program.units.len());
+    program.units = units;
+    for tensor in program.tensors.ids().collect::<Vec<_>>() {
+        let unit = &mut program.tensors[tensor].unit;
+        *unit = unit.map(|it| renamed.get(&it).copied().unwrap_or(nobody));
+    }
+    for stmt in program.stmts.ids().collect::<Vec<_>>() {
+        if let Stmt::Op(it) = &mut program.stmts[stmt] {
+            for (_, attr) in &mut it.attrs {
+                if let Attr::Unit(unit) = attr {
+                    *unit = renamed.get(unit).copied().unwrap_or(nobody);
+                }
+            }
+        }
+    }
+}

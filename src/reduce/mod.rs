@@ -1,0 +1,154 @@
+//! Shrinks a program that fails while it still fails in the same way.
+//!
+//! `edits` and `shrink` propose smaller programs, `symptoms` says how a program fails, and `Reducer` keeps a proposal
+//! that fails as the program before it did. A proposal is written down and read back before it is tested, so what was
+//! tested is what is printed, lines included.
+//!
+//! Invariant: the result depends on the program, the test and the number of tests allowed, and on nothing else; every
+//! proposal that is kept has fewer statements, values or devices, or a shorter text.
+
+mod edits;
+mod shrink;
+pub mod symptoms;
+
+use std::{collections::HashSet, ops::Range};
+
+use grammar::{
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+    print,
+    span::LineIndex,
+};
+
+/// A program and its canonical text.
+pub struct Candidate {
+    /// The text.
+    pub text: String,
+    /// What it says.
+    pub program: Program,
+    /// Its lines.
+    pub lines: LineIndex,
+}
+
+impl Candidate {
+    /// Reads a text of one container.
+    ///
+    /// # Errors
+    /// A text that does not read, or with more than one container.
+    pub fn read(text: String) -> Result<Self, Vec<Diagnostic>> {
+        let (mut programs, diagnostics) = grammar::read(&text);
+        match programs.pop() {
+            Some(program) if programs.is_empty() && !has_errors(&diagnostics) => {
+                let lines = LineIndex::new(&text);
+                Ok(Self { text, program, lines })
+            }
+            Some(_) | None => Err(diagnostics),
+        }
+    }
+
+    /// Number of statements, those inside of others and of HostUnits included.
+    pub fn statements(&self) -> usize {
+        edits::blocks(&self.program).iter().map(|block| self.program.block(*block).len()).sum()
+    }
+}
+
+/// What came of a reduction.
+pub struct Reduced {
+    /// The smallest program found.
+    pub candidate: Candidate,
+    /// How many programs were tested.
+    pub tests: usize,
+    /// Whether there was more to test than allowed.
+    pub stopped: bool,
+}
+
+/// Shrinks a program that `fails`, with so many tests at most; `progress` hears of every step that helped.
+pub fn reduce(
+    start: Candidate,
+    most_tests: usize,
+    fails: &mut dyn FnMut(&Candidate) -> bool,
+    progress: &mut dyn FnMut(&Candidate, usize),
+) -> Reduced {
+    let tried = HashSet::from([start.text.clone()]);
+    let mut reducer = Reducer { best: start, fails, tried, tests: 0, most_tests };
+    // Smaller numbers come first: they make every further test cheaper.
+    let steps: &[fn(&mut Reducer<'_>) -> bool] = &[
+        shrink::numbers,
+        edits::statements,
+        edits::tensors,
+        edits::communications,
+        edits::branches,
+        edits::loops,
+        edits::header,
+        edits::clean,
+    ];
+    let mut helped = true;
+    while helped && !reducer.is_spent() {
+        helped = false;
+        for step in steps {
+            if step(&mut reducer) {
+                helped = true;
+                progress(&reducer.best, reducer.tests);
+            }
+        }
+    }
+    let stopped = reducer.is_spent();
+    Reduced { candidate: reducer.best, tests: reducer.tests, stopped }
+}
+
+/// The smallest program so far.
+struct Reducer<'t> {
+    best: Candidate,
+    fails: &'t mut dyn FnMut(&Candidate) -> bool,
+    tried: HashSet<String>,
+    tests: usize,
+    most_tests: usize,
+}
+
+impl Reducer<'_> {
+    fn is_spent(&self) -> bool {
+        self.tests >= self.most_tests
+    }
+
+    /// Edits the program, and keeps it where it still fails.
+    fn attempt(&mut self, edit: &dyn Fn(&mut Program)) -> bool {
+        if self.is_spent() {
+            return false;
+        }
+        let mut program = self.best.program.clone();
+        edit(&mut program);
+        edits::tidy(&mut program);
+        let text = print(&program);
+        if !self.tried.insert(text.clone()) {
+            return false;
+        }
+        let Ok(candidate) = Candidate::read(text) else { return false };
+        self.tests += 1;
+        let kept = (self.fails)(&candidate);
+        if kept {
+            self.best = candidate;
+        }
+        kept
+    }
+
+    /// Delta debugging (Zeller and Hildebrandt 2002, without its step to subsets): removes runs of items, long runs
+    /// before short ones, and from the end, since what comes later uses what comes before.
+    fn thin(
+        &mut self,
+        count: &dyn Fn(&Program) -> usize,
+        remove: &dyn Fn(&mut Program, Range<usize>),
+    ) -> bool {
+        let mut helped = false;
+        let mut run = count(&self.best.program);
+        while run > 0 {
+            let mut end = count(&self.best.program);
+            while end > 0 {
+                let start = end.saturating_sub(run);
+                helped |= self.attempt(&|program| remove(program, start..end));
+                end = start;
+            }
+            run /= 2;
+        }
+        helped
+    }
+}

@@ -1,0 +1,71 @@
+//! Proposals with smaller numbers: extents, and with them meshes and teams.
+//!
+//! Extents of one size belong together: a mesh of eight ranks, a device axis of eight, a loop over eight chunks, an index
+//! modulo eight. So a number becomes a smaller one wherever it stands, and the test says whether that made sense.
+
+use std::sync::Arc;
+
+use grammar::ir::{Attr, Expr, Program, Stmt};
+
+use super::Reducer;
+
+/// One number after the other, large ones first: to 1, to 2, to a half, alone and with the products that it is in.
+pub(super) fn numbers(reducer: &mut Reducer<'_>) -> bool {
+    let mut helped = false;
+    let mut bound = i64::MAX;
+    while let Some(number) = largest(&reducer.best.program, bound) {
+        let smaller = [1, 2, number / 2].into_iter().filter(|it| (1..number).contains(it));
+        let mut attempts = smaller.flat_map(|to| [(to, false), (to, true)]);
+        match attempts.any(|(to, products)| reducer.attempt(&|program| scale(program, number, to, products)))
+        {
+            true => helped = true,
+            false => bound = number,
+        }
+    }
+    helped
+}
+
+/// The largest number below a bound that may become smaller.
+fn largest(program: &Program, bound: i64) -> Option<i64> {
+    let written = program.exprs.iter().filter_map(|(_, expr)| match expr {
+        Expr::Int(value) => Some(*value),
+        Expr::Bool(_)
+        | Expr::Float(..)
+        | Expr::Symbol(_)
+        | Expr::Prefix(..)
+        | Expr::Infix(..)
+        | Expr::Call(..) => None,
+    });
+    written.filter(|it| (2..bound).contains(it)).max()
+}
+
+/// Makes a number another one; with `products`, its multiples shrink in the same ratio. Meshes and teams of so many devices
+/// keep their first ones.
+fn scale(program: &mut Program, from: i64, to: i64, products: bool) {
+    for expr in program.exprs.ids().collect::<Vec<_>>() {
+        if let Expr::Int(value) = &mut program.exprs[expr]
+            && (*value == from || products && *value > from && *value % from == 0)
+        {
+            *value = *value / from * to;
+        }
+    }
+    let (Ok(from), Ok(to)) = (usize::try_from(from), usize::try_from(to)) else { return };
+    for tensor in program.tensors.ids().collect::<Vec<_>>() {
+        let mesh = &mut program.tensors[tensor].mesh;
+        if mesh.shape == [from] {
+            let mesh = Arc::make_mut(mesh);
+            mesh.shape = vec![to];
+            mesh.devices.truncate(to);
+        }
+    }
+    for stmt in program.stmts.ids().collect::<Vec<_>>() {
+        if let Stmt::Op(it) = &mut program.stmts[stmt] {
+            for (_, attr) in &mut it.attrs {
+                match attr {
+                    Attr::Team(team) if team.len() == from => team.truncate(to),
+                    _ => (),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! How a program fails, in words that stay the same while it shrinks.
+//!
+//! A smaller program is only of interest if it fails as the first one did: with some of its symptoms and no others. So a
+//! race is not traded for another one that removing a wait has made, nor a deadlock for one that removing a send has.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    process::{Command, Stdio},
+    str::FromStr,
+};
+
+use grammar::{
+    diagnostic::has_errors,
+    ir::{Program, Stmt, StmtId},
+    mentions, verify,
+};
+use passes::{Fault, PassCall, Settings, Verify};
+
+use super::Candidate;
+use crate::{
+    io::{data::Data, generate::Kind},
+    plan::{self, Plan},
+    run::{
+        inputs::Filling,
+        job::{self, Expectation, expectations},
+        prepare::{Failure, MEMORY_LIMIT, Setup},
+        trial::{Mishap, Trouble, trial},
+    },
+    sim::{Schedule, footprint},
+    source::Binding,
+};
+
+/// What a program is tested for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// Results that depend on the schedule.
+    Race,
+    /// A deadlock under some schedule.
+    Deadlock,
+    /// Results that are not those of a reference, or of the program before the passes.
+    WrongResult,
+    /// Passes that panic or leave what a check rejects.
+    Crash,
+    /// A shell command that ends with 0; `%s` in it, or its last argument, is the file.
+    Command(String),
+}
+
+impl FromStr for Test {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "race" => Ok(Self::Race),
+            "deadlock" => Ok(Self::Deadlock),
+            "wrong-result" => Ok(Self::WrongResult),
+            "crash" => Ok(Self::Crash),
+            _ => match text.strip_prefix("cmd:").map(str::trim) {
+                Some(command) if !command.is_empty() => Ok(Self::Command(command.to_owned())),
+                Some(_) | None => {
+                    Err("expected `race`, `deadlock`, `wrong-result`, `crash` or `cmd:COMMAND`".to_owned())
+                }
+            },
+        }
+    }
+}
+
+/// How programs are tested.
+pub struct Examiner<'a> {
+    /// What for.
+    pub test: &'a Test,
+    /// Passes that run first.
+    pub calls: &'a [PassCall],
+    /// The program whose results are expected.
+    pub reference: Option<&'a str>,
+    /// Bindings of its symbols; those of the program under test are part of it.
+    pub bindings: &'a [Binding],
+    /// Number of ranks; `None`: the smallest world that holds every mesh.
+    pub ranks: Option<usize>,
+    /// Schedules to run under.
+    pub schedules: &'a [Schedule],
+    /// Where a command finds the program.
+    pub file: &'a Path,
+}
+
+/// Symptoms of the kind that is looked for, and of others that a race may come with.
+pub type Symptoms = BTreeSet<String>;
+
+impl Examiner<'_> {
+    /// How a program fails.
+    ///
+    /// # Errors
+    /// What it does instead.
+    pub fn examine(&self, candidate: &Candidate) -> Result<Symptoms, String> {
+        let examine = || match self.test {
+            Test::Command(command) => self.command(command, candidate),
+            Test::Race | Test::Deadlock | Test::WrongResult | Test::Crash => {
+                let faults = verify(&candidate.program);
+                match faults.first().filter(|_| has_errors(&faults)) {
+                    Some(fault) => Err(format!("the verifier rejects it: {}", fault.message)),
+                    None if *self.test == Test::Crash => self.crash(candidate),
+                    None => self.run(candidate),
+                }
+            }
+        };
+        catch_unwind(AssertUnwindSafe(examine)).unwrap_or_else(|_| Err("testing it panics".to_owned()))
+    }
+
+    fn command(&self, command: &str, candidate: &Candidate) -> Result<Symptoms, String> {
+        let file = self.file.display().to_string();
+        let line = match command.contains("%s") {
+            true => command.replace("%s", &file),
+            false => format!("{command} {file}"),
+        };
+        let run = || -> io::Result<_> {
+            std::fs::write(self.file, &candidate.text)?;
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            shell.status()
+        };
+        match run() {
+            Ok(status) if status.success() => Ok(Symptoms::from(["the command ends with 0".to_owned()])),
+            Ok(status) => Err(format!("`{command}` ends with {status}")),
+            Err(fault) => Err(format!("`{command}` does not run: {fault}")),
+        }
+    }
+
+    fn crash(&self, candidate: &Candidate) -> Result<Symptoms, String> {
+        let settings = Settings { verify: Verify::Structural, roundtrip: true };
+        let failure = match passes::run(&mut candidate.program.clone(), self.calls, settings, &mut |_| ()) {
+            Ok(()) => return Err("the passes run to their end".to_owned()),
+            Err(failure) if !failure.fault.is_bug() => return Err(failure.to_string()),
+            Err(failure) => failure,
+        };
+        // Indices in a panic's message, and the lines in others, change with the program.
+        let detail = match &failure.fault {
+            Fault::Panicked(message) => message.chars().filter(|it| !it.is_ascii_digit()).collect(),
+            Fault::Broken(all) => all.first().map_or(String::new(), |it| it.code.text().to_owned()),
+            Fault::Lossy(..) => "does not read back".to_owned(),
+            Fault::Rejected(_) | Fault::Undeclared | Fault::Unjudged(_) | Fault::Miscompiled(_) => {
+                failure.to_string()
+            }
+        };
+        Ok(Symptoms::from([format!("{}: {detail}", failure.pass.unwrap_or("as read"))]))
+    }
+
+    fn run(&self, candidate: &Candidate) -> Result<Symptoms, String> {
+        let mut program = candidate.program.clone();
+        let settings = Settings { verify: Verify::Structural, roundtrip: false };
+        passes::run(&mut program, self.calls, settings, &mut |_| ()).map_err(|it| it.to_string())?;
+        let plans = self.plan(&program, candidate)?;
+        let filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
+        let inputs = fill(&filling, &plans)?;
+        let expected = match self.test {
+            Test::Race => {
+                let ran = trial(&plans, &inputs, Schedule::Program, &[]);
+                let ran = ran.map_err(|it| format!("it fails under schedule program: {}", it.message))?;
+                expectations(ran.outputs, "schedule program")
+            }
+            Test::WrongResult => self.expected(candidate, &plans, &filling)?,
+            Test::Deadlock | Test::Crash | Test::Command(_) => Vec::new(),
+        };
+        let mut symptoms = Symptoms::new();
+        let (mut found, mut instead) = (false, None);
+        for schedule in self.schedules {
+            let Err(mishap) = trial(&plans, &inputs, *schedule, &expected) else { continue };
+            match self.judge(&mishap) {
+                Verdict::Looked => {
+                    found = true;
+                    symptoms.insert(gist(&mishap, &program, &plans));
+                }
+                Verdict::Other => symptoms.extend([gist(&mishap, &program, &plans)]),
+                Verdict::Ignored => (),
+            }
+            instead.get_or_insert(format!("under schedule {schedule}: {}", mishap.message));
+        }
+        let none = || format!("it runs under {} schedules, and nothing else happens", self.schedules.len());
+        if found { Ok(symptoms) } else { Err(instead.unwrap_or_else(none)) }
+    }
+
+    fn judge(&self, mishap: &Mishap) -> Verdict {
+        match (self.test, mishap.trouble) {
+            (Test::Race | Test::WrongResult, Trouble::Different | Trouble::Faulty)
+                if mishap.output.is_some() =>
+            {
+                Verdict::Looked
+            }
+            (Test::Deadlock, Trouble::Deadlock { .. }) => Verdict::Looked,
+            // A program that loses what it does besides deadlocking is the smaller one.
+            (Test::Deadlock, Trouble::Different | Trouble::Faulty) => Verdict::Ignored,
+            (_, Trouble::Different | Trouble::Faulty | Trouble::Deadlock { .. } | Trouble::Stopped) => {
+                Verdict::Other
+            }
+        }
+    }
+
+    /// What the results have to be.
+    fn expected(
+        &self,
+        candidate: &Candidate,
+        plans: &[Plan],
+        filling: &Filling,
+    ) -> Result<Vec<Expectation>, String> {
+        if let Some(path) = self.reference {
+            let setup = Setup {
+                ranks: self.ranks,
+                container: None,
+                bindings: self.bindings,
+                reference: true,
+                inputs: &[],
+                memory_limit: MEMORY_LIMIT,
+                passes: &|_, _| Ok(()),
+            };
+            return job::reference(path, &setup, filling, plans).map_err(|failure| match failure {
+                Failure::Rejected(_, faults) => {
+                    faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
+                }
+                Failure::Other(_, message) => message,
+            });
+        }
+        let plans = self.plan(&candidate.program, candidate)?;
+        let ran = trial(&plans, &fill(filling, &plans)?, Schedule::Program, &[]);
+        let ran = ran.map_err(|it| format!("it fails before the passes: {}", it.message))?;
+        Ok(expectations(ran.outputs, "the program before the passes"))
+    }
+
+    fn plan(&self, program: &Program, candidate: &Candidate) -> Result<Vec<Plan>, String> {
+        let smallest = plan::smallest_world(program);
+        let ranks = self.ranks.unwrap_or(smallest);
+        if ranks < smallest {
+            return Err(format!("it needs {smallest} ranks; there are {ranks}"));
+        }
+        let plans = plan::build(program, &candidate.lines, ranks).map_err(|faults| {
+            let first = faults.into_iter().next().map(|it| it.message + &help(it.help));
+            format!("it cannot run: {}", first.unwrap_or_default())
+        })?;
+        match footprint(&plans).bytes > MEMORY_LIMIT {
+            true => Err("it takes too much memory to simulate".to_owned()),
+            false => Ok(plans),
+        }
+    }
+}
+
+fn help(text: Option<String>) -> String {
+    text.map(|it| format!(" ({it})")).unwrap_or_default()
+}
+
+fn fill(filling: &Filling, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String> {
+    filling.clone().fill(plans).map_err(|it| it.to_string())
+}
+
+/// What a mishap is to a test.
+enum Verdict {
+    /// What is looked for.
+    Looked,
+    /// Something else, that a smaller program must not add.
+    Other,
+    /// Something else, that does not matter.
+    Ignored,
+}
+
+/// What went wrong, without numbers: the kind, the output, and the statement by its operator and tensors.
+fn gist(mishap: &Mishap, program: &Program, plans: &[Plan]) -> String {
+    let mut words = vec![match mishap.trouble {
+        Trouble::Deadlock { cycle: true } => "ranks wait for each other".to_owned(),
+        Trouble::Deadlock { cycle: false } => "a rank waits for what never happens".to_owned(),
+        Trouble::Different | Trouble::Faulty => "wrong".to_owned(),
+        Trouble::Stopped => "stops".to_owned(),
+    }];
+    let output = mishap.output.and_then(|at| program.outputs.get(at)).and_then(|it| it.tensor());
+    words.extend(output.map(|it| program.tensor_name(it)));
+    words.extend(mishap.stmt(plans).map(|(_, stmt)| format!("at {}", essence(program, stmt))));
+    words.join(" ")
+}
+
+/// A statement's operator, kind and tensors.
+fn essence(program: &Program, stmt: StmtId) -> String {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => {
+            let mut words = vec![it.op.name().to_owned()];
+            words.extend(it.word_attr("type").map(str::to_owned));
+            mentions(program, it, &mut |tensor, _| words.push(program.tensor_name(tensor)));
+            words.join(" ")
+        }
+        Stmt::Let(..) => "a definition".to_owned(),
+        Stmt::For(_) => "FOR".to_owned(),
+        Stmt::If(_) => "IF".to_owned(),
+    }
+}

@@ -1,0 +1,188 @@
+//! Judges passes by running programs: the simulator is the oracle of `--verify-each=semantic` and `--bisect`.
+//!
+//! A program means what it gives on `exact` inputs, and that every schedule tried gives the same. Inputs and outputs
+//! correspond by position and are compared as whole tensors, so a pass may cut them into other chunks; inexact sums
+//! are compared bit by bit all the same, and the report says that there were some.
+//!
+//! A program with `%options rank=R` is one rank's own: it runs on rank R, and what the passes began with on the others.
+
+use std::cell::Cell;
+
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Operand, Program},
+    span::LineIndex,
+};
+use passes::{Meaning, SemanticOracle};
+
+use super::{
+    inputs::Filling,
+    job::{Expectation, expectations, inputs_differ},
+    prepare::{MEMORY_LIMIT, too_much},
+    trial::{Mishap, Trouble, trial},
+};
+use crate::{
+    io::{data::Data, generate::Kind},
+    plan::{self, Plan},
+    sim::Schedule,
+};
+
+/// Seeds of the schedules that are tried, besides `program` and `adversarial`.
+const SEEDS: u64 = 8;
+
+/// Every schedule that is tried.
+pub fn schedules() -> Vec<Schedule> {
+    let plain = [Schedule::Program, Schedule::Adversarial];
+    plain.into_iter().chain((0..SEEDS).map(Schedule::Seed)).collect()
+}
+
+/// Runs programs on a simulated world.
+#[derive(Clone, Copy, Debug)]
+pub struct Oracle<'a> {
+    /// The lines of the text that the programs come from.
+    pub lines: &'a LineIndex,
+    /// Number of ranks; `None`: the smallest world that holds every mesh of the first program.
+    pub ranks: Option<usize>,
+}
+
+/// What a program gave, under all schedules.
+struct Given<'a> {
+    oracle: Oracle<'a>,
+    program: Program,
+    plans: Vec<Plan>,
+    filling: Filling,
+    outputs: Vec<Expectation>,
+    exact: bool,
+}
+
+impl SemanticOracle for Oracle<'_> {
+    fn meaning(&self, program: &Program) -> Result<Box<dyn Meaning + '_>, Vec<Diagnostic>> {
+        let plans = self.plan(program, program)?;
+        let filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
+        let refuse = |message: String| {
+            vec![Diagnostic::new(Code::Unjudged, program.spans.header, message, "this program")]
+        };
+        let inputs = filling.clone().fill(&plans).map_err(|it| refuse(it.to_string()))?;
+        let mut outputs = Vec::new();
+        let mut exact = true;
+        for schedule in schedules() {
+            let ran = trial(&plans, &inputs, schedule, &outputs)
+                .map_err(|it| vec![diagnose(Code::Unjudged, &it, &plans, &|_| program)])?;
+            exact &= ran.exact;
+            if outputs.is_empty() {
+                outputs = expectations(ran.outputs, &format!("schedule {schedule}"));
+            }
+        }
+        let program = program.clone();
+        Ok(Box::new(Given { oracle: *self, program, plans, filling, outputs, exact }))
+    }
+}
+
+impl Oracle<'_> {
+    /// The plans of all ranks; `others` runs where `program` is one rank's own.
+    fn plan(&self, program: &Program, others: &Program) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+        let smallest = plan::smallest_world(program).max(plan::smallest_world(others));
+        let ranks = self.ranks.unwrap_or(smallest);
+        if ranks < smallest {
+            let message = format!("the program needs {smallest} ranks; there are {ranks}");
+            let header = program.spans.header;
+            return Err(vec![Diagnostic::new(Code::WorldTooSmall, header, message, "this program")]);
+        }
+        let runs = |rank: usize| runs_on(program, others, rank);
+        let world: Vec<_> = (0..ranks).map(|rank| (runs(rank), self.lines)).collect();
+        let plans =
+            plan::build_each(&world).map_err(|all| all.into_iter().map(|(_, it)| it).collect::<Vec<_>>())?;
+        match too_much(program, &plans, MEMORY_LIMIT) {
+            Some(fault) => Err(vec![fault]),
+            None => Ok(plans),
+        }
+    }
+}
+
+/// What a rank runs.
+fn runs_on<'p>(program: &'p Program, others: &'p Program, rank: usize) -> &'p Program {
+    let own = program.options.get("rank").and_then(|it| program.constant(*it));
+    if own.is_none_or(|own| own == rank as i64) { program } else { others }
+}
+
+impl Meaning for Given<'_> {
+    fn is_kept(&self, program: &Program) -> Result<(), Diagnostic> {
+        let fault = |message: String| {
+            Diagnostic::new(Code::Miscompiled, program.spans.header, message, "this program")
+        };
+        let plans = self.oracle.plan(program, &self.program).map_err(|faults| {
+            let unplanned = |it: &Diagnostic| {
+                let message = format!("it cannot run any more: {}", it.message);
+                let label = it.labels.first().map_or("here", |(_, label)| label);
+                Diagnostic::new(Code::Miscompiled, it.span(), message, label)
+            };
+            faults.first().map_or_else(|| fault("it cannot run any more".to_owned()), unplanned)
+        })?;
+        if let Some(message) = inputs_differ(&self.plans, &plans) {
+            return Err(fault(format!("it {message}")));
+        }
+        let dtypes = |plans: &[Plan]| -> Vec<String> {
+            plans.first().iter().flat_map(|plan| &plan.outputs).map(|port| port.dtype.to_string()).collect()
+        };
+        let (found, wanted) = (dtypes(&plans).join(", "), dtypes(&self.plans).join(", "));
+        if found != wanted {
+            return Err(fault(format!("its outputs are {found} where they were {wanted}")));
+        }
+        let inputs = self.filling.clone().fill(&plans).map_err(|it| fault(it.to_string()))?;
+        let exact = Cell::new(self.exact);
+        schedules().into_iter().try_for_each(|schedule| self.runs(program, &plans, &inputs, schedule, &exact))
+    }
+}
+
+impl Given<'_> {
+    fn runs(
+        &self,
+        program: &Program,
+        plans: &[Plan],
+        inputs: &[Vec<Data>],
+        schedule: Schedule,
+        exact: &Cell<bool>,
+    ) -> Result<(), Diagnostic> {
+        match trial(plans, inputs, schedule, &self.outputs) {
+            Ok(ran) => {
+                exact.set(exact.get() && ran.exact);
+                Ok(())
+            }
+            Err(mishap) => {
+                let programs = |rank| runs_on(program, &self.program, rank);
+                let it = diagnose(Code::Miscompiled, &mishap, plans, &programs);
+                Err(match exact.get() {
+                    true => it,
+                    false => {
+                        it.note("some sums were rounded: a pass that reorders them may change last digits")
+                    }
+                })
+            }
+        }
+    }
+}
+
+/// What went wrong, at the place to look at.
+fn diagnose<'p>(
+    code: Code,
+    mishap: &Mishap,
+    plans: &[Plan],
+    program: &dyn Fn(usize) -> &'p Program,
+) -> Diagnostic {
+    let output = mishap.output.and_then(|at| program(0).outputs.get(at).copied().and_then(Operand::tensor));
+    let span = match (mishap.stmt(plans), output) {
+        (Some((rank, stmt)), _) => program(rank).stmt_span(stmt),
+        (None, Some(tensor)) => program(0).tensor_span(tensor),
+        (None, None) => program(0).spans.header,
+    };
+    let label = match mishap.trouble {
+        Trouble::Deadlock { .. } => "waits here",
+        Trouble::Different | Trouble::Faulty if mishap.at.is_some() => "too early or too late",
+        Trouble::Different | Trouble::Faulty => "this output",
+        Trouble::Stopped => "stops",
+    };
+    let it = Diagnostic::new(code, span, &mishap.message, label);
+    let it = if mishap.report.is_empty() { it } else { it.note(mishap.report.join("\n")) };
+    it.note(format!("seen under `--schedule={}`", mishap.schedule))
+}

@@ -1,0 +1,196 @@
+//! The oracle on passes that go wrong: which pass, under which schedule, where.
+
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{Expr, Program, Stmt},
+    ops::Op,
+    span::LineIndex,
+};
+use passes::{Arguments, Change, Pass, PassCall, Settings, Verify};
+
+use super::oracle::Oracle;
+
+/// Rank 0 sends T0 to rank 1, which copies it on another stream.
+const TEXT: &str = "\
+%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0})) -> (T2_g_float[iS2{4}] (DeviceMesh{1})) :
+  T1_g_float[iS1{4}] (DeviceMesh{1}) = ALLOCATE(mem_type=global, zero_init=false)
+  T2_g_float[iS2{4}] (DeviceMesh{1}) = ALLOCATE(mem_type=global, zero_init=false)
+  Stream s0 = GetCurrentStream()
+  IF Manual ( rank == 0 ):
+    P2PCommunication 3 (type=send, buffer=T0_g_float[iS0{4}] (DeviceMesh{0}), peer=1, backend=NCCL)
+    Wait(Communication 3)
+  ELSE:
+    P2PCommunication 4 (type=recv, buffer=T1_g_float[iS1{4}] (DeviceMesh{1}), peer=0, backend=NCCL)
+    Wait(Communication 4)
+  SetCurrentStream(Stream 1)
+  Synchronize(Stream s0)
+  T2_g_float[iS2{4}] (DeviceMesh{1})
+     = Set( T1_g_float[iS1{4}] (DeviceMesh{1}) )
+  SetCurrentStream(Stream s0)
+  Synchronize(Stream 1)
+} // %HostIrContainer
+";
+
+const fn pass(name: &'static str, run: fn(&mut Program, &Arguments) -> Result<Change, Diagnostic>) -> Pass {
+    Pass { name, description: "", options: &[], run }
+}
+
+static KEEP: Pass = pass("keep", |_, _| Ok(Change::Unchanged));
+/// Loses every wait for a stream.
+static RACER: Pass = pass("racer", |program, _| Ok(drop_all(program, &[Op::Synchronize])));
+/// Leaves the receiver alone.
+static SILENCER: Pass = pass("silencer", |program, _| {
+    let Some(first) = branches(program).first().copied() else { return Ok(Change::Unchanged) };
+    if let Stmt::If(it) = &program.stmts[first] {
+        let then = it.then;
+        program.blocks[then].clear();
+    }
+    Ok(Change::Changed)
+});
+/// Copies nothing.
+static SLACKER: Pass = pass("slacker", |program, _| Ok(drop_all(program, &[Op::Set])));
+/// Hands the result out under another name.
+static RENAMER: Pass = pass("renamer", |program, _| {
+    let mut again = program.outputs.clone();
+    program.outputs.append(&mut again);
+    Ok(Change::Changed)
+});
+/// Leaves what rank 1 does, and says so.
+static SPECIALIST: Pass = pass("specialist", |program, _| {
+    let own = program.int(1);
+    program.options.insert("rank".to_owned(), own);
+    let branches = branches(program);
+    for branch in branches {
+        if let Stmt::If(it) = program.stmts[branch].clone() {
+            let kept = it.other.map(|other| program.blocks[other].clone()).unwrap_or_default();
+            if let Some(body) = program.body {
+                let at = program.blocks[body].iter().position(|it| *it == branch).unwrap_or(0);
+                program.blocks[body].splice(at..=at, kept);
+            }
+        }
+    }
+    Ok(Change::Changed)
+});
+
+fn drop_all(program: &mut Program, ops: &[Op]) -> Change {
+    let goes = |stmt: &Stmt| matches!(stmt, Stmt::Op(it) if ops.contains(&it.op));
+    for block in program.blocks.ids().collect::<Vec<_>>() {
+        let kept = program.blocks[block].iter().copied().filter(|it| !goes(&program.stmts[*it])).collect();
+        program.blocks[block] = kept;
+    }
+    Change::Changed
+}
+
+fn branches(program: &Program) -> Vec<grammar::ir::StmtId> {
+    let is_branch = |it: &&grammar::ir::StmtId| matches!(program.stmts[**it], Stmt::If(_));
+    program.body().iter().filter(is_branch).copied().collect()
+}
+
+fn calls(passes: &[&'static Pass]) -> Vec<PassCall> {
+    let call = |pass: &&'static Pass| PassCall {
+        pass,
+        arguments: Arguments::defaults(pass),
+        span: Default::default(),
+    };
+    passes.iter().map(call).collect()
+}
+
+/// What is wrong, as far as texts tell: the failure, the message, the line, the notes.
+fn told(failure: &passes::Failure) -> String {
+    let lines = LineIndex::new(TEXT);
+    let about = |it: &Diagnostic| {
+        format!("\n{} (line {})\n{}", it.message, lines.line(it.span().start), it.notes.join("\n"))
+    };
+    failure.to_string() + &failure.fault.diagnostics().iter().map(about).collect::<String>()
+}
+
+/// How a pipeline ends, checked after every pass.
+fn run(passes: &[&'static Pass]) -> String {
+    let (mut programs, _) = grammar::read(TEXT);
+    let lines = LineIndex::new(TEXT);
+    let oracle = Oracle { lines: &lines, ranks: None };
+    let settings = Settings { verify: Verify::Semantic(&oracle), roundtrip: true };
+    let result = passes::run(&mut programs[0], &calls(passes), settings, &mut |_| ());
+    result.map_or_else(|failure| told(&failure), |()| "done".to_owned())
+}
+
+#[test]
+fn a_lost_wait_is_a_race() {
+    assert_eq!(
+        run(&[&KEEP, &RACER, &KEEP]),
+        "pass `racer` changed what the program means\n\
+         T2: element [0] was never written (rank 1; on rank 1, line 13 on stream 1 read elements of T1 before anything \
+         wrote them) (line 13)\n\
+         seen under `--schedule=adversarial`"
+    );
+}
+
+#[test]
+fn a_lost_send_is_a_deadlock() {
+    assert_eq!(
+        run(&[&SILENCER]),
+        "pass `silencer` changed what the program means\n\
+         deadlock: rank 0 has finished without what rank 1 waits for at line 9, on NCCL (0 1) (line 9)\n\
+         rank 1: line 9, on NCCL (0 1): waits to receive from rank 0; rank 0 has finished\n\
+         seen under `--schedule=program`"
+    );
+}
+
+#[test]
+fn a_lost_copy_leaves_the_output_unwritten() {
+    assert_eq!(
+        run(&[&SLACKER]),
+        "pass `slacker` changed what the program means\n\
+         T2: element [0] was never written (rank 1) (line 1)\n\
+         seen under `--schedule=program`"
+    );
+}
+
+#[test]
+fn an_output_more_is_another_meaning() {
+    assert_eq!(
+        run(&[&RENAMER]),
+        "pass `renamer` changed what the program means\n\
+         its outputs are float, float where they were float (line 1)\n"
+    );
+}
+
+#[test]
+fn the_program_of_one_rank_runs_beside_the_others() {
+    assert_eq!(run(&[&SPECIALIST]), "done");
+    assert_eq!(
+        run(&[&SPECIALIST, &SLACKER]),
+        "pass `slacker` changed what the program means\n\
+         T2: element [0] was never written (rank 1) (line 1)\n\
+         seen under `--schedule=program`"
+    );
+}
+
+#[test]
+fn bisection_names_the_pass_and_shows_its_change() {
+    let (programs, _) = grammar::read(TEXT);
+    let lines = LineIndex::new(TEXT);
+    let oracle = Oracle { lines: &lines, ranks: Some(2) };
+    let found = |passes: &[&'static Pass]| {
+        let found = passes::bisect(&programs[0], &calls(passes), &oracle).ok().flatten();
+        found.map(|it| {
+            let gone = it.before.body().len() - it.after.body().len();
+            (it.position, it.failure.pass.unwrap_or_default(), gone)
+        })
+    };
+    assert_eq!(found(&[&KEEP, &KEEP, &RACER, &KEEP, &KEEP, &KEEP]), Some((2, "racer", 2)));
+    assert_eq!(found(&[&KEEP, &SLACKER, &RACER]), Some((1, "slacker", 1)));
+    assert_eq!(found(&[&KEEP, &KEEP]), None);
+}
+
+#[test]
+fn options_of_one_rank_are_text() {
+    let (mut programs, _) = grammar::read(TEXT);
+    let program = &mut programs[0];
+    assert!((SPECIALIST.run)(program, &Arguments::default()).is_ok());
+    let text = grammar::print(program);
+    assert!(text.starts_with("%options rank=1\n"), "{text}");
+    let again = grammar::read(&text).0;
+    let rank = again[0].options.get("rank").map(|it| again[0].exprs[*it].clone());
+    assert_eq!(rank, Some(Expr::Int(1)));
+}

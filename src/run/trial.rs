@@ -1,0 +1,121 @@
+//! One run of a world, and what went wrong in it: for those who judge many runs, and not for one verdict.
+
+use grammar::ir::StmtId;
+
+use super::{
+    RunError,
+    job::{Expectation, judge, simulate},
+    results::{self, suspect},
+};
+use crate::{
+    exit::Exit,
+    io::{data::Data, generate::Kind},
+    plan::Plan,
+    sim::{Deadlock, Fault, InstRef, Schedule, report::Cause},
+};
+
+/// What went wrong in a run.
+#[derive(Clone, Debug)]
+pub struct Mishap {
+    /// Under which schedule.
+    pub schedule: Schedule,
+    /// Of what kind it is.
+    pub trouble: Trouble,
+    /// What happened, in a line.
+    pub message: String,
+    /// More lines about it.
+    pub report: Vec<String>,
+    /// The instruction to look at.
+    pub at: Option<InstRef>,
+    /// The output that is wrong, by position.
+    pub output: Option<usize>,
+}
+
+/// Kinds of things that go wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Trouble {
+    /// Some ranks wait for what never happens; whether they wait for each other.
+    Deadlock {
+        /// Each of some ranks waits for the next, and not for what nobody ever does.
+        cycle: bool,
+    },
+    /// An output differs from what is expected.
+    Different,
+    /// An output has elements that nothing wrote, or of which ranks hold different values.
+    Faulty,
+    /// The program stops: it asks for something that has no meaning or is not supported.
+    Stopped,
+}
+
+/// What a run gave.
+pub struct Ran {
+    /// The outputs.
+    pub outputs: Vec<results::Result>,
+    /// Whether no number was rounded.
+    pub exact: bool,
+}
+
+/// Runs a world once on `exact` inputs.
+///
+/// # Errors
+/// What went wrong.
+pub fn trial(
+    plans: &[Plan],
+    inputs: &[Vec<Data>],
+    schedule: Schedule,
+    expectations: &[Expectation],
+) -> Result<Ran, Box<Mishap>> {
+    let stopped = |fault: RunError| Box::new(Mishap::stopped(schedule, &fault));
+    let outcome = simulate(plans, inputs.to_vec(), schedule, Vec::new()).map_err(stopped)?;
+    let verdict = judge(plans, &outcome, expectations, Kind::Exact, None, 0).map_err(stopped)?;
+    if verdict.exit == Exit::Success {
+        return Ok(Ran { outputs: verdict.outputs, exact: outcome.notes.exactness.is_exact() });
+    }
+    let faulty = verdict.outputs.iter().any(|it| it.fault.is_some());
+    let at =
+        verdict.wrong.and_then(|it| (0..plans.len()).find_map(|rank| suspect(plans, &outcome, rank, it)));
+    Err(Box::new(Mishap {
+        schedule,
+        trouble: if faulty { Trouble::Faulty } else { Trouble::Different },
+        message: verdict.line.trim_start_matches("[FAILED] ").to_owned(),
+        report: Vec::new(),
+        at,
+        output: verdict.wrong,
+    }))
+}
+
+impl Mishap {
+    fn stopped(schedule: Schedule, fault: &RunError) -> Self {
+        let text = fault.to_string();
+        let mut lines = text.lines().map(str::to_owned);
+        let message = lines.next().unwrap_or_default();
+        let (trouble, at) = match fault {
+            RunError::Fault(Fault::Deadlock(it)) => {
+                (Trouble::Deadlock { cycle: matches!(it.cause, Cause::Cycle(_)) }, blocked(it))
+            }
+            RunError::Fault(Fault::Program { .. } | Fault::Unsupported { .. } | Fault::Internal(_))
+            | RunError::Io(_)
+            | RunError::Given { .. }
+            | RunError::Tensor(_)
+            | RunError::Dtype(_)
+            | RunError::Shard(_) => (Trouble::Stopped, None),
+        };
+        Self { schedule, trouble, message, report: lines.collect(), at, output: None }
+    }
+
+    /// The statement to look at.
+    pub fn stmt(&self, plans: &[Plan]) -> Option<(usize, StmtId)> {
+        let at = self.at?;
+        let plan = plans.get(at.rank)?;
+        Some((at.rank, plan.origins[plan.code.get(at.inst)?.origin as usize].stmt?))
+    }
+}
+
+/// The instruction that waits for what never happens, or the first of those that wait for each other.
+fn blocked(deadlock: &Deadlock) -> Option<InstRef> {
+    let wait = match &deadlock.cause {
+        Cause::Cycle(ranks) => deadlock.waits.iter().find(|it| ranks.contains(&it.at.rank)),
+        Cause::Never { wait, .. } => deadlock.waits.get(*wait),
+    };
+    wait.map(|it| it.at)
+}

@@ -1,0 +1,67 @@
+//! Files that show a pass failing: the program before it, and in comments the command line that runs it again.
+//!
+//! ```text
+//! // hir-opt reproducer: pass `fuse` panicked: index out of bounds
+//! // --passes=fuse{depth=2}
+//! // --verify-each=structural
+//! %HostIrContainer { … }
+//! ```
+
+use std::{io, path::Path};
+
+/// How a reproducer's first line begins.
+const TITLE: &str = "// hir-opt reproducer: ";
+
+/// The flags that a reproducer may set: no other changes whether a pass fails.
+const FLAGS: &[&str] = &["--passes", "--verify-each", "--verify-roundtrip", "--ranks"];
+
+/// The text of a reproducer. `flags` are `--name=value`, one each; `program` is canonical text.
+pub fn text(failure: &str, flags: &[String], program: &str) -> String {
+    let failure = failure.lines().next().unwrap_or_default();
+    let flags: String = flags.iter().map(|it| format!("// {it}\n")).collect();
+    format!("{TITLE}{failure}\n{flags}{program}")
+}
+
+/// The flags that a reproducer was written with.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn flags(path: &Path) -> io::Result<Result<Vec<String>, String>> {
+    Ok(read(&std::fs::read_to_string(path)?).map_err(|fault| format!("`{}` {fault}", path.display())))
+}
+
+fn read(text: &str) -> Result<Vec<String>, String> {
+    let mut comments = text.lines().take_while(|line| line.starts_with("//"));
+    if !comments.any(|line| line.starts_with(TITLE)) {
+        return Err(format!("is no reproducer: none of its first lines begins with `{}`", TITLE.trim_end()));
+    }
+    let flags = comments.filter_map(|line| line.strip_prefix("// ").filter(|it| it.starts_with("--")));
+    flags
+        .map(|flag| {
+            let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+            match FLAGS.contains(&name) {
+                true => Ok(flag.to_owned()),
+                false => Err(format!("sets `{name}`: a reproducer may set {}", FLAGS.join(", "))),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let flags = ["--passes=fuse{names={a, b}}".to_owned(), "--ranks=8".to_owned()];
+        let text = text("pass `fuse` panicked: one\ntwo", &flags, "%HostIrContainer\n// --passes=other\n");
+        assert!(
+            text.starts_with("// hir-opt reproducer: pass `fuse` panicked: one\n// --passes=fuse{"),
+            "{text}"
+        );
+        assert_eq!(read(&text), Ok(flags.to_vec()));
+        assert!(read("// --passes=fuse\n").is_err());
+        let foreign = read("// hir-opt reproducer: x\n// --output=a\n");
+        assert!(foreign.is_err_and(|it| it.starts_with("sets `--output`")));
+    }
+}

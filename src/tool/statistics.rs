@@ -1,0 +1,77 @@
+//! What passes did, in numbers: how often they ran and changed something, and which statements came and went.
+
+use grammar::ir::{Program, Stmt};
+use indexmap::IndexMap;
+use passes::{Change, Event};
+
+/// Statements by what they are.
+type Counts = IndexMap<&'static str, i64>;
+
+/// Follows the driver's events.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    before: Counts,
+    rows: IndexMap<&'static str, Row>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Row {
+    runs: usize,
+    changes: usize,
+    statements: Counts,
+}
+
+impl Statistics {
+    /// Counts what an event tells.
+    pub fn see(&mut self, event: Event<'_>) {
+        match event {
+            Event::Before { program, .. } => self.before = counts(program),
+            Event::After { call, program, change, .. } => {
+                let row = self.rows.entry(call.pass.name).or_default();
+                row.runs += 1;
+                row.changes += usize::from(change == Change::Changed);
+                for (name, count) in counts(program) {
+                    *row.statements.entry(name).or_default() += count;
+                }
+                for (name, count) in &self.before {
+                    *row.statements.entry(name).or_default() -= count;
+                }
+            }
+            Event::Failed { .. } => (),
+        }
+    }
+
+    /// The table of `--statistics`.
+    pub fn table(&self) -> String {
+        let mut out = String::from("// -----// Statistics //----- //\n");
+        for (name, row) in &self.rows {
+            out += &format!("  {name}: ran {}, changed the program {}", row.runs, row.changes);
+            let mut changes: Vec<_> = row.statements.iter().filter(|(_, count)| **count != 0).collect();
+            changes.sort_unstable();
+            let changes: Vec<String> =
+                changes.into_iter().map(|(name, count)| format!("{count:+} {name}")).collect();
+            if !changes.is_empty() {
+                out += &format!(" ({})", changes.join(", "));
+            }
+            out.push('\n');
+        }
+        out
+    }
+}
+
+fn counts(program: &Program) -> Counts {
+    let mut counts = Counts::default();
+    let units = program.units.ids().filter_map(|unit| program.units[unit].body);
+    for block in program.body.into_iter().chain(units) {
+        program.walk(block, &mut |stmt| {
+            let name = match &program.stmts[stmt] {
+                Stmt::Op(it) => it.op.name(),
+                Stmt::Let(..) => "definition",
+                Stmt::For(_) => "FOR",
+                Stmt::If(_) => "IF",
+            };
+            *counts.entry(name).or_default() += 1;
+        });
+    }
+    counts
+}
