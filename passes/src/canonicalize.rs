@@ -29,16 +29,17 @@
 use grammar::{
     arena::Arena,
     diagnostic::{Diagnostic, has_errors},
-    ir::{Attr, AxisId, BlockId, ExprId, Program, Stmt, StmtId, Stream, SymbolId, Transform},
+    ir::{Attr, BlockId, ExprId, Program, Stmt, StmtId, SymbolId},
     ops::Op,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::{
     bindings,
     blocks::{Edit, prune, rewrite},
     fold::{Folder, negate, truth},
     pass::{Arguments, Change, Pass},
+    scalars,
 };
 
 /// The pass.
@@ -72,28 +73,8 @@ fn round(program: &mut Program) -> bool {
 // ---- scalars
 
 fn fold_scalars(program: &mut Program) -> bool {
-    let mut changed = fold_axes(program);
     let folder = Folder::default();
-    let mut fold = |program: &mut Program, expr: ExprId| {
-        let folded = folder.fold(program, expr);
-        changed |= folded != expr;
-        folded
-    };
-    for symbol in program.definitions.keys().copied().collect::<Vec<_>>() {
-        if let Some(folded) = program.definitions.get(&symbol).copied().map(|it| fold(program, it)) {
-            program.definitions.insert(symbol, folded);
-        }
-    }
-    for key in program.options.keys().cloned().collect::<Vec<_>>() {
-        if let Some(folded) = program.options.get(&key).copied().map(|it| fold(program, it)) {
-            program.options.insert(key, folded);
-        }
-    }
-    for id in program.streams.ids() {
-        if let Stream::Index(index) = program.streams[id] {
-            program.streams[id] = Stream::Index(fold(program, index));
-        }
-    }
+    let changed = scalars::outside(program, &mut |program, expr| folder.fold(program, expr));
     let assigned = assigned(program);
     let mut walk = StmtFolder {
         assigned,
@@ -108,44 +89,6 @@ fn fold_scalars(program: &mut Program) -> bool {
     }
     let StmtFolder { stmts, changed, program, .. } = walk;
     program.stmts = stmts;
-    changed
-}
-
-/// Folds extents. Two axes with one number stay apart: their texts tell tensors apart.
-fn fold_axes(program: &mut Program) -> bool {
-    let folder = Folder::default();
-    let mut changed = false;
-    let mut numbers: FxHashMap<u32, Vec<AxisId>> = FxHashMap::default();
-    for (id, axis) in program.axes.iter() {
-        numbers.entry(axis.number).or_default().push(id);
-    }
-    for id in program.axes.ids() {
-        let mut axis = program.axes[id].clone();
-        axis.extent = folder.fold(program, axis.extent);
-        for bound in [&mut axis.start, &mut axis.stop, &mut axis.expanded] {
-            *bound = bound.map(|it| folder.fold(program, it));
-        }
-        let others = numbers.get(&axis.number).into_iter().flatten();
-        // The axis itself is among them, as it was.
-        if others.into_iter().all(|other| program.axes[*other] != axis) {
-            program.axes[id] = axis;
-            changed = true;
-        }
-    }
-    for tensor in program.tensors.ids() {
-        let mut transforms = std::mem::take(&mut program.tensors[tensor].domains.transforms);
-        for transform in &mut transforms {
-            match transform {
-                Transform::Split { factor, .. } => {
-                    let folded = folder.fold(program, *factor);
-                    changed |= folded != *factor;
-                    *factor = folded;
-                }
-                Transform::Merge { .. } | Transform::Swizzle1D { .. } => (),
-            }
-        }
-        program.tensors[tensor].domains.transforms = transforms;
-    }
     changed
 }
 

@@ -18,6 +18,7 @@ pub mod pipeline;
 pub mod driver;
 
 mod canonicalize;
+mod inline_definitions;
 mod remove_dead_code;
 
 mod bindings;
@@ -25,6 +26,7 @@ mod blocks;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod create;
 mod fold;
+mod scalars;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod substitute;
 

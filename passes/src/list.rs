@@ -1,13 +1,14 @@
 //! Every pass and every pipeline, by name.
 
 use crate::{
-    canonicalize,
+    canonicalize, inline_definitions,
     pass::{Pass, Pipeline},
     remove_dead_code,
 };
 
 /// All passes, in the order of `--list-passes`.
-pub static PASSES: &[Pass] = &[canonicalize::PASS, remove_dead_code::PASS];
+pub static PASSES: &[Pass] =
+    &[canonicalize::PASS, remove_dead_code::PASS, inline_definitions::PASS];
 
 /// All pipelines.
 pub static PIPELINES: &[Pipeline] = &[Pipeline {
