@@ -20,6 +20,7 @@ pub mod driver;
 mod canonicalize;
 mod inline_definitions;
 mod remove_dead_code;
+mod renumber;
 
 mod bindings;
 mod blocks;

@@ -3,12 +3,12 @@
 use crate::{
     canonicalize, inline_definitions,
     pass::{Pass, Pipeline},
-    remove_dead_code,
+    remove_dead_code, renumber,
 };
 
 /// All passes, in the order of `--list-passes`.
 pub static PASSES: &[Pass] =
-    &[canonicalize::PASS, remove_dead_code::PASS, inline_definitions::PASS];
+    &[canonicalize::PASS, remove_dead_code::PASS, inline_definitions::PASS, renumber::PASS];
 
 /// All pipelines.
 pub static PIPELINES: &[Pipeline] = &[Pipeline {

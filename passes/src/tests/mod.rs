@@ -4,6 +4,7 @@ mod driver;
 mod inline_definitions;
 mod pipeline;
 mod remove_dead_code;
+mod renumber;
 
 use std::{fs, path::Path};
 
