@@ -21,7 +21,8 @@
 //! * scalar expressions: constants, neutral operands, comparisons and remainders that loop bounds decide;
 //! * a branch on a constant is replaced by the side that is taken; an empty THEN makes the ELSE the THEN;
 //! * loops that run no time, and empty loops and branches, go;
-//! * a long ALLOCATE of a name that is bound on every path goes, as does a view that is in effect already.
+//! * a long ALLOCATE of a name that is bound on every path goes, as does a view that is in effect already;
+//! * a long ALLOCATE outside of loops of a name that is bound on no path becomes the short one, which means the same.
 //!
 //! Code that never runs stays where the rest of the program would not pass the verifier without it: the verifier asks
 //! for definitions in the text, whether or not they are reached.
@@ -29,7 +30,8 @@
 use grammar::{
     arena::Arena,
     diagnostic::{Diagnostic, has_errors},
-    ir::{Attr, BlockId, ExprId, Program, Stmt, StmtId, SymbolId},
+    ir::{Attr, BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
+    mentions,
     ops::Op,
 };
 use rustc_hash::FxHashSet;
@@ -64,6 +66,7 @@ fn round(program: &mut Program) -> bool {
     if let Some(body) = program.body {
         changed |= drop_unreached(program, body);
         changed |= drop_redundant(program, body);
+        changed |= shorten(program, body);
         changed |= prune(program, body);
         changed |= swap_empty(program, body);
     }
@@ -228,4 +231,43 @@ fn drop_redundant(program: &mut Program, body: BlockId) -> bool {
         Stmt::Op(_) if facts.repeated.contains(&stmt) => Edit::Remove,
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
     })
+}
+
+/// Makes long ALLOCATEs short that find their names unbound: outside of loops, and nothing before them names the tensor.
+fn shorten(program: &mut Program, body: BlockId) -> bool {
+    let mut seen: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+    let mut short = Vec::new();
+    unbound(program, body, &mut seen, &mut short);
+    for stmt in &short {
+        if let Stmt::Op(it) = &mut program.stmts[*stmt] {
+            it.op = Op::Allocate;
+            it.attrs.retain(|(key, _)| matches!(*key, "mem_type" | "zero_init"));
+        }
+    }
+    !short.is_empty()
+}
+
+fn unbound(program: &Program, block: BlockId, seen: &mut FxHashSet<TensorId>, short: &mut Vec<StmtId>) {
+    for stmt in program.block(block) {
+        match &program.stmts[*stmt] {
+            Stmt::Op(it) => {
+                let plain = !it.flag_attr("resets_to_zero") && it.attr("alias").is_none();
+                let first = it.out_tensor().is_some_and(|out| !seen.contains(&out));
+                if it.op == Op::AllocateOnce && plain && first {
+                    short.push(*stmt);
+                }
+                mentions(program, it, &mut |tensor, _| _ = seen.insert(tensor));
+            }
+            Stmt::Let(..) => (),
+            Stmt::For(it) => program.walk(it.body, &mut |stmt| {
+                if let Stmt::Op(it) = &program.stmts[stmt] {
+                    mentions(program, it, &mut |tensor, _| _ = seen.insert(tensor));
+                }
+            }),
+            Stmt::If(it) => {
+                unbound(program, it.then, seen, short);
+                it.other.iter().for_each(|other| unbound(program, *other, seen, short));
+            }
+        }
+    }
 }
