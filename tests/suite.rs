@@ -3,10 +3,12 @@
 //! ```text
 //! // RUN: hir-opt %s --passes canonicalize
 //! // RUN: hir-run %s --reference %S/other.hir
+//! // SAME: hir-opt %S/other.hir --passes canonicalize
 //! ```
 //!
 //! `%s` is the file, `%S` its folder, `%t` a fresh folder for the case. Arguments are split at blanks; single quotes hold them together.
-//! What the commands print, and their exit codes, is compared with the snapshot beside the file. To review changes, run
+//! A SAME line, behind the RUN lines, asserts that its command prints what the first RUN line prints, to the letter.
+//! What the RUN lines print, and their exit codes, is compared with the snapshot beside the file. To review changes, run
 //! `cargo insta review`, or `INSTA_UPDATE=always cargo test --test suite` and look at `git diff`.
 //!
 //! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
@@ -63,22 +65,49 @@ fn shown(path: &Path) -> String {
 fn trial(path: PathBuf) -> Trial {
     Trial::test(shown(&path), move || {
         let text = fs::read_to_string(&path).map_err(|fault| fault.to_string())?;
-        let commands: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("// RUN: ")).collect();
-        if commands.is_empty() {
-            return Err("the first line has to be `// RUN: hir-opt %s …`, or of `hir-run` or `hir-reduce`".into());
+        if !text.starts_with("// RUN: ") {
+            return Err(
+                "the first line has to be `// RUN: hir-opt %s …`, or of `hir-run` or `hir-reduce`".into()
+            );
         }
         let name = format!("hir-suite-{}-{}", std::process::id(), shown(&path).replace('/', "-"));
         let scratch = std::env::temp_dir().join(name);
         fs::create_dir_all(&scratch).map_err(|fault| fault.to_string())?;
-        let transcript: Result<String, Failed> =
-            commands.into_iter().map(|command| run(&path, command, &scratch)).collect();
+        let outcome = transcript(&path, &text, &scratch);
         let _ = fs::remove_dir_all(&scratch);
-        check(&path, &transcript?)
+        check(&path, &outcome?)
     })
 }
 
+/// What the RUN lines come to, where the SAME lines agree with the first of them.
+fn transcript(path: &Path, text: &str, scratch: &Path) -> Result<String, Failed> {
+    let lines = |key: &'static str| text.lines().filter_map(move |line| line.strip_prefix(key));
+    let mut transcript = String::new();
+    let mut first = None;
+    for command in lines("// RUN: ") {
+        let output = run(path, command, scratch)?;
+        transcript += &describe(command, &output).replace(&scratch.display().to_string(), "%t");
+        first = first.or(Some((command, output)));
+    }
+    for command in lines("// SAME: ") {
+        let output = run(path, command, scratch)?;
+        let Some((other, wanted)) = &first else { continue };
+        let (wanted, have) =
+            (String::from_utf8_lossy(&wanted.stdout), String::from_utf8_lossy(&output.stdout));
+        if !output.status.success() {
+            return Err(format!("SAME {}", describe(command, &output)).into());
+        }
+        if have != wanted {
+            let diff = similar::TextDiff::from_lines(&wanted, &have);
+            let diff = diff.unified_diff().context_radius(2).header(other, command).to_string();
+            return Err(format!("SAME prints something else than the first RUN line\n{diff}").into());
+        }
+    }
+    Ok(transcript)
+}
+
 /// One command's exit code and output.
-fn run(path: &Path, command: &str, scratch: &Path) -> Result<String, Failed> {
+fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
     let folder = path.parent().map(shown).unwrap_or_default();
     let temporary = scratch.display().to_string();
     let mut words = split(command).into_iter();
@@ -91,14 +120,9 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<String, Failed> {
     let arguments =
         words.map(|it| it.replace("%S", &folder).replace("%s", &shown(path)).replace("%t", &temporary));
     // A launcher or a colour setting around the tests must not change what the tools print.
-    let output = Command::new(program)
-        .args(arguments)
-        .current_dir(ROOT)
-        .env_clear()
-        .env("NO_COLOR", "1")
-        .output()
-        .map_err(|fault| fault.to_string())?;
-    Ok(describe(command, &output).replace(&temporary, "%t"))
+    let command =
+        Command::new(program).args(arguments).current_dir(ROOT).env_clear().env("NO_COLOR", "1").output();
+    command.map_err(|fault| fault.to_string().into())
 }
 
 fn describe(command: &str, output: &Output) -> String {

@@ -55,7 +55,9 @@ pub fn infer(program: &mut Program, diagnostics: &mut Vec<Diagnostic>) {
 /// Whether the printed text alone would give some tensor other domains than it has.
 pub fn differ_from_text(program: &Program) -> bool {
     let evidence = Evidence::collect(program);
-    let guesses = evidence.guesses(program);
+    let mut guesses = evidence.guesses(program);
+    let mentioned: HashSet<TensorId> = mentioned(program).into_iter().collect();
+    guesses.retain(|(tensor, _)| mentioned.contains(tensor));
     let is_open = !open::find(program, &evidence, &guesses).is_empty();
     is_open
         || guesses.into_iter().any(|(tensor, guess)| {
@@ -64,6 +66,28 @@ pub fn differ_from_text(program: &Program) -> bool {
             // A tensor that is not plain gets its line; a plain one must not be guessed to be something else.
             plain && (guess != Guess::default() || logical_order(program, tensor, &guess) != it.loops)
         })
+}
+
+/// The container's tensors in the order in which its text mentions them; a program may hold others.
+pub fn mentioned(program: &Program) -> Vec<TensorId> {
+    let mut seen = vec![false; program.tensors.len()];
+    let mut order = Vec::new();
+    let mut mention = |tensor: TensorId| {
+        if !std::mem::replace(&mut seen[tensor.index()], true) {
+            order.push(tensor);
+        }
+    };
+    let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
+    ports.for_each(&mut mention);
+    if let Some(body) = program.body {
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt] {
+                Program::tensors_of(&it.outs).for_each(&mut mention);
+                crate::mentions(program, it, &mut |tensor, _| mention(tensor));
+            }
+        });
+    }
+    order
 }
 
 /// Which axes of an operator's result correspond to its operand's dimensions.

@@ -508,6 +508,23 @@ impl Program {
         id
     }
 
+    /// Gives named scalars other names. No two scalars of a namespace that the program mentions may share one.
+    pub fn rename_symbols(&mut self, names: &FxHashMap<SymbolId, String>) {
+        let (mut renamed, mut named) = (Vec::new(), HashMap::new());
+        for ((unit, name), id) in std::mem::take(&mut self.named) {
+            match names.get(&id) {
+                Some(new) => renamed.push(((unit, new.clone()), id)),
+                None => _ = named.insert((unit, name), id),
+            }
+        }
+        // A scalar that is mentioned nowhere any more gives its name up.
+        named.extend(renamed);
+        self.named = named;
+        for (id, name) in names {
+            name.clone_into(&mut self.symbols[*id]);
+        }
+    }
+
     /// The named scalar of the container, if the program mentions it.
     pub fn find_symbol(&self, name: &str) -> Option<SymbolId> {
         self.named.get(&(None, name.to_owned())).copied()

@@ -310,8 +310,8 @@ impl Printer<'_> {
 
     fn domains(&mut self) {
         let program = self.program;
-        let container = program.tensors.ids().filter(|id| program.tensors[*id].unit.is_none());
-        let explicit: Vec<TensorId> = container.filter(|id| !program.has_plain_domains(*id)).collect();
+        let mut explicit = domains::mentioned(program);
+        explicit.retain(|id| !program.has_plain_domains(*id));
         if explicit.is_empty() && !domains::differ_from_text(program) {
             return;
         }

@@ -21,7 +21,8 @@
 //! * scalar expressions: constants, neutral operands, comparisons and remainders that loop bounds decide;
 //! * a branch on a constant is replaced by the side that is taken; an empty THEN makes the ELSE the THEN;
 //! * loops that run no time, and empty loops and branches, go;
-//! * a long ALLOCATE of a name that is bound on every path goes, as does a view that is in effect already.
+//! * a long ALLOCATE of a name that is bound on every path goes, as does a view that is in effect already;
+//! * a long ALLOCATE outside of loops of a name that is bound on no path becomes the short one, which means the same.
 //!
 //! Code that never runs stays where the rest of the program would not pass the verifier without it: the verifier asks
 //! for definitions in the text, whether or not they are reached.
@@ -29,16 +30,18 @@
 use grammar::{
     arena::Arena,
     diagnostic::{Diagnostic, has_errors},
-    ir::{Attr, AxisId, BlockId, ExprId, Program, Stmt, StmtId, Stream, SymbolId, Transform},
+    ir::{Attr, BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
+    mentions,
     ops::Op,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::{
     bindings,
     blocks::{Edit, prune, rewrite},
     fold::{Folder, negate, truth},
     pass::{Arguments, Change, Pass},
+    scalars,
 };
 
 /// The pass.
@@ -63,6 +66,7 @@ fn round(program: &mut Program) -> bool {
     if let Some(body) = program.body {
         changed |= drop_unreached(program, body);
         changed |= drop_redundant(program, body);
+        changed |= shorten(program, body);
         changed |= prune(program, body);
         changed |= swap_empty(program, body);
     }
@@ -72,28 +76,8 @@ fn round(program: &mut Program) -> bool {
 // ---- scalars
 
 fn fold_scalars(program: &mut Program) -> bool {
-    let mut changed = fold_axes(program);
     let folder = Folder::default();
-    let mut fold = |program: &mut Program, expr: ExprId| {
-        let folded = folder.fold(program, expr);
-        changed |= folded != expr;
-        folded
-    };
-    for symbol in program.definitions.keys().copied().collect::<Vec<_>>() {
-        if let Some(folded) = program.definitions.get(&symbol).copied().map(|it| fold(program, it)) {
-            program.definitions.insert(symbol, folded);
-        }
-    }
-    for key in program.options.keys().cloned().collect::<Vec<_>>() {
-        if let Some(folded) = program.options.get(&key).copied().map(|it| fold(program, it)) {
-            program.options.insert(key, folded);
-        }
-    }
-    for id in program.streams.ids() {
-        if let Stream::Index(index) = program.streams[id] {
-            program.streams[id] = Stream::Index(fold(program, index));
-        }
-    }
+    let changed = scalars::outside(program, &mut |program, expr| folder.fold(program, expr));
     let assigned = assigned(program);
     let mut walk = StmtFolder {
         assigned,
@@ -108,44 +92,6 @@ fn fold_scalars(program: &mut Program) -> bool {
     }
     let StmtFolder { stmts, changed, program, .. } = walk;
     program.stmts = stmts;
-    changed
-}
-
-/// Folds extents. Two axes with one number stay apart: their texts tell tensors apart.
-fn fold_axes(program: &mut Program) -> bool {
-    let folder = Folder::default();
-    let mut changed = false;
-    let mut numbers: FxHashMap<u32, Vec<AxisId>> = FxHashMap::default();
-    for (id, axis) in program.axes.iter() {
-        numbers.entry(axis.number).or_default().push(id);
-    }
-    for id in program.axes.ids() {
-        let mut axis = program.axes[id].clone();
-        axis.extent = folder.fold(program, axis.extent);
-        for bound in [&mut axis.start, &mut axis.stop, &mut axis.expanded] {
-            *bound = bound.map(|it| folder.fold(program, it));
-        }
-        let others = numbers.get(&axis.number).into_iter().flatten();
-        // The axis itself is among them, as it was.
-        if others.into_iter().all(|other| program.axes[*other] != axis) {
-            program.axes[id] = axis;
-            changed = true;
-        }
-    }
-    for tensor in program.tensors.ids() {
-        let mut transforms = std::mem::take(&mut program.tensors[tensor].domains.transforms);
-        for transform in &mut transforms {
-            match transform {
-                Transform::Split { factor, .. } => {
-                    let folded = folder.fold(program, *factor);
-                    changed |= folded != *factor;
-                    *factor = folded;
-                }
-                Transform::Merge { .. } | Transform::Swizzle1D { .. } => (),
-            }
-        }
-        program.tensors[tensor].domains.transforms = transforms;
-    }
     changed
 }
 
@@ -285,4 +231,43 @@ fn drop_redundant(program: &mut Program, body: BlockId) -> bool {
         Stmt::Op(_) if facts.repeated.contains(&stmt) => Edit::Remove,
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
     })
+}
+
+/// Makes long ALLOCATEs short that find their names unbound: outside of loops, and nothing before them names the tensor.
+fn shorten(program: &mut Program, body: BlockId) -> bool {
+    let mut seen: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+    let mut short = Vec::new();
+    unbound(program, body, &mut seen, &mut short);
+    for stmt in &short {
+        if let Stmt::Op(it) = &mut program.stmts[*stmt] {
+            it.op = Op::Allocate;
+            it.attrs.retain(|(key, _)| matches!(*key, "mem_type" | "zero_init"));
+        }
+    }
+    !short.is_empty()
+}
+
+fn unbound(program: &Program, block: BlockId, seen: &mut FxHashSet<TensorId>, short: &mut Vec<StmtId>) {
+    for stmt in program.block(block) {
+        match &program.stmts[*stmt] {
+            Stmt::Op(it) => {
+                let plain = !it.flag_attr("resets_to_zero") && it.attr("alias").is_none();
+                let first = it.out_tensor().is_some_and(|out| !seen.contains(&out));
+                if it.op == Op::AllocateOnce && plain && first {
+                    short.push(*stmt);
+                }
+                mentions(program, it, &mut |tensor, _| _ = seen.insert(tensor));
+            }
+            Stmt::Let(..) => (),
+            Stmt::For(it) => program.walk(it.body, &mut |stmt| {
+                if let Stmt::Op(it) = &program.stmts[stmt] {
+                    mentions(program, it, &mut |tensor, _| _ = seen.insert(tensor));
+                }
+            }),
+            Stmt::If(it) => {
+                unbound(program, it.then, seen, short);
+                it.other.iter().for_each(|other| unbound(program, *other, seen, short));
+            }
+        }
+    }
 }

@@ -22,8 +22,10 @@ pub mod oracle;
 
 mod canonicalize;
 mod decompose_resharding;
+mod inline_definitions;
 mod lower_to_communication;
 mod remove_dead_code;
+mod renumber;
 
 mod bindings;
 mod blocks;
@@ -33,6 +35,7 @@ mod dims;
 mod fold;
 mod pack;
 mod reshard;
+mod scalars;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod sharding;
 #[allow(dead_code, reason = "the passes that use it come with it")]

@@ -1,14 +1,16 @@
 //! Every pass and every pipeline, by name.
 
-use crate::{
-    canonicalize, decompose_resharding, lower_to_communication,
-    pass::{Pass, Pipeline},
-    remove_dead_code,
-};
+use crate::pass::{Pass, Pipeline};
 
-/// All passes, in the order of `--list-passes`.
-pub static PASSES: &[Pass] =
-    &[canonicalize::PASS, decompose_resharding::PASS, lower_to_communication::PASS, remove_dead_code::PASS];
+/// All passes, in the order of `--list-passes`: lowering, optimisation, text.
+pub static PASSES: &[Pass] = &[
+    crate::decompose_resharding::PASS,
+    crate::lower_to_communication::PASS,
+    crate::canonicalize::PASS,
+    crate::remove_dead_code::PASS,
+    crate::inline_definitions::PASS,
+    crate::renumber::PASS,
+];
 
 /// All pipelines.
 pub static PIPELINES: &[Pipeline] = &[Pipeline {

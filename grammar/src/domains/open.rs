@@ -25,8 +25,8 @@ pub(super) struct Open {
 
 /// The open tensors of the container.
 pub(super) fn find(program: &Program, evidence: &Evidence, guesses: &[(TensorId, Guess)]) -> Vec<Open> {
-    let container = || program.tensors.iter().filter(|(_, it)| it.unit.is_none());
-    let shown = container().flat_map(|(_, it)| it.loops.iter().chain(&it.domains.logical));
+    let tensors = guesses.iter().map(|(tensor, _)| &program.tensors[*tensor]);
+    let shown = tensors.flat_map(|it| it.loops.iter().chain(&it.domains.logical));
     let named = evidence.named_axes.values().flatten();
     let seen: HashSet<u32> = shown.chain(named).map(|id| program.axes[*id].number).collect();
     let possible = |(tensor, guess): &(TensorId, Guess)| {

@@ -137,7 +137,7 @@ const DROP: &str = "Deallocate {\n    T2_g_float[iS2{8}]\n  }\n";
 
 #[test]
 fn a_long_allocate_of_a_bound_name_goes() {
-    same(&format!("  {LONG}  {LONG}"), &format!("  {LONG}"));
+    same(&format!("  {LONG}  {LONG}"), &format!("  {SHORT}"));
     same(
         &format!("  {SHORT}  FOR i5 from 0 to i0:\n    {LONG}    {SHORT}"),
         &format!("  {SHORT}  FOR i5 from 0 to i0:\n    {SHORT}"),
@@ -146,12 +146,41 @@ fn a_long_allocate_of_a_bound_name_goes() {
     same(&format!("{both}  {LONG}"), &both);
     for stays in [
         format!("  {SHORT}  {SHORT}"),
-        format!("  {LONG}  {DROP}  {LONG}"),
+        format!("  {SHORT}  {DROP}  {LONG}"),
         format!("  IF Manual ( rank == 0 ):\n    {SHORT}  {LONG}"),
         format!("  FOR i5 from 0 to i0:\n    {SHORT}  {LONG}"),
     ] {
         same(&stays, &stays);
     }
+}
+
+#[test]
+fn a_long_allocate_of_an_unbound_name_becomes_short() {
+    same(&format!("  {LONG}"), &format!("  {SHORT}"));
+    let branch = |form: &str| format!("  IF Manual ( rank == 0 ):\n    {form}");
+    same(&branch(LONG), &branch(SHORT));
+    let zeroed = |form: &str| format!("  {}", form.replace("zero_init=false", "zero_init=true"));
+    same(&zeroed(LONG), &zeroed(SHORT));
+    let again = format!("  {}", LONG.replace("resets_to_zero=false", "resets_to_zero=true"));
+    let input = format!("  {}", LONG.replace("T2_g_float[iS2{8}]", "T0_g_float[iS0{8}]"));
+    let used = "  T2_g_float[iS2{8}]\n     = Set( T0_g_float[iS0{8}] )\n";
+    for stays in [
+        format!("  FOR i5 from 0 to i0:\n    {LONG}"),
+        format!("  FOR i5 from 0 to i0:\n  {}  {LONG}", used.replace("     =", "       =")),
+        format!("{used}  {LONG}").replace("i0:\n    T2", "i0:\n      T2"),
+        again,
+    ] {
+        let result = transform(
+            "canonicalize",
+            &format!("%HostIrContainer {{ (T0_g_float[iS0{{8}}]) -> () :\n{stays}}}\n"),
+        );
+        assert!(
+            result.as_ref().is_ok_and(|it| it.contains("buffer=") || !it.contains("ALLOCATE")),
+            "{result:?}"
+        );
+    }
+    // An input is bound: its ALLOCATE goes.
+    same(&input, "");
 }
 
 #[test]

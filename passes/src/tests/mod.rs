@@ -1,8 +1,12 @@
 //! Passes and the driver, on programs small enough to read.
 mod canonicalize;
 mod driver;
+mod inline_definitions;
 mod pipeline;
 mod remove_dead_code;
+mod renumber;
+
+use std::{fs, path::Path};
 
 use crate::{Settings, Verify, parse, run};
 
@@ -33,4 +37,25 @@ fn check(pass: &str, header: &str, before: &str, after: &str) {
     if let Ok(once) = once {
         assert_eq!(transform(pass, &once).as_ref(), Ok(&once), "after {pass}, twice");
     }
+}
+
+/// The texts of all samples and cases that read and verify, with their paths.
+fn corpus() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut folders = vec![root.join("samples"), root.join("tests/cases")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "hir") {
+                let text = fs::read_to_string(&path).unwrap_or_default();
+                let clean = transform("", &text).is_ok();
+                found.extend(clean.then(|| (path.display().to_string(), text)));
+            }
+        }
+    }
+    assert!(found.len() > 100, "{} files", found.len());
+    found.sort();
+    found
 }

@@ -1,0 +1,105 @@
+//! Rewrites the scalar expressions of a program, wherever they stand.
+
+use grammar::{
+    arena::Arena,
+    ir::{AxisId, ExprId, Program, Stmt, StmtId, Stream, SymbolId, Transform},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Makes another expression of one.
+pub(crate) type Rewrite<'r> = &'r mut dyn FnMut(&mut Program, ExprId) -> ExprId;
+
+/// Rewrites what stands outside of statements: extents, definitions, options, indices of streams. Says whether
+/// anything changed.
+pub(crate) fn outside(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
+    let mut changed = axes(program, rewrite);
+    let mut visit = |program: &mut Program, expr: ExprId| {
+        let new = rewrite(program, expr);
+        changed |= new != expr;
+        new
+    };
+    for symbol in program.definitions.keys().copied().collect::<Vec<_>>() {
+        if let Some(new) = program.definitions.get(&symbol).copied().map(|it| visit(program, it)) {
+            program.definitions.insert(symbol, new);
+        }
+    }
+    for key in program.options.keys().cloned().collect::<Vec<_>>() {
+        if let Some(new) = program.options.get(&key).copied().map(|it| visit(program, it)) {
+            program.options.insert(key, new);
+        }
+    }
+    for id in program.streams.ids() {
+        if let Stream::Index(index) = program.streams[id] {
+            program.streams[id] = Stream::Index(visit(program, index));
+        }
+    }
+    changed
+}
+
+/// Rewrites extents. Two axes with one number stay apart: their texts tell tensors apart.
+fn axes(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
+    let mut changed = false;
+    let mut numbers: FxHashMap<u32, Vec<AxisId>> = FxHashMap::default();
+    for (id, axis) in program.axes.iter() {
+        numbers.entry(axis.number).or_default().push(id);
+    }
+    for id in program.axes.ids() {
+        let mut axis = program.axes[id].clone();
+        axis.extent = rewrite(program, axis.extent);
+        for bound in [&mut axis.start, &mut axis.stop, &mut axis.expanded] {
+            *bound = bound.map(|it| rewrite(program, it));
+        }
+        let others = numbers.get(&axis.number).into_iter().flatten();
+        // The axis itself is among them, as it was.
+        if others.into_iter().all(|other| program.axes[*other] != axis) {
+            program.axes[id] = axis;
+            changed = true;
+        }
+    }
+    for tensor in program.tensors.ids() {
+        let mut transforms = std::mem::take(&mut program.tensors[tensor].domains.transforms);
+        for transform in &mut transforms {
+            match transform {
+                Transform::Split { factor, .. } => {
+                    let new = rewrite(program, *factor);
+                    changed |= new != *factor;
+                    *factor = new;
+                }
+                Transform::Merge { .. } | Transform::Swizzle1D { .. } => (),
+            }
+        }
+        program.tensors[tensor].domains.transforms = transforms;
+    }
+    changed
+}
+
+/// Rewrites what stands in statements, HostUnits' included. Says whether anything changed.
+pub(crate) fn inside(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
+    let mut changed = false;
+    let mut stmts: Arena<StmtId, Stmt> = std::mem::take(&mut program.stmts);
+    let mut visit = |expr: &mut ExprId| {
+        let new = rewrite(program, *expr);
+        changed |= new != *expr;
+        *expr = new;
+    };
+    for id in stmts.ids() {
+        match &mut stmts[id] {
+            Stmt::Op(it) => it.scalars_mut(&mut visit),
+            Stmt::Let(_, value) => visit(value),
+            Stmt::For(it) => [&mut it.start, &mut it.stop].into_iter().for_each(&mut visit),
+            Stmt::If(it) => visit(&mut it.cond),
+        }
+    }
+    program.stmts = stmts;
+    changed
+}
+
+/// Scalars that statements give values: loop indices and assigned ones.
+pub(crate) fn bound(program: &Program) -> FxHashSet<SymbolId> {
+    let symbols = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
+        Stmt::Let(symbol, _) => Some(*symbol),
+        Stmt::For(it) => Some(it.index),
+        Stmt::Op(_) | Stmt::If(_) => None,
+    });
+    symbols.collect()
+}
