@@ -669,7 +669,7 @@ fn reduction(program: &mut Program, like: &OpStmt, from: TensorId, to: TensorId)
 }
 
 /// Replaces an operand, counted as `dims::operands` does.
-fn set_operand(it: &mut OpStmt, position: usize, tensor: TensorId) {
+pub(crate) fn set_operand(it: &mut OpStmt, position: usize, tensor: TensorId) {
     let args = it.args.iter_mut().filter_map(|arg| match arg {
         Operand::Tensor(tensor) => Some(tensor),
         Operand::Scalar(_) | Operand::Stream(_) => None,

@@ -26,6 +26,7 @@ mod inline_definitions;
 mod lower_to_communication;
 mod remove_dead_code;
 mod renumber;
+mod stream_parallel;
 
 mod bindings;
 mod blocks;
@@ -33,6 +34,7 @@ mod blocks;
 mod create;
 mod dims;
 mod fold;
+mod mesh;
 mod pack;
 mod reshard;
 mod scalars;

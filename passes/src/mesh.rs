@@ -25,10 +25,8 @@ pub(crate) fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) 
         let extent = program.int(extent as i64);
         return infix(program, "%", it, extent);
     }
-    let values: Vec<(ExprId, ExprId)> = known
-        .iter()
-        .map(|(rank, at)| (program.int(*rank as i64), program.int(*at as i64)))
-        .collect();
+    let values: Vec<(ExprId, ExprId)> =
+        known.iter().map(|(rank, at)| (program.int(*rank as i64), program.int(*at as i64))).collect();
     choose(program, me, &values)
 }
 

@@ -1,0 +1,294 @@
+//! stream-parallel: makes loops over stream axes, whose iterations work on slices.
+//!
+//! Before:
+//! ```text
+//! T4[istreamIdx10{8}, iS11{16}] = Set( T0[ideviceIdx.x0{8}, iS1{16}] )
+//! T3[istreamIdx6{8}, iS7{16}, iS8{128}] = linear(T4[istreamIdx10{8}, iS11{16}], T1, T2)
+//! ```
+//! After (`allgather=broadcast`, `style=select`):
+//! ```text
+//! T4 = ALLOCATE(mem_type=global, zero_init=false)
+//! T3 = ALLOCATE(mem_type=global, zero_init=false)
+//! FOR streamIdx in istreamIdx10{8}:
+//!   T5 = HirAliasSelect( T4, axis = istreamIdx10{8}, index = streamIdx )
+//!   Communication 1 (type=Broadcast, team=(0 1 2 3 4 5 6 7), root=streamIdx, input=T0, output=T5, backend=NCCL)
+//!   Wait(Communication 1)
+//!   T6 = HirAliasSelect( T3, axis = istreamIdx6{8}, index = streamIdx )
+//!   T6 = linear(T5, T1, T2)
+//! ```
+//!
+//! Statements one after the other whose results carry the same stream axis share a loop, as long as each reads only the
+//! slice of the iteration of what the others compute. `kind` tells what can be sliced, `body` writes an iteration,
+//! `exchange` the communications in it. Resharding that leaves the stream axis alone is sliced like any operator, and
+//! stays for lower-to-communication; what cannot be sliced stays outside of loops.
+//!
+//! `style=select` loops over whole stream axes and selects an index (`FOR streamIdx in …`, HirAliasSelect);
+//! `style=shard` takes chunks (`FOR i5 from 0 to n`, ShardByStream), and keeps tensors that only the iteration needs in
+//! storage of its own.
+
+mod body;
+mod exchange;
+mod kind;
+
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{ExprId, Program, Stmt, StmtId, TensorId},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    bindings,
+    create::Fresh,
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    sharding::same,
+};
+use kind::{Kind, Slicing};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "stream-parallel",
+    description: "make loops over stream axes, with sliced operands and communications in between",
+    options: &[
+        OptionSpec {
+            name: "allgather",
+            description: "how a shard comes to all devices; whole: before the loop",
+            kind: OptionKind::Word(&["broadcast", "p2p-ring", "collective-permute", "whole"]),
+            default: Some("broadcast"),
+        },
+        OptionSpec {
+            name: "reduce-scatter",
+            description: "how partial sums come to their device; whole: behind the loop",
+            kind: OptionKind::Word(&["reduce", "p2p-ring", "whole"]),
+            default: Some("reduce"),
+        },
+        OptionSpec {
+            name: "backend",
+            description: "who moves the data of peer-to-peer rings and broadcasts",
+            kind: OptionKind::Word(&["nccl", "cuda"]),
+            default: Some("nccl"),
+        },
+        OptionSpec {
+            name: "protocol",
+            description: "who copies in a CUDA transfer: the receiver (get) or the sender (put)",
+            kind: OptionKind::Word(&["get", "put"]),
+            default: Some("get"),
+        },
+        OptionSpec {
+            name: "offset-by-rank",
+            description: "peer-to-peer rings: each rank begins with its own chunk, so that all links are busy",
+            kind: OptionKind::Flag,
+            default: Some("true"),
+        },
+        OptionSpec {
+            name: "wait",
+            description: "where CUDA sends are waited for: behind the transfer, or at the end of the iteration",
+            kind: OptionKind::Word(&["inline", "deferred"]),
+            default: Some("inline"),
+        },
+        OptionSpec {
+            name: "style",
+            description: "how slices are taken; auto: select where the stream axes are whole ones",
+            kind: OptionKind::Word(&["auto", "select", "shard"]),
+            default: Some("auto"),
+        },
+    ],
+    run,
+};
+
+/// The options, read once.
+#[derive(Clone, Copy)]
+struct Settings {
+    allgather: Allgather,
+    reduce_scatter: ReduceScatter,
+    cuda: bool,
+    put: bool,
+    offset: bool,
+    deferred: bool,
+    style: Option<Style>,
+}
+
+/// How an all-gather is done in a loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Allgather {
+    Broadcast,
+    Ring,
+    Permute,
+    Whole,
+}
+
+/// How a reduce-scatter is done in a loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReduceScatter {
+    Reduce,
+    Ring,
+    Whole,
+}
+
+/// How slices are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Style {
+    Select,
+    Shard,
+}
+
+impl Settings {
+    fn of(arguments: &Arguments) -> Self {
+        let is = |name, value| arguments.text(name) == Some(value);
+        Self {
+            allgather: match arguments.text("allgather") {
+                Some("p2p-ring") => Allgather::Ring,
+                Some("collective-permute") => Allgather::Permute,
+                Some("whole") => Allgather::Whole,
+                Some(_) | None => Allgather::Broadcast,
+            },
+            reduce_scatter: match arguments.text("reduce-scatter") {
+                Some("p2p-ring") => ReduceScatter::Ring,
+                Some("whole") => ReduceScatter::Whole,
+                Some(_) | None => ReduceScatter::Reduce,
+            },
+            cuda: is("backend", "cuda"),
+            put: is("protocol", "put"),
+            offset: arguments.flag("offset-by-rank"),
+            deferred: is("wait", "deferred"),
+            style: match arguments.text("style") {
+                Some("select") => Some(Style::Select),
+                Some("shard") => Some(Style::Shard),
+                Some(_) | None => None,
+            },
+        }
+    }
+}
+
+fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+    let Some(block) = program.body else { return Ok(Change::Unchanged) };
+    let mut pass = StreamParallel {
+        settings: Settings::of(arguments),
+        fresh: Fresh::of(program),
+        bound: bindings::facts(program).bound,
+        uses: uses(program),
+        program,
+        out: Vec::new(),
+        group: None,
+        changed: false,
+    };
+    for stmt in pass.program.blocks[block].clone() {
+        pass.statement(stmt)?;
+    }
+    pass.close()?;
+    let StreamParallel { out, changed, .. } = pass;
+    program.blocks[block] = out;
+    Ok(Change::from_flag(changed))
+}
+
+struct StreamParallel<'p> {
+    program: &'p mut Program,
+    settings: Settings,
+    fresh: Fresh,
+    /// Statements whose result has storage already.
+    bound: FxHashSet<StmtId>,
+    /// How many statements mention a tensor; the header's lists count too.
+    uses: FxHashMap<TensorId, usize>,
+    /// The new body.
+    out: Vec<StmtId>,
+    /// Statements that will share a loop.
+    group: Option<Group>,
+    changed: bool,
+}
+
+/// Statements of one loop.
+struct Group {
+    /// Number of iterations.
+    count: ExprId,
+    style: Style,
+    members: Vec<Member>,
+    /// Results, with the dimension that is sliced.
+    produced: FxHashMap<TensorId, usize>,
+}
+
+/// A statement of a loop.
+struct Member {
+    stmt: StmtId,
+    slicing: Slicing,
+}
+
+impl StreamParallel<'_> {
+    /// Puts a top-level statement into a loop, or behind what there is.
+    fn statement(&mut self, stmt: StmtId) -> Result<(), Diagnostic> {
+        let slicing = match &self.program.stmts[stmt] {
+            Stmt::Op(it) => kind::slicing(self.program, self.settings, it),
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        };
+        let Some(slicing) = slicing else {
+            self.close()?;
+            self.out.push(stmt);
+            return Ok(());
+        };
+        if !self.group.as_ref().is_some_and(|group| group.takes(self.program, &slicing)) {
+            self.close()?;
+            // Partial sums that are there as a whole go in one piece.
+            if matches!(slicing.kind, Kind::ReduceScatter(_)) {
+                self.out.push(stmt);
+                return Ok(());
+            }
+            let produced = FxHashMap::default();
+            self.group =
+                Some(Group { count: slicing.count, style: slicing.style, members: Vec::new(), produced });
+        }
+        if let Some(group) = &mut self.group {
+            if let Some(dim) = slicing.out_dim {
+                group.produced.insert(slicing.out, dim);
+            }
+            group.members.push(Member { stmt, slicing });
+        }
+        Ok(())
+    }
+
+    /// Writes the loop of the group, if there is one.
+    fn close(&mut self) -> Result<(), Diagnostic> {
+        let Some(group) = self.group.take() else { return Ok(()) };
+        self.changed = true;
+        body::Loop::new(self, &group).write()
+    }
+}
+
+impl Group {
+    /// Whether a statement can join: it has the same stream axis, and reads what the loop makes slice by slice.
+    fn takes(&self, program: &Program, slicing: &Slicing) -> bool {
+        let sliced = slicing.operands.iter().all(|operand| match self.produced.get(&operand.tensor) {
+            Some(dim) => operand.dim == Some(*dim),
+            None => true,
+        });
+        let is_new = !self.produced.contains_key(&slicing.out);
+        // One number of collectives an iteration on all ranks: rings rotate, others do not.
+        let clash = |a: &Slicing, b: &Slicing| {
+            let mesh = |it: &Slicing| &program.tensors[it.out].mesh;
+            let fixed = b.kind != Kind::Local && !b.rotated;
+            a.rotated && (fixed || mesh(a) != mesh(b)) || a.swizzled != b.swizzled
+        };
+        let agree =
+            self.members.iter().all(|it| !clash(&it.slicing, slicing) && !clash(slicing, &it.slicing));
+        same(program, self.count, slicing.count) && self.style == slicing.style && sliced && is_new && agree
+    }
+}
+
+/// How many statements mention each tensor, and the header.
+fn uses(program: &Program) -> FxHashMap<TensorId, usize> {
+    let mut uses: FxHashMap<TensorId, usize> = FxHashMap::default();
+    let mut count = |tensor| *uses.entry(tensor).or_default() += 1;
+    Program::tensors_of(&program.inputs).for_each(&mut count);
+    Program::tensors_of(&program.outputs).for_each(&mut count);
+    if let Some(body) = program.body {
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt] {
+                let mut seen = Vec::new();
+                grammar::mentions(program, it, &mut |tensor, _| {
+                    if !seen.contains(&tensor) {
+                        seen.push(tensor);
+                        count(tensor);
+                    }
+                });
+            }
+        });
+    }
+    uses
+}

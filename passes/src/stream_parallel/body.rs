@@ -1,0 +1,350 @@
+//! Writes the loop of a group: allocations before, slices and operators inside, what puts slices together behind.
+
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{
+        Attr, AxisId, AxisKind, Domains, ExprId, For, Memory, OpStmt, Operand, Parallel, Program, Stmt,
+        StmtId, TensorId, Transform,
+    },
+    ops::{Op, Rule},
+    span::Span,
+};
+use rustc_hash::FxHashMap;
+
+use super::{
+    Group, Member, StreamParallel, Style, exchange,
+    kind::{Kind, OperandSlice},
+};
+use crate::{
+    create::{self, infix},
+    decompose_resharding::set_operand,
+    mesh, pack,
+    sharding::{Piece, Sharding},
+};
+
+/// A loop that is being written.
+pub(super) struct Loop<'l, 'p> {
+    pub(super) pass: &'l mut StreamParallel<'p>,
+    pub(super) group: &'l Group,
+    pub(super) span: Span,
+    /// The loop's index.
+    pub(super) iteration: ExprId,
+    /// The slice that this rank works on.
+    pub(super) chunk: ExprId,
+    /// Before the loop.
+    before: Vec<StmtId>,
+    /// An iteration.
+    pub(super) body: Vec<StmtId>,
+    /// The end of an iteration.
+    pub(super) tail: Vec<StmtId>,
+    /// Behind the loop.
+    behind: Vec<StmtId>,
+    /// Posted, and not waited for yet.
+    pub(super) waits: Vec<u32>,
+    /// Slices by tensor and dimension.
+    slices: FxHashMap<(TensorId, usize), TensorId>,
+    /// Tensors with a stream axis that stand for others without.
+    chunked: FxHashMap<TensorId, TensorId>,
+}
+
+impl<'l, 'p> Loop<'l, 'p> {
+    pub(super) fn new(pass: &'l mut StreamParallel<'p>, group: &'l Group) -> Self {
+        let zero = pass.program.int(0);
+        let span = group.members.first().map(|it| pass.program.stmt_span(it.stmt)).unwrap_or_default();
+        Self {
+            pass,
+            group,
+            span,
+            iteration: zero,
+            chunk: zero,
+            before: Vec::new(),
+            body: Vec::new(),
+            tail: Vec::new(),
+            behind: Vec::new(),
+            waits: Vec::new(),
+            slices: FxHashMap::default(),
+            chunked: FxHashMap::default(),
+        }
+    }
+
+    /// Writes everything behind what the pass has written so far.
+    pub(super) fn write(mut self) -> Result<(), Diagnostic> {
+        let program = &mut *self.pass.program;
+        let index = match self.group.style {
+            Style::Select => program.symbol(None, "streamIdx", Span::default()),
+            Style::Shard => self.pass.fresh.scalar(program),
+        };
+        self.iteration = create::symbol(program, index);
+        self.chunk = self.chunk();
+        let group = self.group;
+        for member in &group.members {
+            self.span = self.pass.program.stmt_span(member.stmt);
+            match member.slicing.kind {
+                Kind::Local | Kind::Collective => self.operator(member),
+                Kind::Allgather(device) => exchange::allgather(&mut self, member, device)?,
+                Kind::ReduceScatter(device) => exchange::reduce_scatter(&mut self, member, device)?,
+            }
+        }
+        let Self { pass, before, mut body, mut tail, behind, span, .. } = self;
+        body.append(&mut tail);
+        let program = &mut *pass.program;
+        let body = create::block(program, body);
+        let (start, stop) = (program.int(0), group.count);
+        let axis = match group.style {
+            Style::Select => stream_axis(program, group),
+            Style::Shard => None,
+        };
+        let all = program.stmt(Stmt::For(For { index, axis, start, stop, body }), span);
+        pass.out.extend(before);
+        pass.out.push(all);
+        pass.out.extend(behind);
+        Ok(())
+    }
+
+    /// The index of the slice that this rank works on: in a ring its own one comes first.
+    fn chunk(&mut self) -> ExprId {
+        let rotated = self.group.members.iter().find(|it| it.slicing.rotated && !it.slicing.swizzled);
+        let Some(member) = rotated else { return self.iteration };
+        let (Kind::Allgather(device) | Kind::ReduceScatter(device)) = member.slicing.kind else {
+            return self.iteration;
+        };
+        let program = &mut *self.pass.program;
+        let members = program.tensors[member.slicing.out].mesh.clone();
+        let me = mesh::coordinate(program, &members, device);
+        let sum = infix(program, "+", me, self.iteration);
+        infix(program, "%", sum, self.group.count)
+    }
+
+    /// An operator on slices.
+    fn operator(&mut self, member: &Member) {
+        let Stmt::Op(mut it) = self.pass.program.stmts[member.stmt].clone() else { return };
+        let slicing = &member.slicing;
+        if let (Style::Select, Some(dim)) = (self.group.style, slicing.out_dim) {
+            without_flag(&mut it, dim, &slicing.operands);
+        }
+        for (at, operand) in slicing.operands.iter().enumerate() {
+            let slice = self.operand(*operand);
+            set_operand(&mut it, at, slice);
+        }
+        let out = self.result(member);
+        it.outs = vec![Operand::Tensor(out)];
+        self.emit(it);
+    }
+
+    // ---- tensors
+
+    /// What an iteration reads of an operand.
+    pub(super) fn operand(&mut self, operand: OperandSlice) -> TensorId {
+        match operand.dim {
+            None => operand.tensor,
+            Some(_) if operand.repeated && self.group.style == Style::Shard => operand.tensor,
+            Some(_) if self.is_split(operand.tensor) => operand.tensor,
+            Some(dim) => self.slice(operand.tensor, dim, operand.repeated),
+        }
+    }
+
+    /// What an iteration writes: a slice of a tensor that is whole in memory, or storage of the iteration's own.
+    pub(super) fn result(&mut self, member: &Member) -> TensorId {
+        let (out, stmt) = (member.slicing.out, member.stmt);
+        let Some(dim) = member.slicing.out_dim else { return out };
+        if self.group.style == Style::Shard && !self.escapes(out) && !self.pass.bound.contains(&stmt) {
+            let it = &mut self.pass.program.tensors[out];
+            it.domains.allocation = Some(it.loops.clone());
+            let allocate = create::allocate(self.pass.program, out);
+            self.emit(allocate);
+            return out;
+        }
+        self.allocate_before(out, stmt);
+        self.slice(out, dim, false)
+    }
+
+    /// Storage for a whole tensor, unless it has some.
+    pub(super) fn allocate_before(&mut self, tensor: TensorId, stmt: StmtId) {
+        if !self.pass.bound.contains(&stmt) {
+            let allocate = create::allocate(self.pass.program, tensor);
+            self.emit_before(allocate);
+        }
+    }
+
+    /// Whether a tensor is one slice at a time.
+    fn is_split(&self, tensor: TensorId) -> bool {
+        self.group.produced.contains_key(&tensor) && self.pass.program.stream_split(tensor)
+    }
+
+    /// Whether anything outside of the loop needs the tensor.
+    fn escapes(&self, tensor: TensorId) -> bool {
+        let mentions = |member: &&Member| {
+            member.slicing.out == tensor || member.slicing.operands.iter().any(|it| it.tensor == tensor)
+        };
+        let here = self.group.members.iter().filter(mentions).count();
+        self.pass.uses.get(&tensor).copied().unwrap_or(0) > here
+    }
+
+    /// A view of this iteration's slice, made once.
+    fn slice(&mut self, tensor: TensorId, dim: usize, repeated: bool) -> TensorId {
+        if let Some(known) = self.slices.get(&(tensor, dim)) {
+            return *known;
+        }
+        let view = match self.group.style {
+            Style::Select => {
+                let index = if repeated { self.pass.program.int(0) } else { self.chunk };
+                let Some(axis) = self.pass.program.dimensions(tensor).nth(dim) else { return tensor };
+                let view = self.like(tensor, Some(dim));
+                self.emit(create::select(view, tensor, axis, index));
+                view
+            }
+            Style::Shard => {
+                let tensor = self.chunked(tensor, dim);
+                let view = self.like(tensor, None);
+                let it = &mut self.pass.program.tensors[view];
+                it.domains.allocation = Some(it.loops.clone());
+                // A swizzled axis counts from the rank's own slice by itself.
+                let swizzled = self.group.members.iter().any(|it| it.slicing.swizzled);
+                let index = if swizzled { self.iteration } else { self.chunk };
+                self.emit(OpStmt {
+                    outs: vec![Operand::Tensor(view)],
+                    args: vec![Operand::Tensor(tensor)],
+                    attrs: vec![("stream_index", Attr::Scalar(index))],
+                    ..create::op(Op::ShardByStream)
+                });
+                view
+            }
+        };
+        self.slices.insert((tensor, dim), view);
+        view
+    }
+
+    /// The tensor with a stream axis in this dimension: itself, or another name for it.
+    fn chunked(&mut self, tensor: TensorId, dim: usize) -> TensorId {
+        if let Some(known) = self.chunked.get(&tensor) {
+            return *known;
+        }
+        let Some(mut sharding) = Sharding::of(self.pass.program, tensor) else { return tensor };
+        if sharding.dims[dim].stream().is_some() {
+            return tensor;
+        }
+        let piece = Piece { parallel: Parallel::Stream, count: self.group.count, swizzled: false };
+        sharding.dims[dim].pieces.insert(0, piece);
+        let StreamParallel { program, fresh, .. } = &mut *self.pass;
+        let alias = sharding.tensor(program, fresh, tensor, Memory::Local);
+        self.emit_before(pack::copying(Op::Set, tensor, alias));
+        self.chunked.insert(tensor, alias);
+        alias
+    }
+
+    /// A new name with the domains of `tensor`, without one of its dimensions if `dim` says so. Its logical axes are
+    /// numbered in the order of the original's: that order tells permutations.
+    pub(super) fn like(&mut self, tensor: TensorId, dim: Option<usize>) -> TensorId {
+        let StreamParallel { program, fresh, .. } = &mut *self.pass;
+        let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
+        let gone = dim.and_then(|dim| program.dimensions(tensor).nth(dim));
+        let mut dims = sharding.dims.iter();
+        // Each logical axis that stays, with its dimension; reductions have none.
+        let mut axes: Vec<(AxisId, Option<_>)> = Vec::new();
+        for axis in &program.tensors[tensor].domains.logical {
+            let dim = match program.axes[*axis].kind {
+                AxisKind::Reduction => None,
+                _ => dims.next().cloned(),
+            };
+            if Some(*axis) != gone {
+                axes.push((*axis, dim));
+            }
+        }
+        let mut order: Vec<usize> = (0..axes.len()).collect();
+        order.sort_by_key(|at| program.axes[axes[*at].0].number);
+        let mut built: Vec<(Vec<AxisId>, Domains)> = vec![Default::default(); axes.len()];
+        for at in order {
+            let (loops, domains) = &mut built[at];
+            match &axes[at] {
+                (_, Some(dim)) => dim.build(program, fresh, loops, domains),
+                (axis, None) => {
+                    let axis = fresh.axis_like(program, *axis);
+                    loops.push(axis);
+                    domains.logical.push(axis);
+                }
+            }
+        }
+        let (mut loops, mut logical) = (Vec::new(), Vec::new());
+        let mut transforms: Vec<Transform> = Vec::new();
+        for (mut its_loops, mut domains) in built {
+            loops.append(&mut its_loops);
+            logical.append(&mut domains.logical);
+            transforms.append(&mut domains.transforms);
+        }
+        // A slice of what is one stream's already is that stream's too.
+        let is_stream = |axis: &AxisId| program.axes[*axis].parallel == Parallel::Stream;
+        let split = program.stream_split(tensor) && loops.iter().any(is_stream);
+        let domains = Domains { logical, transforms, allocation: split.then(|| loops.clone()) };
+        fresh.tensor_like(program, tensor, Memory::Local, loops, domains)
+    }
+
+    /// The elements of a rank's part of a tensor, without axes of devices and streams.
+    pub(super) fn bare(&mut self, tensor: TensorId) -> TensorId {
+        let StreamParallel { program, fresh, .. } = &mut *self.pass;
+        let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
+        let split = program.stream_split(tensor);
+        let leaves = pack::leaves(program, &sharding, split);
+        let mut now = tensor;
+        if leaves.len() != sharding.dims.len() {
+            now = pack::tensor(program, fresh, tensor, &leaves);
+            self.emit(pack::copying(Op::Reshape, tensor, now));
+        }
+        for at in (0..leaves.len()).rev().filter(|at| leaves[*at].parallel != Parallel::Serial) {
+            let Some(axis) = self.pass.program.dimensions(now).nth(at) else { continue };
+            let view = self.like(now, Some(at));
+            let zero = self.pass.program.int(0);
+            self.emit(create::select(view, now, axis, zero));
+            now = view;
+        }
+        now
+    }
+
+    // ---- statements
+
+    pub(super) fn add(&mut self, stmt: OpStmt) -> StmtId {
+        create::add(self.pass.program, stmt, self.span)
+    }
+
+    pub(super) fn emit(&mut self, stmt: OpStmt) {
+        let id = self.add(stmt);
+        self.body.push(id);
+    }
+
+    pub(super) fn emit_before(&mut self, stmt: OpStmt) {
+        let id = self.add(stmt);
+        self.before.push(id);
+    }
+
+    pub(super) fn emit_behind(&mut self, stmt: OpStmt) {
+        let id = self.add(stmt);
+        self.behind.push(id);
+    }
+}
+
+/// The stream axis that the loop is over, as its first statement has it.
+fn stream_axis(program: &Program, group: &Group) -> Option<AxisId> {
+    let first = group.members.first()?;
+    let (tensor, dim) = match first.slicing.out_dim {
+        Some(dim) => (first.slicing.out, dim),
+        None => first.slicing.operands.iter().find_map(|it| Some((it.tensor, it.dim?)))?,
+    };
+    program.dimensions(tensor).nth(dim)
+}
+
+/// `flags =` of broadcast and squeeze without the dimension that is selected away.
+fn without_flag(it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
+    let at = match it.op.row().rule {
+        Rule::Broadcast => Some(dim),
+        Rule::Squeeze => operands.first().and_then(|it| it.dim),
+        _ => None,
+    };
+    let flags = it.attrs.iter_mut().find_map(|(name, attr)| match attr {
+        Attr::Flags(flags) if *name == "flags" => Some(flags),
+        _ => None,
+    });
+    if let (Some(at), Some(flags)) = (at, flags)
+        && at < flags.len()
+    {
+        flags.remove(at);
+    }
+}

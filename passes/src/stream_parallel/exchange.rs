@@ -1,0 +1,279 @@
+//! Communications inside a loop: broadcasts and reductions of slices, and peer-to-peer transfers.
+//!
+//! A ring over `d` devices, rank `r` in iteration `i` (`offset-by-rank`): the slice at hand is that of `(r + i) % d`. An
+//! all-gather receives it from there, and sends its own shard to `(d + r - i) % d`, which has `r` at hand; a
+//! reduce-scatter sends the slice there, and receives a part of its own from `(d + r - i) % d`. Without the offset both
+//! peers are `i`: all pairs meet. Where the peer is the rank itself, a copy does.
+
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{
+        Attr, AxisKind, DeviceDim, Domains, ExprId, If, Memory, OpStmt, Operand, Parallel, Stmt, StmtId,
+        TensorId,
+    },
+    ops::Op,
+};
+
+use super::{Allgather, Member, ReduceScatter, StreamParallel, body::Loop};
+use crate::{
+    create::{self, infix},
+    decompose_resharding::red_op,
+    lower_to_communication::{teams, world},
+    mesh, pack,
+    sharding::{Dim, Sharding},
+};
+
+/// Brings every device's shard to all: the slice at hand.
+pub(super) fn allgather(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDim) -> Result<(), Diagnostic> {
+    let input = member.slicing.operands[0].tensor;
+    let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
+    let output = it.result(member);
+    match it.pass.settings.allgather {
+        Allgather::Broadcast | Allgather::Whole => {
+            let root = it.iteration;
+            for team in teams(&members, device) {
+                post(it, "Broadcast", &team, root, None, input, output);
+            }
+            wait(it);
+        }
+        Allgather::Permute => {
+            let peers = Peers::of(it, member, device);
+            for team in teams(&members, device) {
+                let work = it.pass.fresh.work();
+                it.emit(OpStmt {
+                    number: Some(work),
+                    attrs: vec![
+                        ("team", Attr::Team(team)),
+                        ("send_peer", Attr::Scalar(peers.back)),
+                        ("recv_peer", Attr::Scalar(peers.ahead)),
+                        ("input", Attr::Tensor(input)),
+                        ("output", Attr::Tensor(output)),
+                        ("backend", Attr::Word("NCCL")),
+                    ],
+                    ..create::op(Op::CollectivePermute)
+                });
+                it.waits.push(work);
+            }
+            wait(it);
+        }
+        Allgather::Ring => {
+            let peers = Peers::of(it, member, device);
+            let (to, from) = (peers.back, peers.ahead);
+            transfer(it, member, device, (input, to), (output, from), to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Brings the partial sums of the slice at hand to its device.
+pub(super) fn reduce_scatter(
+    it: &mut Loop<'_, '_>,
+    member: &Member,
+    device: DeviceDim,
+) -> Result<(), Diagnostic> {
+    let out = member.slicing.out;
+    let input = it.operand(member.slicing.operands[0]);
+    let Stmt::Op(sum) = it.pass.program.stmts[member.stmt].clone() else { return Ok(()) };
+    let members = it.pass.program.tensors[out].mesh.clone();
+    match it.pass.settings.reduce_scatter {
+        ReduceScatter::Reduce | ReduceScatter::Whole => {
+            it.allocate_before(out, member.stmt);
+            let root = it.iteration;
+            for team in teams(&members, device) {
+                post(it, "Reduce", &team, root, red_op(&sum), input, out);
+            }
+            wait(it);
+        }
+        ReduceScatter::Ring => {
+            let peers = Peers::of(it, member, device);
+            let (to, from) = (peers.ahead, peers.back);
+            let slots = slots(it, out);
+            let allocate = create::allocate(it.pass.program, slots);
+            it.emit_before(allocate);
+            let Some(axis) = it.pass.program.dimensions(slots).next() else { return Ok(()) };
+            let slot = it.like(slots, Some(0));
+            it.emit(create::select(slot, slots, axis, from));
+            transfer(it, member, device, (input, to), (slot, from), to)?;
+            sum_slots(it, &sum, slots, out);
+        }
+    }
+    Ok(())
+}
+
+/// Coordinates of the two devices that a rank talks to.
+struct Peers {
+    /// `(r + i) % d`.
+    ahead: ExprId,
+    /// `(d + r - i) % d`.
+    back: ExprId,
+}
+
+impl Peers {
+    fn of(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDim) -> Self {
+        let (iteration, count) = (it.iteration, it.group.count);
+        if !member.slicing.rotated && !member.slicing.swizzled {
+            return Self { ahead: iteration, back: iteration };
+        }
+        let program = &mut *it.pass.program;
+        let members = program.tensors[member.slicing.out].mesh.clone();
+        let me = mesh::coordinate(program, &members, device);
+        let sum = infix(program, "+", me, iteration);
+        let difference = infix(program, "-", me, iteration);
+        let positive = infix(program, "+", count, difference);
+        Self { ahead: infix(program, "%", sum, count), back: infix(program, "%", positive, count) }
+    }
+}
+
+/// Sends a tensor to one device and receives another from one; copies where `own`, one of the two coordinates, is the
+/// rank's.
+fn transfer(
+    it: &mut Loop<'_, '_>,
+    member: &Member,
+    device: DeviceDim,
+    (input, to): (TensorId, ExprId),
+    (output, from): (TensorId, ExprId),
+    own: ExprId,
+) -> Result<(), Diagnostic> {
+    let settings = it.pass.settings;
+    let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
+    let mut ranks = members.devices.clone();
+    ranks.sort_unstable();
+    if settings.cuda && ranks != world(it.pass.program) {
+        let message = "a peer-to-peer ring of CUDA transfers on a part of the ranks".to_owned();
+        let fault =
+            Diagnostic::new(Code::NotRewritten, it.span, message, "handles are exchanged by all ranks");
+        return Err(fault.help("use backend=nccl"));
+    }
+    let program = &mut *it.pass.program;
+    let me = mesh::coordinate(program, &members, device);
+    let cond = infix(program, "==", own, me);
+    let (sender, receiver) =
+        (mesh::member(program, &members, device, from), mesh::member(program, &members, device, to));
+    let outer = std::mem::take(&mut it.body);
+    let (source, target) = (it.bare(input), it.bare(output));
+    it.emit(OpStmt {
+        attrs: vec![("cache_op", Attr::Word("Streaming"))],
+        ..pack::copying(Op::Set, source, target)
+    });
+    let then = std::mem::replace(&mut it.body, Vec::new());
+    let recv = side(it, "recv", output, sender);
+    let send = side(it, "send", input, receiver);
+    let works = [&recv, &send].map(|side| side.number.unwrap_or_default());
+    let mut deferred = None;
+    if settings.cuda {
+        let listed = vec![it.add(recv.clone()), it.add(send.clone())];
+        it.emit(OpStmt {
+            attrs: vec![("transfers", Attr::Stmts(listed))],
+            ..create::op(Op::ShareMemHandles)
+        });
+        match settings.put {
+            true => [recv, send].into_iter().for_each(|side| it.emit(side)),
+            false => [send, recv].into_iter().for_each(|side| it.emit(side)),
+        }
+        match settings.deferred {
+            true => deferred = Some(works[1]),
+            false => it.emit(create::wait(works[1])),
+        }
+        it.emit(create::wait(works[0]));
+    } else {
+        it.emit(create::op(Op::StartCoalescing));
+        it.emit(recv);
+        it.emit(send);
+        let number = it.pass.fresh.work();
+        it.emit(OpStmt { number: Some(number), ..create::op(Op::EndCoalescing) });
+        it.emit(create::wait(number));
+    }
+    let other = std::mem::replace(&mut it.body, outer);
+    let branch = branch(it, cond, then, other);
+    it.body.push(branch);
+    if let Some(work) = deferred {
+        let wait = it.add(create::wait(work));
+        let branch = self::branch(it, cond, Vec::new(), vec![wait]);
+        it.tail.push(branch);
+    }
+    Ok(())
+}
+
+fn branch(it: &mut Loop<'_, '_>, cond: ExprId, then: Vec<StmtId>, other: Vec<StmtId>) -> StmtId {
+    let program = &mut *it.pass.program;
+    let (then, other) = (create::block(program, then), create::block(program, other));
+    program.stmt(Stmt::If(If { kind: "Manual".to_owned(), cond, then, other: Some(other) }), it.span)
+}
+
+/// One side of a transfer; `peer` is a rank of the world.
+fn side(it: &mut Loop<'_, '_>, kind: &'static str, buffer: TensorId, peer: ExprId) -> OpStmt {
+    let settings = it.pass.settings;
+    let mut attrs = vec![
+        ("type", Attr::Word(kind)),
+        ("buffer", Attr::Tensor(buffer)),
+        ("peer", Attr::Scalar(peer)),
+        ("backend", Attr::Word(if settings.cuda { "CUDA" } else { "NCCL" })),
+    ];
+    if settings.cuda && settings.put {
+        attrs.push(("protocol", Attr::Name("put".to_owned())));
+    }
+    OpStmt { number: Some(it.pass.fresh.work()), attrs, ..create::op(Op::P2PCommunication) }
+}
+
+fn post(
+    it: &mut Loop<'_, '_>,
+    kind: &'static str,
+    team: &[usize],
+    root: ExprId,
+    red_op: Option<&'static str>,
+    input: TensorId,
+    output: TensorId,
+) {
+    let mut ranks = team.to_vec();
+    ranks.sort_unstable();
+    // The CUDA backend's collectives are those of all ranks.
+    let cuda = it.pass.settings.cuda && ranks == world(it.pass.program);
+    let mut attrs =
+        vec![("type", Attr::Word(kind)), ("team", Attr::Team(team.to_vec())), ("root", Attr::Scalar(root))];
+    attrs.extend(red_op.map(|op| ("red_op", Attr::Word(op))));
+    attrs.extend([
+        ("input", Attr::Tensor(input)),
+        ("output", Attr::Tensor(output)),
+        ("backend", Attr::Word(if cuda { "CUDA" } else { "NCCL" })),
+    ]);
+    let work = it.pass.fresh.work();
+    it.emit(OpStmt { number: Some(work), attrs, ..create::op(Op::Communication) });
+    it.waits.push(work);
+}
+
+/// Waits for what is posted.
+fn wait(it: &mut Loop<'_, '_>) {
+    for work in std::mem::take(&mut it.waits) {
+        it.emit(create::wait(work));
+    }
+}
+
+/// A tensor for what each device sends: a dimension over senders, then the leaves of `out`.
+fn slots(it: &mut Loop<'_, '_>, out: TensorId) -> TensorId {
+    let count = it.group.count;
+    let StreamParallel { program, fresh, .. } = &mut *it.pass;
+    let Some(sharding) = Sharding::of(program, out) else { return out };
+    let mut leaves = pack::leaves(program, &sharding, false);
+    leaves.insert(0, pack::Leaf { dim: 0, extent: count, parallel: Parallel::Serial });
+    pack::tensor(program, fresh, out, &leaves)
+}
+
+/// Combines what has arrived in all slots, behind the loop.
+fn sum_slots(it: &mut Loop<'_, '_>, like: &OpStmt, slots: TensorId, out: TensorId) {
+    let StreamParallel { program, fresh, .. } = &mut *it.pass;
+    let Some(mut sharding) = Sharding::of(program, slots) else { return };
+    let slot = sharding.dims.remove(0);
+    let sum = sharding.tensor(program, fresh, slots, Memory::Global);
+    let (mut loops, mut domains) = (Vec::new(), Domains::default());
+    Dim { kind: AxisKind::Reduction, ..slot }.build(program, fresh, &mut loops, &mut domains);
+    let tensor = &mut program.tensors[sum];
+    tensor.loops.splice(0..0, loops);
+    tensor.domains.logical.splice(0..0, domains.logical);
+    it.emit_behind(OpStmt {
+        outs: vec![Operand::Tensor(sum)],
+        args: vec![Operand::Tensor(slots)],
+        ..like.clone()
+    });
+    it.emit_behind(pack::copying(Op::Reshape, sum, out));
+}
