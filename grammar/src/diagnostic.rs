@@ -34,7 +34,7 @@ pub struct Diagnostic {
     /// What else there is to know, such as the report of a deadlock: each may have several lines.
     pub notes: Vec<String>,
     /// The way out, when one is known.
-    pub help: Option<String>,
+    pub help: Option<Box<str>>,
     /// The edits that write down what was guessed; none where only the user knows. `fix` applies them.
     pub fixes: Vec<Fix>,
 }
@@ -54,7 +54,7 @@ impl Diagnostic {
 
     /// Adds the way out.
     pub fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = Some(help.into());
+        self.help = Some(help.into().into_boxed_str());
         self
     }
 

@@ -8,7 +8,7 @@ use hir::{
     exit::Exit,
     reduce::{
         Candidate, reduce,
-        symptoms::{Examiner, Test},
+        symptoms::{Examiner, Same, Test},
     },
     run::oracle,
     sim::Schedules,
@@ -94,7 +94,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         schedules: &schedules,
         file: &folder.join("candidate.hir"),
     };
-    let exit = shrink(options, screen, start, &examiner);
+    let exit = shrink(options, screen, start, examiner);
     // What is left in the folder for temporary files harms nobody.
     let _ = std::fs::remove_dir_all(&folder);
     Ok(exit)
@@ -126,7 +126,7 @@ fn start(options: &Options, screen: Screen) -> Result<Candidate, Exit> {
     })
 }
 
-fn shrink(options: &Options, screen: Screen, start: Candidate, examiner: &Examiner<'_>) -> Exit {
+fn shrink(options: &Options, screen: Screen, start: Candidate, examiner: Examiner<'_>) -> Exit {
     // Passes that panic are what is looked for, not what is reported.
     std::panic::set_hook(Box::new(|_| ()));
     let symptoms = match examiner.examine(&start) {
@@ -136,12 +136,10 @@ fn shrink(options: &Options, screen: Screen, start: Candidate, examiner: &Examin
     let say = |line: String| drop(writeln!(std::io::stderr(), "# {line}"));
     symptoms.iter().for_each(|it| say(it.clone()));
     say(format!("{} statements", start.statements()));
-    let reduced = reduce(
-        start,
-        options.max_tests,
-        &mut |candidate| examiner.examine(candidate).is_ok_and(|found| found.is_subset(&symptoms)),
-        &mut |candidate, tests| say(format!("{} statements after {tests} tests", candidate.statements())),
-    );
+    let goal = Same { examiner, symptoms };
+    let reduced = reduce(start, options.max_tests, &goal, &mut |candidate, tests| {
+        say(format!("{} statements after {tests} tests", candidate.statements()));
+    });
     own_panics("hir-reduce");
     if reduced.stopped {
         say(format!("stopped after {} tests: `--max-tests` allows more", reduced.tests));

@@ -102,7 +102,11 @@ pub(super) fn tensors(reducer: &mut Reducer<'_>) -> bool {
             });
         }
     };
-    names.iter().fold(false, |helped, name| reducer.attempt(&without(name)) || helped)
+    let mut helped = false;
+    for name in &names {
+        helped |= reducer.attempt(&without(name));
+    }
+    helped
 }
 
 /// Communications with their waits, alone and in pairs: a send goes together with its receive.

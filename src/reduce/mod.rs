@@ -1,15 +1,18 @@
 //! Shrinks a program that fails while it still fails in the same way.
 //!
-//! `edits` and `shrink` propose smaller programs, `symptoms` says how a program fails, and `Reducer` keeps a proposal
-//! that fails as the program before it did. A proposal is written down and read back before it is tested, so what was
+//! `edits` and `shrink` propose smaller programs, `symptoms` says how a program fails, `order` what it does after what,
+//! and `Reducer` keeps a proposal that fails as the program before it did. A proposal is written down and read back before it is tested, so what was
 //! tested is what is printed, lines included.
 //!
 //! Invariant: the result depends on the program, the test and the number of tests allowed, and on nothing else; every
 //! proposal that is kept has fewer statements, values or devices, or a shorter text.
 
 mod edits;
+mod order;
 mod shrink;
 pub mod symptoms;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::HashSet, ops::Range};
 
@@ -31,19 +34,26 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Reads a text of one container.
+    /// Reads a text of one container. The candidate's own text is the canonical one.
     ///
     /// # Errors
     /// A text that does not read, or with more than one container.
     pub fn read(text: String) -> Result<Self, Vec<Diagnostic>> {
         let (mut programs, diagnostics) = grammar::read(&text);
-        match programs.pop() {
-            Some(program) if programs.is_empty() && !has_errors(&diagnostics) => {
-                let lines = LineIndex::new(&text);
-                Ok(Self { text, program, lines })
-            }
-            Some(_) | None => Err(diagnostics),
+        let program = match programs.pop() {
+            Some(program) if programs.is_empty() && !has_errors(&diagnostics) => program,
+            Some(_) | None => return Err(diagnostics),
+        };
+        let canonical = print(&program);
+        if canonical == text {
+            let lines = LineIndex::new(&text);
+            return Ok(Self { text, program, lines });
         }
+        // Places are those of the text that is kept; a text that never comes to rest is a fault of the printer.
+        let (mut programs, diagnostics) = grammar::read(&canonical);
+        let lines = LineIndex::new(&canonical);
+        let program = programs.pop().ok_or(diagnostics)?;
+        Ok(Self { text: canonical, program, lines })
     }
 
     /// Number of statements, those inside of others and of HostUnits included.
@@ -62,15 +72,23 @@ pub struct Reduced {
     pub stopped: bool,
 }
 
-/// Shrinks a program that `fails`, with so many tests at most; `progress` hears of every step that helped.
+/// What a smaller program has to be.
+pub trait Goal {
+    /// Whether an edit of a program is worth a test; the two share the ids of statements.
+    fn allows(&self, before: &Candidate, after: &Program) -> bool;
+    /// Whether a program fails as the first one did.
+    fn fails(&self, candidate: &Candidate) -> bool;
+}
+
+/// Shrinks a program that fails, with so many tests at most; `progress` hears of every step that helped.
 pub fn reduce(
     start: Candidate,
     most_tests: usize,
-    fails: &mut dyn FnMut(&Candidate) -> bool,
+    goal: &dyn Goal,
     progress: &mut dyn FnMut(&Candidate, usize),
 ) -> Reduced {
     let tried = HashSet::from([start.text.clone()]);
-    let mut reducer = Reducer { best: start, fails, tried, tests: 0, most_tests };
+    let mut reducer = Reducer { best: start, goal, tried, tests: 0, most_tests };
     // Smaller numbers come first: they make every further test cheaper.
     let steps: &[fn(&mut Reducer<'_>) -> bool] = &[
         shrink::numbers,
@@ -99,7 +117,7 @@ pub fn reduce(
 /// The smallest program so far.
 struct Reducer<'t> {
     best: Candidate,
-    fails: &'t mut dyn FnMut(&Candidate) -> bool,
+    goal: &'t dyn Goal,
     tried: HashSet<String>,
     tests: usize,
     most_tests: usize,
@@ -118,13 +136,12 @@ impl Reducer<'_> {
         let mut program = self.best.program.clone();
         edit(&mut program);
         edits::tidy(&mut program);
-        let text = print(&program);
-        if !self.tried.insert(text.clone()) {
+        let Ok(candidate) = Candidate::read(print(&program)) else { return false };
+        if !self.tried.insert(candidate.text.clone()) || !self.goal.allows(&self.best, &program) {
             return false;
         }
-        let Ok(candidate) = Candidate::read(text) else { return false };
         self.tests += 1;
-        let kept = (self.fails)(&candidate);
+        let kept = self.goal.fails(&candidate);
         if kept {
             self.best = candidate;
         }

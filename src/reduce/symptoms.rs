@@ -13,13 +13,13 @@ use std::{
 };
 
 use grammar::{
-    diagnostic::has_errors,
+    diagnostic::{Diagnostic, has_errors},
     ir::{Program, Stmt, StmtId},
     mentions, verify,
 };
 use passes::{Fault, PassCall, Settings, Verify};
 
-use super::Candidate;
+use super::{Candidate, Goal, order};
 use crate::{
     io::{data::Data, generate::Kind},
     plan::{self, Plan},
@@ -87,6 +87,33 @@ pub struct Examiner<'a> {
 
 /// Symptoms of the kind that is looked for, and of others that a race may come with.
 pub type Symptoms = BTreeSet<String>;
+
+/// To fail as a program did.
+pub struct Same<'a> {
+    /// How programs are tested.
+    pub examiner: Examiner<'a>,
+    /// How that program failed.
+    pub symptoms: Symptoms,
+}
+
+impl Goal for Same<'_> {
+    fn allows(&self, before: &Candidate, after: &Program) -> bool {
+        let plan = |program: &Program| self.examiner.plan(program, before);
+        match self.examiner.test {
+            // What cannot be planned fails in its own way, or not at all.
+            Test::Race | Test::WrongResult => match (plan(&before.program), plan(after)) {
+                (Ok(before), Ok(after)) => order::is_kept(&before, &after),
+                (Ok(_), Err(_)) => false,
+                (Err(_), _) => true,
+            },
+            Test::Deadlock | Test::Crash | Test::Command(_) => true,
+        }
+    }
+
+    fn fails(&self, candidate: &Candidate) -> bool {
+        self.examiner.examine(candidate).is_ok_and(|found| found.is_subset(&self.symptoms))
+    }
+}
 
 impl Examiner<'_> {
     /// How a program fails.
@@ -176,21 +203,25 @@ impl Examiner<'_> {
             }
             instead.get_or_insert(format!("under schedule {schedule}: {}", mishap.message));
         }
-        let none = || format!("it runs under {} schedules, and nothing else happens", self.schedules.len());
+        let none = || match self.schedules {
+            [only] => format!("nothing goes wrong under schedule {only}"),
+            many => format!("nothing goes wrong under {} schedules", many.len()),
+        };
         if found { Ok(symptoms) } else { Err(instead.unwrap_or_else(none)) }
     }
 
     fn judge(&self, mishap: &Mishap) -> Verdict {
-        match (self.test, mishap.trouble) {
-            (Test::Race | Test::WrongResult, Trouble::Different | Trouble::Faulty)
-                if mishap.output.is_some() =>
-            {
-                Verdict::Looked
-            }
-            (Test::Deadlock, Trouble::Deadlock { .. }) => Verdict::Looked,
+        let (is_deadlock, is_wrong) = match mishap.trouble {
+            Trouble::Deadlock { .. } => (true, false),
+            Trouble::Different | Trouble::Unwritten | Trouble::Conflict => (false, mishap.output.is_some()),
+            Trouble::Stopped => (false, false),
+        };
+        match self.test {
+            Test::Race | Test::WrongResult if is_wrong => Verdict::Looked,
+            Test::Deadlock if is_deadlock => Verdict::Looked,
             // A program that loses what it does besides deadlocking is the smaller one.
-            (Test::Deadlock, Trouble::Different | Trouble::Faulty) => Verdict::Ignored,
-            (_, Trouble::Different | Trouble::Faulty | Trouble::Deadlock { .. } | Trouble::Stopped) => {
+            Test::Deadlock if is_wrong => Verdict::Ignored,
+            Test::Race | Test::WrongResult | Test::Deadlock | Test::Crash | Test::Command(_) => {
                 Verdict::Other
             }
         }
@@ -217,7 +248,7 @@ impl Examiner<'_> {
                 Failure::Rejected(_, faults) => {
                     faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
                 }
-                Failure::Other(_, message) => message,
+                Failure::Other(_, message) => message.lines().next().unwrap_or_default().to_owned(),
             });
         }
         let plans = self.plan(&candidate.program, candidate)?;
@@ -233,7 +264,8 @@ impl Examiner<'_> {
             return Err(format!("it needs {smallest} ranks; there are {ranks}"));
         }
         let plans = plan::build(program, &candidate.lines, ranks).map_err(|faults| {
-            let first = faults.into_iter().next().map(|it| it.message + &help(it.help));
+            let help = |it: &Diagnostic| it.help.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();
+            let first = faults.first().map(|it| it.message.clone() + &help(it));
             format!("it cannot run: {}", first.unwrap_or_default())
         })?;
         match footprint(&plans).bytes > MEMORY_LIMIT {
@@ -241,10 +273,6 @@ impl Examiner<'_> {
             false => Ok(plans),
         }
     }
-}
-
-fn help(text: Option<String>) -> String {
-    text.map(|it| format!(" ({it})")).unwrap_or_default()
 }
 
 fn fill(filling: &Filling, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String> {
@@ -266,7 +294,9 @@ fn gist(mishap: &Mishap, program: &Program, plans: &[Plan]) -> String {
     let mut words = vec![match mishap.trouble {
         Trouble::Deadlock { cycle: true } => "ranks wait for each other".to_owned(),
         Trouble::Deadlock { cycle: false } => "a rank waits for what never happens".to_owned(),
-        Trouble::Different | Trouble::Faulty => "wrong".to_owned(),
+        Trouble::Different => "wrong".to_owned(),
+        Trouble::Unwritten => "not written".to_owned(),
+        Trouble::Conflict => "other on other ranks".to_owned(),
         Trouble::Stopped => "stops".to_owned(),
     }];
     let output = mishap.output.and_then(|at| program.outputs.get(at)).and_then(|it| it.tensor());

@@ -178,8 +178,10 @@ fn diagnose<'p>(
     };
     let label = match mishap.trouble {
         Trouble::Deadlock { .. } => "waits here",
-        Trouble::Different | Trouble::Faulty if mishap.at.is_some() => "too early or too late",
-        Trouble::Different | Trouble::Faulty => "this output",
+        Trouble::Different | Trouble::Unwritten | Trouble::Conflict if mishap.at.is_some() => {
+            "too early or too late"
+        }
+        Trouble::Different | Trouble::Unwritten | Trouble::Conflict => "this output",
         Trouble::Stopped => "stops",
     };
     let it = Diagnostic::new(code, span, &mishap.message, label);

@@ -41,8 +41,10 @@ pub enum Trouble {
     },
     /// An output differs from what is expected.
     Different,
-    /// An output has elements that nothing wrote, or of which ranks hold different values.
-    Faulty,
+    /// An output has elements that nothing wrote.
+    Unwritten,
+    /// An output has elements of which ranks hold different values.
+    Conflict,
     /// The program stops: it asks for something that has no meaning or is not supported.
     Stopped,
 }
@@ -71,12 +73,19 @@ pub fn trial(
     if verdict.exit == Exit::Success {
         return Ok(Ran { outputs: verdict.outputs, exact: outcome.notes.exactness.is_exact() });
     }
-    let faulty = verdict.outputs.iter().any(|it| it.fault.is_some());
+    let output = verdict.wrong.and_then(|at| verdict.outputs.get(at));
+    let is_unwritten =
+        |it: &results::Result| it.parts.iter().any(|(_, block)| block.written.first_missing().is_some());
+    let trouble = match output.filter(|it| it.fault.is_some()) {
+        Some(it) if is_unwritten(it) => Trouble::Unwritten,
+        Some(_) => Trouble::Conflict,
+        None => Trouble::Different,
+    };
     let at =
         verdict.wrong.and_then(|it| (0..plans.len()).find_map(|rank| suspect(plans, &outcome, rank, it)));
     Err(Box::new(Mishap {
         schedule,
-        trouble: if faulty { Trouble::Faulty } else { Trouble::Different },
+        trouble,
         message: verdict.line.trim_start_matches("[FAILED] ").to_owned(),
         report: Vec::new(),
         at,

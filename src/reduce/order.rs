@@ -1,0 +1,124 @@
+//! Whether a smaller program still orders what it does.
+//!
+//! A program without its waits has races that the program with them did not have, and shrinking one that fails by a race
+//! must not make it another. So a statement that orders others goes with what it orders, and never before.
+//!
+//! Orders are those within a rank: of a stream, of events between streams, of a communicator's queue, of waits for works.
+
+use grammar::ir::StmtId;
+use rustc_hash::FxHashMap;
+
+use crate::plan::{InstKind, Plan};
+
+/// Beyond so many instructions of a rank, orders are not compared: numbers shrink first.
+const MOST: usize = 4000;
+
+/// An instruction, by what stays the same: statement, iteration, and which of the two's instructions.
+type Key = (Option<StmtId>, String, usize);
+
+/// Whether each rank does one after the other what it did one after the other, where it still does both.
+pub(super) fn is_kept(old: &[Plan], new: &[Plan]) -> bool {
+    old.iter().zip(new).all(|(old, new)| {
+        if old.code.len() > MOST {
+            return true;
+        }
+        let (old, new) = (Order::of(old), Order::of(new));
+        let both: Vec<(usize, usize)> =
+            old.places.iter().filter_map(|(key, at)| Some((*at, *new.places.get(key)?))).collect();
+        both.iter().all(|&(old_last, new_last)| {
+            let lost = |&&(old_first, new_first): &&(usize, usize)| {
+                old.before[old_last].has(old_first) && !new.before[new_last].has(new_first)
+            };
+            both.iter().find(lost).is_none()
+        })
+    })
+}
+
+/// A set of instructions of one rank, by index.
+#[derive(Clone, Default)]
+struct Set(Vec<u64>);
+
+impl Set {
+    fn has(&self, at: usize) -> bool {
+        self.0.get(at / 64).is_some_and(|bits| bits >> (at % 64) & 1 == 1)
+    }
+
+    fn add(&mut self, at: usize) {
+        self.0.resize(self.0.len().max(at / 64 + 1), 0);
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.0.resize(self.0.len().max(other.0.len()), 0);
+        self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine |= theirs);
+    }
+}
+
+/// What is done before what on one rank.
+struct Order {
+    /// The instructions that touch memory or tell others about it.
+    places: FxHashMap<Key, usize>,
+    /// By instruction: what is done before it begins.
+    before: Vec<Set>,
+}
+
+impl Order {
+    fn of(plan: &Plan) -> Self {
+        let mut order = Self { places: FxHashMap::default(), before: Vec::with_capacity(plan.code.len()) };
+        let mut streams = vec![Set::default(); plan.streams.len()];
+        let mut queues = vec![Set::default(); plan.communicators.len()];
+        let mut events = vec![Set::default(); plan.events];
+        let mut works = vec![Set::default(); plan.works];
+        let mut counts: FxHashMap<(Option<StmtId>, String), usize> = FxHashMap::default();
+        for (at, inst) in plan.code.iter().enumerate() {
+            let stream = &mut streams[inst.stream as usize];
+            let mut before = stream.clone();
+            let is_work = match &inst.kind {
+                InstKind::Record { event } => {
+                    events[*event as usize] = before.clone();
+                    false
+                }
+                InstKind::Join { event } => {
+                    stream.join(&events[*event as usize]);
+                    false
+                }
+                InstKind::Wait { work } => {
+                    stream.join(&works[*work as usize]);
+                    false
+                }
+                InstKind::Collective(crate::plan::Collective { communicator, work, .. })
+                | InstKind::Transfer(crate::plan::Transfer { communicator, work, .. }) => {
+                    let queue = &mut queues[*communicator as usize];
+                    before.join(queue);
+                    queue.join(&before);
+                    queue.add(at);
+                    works[*work as usize] = queue.clone();
+                    true
+                }
+                InstKind::Alloc { .. } | InstKind::Exchange { .. } | InstKind::Barrier => false,
+                InstKind::Copy { .. }
+                | InstKind::Fill { .. }
+                | InstKind::Iota { .. }
+                | InstKind::Gemm(_)
+                | InstKind::Map { .. }
+                | InstKind::Reduce(_)
+                | InstKind::Combine { .. }
+                | InstKind::Signal { .. }
+                | InstKind::Await { .. }
+                | InstKind::Reshard(_)
+                | InstKind::Finish => {
+                    stream.add(at);
+                    true
+                }
+            };
+            if is_work {
+                let place = (plan.origins[inst.origin as usize].stmt, plan.iteration(inst));
+                let count = counts.entry(place.clone()).or_default();
+                order.places.insert((place.0, place.1, *count), at);
+                *count += 1;
+            }
+            order.before.push(before);
+        }
+        order
+    }
+}
