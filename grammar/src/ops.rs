@@ -228,6 +228,9 @@ const fn write(name: &'static str) -> Param {
     param(name, Kind::Tensor, Mode::Write, Count::One)
 }
 
+/// Where random numbers begin; a tensor or a scalar.
+const SEED: Param = param("seed", Kind::Value, Mode::Read, Count::Optional);
+
 const OUT: &[Param] = &[write("out")];
 const BIND: &[Param] = &[param("out", Kind::Tensor, Mode::Bind, Count::One)];
 const IN: &[Param] = &[read("in")];
@@ -639,11 +642,17 @@ table! {
     Eye = Row { syntax: Syntax::Function, args: &[attr("length", Kind::Scalar), attr("dtype", Kind::DType)],
         ..call("eye") };
     /// Random numbers from [0, 1).
-    RngUniform = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("dtype", Kind::DType)],
+    RngUniform = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("dtype", Kind::DType), SEED],
         ..call("rng_uniform") };
-    /// Normally distributed random numbers.
-    RngNormal = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("dtype", Kind::DType)],
+    /// Random numbers from [low, high).
+    RngUniformRange = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("low", Kind::Scalar),
+        attr("high", Kind::Scalar), attr("dtype", Kind::DType), SEED], ..call("rng_uniform_range") };
+    /// Random numbers of the standard normal distribution.
+    RngNormal = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("dtype", Kind::DType), SEED],
         ..call("rng_normal_standard") };
+    /// Normally distributed random numbers.
+    RngNormalGeneral = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("mean", Kind::Scalar),
+        attr("deviation", Kind::Scalar), attr("dtype", Kind::DType), SEED], ..call("rng_normal_general") };
 
     // ---- indexing and sorting
     /// Picks indices of an axis.
@@ -677,12 +686,16 @@ table! {
     /// Scaled dot-product attention.
     Sdpa = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
         args: &[param("in", Kind::Value, Mode::Read, Count::Many)],
-        attrs: &[opt("dropout_p", Kind::Scalar), opt("is_causal", Kind::Scalar), opt("scale", Kind::Scalar)],
+        attrs: &[param("bias", Kind::Tensor, Mode::Read, Count::Optional), param("mask", Kind::Tensor, Mode::Read, Count::Optional),
+            opt("dropout_p", Kind::Scalar), opt("is_causal", Kind::Scalar), opt("scale", Kind::Scalar)],
         ..call("sdpa") };
     /// Gradient of scaled dot-product attention.
     SdpaBwd = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
         args: &[param("in", Kind::Value, Mode::Read, Count::Many)],
-        attrs: &[opt("dropout_p", Kind::Scalar), opt("is_causal", Kind::Scalar), opt("scale", Kind::Scalar)],
+        attrs: &[param("logsum_exp", Kind::Tensor, Mode::Read, Count::Optional),
+            opt("dropout_p", Kind::Scalar), opt("is_causal", Kind::Scalar),
+            param("philox_seed", Kind::Tensor, Mode::Read, Count::Optional),
+            param("philox_offset", Kind::Tensor, Mode::Read, Count::Optional), opt("scale", Kind::Scalar)],
         ..call("sdpa_bwd") };
     /// One matrix product a group.
     GroupedMma = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)], args: &[],
@@ -702,8 +715,11 @@ table! {
             read("expert_offsets"), read("sf_offsets")],
         ..call("CutlassNvfp4GroupedMmaOp") };
     /// Quantises blocks and their scales.
-    BlockQuantize = Row { syntax: Syntax::Call, outs: &[write("quantized"), write("scales")],
+    BlockQuantize = Row { syntax: Syntax::Call, outs: &[write("scales"), write("quantized")],
         args: &[param("in", Kind::Value, Mode::Read, Count::Many)], ..call("block_quantize") };
+    /// Lays the scales of each group out as a grouped matrix product wants them.
+    PreprocessGroupedScales = Row { syntax: Syntax::Wrapped, args: &[], attrs: &[read("input"), read("input_offsets"),
+        read("output_offsets"), attr("layout", Kind::Name)], ..call("preprocessGroupedMatmulInputSf") };
 }
 
 impl Op {

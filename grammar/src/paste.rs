@@ -6,6 +6,7 @@
 //! Invariant: the cleaned text holds lines of the source, in order but for tags, and nothing else; the work is linear.
 
 mod prefix;
+mod spell;
 mod wrap;
 
 use std::borrow::Cow;
@@ -17,11 +18,17 @@ use crate::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
 pub struct Clean<'s> {
     /// The text to read.
     pub text: Cow<'s, str>,
-    /// Where its pieces stood: place in `text`, place in the source. Empty: the same places.
-    pieces: Vec<(u32, u32)>,
+    source: &'s str,
+    /// Where its lines stood in the text without odd characters. Empty: the same places.
+    lines: Vec<Piece>,
+    /// Where the pieces of that text stood in the source. Empty: the same places.
+    spelled: Vec<Piece>,
     /// What was guessed, by places in the source.
     pub diagnostics: Vec<Diagnostic>,
 }
+
+/// A place in the text made of another one, and the place in that one.
+type Piece = (u32, u32);
 
 /// A line of the source, or what is left of it, without its line end.
 #[derive(Clone, Copy, Debug)]
@@ -35,20 +42,36 @@ struct Line<'s> {
 
 /// Takes the traces of pasting away.
 pub fn clean(source: &str) -> Clean<'_> {
-    if is_clean(source) {
-        return Clean { text: Cow::Borrowed(source), pieces: Vec::new(), diagnostics: Vec::new() };
+    let mut clean = Clean {
+        text: Cow::Borrowed(source),
+        source,
+        lines: Vec::new(),
+        spelled: Vec::new(),
+        diagnostics: Vec::new(),
+    };
+    if let Some((text, pieces)) = spell::spell(source) {
+        (clean.text, clean.spelled) = (Cow::Owned(text), pieces);
     }
-    let mut lines = prefix::strip(split(source));
+    if is_clean(&clean.text) {
+        return clean;
+    }
+    let mut lines = prefix::strip(split(&clean.text));
     let mut diagnostics = Vec::new();
     wrap::join(&mut lines, &mut diagnostics);
     drop_noise(&mut lines, &mut diagnostics);
-    render(source, &lines, diagnostics)
+    let (text, pieces) = render(clean.text.len(), &lines);
+    // What was guessed stands in the text that the lines were cut from.
+    for (span, _) in diagnostics.iter_mut().flat_map(|it| &mut it.labels) {
+        *span = clean.original(*span);
+    }
+    (clean.text, clean.lines, clean.diagnostics) = (Cow::Owned(text), pieces, diagnostics);
+    clean
 }
 
 impl Clean<'_> {
     /// Brings places of the cleaned text back to the source.
     pub fn restore(&self, programs: &mut [Program], diagnostics: &mut [Diagnostic]) {
-        if self.pieces.is_empty() {
+        if self.lines.is_empty() && self.spelled.is_empty() {
             return;
         }
         // Edits are made to the cleaned text: behind a prefix, a new line would not be one of the program.
@@ -66,13 +89,19 @@ impl Clean<'_> {
     fn original(&self, span: Span) -> Span {
         let start = self.place(span.start);
         let end = if span.end > span.start { self.place(span.end - 1) + 1 } else { start };
-        Span { start, end: end.max(start) }
+        // A sign may have been made of one that takes more bytes.
+        let whole = (end as usize..self.source.len()).find(|it| self.source.is_char_boundary(*it));
+        Span { start, end: whole.map_or(end, |it| it as u32).max(start) }
     }
 
     fn place(&self, at: u32) -> u32 {
-        let piece = self.pieces.partition_point(|(clean, _)| *clean <= at).saturating_sub(1);
-        self.pieces.get(piece).map_or(at, |(clean, source)| source + (at - clean))
+        place(&self.spelled, place(&self.lines, at))
     }
+}
+
+fn place(pieces: &[Piece], at: u32) -> u32 {
+    let piece = pieces.partition_point(|(made, _)| *made <= at).saturating_sub(1);
+    pieces.get(piece).map_or(at, |(made, from)| from + (at - made))
 }
 
 /// Where a container begins; the last two where its first line was lost, as in dumps of 2024.
@@ -87,9 +116,6 @@ fn marker(line: &str) -> Option<usize> {
 
 /// Whether nothing has to be taken away: looks at the first bytes of every line.
 fn is_clean(source: &str) -> bool {
-    if !source.is_ascii() && source.chars().any(is_odd_blank) {
-        return false;
-    }
     let (mut begun, mut last) = (false, None);
     for line in source.split('\n') {
         let trimmed = line.trim_start_matches([' ', '\t']);
@@ -120,24 +146,11 @@ fn is_whole_header(line: &str) -> bool {
     line.ends_with([':', '{']) || line.len() > 2 && line.contains(") :")
 }
 
-/// Blanks that are none to a reader of ASCII, and marks without width.
-fn is_odd_blank(it: char) -> bool {
-    is_wide_blank(it) || is_mark(it)
-}
-
-fn is_wide_blank(it: char) -> bool {
-    matches!(it, '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}')
-}
-
-fn is_mark(it: char) -> bool {
-    matches!(it, '\u{feff}' | '\u{200b}'..='\u{200d}' | '\u{2060}')
-}
-
 fn split(source: &str) -> Vec<Line<'_>> {
     let mut at = 0;
     let mut lines = Vec::new();
     for line in source.split('\n') {
-        lines.push(Line { text: line.strip_suffix('\r').unwrap_or(line), at, joined: false });
+        lines.push(Line { text: line.trim_end_matches('\r'), at, joined: false });
         at += line.len() + 1;
     }
     lines
@@ -189,26 +202,18 @@ fn drop_noise(lines: &mut Vec<Line<'_>>, diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-fn render<'s>(source: &'s str, lines: &[Line<'_>], diagnostics: Vec<Diagnostic>) -> Clean<'s> {
-    let mut text = String::with_capacity(source.len());
+/// The lines in one text of about `length` bytes.
+fn render(length: usize, lines: &[Line<'_>]) -> (String, Vec<Piece>) {
+    let mut text = String::with_capacity(length);
     let mut pieces = Vec::with_capacity(lines.len());
     for line in lines {
-        let mut from = 0;
-        for (at, odd) in line.text.char_indices().filter(|(_, it)| is_odd_blank(*it)) {
-            pieces.push((text.len() as u32, (line.at + from) as u32));
-            text.push_str(line.text.get(from..at).unwrap_or(""));
-            if is_wide_blank(odd) {
-                text.push(' ');
-            }
-            from = at + odd.len_utf8();
-        }
-        pieces.push((text.len() as u32, (line.at + from) as u32));
-        text.push_str(line.text.get(from..).unwrap_or(""));
+        pieces.push((text.len() as u32, line.at as u32));
+        text.push_str(line.text);
         if !line.joined {
             text.push('\n');
         }
     }
-    Clean { text: Cow::Owned(text), pieces, diagnostics }
+    (text, pieces)
 }
 
 #[cfg(test)]

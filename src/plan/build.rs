@@ -182,9 +182,14 @@ impl Builder<'_> {
 
     /// The layout of a tensor on any rank of its mesh, as far as this rank's scalars tell.
     pub(super) fn layout_on(&self, tensor: TensorId, rank: usize) -> Result<super::Layout> {
-        if let DType::Composite(_) = self.dtype(tensor) {
-            let (name, dtype) = (self.program.tensor_name(tensor), self.dtype(tensor));
-            let message = format!("`{name}` does not run: its elements are `{dtype}`");
+        let ragged = self.program.tensors[tensor].loops.iter().find(|it| self.program.axes[**it].ragged);
+        let odd = match (self.dtype(tensor), ragged) {
+            (dtype @ DType::Composite(_), _) => Some(format!("its elements are `{dtype}`")),
+            (_, Some(axis)) => Some(format!("`{}` is ragged", grammar::axis_text(self.program, *axis))),
+            (_, None) => None,
+        };
+        if let Some(odd) = odd {
+            let message = format!("`{}` does not run: {odd}", self.program.tensor_name(tensor));
             return Err(self.fault(Code::Unsupported, message, "no instruction for this"));
         }
         let stream = self.binding(tensor).and_then(|it| it.stream);

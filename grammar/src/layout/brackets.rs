@@ -24,6 +24,8 @@ impl Layout<'_, '_> {
         }
         self.at += 1;
         match next.kind {
+            // nvFuser puts one behind an operand and another one before the next line's.
+            Kind::Comma if next.first && self.out.last().is_some_and(|it| it.kind == Kind::Comma) => return,
             Kind::Comma => self.comma(),
             Kind::BracketOpen | Kind::ParenOpen | Kind::BraceOpen => {
                 let never_closed = next.kind == Kind::ParenOpen

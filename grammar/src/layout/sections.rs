@@ -285,18 +285,25 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
     let (here, start) = (at, at + heading.len());
     let mut lines = text.get(at..)?.split_inclusive('\n');
     let mut end = at + lines.next().map_or(0, str::len);
+    let mut blank = 0;
     for line in lines {
         let trimmed = line.trim();
+        if trimmed.is_empty() {
+            blank += line.len();
+            continue;
+        }
         let indented = line.starts_with([' ', '\t']);
         let belongs = match kind {
             Kind::Domains => trimmed.starts_with('T') && trimmed.contains(':'),
             _ => trimmed.contains('='),
         };
         let other = trimmed.starts_with('%') || self::heading(trimmed).is_some();
-        if trimmed.is_empty() || other || !(indented || belongs || is_comment(trimmed)) {
+        // Where blank lines were put in, only what can be nothing else belongs to the section.
+        let certain = blank == 0 || indented && belongs && (kind == Kind::Domains || trimmed.ends_with(';'));
+        if other || !certain || !(indented || belongs || is_comment(trimmed)) {
             break;
         }
-        end += line.len();
+        end += line.len() + std::mem::take(&mut blank);
     }
     Some(Section { kind, heading: here, start, end })
 }

@@ -15,10 +15,7 @@ const LONGEST: usize = 160;
 /// The lines without their tags, a rank's lines together, and without the prefix of a commented or logged container.
 pub(super) fn strip(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     let lines = untag(lines);
-    let first = |line: &Line<'_>| {
-        let trimmed = line.text.trim_start_matches(|it: char| it.is_whitespace() || super::is_odd_blank(it));
-        marker(trimmed) == Some(0)
-    };
+    let first = |line: &Line<'_>| marker(line.text.trim_start()) == Some(0);
     if lines.iter().any(first) { lines } else { unprefix(lines) }
 }
 

@@ -129,6 +129,40 @@ fn line_ends_blanks_and_marks() {
 }
 
 #[test]
+fn characters_made_prettier() {
+    let escaped = PLAIN.replace("->", "-&gt;");
+    check(&escaped, &[]);
+    check(&escaped.replace("  ", "&nbsp; "), &[]);
+    for arrow in ["\u{2192}", "\u{2013}>", "\u{2212}>"] {
+        check(&PLAIN.replace("->", arrow), &[]);
+        check(&prefixed("> ").replace("->", arrow), &[]);
+    }
+    let coloured: String = PLAIN.lines().map(|line| format!("\u{1b}[1;32m{line}\u{1b}[0m\n")).collect();
+    check(&coloured, &[]);
+    check(&PLAIN.replace("Communication", "\u{1b}[01;31m\u{1b}[KCommunication\u{1b}[m\u{1b}[K"), &[]);
+    check(&PLAIN.replace('\n', "\r"), &[]);
+    check(&PLAIN.replace('\n', "\r\r\n"), &[]);
+    // Faults are shown where they stand in the source.
+    let text = format!("// \u{2192}\n{}", PLAIN.replace("->", "\u{2192}").replace("Wait(", "Waits("));
+    let (_, diagnostics) = read(&text);
+    assert_eq!(diagnostics[0].span().text(&text), "Waits");
+    let text = PLAIN.replace(") ->", ") \u{2192}\u{2192}");
+    assert_eq!(read(&text).1[0].span().text(&text), "\u{2192}");
+}
+
+#[test]
+fn blank_lines_put_in() {
+    check(&PLAIN.replace('\n', "\n\n"), &[]);
+    let sections = "Index definitions:\n  i84 = rank + 1;\n  i85 = i84 * 2;\n\nDomains:\n  T0: logical(iS3{8}), split(iS3{8}, 4) -> (ideviceIdx.x0{2}, iS1{4})\n";
+    let text = format!("{PLAIN}\n{sections}\n  done = 1\n");
+    let (programs, diagnostics) = read(&text);
+    let (doubled, more) = read(&text.replace('\n', "\n\n"));
+    assert_eq!((diagnostics, more), (Vec::new(), Vec::new()));
+    assert_eq!(print(&programs[0]), print(&doubled[0]));
+    assert!(print(&programs[0]).contains("i85 = ") && print(&programs[0]).contains("split("));
+}
+
+#[test]
 fn logs_around_and_between() {
     check(&format!("[ RUN      ] A.b\n\n{PLAIN}\n[       OK ] A.b (3 ms)\n"), &[]);
     check(&format!("see:\n```\n{PLAIN}```\n"), &[]);
@@ -142,6 +176,7 @@ fn broken_words() {
     check(&PLAIN.replace("resets_to_zero=false", "resets_to_zero=fals\ne"), &["lossy-wrap"]);
     check(&PLAIN.replace("output=T1_g_float", "output=T1_g_flo\nat"), &["lossy-wrap"]);
     check(&PLAIN.replace("(Stream i5)", "(Stream\ni5)"), &[]);
+    check(&PLAIN.replace("Wait(Communication 7)", "Wait\n    Communication 7"), &[]);
 }
 
 #[test]

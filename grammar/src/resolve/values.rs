@@ -104,7 +104,10 @@ impl<'s> Resolver<'s, '_> {
             number: text.number,
             start: optional(self, &text.start)?,
             stop: optional(self, &text.stop)?,
-            extent: self.scalar(&text.extent)?,
+            extent: match text.extent.kind {
+                ast::ExprKind::Tensor(extents) if text.ragged => self.tensor_as_scalar(extents, text.extent.span)?,
+                _ => self.scalar(&text.extent)?,
+            },
             expanded: optional(self, &text.expanded)?,
             ragged: text.ragged,
             suffix: SUFFIXES.iter().copied().find(|it| *it == text.suffix).unwrap_or(""),
@@ -116,6 +119,14 @@ impl<'s> Resolver<'s, '_> {
         let id = self.program.axes.push(axis);
         self.axes.add(self.unit, number, id);
         Some(id)
+    }
+
+    /// The extents of a ragged axis stand in a tensor: a name without a value to every scalar expression.
+    fn tensor_as_scalar(&mut self, text: &'s str, span: Span) -> Option<ExprId> {
+        let tensor = self.tensor(text, span)?;
+        let name = crate::print::tensor_text(&self.program, tensor);
+        let symbol = self.program.symbol(self.unit, &name, span);
+        Some(self.program.expr(Expr::Symbol(symbol)))
     }
 
     pub(super) fn scalar(&mut self, value: &ast::Expr<'s>) -> Option<ExprId> {
