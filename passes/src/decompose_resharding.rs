@@ -33,6 +33,7 @@ use grammar::{
 
 use crate::{
     blocks::expand,
+    component::computes,
     create::{self, Fresh},
     dims::{self, Fate},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
@@ -560,23 +561,6 @@ impl Ctx<'_> {
         let message = format!("`{}` reshards, and {why}", it.op.name());
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
         it.help("give operands and results one sharding, with Sets around the operator")
-    }
-}
-
-/// Whether an operator computes a result from operands.
-fn computes(it: &OpStmt) -> bool {
-    match it.op.row().effect {
-        Effect::Compute | Effect::Map => true,
-        Effect::View
-        | Effect::Allocate
-        | Effect::Deallocate
-        | Effect::Communicate
-        | Effect::Wait
-        | Effect::Stream
-        | Effect::Group
-        | Effect::Share
-        | Effect::Unit
-        | Effect::Opaque => false,
     }
 }
 

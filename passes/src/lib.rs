@@ -21,15 +21,18 @@ pub mod fault;
 pub mod oracle;
 
 mod canonicalize;
+mod chunk;
 mod decompose_resharding;
 mod inline_definitions;
 mod lower_to_communication;
 mod remove_dead_code;
 mod renumber;
 mod stream_parallel;
+mod swizzle_stream;
 
 mod bindings;
 mod blocks;
+mod component;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod create;
 mod dims;

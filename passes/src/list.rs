@@ -5,6 +5,8 @@ use crate::pass::{Pass, Pipeline};
 /// All passes, in the order of `--list-passes`: lowering, optimisation, text.
 pub static PASSES: &[Pass] = &[
     crate::decompose_resharding::PASS,
+    crate::chunk::PASS,
+    crate::swizzle_stream::PASS,
     crate::stream_parallel::PASS,
     crate::lower_to_communication::PASS,
     crate::canonicalize::PASS,

@@ -64,6 +64,11 @@ impl Dim {
         self.pieces.iter().find(|piece| piece.parallel == Parallel::Stream)
     }
 
+    /// The first piece that is no device's.
+    pub(crate) fn within_devices(&self) -> Option<&Piece> {
+        self.pieces.iter().find(|piece| piece.device().is_none())
+    }
+
     /// The same dimension without its streams.
     pub(crate) fn without_streams(&self) -> Self {
         let pieces = self.pieces.iter().copied().filter(|piece| piece.parallel != Parallel::Stream);
@@ -149,6 +154,53 @@ impl Sharding {
             steps
         };
         steps(a) == steps(b)
+    }
+
+    /// A new name for what `tensor` has, spread this way; without dimension `gone` if that is given. Reductions stay, and
+    /// logical axes are numbered in the order of the original's: that order tells permutations.
+    pub(crate) fn renamed(
+        &self,
+        program: &mut Program,
+        fresh: &mut Fresh,
+        tensor: TensorId,
+        memory: Memory,
+        gone: Option<usize>,
+    ) -> TensorId {
+        let mut dims = self.dims.iter().enumerate();
+        // Each logical axis that stays, with its dimension; reductions have none.
+        let mut axes: Vec<(AxisId, Option<&Dim>)> = Vec::new();
+        for axis in &program.tensors[tensor].domains.logical {
+            let dim = match program.axes[*axis].kind {
+                AxisKind::Reduction => None,
+                _ => dims.next(),
+            };
+            if dim.is_none_or(|(at, _)| Some(at) != gone) {
+                axes.push((*axis, dim.map(|(_, dim)| dim)));
+            }
+        }
+        let mut order: Vec<usize> = (0..axes.len()).collect();
+        order.sort_by_key(|at| program.axes[axes[*at].0].number);
+        let mut built: Vec<(Vec<AxisId>, Domains)> = vec![Default::default(); axes.len()];
+        for at in order {
+            let (loops, domains) = &mut built[at];
+            match axes[at] {
+                (_, Some(dim)) => dim.build(program, fresh, loops, domains),
+                (axis, None) => {
+                    let axis = fresh.axis_like(program, axis);
+                    loops.push(axis);
+                    domains.logical.push(axis);
+                }
+            }
+        }
+        let (mut loops, mut domains) = (Vec::new(), Domains::default());
+        for (mut its_loops, mut its_domains) in built {
+            loops.append(&mut its_loops);
+            domains.logical.append(&mut its_domains.logical);
+            domains.transforms.append(&mut its_domains.transforms);
+        }
+        let new = fresh.tensor_like(program, tensor, memory, loops, domains);
+        program.tensors[new].mesh = self.mesh.clone();
+        new
     }
 
     /// A new tensor that is spread this way, with the element type of `like`.

@@ -105,7 +105,9 @@ impl<'s> Resolver<'s, '_> {
             start: optional(self, &text.start)?,
             stop: optional(self, &text.stop)?,
             extent: match text.extent.kind {
-                ast::ExprKind::Tensor(extents) if text.ragged => self.tensor_as_scalar(extents, text.extent.span)?,
+                ast::ExprKind::Tensor(extents) if text.ragged => {
+                    self.tensor_as_scalar(extents, text.extent.span)?
+                }
                 _ => self.scalar(&text.extent)?,
             },
             expanded: optional(self, &text.expanded)?,

@@ -2,10 +2,7 @@
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{
-        Attr, AxisId, AxisKind, Domains, ExprId, For, Memory, OpStmt, Operand, Parallel, Program, Stmt,
-        StmtId, TensorId, Transform,
-    },
+    ir::{Attr, AxisId, ExprId, For, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
     ops::{Op, Rule},
     span::Span,
 };
@@ -224,7 +221,7 @@ impl<'l, 'p> Loop<'l, 'p> {
             return tensor;
         }
         let piece = Piece { parallel: Parallel::Stream, count: self.group.count, swizzled: false };
-        sharding.dims[dim].pieces.insert(0, piece);
+        sharding.dims[dim].pieces.push(piece);
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
         let alias = sharding.tensor(program, fresh, tensor, Memory::Local);
         self.emit_before(pack::copying(Op::Set, tensor, alias));
@@ -232,50 +229,19 @@ impl<'l, 'p> Loop<'l, 'p> {
         alias
     }
 
-    /// A new name with the domains of `tensor`, without one of its dimensions if `dim` says so. Its logical axes are
-    /// numbered in the order of the original's: that order tells permutations.
+    /// A new name with the domains of `tensor`, without one of its dimensions if `dim` says so.
     pub(super) fn like(&mut self, tensor: TensorId, dim: Option<usize>) -> TensorId {
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
         let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
-        let gone = dim.and_then(|dim| program.dimensions(tensor).nth(dim));
-        let mut dims = sharding.dims.iter();
-        // Each logical axis that stays, with its dimension; reductions have none.
-        let mut axes: Vec<(AxisId, Option<_>)> = Vec::new();
-        for axis in &program.tensors[tensor].domains.logical {
-            let dim = match program.axes[*axis].kind {
-                AxisKind::Reduction => None,
-                _ => dims.next().cloned(),
-            };
-            if Some(*axis) != gone {
-                axes.push((*axis, dim));
-            }
-        }
-        let mut order: Vec<usize> = (0..axes.len()).collect();
-        order.sort_by_key(|at| program.axes[axes[*at].0].number);
-        let mut built: Vec<(Vec<AxisId>, Domains)> = vec![Default::default(); axes.len()];
-        for at in order {
-            let (loops, domains) = &mut built[at];
-            match &axes[at] {
-                (_, Some(dim)) => dim.build(program, fresh, loops, domains),
-                (axis, None) => {
-                    let axis = fresh.axis_like(program, *axis);
-                    loops.push(axis);
-                    domains.logical.push(axis);
-                }
-            }
-        }
-        let (mut loops, mut logical) = (Vec::new(), Vec::new());
-        let mut transforms: Vec<Transform> = Vec::new();
-        for (mut its_loops, mut domains) in built {
-            loops.append(&mut its_loops);
-            logical.append(&mut domains.logical);
-            transforms.append(&mut domains.transforms);
-        }
+        let split = program.stream_split(tensor);
+        let view = sharding.renamed(program, fresh, tensor, Memory::Local, dim);
         // A slice of what is one stream's already is that stream's too.
         let is_stream = |axis: &AxisId| program.axes[*axis].parallel == Parallel::Stream;
-        let split = program.stream_split(tensor) && loops.iter().any(is_stream);
-        let domains = Domains { logical, transforms, allocation: split.then(|| loops.clone()) };
-        fresh.tensor_like(program, tensor, Memory::Local, loops, domains)
+        if split && program.tensors[view].loops.iter().any(is_stream) {
+            let it = &mut program.tensors[view];
+            it.domains.allocation = Some(it.loops.clone());
+        }
+        view
     }
 
     /// The elements of a rank's part of a tensor, without axes of devices and streams.

@@ -156,7 +156,7 @@ fn transfer(
         attrs: vec![("cache_op", Attr::Word("Streaming"))],
         ..pack::copying(Op::Set, source, target)
     });
-    let then = std::mem::replace(&mut it.body, Vec::new());
+    let then = std::mem::take(&mut it.body);
     let recv = side(it, "recv", output, sender);
     let send = side(it, "send", input, receiver);
     let works = [&recv, &send].map(|side| side.number.unwrap_or_default());

@@ -2,15 +2,16 @@
 
 use grammar::{
     ir::{DeviceDim, ExprId, OpStmt, Program, TensorId},
-    ops::{Effect, Rule},
+    ops::Rule,
 };
 
 use super::{Allgather, ReduceScatter, Settings, Style};
 use crate::{
+    component::computes,
     decompose_resharding::{is_copy, reduces_in_one_step},
     dims::{self, Fate},
     reshard::{self, Step},
-    sharding::{Sharding, same},
+    sharding::{Dim, Sharding, same},
 };
 
 /// What an iteration does with a statement.
@@ -55,18 +56,8 @@ pub(super) struct OperandSlice {
 
 /// How a statement can be sliced; `None`: it cannot, or has no stream axis.
 pub(super) fn slicing(program: &Program, settings: Settings, it: &OpStmt) -> Option<Slicing> {
-    match it.op.row().effect {
-        Effect::Compute | Effect::Map => (),
-        Effect::View
-        | Effect::Allocate
-        | Effect::Deallocate
-        | Effect::Communicate
-        | Effect::Wait
-        | Effect::Stream
-        | Effect::Group
-        | Effect::Share
-        | Effect::Unit
-        | Effect::Opaque => return None,
+    if !computes(it) {
+        return None;
     }
     let [out] = it.outs[..] else { return None };
     let out = out.tensor()?;
@@ -97,8 +88,8 @@ impl Ctx<'_> {
     /// A statement whose result has a stream axis in dimension `dim`.
     fn streamed(&self, dim: usize) -> Option<Slicing> {
         let stream = *self.goal.dims[dim].stream()?;
-        // Slices are ranges of the dimension only if streams cut it first.
-        if self.goal.dims[dim].pieces.first() != Some(&stream) {
+        // Slices are ranges of a rank's part only if streams cut it first, or inside of devices.
+        if self.goal.dims[dim].within_devices() != Some(&stream) {
             return None;
         }
         if let Some(slicing) = self.allgather(dim) {
@@ -141,7 +132,11 @@ impl Ctx<'_> {
             });
         };
         let slice = OperandSlice { dim: Some(at), ..whole };
-        match from.dims[at].pieces.first() {
+        let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();
+        if devices(&from.dims[at]) != devices(&self.goal.dims[dim]) {
+            return None;
+        }
+        match from.dims[at].within_devices() {
             None => (!stream.swizzled).then_some(slice),
             Some(piece) if piece.parallel == stream.parallel => {
                 let alike =

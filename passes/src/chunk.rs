@@ -1,0 +1,324 @@
+//! chunk: cuts an axis into chunks for streams, through all tensors that share it.
+//!
+//! Before (`chunk{axis=iS0,count=4}`):
+//! ```text
+//! T2[iS0{12}, iS1{5}] = linear(T0[iS3{12}, iS4{8}], T1[iS5{5}, iS6{8}])
+//! ```
+//! After:
+//! ```text
+//! T2[istreamIdx8{4}, iS9{3}, iS1{5}] = linear(T0[iS3{12}, iS4{8}], T1[iS5{5}, iS6{8}])
+//! ```
+//!
+//! A stream axis that is there already is replaced. An axis on devices is cut inside of them. With `last=n`, the last
+//! chunk has `n` elements, and the others share the rest: the program computes both parts by themselves, each statement
+//! twice, and only the first part has the stream axis.
+
+use grammar::{
+    axis_text,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{
+        Attr, AxisId, Domains, ExprId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId,
+        Transform,
+    },
+    mentions,
+    ops::Op,
+    span::Span,
+};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    bindings,
+    component::{Component, component},
+    create::{self, Fresh},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    sharding::{Dim, Piece, Sharding},
+    substitute::Substitution,
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "chunk",
+    description: "cut an axis into chunks for streams",
+    options: &[
+        OptionSpec {
+            name: "axis",
+            description: "the axis, as the program prints it, such as iS7, or a tensor's dimension, such as T3.0",
+            kind: OptionKind::Text,
+            default: None,
+        },
+        OptionSpec { name: "count", description: "number of chunks", kind: OptionKind::Count, default: None },
+        OptionSpec {
+            name: "last",
+            description: "number of elements of the last chunk; default: as many as the others",
+            kind: OptionKind::Count,
+            default: None,
+        },
+    ],
+    run,
+};
+
+fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+    let header = program.spans.header;
+    let missing = |what: &str| {
+        let message = format!("chunk needs `{what}=…`");
+        Diagnostic::new(Code::BadOption, header, message, "not chunked")
+            .help("for example chunk{axis=iS7,count=4}")
+    };
+    let name = arguments.text("axis").ok_or_else(|| missing("axis"))?;
+    let count = arguments.count("count").filter(|it| *it > 0).ok_or_else(|| missing("count"))? as i64;
+    let (tensor, dim) = find(program, name).ok_or_else(|| {
+        let message = format!("no tensor has the axis `{name}`");
+        Diagnostic::new(Code::NotRewritten, header, message, "expected an axis of this program")
+            .help("name an axis as the program prints it, such as iS7, or a dimension, such as T3.0")
+    })?;
+    let component = component(program, tensor, dim).map_err(|twice| {
+        let message = format!("`{}` has the axis `{name}` twice", program.tensor_name(twice));
+        Diagnostic::new(Code::NotRewritten, program.tensor_span(twice), message, "cannot be cut in one way")
+    })?;
+    let mut chunks = Chunks { fresh: Fresh::of(program), program, name, count, component: &component };
+    match arguments.count("last") {
+        None => chunks.equal(),
+        Some(last) => chunks.peeled(last as i64),
+    }
+}
+
+/// The tensor and dimension that a name means.
+fn find(program: &Program, name: &str) -> Option<(TensorId, usize)> {
+    if let Some((tensor, dim)) = name.split_once('.') {
+        let (number, dim): (u32, usize) = (tensor.strip_prefix('T')?.parse().ok()?, dim.parse().ok()?);
+        let tensor = program.tensors.iter().find(|(_, it)| it.number == number && it.unit.is_none())?.0;
+        return (dim < program.dimensions(tensor).count()).then_some((tensor, dim));
+    }
+    let is_named = |axis: &AxisId| axis_text(program, *axis).split('{').next() == Some(name);
+    program.tensors.iter().filter(|(_, it)| it.unit.is_none()).find_map(|(tensor, _)| {
+        let dim = program
+            .dimensions(tensor)
+            .position(|axis| is_named(&axis) || parts(program, tensor, axis).0.iter().any(is_named))?;
+        Some((tensor, dim))
+    })
+}
+
+struct Chunks<'p> {
+    program: &'p mut Program,
+    fresh: Fresh,
+    name: &'p str,
+    count: i64,
+    component: &'p Component,
+}
+
+impl Chunks<'_> {
+    /// Chunks of one size.
+    fn equal(&mut self) -> Result<Change, Diagnostic> {
+        let inputs: FxHashSet<TensorId> = Program::tensors_of(&self.program.inputs).collect();
+        let mut changed = false;
+        for (tensor, dim) in &self.component.dims {
+            let sharding = self.sharding(*tensor)?;
+            let cut = self.cut(&sharding, *tensor, *dim)?;
+            if inputs.contains(tensor) || cut == sharding.dims[*dim] {
+                continue;
+            }
+            replace_dim(self.program, &mut self.fresh, *tensor, *dim, &cut);
+            changed = true;
+        }
+        Ok(Change::from_flag(changed))
+    }
+
+    /// The dimension with a stream piece inside its devices.
+    fn cut(&mut self, sharding: &Sharding, tensor: TensorId, dim: usize) -> Result<Dim, Diagnostic> {
+        let mut cut = sharding.dims[dim].without_streams();
+        let other = sharding.dims.iter().enumerate().any(|(at, it)| at != dim && it.stream().is_some());
+        if other {
+            let name = self.program.tensor_name(tensor);
+            return Err(self.refused(tensor, format!("`{name}` has a stream axis on another dimension")));
+        }
+        let spread: i64 = cut.devices().map(|device| sharding.mesh.extent(device) as i64).product();
+        if let Some(extent) = self.program.constant(cut.extent)
+            && extent % (spread * self.count) != 0
+        {
+            let each = if spread > 1 { format!(" on each of {spread} devices") } else { String::new() };
+            let message = format!(
+                "axis `{}` of extent {extent} does not divide into {} chunks{each}",
+                self.name, self.count
+            );
+            let it = self.refused(tensor, message);
+            return Err(it.help("take another count, or give the last chunk's size with `last=…`"));
+        }
+        let count = self.program.int(self.count);
+        cut.pieces.push(Piece { parallel: Parallel::Stream, count, swizzled: false });
+        Ok(cut)
+    }
+
+    /// All chunks but the last in one part of the program, the last one in another.
+    fn peeled(&mut self, last: i64) -> Result<Change, Diagnostic> {
+        let (tensor, dim) = self.component.dims[0];
+        let whole = self.sharding(tensor)?.dims[dim].clone();
+        let Some(extent) = self.program.constant(whole.extent) else {
+            return Err(self.refused(tensor, format!("axis `{}` has no constant extent", self.name)));
+        };
+        let rest = extent - last;
+        if whole.devices().next().is_some() {
+            let message =
+                format!("axis `{}` is spread over devices, and `last` cuts it for all alike", self.name);
+            return Err(self.refused(tensor, message));
+        }
+        if last == 0 || self.count < 2 || rest <= 0 || rest % (self.count - 1) != 0 {
+            let (name, others) = (self.name, self.count - 1);
+            let message =
+                format!("axis `{name}` of extent {extent} is no {others} equal chunks and one of {last}");
+            return Err(self.refused(tensor, message).help("take another count or size"));
+        }
+        let Some(first) = self.component.stmts.first().copied() else { return Ok(Change::Unchanged) };
+        let span = self.program.stmt_span(first);
+        let bound = bindings::facts(self.program).bound;
+        let shared = self.shared();
+        let mut parts = [Part::new(0, rest), Part::new(rest, extent)];
+        let mut before: Vec<StmtId> = Vec::new();
+        for (tensor, dim) in self.component.dims.clone() {
+            let sharding = self.sharding(tensor)?.without_streams();
+            let written =
+                self.component.stmts.iter().find(|stmt| out_of(self.program, **stmt) == Some(tensor));
+            if shared.contains(&tensor)
+                && let Some(stmt) = written
+                && !bound.contains(stmt)
+            {
+                let allocate = create::allocate(self.program, tensor);
+                before.push(create::add(self.program, allocate, span));
+            }
+            for (at, part) in parts.iter_mut().enumerate() {
+                let mut sharding = sharding.clone();
+                sharding.dims[dim].extent = self.program.int(part.stop - part.start);
+                if at == 0 && written.is_some() {
+                    let count = self.program.int(self.count - 1);
+                    sharding.dims[dim].pieces =
+                        vec![Piece { parallel: Parallel::Stream, count, swizzled: false }];
+                }
+                let name = sharding.renamed(self.program, &mut self.fresh, tensor, Memory::Local, None);
+                if shared.contains(&tensor) {
+                    let slice = self.slice(tensor, name, dim, part);
+                    before.push(create::add(self.program, slice, span));
+                }
+                part.names.tensors.insert(tensor, name);
+            }
+        }
+        let Some(body) = self.program.body else { return Ok(Change::Unchanged) };
+        let mut new = Vec::new();
+        for stmt in self.program.blocks[body].clone() {
+            if stmt == first {
+                new.append(&mut before);
+                for part in &mut parts {
+                    for stmt in &self.component.stmts {
+                        new.push(part.names.stmt(self.program, *stmt));
+                    }
+                }
+            }
+            if !self.component.stmts.contains(&stmt) {
+                new.push(stmt);
+            }
+        }
+        self.program.blocks[body] = new;
+        Ok(Change::Changed)
+    }
+
+    /// Tensors that something outside of the component reads or writes too.
+    fn shared(&self) -> FxHashSet<TensorId> {
+        let (program, component) = (&*self.program, self.component);
+        let mut shared: FxHashSet<TensorId> =
+            Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs)).collect();
+        if let Some(body) = program.body {
+            program.walk(body, &mut |stmt| {
+                if let Stmt::Op(it) = &program.stmts[stmt]
+                    && !component.stmts.contains(&stmt)
+                {
+                    mentions(program, it, &mut |tensor, _| _ = shared.insert(tensor));
+                }
+            });
+        }
+        shared
+    }
+
+    /// `name = slice( tensor, {…} )`: without storage of its own it is a view.
+    fn slice(&mut self, tensor: TensorId, name: TensorId, dim: usize, part: &Part) -> OpStmt {
+        let extents: Vec<ExprId> =
+            self.program.dimensions(tensor).map(|axis| self.program.axes[axis].extent).collect();
+        let (zero, one) = (self.program.int(0), self.program.int(1));
+        let (start, stop) = (self.program.int(part.start), self.program.int(part.stop));
+        let range = |(at, extent): (usize, ExprId)| {
+            if at == dim { [start, stop, one] } else { [zero, extent, one] }
+        };
+        let ranges = extents.into_iter().enumerate().map(range).collect();
+        OpStmt {
+            outs: vec![Operand::Tensor(name)],
+            args: vec![Operand::Tensor(tensor)],
+            attrs: vec![("ranges", Attr::Ranges(ranges))],
+            ..create::op(Op::Slice)
+        }
+    }
+
+    fn sharding(&self, tensor: TensorId) -> Result<Sharding, Diagnostic> {
+        Sharding::of(self.program, tensor).ok_or_else(|| {
+            let name = self.program.tensor_name(tensor);
+            self.refused(tensor, format!("`{name}` is spread over the inner part of an axis"))
+        })
+    }
+
+    fn refused(&self, tensor: TensorId, message: String) -> Diagnostic {
+        let span: Span = self.program.tensor_span(tensor);
+        Diagnostic::new(Code::NotRewritten, span, message, "not chunked")
+    }
+}
+
+/// A range of the axis, with the names that tensors have in it.
+struct Part {
+    start: i64,
+    stop: i64,
+    names: Substitution,
+}
+
+impl Part {
+    fn new(start: i64, stop: i64) -> Self {
+        Self { start, stop, names: Substitution::default() }
+    }
+}
+
+fn out_of(program: &Program, stmt: StmtId) -> Option<TensorId> {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => it.out_tensor(),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    }
+}
+
+/// The loop axes that a logical axis became, and the transforms that led there.
+fn parts(program: &Program, tensor: TensorId, axis: AxisId) -> (Vec<AxisId>, Vec<Transform>) {
+    let mut leaves = vec![axis];
+    let mut used = Vec::new();
+    for transform in &program.tensors[tensor].domains.transforms {
+        let (inputs, outputs): (Vec<AxisId>, Vec<AxisId>) = match transform {
+            Transform::Split { input, outer, inner, .. } => (vec![*input], vec![*outer, *inner]),
+            Transform::Merge { outer, inner, output } => (vec![*outer, *inner], vec![*output]),
+            Transform::Swizzle1D { input, output } => (vec![*input], vec![*output]),
+        };
+        if let Some(at) = leaves.iter().position(|leaf| inputs.contains(leaf)) {
+            leaves.splice(at..=at, outputs);
+            used.push(transform.clone());
+        }
+    }
+    (leaves, used)
+}
+
+/// Gives a tensor another cut of one dimension; its logical axis keeps its number, which tells permutations.
+pub(crate) fn replace_dim(program: &mut Program, fresh: &mut Fresh, tensor: TensorId, dim: usize, cut: &Dim) {
+    let Some(axis) = program.dimensions(tensor).nth(dim) else { return };
+    let (leaves, used) = parts(program, tensor, axis);
+    let (mut loops, mut domains) = (Vec::new(), Domains::default());
+    cut.build(program, fresh, &mut loops, &mut domains);
+    let new = domains.logical[0];
+    program.axes[new].number = program.axes[axis].number;
+    let it = &mut program.tensors[tensor];
+    let at = it.loops.iter().position(|leaf| leaves.contains(leaf)).unwrap_or(it.loops.len());
+    it.loops.retain(|leaf| !leaves.contains(leaf));
+    it.loops.splice(at..at, loops);
+    it.domains.logical.iter_mut().filter(|it| **it == axis).for_each(|it| *it = new);
+    it.domains.transforms.retain(|transform| !used.contains(transform));
+    it.domains.transforms.append(&mut domains.transforms);
+}
