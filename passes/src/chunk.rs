@@ -9,9 +9,13 @@
 //! T2[istreamIdx8{4}, iS9{3}, iS1{5}] = linear(T0[iS3{12}, iS4{8}], T1[iS5{5}, iS6{8}])
 //! ```
 //!
+//! Without an axis (`axis=auto`) those are cut along which resharding can overlap with computing, see `auto`.
+//!
 //! A stream axis that is there already is replaced. An axis on devices is cut inside of them. With `last=n`, the last
 //! chunk has `n` elements, and the others share the rest: the program computes both parts by themselves, each statement
 //! twice, and only the first part has the stream axis.
+
+mod auto;
 
 use grammar::{
     axis_text,
@@ -26,6 +30,8 @@ use grammar::{
     span::Span,
 };
 use rustc_hash::FxHashSet;
+
+use auto::Target;
 
 use crate::{
     bindings,
@@ -43,11 +49,16 @@ pub(crate) const PASS: Pass = Pass {
     options: &[
         OptionSpec {
             name: "axis",
-            description: "the axis, as the program prints it, such as iS7, or a tensor's dimension, such as T3.0",
+            description: "the axis, such as iS7, or a tensor's dimension, such as T3.0; auto: where resharding can overlap",
             kind: OptionKind::Text,
+            default: Some("auto"),
+        },
+        OptionSpec {
+            name: "count",
+            description: "number of chunks; auto: of an all-reduce, 4",
+            kind: OptionKind::Count,
             default: None,
         },
-        OptionSpec { name: "count", description: "number of chunks", kind: OptionKind::Count, default: None },
         OptionSpec {
             name: "last",
             description: "number of elements of the last chunk; default: as many as the others",
@@ -59,14 +70,30 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+    let count = arguments.count("count").filter(|it| *it > 0).map(|it| it as i64);
+    let name = arguments.text("axis").unwrap_or("auto");
+    if name == "auto" {
+        let mut change = Change::Unchanged;
+        for Target { tensor, dim, count } in auto::targets(program, count.unwrap_or(AUTO_COUNT)) {
+            // An axis that cannot be cut through all tensors stays whole.
+            let Ok(component) = component(program, tensor, dim) else { continue };
+            if !component.dims.iter().all(|(tensor, dim)| is_free(program, *tensor, *dim, count)) {
+                continue;
+            }
+            let mut chunks =
+                Chunks { fresh: Fresh::of(program), program, name, count, component: &component };
+            if chunks.equal()? == Change::Changed {
+                change = Change::Changed;
+            }
+        }
+        return Ok(change);
+    }
     let header = program.spans.header;
-    let missing = |what: &str| {
-        let message = format!("chunk needs `{what}=…`");
-        Diagnostic::new(Code::BadOption, header, message, "not chunked")
-            .help("for example chunk{axis=iS7,count=4}")
+    let Some(count) = count else {
+        let message = "chunk needs `count=…` for a given axis";
+        let it = Diagnostic::new(Code::BadOption, header, message, "not chunked");
+        return Err(it.help("for example chunk{axis=iS7,count=4}"));
     };
-    let name = arguments.text("axis").ok_or_else(|| missing("axis"))?;
-    let count = arguments.count("count").filter(|it| *it > 0).ok_or_else(|| missing("count"))? as i64;
     let (tensor, dim) = find(program, name).ok_or_else(|| {
         let message = format!("no tensor has the axis `{name}`");
         Diagnostic::new(Code::NotRewritten, header, message, "expected an axis of this program")
@@ -81,6 +108,19 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
         None => chunks.equal(),
         Some(last) => chunks.peeled(last as i64),
     }
+}
+
+/// Number of chunks of an all-reduce where none is given.
+const AUTO_COUNT: i64 = 4;
+
+/// Whether a tensor has no stream axis, and its dimension divides.
+fn is_free(program: &Program, tensor: TensorId, dim: usize, count: i64) -> bool {
+    Sharding::of(program, tensor).is_some_and(|it| {
+        let spread: i64 = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
+        let extent = program.constant(it.dims[dim].extent);
+        extent.is_none_or(|extent| extent % (spread * count) == 0)
+            && it.dims.iter().all(|dim| dim.stream().is_none())
+    })
 }
 
 /// The tensor and dimension that a name means.

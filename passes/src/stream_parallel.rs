@@ -38,6 +38,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     bindings,
+    component::computes,
     create::Fresh,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     sharding::same,
@@ -219,7 +220,10 @@ impl StreamParallel<'_> {
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         };
         let Some(slicing) = slicing else {
-            self.close()?;
+            // What has nothing to do with the loop goes before it, and does not end it.
+            if !self.is_independent(stmt) {
+                self.close()?;
+            }
             self.out.push(stmt);
             return Ok(());
         };
@@ -241,6 +245,21 @@ impl StreamParallel<'_> {
             group.members.push(Member { stmt, slicing });
         }
         Ok(())
+    }
+
+    /// Whether a statement may run before the loop of the group: it computes into storage of its own, from what the loop
+    /// does not make.
+    fn is_independent(&self, stmt: StmtId) -> bool {
+        let (Some(group), Stmt::Op(it)) = (&self.group, &self.program.stmts[stmt]) else { return false };
+        let touched = |tensor: TensorId| {
+            let members = group.members.iter().map(|member| &member.slicing);
+            let reads = |it: &Slicing| it.operands.iter().any(|operand| operand.tensor == tensor);
+            members.clone().any(|it| it.out == tensor)
+                || it.out_tensor() == Some(tensor) && members.clone().any(reads)
+        };
+        let mut free = computes(it) && !self.bound.contains(&stmt);
+        grammar::mentions(self.program, it, &mut |tensor, _| free &= !touched(tensor));
+        free
     }
 
     /// Writes the loop of the group, if there is one.
