@@ -297,9 +297,15 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
     let (here, start) = (at, at + heading.len());
     let mut lines = text.get(at..)?.split_inclusive('\n');
     let mut end = at + lines.next().map_or(0, str::len);
+    // Whether blank lines were put in everywhere: nvFuser leaves one before a heading.
+    let before = text.get(..here).unwrap_or("");
+    let doubled = before.get(before.trim_end().len()..).is_some_and(|it| it.matches('\n').count() > 2);
     let mut blank = 0;
     for line in lines {
         let trimmed = line.trim();
+        if trimmed.is_empty() && !doubled {
+            break;
+        }
         if trimmed.is_empty() {
             blank += line.len();
             continue;
@@ -310,7 +316,7 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
             _ => trimmed.contains('='),
         };
         let other = trimmed.starts_with('%') || self::heading(trimmed).is_some();
-        // Where blank lines were put in, only what can be nothing else belongs to the section.
+        // Behind a blank line, only what can be nothing else belongs to the section.
         let certain = blank == 0 || indented && belongs && (kind == Kind::Domains || trimmed.ends_with(';'));
         if other || !certain || !(indented || belongs || is_comment(trimmed)) {
             break;
