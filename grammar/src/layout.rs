@@ -25,8 +25,14 @@ use crate::{
 /// The deepest nesting of brackets and operators, or of blocks, that is read.
 pub const DEEPEST: usize = 200;
 
+/// So many tokens are forgotten at once.
+const FORGOTTEN: u32 = 1 << 16;
+
 /// The call whose closing parenthesis nvFuser never prints.
 const NEVER_CLOSED: &str = "ShareMemHandles";
+
+/// The statement that ends with a word and a number, on whichever line those stand.
+const NEVER_ALONE: &str = "Wait";
 
 /// A text ready for the grammar.
 #[derive(Debug)]
@@ -57,18 +63,24 @@ impl<'s> Laid<'s> {
         self.source.base + self.end as u32
     }
 
-    /// The tokens with their places, virtual ones included.
-    pub fn tokens(&self) -> impl Iterator<Item = (u32, Token<'s>, u32)> + '_ {
-        let mut blocks = self.blocks.iter().peekable();
-        let mut at = 0usize;
+    /// The tokens with their places, virtual ones included. Those that were taken are forgotten: what is made of them
+    /// takes their room.
+    pub fn into_tokens(self) -> impl Iterator<Item = (u32, Token<'s>, u32)> {
+        let Self { source, mut tokens, blocks, end, .. } = self;
+        let mut blocks = blocks.into_iter().peekable();
+        let mut at = 0u32;
+        tokens.reverse();
         std::iter::from_fn(move || {
-            if let Some((_, kind)) = blocks.next_if(|(index, _)| *index as usize <= at) {
-                let place = self.tokens.get(at).map_or(self.source.base + self.end as u32, |it| it.start);
-                return Some((place, Token { kind: *kind, text: "" }, place));
+            if let Some((_, kind)) = blocks.next_if(|(index, _)| *index <= at) {
+                let place = tokens.last().map_or(source.base + end as u32, |it| it.start);
+                return Some((place, Token { kind, text: "" }, place));
             }
-            let lexeme = self.tokens.get(at)?;
+            let lexeme = tokens.pop()?;
             at += 1;
-            let token = Token { kind: lexeme.kind, text: self.source.slice(lexeme.start, lexeme.end) };
+            if at.is_multiple_of(FORGOTTEN) {
+                tokens.shrink_to_fit();
+            }
+            let token = Token { kind: lexeme.kind, text: source.slice(lexeme.start, lexeme.end) };
             Some((lexeme.start, token, lexeme.end))
         })
     }
@@ -258,7 +270,7 @@ impl<'s, 'd> Layout<'s, 'd> {
             _ if !self.after_value() => false,
             Kind::Tensor => true,
             Kind::Word if !word => true,
-            Kind::Word if next.first => true,
+            Kind::Word if next.first => !self.awaits(),
             Kind::Word => match self.kind(1) {
                 Some(Kind::Assign | Kind::ParenOpen | Kind::BraceOpen) => true,
                 Some(Kind::Stream | Kind::To | Kind::Into) => true,
@@ -285,6 +297,12 @@ impl<'s, 'd> Layout<'s, 'd> {
         use Kind::{Axis, Float, Int, Tensor, Word};
         let last = self.out.last().map(|it| it.kind);
         last.is_some_and(|it| it.is_closer() || matches!(it, Tensor | Axis | Word | Int | Float))
+    }
+
+    /// Whether the statement so far is a word that is none on its own.
+    fn awaits(&self) -> bool {
+        let last = self.out.last().filter(|_| self.out.len() == self.begin + 1);
+        last.is_some_and(|it| self.text(*it) == NEVER_ALONE)
     }
 
     /// `Stream x =`.

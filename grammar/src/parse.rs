@@ -89,7 +89,7 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
 pub(crate) fn each_container<'s>(
     source: &'s str,
     diagnostics: &mut Vec<Diagnostic>,
-    visit: &mut dyn FnMut(&Laid<'s>, &mut Vec<Diagnostic>),
+    visit: &mut dyn FnMut(Laid<'s>, &mut Vec<Diagnostic>),
 ) {
     let mut at = 0;
     let mut seen = false;
@@ -99,8 +99,8 @@ pub(crate) fn each_container<'s>(
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
         let laid = layout::container(text, diagnostics);
-        visit(&laid, diagnostics);
         at = start + laid.end.max(1);
+        visit(laid, diagnostics);
     }
     diagnostics.extend(stray_closer(source, at, source.len()));
     if !seen {
@@ -119,10 +119,11 @@ pub(crate) fn each_container<'s>(
 }
 
 /// Reads a container into `sink`; false where it does not read to its end.
-pub(crate) fn feed<'s>(laid: &Laid<'s>, sink: &mut dyn Sink<'s>, diagnostics: &mut Vec<Diagnostic>) -> bool {
+pub(crate) fn feed<'s>(laid: Laid<'s>, sink: &mut dyn Sink<'s>, diagnostics: &mut Vec<Diagnostic>) -> bool {
     let mut errors = Vec::new();
-    let res = syntax::FileParser::new().parse(laid.source(), &mut errors, sink, laid.tokens());
-    report(errors, laid, diagnostics);
+    let (source, truncated) = (laid.source(), laid.truncated);
+    let res = syntax::FileParser::new().parse(source, &mut errors, sink, laid.into_tokens());
+    report(errors, source.base, truncated, diagnostics);
     diagnostics.extend(res.as_ref().err().cloned().and_then(expected::diagnose));
     res.is_ok()
 }
@@ -138,8 +139,10 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
     let mut diagnostics = Vec::new();
     let laid = layout::expression(text, &mut diagnostics);
     let mut errors = Vec::new();
-    let res = syntax::ScalarParser::new().parse(text, &mut errors, &mut Container::default(), laid.tokens());
-    report(errors, &laid, &mut diagnostics);
+    let truncated = laid.truncated;
+    let tokens = laid.into_tokens();
+    let res = syntax::ScalarParser::new().parse(text, &mut errors, &mut Container::default(), tokens);
+    report(errors, base, truncated, &mut diagnostics);
     match res {
         Ok(expr) if !has_errors(&diagnostics) => Ok(expr),
         Ok(_) => Err(diagnostics),
@@ -152,19 +155,19 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
     }
 }
 
-fn report<'s>(
-    errors: Vec<ErrorRecovery<u32, Token<'s>, ()>>,
-    laid: &Laid<'s>,
+fn report(
+    errors: Vec<ErrorRecovery<u32, Token<'_>, ()>>,
+    base: u32,
+    truncated: Option<u32>,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
     // Where indentation is lost, and that was said, no ELSE stands behind the branch that it belongs to.
-    let base = laid.source().base;
     let lost = diagnostics.iter().any(|it| it.code == Code::LostIndentation && it.span().start >= base);
     let stray = |it: &Fault<'_>| matches!(it, ParseError::UnrecognizedToken { token: (_, token, _), .. } if token.kind == Kind::Else);
     let faults = errors.into_iter().map(|it| it.error).filter(|it| !(lost && stray(it)));
     let faults = faults.filter_map(expected::diagnose);
     // What is wrong where the text breaks off is known already.
-    diagnostics.extend(faults.filter(|it| laid.truncated.is_none_or(|end| it.span().end < end)));
+    diagnostics.extend(faults.filter(|it| truncated.is_none_or(|end| it.span().end < end)));
 }
 
 /// A closer between containers: the one before it ended too early, and what stands between was skipped.

@@ -151,9 +151,7 @@ impl Layout<'_, '_> {
         self.block(None);
         // What nvFuser prints of a scheduled fusion besides its statements: a unit's domains mean nothing to the host.
         if let Some(heading) = self.peek().filter(|it| self.text(*it) == "TransformPrinter") {
-            while self.peek().is_some_and(|it| !it.kind.ends_block()) {
-                self.at += 1;
-            }
+            self.skip(|_, _| false);
             self.dropped(heading, "dropped from here");
         }
         self.at += usize::from(self.kind(0) == Some(Kind::BraceClose));
@@ -169,14 +167,28 @@ impl Layout<'_, '_> {
     pub(super) fn transform(&mut self) {
         let Some(heading) = self.peek() else { return };
         self.at += 3;
+        self.skip(|this, next| {
+            let result = matches!(next.kind, Kind::Word | Kind::Tensor) && this.kind(1) == Some(Kind::Assign);
+            result || this.at_transform()
+        });
+        self.dropped(heading, "dropped");
+    }
+
+    /// Skips tokens up to the end of the block, or to where `stops` says.
+    fn skip(&mut self, stops: impl Fn(&Self, Lexeme) -> bool) {
+        let mut braces = 0usize;
         while let Some(next) = self.peek() {
-            let result = matches!(next.kind, Kind::Word | Kind::Tensor) && self.kind(1) == Some(Kind::Assign);
-            if result || next.kind.ends_block() || self.at_transform() {
+            let ends = next.kind.ends_block() && (braces == 0 || next.kind == Kind::Finish);
+            if ends || stops(self, next) {
                 break;
+            }
+            match next.kind {
+                Kind::BraceOpen => braces += 1,
+                Kind::BraceClose => braces -= 1,
+                _ => (),
             }
             self.at += 1;
         }
-        self.dropped(heading, "dropped");
     }
 
     /// Says that the tokens from `heading` up to the next one mean nothing; the edit takes them out.
@@ -285,9 +297,15 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
     let (here, start) = (at, at + heading.len());
     let mut lines = text.get(at..)?.split_inclusive('\n');
     let mut end = at + lines.next().map_or(0, str::len);
+    // Whether blank lines were put in everywhere: nvFuser leaves one before a heading.
+    let before = text.get(..here).unwrap_or("");
+    let doubled = before.get(before.trim_end().len()..).is_some_and(|it| it.matches('\n').count() > 2);
     let mut blank = 0;
     for line in lines {
         let trimmed = line.trim();
+        if trimmed.is_empty() && !doubled {
+            break;
+        }
         if trimmed.is_empty() {
             blank += line.len();
             continue;
@@ -298,7 +316,7 @@ pub(super) fn find(text: &str, from: usize) -> Option<Section> {
             _ => trimmed.contains('='),
         };
         let other = trimmed.starts_with('%') || self::heading(trimmed).is_some();
-        // Where blank lines were put in, only what can be nothing else belongs to the section.
+        // Behind a blank line, only what can be nothing else belongs to the section.
         let certain = blank == 0 || indented && belongs && (kind == Kind::Domains || trimmed.ends_with(';'));
         if other || !certain || !(indented || belongs || is_comment(trimmed)) {
             break;

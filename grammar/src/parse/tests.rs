@@ -492,3 +492,15 @@ fn what_stands_behind_the_closer() {
     let sections: Vec<bool> = programs.iter().map(|it| crate::print(it).contains("allocation(")).collect();
     assert_eq!(sections, [false, true]);
 }
+
+#[test]
+fn what_is_dropped_holds_brackets() {
+    let text = "%HostIrContainer { () -> () :\n\nHostUnit0: Inputs={T0_g_float[iS0{4}]} -> Outputs={T1_g_float[iS1{4}]}\n\
+                %kernel {\nResize: iS3{4}rf by 0 and 2 -> iS-1{6}\nT1_g_float[iS1{4}]\n   = relu(T0_g_float[iS0{4}]);\n\
+                TransformPrinter :\nT1_g_float[iS1{4}] { 6 }\n} // %kernel\n} // %HostIrContainer\n";
+    let (programs, diagnostics) = crate::read(text);
+    let codes: Vec<Code> = diagnostics.iter().map(|it| it.code).collect();
+    assert_eq!(codes, [Code::LossyText; 2], "{diagnostics:?}");
+    assert!(crate::print(&programs[0]).contains("relu("));
+    assert_eq!(crate::read(&crate::fix(text)).1, []);
+}

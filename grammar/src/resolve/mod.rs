@@ -35,12 +35,12 @@ use crate::{
 
 /// Reads and resolves one container, statement by statement; `None` where it does not read to its end. `source` is the
 /// text that the tokens borrow from.
-pub fn resolve<'s>(laid: &Laid<'s>, source: &'s str, diagnostics: &mut Vec<Diagnostic>) -> Option<Program> {
+pub fn resolve<'s>(laid: Laid<'s>, source: &'s str, diagnostics: &mut Vec<Diagnostic>) -> Option<Program> {
     let mut faults = Vec::new();
     let mut resolver = Resolver::new(Program::default(), source, &mut faults);
     resolver.end = laid.place_of_end();
-    resolver.survey(laid);
-    let before = laid.source().base;
+    resolver.survey(&laid);
+    let place = Span { start: laid.source().base, end: laid.place_of_end() };
     let complete = feed(laid, &mut resolver, diagnostics);
     resolver.finish();
     let written_anew = resolver.written_anew;
@@ -48,8 +48,8 @@ pub fn resolve<'s>(laid: &Laid<'s>, source: &'s str, diagnostics: &mut Vec<Diagn
     diagnostics.append(&mut faults);
     if written_anew && complete {
         let own: Vec<&mut Diagnostic> =
-            diagnostics.iter_mut().filter(|it| it.span().start >= before).collect();
-        fix::write_anew(source, Span { start: before, end: laid.place_of_end() }, &program, own);
+            diagnostics.iter_mut().filter(|it| it.span().start >= place.start).collect();
+        fix::write_anew(source, place, &program, own);
     }
     complete.then_some(program)
 }
@@ -395,6 +395,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn complete(&mut self, stmt: &mut OpStmt) {
         let reduces = matches!(stmt.word_attr("type"), Some("Reduce" | "Allreduce" | "ReduceScatter"));
         if stmt.op == Op::Communication && reduces && stmt.attr("red_op").is_none() {
+            stmt.attrs.reserve_exact(1);
             stmt.attrs.push(("red_op", Attr::Word("SUM")));
             params::order_attrs(stmt);
         }

@@ -91,7 +91,12 @@ impl<'s> Resolver<'s, '_> {
         span: Span,
     ) -> Option<OpStmt> {
         let row = op.row();
-        let mut stmt = OpStmt { op, number: None, outs: outs.to_vec(), args: Vec::new(), attrs: Vec::new() };
+        let keyed = args.iter().filter(|arg| arg.key.is_some()).count();
+        let named = row.args.iter().filter(|param| !is_operand(param.kind)).count();
+        // A long program has as many as it has statements: no room for more.
+        let attrs = Vec::with_capacity(keyed + named);
+        let operands = Vec::with_capacity((args.len() - keyed).saturating_sub(named));
+        let mut stmt = OpStmt { op, number: None, outs: outs.to_vec(), args: operands, attrs };
         let errors = self.diagnostics.len();
         let mut positional = args.iter().filter(|arg| arg.key.is_none()).peekable();
         for param in row.args {
