@@ -23,16 +23,46 @@ pub(crate) struct Facts {
 
 /// Looks at the statements of a container.
 pub(crate) fn facts(program: &Program) -> Facts {
+    walk(program, &FxHashMap::default(), Place::Behind).facts
+}
+
+/// Which of the names asked for are bound behind a statement, on every rank that holds them.
+pub(crate) fn bound_after(
+    program: &Program,
+    asked: &FxHashMap<StmtId, Vec<TensorId>>,
+) -> FxHashSet<(StmtId, TensorId)> {
+    walk(program, asked, Place::Behind).answers
+}
+
+/// As `bound_after`, before a statement.
+pub(crate) fn bound_before(
+    program: &Program,
+    asked: &FxHashMap<StmtId, Vec<TensorId>>,
+) -> FxHashSet<(StmtId, TensorId)> {
+    walk(program, asked, Place::Before).answers
+}
+
+/// Where to look, seen from a statement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Before,
+    Behind,
+}
+
+fn walk<'p>(program: &'p Program, asked: &'p FxHashMap<StmtId, Vec<TensorId>>, place: Place) -> Walk<'p> {
     let mut walk = Walk {
         program,
         facts: Facts::default(),
+        asked,
+        place,
+        answers: FxHashSet::default(),
         bound: Program::tensors_of(&program.inputs).collect(),
         journal: Vec::new(),
         views: FxHashMap::default(),
         versions: FxHashMap::default(),
     };
     program.body.iter().for_each(|body| walk.block(*body));
-    walk.facts
+    walk
 }
 
 /// What a block can do to names.
@@ -90,6 +120,11 @@ enum Name {
 struct Walk<'p> {
     program: &'p Program,
     facts: Facts,
+    /// Names to look at behind statements.
+    asked: &'p FxHashMap<StmtId, Vec<TensorId>>,
+    place: Place,
+    /// Those of them that are bound there.
+    answers: FxHashSet<(StmtId, TensorId)>,
     /// Tensors that are bound here on every rank that holds them.
     bound: FxHashSet<TensorId>,
     /// Changes of `bound`, each with what was there before.
@@ -104,12 +139,22 @@ impl Walk<'_> {
     fn block(&mut self, block: BlockId) {
         let program = self.program;
         for stmt in program.block(block) {
+            self.answer(*stmt, Place::Before);
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => self.op(*stmt, it),
                 Stmt::Let(symbol, _) => self.change(Name::Symbol(*symbol)),
                 Stmt::For(it) => self.for_loop(it),
                 Stmt::If(it) => self.branch(it),
             }
+            self.answer(*stmt, Place::Behind);
+        }
+    }
+
+    fn answer(&mut self, stmt: StmtId, place: Place) {
+        if place == self.place {
+            let asked = self.asked.get(&stmt).into_iter().flatten();
+            let bound = asked.filter(|tensor| self.bound.contains(tensor));
+            self.answers.extend(bound.map(|tensor| (stmt, *tensor)));
         }
     }
 
@@ -217,8 +262,11 @@ impl Walk<'_> {
         self.leave(&touched);
         let mark = self.journal.len();
         self.block(it.body);
-        // The body may run no time at all.
-        self.roll_back(mark);
+        let bounds = self.program.constant(it.start).zip(self.program.constant(it.stop));
+        if bounds.is_none_or(|(start, stop)| start >= stop) {
+            // The body may run no time at all.
+            self.roll_back(mark);
+        }
         self.leave(&touched);
     }
 

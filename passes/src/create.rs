@@ -6,11 +6,12 @@ use grammar::{
     arena::Arena,
     ir::{
         Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, Memory, OpStmt, Operand, Parallel,
-        Program, Stmt, StmtId, Stream, StreamId, SymbolId, Tensor, TensorId,
+        Program, Stmt, StmtId, Stream, StreamId, SymbolId, Tensor, TensorId, Transform,
     },
     ops::Op,
     span::Span,
 };
+use rustc_hash::FxHashMap;
 
 /// The next free number of each kind of name.
 pub(crate) struct Fresh {
@@ -95,6 +96,31 @@ impl Fresh {
     /// A number for a tensor.
     pub(crate) fn tensor_number(&mut self) -> u32 {
         next(&mut self.tensor)
+    }
+
+    /// The same tensor under another number, with axes of its own.
+    pub(crate) fn tensor_copy(&mut self, program: &mut Program, like: TensorId) -> TensorId {
+        let Tensor { memory, loops, domains, .. } = program.tensors[like].clone();
+        let mut known: FxHashMap<AxisId, AxisId> = FxHashMap::default();
+        let mut copy = |program: &mut Program, axis: AxisId| {
+            *known.entry(axis).or_insert_with(|| self.axis_like(program, axis))
+        };
+        let loops = loops.into_iter().map(|axis| copy(program, axis)).collect();
+        let logical = domains.logical.into_iter().map(|axis| copy(program, axis)).collect();
+        let allocation = domains.allocation;
+        let allocation =
+            allocation.map(|axes| axes.into_iter().map(|axis| copy(program, axis)).collect::<Vec<_>>());
+        let mut transforms = domains.transforms;
+        for transform in &mut transforms {
+            let axes = match transform {
+                Transform::Split { input, outer, inner, .. } => vec![input, outer, inner],
+                Transform::Merge { outer, inner, output } => vec![outer, inner, output],
+                Transform::Swizzle1D { input, output } => vec![input, output],
+            };
+            axes.into_iter().for_each(|axis| *axis = copy(program, *axis));
+        }
+        let domains = Domains { logical, transforms, allocation };
+        self.tensor_like(program, like, memory, loops, domains)
     }
 
     /// A number for a communication.

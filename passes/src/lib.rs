@@ -30,15 +30,23 @@ mod renumber;
 mod stream_parallel;
 mod swizzle_stream;
 
+#[allow(dead_code, reason = "the passes that use it come with it")]
+mod accesses;
+#[allow(dead_code, reason = "the passes that use it come with it")]
 mod bindings;
+#[allow(dead_code, reason = "the passes that use it come with it")]
 mod blocks;
 mod component;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod create;
 mod dims;
 mod fold;
+#[allow(dead_code, reason = "the passes that use it come with it")]
+mod iterations;
 mod mesh;
 mod pack;
+#[allow(dead_code, reason = "the passes that use it come with it")]
+mod places;
 mod reshard;
 mod scalars;
 #[allow(dead_code, reason = "the passes that use it come with it")]

@@ -27,11 +27,12 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     mentions,
-    ops::{Effect, Mode, Rule},
+    ops::{Effect, Mode},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    accesses::may_rearrange,
     bindings::{self, Facts},
     blocks::{Edit, prune, rewrite},
     pass::{Arguments, Change, Pass},
@@ -191,22 +192,5 @@ impl Graph {
             }
         }
         live
-    }
-}
-
-/// Whether an operator under this rule may give its result's name to its operand's elements instead of copying them.
-fn may_rearrange(rule: Rule) -> bool {
-    match rule {
-        Rule::Free
-        | Rule::Same
-        | Rule::Pointwise
-        | Rule::Broadcast
-        | Rule::Squeeze
-        | Rule::Permute
-        | Rule::Reshape
-        | Rule::Select
-        | Rule::Slice
-        | Rule::Shard => true,
-        Rule::Cast | Rule::Linear | Rule::Matmul | Rule::Reduce | Rule::Communicate => false,
     }
 }
