@@ -20,6 +20,7 @@ pub mod driver;
 pub mod fault;
 pub mod oracle;
 
+mod assign_streams;
 mod canonicalize;
 mod chunk;
 mod decompose_resharding;

@@ -9,6 +9,7 @@ pub static PASSES: &[Pass] = &[
     crate::swizzle_stream::PASS,
     crate::stream_parallel::PASS,
     crate::lower_to_communication::PASS,
+    crate::assign_streams::PASS,
     crate::canonicalize::PASS,
     crate::remove_dead_code::PASS,
     crate::inline_definitions::PASS,
