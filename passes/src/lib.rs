@@ -20,6 +20,7 @@ pub mod driver;
 pub mod fault;
 pub mod oracle;
 
+mod allocate_and_deallocate;
 mod assign_streams;
 mod canonicalize;
 mod chunk;

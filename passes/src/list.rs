@@ -10,6 +10,7 @@ pub static PASSES: &[Pass] = &[
     crate::stream_parallel::PASS,
     crate::lower_to_communication::PASS,
     crate::assign_streams::PASS,
+    crate::allocate_and_deallocate::PASS,
     crate::canonicalize::PASS,
     crate::remove_dead_code::PASS,
     crate::inline_definitions::PASS,
