@@ -13,6 +13,7 @@ pub static PASSES: &[Pass] = &[
     crate::allocate_and_deallocate::PASS,
     crate::canonicalize::PASS,
     crate::remove_dead_code::PASS,
+    crate::hoist_share_mem_handles::PASS,
     crate::inline_definitions::PASS,
     crate::renumber::PASS,
 ];
