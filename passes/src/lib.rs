@@ -29,6 +29,7 @@ mod hoist_share_mem_handles;
 mod inline_definitions;
 mod lower_to_communication;
 mod remove_dead_code;
+mod remove_redundant_sync;
 mod renumber;
 mod stream_parallel;
 mod swizzle_stream;
