@@ -31,6 +31,7 @@ mod lower_to_communication;
 mod remove_dead_code;
 mod remove_redundant_sync;
 mod renumber;
+mod sink_waits;
 mod stream_parallel;
 mod swizzle_stream;
 
