@@ -25,6 +25,7 @@ mod assign_streams;
 mod canonicalize;
 mod chunk;
 mod decompose_resharding;
+mod defer_waits;
 mod hoist_share_mem_handles;
 mod inline_definitions;
 mod lower_to_communication;

@@ -16,6 +16,7 @@ pub static PASSES: &[Pass] = &[
     crate::hoist_share_mem_handles::PASS,
     crate::remove_redundant_sync::PASS,
     crate::sink_waits::PASS,
+    crate::defer_waits::PASS,
     crate::inline_definitions::PASS,
     crate::renumber::PASS,
 ];
