@@ -26,6 +26,7 @@ mod canonicalize;
 mod chunk;
 mod decompose_resharding;
 mod defer_waits;
+mod hoist_communication;
 mod hoist_share_mem_handles;
 mod inline_definitions;
 mod lower_to_communication;

@@ -17,6 +17,7 @@ pub static PASSES: &[Pass] = &[
     crate::remove_redundant_sync::PASS,
     crate::sink_waits::PASS,
     crate::defer_waits::PASS,
+    crate::hoist_communication::PASS,
     crate::inline_definitions::PASS,
     crate::renumber::PASS,
 ];
