@@ -36,6 +36,7 @@ mod renumber;
 mod sink_waits;
 mod stream_parallel;
 mod swizzle_stream;
+mod use_local_shard_in_place;
 
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod accesses;

@@ -18,6 +18,7 @@ pub static PASSES: &[Pass] = &[
     crate::sink_waits::PASS,
     crate::defer_waits::PASS,
     crate::hoist_communication::PASS,
+    crate::use_local_shard_in_place::PASS,
     crate::inline_definitions::PASS,
     crate::renumber::PASS,
 ];
