@@ -26,6 +26,7 @@ mod canonicalize;
 mod chunk;
 mod decompose_resharding;
 mod defer_waits;
+mod double_buffer;
 mod hoist_communication;
 mod hoist_share_mem_handles;
 mod inline_definitions;
@@ -38,22 +39,17 @@ mod stream_parallel;
 mod swizzle_stream;
 mod use_local_shard_in_place;
 
-#[allow(dead_code, reason = "the passes that use it come with it")]
 mod accesses;
-#[allow(dead_code, reason = "the passes that use it come with it")]
 mod bindings;
-#[allow(dead_code, reason = "the passes that use it come with it")]
 mod blocks;
 mod component;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod create;
 mod dims;
 mod fold;
-#[allow(dead_code, reason = "the passes that use it come with it")]
 mod iterations;
 mod mesh;
 mod pack;
-#[allow(dead_code, reason = "the passes that use it come with it")]
 mod places;
 mod reshard;
 mod scalars;

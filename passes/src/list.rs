@@ -19,6 +19,7 @@ pub static PASSES: &[Pass] = &[
     crate::defer_waits::PASS,
     crate::hoist_communication::PASS,
     crate::use_local_shard_in_place::PASS,
+    crate::double_buffer::PASS,
     crate::inline_definitions::PASS,
     crate::renumber::PASS,
 ];
