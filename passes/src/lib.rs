@@ -30,6 +30,7 @@ mod renumber;
 mod stream_parallel;
 mod swizzle_stream;
 
+mod appearance;
 mod bindings;
 mod blocks;
 mod component;
