@@ -29,6 +29,7 @@ mod remove_dead_code;
 mod renumber;
 mod stream_parallel;
 mod swizzle_stream;
+mod unroll;
 
 mod appearance;
 mod bindings;
@@ -38,6 +39,7 @@ mod component;
 mod create;
 mod dims;
 mod fold;
+mod iterations;
 mod mesh;
 mod pack;
 mod reshard;

@@ -11,6 +11,7 @@ pub static PASSES: &[Pass] = &[
     crate::lower_to_communication::PASS,
     crate::canonicalize::PASS,
     crate::remove_dead_code::PASS,
+    crate::unroll::PASS,
     crate::inline_definitions::PASS,
     crate::renumber::PASS,
 ];
