@@ -27,6 +27,7 @@ mod inline_definitions;
 mod lower_to_communication;
 mod remove_dead_code;
 mod renumber;
+mod specialize_rank;
 mod stream_parallel;
 mod swizzle_stream;
 mod unroll;
