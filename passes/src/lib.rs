@@ -22,6 +22,7 @@ pub mod oracle;
 
 mod canonicalize;
 mod chunk;
+mod common_subexpression;
 mod decompose_resharding;
 mod inline_definitions;
 mod lower_to_communication;
@@ -47,6 +48,7 @@ mod reshard;
 mod scalars;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod sharding;
+mod storage;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod substitute;
 

@@ -11,6 +11,7 @@ pub static PASSES: &[Pass] = &[
     crate::lower_to_communication::PASS,
     crate::canonicalize::PASS,
     crate::remove_dead_code::PASS,
+    crate::common_subexpression::PASS,
     crate::unroll::PASS,
     crate::specialize_rank::PASS,
     crate::inline_definitions::PASS,

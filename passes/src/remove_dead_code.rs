@@ -27,7 +27,7 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     mentions,
-    ops::{Effect, Mode, Rule},
+    ops::{Effect, Mode},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -35,6 +35,7 @@ use crate::{
     bindings::{self, Facts},
     blocks::{Edit, prune, rewrite},
     pass::{Arguments, Change, Pass},
+    storage::may_share,
 };
 
 /// The pass.
@@ -117,7 +118,7 @@ impl Graph {
         match effect {
             Effect::Compute | Effect::Map => {
                 let bound = facts.bound.contains(&stmt);
-                let binds_view = effect == Effect::Compute && !bound && may_rearrange(it.op.row().rule);
+                let binds_view = effect == Effect::Compute && !bound && may_share(it.op.row().rule);
                 for result in &results {
                     // The first statement that names it, run once, finds nothing bound to write into.
                     if in_loop || !binds_view || self.seen.contains(result) {
@@ -191,22 +192,5 @@ impl Graph {
             }
         }
         live
-    }
-}
-
-/// Whether an operator under this rule may give its result's name to its operand's elements instead of copying them.
-fn may_rearrange(rule: Rule) -> bool {
-    match rule {
-        Rule::Free
-        | Rule::Same
-        | Rule::Pointwise
-        | Rule::Broadcast
-        | Rule::Squeeze
-        | Rule::Permute
-        | Rule::Reshape
-        | Rule::Select
-        | Rule::Slice
-        | Rule::Shard => true,
-        Rule::Cast | Rule::Linear | Rule::Matmul | Rule::Reduce | Rule::Communicate => false,
     }
 }
