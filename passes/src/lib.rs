@@ -26,6 +26,7 @@ mod common_subexpression;
 mod decompose_resharding;
 mod inline_definitions;
 mod lower_to_communication;
+mod merge_stream_loops;
 mod remove_dead_code;
 mod renumber;
 mod specialize_rank;
@@ -39,6 +40,7 @@ mod blocks;
 mod component;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod create;
+mod dependences;
 mod dims;
 mod fold;
 mod iterations;

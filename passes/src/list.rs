@@ -12,6 +12,7 @@ pub static PASSES: &[Pass] = &[
     crate::canonicalize::PASS,
     crate::remove_dead_code::PASS,
     crate::common_subexpression::PASS,
+    crate::merge_stream_loops::PASS,
     crate::unroll::PASS,
     crate::specialize_rank::PASS,
     crate::inline_definitions::PASS,
