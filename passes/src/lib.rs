@@ -29,6 +29,7 @@ mod lower_to_communication;
 mod merge_stream_loops;
 mod remove_dead_code;
 mod renumber;
+mod select_allreduce;
 mod specialize_rank;
 mod stream_parallel;
 mod swizzle_stream;
