@@ -24,6 +24,7 @@ mod canonicalize;
 mod chunk;
 mod common_subexpression;
 mod decompose_resharding;
+mod fuse_epilogue;
 mod inline_definitions;
 mod lower_to_communication;
 mod merge_stream_loops;
