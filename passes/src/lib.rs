@@ -24,38 +24,45 @@ mod allocate_and_deallocate;
 mod assign_streams;
 mod canonicalize;
 mod chunk;
+mod common_subexpression;
 mod decompose_resharding;
 mod defer_waits;
 mod double_buffer;
+mod fuse_epilogue;
 mod hoist_communication;
 mod hoist_share_mem_handles;
 mod inline_definitions;
 mod lower_to_communication;
+mod merge_stream_loops;
 mod remove_dead_code;
 mod remove_redundant_sync;
 mod renumber;
+mod select_allreduce;
 mod sink_waits;
+mod specialize_rank;
 mod stream_parallel;
 mod swizzle_stream;
+mod unroll;
 mod use_local_shard_in_place;
 
 mod accesses;
+mod appearance;
 mod bindings;
 mod blocks;
 mod component;
-#[allow(dead_code, reason = "the passes that use it come with it")]
 mod create;
+mod dependences;
 mod dims;
 mod fold;
 mod iterations;
+mod loop_names;
 mod mesh;
 mod pack;
 mod places;
 mod reshard;
 mod scalars;
-#[allow(dead_code, reason = "the passes that use it come with it")]
 mod sharding;
-#[allow(dead_code, reason = "the passes that use it come with it")]
+mod storage;
 mod substitute;
 
 #[cfg(test)]

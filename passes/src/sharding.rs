@@ -127,11 +127,6 @@ impl Sharding {
         self.dims.iter().all(|dim| dim.devices().next().is_none())
     }
 
-    /// The dimension that is spread over these devices.
-    pub(crate) fn dim_on(&self, device: DeviceDim) -> Option<usize> {
-        self.dims.iter().position(|dim| dim.devices().any(|it| it == device))
-    }
-
     /// The same without streams.
     pub(crate) fn without_streams(&self) -> Self {
         Self { mesh: self.mesh.clone(), dims: self.dims.iter().map(Dim::without_streams).collect() }
@@ -297,14 +292,6 @@ pub(crate) fn divide(program: &mut Program, extent: ExprId, count: ExprId) -> Ex
         (Some(extent), Some(count)) if count > 0 && extent % count == 0 => program.int(extent / count),
         (_, Some(1)) => extent,
         _ => program.expr(Expr::Call("ceilDiv".to_owned(), vec![extent, count])),
-    }
-}
-
-/// The product of two extents.
-pub(crate) fn times(program: &mut Program, a: ExprId, b: ExprId) -> ExprId {
-    match (program.constant(a), program.constant(b)) {
-        (Some(a), Some(b)) => program.int(a.saturating_mul(b)),
-        _ => program.expr(Expr::Infix("*", a, b)),
     }
 }
 

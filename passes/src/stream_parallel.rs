@@ -173,9 +173,9 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
         changed: false,
     };
     for stmt in pass.program.blocks[block].clone() {
-        pass.statement(stmt)?;
+        pass.statement(stmt);
     }
-    pass.close()?;
+    pass.close();
     let StreamParallel { out, changed, .. } = pass;
     program.blocks[block] = out;
     Ok(Change::from_flag(changed))
@@ -214,7 +214,7 @@ struct Member {
 
 impl StreamParallel<'_> {
     /// Puts a top-level statement into a loop, or behind what there is.
-    fn statement(&mut self, stmt: StmtId) -> Result<(), Diagnostic> {
+    fn statement(&mut self, stmt: StmtId) {
         let slicing = match &self.program.stmts[stmt] {
             Stmt::Op(it) => kind::slicing(self.program, self.settings, it),
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
@@ -222,17 +222,17 @@ impl StreamParallel<'_> {
         let Some(slicing) = slicing else {
             // What has nothing to do with the loop goes before it, and does not end it.
             if !self.is_independent(stmt) {
-                self.close()?;
+                self.close();
             }
             self.out.push(stmt);
-            return Ok(());
+            return;
         };
         if !self.group.as_ref().is_some_and(|group| group.takes(self.program, &slicing)) {
-            self.close()?;
+            self.close();
             // Partial sums that are there as a whole go in one piece.
             if matches!(slicing.kind, Kind::ReduceScatter(_)) {
                 self.out.push(stmt);
-                return Ok(());
+                return;
             }
             let produced = FxHashMap::default();
             self.group =
@@ -244,7 +244,6 @@ impl StreamParallel<'_> {
             }
             group.members.push(Member { stmt, slicing });
         }
-        Ok(())
     }
 
     /// Whether a statement may run before the loop of the group: it computes into storage of its own, from what the loop
@@ -263,10 +262,11 @@ impl StreamParallel<'_> {
     }
 
     /// Writes the loop of the group, if there is one.
-    fn close(&mut self) -> Result<(), Diagnostic> {
-        let Some(group) = self.group.take() else { return Ok(()) };
-        self.changed = true;
-        body::Loop::new(self, &group).write()
+    fn close(&mut self) {
+        if let Some(group) = self.group.take() {
+            self.changed = true;
+            body::Loop::new(self, &group).write();
+        }
     }
 }
 

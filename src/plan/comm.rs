@@ -234,6 +234,10 @@ impl Builder<'_> {
     // ---- transfers
 
     fn p2p(&mut self, stmt: &OpStmt) -> Result<()> {
+        // As every statement on another mesh's tensors, it does nothing here.
+        if stmt.tensor_attr("buffer").is_some_and(|buffer| !self.is_here(buffer)) {
+            return Ok(());
+        }
         let (direction, peer, view) = self.side(stmt)?;
         let Some(backend) = self.backend(stmt) else {
             return self.cuda_p2p(stmt, direction, peer, view);
@@ -345,6 +349,9 @@ impl Builder<'_> {
         let mut handles = Vec::new();
         for id in listed {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
+            if it.tensor_attr("buffer").is_some_and(|buffer| !self.is_here(buffer)) {
+                continue;
+            }
             let (direction, peer, view) = self.side(it)?;
             if peer == self.rank() {
                 let message =

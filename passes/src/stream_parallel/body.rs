@@ -1,7 +1,6 @@
 //! Writes the loop of a group: allocations before, slices and operators inside, what puts slices together behind.
 
 use grammar::{
-    diagnostic::Diagnostic,
     ir::{Attr, AxisId, ExprId, For, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
     ops::{Op, Rule},
     span::Span,
@@ -65,7 +64,7 @@ impl<'l, 'p> Loop<'l, 'p> {
     }
 
     /// Writes everything behind what the pass has written so far.
-    pub(super) fn write(mut self) -> Result<(), Diagnostic> {
+    pub(super) fn write(mut self) {
         let program = &mut *self.pass.program;
         let index = match self.group.style {
             Style::Select => program.symbol(None, "streamIdx", Span::default()),
@@ -78,8 +77,8 @@ impl<'l, 'p> Loop<'l, 'p> {
             self.span = self.pass.program.stmt_span(member.stmt);
             match member.slicing.kind {
                 Kind::Local | Kind::Collective => self.operator(member),
-                Kind::Allgather(device) => exchange::allgather(&mut self, member, device)?,
-                Kind::ReduceScatter(device) => exchange::reduce_scatter(&mut self, member, device)?,
+                Kind::Allgather(device) => exchange::allgather(&mut self, member, device),
+                Kind::ReduceScatter(device) => exchange::reduce_scatter(&mut self, member, device),
             }
         }
         let Self { pass, before, mut body, mut tail, behind, span, .. } = self;
@@ -95,7 +94,6 @@ impl<'l, 'p> Loop<'l, 'p> {
         pass.out.extend(before);
         pass.out.push(all);
         pass.out.extend(behind);
-        Ok(())
     }
 
     /// The index of the slice that this rank works on: in a ring its own one comes first.

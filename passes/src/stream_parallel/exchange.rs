@@ -6,8 +6,6 @@
 //! peers are `i`: all pairs meet. Where the peer is the rank itself, a copy does.
 
 use grammar::{
-    codes::Code,
-    diagnostic::Diagnostic,
     ir::{
         Attr, AxisKind, DeviceDim, Domains, ExprId, If, Memory, OpStmt, Operand, Parallel, Stmt, StmtId,
         TensorId,
@@ -25,7 +23,7 @@ use crate::{
 };
 
 /// Brings every device's shard to all: the slice at hand.
-pub(super) fn allgather(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDim) -> Result<(), Diagnostic> {
+pub(super) fn allgather(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDim) {
     let input = member.slicing.operands[0].tensor;
     let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
     let output = it.result(member);
@@ -39,6 +37,11 @@ pub(super) fn allgather(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDi
         }
         Allgather::Permute => {
             let peers = Peers::of(it, member, device);
+            // nvFuser writes the index first here.
+            let program = &mut *it.pass.program;
+            let me = mesh::coordinate(program, &members, device);
+            let sum = infix(program, "+", it.iteration, me);
+            let ahead = infix(program, "%", sum, it.group.count);
             for team in teams(&members, device) {
                 let work = it.pass.fresh.work();
                 it.emit(OpStmt {
@@ -46,7 +49,7 @@ pub(super) fn allgather(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDi
                     attrs: vec![
                         ("team", Attr::Team(team)),
                         ("send_peer", Attr::Scalar(peers.back)),
-                        ("recv_peer", Attr::Scalar(peers.ahead)),
+                        ("recv_peer", Attr::Scalar(ahead)),
                         ("input", Attr::Tensor(input)),
                         ("output", Attr::Tensor(output)),
                         ("backend", Attr::Word("NCCL")),
@@ -60,21 +63,16 @@ pub(super) fn allgather(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDi
         Allgather::Ring => {
             let peers = Peers::of(it, member, device);
             let (to, from) = (peers.back, peers.ahead);
-            transfer(it, member, device, (input, to), (output, from), to)?;
+            transfer(it, member, device, (input, to), (output, from), to);
         }
     }
-    Ok(())
 }
 
 /// Brings the partial sums of the slice at hand to its device.
-pub(super) fn reduce_scatter(
-    it: &mut Loop<'_, '_>,
-    member: &Member,
-    device: DeviceDim,
-) -> Result<(), Diagnostic> {
+pub(super) fn reduce_scatter(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDim) {
     let out = member.slicing.out;
     let input = it.operand(member.slicing.operands[0]);
-    let Stmt::Op(sum) = it.pass.program.stmts[member.stmt].clone() else { return Ok(()) };
+    let Stmt::Op(sum) = it.pass.program.stmts[member.stmt].clone() else { return };
     let members = it.pass.program.tensors[out].mesh.clone();
     match it.pass.settings.reduce_scatter {
         ReduceScatter::Reduce | ReduceScatter::Whole => {
@@ -91,14 +89,13 @@ pub(super) fn reduce_scatter(
             let slots = slots(it, out);
             let allocate = create::allocate(it.pass.program, slots);
             it.emit_before(allocate);
-            let Some(axis) = it.pass.program.dimensions(slots).next() else { return Ok(()) };
+            let Some(axis) = it.pass.program.dimensions(slots).next() else { return };
             let slot = it.like(slots, Some(0));
             it.emit(create::select(slot, slots, axis, from));
-            transfer(it, member, device, (input, to), (slot, from), to)?;
+            transfer(it, member, device, (input, to), (slot, from), to);
             sum_slots(it, &sum, slots, out);
         }
     }
-    Ok(())
 }
 
 /// Coordinates of the two devices that a rank talks to.
@@ -134,17 +131,13 @@ fn transfer(
     (input, to): (TensorId, ExprId),
     (output, from): (TensorId, ExprId),
     own: ExprId,
-) -> Result<(), Diagnostic> {
+) {
     let settings = it.pass.settings;
     let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
+    // Handles are exchanged by all ranks: a ring of some of them is left to NCCL.
     let mut ranks = members.devices.clone();
     ranks.sort_unstable();
-    if settings.cuda && ranks != world(it.pass.program) {
-        let message = "a peer-to-peer ring of CUDA transfers on a part of the ranks".to_owned();
-        let fault =
-            Diagnostic::new(Code::NotRewritten, it.span, message, "handles are exchanged by all ranks");
-        return Err(fault.help("use backend=nccl"));
-    }
+    let cuda = settings.cuda && ranks == world(it.pass.program);
     let program = &mut *it.pass.program;
     let me = mesh::coordinate(program, &members, device);
     let cond = infix(program, "==", own, me);
@@ -157,11 +150,11 @@ fn transfer(
         ..pack::copying(Op::Set, source, target)
     });
     let then = std::mem::take(&mut it.body);
-    let recv = side(it, "recv", output, sender);
-    let send = side(it, "send", input, receiver);
+    let recv = side(it, cuda, "recv", output, sender);
+    let send = side(it, cuda, "send", input, receiver);
     let works = [&recv, &send].map(|side| side.number.unwrap_or_default());
     let mut deferred = None;
-    if settings.cuda {
+    if cuda {
         let listed = vec![it.add(recv.clone()), it.add(send.clone())];
         it.emit(OpStmt {
             attrs: vec![("transfers", Attr::Stmts(listed))],
@@ -192,7 +185,6 @@ fn transfer(
         let branch = self::branch(it, cond, Vec::new(), vec![wait]);
         it.tail.push(branch);
     }
-    Ok(())
 }
 
 fn branch(it: &mut Loop<'_, '_>, cond: ExprId, then: Vec<StmtId>, other: Vec<StmtId>) -> StmtId {
@@ -202,15 +194,14 @@ fn branch(it: &mut Loop<'_, '_>, cond: ExprId, then: Vec<StmtId>, other: Vec<Stm
 }
 
 /// One side of a transfer; `peer` is a rank of the world.
-fn side(it: &mut Loop<'_, '_>, kind: &'static str, buffer: TensorId, peer: ExprId) -> OpStmt {
-    let settings = it.pass.settings;
+fn side(it: &mut Loop<'_, '_>, cuda: bool, kind: &'static str, buffer: TensorId, peer: ExprId) -> OpStmt {
     let mut attrs = vec![
         ("type", Attr::Word(kind)),
         ("buffer", Attr::Tensor(buffer)),
         ("peer", Attr::Scalar(peer)),
-        ("backend", Attr::Word(if settings.cuda { "CUDA" } else { "NCCL" })),
+        ("backend", Attr::Word(if cuda { "CUDA" } else { "NCCL" })),
     ];
-    if settings.cuda && settings.put {
+    if cuda && it.pass.settings.put {
         attrs.push(("protocol", Attr::Name("put".to_owned())));
     }
     OpStmt { number: Some(it.pass.fresh.work()), attrs, ..create::op(Op::P2PCommunication) }

@@ -1,10 +1,15 @@
 //! Passes and the driver, on programs small enough to read.
 mod canonicalize;
+mod common_subexpression;
 mod driver;
 mod inline_definitions;
+mod merge_stream_loops;
 mod pipeline;
 mod remove_dead_code;
 mod renumber;
+mod specialize_rank;
+mod structural;
+mod unroll;
 
 use std::{fs, path::Path};
 
