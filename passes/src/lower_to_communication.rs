@@ -208,7 +208,7 @@ impl Ctx<'_> {
         let mut kept = from.clone();
         kept.dims.remove(dim);
         let one_step = summed.len() == 1 && reduces_in_one_step(self.program, from, dim, &kept, to);
-        let (Some(red_op), true, Some(device)) = (red_op(it), one_step, from.dims[dim].devices().next())
+        let (Some(red_op), true, Some(device)) = (red_op(self.program, it), one_step, from.dims[dim].devices().next())
         else {
             return Err(self.refused(it, "is more than one step of reduction"));
         };
