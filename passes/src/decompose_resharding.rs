@@ -23,7 +23,7 @@ mod sums;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, DeviceDim, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, AxisId, DeviceDim, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::{Effect, Mode, Op, Rule},
     span::Span,
@@ -139,29 +139,74 @@ impl Ctx<'_> {
         out: TensorId,
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let needs = self.needs(args, fates, goal);
+        let own = own_parts(it, fates, goal);
+        let needs = self.needs(args, fates, &own);
         let fits = |(from, need): (&Sharding, &Sharding)| {
             reshard::step(self.program, from, need) == Some(Step::Local)
         };
-        if from.iter().zip(&needs).all(fits) {
+        if own == *goal && from.iter().zip(&needs).all(fits) {
             return Ok(false);
         }
         if let Some(device) = partial_device(from, fates, goal) {
             self.partial(it, args, from, fates, out, goal, device)?;
             return Ok(true);
         }
-        let at_operands = if self.by_result { self.result_of(from, fates, goal) } else { None };
-        match at_operands {
-            Some(computed) if computed != *goal => {
-                let needs = self.needs(args, fates, &computed);
-                let temporary =
-                    computed.without_streams().tensor(self.program, self.fresh, out, Memory::Global);
-                self.compute(it, args, from, &needs, temporary)?;
-                self.reshard(temporary, &computed, goal, Some(out))?;
-            }
-            Some(_) | None => self.compute(it, args, from, &needs, out)?,
+        let at_operands = if self.by_result { self.result_of(from, fates, &own) } else { None };
+        let computed = at_operands.unwrap_or(own);
+        if computed == *goal {
+            self.compute(it, args, from, &needs, out)?;
+            return Ok(true);
         }
+        let needs = self.needs(args, fates, &computed);
+        let temporary = self.result(it, &computed, &needs, fates, out);
+        self.compute(it, args, from, &needs, temporary)?;
+        self.reshard(temporary, &computed, goal, Some(out))?;
         Ok(true)
+    }
+
+    /// A new tensor for an operator's result, spread as `computed` says.
+    fn result(
+        &mut self,
+        it: &OpStmt,
+        computed: &Sharding,
+        needs: &[Sharding],
+        fates: &[Vec<Fate>],
+        out: TensorId,
+    ) -> TensorId {
+        let new = computed.without_streams().tensor(self.program, self.fresh, out, Memory::Global);
+        match it.op.row().rule {
+            Rule::Reduce => {
+                let summed: Vec<usize> =
+                    (0..fates[0].len()).filter(|at| fates[0][*at] == Fate::Summed).collect();
+                self.reduce_over(new, &needs[0], &summed);
+            }
+            // The order of the numbers is the operand's order of dimensions.
+            Rule::Permute => {
+                let numbers = |program: &Program, tensor| -> Vec<u32> {
+                    program.dimensions(tensor).map(|axis| program.axes[axis].number).collect()
+                };
+                let (order, fresh) = (numbers(self.program, out), numbers(self.program, new));
+                let dims: Vec<AxisId> = self.program.dimensions(new).collect();
+                for (axis, old) in dims.into_iter().zip(&order) {
+                    let rank = order.iter().filter(|it| *it < old).count();
+                    self.program.axes[axis].number = fresh[rank];
+                }
+            }
+            Rule::Same
+            | Rule::Free
+            | Rule::Cast
+            | Rule::Pointwise
+            | Rule::Linear
+            | Rule::Matmul
+            | Rule::Broadcast
+            | Rule::Squeeze
+            | Rule::Reshape
+            | Rule::Select
+            | Rule::Slice
+            | Rule::Shard
+            | Rule::Communicate => (),
+        }
+        new
     }
 
     /// An operator whose dimensions are not told apart: on whole tensors, unless only the outermost ones are spread.
@@ -256,7 +301,12 @@ impl Ctx<'_> {
 
     /// How the result is spread if no operand moves; `None` where they do not agree.
     fn result_of(&self, from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding) -> Option<Sharding> {
-        let mesh = &from.iter().find(|it| !it.is_replicated())?.mesh;
+        let mut spread = from.iter().filter(|it| !it.is_replicated()).map(|it| &it.mesh);
+        let mesh = spread.next()?;
+        // Partial sums are counted where the result says.
+        if spread.any(|it| it != mesh) || goal.dims.iter().any(|dim| dim.partial) {
+            return None;
+        }
         let mut result = goal.without_streams().on(mesh.clone());
         result.dims.iter_mut().for_each(|dim| dim.pieces.clear());
         for (sharding, fates) in from.iter().zip(fates) {
@@ -273,6 +323,7 @@ impl Ctx<'_> {
         // One device axis spreads one dimension.
         let mut devices: Vec<DeviceDim> = result.dims.iter().flat_map(Dim::devices).collect();
         let count = devices.len();
+        devices.sort_unstable_by_key(|it| *it as usize);
         devices.dedup();
         (devices.len() == count).then_some(result)
     }
@@ -343,6 +394,19 @@ impl Ctx<'_> {
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
         it.help("give operands and results one sharding, with Sets around the operator")
     }
+}
+
+/// The result's sharding without the pieces that an operator cannot compute by themselves: a slice across them.
+fn own_parts(it: &OpStmt, fates: &[Vec<Fate>], goal: &Sharding) -> Sharding {
+    let mut own = goal.clone();
+    if it.op.row().rule == Rule::Slice {
+        for (at, dim) in own.dims.iter_mut().enumerate() {
+            if !fates[0].contains(&Fate::Kept(at)) {
+                *dim = dim.without_devices();
+            }
+        }
+    }
+    own
 }
 
 /// How many statements write each tensor.

@@ -5,6 +5,8 @@ use grammar::{
     ops::Rule,
 };
 
+use crate::sharding::same;
+
 /// What becomes of an operand's dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
@@ -96,7 +98,17 @@ pub(crate) fn fates(
             sorted.sort_unstable();
             sorted.iter().map(|number| kept(numbers.iter().position(|it| it == number).as_ref())).collect()
         }
-        Rule::Free | Rule::Reshape | Rule::Select | Rule::Slice | Rule::Shard | Rule::Communicate => {
+        Rule::Slice => {
+            let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return None };
+            let is = |expr: ExprId, value| program.constant(expr) == Some(value);
+            let takes_all = |at: usize, [start, stop, step]: [ExprId; 3]| {
+                let whole = extent(program, arg, at).is_some_and(|it| same(program, it, stop));
+                is(start, 0) && is(step, 1) && whole
+            };
+            let fate = |(at, range)| if takes_all(at, range) { Fate::Kept(at) } else { Fate::Whole };
+            ranges.iter().copied().enumerate().map(fate).collect()
+        }
+        Rule::Free | Rule::Reshape | Rule::Select | Rule::Shard | Rule::Communicate => {
             return None;
         }
     };

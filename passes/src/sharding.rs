@@ -64,6 +64,12 @@ impl Dim {
         self.pieces.iter().find(|piece| piece.parallel == Parallel::Stream)
     }
 
+    /// The same dimension, whole on every device.
+    pub(crate) fn without_devices(&self) -> Self {
+        let pieces = self.pieces.iter().copied().filter(|piece| piece.device().is_none());
+        Self { pieces: pieces.collect(), partial: false, ..self.clone() }
+    }
+
     /// The same dimension without its streams.
     pub(crate) fn without_streams(&self) -> Self {
         let pieces = self.pieces.iter().copied().filter(|piece| piece.parallel != Parallel::Stream);

@@ -188,7 +188,7 @@ impl Builder<'_> {
                 }
                 Some(view)
             }
-            Rule::Slice => Some(self.slice(stmt, view)?),
+            Rule::Slice => Some(self.slice(stmt, arg, view)?),
             Rule::Reshape => view.reshape(&self.layout(out)?.local_shape()),
             Rule::Pointwise if stmt.op == Op::Expand => view.expand(&self.layout(out)?.local_shape()),
             Rule::Same
@@ -215,10 +215,25 @@ impl Builder<'_> {
         }
     }
 
-    fn slice(&self, stmt: &OpStmt, view: &View) -> Result<View> {
+    /// Whether a slice takes all of a dimension.
+    pub(super) fn takes_all(&self, stmt: &OpStmt, arg: TensorId, dim: usize) -> bool {
+        let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return true };
+        let Some([start, stop, step]) = ranges.get(dim) else { return true };
+        let is = |expr: ExprId, value: usize| {
+            self.int(expr, "the range").is_ok_and(|it| usize::try_from(it) == Ok(value))
+        };
+        let extent = self.program.dimensions(arg).nth(dim).map(|axis| super::shape::extent(self.program, &self.scalars, axis));
+        is(*start, 0) && is(*step, 1) && matches!(extent, Some(Ok(extent)) if is(*stop, extent))
+    }
+
+    fn slice(&self, stmt: &OpStmt, arg: TensorId, view: &View) -> Result<View> {
         let mut view = view.clone();
         let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return Ok(view) };
         for (dim, [start, stop, step]) in ranges.iter().enumerate() {
+            if self.takes_all(stmt, arg, dim) {
+                // A rank's part stays whole.
+                continue;
+            }
             let Some(&extent) = view.shape.get(dim) else {
                 return Err(self.misfit(stmt.op, &view.shape, &[]));
             };

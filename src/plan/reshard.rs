@@ -80,18 +80,19 @@ impl Builder<'_> {
         let out_shards = self.sharding(out);
         for arg in args {
             let arg_shards = self.sharding(*arg);
-            let sharded = out_shards.iter().chain(&arg_shards).any(|dim| !dim.is_empty());
-            if !self.reaches(*arg, out, sharded) {
+            let is_sharded = |shards: &[Sharding]| shards.iter().any(|dim| !dim.is_empty());
+            if !self.reaches(*arg, out, is_sharded(&arg_shards)) {
                 return Ok(true);
             }
-            if sharded && !self.aligned(stmt, args, *arg, &arg_shards, out, &out_shards) {
+            if (is_sharded(&arg_shards) || is_sharded(&out_shards))
+                && !self.aligned(stmt, args, *arg, &arg_shards, out, &out_shards) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Whether every rank that holds a part of `out` holds a part of `arg`, in the same mesh when there are parts.
+    /// Whether every rank that holds a part of `out` holds one of `arg`, in the same mesh when `arg` has parts.
     fn reaches(&self, arg: TensorId, out: TensorId, sharded: bool) -> bool {
         let (from, to) = (&self.program.tensors[arg].mesh, &self.program.tensors[out].mesh);
         match (from.is_empty(), to.is_empty()) {
@@ -122,7 +123,11 @@ impl Builder<'_> {
             dim.iter().map(|(device, _)| device).eq(partial_shard.iter().map(|(device, _)| device))
         };
         match stmt.op.row().rule {
-            Rule::Same | Rule::Cast | Rule::Slice => arg_shards == out_shards,
+            Rule::Same | Rule::Cast => arg_shards == out_shards,
+            Rule::Slice => {
+                let is_cut = |at: usize| !arg_shards[at].is_empty() && !self.takes_all(stmt, arg, at);
+                arg_shards == out_shards && !(0..arg_shards.len()).any(is_cut)
+            }
             Rule::Pointwise => arg_shards.iter().zip(out_shards).zip(self.program.dimensions(arg)).all(
                 |((mine, theirs), axis)| {
                     let repeated = self.program.constant(self.program.axes[axis].extent) == Some(1);

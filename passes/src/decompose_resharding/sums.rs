@@ -12,7 +12,7 @@
 use grammar::{
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{Attr, AxisId, AxisKind, DeviceDim, Domains, Expr, ExprId, Memory, OpStmt, Operand, Parallel, Program, TensorId},
+    ir::{Attr, AxisId, AxisKind, DeviceDim, Domains, Expr, ExprId, Memory, OpStmt, Operand, Parallel, Program, TensorId, Transform},
     ops::Op,
 };
 
@@ -201,11 +201,20 @@ impl Ctx<'_> {
 
     /// Gives the result of a reduction the axes that vanish, at their places among the operand's dimensions, instead of
     /// those that it has.
-    fn reduce_over(&mut self, out: TensorId, from: &Sharding, dims: &[usize]) {
+    pub(super) fn reduce_over(&mut self, out: TensorId, from: &Sharding, dims: &[usize]) {
         let mut kept = self.program.dimensions(out).collect::<Vec<_>>().into_iter();
         let is_reduction = |program: &Program, axis: &AxisId| program.axes[*axis].kind == AxisKind::Reduction;
         let mut loops = self.program.tensors[out].loops.clone();
         loops.retain(|axis| !is_reduction(self.program, axis));
+        let program = &mut *self.program;
+        let axes = &program.axes;
+        program.tensors[out].domains.transforms.retain(|it| match it {
+            Transform::Split { input, .. } | Transform::Swizzle1D { input, .. } => {
+                axes[*input].kind != AxisKind::Reduction
+            }
+            Transform::Merge { outer, .. } => axes[*outer].kind != AxisKind::Reduction,
+        });
+        let is_here = self.program.tensors[out].mesh == from.mesh;
         // Where the sum is scattered, its own axis is on the devices.
         let taken: Vec<Parallel> = loops.iter().map(|axis| self.program.axes[*axis].parallel).collect();
         let mut logical = Vec::new();
@@ -216,7 +225,8 @@ impl Ctx<'_> {
             }
             let mut domains = Domains::default();
             let mut gone = Dim { kind: AxisKind::Reduction, partial: false, ..dim.clone() };
-            gone.pieces.retain(|piece| !taken.contains(&piece.parallel));
+            // The devices are the operand's; where the result is on others, they mean nothing.
+            gone.pieces.retain(|piece| is_here && !taken.contains(&piece.parallel));
             gone.build(self.program, self.fresh, &mut loops, &mut domains);
             logical.append(&mut domains.logical);
             self.program.tensors[out].domains.transforms.append(&mut domains.transforms);
@@ -296,6 +306,7 @@ pub(crate) fn reduces_in_one_step(
         return kept.is_replicated()
             && goal.is_replicated()
             && !goal.mesh.is_empty()
+            && goal.mesh.devices.iter().all(|rank| from.mesh.contains(*rank))
             && from.mesh.devices.len() == from.mesh.extent(device);
     }
     match reshard::step(program, kept, goal) {
