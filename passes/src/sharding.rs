@@ -107,8 +107,8 @@ impl Sharding {
             if serial.is_some_and(|at| at + 1 != pieces.len()) {
                 return None;
             }
-            pieces.retain(|piece| piece.parallel != Parallel::Serial && spreads(piece));
             let partial = suffix.contains("rf") && pieces.iter().any(|it| it.device().is_some());
+            pieces.retain(|piece| piece.parallel != Parallel::Serial && spreads(piece));
             let (extent, kind) = match expanded {
                 Some(expanded) => (*expanded, AxisKind::Iteration),
                 None => (*extent, *kind),

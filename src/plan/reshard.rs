@@ -78,14 +78,14 @@ impl Builder<'_> {
             return Ok(false);
         }
         let out_shards = self.sharding(out);
-        for arg in args {
+        for (position, arg) in args.iter().enumerate() {
             let arg_shards = self.sharding(*arg);
             let is_sharded = |shards: &[Sharding]| shards.iter().any(|dim| !dim.is_empty());
             if !self.reaches(*arg, out, is_sharded(&arg_shards)) {
                 return Ok(true);
             }
             if (is_sharded(&arg_shards) || is_sharded(&out_shards))
-                && !self.aligned(stmt, args, *arg, &arg_shards, out, &out_shards) {
+                && !self.aligned(stmt, (position, *arg), &arg_shards, out, &out_shards) {
                 return Ok(true);
             }
         }
@@ -107,8 +107,7 @@ impl Builder<'_> {
     fn aligned(
         &self,
         stmt: &OpStmt,
-        args: &[TensorId],
-        arg: TensorId,
+        (position, arg): (usize, TensorId),
         arg_shards: &[Sharding],
         out: TensorId,
         out_shards: &[Sharding],
@@ -136,13 +135,20 @@ impl Builder<'_> {
             ),
             Rule::Linear | Rule::Matmul => {
                 let linear = stmt.op.row().rule == Rule::Linear;
-                let position = args.iter().position(|it| *it == arg).unwrap_or(0);
                 let rank = arg_shards.len();
                 let (k, n) = match (position, linear) {
-                    (0, _) => (Some(rank.wrapping_sub(1)), None),
+                    (0, _) => (rank.checked_sub(1), None),
                     (1, true) => (Some(1), Some(0)),
-                    (1, false) => (Some(rank.wrapping_sub(2)), Some(rank.wrapping_sub(1))),
+                    // A vector has no columns.
+                    (1, false) if rank < 2 => (Some(0), None),
+                    (1, false) => (Some(rank - 2), Some(rank - 1)),
                     _ => (None, Some(0)),
+                };
+                // A batch of one is repeated.
+                let repeated = |at: usize| {
+                    let axis = self.program.dimensions(arg).nth(at);
+                    arg_shards[at].is_empty()
+                        && axis.is_some_and(|it| self.program.constant(self.program.axes[it].extent) == Some(1))
                 };
                 let k_fits = k.is_none_or(|k| summed_fits(&shard(arg_shards, k)));
                 let n_fits = n.is_none_or(|n| {
@@ -153,11 +159,12 @@ impl Builder<'_> {
                     0 => (0..rank.saturating_sub(1)).all(|at| {
                         let shift = plain.len().saturating_sub(rank);
                         plain.get(at + shift).is_none_or(|to| shard(arg_shards, at) == shard(out_shards, *to))
+                            || at + 2 < rank && repeated(at)
                     }),
                     1 if !linear => (0..rank.saturating_sub(2)).all(|at| {
                         let shift = plain.len().saturating_sub(rank);
                         let to = plain.get(at + shift).map_or(none.clone(), |to| shard(out_shards, *to));
-                        shard(arg_shards, at) == to
+                        shard(arg_shards, at) == to || repeated(at)
                     }),
                     _ => true,
                 };

@@ -89,6 +89,8 @@ struct Tensor {
     /// Extents of the dimensions; those that count partial sums make a tensor that only reductions read.
     extents: Vec<usize>,
     is_partial: bool,
+    /// All axes are iterations.
+    is_plain: bool,
     element: &'static str,
     mesh: Mesh,
 }
@@ -145,13 +147,23 @@ impl Builder {
 
     /// A tensor somewhere, spread somehow.
     fn tensor(&mut self, wants: &[Want], element: &'static str) -> usize {
+        self.somewhere(wants, element, false)
+    }
+
+    fn somewhere(&mut self, wants: &[Want], element: &'static str, is_input: bool) -> usize {
         let first = self.meshes[0].clone();
         let mut mesh = match self.dice.roll(10) {
-            0..=5 => first,
+            0..=5 => first.clone(),
             6 | 7 => self.meshes[1].clone(),
             8 => self.meshes[2].clone(),
-            _ => self.tensors.last().map_or(first, |it| it.mesh.clone()),
+            _ => self.tensors.last().map_or(first.clone(), |it| it.mesh.clone()),
         };
+        if mesh.shape.is_empty() {
+            mesh = first;
+        }
+        if is_input && self.dice.chance(5) {
+            mesh = Mesh::default();
+        }
         let partial = wants.iter().find_map(|it| it.partial.map(|device| (device, it.extent)));
         if partial.is_some() {
             mesh = self.meshes[0].clone();
@@ -256,6 +268,7 @@ impl Builder {
             text: format!("T{number}_g_{element}[{}]{}", loops.join(", "), mesh.text()),
             extents: wants.iter().filter(|it| it.kind != 'r').map(|it| it.extent).collect(),
             is_partial: wants.iter().any(|it| it.partial.is_some()),
+            is_plain: wants.iter().all(|it| it.kind == 'i' && it.partial.is_none() && it.number.is_none()),
             element,
             mesh: mesh.clone(),
         });
@@ -263,7 +276,7 @@ impl Builder {
     }
 
     fn input(&mut self, extents: &[usize], element: &'static str) -> usize {
-        let input = self.tensor(&plain(extents), element);
+        let input = self.somewhere(&plain(extents), element, true);
         self.inputs.push(input);
         input
     }
@@ -279,6 +292,16 @@ impl Builder {
             true => self.input(extents, element),
             false => self.dice.any(&known),
         }
+    }
+
+    /// A tensor with these extents that a statement has written already: it may be written again.
+    fn written(&mut self, extents: &[usize], element: &'static str) -> Option<usize> {
+        let fits = |at: &usize| {
+            let it = &self.tensors[*at];
+            it.extents == extents && it.element == element && it.is_plain
+        };
+        let known: Vec<usize> = self.outputs.iter().copied().filter(fits).collect();
+        (!known.is_empty() && self.dice.chance(8)).then(|| self.dice.any(&known))
     }
 
     /// The tensor that an operator begins with: the latest, if it has one of these ranks, or a new one.
@@ -308,11 +331,18 @@ impl Builder {
 
     fn define(&mut self, out: usize, value: &str) {
         let _ = writeln!(self.body, "  {}\n     = {value}", self.tensors[out].text);
-        self.outputs.push(out);
+        if !self.outputs.contains(&out) {
+            self.outputs.push(out);
+        }
     }
 
     fn result(&mut self, wants: &[Want], element: &'static str, value: &str) -> usize {
-        let out = self.tensor(wants, element);
+        let is_plain = wants.iter().all(|it| it.kind == 'i' && it.partial.is_none() && it.number.is_none());
+        let extents: Vec<usize> = wants.iter().map(|it| it.extent).collect();
+        let again = if is_plain { self.written(&extents, element) } else { None };
+        // Not what the value itself reads: that would depend on the order in which ranks come by.
+        let again = again.filter(|it| !value.contains(&self.tensors[*it].text));
+        let out = again.unwrap_or_else(|| self.tensor(wants, element));
         self.define(out, value);
         out
     }
@@ -323,7 +353,7 @@ impl Builder {
     }
 
     fn operator(&mut self) {
-        match self.dice.roll(24) {
+        match self.dice.roll(26) {
             0..=3 => {
                 let (text, extents, element) = self.start(&[1, 2, 3]);
                 self.result(&plain(&extents), element, &format!("Set( {text} )"));
@@ -354,6 +384,8 @@ impl Builder {
             }
             21 => self.reshape(),
             22 => self.slice(),
+            23 => self.cat(),
+            24 => self.select(),
             _ => {
                 let (text, extents, element) = self.start(&[1, 2, 3]);
                 let to = if element == "double" { "int64_t" } else { "double" };
@@ -475,9 +507,15 @@ impl Builder {
             let second = self.dice.roll(wants.len());
             wants[second].kind = 'r';
         }
-        let op = self.dice.any(&["add", "add", "max", "min", "mul", "fmax"]);
-        let op = if element == "int64_t" && op == "fmax" { "max" } else { op };
-        self.result(&wants, element, &reduction(&text, op, element));
+        let op = match element {
+            "int64_t" => self.dice.any(&["add", "add", "max", "min", "mul", "bitwise_or", "bitwise_xor"]),
+            _ => self.dice.any(&["add", "add", "max", "min", "mul", "fmax"]),
+        };
+        let mut value = reduction(&text, op, element);
+        if op == "add" && self.dice.chance(15) {
+            value = value.replace("value = 0,", "value = 10,").replace("(0)", "(10)");
+        }
+        self.result(&wants, element, &value);
     }
 
     fn broadcast(&mut self) {
@@ -530,10 +568,40 @@ impl Builder {
     }
 }
 
+impl Builder {
+    fn cat(&mut self) {
+        let (text, mut extents, element) = self.start(&[1, 2]);
+        let other = self.operand(&extents, element);
+        let at = self.dice.roll(extents.len());
+        extents[at] *= 2;
+        let value = format!("cat( {text}, {}, {at} )", self.tensors[other].text);
+        self.result(&plain(&extents), element, &value);
+    }
+
+    fn select(&mut self) {
+        // The axis is named in the statement: a tensor whose axes are whole.
+        let extents = self.extents(&[2, 3]);
+        let mesh = self.meshes[0].clone();
+        let first = self.axes;
+        let wants = plain(&extents);
+        let element = self.element;
+        let subject = self.spelled(&wants, &vec![Vec::new(); wants.len()], &mesh, element);
+        self.inputs.push(subject);
+        let at = self.dice.roll(extents.len());
+        let index = self.dice.roll(extents[at]);
+        let (text, mut extents, element) = self.named(subject);
+        let axis = format!("iS{}{{{}}}", first + at, extents[at]);
+        extents.remove(at);
+        // A view of the operand: it is where that is.
+        let out = self.spelled(&plain(&extents), &vec![Vec::new(); extents.len()], &mesh, element);
+        self.define(out, &format!("select( {text}, axis = {axis}, index = {index} )"));
+    }
+}
+
 fn reduction(text: &str, op: &str, element: &str) -> String {
     let is_integer = element == "int64_t";
     let init = match (op, is_integer) {
-        ("add", true) => "0".to_owned(),
+        ("add" | "bitwise_or" | "bitwise_xor", true) => "0".to_owned(),
         ("mul", true) => "1".to_owned(),
         ("max", true) => i64::MIN.to_string(),
         (_, true) => i64::MAX.to_string(),
