@@ -209,7 +209,7 @@ impl Ctx<'_> {
         new
     }
 
-    /// An operator whose dimensions are not told apart: on whole tensors, unless only the outermost ones are spread.
+    /// An operator whose dimensions are not told apart: on whole tensors.
     fn opaque(
         &mut self,
         it: &OpStmt,
@@ -218,25 +218,17 @@ impl Ctx<'_> {
         out: TensorId,
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let outermost =
-            |sharding: &Sharding| sharding.dims.iter().skip(1).all(|dim| dim.devices().next().is_none());
-        let first = |sharding: &Sharding| -> Vec<DeviceDim> {
-            sharding.dims.first().map(|dim| dim.devices().collect()).unwrap_or_default()
-        };
-        let keeps_rows = matches!(it.op.row().rule, Rule::Reshape);
-        let alike = |from: &Sharding| {
-            (from.mesh == goal.mesh || from.mesh.is_empty() && goal.is_replicated())
-                && first(from) == first(goal)
-                && outermost(from)
-        };
-        if outermost(goal) && from.iter().all(alike) && (keeps_rows || first(goal).is_empty()) {
-            return Ok(false);
-        }
         let whole = |sharding: &Sharding| {
             let extents = sharding.dims.iter().map(|dim| dim.extent);
             Sharding::replicated(goal.mesh.clone(), extents)
         };
         let needs: Vec<Sharding> = from.iter().map(whole).collect();
+        let fits = |(from, need): (&Sharding, &Sharding)| {
+            reshard::step(self.program, from, need) == Some(Step::Local)
+        };
+        if goal.is_replicated() && from.iter().zip(&needs).all(fits) {
+            return Ok(false);
+        }
         let computed = whole(goal);
         let target = match goal.is_replicated() {
             true => out,
@@ -396,10 +388,11 @@ impl Ctx<'_> {
     }
 }
 
-/// The result's sharding without the pieces that an operator cannot compute by themselves: a slice across them.
+/// The result's sharding without the pieces that an operator cannot compute by themselves: a slice or a reshape across
+/// them.
 fn own_parts(it: &OpStmt, fates: &[Vec<Fate>], goal: &Sharding) -> Sharding {
     let mut own = goal.clone();
-    if it.op.row().rule == Rule::Slice {
+    if matches!(it.op.row().rule, Rule::Slice | Rule::Reshape) {
         for (at, dim) in own.dims.iter_mut().enumerate() {
             if !fates[0].contains(&Fate::Kept(at)) {
                 *dim = dim.without_devices();

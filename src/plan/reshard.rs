@@ -202,12 +202,11 @@ impl Builder<'_> {
                 })
             }
             Rule::Reshape => self.keeps_order(arg, arg_shards, out, out_shards),
-            // What these do to a sharded axis is only sure where it is the outermost one on both sides.
+            // What these do to a sharded axis is only sure where it is the outermost one on both sides, and as long: an
+            // axis that grows is joined or padded.
             Rule::Free => {
-                let first = |dims: &[Sharding]| dims.first().cloned().unwrap_or_default();
                 let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
-                let devices = |dim: Sharding| dim.into_iter().map(|(device, _)| device).collect::<Vec<_>>();
-                devices(first(arg_shards)) == devices(first(out_shards))
+                shard(arg_shards, 0) == shard(out_shards, 0)
                     && rest_whole(arg_shards)
                     && rest_whole(out_shards)
             }

@@ -41,7 +41,10 @@ const PIPELINES: &[&str] = &[
     "decompose-resharding{reshard=result},lower-to-communication{backend=ucc}",
     "decompose-resharding,lower-to-communication,@default",
     "canonicalize,decompose-resharding{reshard=result},lower-to-communication,remove-dead-code",
+    HALF,
 ];
+/// Leaves, or refuses, what is more than one step.
+const HALF: &str = "lower-to-communication";
 
 /// The trials of this file.
 pub fn trials() -> Vec<Trial> {
@@ -127,12 +130,17 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
 
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Structural, roundtrip: true };
-    passes::run(&mut program, &calls, settings, &mut |_| ()).map_err(|failure| {
-        let why: Vec<&str> = failure.fault.diagnostics().iter().map(|it| it.message.as_str()).collect();
-        format!("{failure}: {}", why.join("; "))
-    })?;
+    match passes::run(&mut program, &calls, settings, &mut |_| ()) {
+        Err(failure) if failure.fault.is_bug() || pipeline != HALF => {
+            let why: Vec<&str> = failure.fault.diagnostics().iter().map(|it| it.message.as_str()).collect();
+            return Err(format!("{failure}: {}", why.join("; ")));
+        }
+        Err(_) => return Ok(true),
+        Ok(()) => (),
+    }
     let after = planned("does not plan any more", &program, &lines, ranks)?;
-    if after.iter().any(|plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)))) {
+    let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
+    if pipeline != HALF && after.iter().any(reshards) {
         return Err("a resharding operator is left".to_owned());
     }
     let inputs = filling.fill(&after).map_err(|it| it.to_string())?;

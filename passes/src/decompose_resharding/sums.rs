@@ -301,7 +301,11 @@ pub(crate) fn reduces_in_one_step(
     kept: &Sharding,
     goal: &Sharding,
 ) -> bool {
-    let Some(device) = from.dims[dim].devices().next() else { return false };
+    // Nothing of the dimension is left to sum on a device itself.
+    let [piece] = from.dims[dim].pieces[..] else { return false };
+    let Some(device) = piece.device().filter(|_| same(program, from.dims[dim].extent, piece.count)) else {
+        return false;
+    };
     if from.mesh != goal.mesh {
         return kept.is_replicated()
             && goal.is_replicated()
