@@ -12,7 +12,8 @@
 //! `cargo insta review`, or `INSTA_UPDATE=always cargo test --test suite` and look at `git diff`.
 //!
 //! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
-//! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`).
+//! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`), and so does a program that
+//! the lowering passes change the meaning of (`generator`).
 
 use std::{
     collections::HashSet,
@@ -25,8 +26,14 @@ use std::{
 use grammar::{ir::Stmt, ops::OPS};
 use libtest_mimic::{Arguments, Failed, Trial};
 
+#[path = "suite/dice.rs"]
+mod dice;
+#[path = "suite/generator.rs"]
+mod generator;
 #[path = "suite/mutations.rs"]
 mod mutations;
+#[path = "suite/programs.rs"]
+mod programs;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -39,6 +46,7 @@ fn main() -> ExitCode {
     let all = cases.clone();
     trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
     trials.extend(mutations::trials(&cases, &samples));
+    trials.extend(generator::trials());
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

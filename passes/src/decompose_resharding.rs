@@ -18,18 +18,17 @@
 //! * Every Set that is left is one step of `reshard::Step`, every reduction over devices is one all-reduce, one
 //!   reduce-scatter, or a reduce to each device of another mesh.
 
+mod sums;
+
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    dtype::DType,
-    ir::{
-        Attr, AxisId, AxisKind, DeviceDim, Domains, Expr, Memory, OpStmt, Operand, Parallel, Program, Stmt,
-        StmtId, TensorId,
-    },
+    ir::{Attr, AxisId, DeviceDim, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::{Effect, Mode, Op, Rule},
     span::Span,
 };
+use rustc_hash::FxHashMap;
 
 use crate::{
     blocks::expand,
@@ -40,6 +39,8 @@ use crate::{
     reshard::{self, Step},
     sharding::{Dim, Piece, Sharding},
 };
+use sums::{has_spread_sum, partial_device};
+pub(crate) use sums::{red_op, reduces_in_one_step};
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -57,10 +58,12 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut fresh = Fresh::of(program);
+    let written = written(program);
     let by_result = arguments.text("reshard") == Some("result");
     let changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
-        let mut ctx = Ctx { program, fresh: &mut fresh, span, by_result, stmts: Vec::new() };
+        let mut ctx =
+            Ctx { program, fresh: &mut fresh, written: &written, span, by_result, stmts: Vec::new() };
         let changed = ctx.statement(stmt)?;
         Ok(changed.then_some(ctx.stmts))
     })?;
@@ -71,6 +74,8 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
 struct Ctx<'p> {
     program: &'p mut Program,
     fresh: &'p mut Fresh,
+    /// How many statements write each tensor.
+    written: &'p FxHashMap<TensorId, u32>,
     span: Span,
     by_result: bool,
     stmts: Vec<StmtId>,
@@ -136,174 +141,77 @@ impl Ctx<'_> {
         out: TensorId,
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let needs = self.needs(args, fates, goal);
+        let own = own_parts(it, fates, goal);
+        let needs = self.needs(args, fates, &own);
         let fits = |(from, need): (&Sharding, &Sharding)| {
             reshard::step(self.program, from, need) == Some(Step::Local)
         };
-        if from.iter().zip(&needs).all(fits) {
+        if own == *goal && from.iter().zip(&needs).all(fits) {
             return Ok(false);
         }
         if let Some(device) = partial_device(from, fates, goal) {
             self.partial(it, args, from, fates, out, goal, device)?;
             return Ok(true);
         }
-        let at_operands = if self.by_result { self.result_of(from, fates, goal) } else { None };
-        match at_operands {
-            Some(computed) if computed != *goal => {
-                let needs = self.needs(args, fates, &computed);
-                let temporary =
-                    computed.without_streams().tensor(self.program, self.fresh, out, Memory::Global);
-                self.compute(it, args, from, &needs, temporary)?;
-                self.reshard(temporary, &computed, goal, Some(out))?;
-            }
-            Some(_) | None => self.compute(it, args, from, &needs, out)?,
+        let at_operands = if self.by_result { self.result_of(from, fates, &own) } else { None };
+        let computed = at_operands.unwrap_or(own);
+        if computed == *goal {
+            self.compute(it, args, from, &needs, out)?;
+            return Ok(true);
         }
+        let needs = self.needs(args, fates, &computed);
+        let temporary = self.result(it, &computed, &needs, fates, out);
+        self.compute(it, args, from, &needs, temporary)?;
+        self.reshard(temporary, &computed, goal, Some(out))?;
         Ok(true)
     }
 
-    /// A product whose summed axis both operands have on `device`: partial sums, then their sum.
-    #[allow(clippy::too_many_arguments, reason = "the statement, taken apart")]
-    fn partial(
+    /// A new tensor for an operator's result, spread as `computed` says.
+    fn result(
         &mut self,
         it: &OpStmt,
-        args: &[TensorId],
-        from: &[Sharding],
+        computed: &Sharding,
+        needs: &[Sharding],
         fates: &[Vec<Fate>],
         out: TensorId,
-        goal: &Sharding,
-        device: DeviceDim,
-    ) -> Result<(), Diagnostic> {
-        let mut sums = goal.clone();
-        for dim in &mut sums.dims {
-            dim.pieces.retain(|piece| piece.device() != Some(device));
-        }
-        let mut scattered = sums.clone();
-        let count = self.program.int(goal.mesh.extent(device) as i64);
-        let piece = Piece { parallel: Parallel::Device(device), count, swizzled: false };
-        let partial = Dim { partial: true, pieces: vec![piece], ..Dim::whole(count) };
-        sums.dims.push(partial);
-        let temporary = sums.tensor(self.program, self.fresh, out, Memory::Global);
-        // A bias would be added once for every partial sum.
-        let (product, bias) = (it.args.len().min(2), args.get(2).copied());
-        let mut product = OpStmt { args: it.args[..product].to_vec(), ..it.clone() };
-        product.outs = vec![Operand::Tensor(temporary)];
-        let with_partial: Vec<Vec<Fate>> = fates[..2].to_vec();
-        let needs = self.needs_with(&args[..2], &with_partial, &sums, Some(piece));
-        self.compute(&product, &args[..2], &from[..2], &needs, temporary)?;
-        // The result of the sum: as the goal asks if that is one step, else whole and resharded then.
-        let one_step = goal.dims.iter().zip(&sums.dims).all(|(want, have)| {
-            Sharding::aligned(self.program, want, have)
-                || want.devices().last() == Some(device)
-                    && want.devices().count() == have.devices().count() + 1
-        });
-        if one_step {
-            scattered = goal.clone();
-        }
-        let in_place = one_step && bias.is_none() && self.is_written_once(out);
-        let sum = match in_place {
-            true => out,
-            false => scattered.tensor(self.program, self.fresh, out, Memory::Global),
-        };
-        self.reduce_over(sum, &sums, sums.dims.len() - 1);
-        self.emit_reduction(it, temporary, sum);
-        let Some(bias) = bias else {
-            if !in_place {
-                self.reshard(sum, &scattered, goal, Some(out))?;
+    ) -> TensorId {
+        let new = computed.without_streams().tensor(self.program, self.fresh, out, Memory::Global);
+        match it.op.row().rule {
+            Rule::Reduce => {
+                let summed: Vec<usize> =
+                    (0..fates[0].len()).filter(|at| fates[0][*at] == Fate::Summed).collect();
+                self.reduce_over(new, &needs[0], &summed);
             }
-            return Ok(());
-        };
-        let last = goal.dims.len() - 1;
-        let resharded = scattered.clone();
-        let sum = if one_step { sum } else { self.reshard(sum, &resharded, goal, None)? };
-        let need = Sharding { mesh: goal.mesh.clone(), dims: vec![goal.dims[last].without_streams()] };
-        let bias = self.reshard(bias, &from[2], &need, None)?;
-        // One row of the result's rank.
-        let one = self.program.int(1);
-        let mut row = need;
-        for _ in 0..last {
-            row.dims.insert(0, Dim { kind: AxisKind::Broadcast, ..Dim::whole(one) });
+            // The order of the numbers is the operand's order of dimensions.
+            Rule::Permute => {
+                let numbers = |program: &Program, tensor| -> Vec<u32> {
+                    program.dimensions(tensor).map(|axis| program.axes[axis].number).collect()
+                };
+                let (order, fresh) = (numbers(self.program, out), numbers(self.program, new));
+                let dims: Vec<AxisId> = self.program.dimensions(new).collect();
+                for (axis, old) in dims.into_iter().zip(&order) {
+                    let rank = order.iter().filter(|it| *it < old).count();
+                    self.program.axes[axis].number = fresh[rank];
+                }
+            }
+            Rule::Same
+            | Rule::Free
+            | Rule::Cast
+            | Rule::Pointwise
+            | Rule::Linear
+            | Rule::Matmul
+            | Rule::Broadcast
+            | Rule::Squeeze
+            | Rule::Reshape
+            | Rule::Select
+            | Rule::Slice
+            | Rule::Shard
+            | Rule::Communicate => (),
         }
-        let row = row.tensor(self.program, self.fresh, bias, Memory::Local);
-        let flags = (0..=last).map(|at| at != last).collect();
-        self.emit(OpStmt {
-            outs: vec![Operand::Tensor(row)],
-            args: vec![Operand::Tensor(bias)],
-            attrs: vec![("flags", Attr::Flags(flags))],
-            ..create::op(Op::Broadcast)
-        });
-        self.emit(OpStmt {
-            outs: vec![Operand::Tensor(out)],
-            args: vec![Operand::Tensor(sum), Operand::Tensor(row)],
-            ..create::op(Op::Add)
-        });
-        Ok(())
+        new
     }
 
-    /// A reduction over dimensions of which some are spread over devices.
-    fn reduction(
-        &mut self,
-        it: &OpStmt,
-        arg: TensorId,
-        from: &Sharding,
-        fates: &[Fate],
-        out: TensorId,
-        goal: &Sharding,
-    ) -> Result<bool, Diagnostic> {
-        let spread: Vec<usize> = (0..fates.len())
-            .filter(|at| fates[*at] == Fate::Summed && from.dims[*at].devices().next().is_some())
-            .collect();
-        let local: Vec<usize> = (0..fates.len())
-            .filter(|at| fates[*at] == Fate::Summed && from.dims[*at].devices().next().is_none())
-            .collect();
-        let whole_devices = spread.iter().all(|at| {
-            let dim = &from.dims[*at];
-            dim.pieces.len() == 1 && crate::sharding::same(self.program, dim.extent, dim.pieces[0].count)
-        });
-        if !whole_devices || red_op(it).is_none() {
-            // Bring everything together and combine it there.
-            let needs = self.needs(&[arg], &[fates.to_vec()], goal);
-            self.compute(it, &[arg], std::slice::from_ref(from), &needs, out)?;
-            return Ok(true);
-        }
-        let [last] = spread[..] else {
-            // One device dimension at a time; the first one's sum goes everywhere.
-            let (sum, sharding) = self.reduced(it, arg, from, spread[0]);
-            let rest = OpStmt { args: vec![Operand::Tensor(sum)], ..it.clone() };
-            let mut left = fates.to_vec();
-            left.remove(spread[0]);
-            let out_target = self.drop_reductions(out, fates, &[spread[0]]);
-            self.reduction(&rest, sum, &sharding, &left, out_target, goal)?;
-            self.copied(out_target, out);
-            return Ok(true);
-        };
-        if let [at, ..] = local[..] {
-            // Local axes first: less to send.
-            let mut sharding = from.clone();
-            sharding.dims.remove(at);
-            let partial = sharding.tensor(self.program, self.fresh, arg, Memory::Global);
-            self.reduce_over(partial, from, at);
-            self.emit_reduction(it, arg, partial);
-            let rest = OpStmt { args: vec![Operand::Tensor(partial)], ..it.clone() };
-            let mut left = fates.to_vec();
-            left.remove(at);
-            let out_target = self.drop_reductions(out, fates, &[at]);
-            if !self.reduction(&rest, partial, &sharding, &left, out_target, goal)? {
-                self.emit(OpStmt { outs: vec![Operand::Tensor(out_target)], ..rest });
-            }
-            self.copied(out_target, out);
-            return Ok(true);
-        }
-        let mut kept = from.clone();
-        kept.dims.remove(last);
-        if reduces_in_one_step(self.program, from, last, &kept, goal) {
-            return Ok(false);
-        }
-        let (sum, sharding) = self.reduced(it, arg, from, last);
-        self.reshard(sum, &sharding, goal, Some(out))?;
-        Ok(true)
-    }
-
-    /// An operator whose dimensions are not told apart: on whole tensors, unless only the outermost ones are spread.
+    /// An operator whose dimensions are not told apart: on whole tensors.
     fn opaque(
         &mut self,
         it: &OpStmt,
@@ -312,25 +220,17 @@ impl Ctx<'_> {
         out: TensorId,
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let outermost =
-            |sharding: &Sharding| sharding.dims.iter().skip(1).all(|dim| dim.devices().next().is_none());
-        let first = |sharding: &Sharding| -> Vec<DeviceDim> {
-            sharding.dims.first().map(|dim| dim.devices().collect()).unwrap_or_default()
-        };
-        let keeps_rows = matches!(it.op.row().rule, Rule::Reshape);
-        let alike = |from: &Sharding| {
-            (from.mesh == goal.mesh || from.mesh.is_empty() && goal.is_replicated())
-                && first(from) == first(goal)
-                && outermost(from)
-        };
-        if outermost(goal) && from.iter().all(alike) && (keeps_rows || first(goal).is_empty()) {
-            return Ok(false);
-        }
         let whole = |sharding: &Sharding| {
             let extents = sharding.dims.iter().map(|dim| dim.extent);
             Sharding::replicated(goal.mesh.clone(), extents)
         };
         let needs: Vec<Sharding> = from.iter().map(whole).collect();
+        let fits = |(from, need): (&Sharding, &Sharding)| {
+            reshard::step(self.program, from, need) == Some(Step::Local)
+        };
+        if goal.is_replicated() && from.iter().zip(&needs).all(fits) {
+            return Ok(false);
+        }
         let computed = whole(goal);
         let target = match goal.is_replicated() {
             true => out,
@@ -395,7 +295,12 @@ impl Ctx<'_> {
 
     /// How the result is spread if no operand moves; `None` where they do not agree.
     fn result_of(&self, from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding) -> Option<Sharding> {
-        let mesh = &from.iter().find(|it| !it.is_replicated())?.mesh;
+        let mut spread = from.iter().filter(|it| !it.is_replicated()).map(|it| &it.mesh);
+        let mesh = spread.next()?;
+        // Partial sums are counted where the result says.
+        if spread.any(|it| it != mesh) || goal.dims.iter().any(|dim| dim.partial) {
+            return None;
+        }
         let mut result = goal.without_streams().on(mesh.clone());
         result.dims.iter_mut().for_each(|dim| dim.pieces.clear());
         for (sharding, fates) in from.iter().zip(fates) {
@@ -412,6 +317,7 @@ impl Ctx<'_> {
         // One device axis spreads one dimension.
         let mut devices: Vec<DeviceDim> = result.dims.iter().flat_map(Dim::devices).collect();
         let count = devices.len();
+        devices.sort_unstable_by_key(|it| *it as usize);
         devices.dedup();
         (devices.len() == count).then_some(result)
     }
@@ -421,11 +327,6 @@ impl Ctx<'_> {
     fn emit(&mut self, stmt: OpStmt) {
         let id = create::add(self.program, stmt, self.span);
         self.stmts.push(id);
-    }
-
-    fn emit_reduction(&mut self, like: &OpStmt, from: TensorId, to: TensorId) {
-        let stmt = reduction(self.program, like, from, to);
-        self.emit(stmt);
     }
 
     /// The operator on operands that have what it needs.
@@ -482,81 +383,6 @@ impl Ctx<'_> {
         Ok(now)
     }
 
-    /// The sum over one dimension on devices, the others as they are.
-    fn reduced(&mut self, it: &OpStmt, arg: TensorId, from: &Sharding, dim: usize) -> (TensorId, Sharding) {
-        let mut sharding = from.clone();
-        sharding.dims.remove(dim);
-        let sum = sharding.tensor(self.program, self.fresh, arg, Memory::Global);
-        self.reduce_over(sum, from, dim);
-        self.emit_reduction(it, arg, sum);
-        (sum, sharding)
-    }
-
-    /// Gives the result of a reduction the axis that vanishes, at its place among the operand's dimensions.
-    fn reduce_over(&mut self, out: TensorId, from: &Sharding, dim: usize) {
-        let (mut loops, mut domains) = (Vec::new(), Domains::default());
-        let reduced = Dim { kind: AxisKind::Reduction, partial: false, ..from.dims[dim].clone() };
-        reduced.build(self.program, self.fresh, &mut loops, &mut domains);
-        let kept: Vec<_> = self.program.dimensions(out).collect();
-        // Where the sum is scattered, its own axis is on the devices.
-        let axes = &self.program.axes;
-        let parallel = |axis: &AxisId| axes[*axis].parallel;
-        let is_taken = |axis: &AxisId| {
-            let mut others = self.program.tensors[out].loops.iter();
-            others.any(|it| axes[*it].kind != AxisKind::Reduction && parallel(it) == parallel(axis))
-        };
-        for axis in loops.iter().copied().filter(|axis| is_taken(axis)).collect::<Vec<_>>() {
-            self.program.axes[axis].parallel = Parallel::Serial;
-        }
-        let axes = &self.program.axes;
-        let it = &mut self.program.tensors[out];
-        it.loops.retain(|axis| axes[*axis].kind != AxisKind::Reduction);
-        it.domains.logical = kept;
-        it.domains.logical.insert(dim.min(it.domains.logical.len()), domains.logical[0]);
-        it.domains.transforms.append(&mut domains.transforms);
-        it.loops.append(&mut loops);
-    }
-
-    /// A result without some of its reductions: the tensor itself if nothing else gives it its value.
-    fn drop_reductions(&mut self, out: TensorId, fates: &[Fate], dims: &[usize]) -> TensorId {
-        let out = match self.is_written_once(out) {
-            true => out,
-            false => {
-                let copy = self.program.tensors[out].clone();
-                let span = self.program.tensor_span(out);
-                let new = self.program.tensor(copy, span);
-                self.program.tensors[new].number = self.fresh.tensor_number();
-                new
-            }
-        };
-        let logical = self.program.tensors[out].domains.logical.clone();
-        let gone: Vec<_> = dims.iter().filter(|at| **at < fates.len()).map(|at| logical[*at]).collect();
-        let it = &mut self.program.tensors[out];
-        it.domains.logical.retain(|axis| !gone.contains(axis));
-        it.loops.retain(|axis| !gone.contains(axis));
-        out
-    }
-
-    fn copied(&mut self, from: TensorId, to: TensorId) {
-        if from != to {
-            self.emit(set(from, to));
-        }
-    }
-
-    /// Whether one statement only writes the tensor, and no header or view shows it otherwise.
-    fn is_written_once(&self, tensor: TensorId) -> bool {
-        let mut count = 0;
-        let Some(body) = self.program.body else { return false };
-        self.program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &self.program.stmts[stmt] {
-                mentions(self.program, it, &mut |other, mode| {
-                    count += usize::from(other == tensor && matches!(mode, Mode::Write | Mode::Transfer));
-                });
-            }
-        });
-        count <= 1
-    }
-
     fn refused(&self, it: &OpStmt, why: &str) -> Diagnostic {
         let message = format!("`{}` reshards, and {why}", it.op.name());
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
@@ -564,92 +390,46 @@ impl Ctx<'_> {
     }
 }
 
+/// The result's sharding without the pieces that an operator cannot compute by themselves: a slice or a reshape across
+/// them.
+fn own_parts(it: &OpStmt, fates: &[Vec<Fate>], goal: &Sharding) -> Sharding {
+    let mut own = goal.clone();
+    if matches!(it.op.row().rule, Rule::Slice | Rule::Reshape) {
+        for (at, dim) in own.dims.iter_mut().enumerate() {
+            if !fates[0].contains(&Fate::Kept(at)) {
+                *dim = dim.without_devices();
+            }
+        }
+    }
+    own
+}
+
+/// How many statements write each tensor.
+fn written(program: &Program) -> FxHashMap<TensorId, u32> {
+    let mut written = FxHashMap::default();
+    let mut count = |it: &OpStmt| {
+        mentions(program, it, &mut |tensor, mode| {
+            if matches!(mode, Mode::Write | Mode::Transfer) {
+                *written.entry(tensor).or_default() += 1;
+            }
+        });
+    };
+    for (_, stmt) in program.stmts.iter() {
+        match stmt {
+            Stmt::Op(it) => count(it),
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => (),
+        }
+    }
+    written
+}
+
 /// Whether it moves elements and changes nothing about them.
 pub(crate) fn is_copy(it: &OpStmt) -> bool {
     it.op.row().rule == Rule::Same && it.op.row().effect == Effect::Compute
 }
 
-fn has_spread_sum(fates: &[Fate], sharding: &Sharding) -> bool {
-    let spread = |(fate, dim): (&Fate, &Dim)| *fate == Fate::Summed && dim.devices().next().is_some();
-    fates.iter().zip(&sharding.dims).any(spread)
-}
-
-/// The devices that both operands of a product have its summed axis on, where the result shows nothing of it.
-fn partial_device(from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding) -> Option<DeviceDim> {
-    let [x, weight, ..] = from else { return None };
-    if fates.len() < 2 || goal.dims.iter().any(|dim| dim.partial) {
-        return None;
-    }
-    let on = |sharding: &Sharding, fates: &Vec<Fate>| -> Option<DeviceDim> {
-        let dim = fates.iter().position(|fate| *fate == Fate::Summed)?;
-        let mut devices = sharding.dims[dim].devices();
-        devices.next().filter(|_| devices.next().is_none())
-    };
-    let device = on(x, &fates[0])?;
-    (on(weight, &fates[1]) == Some(device) && x.mesh == goal.mesh && weight.mesh == goal.mesh)
-        .then_some(device)
-}
-
-/// What a collective calls a reduction's operator.
-pub(crate) fn red_op(it: &OpStmt) -> Option<&'static str> {
-    match it.word_attr("op") {
-        Some("add") => Some("SUM"),
-        Some("mul") => Some("PRODUCT"),
-        Some("max") => Some("MAX"),
-        Some("min") => Some("MIN"),
-        Some(_) | None => None,
-    }
-}
-
-/// Whether a reduction over the devices of dimension `dim` is one collective: `kept` are the other dimensions.
-pub(crate) fn reduces_in_one_step(
-    program: &Program,
-    from: &Sharding,
-    dim: usize,
-    kept: &Sharding,
-    goal: &Sharding,
-) -> bool {
-    let Some(device) = from.dims[dim].devices().next() else { return false };
-    if from.mesh != goal.mesh {
-        return kept.is_replicated()
-            && goal.is_replicated()
-            && !goal.mesh.is_empty()
-            && from.mesh.devices.len() == from.mesh.extent(device);
-    }
-    match reshard::step(program, kept, goal) {
-        Some(Step::Local) => true,
-        Some(Step::Scatter { device: to, .. }) => to == device,
-        Some(
-            Step::Broadcast
-            | Step::Allgather { .. }
-            | Step::Gather { .. }
-            | Step::AllToAll { .. }
-            | Step::SendRecv,
-        )
-        | None => false,
-    }
-}
-
 fn set(from: TensorId, to: TensorId) -> OpStmt {
     OpStmt { outs: vec![Operand::Tensor(to)], args: vec![Operand::Tensor(from)], ..create::op(Op::Set) }
-}
-
-/// A reduction as `like`, if that is one; else a sum.
-fn reduction(program: &mut Program, like: &OpStmt, from: TensorId, to: TensorId) -> OpStmt {
-    let attrs = match like.op {
-        Op::Reduction => like.attrs.clone(),
-        _ => vec![
-            ("op", Attr::Word("add")),
-            ("initial value", Attr::Scalar(program.expr(Expr::Float(DType::Float, "0".to_owned())))),
-            ("allreduce", Attr::Bool(false)),
-        ],
-    };
-    OpStmt {
-        outs: vec![Operand::Tensor(to)],
-        args: vec![Operand::Tensor(from)],
-        attrs,
-        ..create::op(Op::Reduction)
-    }
 }
 
 /// Replaces an operand, counted as `dims::operands` does.

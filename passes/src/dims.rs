@@ -5,6 +5,8 @@ use grammar::{
     ops::Rule,
 };
 
+use crate::sharding::{Dim, Sharding, same};
+
 /// What becomes of an operand's dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
@@ -96,9 +98,18 @@ pub(crate) fn fates(
             sorted.sort_unstable();
             sorted.iter().map(|number| kept(numbers.iter().position(|it| it == number).as_ref())).collect()
         }
-        Rule::Free | Rule::Reshape | Rule::Select | Rule::Slice | Rule::Shard | Rule::Communicate => {
-            return None;
+        Rule::Slice => {
+            let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return None };
+            let is = |expr: ExprId, value| program.constant(expr) == Some(value);
+            let takes_all = |at: usize, [start, stop, step]: [ExprId; 3]| {
+                let whole = extent(program, arg, at).is_some_and(|it| same(program, it, stop));
+                is(start, 0) && is(step, 1) && whole
+            };
+            let fate = |(at, range)| if takes_all(at, range) { Fate::Kept(at) } else { Fate::Whole };
+            ranges.iter().copied().enumerate().map(fate).collect()
         }
+        Rule::Reshape => reshape(program, arg, out)?,
+        Rule::Free | Rule::Select | Rule::Shard | Rule::Communicate => return None,
     };
     let is_one = |tensor, dim| extent(program, tensor, dim).and_then(|it| program.constant(it)) == Some(1);
     let unless_repeated = |(at, fate)| match fate {
@@ -107,6 +118,43 @@ pub(crate) fn fates(
     };
     let fates: Vec<Fate> = Vec::into_iter(fates).enumerate().map(unless_repeated).collect();
     (fates.len() == count).then_some(fates)
+}
+
+/// Dimensions fall into groups of the same size on both sides. What cuts the first dimension of a group cuts the first one
+/// of its counterpart, if it divides both; the others are needed whole.
+fn reshape(program: &Program, arg: TensorId, out: TensorId) -> Option<Vec<Fate>> {
+    let (arg, out) = (Sharding::of(program, arg)?, Sharding::of(program, out)?);
+    let extents = |sharding: &Sharding| -> Option<Vec<i64>> {
+        sharding.dims.iter().map(|dim| program.constant(dim.extent)).collect()
+    };
+    let (from, to) = (extents(&arg)?, extents(&out)?);
+    let parts = |dim: &Dim| -> Option<i64> {
+        dim.pieces.iter().try_fold(1i64, |parts, piece| parts.checked_mul(program.constant(piece.count)?))
+    };
+    let mut fates = vec![Fate::Whole; from.len()];
+    let (mut a, mut b) = (0, 0);
+    while a < from.len() || b < to.len() {
+        let (first_a, first_b) = (a, b);
+        let (mut size_a, mut size_b) = (1i64, 1i64);
+        loop {
+            match size_a <= size_b && a < from.len() {
+                true => (size_a, a) = (size_a.checked_mul(from[a])?, a + 1),
+                false if b < to.len() => (size_b, b) = (size_b.checked_mul(to[b])?, b + 1),
+                false => return None,
+            }
+            if size_a == size_b {
+                break;
+            }
+        }
+        let wide = |extents: &[i64], first: usize, end: usize| (first..end).find(|at| extents[*at] != 1);
+        let (Some(a), Some(b)) = (wide(&from, first_a, a), wide(&to, first_b, b)) else { continue };
+        let (of_a, of_b) = (parts(&arg.dims[a])?, parts(&out.dims[b])?);
+        let divides = |parts: i64| parts > 0 && from[a] % parts == 0 && to[b] % parts == 0;
+        if divides(of_a) && divides(of_b) {
+            fates[a] = Fate::Kept(b);
+        }
+    }
+    Some(fates)
 }
 
 /// The tensors that an operator reads, positional ones first.

@@ -21,7 +21,7 @@
 //! | SendRecv | SendRecv between devices at the same place of both meshes |
 //! | sum, to all devices | Allreduce |
 //! | sum, to a dimension on the devices | ReduceScatter |
-//! | sum, to other devices | Reduce to each of them |
+//! | sum, to some of the devices | Reduce to each of them |
 //!
 //! The table is that of nvFuser's lowering (`lower_to_communication.cpp`). Collectives move equal parts of dense memory,
 //! outermost first: where the axis is another one, the tensor is permuted before or behind.
@@ -208,7 +208,8 @@ impl Ctx<'_> {
         let mut kept = from.clone();
         kept.dims.remove(dim);
         let one_step = summed.len() == 1 && reduces_in_one_step(self.program, from, dim, &kept, to);
-        let (Some(red_op), true, Some(device)) = (red_op(it), one_step, from.dims[dim].devices().next())
+        let (Some(red_op), true, Some(device)) =
+            (red_op(self.program, it), one_step, from.dims[dim].devices().next())
         else {
             return Err(self.refused(it, "is more than one step of reduction"));
         };
@@ -529,10 +530,8 @@ fn views(program: &Program) -> FxHashSet<TensorId> {
     bound.collect()
 }
 
-/// All ranks that the program's meshes name, in order.
+/// All ranks of the smallest world that has every rank that the meshes name.
 pub(crate) fn world(program: &Program) -> Vec<usize> {
-    let mut world: Vec<usize> = program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.clone()).collect();
-    world.sort_unstable();
-    world.dedup();
-    world
+    let named = program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied());
+    (0..named.max().map_or(0, |it| it + 1)).collect()
 }

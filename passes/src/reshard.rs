@@ -101,7 +101,11 @@ pub(crate) fn chain(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sh
         } else {
             let whole = Sharding { mesh: now.mesh.clone(), dims: now.dims.iter().map(bare).collect() };
             walk(&mut now, &whole, &mut path);
-            now = whole.on(goal.mesh.clone());
+            // Straight to the goal where one step leads there, else to its devices first.
+            now = match step(program, &whole, &goal) {
+                Some(_) => goal.clone(),
+                None => whole.on(goal.mesh.clone()),
+            };
         }
         path.push(now.clone());
     }

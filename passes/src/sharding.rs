@@ -69,6 +69,12 @@ impl Dim {
         self.pieces.iter().find(|piece| piece.device().is_none())
     }
 
+    /// The same dimension, whole on every device.
+    pub(crate) fn without_devices(&self) -> Self {
+        let pieces = self.pieces.iter().copied().filter(|piece| piece.device().is_none());
+        Self { pieces: pieces.collect(), partial: false, ..self.clone() }
+    }
+
     /// The same dimension without its streams.
     pub(crate) fn without_streams(&self) -> Self {
         let pieces = self.pieces.iter().copied().filter(|piece| piece.parallel != Parallel::Stream);
@@ -106,8 +112,8 @@ impl Sharding {
             if serial.is_some_and(|at| at + 1 != pieces.len()) {
                 return None;
             }
-            pieces.retain(|piece| piece.parallel != Parallel::Serial && spreads(piece));
             let partial = suffix.contains("rf") && pieces.iter().any(|it| it.device().is_some());
+            pieces.retain(|piece| piece.parallel != Parallel::Serial && spreads(piece));
             let (extent, kind) = match expanded {
                 Some(expanded) => (*expanded, AxisKind::Iteration),
                 None => (*extent, *kind),

@@ -188,7 +188,7 @@ impl Builder<'_> {
                 }
                 Some(view)
             }
-            Rule::Slice => Some(self.slice(stmt, view, arg)?),
+            Rule::Slice => Some(self.slice(stmt, arg, view)?),
             Rule::Reshape => view.reshape(&self.layout(out)?.local_shape()),
             Rule::Pointwise if stmt.op == Op::Expand => view.expand(&self.layout(out)?.local_shape()),
             Rule::Same
@@ -215,17 +215,32 @@ impl Builder<'_> {
         }
     }
 
-    fn slice(&self, stmt: &OpStmt, view: &View, arg: TensorId) -> Result<View> {
+    /// Whether a slice takes all of a dimension.
+    pub(super) fn takes_all(&self, stmt: &OpStmt, arg: TensorId, dim: usize) -> bool {
+        let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return true };
+        let Some([start, stop, step]) = ranges.get(dim) else { return true };
+        let is = |expr: ExprId, value: usize| {
+            self.int(expr, "the range").is_ok_and(|it| usize::try_from(it) == Ok(value))
+        };
+        let extent = self
+            .program
+            .dimensions(arg)
+            .nth(dim)
+            .map(|axis| super::shape::extent(self.program, &self.scalars, axis));
+        is(*start, 0) && is(*step, 1) && matches!(extent, Some(Ok(extent)) if is(*stop, extent))
+    }
+
+    fn slice(&self, stmt: &OpStmt, arg: TensorId, view: &View) -> Result<View> {
         let mut view = view.clone();
         let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return Ok(view) };
         for (dim, [start, stop, step]) in ranges.iter().enumerate() {
+            if self.takes_all(stmt, arg, dim) {
+                // A rank's part stays whole.
+                continue;
+            }
             let Some(&extent) = view.shape.get(dim) else {
                 return Err(self.misfit(stmt.op, &view.shape, &[]));
             };
-            // All of an axis is all of it on every device.
-            if self.is_all(arg, dim, *start, *stop, *step)? {
-                continue;
-            }
             let bound = |expr: ExprId| self.index(expr, extent + 1, "the range");
             let (start, stop) = (bound(*start)?, bound(*stop)?);
             let step = self.index(*step, usize::MAX, "the step")?.max(1);
@@ -234,12 +249,6 @@ impl Builder<'_> {
             view.strides[dim] *= step.min(extent.max(1));
         }
         Ok(view)
-    }
-
-    fn is_all(&self, arg: TensorId, dim: usize, start: ExprId, stop: ExprId, step: ExprId) -> Result<bool> {
-        let extent = self.layout(arg)?.shape.get(dim).copied().unwrap_or(0);
-        let value = |expr| self.int(expr, "the range");
-        Ok(value(start)? == 0 && usize::try_from(value(stop)?) == Ok(extent) && value(step)? == 1)
     }
 
     fn map(&self, stmt: &OpStmt, views: &[View], target: &View) -> Result<InstKind> {

@@ -78,20 +78,22 @@ impl Builder<'_> {
             return Ok(false);
         }
         let out_shards = self.sharding(out);
-        for arg in args {
+        for (position, arg) in args.iter().enumerate() {
             let arg_shards = self.sharding(*arg);
-            let sharded = out_shards.iter().chain(&arg_shards).any(|dim| !dim.is_empty());
-            if !self.reaches(*arg, out, sharded) {
+            let is_sharded = |shards: &[Sharding]| shards.iter().any(|dim| !dim.is_empty());
+            if !self.reaches(*arg, out, is_sharded(&arg_shards)) {
                 return Ok(true);
             }
-            if sharded && !self.aligned(stmt, args, *arg, &arg_shards, out, &out_shards) {
+            if (is_sharded(&arg_shards) || is_sharded(&out_shards))
+                && !self.aligned(stmt, (position, *arg), &arg_shards, out, &out_shards)
+            {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Whether every rank that holds a part of `out` holds a part of `arg`, in the same mesh when there are parts.
+    /// Whether every rank that holds a part of `out` holds one of `arg`, in the same mesh when `arg` has parts.
     fn reaches(&self, arg: TensorId, out: TensorId, sharded: bool) -> bool {
         let (from, to) = (&self.program.tensors[arg].mesh, &self.program.tensors[out].mesh);
         match (from.is_empty(), to.is_empty()) {
@@ -106,8 +108,7 @@ impl Builder<'_> {
     fn aligned(
         &self,
         stmt: &OpStmt,
-        args: &[TensorId],
-        arg: TensorId,
+        (position, arg): (usize, TensorId),
         arg_shards: &[Sharding],
         out: TensorId,
         out_shards: &[Sharding],
@@ -122,7 +123,11 @@ impl Builder<'_> {
             dim.iter().map(|(device, _)| device).eq(partial_shard.iter().map(|(device, _)| device))
         };
         match stmt.op.row().rule {
-            Rule::Same | Rule::Cast | Rule::Slice => arg_shards == out_shards,
+            Rule::Same | Rule::Cast => arg_shards == out_shards,
+            Rule::Slice => {
+                let is_cut = |at: usize| !arg_shards[at].is_empty() && !self.takes_all(stmt, arg, at);
+                arg_shards == out_shards && !(0..arg_shards.len()).any(is_cut)
+            }
             Rule::Pointwise => arg_shards.iter().zip(out_shards).zip(self.program.dimensions(arg)).all(
                 |((mine, theirs), axis)| {
                     let repeated = self.program.constant(self.program.axes[axis].extent) == Some(1);
@@ -131,13 +136,21 @@ impl Builder<'_> {
             ),
             Rule::Linear | Rule::Matmul => {
                 let linear = stmt.op.row().rule == Rule::Linear;
-                let position = args.iter().position(|it| *it == arg).unwrap_or(0);
                 let rank = arg_shards.len();
                 let (k, n) = match (position, linear) {
-                    (0, _) => (Some(rank.wrapping_sub(1)), None),
+                    (0, _) => (rank.checked_sub(1), None),
                     (1, true) => (Some(1), Some(0)),
-                    (1, false) => (Some(rank.wrapping_sub(2)), Some(rank.wrapping_sub(1))),
+                    // A vector has no columns.
+                    (1, false) if rank < 2 => (Some(0), None),
+                    (1, false) => (Some(rank - 2), Some(rank - 1)),
                     _ => (None, Some(0)),
+                };
+                // A batch of one is repeated.
+                let repeated = |at: usize| {
+                    let axis = self.program.dimensions(arg).nth(at);
+                    arg_shards[at].is_empty()
+                        && axis
+                            .is_some_and(|it| self.program.constant(self.program.axes[it].extent) == Some(1))
                 };
                 let k_fits = k.is_none_or(|k| summed_fits(&shard(arg_shards, k)));
                 let n_fits = n.is_none_or(|n| {
@@ -148,11 +161,12 @@ impl Builder<'_> {
                     0 => (0..rank.saturating_sub(1)).all(|at| {
                         let shift = plain.len().saturating_sub(rank);
                         plain.get(at + shift).is_none_or(|to| shard(arg_shards, at) == shard(out_shards, *to))
+                            || at + 2 < rank && repeated(at)
                     }),
                     1 if !linear => (0..rank.saturating_sub(2)).all(|at| {
                         let shift = plain.len().saturating_sub(rank);
                         let to = plain.get(at + shift).map_or(none.clone(), |to| shard(out_shards, *to));
-                        shard(arg_shards, at) == to
+                        shard(arg_shards, at) == to || repeated(at)
                     }),
                     _ => true,
                 };
@@ -190,12 +204,11 @@ impl Builder<'_> {
                 })
             }
             Rule::Reshape => self.keeps_order(arg, arg_shards, out, out_shards),
-            // What these do to a sharded axis is only sure where it is the outermost one on both sides.
+            // What these do to a sharded axis is only sure where it is the outermost one on both sides, and as long: an
+            // axis that grows is joined or padded.
             Rule::Free => {
-                let first = |dims: &[Sharding]| dims.first().cloned().unwrap_or_default();
                 let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
-                let devices = |dim: Sharding| dim.into_iter().map(|(device, _)| device).collect::<Vec<_>>();
-                devices(first(arg_shards)) == devices(first(out_shards))
+                shard(arg_shards, 0) == shard(out_shards, 0)
                     && rest_whole(arg_shards)
                     && rest_whole(out_shards)
             }

@@ -15,6 +15,8 @@ use std::{
 use grammar::{codes::Code, diagnostic::has_errors};
 use libtest_mimic::{Failed, Trial};
 
+use crate::dice::Dice;
+
 #[path = "journey.rs"]
 mod journey;
 
@@ -92,23 +94,6 @@ fn survives(text: &str) -> Result<(), String> {
 }
 
 // ---- mutations
-
-/// Random numbers (SplitMix64): the same seed gives the same text everywhere.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut it = self.0;
-        it = (it ^ (it >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((it ^ (it >> 31)) % sides.max(1) as u64) as usize
-    }
-
-    fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> Option<&'a T> {
-        items.get(self.roll(items.len())).copied()
-    }
-}
 
 /// A text's own number, by which a case has the same mutants whatever other cases there are.
 fn hash(text: &str) -> u64 {

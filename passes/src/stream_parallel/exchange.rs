@@ -79,7 +79,8 @@ pub(super) fn reduce_scatter(it: &mut Loop<'_, '_>, member: &Member, device: Dev
             it.allocate_before(out, member.stmt);
             let root = it.iteration;
             for team in teams(&members, device) {
-                post(it, "Reduce", &team, root, red_op(&sum), input, out);
+                let red_op = red_op(it.pass.program, &sum);
+                post(it, "Reduce", &team, root, red_op, input, out);
             }
             wait(it);
         }

@@ -1,0 +1,173 @@
+//! Random programs through the lowering passes: what comes out is verified, reads back, holds no resharding operator, and
+//! gives under twenty schedules exactly what the program meant.
+//!
+//! `HIR_PROGRAMS=5000` tries more, `HIR_SEED=7` others. A failure prints the smallest program of its seed, and the
+//! command line that runs it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use grammar::{diagnostic::Diagnostic, diagnostic::has_errors, ir::Program, span::LineIndex};
+use hir::{
+    exit::Exit,
+    io::generate::Kind,
+    plan::{self, InstKind, Plan},
+    run::{
+        inputs::{Filling, longest_sum},
+        job::{Expectation, Target, judge, simulate},
+        results,
+    },
+    sim::Schedule,
+};
+use libtest_mimic::{Failed, Trial};
+use passes::{Settings, Verify};
+
+use crate::{dice::Dice, programs};
+
+/// Programs of a trial, unless told.
+const PROGRAMS: usize = 150;
+/// Trials that share them.
+const SHARDS: usize = 4;
+/// Of a program, at most.
+const OPERATORS: usize = 4;
+/// Pipelines, one of which each program goes through.
+const PIPELINES: &[&str] = &[
+    "decompose-resharding,lower-to-communication",
+    "decompose-resharding{reshard=result},lower-to-communication",
+    "decompose-resharding,lower-to-communication{backend=cuda}",
+    "decompose-resharding{reshard=result},lower-to-communication{backend=ucc}",
+    "decompose-resharding,lower-to-communication,@default",
+    "canonicalize,decompose-resharding{reshard=result},lower-to-communication,remove-dead-code",
+    HALF,
+];
+/// Leaves, or refuses, what is more than one step.
+const HALF: &str = "lower-to-communication";
+
+/// The trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
+    let count = number("HIR_PROGRAMS", PROGRAMS * SHARDS) / SHARDS;
+    let seed = number("HIR_SEED", 0) * 1_000_000;
+    let shard = |shard: usize| {
+        Trial::test(format!("lowering_keeps_the_meaning_{shard}"), move || {
+            let seeds = (0..count).map(|at| (seed + at * SHARDS + shard) as u64);
+            let results: Vec<Result<bool, String>> = seeds.map(attempt).collect();
+            verdict(&results)
+        })
+    };
+    (0..SHARDS).map(shard).collect()
+}
+
+/// Fails with all faults, each kind once, and where too few programs were compared exactly.
+fn verdict(results: &[Result<bool, String>]) -> Result<(), Failed> {
+    let mut kinds: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for fault in results.iter().filter_map(|it| it.as_ref().err()) {
+        kinds.entry(fault.lines().next().unwrap_or_default()).or_insert((0, fault)).0 += 1;
+    }
+    let inexact = results.iter().filter(|it| **it == Ok(false)).count();
+    if kinds.is_empty() && inexact * 20 <= results.len() {
+        return Ok(());
+    }
+    let faults: String = kinds.values().map(|(count, fault)| format!("({count} times) {fault}\n")).collect();
+    Err(format!("{faults}{inexact} of {} programs round", results.len()).into())
+}
+
+/// One program, and where it fails the smallest one of its seed; whether its sums were exact.
+fn attempt(seed: u64) -> Result<bool, String> {
+    let mut dice = Dice(seed ^ 0x5eed);
+    let operators = 1 + dice.roll(OPERATORS);
+    let pipeline = dice.any(PIPELINES);
+    let check = |operators| {
+        let text = programs::program(seed, operators);
+        let outcome = catch_unwind(AssertUnwindSafe(|| holds(&text, pipeline)));
+        outcome.unwrap_or_else(|_| Err("panics, see above".to_owned())).map_err(|fault| (fault, text))
+    };
+    let Err(mut failure) = check(operators) else { return check(operators).map_err(|(fault, _)| fault) };
+    for fewer in 1..operators {
+        if let Err(smaller) = check(fewer) {
+            failure = smaller;
+            break;
+        }
+    }
+    let (fault, text) = failure;
+    let file = std::env::temp_dir().join(format!("hir-program-{seed}.hir"));
+    let _ = fs::write(&file, &text);
+    let file = file.display();
+    Err(format!(
+        "{fault}\n{text}hir-run {file} --passes '{pipeline}' --reference {file} --schedule=seed:0..20\n"
+    ))
+}
+
+/// Whether a program means the same behind a pipeline; false where its own sums are rounded, and not compared.
+fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
+    let (mut programs, diagnostics) = grammar::read(text);
+    let lines = LineIndex::new(text);
+    reject("does not read", &diagnostics)?;
+    let Some(mut program) = programs.pop() else { return Err("no program".to_owned()) };
+    reject("does not verify", &grammar::verify(&program))?;
+    let ranks = plan::smallest_world(&program);
+    let before = planned("does not plan", &program, &lines, ranks)?;
+    let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), &before);
+    let inputs = filling.fill(&before).map_err(|it| it.to_string())?;
+    let outcome = simulate(&before, inputs, Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
+    let is_exact = outcome.notes.exactness.is_exact();
+    let outputs = results::outputs(&before, &outcome).map_err(|it| it.to_string())?;
+    if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
+        return Err(format!("the program itself is faulty: {fault}"));
+    }
+    let expected: Vec<Expectation> = outputs
+        .into_iter()
+        .enumerate()
+        .map(|(at, output)| Expectation {
+            origin: "the program".to_owned(),
+            output: Target::Position(at),
+            tensor: output.whole.tensor,
+        })
+        .collect();
+
+    let calls = passes::parse(pipeline).map_err(|it| it.message)?;
+    let settings = Settings { verify: Verify::Structural, roundtrip: true };
+    match passes::run(&mut program, &calls, settings, &mut |_| ()) {
+        Err(failure) if failure.fault.is_bug() || pipeline != HALF => {
+            let why: Vec<&str> = failure.fault.diagnostics().iter().map(|it| it.message.as_str()).collect();
+            return Err(format!("{failure}: {}", why.join("; ")));
+        }
+        Err(_) => return Ok(true),
+        Ok(()) => (),
+    }
+    let after = planned("does not plan any more", &program, &lines, ranks)?;
+    let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
+    if pipeline != HALF && after.iter().any(reshards) {
+        return Err("a resharding operator is left".to_owned());
+    }
+    let inputs = filling.fill(&after).map_err(|it| it.to_string())?;
+    let seeds = (0..18).map(Schedule::Seed);
+    for schedule in [Schedule::Program, Schedule::Adversarial].into_iter().chain(seeds) {
+        let fault = |it: &dyn std::fmt::Display| format!("{it}, schedule {schedule}");
+        let outcome = simulate(&after, inputs.clone(), schedule, Vec::new()).map_err(|it| fault(&it))?;
+        if !is_exact {
+            continue;
+        }
+        let verdict = judge(&after, &outcome, &expected, Kind::Exact, None, longest_sum(&after));
+        let verdict = verdict.map_err(|it| fault(&it))?;
+        if verdict.exit != Exit::Success {
+            return Err(fault(&verdict.line));
+        }
+    }
+    Ok(is_exact)
+}
+
+fn planned(what: &str, program: &Program, lines: &LineIndex, ranks: usize) -> Result<Vec<Plan>, String> {
+    plan::build(program, lines, ranks).map_err(|faults| match reject(what, &faults) {
+        Ok(()) => what.to_owned(),
+        Err(fault) => fault,
+    })
+}
+
+fn reject(what: &str, diagnostics: &[Diagnostic]) -> Result<(), String> {
+    let Some(first) = diagnostics.first().filter(|_| has_errors(diagnostics)) else { return Ok(()) };
+    Err(format!("{what}: {}", first.message))
+}
