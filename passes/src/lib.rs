@@ -40,6 +40,7 @@ mod swizzle_stream;
 mod use_local_shard_in_place;
 
 mod accesses;
+mod appearance;
 mod bindings;
 mod blocks;
 mod component;
