@@ -1,7 +1,7 @@
 //! Rewrites the statement lists of a program, innermost first.
 
 use grammar::{
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, Severity},
     ir::{BlockId, Program, Stmt, StmtId},
 };
 
@@ -41,6 +41,15 @@ pub(crate) fn rewrite(
     }
     program.blocks[block] = kept;
     changed
+}
+
+/// The fault of a program that became constant: what stood for any index or rank hid it from the verifier.
+pub(crate) fn rejected(program: &Program) -> Option<Diagnostic> {
+    let fault = grammar::verify(program).into_iter().find(|it| it.code.severity() == Severity::Error)?;
+    Some(match fault.help {
+        Some(_) => fault,
+        None => fault.help("the program runs into this as it is; correct it first"),
+    })
 }
 
 /// The blocks directly inside a statement.

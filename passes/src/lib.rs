@@ -37,6 +37,7 @@ mod renumber;
 mod sink_waits;
 mod stream_parallel;
 mod swizzle_stream;
+mod unroll;
 mod use_local_shard_in_place;
 
 mod accesses;
@@ -49,6 +50,7 @@ mod create;
 mod dims;
 mod fold;
 mod iterations;
+mod loop_body;
 mod mesh;
 mod pack;
 mod places;

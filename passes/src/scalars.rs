@@ -2,7 +2,7 @@
 
 use grammar::{
     arena::Arena,
-    ir::{AxisId, ExprId, Program, Stmt, StmtId, Stream, SymbolId, Transform},
+    ir::{Attr, AxisId, BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId, Transform},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -92,6 +92,37 @@ pub(crate) fn inside(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
     }
     program.stmts = stmts;
     changed
+}
+
+/// Rewrites what stands in the statements of a block and of the blocks inside, indices of streams included; these get
+/// streams of their own.
+pub(crate) fn in_block(program: &mut Program, block: BlockId, rewrite: Rewrite<'_>) {
+    let mut stmts = Vec::new();
+    program.walk(block, &mut |stmt| stmts.push(stmt));
+    while let Some(id) = stmts.pop() {
+        let mut stmt = program.stmts[id].clone();
+        let mut visit = |expr: &mut ExprId| *expr = rewrite(program, *expr);
+        match &mut stmt {
+            Stmt::Op(it) => {
+                it.scalars_mut(&mut visit);
+                for operand in it.outs.iter_mut().chain(&mut it.args) {
+                    let Operand::Stream(stream) = operand else { continue };
+                    let Stream::Index(index) = program.streams[*stream] else { continue };
+                    let new = rewrite(program, index);
+                    if new != index {
+                        *stream = program.streams.push(Stream::Index(new));
+                    }
+                }
+                if let Some(Attr::Stmts(listed)) = it.attr("transfers") {
+                    stmts.extend(listed);
+                }
+            }
+            Stmt::Let(_, value) => visit(value),
+            Stmt::For(it) => [&mut it.start, &mut it.stop].into_iter().for_each(&mut visit),
+            Stmt::If(it) => visit(&mut it.cond),
+        }
+        program.stmts[id] = stmt;
+    }
 }
 
 /// Scalars that statements give values: loop indices and assigned ones.

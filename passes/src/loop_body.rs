@@ -1,0 +1,197 @@
+//! What an iteration of a loop does to names and to posted work.
+
+use grammar::{
+    ir::{Attr, BlockId, ExprId, For, OpStmt, Program, Stmt, StmtId, TensorId},
+    mentions,
+    ops::{Effect, Op},
+};
+use rustc_hash::FxHashSet;
+
+use crate::bindings::symbols_through;
+
+/// The names that a loop over an axis forgets in every iteration: those whose view or storage an attribute gives with
+/// the index, and what is made of these, in the order of the text. This is the planner's rule, to the letter.
+pub(crate) fn forgotten(program: &Program, it: &For) -> Vec<TensorId> {
+    let mut found: Vec<TensorId> = Vec::new();
+    program.walk(it.body, &mut |stmt| {
+        let Stmt::Op(op) = &program.stmts[stmt] else { return };
+        let by_index = op.attrs.iter().any(|(_, attr)| {
+            let Attr::Scalar(expr) = attr else { return false };
+            let mut symbols = FxHashSet::default();
+            symbols_through(program, *expr, &mut symbols);
+            symbols.contains(&it.index)
+        });
+        if by_index || Program::tensors_of(&op.args).any(|arg| found.contains(&arg)) {
+            let new: Vec<TensorId> =
+                Program::tensors_of(&op.outs).filter(|out| !found.contains(out)).collect();
+            found.extend(new);
+        }
+    });
+    found
+}
+
+/// What an iteration does first to a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum First {
+    /// Nothing, on some path.
+    Nothing,
+    /// It binds it, whatever it was bound to.
+    Binds,
+    /// Something that depends on what it is bound to.
+    Uses,
+}
+
+pub(crate) fn first_mention(program: &Program, block: BlockId, tensor: TensorId) -> First {
+    for stmt in program.block(block) {
+        let first = match &program.stmts[*stmt] {
+            Stmt::Op(it) => first_of(program, it, tensor),
+            Stmt::Let(..) => First::Nothing,
+            // It may run no time.
+            Stmt::For(it) => match first_mention(program, it.body, tensor) {
+                First::Uses => First::Uses,
+                First::Nothing | First::Binds => First::Nothing,
+            },
+            Stmt::If(it) => {
+                let other = it.other.map_or(First::Nothing, |other| first_mention(program, other, tensor));
+                match (first_mention(program, it.then, tensor), other) {
+                    (First::Uses, _) | (_, First::Uses) => First::Uses,
+                    (First::Binds, First::Binds) => First::Binds,
+                    (First::Nothing, _) | (_, First::Nothing) => First::Nothing,
+                }
+            }
+        };
+        if first != First::Nothing {
+            return first;
+        }
+    }
+    First::Nothing
+}
+
+fn first_of(program: &Program, it: &OpStmt, tensor: TensorId) -> First {
+    let mut named = false;
+    mentions(program, it, &mut |mentioned, _| named |= mentioned == tensor);
+    let effect = it.op.row().effect;
+    let mesh = |id: TensorId| &program.tensors[id].mesh;
+    let mut args = Program::tensors_of(&it.args);
+    match (named, it.out_tensor() == Some(tensor)) {
+        (false, _) => First::Nothing,
+        (true, true) if it.op == Op::Allocate => First::Binds,
+        // A rank without the operand does not bind the view.
+        (true, true)
+            if effect == Effect::View && args.all(|arg| arg != tensor && mesh(arg) == mesh(tensor)) =>
+        {
+            First::Binds
+        }
+        (true, _) => First::Uses,
+    }
+}
+
+/// Whether every iteration binds the name and leaves it bound, on every rank that holds it.
+pub(crate) fn ends_bound(program: &Program, body: BlockId, tensor: TensorId) -> bool {
+    let mut dropped = false;
+    program.walk(body, &mut |stmt| {
+        if let Stmt::Op(it) = &program.stmts[stmt] {
+            dropped |= it.op.row().effect == Effect::Deallocate
+                && Program::tensors_of(&it.args).any(|it| it == tensor);
+        }
+    });
+    let binds = |stmt: &StmtId| match &program.stmts[*stmt] {
+        Stmt::Op(it) if it.out_tensor() == Some(tensor) => {
+            matches!(it.op.row().effect, Effect::Compute | Effect::Map | Effect::Allocate)
+        }
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    };
+    !dropped && program.block(body).iter().any(binds)
+}
+
+/// The numbers whose work an iteration posts before it awaits it, on every path on which it awaits it.
+pub(crate) fn own_works(program: &Program, body: BlockId) -> Vec<u32> {
+    let mut walk = Paths { program, path: Vec::new(), posts: Vec::new(), foreign: FxHashSet::default() };
+    walk.block(body);
+    let Paths { posts, foreign, .. } = walk;
+    let mut own: Vec<u32> =
+        posts.into_iter().map(|(number, _)| number).filter(|it| !foreign.contains(it)).collect();
+    own.sort_unstable();
+    own.dedup();
+    own
+}
+
+/// What is around a statement inside a loop's body: predicates with the side, and bounds of loops.
+type Path = Vec<(ExprId, bool)>;
+
+/// Goes through a body and notes what posts and what awaits.
+struct Paths<'p> {
+    program: &'p Program,
+    path: Path,
+    posts: Vec<(u32, Path)>,
+    /// Numbers that are awaited where no post is certain.
+    foreign: FxHashSet<u32>,
+}
+
+impl Paths<'_> {
+    fn block(&mut self, block: BlockId) {
+        let program = self.program;
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => self.op(it),
+                // A predicate that holds here need not be one that held before.
+                Stmt::Let(..) => self.foreign.extend(self.posts.iter().map(|(number, _)| *number)),
+                Stmt::For(it) => {
+                    self.under((it.start, true), it.stop, it.body);
+                }
+                Stmt::If(it) => {
+                    self.under((it.cond, true), it.cond, it.then);
+                    it.other.iter().for_each(|other| self.under((it.cond, false), it.cond, *other));
+                }
+            }
+        }
+    }
+
+    fn under(&mut self, first: (ExprId, bool), second: ExprId, block: BlockId) {
+        self.path.extend([first, (second, first.1)]);
+        self.block(block);
+        self.path.truncate(self.path.len() - 2);
+    }
+
+    fn op(&mut self, it: &OpStmt) {
+        for (number, awaits) in works(self.program, it) {
+            let posted = |(post, under): &(u32, Path)| *post == number && self.path.starts_with(under);
+            if !awaits {
+                self.posts.push((number, self.path.clone()));
+            } else if !self.posts.iter().any(posted) {
+                self.foreign.insert(number);
+            }
+        }
+    }
+}
+
+/// The numbers of work that a statement names, and whether it only awaits it.
+pub(crate) fn works(program: &Program, it: &OpStmt) -> Vec<(u32, bool)> {
+    let mut found: Vec<(u32, bool)> = it.number.map(|number| (number, false)).into_iter().collect();
+    for (_, attr) in &it.attrs {
+        match attr {
+            Attr::Work(number) => found.push((*number, true)),
+            Attr::Stmts(stmts) => {
+                for stmt in stmts {
+                    if let Stmt::Op(inner) = &program.stmts[*stmt] {
+                        found.extend(works(program, inner));
+                    }
+                }
+            }
+            Attr::Tensor(_)
+            | Attr::Scalar(_)
+            | Attr::Axis(_)
+            | Attr::Word(_)
+            | Attr::Name(_)
+            | Attr::DType(_)
+            | Attr::Bool(_)
+            | Attr::Team(_)
+            | Attr::Flags(_)
+            | Attr::Scalars(_)
+            | Attr::Ranges(_)
+            | Attr::Values(_)
+            | Attr::Unit(_) => (),
+        }
+    }
+    found
+}
