@@ -35,6 +35,7 @@ mod remove_dead_code;
 mod remove_redundant_sync;
 mod renumber;
 mod sink_waits;
+mod specialize_rank;
 mod stream_parallel;
 mod swizzle_stream;
 mod unroll;

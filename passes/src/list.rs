@@ -21,6 +21,7 @@ pub static PASSES: &[Pass] = &[
     crate::use_local_shard_in_place::PASS,
     crate::double_buffer::PASS,
     crate::unroll::PASS,
+    crate::specialize_rank::PASS,
     crate::inline_definitions::PASS,
     crate::renumber::PASS,
 ];

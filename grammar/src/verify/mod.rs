@@ -226,8 +226,15 @@ impl Verifier<'_> {
     fn given_elsewhere(&self) -> HashSet<TensorId> {
         let mut given = HashSet::default();
         let mut defined = self.defined.clone();
-        for (_, stmt) in self.program.stmts.iter() {
-            let Stmt::Op(it) = stmt else { continue };
+        let units = self.program.units.iter().filter_map(|(_, unit)| unit.body);
+        let mut stmts = Vec::new();
+        self.program
+            .body
+            .into_iter()
+            .chain(units)
+            .for_each(|it| self.program.walk(it, &mut |id| stmts.push(id)));
+        for stmt in stmts {
+            let Stmt::Op(it) = &self.program.stmts[stmt] else { continue };
             let communicates = it.op.row().effect == Effect::Communicate;
             mentions(self.program, it, &mut |tensor, mode| match mode {
                 Mode::Write | Mode::Bind => {

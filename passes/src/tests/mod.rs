@@ -5,6 +5,7 @@ mod inline_definitions;
 mod pipeline;
 mod remove_dead_code;
 mod renumber;
+mod specialize_rank;
 mod unroll;
 
 use std::{fs, path::Path};

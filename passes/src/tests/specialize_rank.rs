@@ -1,0 +1,20 @@
+//! What specialize-rank leaves of programs for each of their ranks.
+
+use super::{corpus, transform};
+
+#[test]
+fn every_program_reads_back_for_every_rank() {
+    for (path, text) in corpus() {
+        for rank in 0..4 {
+            let pass = format!("specialize-rank{{rank={rank}}}");
+            match transform(&pass, &text) {
+                Ok(once) => {
+                    let container = once.split("HostUnit").next().unwrap_or_default();
+                    assert!(!container.contains("rank ") && !container.contains(" rank"), "{path}: {once}");
+                    assert_eq!(transform(&pass, &once).as_ref(), Ok(&once), "{path}, twice");
+                }
+                Err(why) => assert!(why.contains("cannot rewrite"), "{path}: {why}"),
+            }
+        }
+    }
+}
