@@ -24,6 +24,7 @@ mod allocate_and_deallocate;
 mod assign_streams;
 mod canonicalize;
 mod chunk;
+mod common_subexpression;
 mod decompose_resharding;
 mod defer_waits;
 mod double_buffer;
@@ -59,6 +60,7 @@ mod reshard;
 mod scalars;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod sharding;
+mod storage;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod substitute;
 

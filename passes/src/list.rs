@@ -20,6 +20,7 @@ pub static PASSES: &[Pass] = &[
     crate::hoist_communication::PASS,
     crate::use_local_shard_in_place::PASS,
     crate::double_buffer::PASS,
+    crate::common_subexpression::PASS,
     crate::unroll::PASS,
     crate::specialize_rank::PASS,
     crate::inline_definitions::PASS,

@@ -1,5 +1,6 @@
 //! Passes and the driver, on programs small enough to read.
 mod canonicalize;
+mod common_subexpression;
 mod driver;
 mod inline_definitions;
 mod pipeline;
