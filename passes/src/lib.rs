@@ -32,6 +32,7 @@ mod hoist_communication;
 mod hoist_share_mem_handles;
 mod inline_definitions;
 mod lower_to_communication;
+mod merge_stream_loops;
 mod remove_dead_code;
 mod remove_redundant_sync;
 mod renumber;
@@ -49,6 +50,7 @@ mod blocks;
 mod component;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod create;
+mod dependences;
 mod dims;
 mod fold;
 mod iterations;

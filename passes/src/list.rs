@@ -21,6 +21,7 @@ pub static PASSES: &[Pass] = &[
     crate::use_local_shard_in_place::PASS,
     crate::double_buffer::PASS,
     crate::common_subexpression::PASS,
+    crate::merge_stream_loops::PASS,
     crate::unroll::PASS,
     crate::specialize_rank::PASS,
     crate::inline_definitions::PASS,

@@ -3,6 +3,7 @@ mod canonicalize;
 mod common_subexpression;
 mod driver;
 mod inline_definitions;
+mod merge_stream_loops;
 mod pipeline;
 mod remove_dead_code;
 mod renumber;

@@ -1,0 +1,234 @@
+//! Whether iterations of two loop bodies can change places.
+//!
+//! Invariant: only what is certain counts; whatever is not known to be apart depends on each other.
+
+use grammar::{
+    ir::{Attr, BlockId, Expr, ExprId, For, OpStmt, Program, Stmt, SymbolId, TensorId},
+    mentions,
+    ops::{Effect, Mode, Op},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{bindings::symbols_through, storage::Storage};
+
+/// What a body does to names.
+pub(crate) struct Body {
+    /// The names that it mentions.
+    pub(crate) names: FxHashMap<TensorId, Access>,
+    /// The numbers of what it posts.
+    works: FxHashSet<u32>,
+}
+
+/// How a body reaches the elements of a name.
+pub(crate) struct Access {
+    reach: Reach,
+    /// Whether it may give the name storage or a view.
+    binds: bool,
+    writes: bool,
+}
+
+#[derive(PartialEq)]
+enum Reach {
+    /// All of it, or nobody knows how much.
+    Whole,
+    /// Storage that the body allocates before it uses it.
+    Fresh,
+    /// The same statement in both bodies reaches the same elements, and in other iterations others: a view of a tensor,
+    /// with its attributes.
+    Slice(Op, TensorId, Vec<(&'static str, Attr)>),
+    /// It only takes views of it.
+    Base,
+}
+
+impl Body {
+    /// `None` where something stands in the body that keeps it from being merged.
+    pub(crate) fn of(program: &Program, body: BlockId, around: &For) -> Option<Self> {
+        let mut this = Self { names: FxHashMap::default(), works: FxHashSet::default() };
+        let (mut fits, mut binders) = (true, FxHashMap::<TensorId, Vec<&OpStmt>>::default());
+        program.walk(body, &mut |stmt| match &program.stmts[stmt] {
+            Stmt::Op(it) => {
+                let effect = it.op.row().effect;
+                fits &=
+                    !matches!(effect, Effect::Share | Effect::Deallocate) && it.op != Op::GetCurrentStream;
+                this.works.extend(it.number);
+                mentions(program, it, &mut |tensor, mode| {
+                    let base = Access { reach: Reach::Base, binds: false, writes: false };
+                    let access = this.names.entry(tensor).or_insert(base);
+                    access.writes |= matches!(mode, Mode::Write | Mode::Transfer);
+                    access.binds |= matches!(mode, Mode::Write | Mode::Bind);
+                    let is_base = effect == Effect::View && mode == Mode::Mention;
+                    if !is_base && mode != Mode::Bind {
+                        access.reach = Reach::Whole;
+                    }
+                });
+                if let (Effect::View | Effect::Allocate, Some(out)) = (effect, it.out_tensor()) {
+                    binders.entry(out).or_default().push(it);
+                }
+            }
+            Stmt::Let(..) => fits = false,
+            Stmt::For(_) | Stmt::If(_) => (),
+        });
+        // What is bound before anything else names it, by a statement of the body itself, is reached through that.
+        let mut seen: FxHashSet<TensorId> = FxHashSet::default();
+        let mut reached: Vec<(TensorId, Reach)> = Vec::new();
+        for stmt in program.block(body) {
+            let mut named = FxHashSet::default();
+            let mut name = |it: &OpStmt| mentions(program, it, &mut |tensor, _| _ = named.insert(tensor));
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => {
+                    name(it);
+                    if let Some(out) = it.out_tensor().filter(|out| !seen.contains(out)) {
+                        let all = binders.get(&out).map_or(&[][..], Vec::as_slice);
+                        let same = all.iter().all(|other| *other == it);
+                        reached.extend(
+                            slice_or_fresh(program, it, around).filter(|_| same).map(|reach| (out, reach)),
+                        );
+                    }
+                }
+                Stmt::Let(..) => (),
+                Stmt::For(it) => program.walk(it.body, &mut |stmt| {
+                    if let Stmt::Op(it) = &program.stmts[stmt] {
+                        name(it);
+                    }
+                }),
+                Stmt::If(it) => {
+                    for block in [Some(it.then), it.other].into_iter().flatten() {
+                        program.walk(block, &mut |stmt| {
+                            if let Stmt::Op(it) = &program.stmts[stmt] {
+                                name(it);
+                            }
+                        });
+                    }
+                }
+            }
+            seen.extend(named);
+        }
+        for (tensor, reach) in reached {
+            // A view of what the body itself binds is as good as unknown, since that is bound in every iteration.
+            let fixed = match &reach {
+                Reach::Slice(_, base, _) => !binders.contains_key(base) && !binds_name(program, *base, body),
+                Reach::Whole | Reach::Fresh | Reach::Base => true,
+            };
+            if let Some(access) = this.names.get_mut(&tensor).filter(|_| fixed) {
+                access.reach = reach;
+            }
+        }
+        // Names that operators bind are bound to who knows what.
+        for (tensor, access) in &mut this.names {
+            if access.reach == Reach::Base && binders.contains_key(tensor) {
+                access.reach = Reach::Whole;
+            }
+        }
+        fits.then_some(this)
+    }
+}
+
+/// Whether an operator of the body may bind the name.
+fn binds_name(program: &Program, tensor: TensorId, body: BlockId) -> bool {
+    let mut found = false;
+    program.walk(body, &mut |stmt| {
+        if let Stmt::Op(it) = &program.stmts[stmt] {
+            found |= Program::tensors_of(&it.outs).any(|out| out == tensor);
+        }
+    });
+    found
+}
+
+/// What a statement makes of its result's name, where that is certain to be independent of other iterations.
+fn slice_or_fresh(program: &Program, it: &OpStmt, around: &For) -> Option<Reach> {
+    match it.op.row().effect {
+        Effect::Allocate => (it.op == Op::Allocate).then_some(Reach::Fresh),
+        Effect::View => {
+            let base = Program::tensors_of(&it.args).next()?;
+            let index = it.scalar_attr("index").or_else(|| it.scalar_attr("stream_index"))?;
+            let count = program.constant(around.start).zip(program.constant(around.stop));
+            let count = count.and_then(|(start, stop)| stop.checked_sub(start));
+            let held = program.tensors[base].mesh == program.tensors[it.out_tensor()?].mesh;
+            let differs = differs(program, index, around.index, count);
+            (held && differs).then(|| Reach::Slice(it.op, base, it.attrs.clone()))
+        }
+        Effect::Compute
+        | Effect::Map
+        | Effect::Deallocate
+        | Effect::Communicate
+        | Effect::Wait
+        | Effect::Stream
+        | Effect::Group
+        | Effect::Share
+        | Effect::Unit
+        | Effect::Opaque => None,
+    }
+}
+
+/// Whether an expression has another value in every iteration: the index, plus or minus what does not depend on it,
+/// modulo no less than the number of iterations.
+fn differs(program: &Program, expr: ExprId, index: SymbolId, count: Option<i64>) -> bool {
+    let depends = |expr: ExprId| {
+        let mut symbols = FxHashSet::default();
+        symbols_through(program, expr, &mut symbols);
+        symbols.contains(&index)
+    };
+    match &program.exprs[expr] {
+        Expr::Symbol(symbol) if *symbol == index => true,
+        Expr::Symbol(symbol) => {
+            program.definitions.get(symbol).is_some_and(|value| differs(program, *value, index, count))
+        }
+        Expr::Infix("+" | "-", lhs, rhs) => match (depends(*lhs), depends(*rhs)) {
+            (true, false) => differs(program, *lhs, index, count),
+            (false, true) => differs(program, *rhs, index, count),
+            (true, true) | (false, false) => false,
+        },
+        Expr::Infix("%", lhs, rhs) => {
+            let wide = program.constant(*rhs).zip(count).is_some_and(|(modulus, count)| modulus >= count);
+            wide && differs(program, *lhs, index, count)
+        }
+        Expr::Int(_)
+        | Expr::Bool(_)
+        | Expr::Float(..)
+        | Expr::Prefix(..)
+        | Expr::Infix(..)
+        | Expr::Call(..) => false,
+    }
+}
+
+/// Whether what the second body does in one iteration and the first in later ones can change places.
+pub(crate) fn independent(program: &Program, storage: &Storage, one: &Body, two: &Body) -> bool {
+    let meets = |a: (&TensorId, &Access), b: (&TensorId, &Access)| {
+        let ((s, x), (t, y)) = (a, b);
+        // A name that one of them binds, both have to bind before they use it.
+        let own = |access: &Access| matches!(access.reach, Reach::Fresh | Reach::Slice(..));
+        let names = s != t || !(x.binds || y.binds) || own(x) && own(y);
+        // Elements.
+        let apart = storage.class(*s) != storage.class(*t)
+            || !(x.writes || y.writes)
+            || [x, y].iter().any(|it| matches!(it.reach, Reach::Fresh | Reach::Base))
+            || matches!(x.reach, Reach::Slice(..)) && x.reach == y.reach
+            || matches!((&x.reach, &y.reach), (Reach::Slice(..), Reach::Slice(..)))
+                && separate(program, &x.reach, &y.reach);
+        names && apart
+    };
+    one.works.is_disjoint(&two.works) && one.names.iter().all(|a| two.names.iter().all(|b| meets(a, b)))
+}
+
+/// Whether two slices are of storage that two allocations, or the header, keep apart.
+fn separate(program: &Program, x: &Reach, y: &Reach) -> bool {
+    let (Reach::Slice(_, a, _), Reach::Slice(_, b, _)) = (x, y) else { return false };
+    let inputs: Vec<TensorId> = Program::tensors_of(&program.inputs).collect();
+    let own = |tensor: &TensorId| {
+        let mut binders = 0;
+        let mut plain = true;
+        program.body.into_iter().for_each(|body| {
+            program.walk(body, &mut |stmt| {
+                let Stmt::Op(it) = &program.stmts[stmt] else { return };
+                if Program::tensors_of(&it.outs).any(|out| out == *tensor)
+                    && it.op.row().effect != Effect::Map
+                {
+                    binders += 1;
+                    plain &= it.op.row().effect == Effect::Allocate && it.attr("alias").is_none();
+                }
+            })
+        });
+        inputs.contains(tensor) && binders == 0 || binders == 1 && plain && !inputs.contains(tensor)
+    };
+    a != b && own(a) && own(b)
+}

@@ -1,0 +1,355 @@
+//! merge-stream-loops: makes one loop of two that follow each other.
+//!
+//! Before:
+//! ```text
+//! FOR i5 from 0 to 8:
+//!   SetCurrentStream(Stream ( i5 % 4 ))
+//!   T3 = HirAliasSelect( T1, axis = iS1{8}, index = i5 )
+//!   T3 = linear(…)
+//!   SetCurrentStream(Stream s0)
+//!   Synchronize(Stream ( i5 % 4 ))
+//! FOR i6 from 0 to 8:
+//!   SetCurrentStream(Stream ( i6 % 4 ))
+//!   T4 = HirAliasSelect( T1, axis = iS1{8}, index = i6 )
+//!   T5 = HirAliasSelect( T2, axis = iS2{8}, index = i6 )
+//!   T5 = relu(T4)
+//!   SetCurrentStream(Stream s0)
+//!   Synchronize(Stream ( i6 % 4 ))
+//! ```
+//! After:
+//! ```text
+//! FOR i5 from 0 to 8:
+//!   SetCurrentStream(Stream ( i5 % 4 ))
+//!   T3 = HirAliasSelect( T1, axis = iS1{8}, index = i5 )
+//!   T3 = linear(…)
+//!   T4 = HirAliasSelect( T1, axis = iS1{8}, index = i5 )
+//!   …
+//!   SetCurrentStream(Stream s0)
+//!   Synchronize(Stream ( i5 % 4 ))
+//! ```
+//!
+//! Iteration `i` of the second loop then runs before iteration `i + 1` of the first. That is the same if it touches
+//! nothing that the first loop's other iterations touch. Which is certain where
+//!
+//! * the loops have equal bounds that do not depend on the rank; between them stand only allocations of what the first
+//!   does not mention, which move in front (where no streams are set), a capture of the stream that the first loop goes
+//!   back to, which is then known by its older name, and a loop that forks the same streams from it once more;
+//! * both bodies begin with the same stream and stay on it, but for equal ends that go back to one stream and join it; or
+//!   neither touches streams: so within one iteration the second body finds what the first left;
+//! * storage that both bodies touch and one writes is reached, in both, by one view of the same tensor along the same
+//!   axis, whose index is another one in every iteration; or it is allocated anew (short ALLOCATE) by the body that uses it;
+//! * a name that both bodies mention is bound by the second before it uses it, and by the first before it uses it;
+//! * neither shares handles, captures streams, assigns scalars, or awaits what the other posts.
+//!
+//! A loop that only forks streams in front of a loop that uses them is merged with `forks` only: its Synchronize would
+//! come behind the join of the iteration before, and the iterations run one after the other.
+
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{BlockId, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
+    ops::{Effect, Op},
+};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    bindings::symbols_through,
+    create,
+    dependences::{Body, independent},
+    loop_body::forgotten,
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    storage::Storage,
+    substitute::Substitution,
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "merge-stream-loops",
+    description: "make one loop of two whose iterations depend on each other one by one",
+    options: &[OptionSpec {
+        name: "forks",
+        description: "also merge a loop that only forks streams with the loop that uses them",
+        kind: OptionKind::Flag,
+        default: Some("false"),
+    }],
+    run,
+};
+
+fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let forks = arguments.flag("forks");
+    let mut changed = false;
+    // Every round leaves a loop less.
+    while round(program, body, forks) {
+        changed = true;
+    }
+    Ok(Change::from_flag(changed))
+}
+
+fn round(program: &mut Program, body: BlockId, forks: bool) -> bool {
+    let mut blocks = vec![body];
+    program.walk(body, &mut |stmt| match &program.stmts[stmt] {
+        Stmt::Op(_) | Stmt::Let(..) => (),
+        Stmt::For(it) => blocks.push(it.body),
+        Stmt::If(it) => blocks.extend([it.then].into_iter().chain(it.other)),
+    });
+    let storage = Storage::of(program, body);
+    for block in blocks {
+        for at in 0..program.block(block).len() {
+            let Some((between, merged)) = pair(program, &storage, block, at, forks) else { continue };
+            let stmts = program.block(block).to_vec();
+            let (first, second) = (stmts[at], stmts[between.next]);
+            let before = stmts[..at].iter().chain(&between.moved).chain([&first]).copied();
+            program.blocks[block] = before.chain(stmts[between.next + 1..].iter().copied()).collect();
+            join(program, first, second, merged);
+            if let Some((new, old)) = between.captured {
+                for id in program.streams.ids() {
+                    if program.streams[id] == Stream::Named(new) {
+                        program.streams[id] = Stream::Named(old);
+                    }
+                }
+            }
+            return true;
+        }
+    }
+    false
+}
+
+/// What stands between two loops.
+struct Between {
+    /// Where the second loop stands.
+    next: usize,
+    /// Allocations, which go in front of the first loop.
+    moved: Vec<StmtId>,
+    /// A captured stream, and its older name.
+    captured: Option<(u32, u32)>,
+}
+
+impl Between {
+    /// `None` where something stands there that has to stay.
+    fn of(program: &mut Program, stmts: &[StmtId], at: usize, first: &For) -> Option<Self> {
+        let mut this = Self { next: at + 1, moved: Vec::new(), captured: None };
+        let frame = Frame::of(program, first.body)?;
+        loop {
+            match program.stmts[*stmts.get(this.next)?].clone() {
+                Stmt::Op(it)
+                    if it.op == Op::Allocate && frame.stream.is_none() && !it.flag_attr("zero_init") =>
+                {
+                    this.moved.push(stmts[this.next]);
+                }
+                Stmt::Op(it) if it.op == Op::GetCurrentStream && this.captured.is_none() => {
+                    let [Operand::Stream(stream)] = it.outs[..] else { return None };
+                    let Stream::Named(new) = program.streams[stream] else { return None };
+                    let Some((Op::SetCurrentStream, Stream::Named(old))) = frame.end.first() else {
+                        return None;
+                    };
+                    if captures(program, new) != 1 || captures(program, *old) != 1 {
+                        return None;
+                    }
+                    this.captured = Some((new, *old));
+                }
+                Stmt::For(it) if this.forks_again(program, stmts, at, first, &it) => (),
+                Stmt::For(_) => return Some(this),
+                Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => return None,
+            }
+            this.next += 1;
+        }
+    }
+
+    /// Whether a loop makes the streams wait for what the loop in front of the first made them wait for.
+    fn forks_again(&self, program: &mut Program, stmts: &[StmtId], at: usize, first: &For, it: &For) -> bool {
+        let earlier = at.checked_sub(1).map(|before| program.stmts[stmts[before]].clone());
+        let Some(Stmt::For(earlier)) = earlier else { return false };
+        if !same_bounds(program, &earlier, it) || !same_bounds(program, first, it) {
+            return false;
+        }
+        let index = create::symbol(program, earlier.index);
+        let renamed = Substitution::of_symbol(it.index, index).block(program, it.body);
+        let (Some(one), Some(two)) = (Frame::of(program, earlier.body), Frame::of(program, renamed)) else {
+            return false;
+        };
+        let joins = one.begin.len() == 2 && one.begin[1].0 == Op::Synchronize;
+        one.is_only_streams && two.is_only_streams && joins && one.begin == self.older(&two.begin)
+    }
+
+    /// Stream statements, the captured stream by its older name.
+    fn older(&self, list: &[(Op, Stream)]) -> Vec<(Op, Stream)> {
+        let old = |stream: &Stream| match (self.captured, stream) {
+            (Some((new, old)), Stream::Named(number)) if *number == new => Stream::Named(old),
+            _ => stream.clone(),
+        };
+        list.iter().map(|(op, stream)| (*op, old(stream))).collect()
+    }
+}
+
+/// How many statements capture a stream under this name.
+fn captures(program: &Program, number: u32) -> usize {
+    let mut count = 0;
+    program.body.into_iter().for_each(|body| {
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt] {
+                let named = |it: &Operand| matches!(it, Operand::Stream(stream) if program.streams[*stream] == Stream::Named(number));
+                count += usize::from(it.outs.iter().any(named));
+            }
+        });
+    });
+    count
+}
+
+fn same_bounds(program: &Program, one: &For, two: &For) -> bool {
+    let extent = |it: &For| it.axis.map(|axis| program.axes[axis].extent);
+    (one.start, one.stop, extent(one)) == (two.start, two.stop, extent(two))
+}
+
+/// Where the statements of two bodies go.
+struct Merged {
+    /// How many of the second body's first statements repeat what the first body began with.
+    repeated: usize,
+    /// How many of the first body's last statements the second ends with too.
+    end: usize,
+}
+
+/// Whether the loop at `at` can take in the next one, and what stands between them.
+fn pair(
+    program: &mut Program,
+    storage: &Storage,
+    block: BlockId,
+    at: usize,
+    forks: bool,
+) -> Option<(Between, Merged)> {
+    let stmts = program.block(block).to_vec();
+    let Stmt::For(first) = program.stmts[stmts[at]].clone() else { return None };
+    let between = Between::of(program, &stmts, at, &first)?;
+    let Stmt::For(second) = program.stmts[stmts[between.next]].clone() else { return None };
+    let bounds = [first.start, first.stop];
+    if !same_bounds(program, &first, &second) || bounds.iter().any(|bound| depends_on_rank(program, *bound)) {
+        return None;
+    }
+    // The second body in terms of the first one's index, to compare them.
+    let index = create::symbol(program, first.index);
+    let renamed = Substitution::of_symbol(second.index, index).block(program, second.body);
+    let one = Body::of(program, first.body, &first)?;
+    let two = Body::of(program, renamed, &first)?;
+    let moved = between.moved.iter().filter_map(|stmt| match &program.stmts[*stmt] {
+        Stmt::Op(it) => it.out_tensor(),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    });
+    let clear = moved.into_iter().all(|tensor| !one.names.contains_key(&tensor));
+    let merged = streams(program, first.body, renamed, &between, forks)?;
+    (clear && forgets_alike(program, &first, renamed) && independent(program, storage, &one, &two))
+        .then_some((between, merged))
+}
+
+/// Whether a loop over an axis forgets of two bodies together what it forgets of each.
+fn forgets_alike(program: &mut Program, first: &For, second: BlockId) -> bool {
+    if first.axis.is_none() {
+        return true;
+    }
+    let both = program.block(first.body).iter().chain(program.block(second)).copied().collect();
+    let both = program.blocks.push(both);
+    let of = |body: BlockId| forgotten(program, &For { body, ..first.clone() });
+    let apart: FxHashSet<TensorId> = of(first.body).into_iter().chain(of(second)).collect();
+    of(both).into_iter().collect::<FxHashSet<TensorId>>() == apart
+}
+
+fn depends_on_rank(program: &Program, expr: ExprId) -> bool {
+    let mut symbols = FxHashSet::default();
+    symbols_through(program, expr, &mut symbols);
+    symbols.iter().any(|it| matches!(program.symbols[*it].as_str(), "rank" | "deviceIdx.x"))
+}
+
+/// Puts the second loop's statements into the first.
+fn join(program: &mut Program, first: StmtId, second: StmtId, merged: Merged) {
+    let (Stmt::For(one), Stmt::For(two)) = (program.stmts[first].clone(), program.stmts[second].clone())
+    else {
+        return;
+    };
+    let index = create::symbol(program, one.index);
+    let mut names = Substitution::of_symbol(two.index, index);
+    let renamed = names.block(program, two.body);
+    let mut stmts = program.block(one.body).to_vec();
+    stmts.truncate(stmts.len() - merged.end);
+    stmts.extend_from_slice(&program.block(renamed)[merged.repeated..]);
+    program.blocks[one.body] = stmts;
+}
+
+// ---- streams
+
+/// How the streams of two bodies fit together, if they do.
+fn streams(
+    program: &Program,
+    first: BlockId,
+    second: BlockId,
+    between: &Between,
+    forks: bool,
+) -> Option<Merged> {
+    let (one, two) = (Frame::of(program, first)?, Frame::of(program, second)?);
+    let (begin, end) = (between.older(&two.begin), between.older(&two.end));
+    if one.stream != two.stream || two.is_only_streams {
+        return None;
+    }
+    // What the first body begins with holds for the second; what else that waits for, it waits for.
+    let repeated = if one.begin == begin { begin.len() } else { one.stream.iter().len() };
+    if one.is_only_streams {
+        return (forks && one.stream.is_some()).then_some(Merged { repeated, end: 0 });
+    }
+    (one.end == end).then_some(Merged { repeated, end: one.end.len() })
+}
+
+/// The stream statements around a body.
+struct Frame {
+    /// The stream that the body works on; `None`: the one that is current around the loop.
+    stream: Option<Stream>,
+    /// SetCurrentStream and the Synchronizes behind it.
+    begin: Vec<(Op, Stream)>,
+    /// The same at the end.
+    end: Vec<(Op, Stream)>,
+    /// Whether there is nothing else in the body.
+    is_only_streams: bool,
+}
+
+impl Frame {
+    /// `None` where a body changes streams in another place.
+    fn of(program: &Program, body: BlockId) -> Option<Self> {
+        let stmts = program.block(body);
+        let stream = |stmt: &StmtId| match &program.stmts[*stmt] {
+            Stmt::Op(it) if it.op.row().effect == Effect::Stream => match (it.op, &it.args[..]) {
+                (op, [Operand::Stream(stream)]) => Some((op, program.streams[*stream].clone())),
+                _ => None,
+            },
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        };
+        let begin: Vec<(Op, Stream)> = stmts.iter().map_while(stream).collect();
+        let rest = &stmts[begin.len()..];
+        let mut end: Vec<(Op, Stream)> = rest.iter().rev().map_while(stream).collect();
+        end.reverse();
+        let inner = &rest[..rest.len() - end.len()];
+        let mut plain = true;
+        for stmt in inner {
+            let touches = |stmt: StmtId| matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.row().effect == Effect::Stream);
+            plain &= !touches(*stmt);
+            match &program.stmts[*stmt] {
+                Stmt::For(it) => program.walk(it.body, &mut |stmt| plain &= !touches(stmt)),
+                Stmt::If(it) => {
+                    let blocks = [Some(it.then), it.other];
+                    blocks
+                        .into_iter()
+                        .flatten()
+                        .for_each(|it| program.walk(it, &mut |stmt| plain &= !touches(stmt)));
+                }
+                Stmt::Op(_) | Stmt::Let(..) => (),
+            }
+        }
+        let sets = |list: &[(Op, Stream)]| list.iter().filter(|(op, _)| *op == Op::SetCurrentStream).count();
+        let first = begin.first().cloned();
+        let (stream, fits) = match first {
+            Some((Op::SetCurrentStream, stream)) => {
+                let back = end.is_empty() || matches!(end[0], (Op::SetCurrentStream, _)) && sets(&end) == 1;
+                (Some(stream), sets(&begin) == 1 && back)
+            }
+            // Joins on the loop's own stream have no place in a merged body.
+            Some(_) => (None, false),
+            None => (None, end.is_empty()),
+        };
+        (plain && fits).then_some(Self { stream, begin, end, is_only_streams: inner.is_empty() })
+    }
+}
