@@ -36,6 +36,7 @@ mod merge_stream_loops;
 mod remove_dead_code;
 mod remove_redundant_sync;
 mod renumber;
+mod select_allreduce;
 mod sink_waits;
 mod specialize_rank;
 mod stream_parallel;

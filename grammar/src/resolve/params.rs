@@ -239,7 +239,9 @@ impl<'s> Resolver<'s, '_> {
                 }
                 found.map(|it| Attr::Word(it))
             }
-            (Kind::Name, ast::ExprKind::Word(word)) => Some(Attr::Name((*word).to_owned())),
+            (Kind::Name, ast::ExprKind::Word(_) | ast::ExprKind::Infix("-", ..)) => {
+                hyphenated(value).map(Attr::Name)
+            }
             (Kind::DType, ast::ExprKind::Word(word)) => DType::from_name(word).map(Attr::DType),
             (Kind::Bool, ast::ExprKind::Word("true")) => Some(Attr::Bool(true)),
             (Kind::Bool, ast::ExprKind::Word("false")) => Some(Attr::Bool(false)),
@@ -327,6 +329,15 @@ impl<'s> Resolver<'s, '_> {
     fn nested(&mut self, value: &ast::Expr<'s>) -> Option<StmtId> {
         let stmt = self.call(&[], value, value.span)?;
         Some(self.program.stmt(Stmt::Op(stmt), value.span))
+    }
+}
+
+/// `one-shot`, which reads as a difference.
+fn hyphenated(value: &ast::Expr<'_>) -> Option<String> {
+    match &value.kind {
+        ast::ExprKind::Word(word) => Some((*word).to_owned()),
+        ast::ExprKind::Infix("-", lhs, rhs) => Some(hyphenated(lhs)? + "-" + &hyphenated(rhs)?),
+        _ => None,
     }
 }
 
