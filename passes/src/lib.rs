@@ -28,6 +28,7 @@ mod common_subexpression;
 mod decompose_resharding;
 mod defer_waits;
 mod double_buffer;
+mod fuse_epilogue;
 mod hoist_communication;
 mod hoist_share_mem_handles;
 mod inline_definitions;

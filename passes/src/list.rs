@@ -23,6 +23,7 @@ pub static PASSES: &[Pass] = &[
     crate::common_subexpression::PASS,
     crate::merge_stream_loops::PASS,
     crate::unroll::PASS,
+    crate::fuse_epilogue::PASS,
     crate::select_allreduce::PASS,
     crate::specialize_rank::PASS,
     crate::inline_definitions::PASS,

@@ -8,6 +8,7 @@ mod pipeline;
 mod remove_dead_code;
 mod renumber;
 mod specialize_rank;
+mod structural;
 mod unroll;
 
 use std::{fs, path::Path};
