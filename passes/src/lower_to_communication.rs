@@ -371,6 +371,8 @@ impl Ctx<'_> {
         self.emit(stmt);
         self.allocate(out);
         self.emit(pack::copying(Op::Reshape, permuted, out));
+        // In a loop, the next iteration's name is another view.
+        self.emit(create::deallocate(permuted));
     }
 
     /// The tensor as parts, one for each device, outermost first. `send` is how it is spread, with the piece that tells
@@ -389,6 +391,8 @@ impl Ctx<'_> {
         let allocate = create::allocate(self.program, packed);
         self.emit(allocate);
         self.emit(stmt);
+        // In a loop, the next iteration's name is another view.
+        self.emit(create::deallocate(cut));
         packed
     }
 

@@ -242,8 +242,9 @@ impl<'l, 'p> Loop<'l, 'p> {
         view
     }
 
-    /// The elements of a rank's part of a tensor, without axes of devices and streams.
-    pub(super) fn bare(&mut self, tensor: TensorId) -> TensorId {
+    /// The elements of a rank's part of a tensor, without axes of devices and streams. Names of views that the next
+    /// iteration has to give anew go to `aliases`.
+    pub(super) fn bare(&mut self, tensor: TensorId, aliases: &mut Vec<TensorId>) -> TensorId {
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
         let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
         let split = program.stream_split(tensor);
@@ -252,6 +253,7 @@ impl<'l, 'p> Loop<'l, 'p> {
         if leaves.len() != sharding.dims.len() {
             now = pack::tensor(program, fresh, tensor, &leaves);
             self.emit(pack::copying(Op::Reshape, tensor, now));
+            aliases.push(now);
         }
         for at in (0..leaves.len()).rev().filter(|at| leaves[*at].parallel != Parallel::Serial) {
             let Some(axis) = self.pass.program.dimensions(now).nth(at) else { continue };
