@@ -46,7 +46,7 @@ use crate::{
     pack::{self, Leaf},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     reshard::{self, Step},
-    sharding::{Dim, Sharding},
+    sharding::{Dim, Sharding, split_by_stream},
 };
 
 /// The pass.
@@ -421,6 +421,10 @@ impl Ctx<'_> {
         let Some(mut sharding) = Sharding::of(self.program, parts) else { return parts };
         sharding.dims.remove(0);
         let view = sharding.tensor(self.program, self.fresh, parts, Memory::Local);
+        // A slice of what is one stream's already is that stream's too.
+        if self.program.stream_split(parts) {
+            split_by_stream(self.program, view);
+        }
         let index = self.program.int(at as i64);
         self.emit(create::select(view, parts, axis, index));
         view
