@@ -93,11 +93,6 @@ impl Fresh {
         program.tensor(Tensor { number, memory, dtype, loops, positions, mesh, unit, domains }, span)
     }
 
-    /// A number for a tensor.
-    pub(crate) fn tensor_number(&mut self) -> u32 {
-        next(&mut self.tensor)
-    }
-
     /// The same tensor under another number, with axes of its own.
     pub(crate) fn tensor_copy(&mut self, program: &mut Program, like: TensorId) -> TensorId {
         let Tensor { memory, loops, domains, .. } = program.tensors[like].clone();
