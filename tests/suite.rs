@@ -3,6 +3,7 @@
 //! ```text
 //! // RUN: hir-opt %s --passes canonicalize
 //! // RUN: hir-run %s --reference %S/other.hir
+//! // RUN: hir-reduce %s --oracle race
 //! // SAME: hir-opt %S/other.hir --passes canonicalize
 //! ```
 //!

@@ -40,12 +40,13 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    accesses::may_rearrange,
     bindings::symbols_through,
     blocks::{Edit, rewrite},
     create,
     pass::{Arguments, Change, Pass},
     scalars,
-    storage::{Storage, correspondence, may_share},
+    storage::{Storage, correspondence},
     substitute::Substitution,
 };
 
@@ -373,7 +374,7 @@ fn is_computation(it: &OpStmt) -> bool {
     let row = it.op.row();
     let own = match row.effect {
         Effect::Map => true,
-        Effect::Compute => !may_share(row.rule),
+        Effect::Compute => !may_rearrange(row.rule),
         Effect::View
         | Effect::Allocate
         | Effect::Deallocate

@@ -164,6 +164,11 @@ pub(crate) fn allocate(program: &Program, out: TensorId) -> OpStmt {
     }
 }
 
+/// `Deallocate { tensor }`.
+pub(crate) fn deallocate(tensor: TensorId) -> OpStmt {
+    OpStmt { args: vec![Operand::Tensor(tensor)], ..op(Op::Deallocate) }
+}
+
 /// `out = HirAliasSelect( input, axis = axis, index = index )`.
 pub(crate) fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId) -> OpStmt {
     OpStmt {

@@ -9,14 +9,16 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{bindings::symbols_through, storage::Storage};
+use crate::{bindings::symbols_through, loop_body::works, storage::Storage};
 
 /// What a body does to names.
 pub(crate) struct Body {
     /// The names that it mentions.
     pub(crate) names: FxHashMap<TensorId, Access>,
-    /// The numbers of what it posts.
+    /// The numbers of what it posts or awaits.
     works: FxHashSet<u32>,
+    /// Communications in it, and how many of them every rank posts in every iteration with the same peers.
+    posts: (usize, usize),
 }
 
 /// How a body reaches the elements of a name.
@@ -43,14 +45,15 @@ enum Reach {
 impl Body {
     /// `None` where something stands in the body that keeps it from being merged.
     pub(crate) fn of(program: &Program, body: BlockId, around: &For) -> Option<Self> {
-        let mut this = Self { names: FxHashMap::default(), works: FxHashSet::default() };
+        let mut this = Self { names: FxHashMap::default(), works: FxHashSet::default(), posts: (0, 0) };
         let (mut fits, mut binders) = (true, FxHashMap::<TensorId, Vec<&OpStmt>>::default());
         program.walk(body, &mut |stmt| match &program.stmts[stmt] {
             Stmt::Op(it) => {
                 let effect = it.op.row().effect;
                 fits &=
                     !matches!(effect, Effect::Share | Effect::Deallocate) && it.op != Op::GetCurrentStream;
-                this.works.extend(it.number);
+                this.works.extend(works(program, it).into_iter().map(|(number, _)| number));
+                this.posts.0 += usize::from(effect == Effect::Communicate);
                 mentions(program, it, &mut |tensor, mode| {
                     let base = Access { reach: Reach::Base, binds: false, writes: false };
                     let access = this.names.entry(tensor).or_insert(base);
@@ -77,6 +80,9 @@ impl Body {
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => {
                     name(it);
+                    let collective =
+                        it.op.row().effect == Effect::Communicate && it.op != Op::P2PCommunication;
+                    this.posts.1 += usize::from(collective);
                     if let Some(out) = it.out_tensor().filter(|out| !seen.contains(out)) {
                         let all = binders.get(&out).map_or(&[][..], Vec::as_slice);
                         let same = all.iter().all(|other| *other == it);
@@ -207,7 +213,12 @@ pub(crate) fn independent(program: &Program, storage: &Storage, one: &Body, two:
                 && separate(program, &x.reach, &y.reach);
         names && apart
     };
-    one.works.is_disjoint(&two.works) && one.names.iter().all(|a| two.names.iter().all(|b| meets(a, b)))
+    // Transfers may match those of another iteration on another rank: in between, nothing else may be waited for.
+    let ordered =
+        [one, two].iter().all(|it| it.posts.0 == it.posts.1) || [one, two].iter().any(|it| it.posts.0 == 0);
+    ordered
+        && one.works.is_disjoint(&two.works)
+        && one.names.iter().all(|a| two.names.iter().all(|b| meets(a, b)))
 }
 
 /// Whether two slices are of storage that two allocations, or the header, keep apart.

@@ -55,7 +55,7 @@ mod dependences;
 mod dims;
 mod fold;
 mod iterations;
-mod loop_names;
+mod loop_body;
 mod mesh;
 mod pack;
 mod places;
@@ -63,6 +63,7 @@ mod reshard;
 mod scalars;
 mod sharding;
 mod storage;
+#[allow(dead_code, reason = "the passes that use it come with it")]
 mod substitute;
 
 #[cfg(test)]

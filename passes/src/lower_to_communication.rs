@@ -46,7 +46,7 @@ use crate::{
     pack::{self, Leaf},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     reshard::{self, Step},
-    sharding::{Dim, Sharding},
+    sharding::{Dim, Sharding, split_by_stream},
 };
 
 /// The pass.
@@ -371,6 +371,8 @@ impl Ctx<'_> {
         self.emit(stmt);
         self.allocate(out);
         self.emit(pack::copying(Op::Reshape, permuted, out));
+        // In a loop, the next iteration's name is another view.
+        self.emit(create::deallocate(permuted));
     }
 
     /// The tensor as parts, one for each device, outermost first. `send` is how it is spread, with the piece that tells
@@ -389,6 +391,8 @@ impl Ctx<'_> {
         let allocate = create::allocate(self.program, packed);
         self.emit(allocate);
         self.emit(stmt);
+        // In a loop, the next iteration's name is another view.
+        self.emit(create::deallocate(cut));
         packed
     }
 
@@ -417,6 +421,10 @@ impl Ctx<'_> {
         let Some(mut sharding) = Sharding::of(self.program, parts) else { return parts };
         sharding.dims.remove(0);
         let view = sharding.tensor(self.program, self.fresh, parts, Memory::Local);
+        // A slice of what is one stream's already is that stream's too.
+        if self.program.stream_split(parts) {
+            split_by_stream(self.program, view);
+        }
         let index = self.program.int(at as i64);
         self.emit(create::select(view, parts, axis, index));
         view

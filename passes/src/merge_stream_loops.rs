@@ -39,7 +39,9 @@
 //! * storage that both bodies touch and one writes is reached, in both, by one view of the same tensor along the same
 //!   axis, whose index is another one in every iteration; or it is allocated anew (short ALLOCATE) by the body that uses it;
 //! * a name that both bodies mention is bound by the second before it uses it, and by the first before it uses it;
-//! * neither shares handles, captures streams, assigns scalars, or awaits what the other posts.
+//! * neither shares handles, captures streams, assigns scalars, or awaits what the other posts;
+//! * one of them does not communicate, or all that both post are collectives outside of branches: a transfer may match
+//!   another iteration's of another rank, which would then be behind the wrong half of an iteration.
 //!
 //! A loop that only forks streams in front of a loop that uses them is merged with `forks` only: its Synchronize would
 //! come behind the join of the iteration before, and the iterations run one after the other.
@@ -55,7 +57,7 @@ use crate::{
     bindings::symbols_through,
     create,
     dependences::{Body, independent},
-    loop_names::forgotten,
+    loop_body::forgotten,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     storage::Storage,
     substitute::Substitution,

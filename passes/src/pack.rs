@@ -11,7 +11,7 @@ use grammar::{
 
 use crate::{
     create::{self, Fresh},
-    sharding::{Dim, Piece, Sharding, divide, same},
+    sharding::{Dim, Piece, Sharding, divide, same, split_by_stream},
 };
 
 /// A piece of a dimension.
@@ -94,10 +94,7 @@ pub(crate) fn tensor(program: &mut Program, fresh: &mut Fresh, like: TensorId, l
         like,
         Memory::Global,
     );
-    if leaves.iter().any(|leaf| leaf.parallel == Parallel::Stream) {
-        let it = &mut program.tensors[tensor];
-        it.domains.allocation = Some(it.loops.clone());
-    }
+    split_by_stream(program, tensor);
     tensor
 }
 

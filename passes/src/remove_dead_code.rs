@@ -32,10 +32,10 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    accesses::may_rearrange,
     bindings::{self, Facts},
     blocks::{Edit, prune, rewrite},
     pass::{Arguments, Change, Pass},
-    storage::may_share,
 };
 
 /// The pass.
@@ -118,7 +118,7 @@ impl Graph {
         match effect {
             Effect::Compute | Effect::Map => {
                 let bound = facts.bound.contains(&stmt);
-                let binds_view = effect == Effect::Compute && !bound && may_share(it.op.row().rule);
+                let binds_view = effect == Effect::Compute && !bound && may_rearrange(it.op.row().rule);
                 for result in &results {
                     // The first statement that names it, run once, finds nothing bound to write into.
                     if in_loop || !binds_view || self.seen.contains(result) {

@@ -300,6 +300,15 @@ fn cut(program: &Program, tensor: TensorId, axis: AxisId, acc: &mut Vec<Piece>) 
     Some(())
 }
 
+/// Says of a tensor with a stream axis that a rank holds one stream's slice of it at a time.
+pub(crate) fn split_by_stream(program: &mut Program, tensor: TensorId) {
+    let it = &program.tensors[tensor];
+    if it.loops.iter().any(|axis| program.axes[*axis].parallel == Parallel::Stream) {
+        let loops = it.loops.clone();
+        program.tensors[tensor].domains.allocation = Some(loops);
+    }
+}
+
 // ---- extents
 
 /// Whether two extents are certainly the same.

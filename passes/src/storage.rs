@@ -6,11 +6,11 @@ use grammar::{
     arena::Id,
     ir::{Axis, AxisId, BlockId, Domains, Program, Stmt, StmtId, TensorId, Transform},
     mentions,
-    ops::{Effect, Mode, Rule},
+    ops::{Effect, Mode},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::bindings;
+use crate::{accesses::may_rearrange, bindings};
 
 /// What statements do to names.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Storage {
             let shares = match effect {
                 Effect::View | Effect::Allocate => true,
                 // A result that has storage is copied into.
-                Effect::Compute => may_share(it.op.row().rule) && !facts.bound.contains(&stmt),
+                Effect::Compute => may_rearrange(it.op.row().rule) && !facts.bound.contains(&stmt),
                 // A unit's statements and a kernel may hand out what they are given.
                 Effect::Unit | Effect::Opaque => true,
                 Effect::Map
@@ -101,23 +101,6 @@ impl Storage {
     /// What mentions a tensor, in the order of the text.
     pub(crate) fn of_tensor(&self, tensor: TensorId) -> &[(StmtId, Mode)] {
         self.mentions.get(&tensor).map_or(&[], Vec::as_slice)
-    }
-}
-
-/// Whether an operator under this rule may bind its result to its operand's elements instead of copying them.
-pub(crate) fn may_share(rule: Rule) -> bool {
-    match rule {
-        Rule::Free
-        | Rule::Same
-        | Rule::Pointwise
-        | Rule::Broadcast
-        | Rule::Squeeze
-        | Rule::Permute
-        | Rule::Reshape
-        | Rule::Select
-        | Rule::Slice
-        | Rule::Shard => true,
-        Rule::Cast | Rule::Linear | Rule::Matmul | Rule::Reduce | Rule::Communicate => false,
     }
 }
 

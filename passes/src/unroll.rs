@@ -46,7 +46,7 @@ use crate::{
     blocks::{Edit, rejected, rewrite},
     create::{self, Fresh},
     fold::Folder,
-    loop_names::{First, ends_bound, first_mention, forgotten, own_works, works},
+    loop_body::{First, ends_bound, first_mention, forgotten, own_works, works},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     scalars,
     substitute::Substitution,

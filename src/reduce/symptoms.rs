@@ -212,7 +212,7 @@ impl Examiner<'_> {
 
     fn judge(&self, mishap: &Mishap) -> Verdict {
         let (is_deadlock, is_wrong) = match mishap.trouble {
-            Trouble::Deadlock { .. } => (true, false),
+            Trouble::Starved | Trouble::SelfLocked | Trouble::Interlocked => (true, false),
             Trouble::Different | Trouble::Unwritten | Trouble::Conflict => (false, mishap.output.is_some()),
             Trouble::Stopped => (false, false),
         };
@@ -292,8 +292,9 @@ enum Verdict {
 /// What went wrong, without numbers: the kind, the output, and the statement by its operator and tensors.
 fn gist(mishap: &Mishap, program: &Program, plans: &[Plan]) -> String {
     let mut words = vec![match mishap.trouble {
-        Trouble::Deadlock { cycle: true } => "ranks wait for each other".to_owned(),
-        Trouble::Deadlock { cycle: false } => "a rank waits for what never happens".to_owned(),
+        Trouble::Starved => "a rank waits for what never happens".to_owned(),
+        Trouble::SelfLocked => "a rank waits for itself".to_owned(),
+        Trouble::Interlocked => "ranks wait for each other".to_owned(),
         Trouble::Different => "wrong".to_owned(),
         Trouble::Unwritten => "not written".to_owned(),
         Trouble::Conflict => "other on other ranks".to_owned(),

@@ -93,6 +93,7 @@ fn a_panic_of_a_pass() {
     let wanted = "\
 stumbler: index out of bounds: the len is  but the index is 
 %HostIrContainer { () -> () :
+  Stream s0 = GetCurrentStream()
   FOR i4 from 0 to 0:
     Synchronize(Stream s0)
 } // %HostIrContainer

@@ -177,7 +177,7 @@ fn diagnose<'p>(
         (None, None) => program(0).spans.header,
     };
     let label = match mishap.trouble {
-        Trouble::Deadlock { .. } => "waits here",
+        Trouble::Starved | Trouble::SelfLocked | Trouble::Interlocked => "waits here",
         Trouble::Different | Trouble::Unwritten | Trouble::Conflict if mishap.at.is_some() => {
             "too early or too late"
         }

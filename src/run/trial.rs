@@ -34,11 +34,12 @@ pub struct Mishap {
 /// Kinds of things that go wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Trouble {
-    /// Some ranks wait for what never happens; whether they wait for each other.
-    Deadlock {
-        /// Each of some ranks waits for the next, and not for what nobody ever does.
-        cycle: bool,
-    },
+    /// A deadlock: a rank waits for what never happens.
+    Starved,
+    /// A deadlock: a rank waits for itself.
+    SelfLocked,
+    /// A deadlock: ranks wait for each other.
+    Interlocked,
     /// An output differs from what is expected.
     Different,
     /// An output has elements that nothing wrote.
@@ -100,7 +101,12 @@ impl Mishap {
         let message = lines.next().unwrap_or_default();
         let (trouble, at) = match fault {
             RunError::Fault(Fault::Deadlock(it)) => {
-                (Trouble::Deadlock { cycle: matches!(it.cause, Cause::Cycle(_)) }, blocked(it))
+                let trouble = match &it.cause {
+                    Cause::Never { .. } => Trouble::Starved,
+                    Cause::Cycle(ranks) if ranks.len() < 2 => Trouble::SelfLocked,
+                    Cause::Cycle(_) => Trouble::Interlocked,
+                };
+                (trouble, blocked(it))
             }
             RunError::Fault(Fault::Program { .. } | Fault::Unsupported { .. } | Fault::Internal(_))
             | RunError::Io(_)

@@ -8,14 +8,14 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    Group, Member, StreamParallel, Style, exchange,
+    Group, Member, ReduceScatter, StreamParallel, Style, exchange,
     kind::{Kind, OperandSlice},
 };
 use crate::{
     create::{self, infix},
     decompose_resharding::set_operand,
     mesh, pack,
-    sharding::{Piece, Sharding},
+    sharding::{Piece, Sharding, split_by_stream},
 };
 
 /// A loop that is being written.
@@ -143,8 +143,7 @@ impl<'l, 'p> Loop<'l, 'p> {
         let (out, stmt) = (member.slicing.out, member.stmt);
         let Some(dim) = member.slicing.out_dim else { return out };
         if self.group.style == Style::Shard && !self.escapes(out) && !self.pass.bound.contains(&stmt) {
-            let it = &mut self.pass.program.tensors[out];
-            it.domains.allocation = Some(it.loops.clone());
+            split_by_stream(self.pass.program, out);
             let allocate = create::allocate(self.pass.program, out);
             self.emit(allocate);
             return out;
@@ -166,8 +165,19 @@ impl<'l, 'p> Loop<'l, 'p> {
         self.group.produced.contains_key(&tensor) && self.pass.program.stream_split(tensor)
     }
 
-    /// Whether anything outside of the loop needs the tensor.
+    /// Whether anything outside of the loop needs the tensor, or a peer that asks for its handle once for all iterations.
     fn escapes(&self, tensor: TensorId) -> bool {
+        let settings = self.pass.settings;
+        let is_sent = |member: &Member| {
+            matches!(member.slicing.kind, Kind::ReduceScatter(_))
+                && member.slicing.operands[0].tensor == tensor
+        };
+        if settings.cuda
+            && settings.reduce_scatter == ReduceScatter::Ring
+            && self.group.members.iter().any(is_sent)
+        {
+            return true;
+        }
         let mentions = |member: &&Member| {
             member.slicing.out == tensor || member.slicing.operands.iter().any(|it| it.tensor == tensor)
         };
@@ -191,8 +201,7 @@ impl<'l, 'p> Loop<'l, 'p> {
             Style::Shard => {
                 let tensor = self.chunked(tensor, dim);
                 let view = self.like(tensor, None);
-                let it = &mut self.pass.program.tensors[view];
-                it.domains.allocation = Some(it.loops.clone());
+                split_by_stream(self.pass.program, view);
                 // A swizzled axis counts from the rank's own slice by itself.
                 let swizzled = self.group.members.iter().any(|it| it.slicing.swizzled);
                 let index = if swizzled { self.iteration } else { self.chunk };
@@ -234,16 +243,15 @@ impl<'l, 'p> Loop<'l, 'p> {
         let split = program.stream_split(tensor);
         let view = sharding.renamed(program, fresh, tensor, Memory::Local, dim);
         // A slice of what is one stream's already is that stream's too.
-        let is_stream = |axis: &AxisId| program.axes[*axis].parallel == Parallel::Stream;
-        if split && program.tensors[view].loops.iter().any(is_stream) {
-            let it = &mut program.tensors[view];
-            it.domains.allocation = Some(it.loops.clone());
+        if split {
+            split_by_stream(program, view);
         }
         view
     }
 
-    /// The elements of a rank's part of a tensor, without axes of devices and streams.
-    pub(super) fn bare(&mut self, tensor: TensorId) -> TensorId {
+    /// The elements of a rank's part of a tensor, without axes of devices and streams. Names of views that the next
+    /// iteration has to give anew go to `aliases`.
+    pub(super) fn bare(&mut self, tensor: TensorId, aliases: &mut Vec<TensorId>) -> TensorId {
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
         let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
         let split = program.stream_split(tensor);
@@ -252,6 +260,7 @@ impl<'l, 'p> Loop<'l, 'p> {
         if leaves.len() != sharding.dims.len() {
             now = pack::tensor(program, fresh, tensor, &leaves);
             self.emit(pack::copying(Op::Reshape, tensor, now));
+            aliases.push(now);
         }
         for at in (0..leaves.len()).rev().filter(|at| leaves[*at].parallel != Parallel::Serial) {
             let Some(axis) = self.pass.program.dimensions(now).nth(at) else { continue };

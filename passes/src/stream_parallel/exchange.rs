@@ -145,11 +145,13 @@ fn transfer(
     let (sender, receiver) =
         (mesh::member(program, &members, device, from), mesh::member(program, &members, device, to));
     let outer = std::mem::take(&mut it.body);
-    let (source, target) = (it.bare(input), it.bare(output));
+    let mut aliases = Vec::new();
+    let (source, target) = (it.bare(input, &mut aliases), it.bare(output, &mut aliases));
     it.emit(OpStmt {
         attrs: vec![("cache_op", Attr::Word("Streaming"))],
         ..pack::copying(Op::Set, source, target)
     });
+    aliases.into_iter().for_each(|alias| it.emit(create::deallocate(alias)));
     let then = std::mem::take(&mut it.body);
     let recv = side(it, cuda, "recv", output, sender);
     let send = side(it, cuda, "send", input, receiver);

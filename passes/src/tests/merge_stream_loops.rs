@@ -112,3 +112,26 @@ fn streams_have_to_be_the_same() {
     assert_eq!(loops(&set("7", "8")), 2);
     assert_eq!(loops(&(on(first("i5"), "i5", "7") + &second("i6"))), 2);
 }
+
+#[test]
+fn work_and_transfers() {
+    let team = "type=Broadcast, team=(0 1), root=0";
+    let post = |number: u32, name: u32| {
+        let buffer = format!("T{name}_l_float[iS{}{{6}}]", 100 + name);
+        format!("    Communication {number} ({team}, input={buffer}, output={buffer})\n")
+    };
+    let wait = |number: u32| format!("    Wait(Communication {number})\n");
+    let send = |number: u32, name: u32| {
+        format!(
+            "    P2PCommunication {number} (type=send, buffer=T{name}_l_float[iS{}{{6}}], peer=rank)\n",
+            100 + name
+        )
+    };
+    let pair = |one: &str, two: &str| loops(&(first("i5") + one + &second("i6") + two));
+    assert_eq!(pair(&(post(1, 11) + &wait(1)), &(post(2, 13) + &wait(2))), 1);
+    assert_eq!(pair(&post(1, 11), &wait(1)), 2);
+    assert_eq!(pair(&(post(1, 11) + &wait(1)), &(send(2, 13) + &wait(2))), 2);
+    assert_eq!(pair("", &(send(2, 13) + &wait(2))), 1);
+    let branch = |text: String| format!("    IF Manual ( rank == 0 ):\n{}", text.replace("    ", "      "));
+    assert_eq!(pair(&(post(1, 11) + &wait(1)), &branch(post(2, 13) + &wait(2))), 2);
+}
