@@ -23,7 +23,7 @@ mod sums;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, DeviceDim, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, AxisId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::{Effect, Mode, Op, Rule},
     span::Span,
@@ -314,12 +314,10 @@ impl Ctx<'_> {
                 }
             }
         }
-        // One device axis spreads one dimension.
-        let mut devices: Vec<DeviceDim> = result.dims.iter().flat_map(Dim::devices).collect();
-        let count = devices.len();
-        devices.sort_unstable_by_key(|it| *it as usize);
-        devices.dedup();
-        (devices.len() == count).then_some(result)
+        // One device axis spreads one dimension, and there is one stream.
+        let all: Vec<Parallel> = result.dims.iter().flat_map(|dim| &dim.pieces).map(|it| it.parallel).collect();
+        let is_twice = |at: usize| all[..at].contains(&all[at]);
+        (!(0..all.len()).any(is_twice)).then_some(result)
     }
 
     // ---- statements

@@ -77,7 +77,7 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
         let span = program.stmt_span(stmt);
         let Stmt::Op(it) = program.stmts[stmt].clone() else { return Ok(None) };
         let is_bound = bound.contains(&stmt);
-        let (stmts, works) = (Vec::new(), Vec::new());
+        let (stmts, works, names) = (Vec::new(), Vec::new(), Vec::new());
         let mut ctx = Ctx {
             program,
             fresh: &mut fresh,
@@ -88,6 +88,7 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
             is_bound,
             stmts,
             works,
+            names,
         };
         let changed = ctx.statement(&it)?;
         ctx.wait();
@@ -111,6 +112,8 @@ struct Ctx<'p> {
     stmts: Vec<StmtId>,
     /// Posted, and not waited for yet.
     works: Vec<u32>,
+    /// Other shapes of results that are filled in part by part.
+    names: Vec<TensorId>,
 }
 
 /// A communication to post.
@@ -368,6 +371,11 @@ impl Ctx<'_> {
         post(self, buffer);
         self.wait();
         let (permuted, stmt) = pack::permuted(self.program, self.fresh, buffer, &arrived, (0, at));
+        if self.views.contains(&out) {
+            // A slice of something larger is not dense: then what is copied to it has to be.
+            let allocate = create::allocate(self.program, permuted);
+            self.emit(allocate);
+        }
         self.emit(stmt);
         self.allocate(out);
         self.emit(pack::copying(Op::Reshape, permuted, out));
@@ -402,9 +410,7 @@ impl Ctx<'_> {
         let split = self.program.stream_split(tensor);
         let mut leaves = pack::leaves(self.program, &sharding, split);
         let count = self.program.int(count as i64);
-        let Some(at) = leaves.iter().position(|leaf| self.program.constant(leaf.extent) != Some(1)) else {
-            return tensor;
-        };
+        let Some(at) = leaves.iter().position(|leaf| leaf.is_wide(self.program)) else { return tensor };
         if crate::sharding::same(self.program, leaves[at].extent, count) && at == 0 {
             return tensor;
         }
@@ -412,6 +418,7 @@ impl Ctx<'_> {
         leaves.insert(0, Leaf { dim: 0, extent: count, parallel: Parallel::Serial });
         let parts = pack::tensor(self.program, self.fresh, tensor, &leaves);
         self.emit(pack::copying(Op::Reshape, tensor, parts));
+        self.names.push(parts);
         parts
     }
 
@@ -481,6 +488,10 @@ impl Ctx<'_> {
     fn wait(&mut self) {
         for work in std::mem::take(&mut self.works) {
             self.emit(create::wait(work));
+        }
+        // In a loop, the next iteration's name is another view.
+        for name in std::mem::take(&mut self.names) {
+            self.emit(create::deallocate(name));
         }
     }
 

@@ -32,7 +32,7 @@ impl Leaf {
     }
 
     /// Whether a rank holds more than one of it.
-    fn is_wide(self, program: &Program) -> bool {
+    pub(crate) fn is_wide(self, program: &Program) -> bool {
         self.parallel == Parallel::Serial && program.constant(self.extent) != Some(1)
     }
 }

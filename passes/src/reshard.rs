@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use grammar::ir::{DeviceDim, Mesh, Program};
 
-use crate::sharding::{Dim, Piece, Sharding};
+use crate::sharding::{Dim, Sharding};
 
 /// A step of resharding that is one kind of communication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,7 @@ pub(crate) fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<
         return None;
     }
     if from.mesh == to.mesh || from.is_replicated() && everywhere {
-        return within(&from, &to);
+        return within(program, &from, &to);
     }
     if from.mesh.is_empty() {
         return None;
@@ -100,7 +100,7 @@ pub(crate) fn chain(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sh
             now = now.on(goal.mesh.clone());
         } else {
             let whole = Sharding { mesh: now.mesh.clone(), dims: now.dims.iter().map(bare).collect() };
-            walk(&mut now, &whole, &mut path);
+            walk(program, &mut now, &whole, &mut path);
             // Straight to the goal where one step leads there, else to its devices first.
             now = match step(program, &whole, &goal) {
                 Some(_) => goal.clone(),
@@ -110,7 +110,7 @@ pub(crate) fn chain(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sh
         path.push(now.clone());
     }
     if now.mesh == goal.mesh {
-        walk(&mut now, &goal, &mut path);
+        walk(program, &mut now, &goal, &mut path);
     }
     // The last one carries the streams of the goal; without it there was one step only.
     path.pop();
@@ -124,51 +124,47 @@ fn bare(dim: &Dim) -> Dim {
 }
 
 /// Steps within a mesh, one device piece each.
-fn walk(now: &mut Sharding, goal: &Sharding, path: &mut Vec<Sharding>) {
-    while let Some(next) = move_piece(now, goal) {
+fn walk(program: &Program, now: &mut Sharding, goal: &Sharding, path: &mut Vec<Sharding>) {
+    while let Some(next) = move_piece(program, now, goal) {
         *now = next;
         path.push(now.clone());
     }
 }
 
-fn move_piece(now: &Sharding, goal: &Sharding) -> Option<Sharding> {
-    let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();
-    let pairs = || now.dims.iter().zip(&goal.dims).map(|(a, b)| (devices(a), devices(b)));
+fn move_piece(program: &Program, now: &Sharding, goal: &Sharding) -> Option<Sharding> {
+    let pairs = || now.dims.iter().zip(&goal.dims).map(|(a, b)| (a.steps(program), b.steps(program)));
     let mut next = now.clone();
     // Pieces that have to go first: only the innermost one of a dimension can.
-    if let Some(dim) = pairs().position(|(have, want)| !want.starts_with(&have)) {
-        let piece = next.dims[dim].pieces.pop()?;
+    if let Some((dim, (have, _))) = pairs().enumerate().find(|(_, (have, want))| !want.starts_with(have)) {
+        let (device, _) = have.last()?;
+        next.dims[dim].pieces = now.dims[dim].pieces_to(have.len() - 1);
         next.dims[dim].partial &= !next.dims[dim].pieces.is_empty();
-        let wanted = |(have, want): (Vec<DeviceDim>, Vec<DeviceDim>)| {
-            want.starts_with(&have) && want.get(have.len()).copied() == piece.device()
+        let wanted = |(_, (have, want)): &(usize, (Vec<_>, Vec<_>))| {
+            want.starts_with(have) && want.get(have.len()).is_some_and(|(other, _)| other == device)
         };
-        if let Some(to) = pairs().position(wanted) {
-            let piece = goal.dims[to].pieces[next.dims[to].pieces.len()];
-            next.dims[to].pieces.push(piece);
+        if let Some((to, (have, _))) = pairs().enumerate().find(wanted) {
+            next.dims[to].pieces = goal.dims[to].pieces_to(have.len() + 1);
         }
         return Some(next);
     }
-    let dim = pairs().position(|(have, want)| have.len() < want.len())?;
-    let piece = goal.dims[dim].pieces[next.dims[dim].pieces.len()];
-    next.dims[dim].pieces.push(piece);
+    let (dim, (have, _)) = pairs().enumerate().find(|(_, (have, want))| have.len() < want.len())?;
+    next.dims[dim].pieces = goal.dims[dim].pieces_to(have.len() + 1);
     Some(next)
 }
 
 /// The step between two shardings on one mesh.
-fn within(from: &Sharding, to: &Sharding) -> Option<Step> {
+fn within(program: &Program, from: &Sharding, to: &Sharding) -> Option<Step> {
     let mut gone = None;
     let mut new = None;
     for (dim, (a, b)) in from.dims.iter().zip(&to.dims).enumerate() {
-        let (a, b): (Vec<&Piece>, Vec<&Piece>) = (a.pieces.iter().collect(), b.pieces.iter().collect());
-        let devices = |pieces: &[&Piece]| pieces.iter().map(|it| it.device()).collect::<Vec<_>>();
-        let (a, b) = (devices(&a), devices(&b));
+        let (a, b) = (a.steps(program), b.steps(program));
         match () {
             () if a == b => (),
             () if a.len() == b.len() + 1 && a.starts_with(&b) && gone.is_none() => {
-                gone = Some((dim, a[b.len()]?));
+                gone = Some((dim, a[b.len()].0));
             }
             () if b.len() == a.len() + 1 && b.starts_with(&a) && new.is_none() => {
-                new = Some((dim, b[a.len()]?))
+                new = Some((dim, b[a.len()].0));
             }
             () => return None,
         }

@@ -75,10 +75,34 @@ impl Dim {
         Self { pieces: pieces.collect(), partial: false, ..self.clone() }
     }
 
-    /// The same dimension without its streams.
+    /// The same dimension without its streams, but for one outside a device axis: that decides which elements a device
+    /// has.
     pub(crate) fn without_streams(&self) -> Self {
-        let pieces = self.pieces.iter().copied().filter(|piece| piece.parallel != Parallel::Stream);
-        Self { pieces: pieces.collect(), ..self.clone() }
+        let last = self.pieces.iter().rposition(|piece| piece.device().is_some());
+        Self { pieces: self.pieces[..last.map_or(0, |at| at + 1)].to_vec(), ..self.clone() }
+    }
+
+    /// The pieces as far as the device axis of this number, counted from 1; none for 0.
+    pub(crate) fn pieces_to(&self, number: usize) -> Vec<Piece> {
+        let mut devices = 0;
+        let mut pieces = self.pieces.clone();
+        pieces.retain(|piece| {
+            let is_kept = devices < number;
+            devices += usize::from(piece.device().is_some());
+            is_kept
+        });
+        pieces
+    }
+
+    /// The device axes, outermost first, each with the number of parts that it and all outside it make.
+    pub(crate) fn steps(&self, program: &Program) -> Vec<(DeviceDim, Product)> {
+        let mut outer = Vec::new();
+        let mut steps = Vec::new();
+        for piece in &self.pieces {
+            outer.push(piece.count);
+            steps.extend(piece.device().map(|device| (device, Product::of(program, &outer))));
+        }
+        steps
     }
 }
 
@@ -145,16 +169,7 @@ impl Sharding {
 
     /// Whether each device has the same elements of both dimensions.
     pub(crate) fn aligned(program: &Program, a: &Dim, b: &Dim) -> bool {
-        let steps = |dim: &Dim| -> Vec<(DeviceDim, Product)> {
-            let mut outer = Vec::new();
-            let mut steps = Vec::new();
-            for piece in &dim.pieces {
-                outer.push(piece.count);
-                steps.extend(piece.device().map(|device| (device, Product::of(program, &outer))));
-            }
-            steps
-        };
-        steps(a) == steps(b)
+        a.steps(program) == b.steps(program)
     }
 
     /// A new name for what `tensor` has, spread this way; without dimension `gone` if that is given. Reductions stay, and
@@ -311,8 +326,8 @@ pub(crate) fn divide(program: &mut Program, extent: ExprId, count: ExprId) -> Ex
 }
 
 /// A product of extents, in one form for all orders.
-#[derive(PartialEq, Eq)]
-struct Product {
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Product {
     constant: i64,
     others: Vec<ExprId>,
 }

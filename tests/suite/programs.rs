@@ -66,6 +66,10 @@ impl Mesh {
 }
 
 const NAMES: [&str; 2] = ["deviceIdx.x", "deviceIdx.y"];
+const STREAM: &str = "streamIdx";
+
+/// What cuts a dimension, and into how many parts.
+type Piece = (&'static str, usize);
 
 /// What a tensor's axis has to be.
 #[derive(Clone, Default)]
@@ -169,28 +173,32 @@ impl Builder {
             mesh = self.meshes[0].clone();
         }
         let devices = mesh.extents();
-        // Which device axes cut which dimension, outermost first.
-        let mut pieces: Vec<Vec<usize>> = vec![Vec::new(); wants.len()];
+        // What may cut a dimension: every device axis that does not count partial sums, and for some results a stream.
+        let mut cuts: Vec<Piece> = NAMES.into_iter().zip(devices.iter().copied()).collect();
+        cuts.retain(|(name, _)| partial.is_none_or(|(taken, _)| NAMES[taken] != *name));
+        let all = cuts.clone();
+        if !is_input && self.dice.chance(12) {
+            cuts.push((STREAM, self.dice.any(&[2, 3, 4])));
+        }
+        let mut pieces: Vec<Vec<Piece>> = vec![Vec::new(); wants.len()];
         let mut rest: Vec<usize> = wants.iter().map(|it| it.extent).collect();
-        for device in self.dice.order(devices.len()) {
-            let fits: Vec<usize> = (0..wants.len())
-                .filter(|at| {
-                    wants[*at].kind == 'i'
-                        && wants[*at].partial.is_none()
-                        && rest[*at].is_multiple_of(devices[device])
-                })
-                .collect();
-            if partial.is_none_or(|(taken, _)| taken != device) && !fits.is_empty() && self.dice.chance(65) {
+        for cut in self.dice.order(cuts.len()) {
+            let (name, count) = cuts[cut];
+            let fits = |at: &usize| {
+                wants[*at].kind == 'i' && wants[*at].partial.is_none() && rest[*at].is_multiple_of(count)
+            };
+            let fits: Vec<usize> = (0..wants.len()).filter(fits).collect();
+            if !fits.is_empty() && self.dice.chance(65) {
                 let at = self.dice.any(&fits);
-                pieces[at].push(device);
-                rest[at] /= devices[device];
+                pieces[at].push((name, count));
+                rest[at] /= count;
             }
         }
-        let is_reduced = |device: usize| !pieces.iter().flatten().any(|it| *it == device);
-        let free: Vec<usize> = (0..devices.len()).filter(|it| is_reduced(*it)).collect();
+        let is_free = |cut: &&Piece| !pieces.iter().flatten().any(|it| it.0 == cut.0);
+        let free: Vec<Piece> = all.iter().filter(is_free).copied().collect();
         for (at, want) in wants.iter().enumerate() {
             if want.kind == 'r' && partial.is_none() && self.dice.chance(40) {
-                let fits = |it: &&usize| want.extent.is_multiple_of(devices[**it]);
+                let fits = |it: &&Piece| want.extent.is_multiple_of(it.1);
                 pieces[at].extend(free.iter().find(fits));
                 break;
             }
@@ -201,7 +209,7 @@ impl Builder {
     fn spelled(
         &mut self,
         wants: &[Want],
-        pieces: &[Vec<usize>],
+        pieces: &[Vec<Piece>],
         mesh: &Mesh,
         element: &'static str,
     ) -> usize {
@@ -218,13 +226,12 @@ impl Builder {
                 rest = None;
             }
             let mut whole = (pieces[at].is_empty() || want.partial.is_some()).then(|| name.clone());
-            for device in &pieces[at] {
-                let count = mesh.extents()[*device];
+            for (cut, count) in pieces[at].iter().copied() {
                 let Some(extent) = rest else { break };
                 if extent == count && self.dice.chance(70) {
                     // The axis is the devices'.
                     let is_first = whole.is_none() && extent == want.extent;
-                    let spelled = format!("{}{}", want.kind, NAMES[*device]);
+                    let spelled = format!("{}{}", want.kind, cut);
                     let (number, old) = match is_first {
                         true => (number, name.clone()),
                         false => (self.axes - 1, format!("{}S{}{{{extent}}}", want.kind, self.axes - 1)),
@@ -245,7 +252,7 @@ impl Builder {
                 };
                 whole.get_or_insert_with(|| name.clone());
                 let (outer, inner) = (self.axis(), self.axis());
-                let outer = format!("{}{}{outer}{{{count}}}", want.kind, NAMES[*device]);
+                let outer = format!("{}{}{outer}{{{count}}}", want.kind, cut);
                 let _ = write!(
                     splits,
                     ", outer_split({input}, {count}) -> ({outer}, {}S{inner}{{{}}})",
