@@ -213,30 +213,47 @@ impl View {
     }
 
     /// The same elements in row-major order under another shape; `None` where that needs a copy.
+    ///
+    /// Dimensions fall into groups of the same size on both sides. A group can have another shape if its elements stand
+    /// at one step from each other: if each dimension's stride is the next one's times its extent.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<View> {
-        let solid = |view: &View| -> Vec<(usize, usize)> {
-            let dims = view.shape.iter().copied().zip(view.strides.iter().copied());
-            dims.filter(|(extent, _)| *extent != 1).collect()
-        };
-        let plain = View::contiguous(self.buffer, shape.to_vec());
-        if plain.len() != self.len() {
+        if shape.iter().product::<usize>() != self.len() {
             return None;
         }
-        // Only extents of 1 come or go: keep the strides.
-        let wanted: Vec<usize> = shape.iter().copied().filter(|extent| *extent != 1).collect();
-        let mine = solid(self);
-        if mine.iter().map(|(extent, _)| *extent).eq(wanted) {
-            let mut strides = mine.into_iter().map(|(_, stride)| stride);
-            let strides =
-                shape.iter().map(|extent| if *extent == 1 { 0 } else { strides.next().unwrap_or(0) });
-            return Some(View {
-                buffer: self.buffer,
-                offset: self.offset,
-                shape: shape.to_vec(),
-                strides: strides.collect(),
-            });
+        if self.len() == 0 {
+            return Some(View { offset: self.offset, ..View::contiguous(self.buffer, shape.to_vec()) });
         }
-        let dense = solid(self) == solid(&View::contiguous(self.buffer, self.shape.clone()));
-        dense.then_some(View { offset: self.offset, ..plain })
+        let mut strides = vec![0; shape.len()];
+        // From the last dimension on; extents of 1 belong nowhere.
+        let (mut have, mut want) = (self.shape.len(), shape.len());
+        loop {
+            while have > 0 && self.shape[have - 1] == 1 {
+                have -= 1;
+            }
+            while want > 0 && shape[want - 1] == 1 {
+                want -= 1;
+            }
+            if have == 0 || want == 0 {
+                break;
+            }
+            let step = self.strides[have - 1];
+            let (mut mine, mut theirs) = (self.shape[have - 1], shape[want - 1]);
+            strides[want - 1] = step;
+            (have, want) = (have - 1, want - 1);
+            while mine != theirs {
+                if mine < theirs {
+                    have = have.checked_sub(1)?;
+                    if self.shape[have] != 1 && self.strides[have] != step * mine {
+                        return None;
+                    }
+                    mine *= self.shape[have];
+                } else {
+                    want = want.checked_sub(1)?;
+                    strides[want] = step * theirs;
+                    theirs *= shape[want];
+                }
+            }
+        }
+        Some(View { buffer: self.buffer, offset: self.offset, shape: shape.to_vec(), strides })
     }
 }

@@ -82,7 +82,8 @@ fn pipeline(dice: &mut Dice) -> String {
         0..=3 => dice.any(LOWERINGS).to_owned(),
         4..=6 => {
             // The first one lowers nothing.
-            let named: Vec<&str> = PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@default").collect();
+            let named: Vec<&str> =
+                PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@default").collect();
             dice.any(&named).to_owned()
         }
         _ => {
