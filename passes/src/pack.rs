@@ -5,7 +5,7 @@
 //! parts are permuted to the front before, or to their place behind.
 
 use grammar::{
-    ir::{AxisKind, DeviceDim, Domains, ExprId, Memory, OpStmt, Operand, Parallel, Program, TensorId},
+    ir::{DeviceDim, Domains, ExprId, Memory, OpStmt, Operand, Parallel, Program, TensorId},
     ops::Op,
 };
 
@@ -85,7 +85,7 @@ pub(crate) fn tensor(program: &mut Program, fresh: &mut Fresh, like: TensorId, l
     let dim = |leaf: &Leaf| {
         let piece = Piece { parallel: leaf.parallel, count: leaf.extent, swizzled: false };
         let pieces = if leaf.parallel == Parallel::Serial { Vec::new() } else { vec![piece] };
-        Dim { kind: AxisKind::Iteration, partial: false, extent: leaf.extent, pieces }
+        Dim { pieces, ..Dim::whole(leaf.extent) }
     };
     let mesh = program.tensors[like].mesh.clone();
     let tensor = Sharding { mesh, dims: leaves.iter().map(dim).collect() }.tensor(

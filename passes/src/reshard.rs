@@ -120,7 +120,7 @@ pub(crate) fn chain(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sh
 
 /// A dimension without pieces.
 fn bare(dim: &Dim) -> Dim {
-    Dim { pieces: Vec::new(), partial: false, ..dim.clone() }
+    Dim { pieces: Vec::new(), partial: false, lone: None, ..dim.clone() }
 }
 
 /// Steps within a mesh, one device piece each.

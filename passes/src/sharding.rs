@@ -33,6 +33,8 @@ pub(crate) struct Dim {
     pub(crate) kind: AxisKind,
     /// Whether it counts partial sums over devices (`ideviceIdx.x22{2}rf`).
     pub(crate) partial: bool,
+    /// The devices that it counts partial sums over where there is one only: they do not spread it.
+    pub(crate) lone: Option<DeviceDim>,
     /// What it is cut into, outermost first; the rest inside is serial.
     pub(crate) pieces: Vec<Piece>,
 }
@@ -51,7 +53,7 @@ pub(crate) struct Piece {
 impl Dim {
     /// A dimension that every rank has whole.
     pub(crate) fn whole(extent: ExprId) -> Self {
-        Self { extent, kind: AxisKind::Iteration, partial: false, pieces: Vec::new() }
+        Self { extent, kind: AxisKind::Iteration, partial: false, lone: None, pieces: Vec::new() }
     }
 
     /// The device pieces, outermost first.
@@ -137,12 +139,14 @@ impl Sharding {
                 return None;
             }
             let partial = suffix.contains("rf") && pieces.iter().any(|it| it.device().is_some());
+            let is_alone = |piece: &Piece| !spreads(piece) && suffix.contains("rf");
+            let lone = pieces.iter().copied().find(is_alone).and_then(|piece| piece.device());
             pieces.retain(|piece| piece.parallel != Parallel::Serial && spreads(piece));
             let (extent, kind) = match expanded {
                 Some(expanded) => (*expanded, AxisKind::Iteration),
                 None => (*extent, *kind),
             };
-            Some(Dim { extent, kind, partial, pieces })
+            Some(Dim { extent, kind, partial, lone, pieces })
         });
         Some(Self { mesh: mesh.clone(), dims: dims.collect::<Option<_>>()? })
     }
@@ -275,6 +279,10 @@ impl Dim {
                 program.axes[cut].suffix = "rf";
             }
             loops.push(cut);
+        }
+        if let (Some(device), Some(axis)) = (self.lone, rest) {
+            program.axes[axis].parallel = Parallel::Device(device);
+            program.axes[axis].suffix = "rf";
         }
         loops.extend(rest);
     }

@@ -238,7 +238,7 @@ impl Ctx<'_> {
                 continue;
             }
             let mut domains = Domains::default();
-            let mut gone = Dim { kind: AxisKind::Reduction, partial: false, ..dim.clone() };
+            let mut gone = Dim { kind: AxisKind::Reduction, partial: false, lone: None, ..dim.clone() };
             // The devices are the operand's; where the result is on others, they mean nothing.
             gone.pieces.retain(|piece| is_here && !taken.contains(&piece.parallel));
             gone.build(self.program, self.fresh, &mut loops, &mut domains);
