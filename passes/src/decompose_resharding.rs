@@ -315,7 +315,8 @@ impl Ctx<'_> {
             }
         }
         // One device axis spreads one dimension, and there is one stream.
-        let all: Vec<Parallel> = result.dims.iter().flat_map(|dim| &dim.pieces).map(|it| it.parallel).collect();
+        let all: Vec<Parallel> =
+            result.dims.iter().flat_map(|dim| &dim.pieces).map(|it| it.parallel).collect();
         let is_twice = |at: usize| all[..at].contains(&all[at]);
         (!(0..all.len()).any(is_twice)).then_some(result)
     }

@@ -236,7 +236,27 @@ impl View {
                 strides: strides.collect(),
             });
         }
-        let dense = solid(self) == solid(&View::contiguous(self.buffer, self.shape.clone()));
-        dense.then_some(View { offset: self.offset, ..plain })
+        if self.is_empty() {
+            return Some(plain);
+        }
+        // Runs of dimensions that one stride walks, innermost first, each made of whole dimensions of the new shape.
+        let mut strides = vec![0; shape.len()];
+        let mut at = shape.len();
+        let mut dims = mine.into_iter().rev().peekable();
+        while let Some((mut run, stride)) = dims.next() {
+            while let Some((extent, _)) = dims.next_if(|(_, outer)| *outer == run * stride) {
+                run *= extent;
+            }
+            let mut taken = 1;
+            while at > 0 && (taken < run || shape[at - 1] == 1) {
+                at -= 1;
+                strides[at] = taken * stride;
+                taken *= shape[at];
+            }
+            if taken != run {
+                return None;
+            }
+        }
+        Some(View { offset: self.offset, strides, ..plain })
     }
 }
