@@ -70,7 +70,8 @@ fn works(program: &Program, it: &For) -> Option<Carried> {
 }
 
 fn storages(program: &Program, storage: &Storage, it: &For) -> Option<Carried> {
-    let parts = parts(program, it);
+    let aliases = aliases(program, it.body);
+    let parts = parts(program, it, &aliases);
     let mut accesses: FxHashMap<TensorId, Vec<Access>> = FxHashMap::default();
     let mut order = Vec::new();
     program.walk(it.body, &mut |id| {
@@ -78,6 +79,7 @@ fn storages(program: &Program, storage: &Storage, it: &For) -> Option<Carried> {
         mentions(program, op, &mut |tensor, mode| {
             let write = match mode {
                 Mode::Read | Mode::Transfer => false,
+                Mode::Write if aliases.contains(&id) => return,
                 Mode::Write => true,
                 Mode::Bind | Mode::Mention => return,
             };
@@ -97,14 +99,14 @@ fn storages(program: &Program, storage: &Storage, it: &For) -> Option<Carried> {
 }
 
 /// The names that every iteration binds anew before it uses them, with what it binds them to.
-fn parts(program: &Program, it: &For) -> FxHashMap<TensorId, Part> {
+fn parts(program: &Program, it: &For, aliases: &FxHashSet<StmtId>) -> FxHashMap<TensorId, Part> {
     let renewed = renewed(program, it);
     let allocates = |op: &OpStmt| {
         let own = |out| op.op == Op::Allocate || op.tensor_attr("alias").is_none() && renewed.contains(&out);
         op.op.row().effect == Effect::Allocate && op.out_tensor().is_some_and(own)
     };
     let binding = |id: StmtId| match &program.stmts[id] {
-        Stmt::Op(op) if allocates(op) || op.op.row().effect == Effect::View => {
+        Stmt::Op(op) if allocates(op) || op.op.row().effect == Effect::View || aliases.contains(&id) => {
             Program::tensors_of(&op.outs).collect()
         }
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Vec::new(),
@@ -135,6 +137,11 @@ fn parts(program: &Program, it: &For) -> FxHashMap<TensorId, Part> {
                 Some(arg) => slice(program, it, op, arg),
                 None => None,
             },
+            Effect::Compute if aliases.contains(&id) => match arg.and_then(|arg| parts.get(&arg)) {
+                Some(part) => Some(part.clone()),
+                // All of what it is a view of.
+                None => return,
+            },
             // A copy to a name without storage of its own.
             Effect::Compute if stale.contains(&out) && may_rearrange(op.op.row().rule) => {
                 unclear.insert(out);
@@ -164,6 +171,49 @@ fn parts(program: &Program, it: &For) -> FxHashMap<TensorId, Part> {
     });
     parts.retain(|tensor, _| !stale.contains(tensor) && !unclear.contains(tensor));
     parts
+}
+
+/// Copies to names that have no storage, in this iteration and in every other: nothing else in the program mentions them
+/// but the statements up to a Deallocate in the same block. Such a name is a view of what is copied.
+fn aliases(program: &Program, block: BlockId) -> FxHashSet<StmtId> {
+    let mut found = FxHashSet::default();
+    let all = program.body.map(|body| mentioned(program, body)).unwrap_or_default();
+    add_aliases(program, block, &all, &mut found);
+    found
+}
+
+fn add_aliases(
+    program: &Program,
+    block: BlockId,
+    all: &FxHashMap<TensorId, usize>,
+    found: &mut FxHashSet<StmtId>,
+) {
+    let mut open: FxHashMap<TensorId, (StmtId, usize)> = FxHashMap::default();
+    for stmt in program.block(block) {
+        match &program.stmts[*stmt] {
+            Stmt::Op(op) => {
+                let copies = op.op.row().effect == Effect::Compute && may_rearrange(op.op.row().rule);
+                if let (Some(out), true) = (op.out_tensor(), copies) {
+                    open.entry(out).or_insert((*stmt, 0));
+                }
+                mentions(program, op, &mut |tensor, _| {
+                    if let Some((copy, count)) = open.get_mut(&tensor) {
+                        *count += 1;
+                        let dropped = op.op.row().effect == Effect::Deallocate;
+                        if dropped && all.get(&tensor) == Some(count) {
+                            found.insert(*copy);
+                        }
+                    }
+                });
+            }
+            Stmt::Let(..) => (),
+            Stmt::For(it) => add_aliases(program, it.body, all, found),
+            Stmt::If(it) => {
+                add_aliases(program, it.then, all, found);
+                it.other.iter().for_each(|other| add_aliases(program, *other, all, found));
+            }
+        }
+    }
 }
 
 /// Names that every iteration drops and nothing outside of the loop binds: in an iteration, a long ALLOCATE finds them

@@ -33,9 +33,9 @@ pub static PASSES: &[Pass] = &[
 /// All pipelines.
 ///
 /// Their order matters: operators are made local before loops are made of them, since a loop needs to know what is
-/// exchanged; what is left of resharding becomes communication inside the loops. The own shard is read in place, and
-/// handles are exchanged once, while the loop is still as `stream-parallel` wrote it. Storage comes before streams:
-/// `assign-streams` asks whether iterations share any. What is redundant shows last.
+/// exchanged; what is left of resharding becomes communication inside the loops. Streams come next, while it is plain that
+/// iterations do not share storage; then the own shard is read in place and handles are exchanged once, before the loop.
+/// Storage comes late, so that names are dropped where they are used last. What is redundant shows last.
 pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@default",
@@ -52,23 +52,23 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-allgather-linear",
         description: "all-gather + linear or matmul: a ring of CUDA gets, the own shard read in place",
         passes: "decompose-resharding,chunk,stream-parallel{allgather=p2p-ring,backend=cuda},\
-                 lower-to-communication,use-local-shard-in-place,hoist-share-mem-handles,\
-                 allocate-and-deallocate,assign-streams{count=numberOfStreams,dependent=keep},\
+                 lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
+                 use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-allgather-linear-put",
         description: "the same, as a ring of CUDA puts",
         passes: "decompose-resharding,chunk,stream-parallel{allgather=p2p-ring,backend=cuda,protocol=put},\
-                 lower-to-communication,use-local-shard-in-place,hoist-share-mem-handles,\
-                 allocate-and-deallocate,assign-streams{count=numberOfStreams,dependent=keep},\
+                 lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
+                 use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-allgather-linear-broadcast",
         description: "the same, a broadcast a shard",
         passes: "decompose-resharding,chunk,stream-parallel{allgather=broadcast},lower-to-communication,\
-                 allocate-and-deallocate,assign-streams{count=numberOfStreams,dependent=keep},\
+                 assign-streams{count=numberOfStreams,dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
@@ -76,22 +76,22 @@ pub static PIPELINES: &[Pipeline] = &[
         description: "the same, as collective permutes of rotated chunks",
         passes: "decompose-resharding,chunk,swizzle-stream,\
                  stream-parallel{allgather=collective-permute,style=shard},lower-to-communication,\
-                 allocate-and-deallocate,assign-streams{dependent=keep},\
+                 assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-linear-allreduce",
         description: "row-parallel linear + all-reduce, in chunks of rows",
         passes: "decompose-resharding,chunk,stream-parallel{style=shard},lower-to-communication,\
-                 allocate-and-deallocate,assign-streams{dependent=keep},\
+                 assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-matmul-reduce-scatter",
         description: "matmul + reduce-scatter: partial sums go around a ring, and are added behind it",
         passes: "decompose-resharding,chunk,stream-parallel{reduce-scatter=p2p-ring,backend=cuda},\
-                 lower-to-communication,hoist-share-mem-handles,allocate-and-deallocate,\
-                 assign-streams{count=numberOfStreams,dependent=keep},\
+                 lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
+                 hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
 ];

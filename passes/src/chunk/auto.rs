@@ -21,7 +21,7 @@ pub(super) struct Target {
 }
 
 /// An all-gather is cut into one chunk a device, and so is what a reduce-scatter takes; an all-reduce into `count` chunks
-/// of its outermost dimension. What does not divide stays whole, as does what has a stream axis.
+/// of its outermost dimension, or as many fewer as divide it. What does not divide stays whole, as does what has a stream axis.
 pub(super) fn targets(program: &Program, count: i64) -> Vec<Target> {
     let mut found = Vec::new();
     for stmt in program.body() {
@@ -84,6 +84,8 @@ fn summed(
                 to.dims[*dim].pieces.is_empty() && extent != Some(1)
             };
             let dim = (0..to.dims.len()).find(wide)?;
+            let extent = program.constant(to.dims[dim].extent);
+            let count = (2..=count).rev().find(|count| extent.is_none_or(|extent| extent % count == 0))?;
             Some(Target { tensor: out, dim, count })
         }
         Step::Broadcast

@@ -99,6 +99,11 @@ impl Ctx<'_> {
         for (arg, (from, fates)) in self.args.iter().zip(self.from.iter().zip(self.fates)) {
             operands.push(self.operand(*arg, from, fates, dim)?);
         }
+        // Slices of what comes from nowhere index by index are no slices: a range, or another shape.
+        let is_kept = self.fates.iter().any(|fates| fates.contains(&Fate::Kept(dim)));
+        if !is_kept && matches!(self.it.op.row().rule, Rule::Slice | Rule::Reshape) {
+            return None;
+        }
         let style = self.style(dim, &operands)?;
         let kind = match self.is_local() {
             true => Kind::Local,
