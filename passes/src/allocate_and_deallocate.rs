@@ -21,8 +21,8 @@
 //! `allocate=true`: a name that statements write and none binds gets a short ALLOCATE, right before the first statement
 //! that has to do with it in the innermost block that holds all of them, outside of loops whose iterations may look at
 //! what an earlier one left, and before the fork (GetCurrentStream) of a loop or branch that chooses streams. A copy to a name without storage makes the name a view of the operand; it stays one,
-//! unless it is an output whose operand is written once, has another side of a branch, or stands in a loop that does not drop the name, where the
-//! second iteration would write into what the first one named.
+//! unless it has another side of a branch, or stands in a loop that does not drop the name, where the second iteration
+//! would write into what the first one named.
 //!
 //! `deallocate=true`: a name that is neither input nor output is dropped behind the last statement, in the innermost
 //! block that holds all of them, that has to do with it, with a view of it, or waits for a communication of either: views
@@ -223,14 +223,7 @@ fn stays_view(program: &Program, places: &Places, uses: &Uses, tensor: TensorId)
     match writes.len() {
         1 => {
             let depth = places.paths[copy].len() - 1;
-            let is_new = places.loop_around(*copy, depth).is_none() || uses.dropped.contains(&tensor);
-            // What is written to the operand later shows in the view.
-            let is_rewritten = |arg: TensorId| uses.writes.get(&arg).is_some_and(|it| it.len() > 1);
-            let shows_more = match &program.stmts[*copy] {
-                Stmt::Op(it) => Program::tensors_of(&it.args).any(is_rewritten),
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-            };
-            (!uses.outputs.contains(&tensor) || shows_more) && is_new
+            places.loop_around(*copy, depth).is_none() || uses.dropped.contains(&tensor)
         }
         // What is written after the copy goes to the operand's storage too, unless only one of the two runs.
         _ => writes.iter().filter(|it| *it != copy).any(|other| {

@@ -167,6 +167,7 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
         fresh: Fresh::of(program),
         bound: bindings::facts(program).bound,
         uses: uses(program),
+        writes: writes(program),
         program,
         out: Vec::new(),
         group: None,
@@ -189,6 +190,8 @@ struct StreamParallel<'p> {
     bound: FxHashSet<StmtId>,
     /// How many statements mention a tensor; the header's lists count too.
     uses: FxHashMap<TensorId, usize>,
+    /// How many statements write a tensor.
+    writes: FxHashMap<TensorId, usize>,
     /// The new body.
     out: Vec<StmtId>,
     /// Statements that will share a loop.
@@ -219,6 +222,7 @@ impl StreamParallel<'_> {
             Stmt::Op(it) => kind::slicing(self.program, self.settings, it),
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         };
+        let slicing = slicing.filter(|it| self.has_values_only(it));
         let Some(slicing) = slicing else {
             // What has nothing to do with the loop goes before it, and does not end it.
             if !self.is_independent(stmt) {
@@ -246,6 +250,13 @@ impl StreamParallel<'_> {
         }
     }
 
+    /// Whether the tensors of a statement get their values once. What is written again can be what another name shows too,
+    /// as a copy without storage of its own does.
+    fn has_values_only(&self, slicing: &Slicing) -> bool {
+        let mut tensors = slicing.operands.iter().map(|it| it.tensor).chain([slicing.out]);
+        tensors.all(|tensor| self.writes.get(&tensor).is_none_or(|count| *count < 2))
+    }
+
     /// Whether a statement may run before the loop of the group: it computes into storage of its own, from what the loop
     /// does not make.
     fn is_independent(&self, stmt: StmtId) -> bool {
@@ -256,7 +267,9 @@ impl StreamParallel<'_> {
             members.clone().any(|it| it.out == tensor)
                 || it.out_tensor() == Some(tensor) && members.clone().any(reads)
         };
+        let written = |tensor: TensorId| self.writes.get(&tensor).is_some_and(|count| *count > 1);
         let mut free = computes(it) && !self.bound.contains(&stmt);
+        grammar::mentions(self.program, it, &mut |tensor, _| free &= !written(tensor));
         grammar::mentions(self.program, it, &mut |tensor, _| free &= !touched(tensor));
         free
     }
@@ -280,9 +293,13 @@ impl Group {
         let is_new = !self.produced.contains_key(&slicing.out);
         // One number of collectives an iteration on all ranks: rings rotate, others do not.
         let clash = |a: &Slicing, b: &Slicing| {
-            let mesh = |it: &Slicing| &program.tensors[it.out].mesh;
-            let fixed = b.kind != Kind::Local && !b.rotated;
-            a.rotated && (fixed || mesh(a) != mesh(b)) || a.swizzled != b.swizzled
+            let mesh = |tensor: TensorId| &program.tensors[tensor].mesh;
+            // Ranks outside of the ring have no slice at hand.
+            let sliced = b.operands.iter().filter(|it| it.dim.is_some()).map(|it| it.tensor);
+            let elsewhere = sliced.chain([b.out]).any(|it| mesh(it) != mesh(a.out));
+            // One rank's own slice is the same for both: they count along the same devices.
+            let other = b.kind != Kind::Local && !(b.rotated && a.kind.device() == b.kind.device());
+            a.rotated && (other || elsewhere) || a.swizzled != b.swizzled
         };
         let agree =
             self.members.iter().all(|it| !clash(&it.slicing, slicing) && !clash(slicing, &it.slicing));
@@ -310,4 +327,19 @@ fn uses(program: &Program) -> FxHashMap<TensorId, usize> {
         });
     }
     uses
+}
+
+/// How many statements write each tensor.
+fn writes(program: &Program) -> FxHashMap<TensorId, usize> {
+    let mut writes: FxHashMap<TensorId, usize> = FxHashMap::default();
+    if let Some(body) = program.body {
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt] {
+                Program::tensors_of(&it.outs)
+                    .filter(|_| computes(it))
+                    .for_each(|out| *writes.entry(out).or_default() += 1);
+            }
+        });
+    }
+    writes
 }

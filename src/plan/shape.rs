@@ -213,50 +213,47 @@ impl View {
     }
 
     /// The same elements in row-major order under another shape; `None` where that needs a copy.
+    ///
+    /// Dimensions fall into groups of the same size on both sides. A group can have another shape if its elements stand
+    /// at one step from each other: if each dimension's stride is the next one's times its extent.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<View> {
-        let solid = |view: &View| -> Vec<(usize, usize)> {
-            let dims = view.shape.iter().copied().zip(view.strides.iter().copied());
-            dims.filter(|(extent, _)| *extent != 1).collect()
-        };
-        let plain = View::contiguous(self.buffer, shape.to_vec());
-        if plain.len() != self.len() {
+        if shape.iter().product::<usize>() != self.len() {
             return None;
         }
-        // Only extents of 1 come or go: keep the strides.
-        let wanted: Vec<usize> = shape.iter().copied().filter(|extent| *extent != 1).collect();
-        let mine = solid(self);
-        if mine.iter().map(|(extent, _)| *extent).eq(wanted) {
-            let mut strides = mine.into_iter().map(|(_, stride)| stride);
-            let strides =
-                shape.iter().map(|extent| if *extent == 1 { 0 } else { strides.next().unwrap_or(0) });
-            return Some(View {
-                buffer: self.buffer,
-                offset: self.offset,
-                shape: shape.to_vec(),
-                strides: strides.collect(),
-            });
+        if self.len() == 0 {
+            return Some(View { offset: self.offset, ..View::contiguous(self.buffer, shape.to_vec()) });
         }
-        if self.is_empty() {
-            return Some(plain);
-        }
-        // Runs of dimensions that one stride walks, innermost first, each made of whole dimensions of the new shape.
         let mut strides = vec![0; shape.len()];
-        let mut at = shape.len();
-        let mut dims = mine.into_iter().rev().peekable();
-        while let Some((mut run, stride)) = dims.next() {
-            while let Some((extent, _)) = dims.next_if(|(_, outer)| *outer == run * stride) {
-                run *= extent;
+        // From the last dimension on; extents of 1 belong nowhere.
+        let (mut have, mut want) = (self.shape.len(), shape.len());
+        loop {
+            while have > 0 && self.shape[have - 1] == 1 {
+                have -= 1;
             }
-            let mut taken = 1;
-            while at > 0 && (taken < run || shape[at - 1] == 1) {
-                at -= 1;
-                strides[at] = taken * stride;
-                taken *= shape[at];
+            while want > 0 && shape[want - 1] == 1 {
+                want -= 1;
             }
-            if taken != run {
-                return None;
+            if have == 0 || want == 0 {
+                break;
+            }
+            let step = self.strides[have - 1];
+            let (mut mine, mut theirs) = (self.shape[have - 1], shape[want - 1]);
+            strides[want - 1] = step;
+            (have, want) = (have - 1, want - 1);
+            while mine != theirs {
+                if mine < theirs {
+                    have = have.checked_sub(1)?;
+                    if self.shape[have] != 1 && self.strides[have] != step * mine {
+                        return None;
+                    }
+                    mine *= self.shape[have];
+                } else {
+                    want = want.checked_sub(1)?;
+                    strides[want] = step * theirs;
+                    theirs *= shape[want];
+                }
             }
         }
-        Some(View { offset: self.offset, strides, ..plain })
+        Some(View { buffer: self.buffer, offset: self.offset, shape: shape.to_vec(), strides })
     }
 }

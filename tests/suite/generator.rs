@@ -1,8 +1,8 @@
 //! Random programs through the lowering passes: what comes out is verified, reads back, holds no resharding operator, and
 //! gives under twenty schedules exactly what the program meant.
 //!
-//! `HIR_PROGRAMS=5000` tries more, `HIR_SEED=7` others, `HIR_OVERLAP=1` the pipelines with `stream-parallel` too. A failure prints the smallest program of its seed, and the
-//! command line that runs it.
+//! `HIR_PROGRAMS=20000` tries more, `HIR_SEED=7` others, `HIR_OVERLAP=1` the pipelines with `stream-parallel` too. A failure
+//! prints the smallest program of its seed, and the command line that runs it.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ use passes::{PIPELINES, Settings, Verify};
 use crate::{dice::Dice, programs};
 
 /// Programs of a trial, unless told.
-const PROGRAMS: usize = 150;
+const PROGRAMS: usize = 1000;
 /// Trials that share them.
 const SHARDS: usize = 4;
 /// Of a program, at most.

@@ -27,6 +27,16 @@ pub(super) enum Kind {
     ReduceScatter(DeviceDim),
 }
 
+impl Kind {
+    /// The devices that it exchanges slices along.
+    pub(super) fn device(self) -> Option<DeviceDim> {
+        match self {
+            Self::Local | Self::Collective => None,
+            Self::Allgather(device) | Self::ReduceScatter(device) => Some(device),
+        }
+    }
+}
+
 /// A statement of a loop.
 pub(super) struct Slicing {
     pub(super) kind: Kind,
@@ -142,7 +152,8 @@ impl Ctx<'_> {
             return None;
         }
         match from.dims[at].within_devices() {
-            None => (!stream.swizzled).then_some(slice),
+            // Another name with a stream axis here: one axis is all that a tensor has.
+            None => (!stream.swizzled && from.dims.iter().all(|dim| dim.stream().is_none())).then_some(slice),
             Some(piece) if piece.parallel == stream.parallel => {
                 let alike =
                     same(self.program, piece.count, stream.count) && piece.swizzled == stream.swizzled;
