@@ -93,9 +93,11 @@ fn set_rank(program: &mut Program, rank: i64) -> Result<bool, Diagnostic> {
         }
         constant.symbols.insert(symbol, value);
     }
+    // Says whose program it is from now on: whoever compares it with others has to know.
+    let is_new = program.options.insert("rank".to_owned(), value) != Some(value);
     let mut rewrite = |program: &mut Program, expr| constant.expr(program, expr);
     let outside = scalars::outside(program, &mut rewrite);
-    Ok(scalars::inside(program, &mut rewrite) || outside)
+    Ok(scalars::inside(program, &mut rewrite) || outside || is_new)
 }
 
 /// The operators that do something on a rank, and those that give them names: an operand of a resharding that is not
