@@ -220,7 +220,7 @@ impl View {
         if shape.iter().product::<usize>() != self.len() {
             return None;
         }
-        if self.len() == 0 {
+        if self.is_empty() {
             return Some(View { offset: self.offset, ..View::contiguous(self.buffer, shape.to_vec()) });
         }
         let mut strides = vec![0; shape.len()];
