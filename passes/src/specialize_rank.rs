@@ -49,6 +49,14 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
     let rank = arguments.count("rank").and_then(|it| i64::try_from(it).ok()).unwrap_or(0);
+    let named: Vec<usize> =
+        program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied()).collect();
+    if let Some(last) = named.iter().max().filter(|last| rank > **last as i64) {
+        let message = format!("no mesh of the program holds rank {rank}: the last one is {last}");
+        let it =
+            Diagnostic::new(Code::NotRewritten, program.spans.header, message, "the program of other ranks");
+        return Err(it.help("name one of its ranks"));
+    }
     let mut changed = (inline_definitions::PASS.run)(program, &Arguments::default())? == Change::Changed;
     changed |= set_rank(program, rank)?;
     // Branches that are not taken name what nobody else does, and the other way round.

@@ -286,9 +286,13 @@ impl StreamParallel<'_> {
 impl Group {
     /// Whether a statement can join: it has the same stream axis, and reads what the loop makes slice by slice.
     fn takes(&self, program: &Program, slicing: &Slicing) -> bool {
+        // What iterations bring to one device each is there behind the loop.
+        let unfinished = |tensor: TensorId| {
+            self.members.iter().any(|it| it.slicing.out == tensor && it.slicing.out_dim.is_none())
+        };
         let sliced = slicing.operands.iter().all(|operand| match self.produced.get(&operand.tensor) {
             Some(dim) => operand.dim == Some(*dim),
-            None => true,
+            None => !unfinished(operand.tensor),
         });
         let is_new = !self.produced.contains_key(&slicing.out);
         // One number of collectives an iteration on all ranks: rings rotate, others do not.

@@ -229,14 +229,14 @@ impl Ctx<'_> {
     /// A copy that gathers the shards of the sliced dimension, one a slice.
     fn allgather(&self, dim: usize) -> Option<Slicing> {
         let stream = *self.goal.dims[dim].stream()?;
-        let ([tensor], [from]) = (self.args, self.from) else { return None };
+        let ([tensor], [from], true) = (self.args, self.from, is_copy(self.it)) else { return None };
         let Some(Step::Allgather { dim: gathered, device }) = reshard::step(self.program, from, self.goal)
         else {
             return None;
         };
         let [piece] = from.dims[dim].pieces[..] else { return None };
         let one_each = same(self.program, piece.count, stream.count) && self.goal.dims[dim].pieces.len() == 1;
-        if !is_copy(self.it) || gathered != dim || !one_each {
+        if gathered != dim || !one_each {
             return None;
         }
         let rotated = match self.settings.allgather {
