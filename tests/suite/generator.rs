@@ -1,8 +1,8 @@
 //! Random programs through the lowering passes: what comes out is verified, reads back, holds no resharding operator, and
 //! gives under twenty schedules exactly what the program meant.
 //!
-//! `HIR_PROGRAMS=20000` tries more, `HIR_SEED=7` others, `HIR_OVERLAP=1` the pipelines with `stream-parallel` too. A failure
-//! prints the smallest program of its seed, and the command line that runs it.
+//! `HIR_PROGRAMS=20000` tries more, `HIR_SEED=7` others. A failure prints the smallest program of its seed, and the command
+//! line that runs it.
 
 use std::{
     collections::BTreeMap,
@@ -78,18 +78,16 @@ const FOLLOWING: &[&str] = &[
 
 /// A pipeline that leaves no resharding operator.
 fn pipeline(dice: &mut Dice) -> String {
-    // Not every program is for `stream-parallel`, and not every one that is not is refused.
-    let is_overlapping = std::env::var_os("HIR_OVERLAP").is_some();
     match dice.roll(10) {
         0..=3 => dice.any(LOWERINGS).to_owned(),
-        4..=6 if is_overlapping => {
+        4..=6 => {
             // The first one lowers nothing.
             let named: Vec<&str> =
                 PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@default").collect();
             dice.any(&named).to_owned()
         }
         _ => {
-            let base = if is_overlapping { dice.any(BASES) } else { BASES[0] };
+            let base = dice.any(BASES);
             let mut following = FOLLOWING.to_vec();
             following.retain(|_| dice.chance(25));
             std::iter::once(base).chain(following).collect::<Vec<_>>().join(",")
