@@ -103,14 +103,34 @@ fn insert(program: &mut Program, insertions: Insertions) -> bool {
     for (block, mut new) in insertions {
         // Stable: what goes to one place stays in order.
         new.sort_by_key(|(at, _)| *at);
-        for (at, stmt) in new.into_iter().rev() {
-            program.blocks[block].insert(at, stmt);
+        let old = std::mem::take(&mut program.blocks[block]);
+        let mut new = new.into_iter().peekable();
+        let mut stmts = Vec::with_capacity(old.len() + new.len());
+        for (at, stmt) in old.into_iter().enumerate() {
+            while let Some((_, stmt)) = new.next_if(|(place, _)| *place <= at) {
+                stmts.push(stmt);
+            }
+            stmts.push(stmt);
         }
+        stmts.extend(new.map(|(_, stmt)| stmt));
+        program.blocks[block] = stmts;
     }
     changed
 }
 
 /// The coalescing brackets of a block, as indices of their ends.
+#[derive(Default)]
+struct Brackets(FxHashMap<BlockId, Vec<(usize, usize)>>);
+
+impl Brackets {
+    /// The bracket around a statement.
+    fn around(&mut self, program: &Program, block: BlockId, at: usize) -> Option<(usize, usize)> {
+        let all = self.0.entry(block).or_insert_with(|| brackets(program, block));
+        let next = all.partition_point(|(_, end)| *end < at);
+        all.get(next).copied().filter(|(start, _)| *start <= at)
+    }
+}
+
 fn brackets(program: &Program, block: BlockId) -> Vec<(usize, usize)> {
     let (mut open, mut found) = (None, Vec::new());
     for (at, stmt) in program.block(block).iter().enumerate() {
@@ -189,6 +209,7 @@ fn allocate(program: &mut Program, body: BlockId) -> bool {
     let places = Places::of(program, body);
     let uses = Uses::of(program, &places);
     let mut insertions = Insertions::default();
+    let mut brackets = Brackets::default();
     let mut done: FxHashSet<TensorId> = uses.bound.clone();
     for stmt in &places.order {
         for tensor in written(program, *stmt) {
@@ -203,8 +224,7 @@ fn allocate(program: &mut Program, body: BlockId) -> bool {
             depth = outside_stale(program, &places, tensor, *stmt, depth, &|stmt| fills(program, stmt));
             let place = places.block_at(*stmt, depth).zip(places.span(mentioned, depth));
             let Some((block, (first, _))) = place else { continue };
-            let bracket =
-                brackets(program, block).into_iter().find(|(start, end)| (*start..=*end).contains(&first));
+            let bracket = brackets.around(program, block, first);
             let at = before_fork(program, block, bracket.map_or(first, |(start, _)| start));
             let span = program.stmt_span(*stmt);
             let new = create::allocate(program, tensor);
@@ -247,6 +267,7 @@ fn deallocate(program: &mut Program, body: BlockId) -> bool {
     let views = Views::of(program, &places, &uses);
     let mut wanted: Vec<(usize, TensorId, BlockId, usize)> = Vec::new();
     let mut queries: FxHashMap<StmtId, Vec<TensorId>> = FxHashMap::default();
+    let mut brackets = Brackets::default();
     let names = places.uses.keys().copied();
     let is_ours = |it: &TensorId| {
         !uses.ports.contains(it)
@@ -266,8 +287,7 @@ fn deallocate(program: &mut Program, body: BlockId) -> bool {
         }
         let place = places.block_at(first, depth).zip(places.span(&stmts, depth));
         let Some((block, (_, last))) = place else { continue };
-        let bracket =
-            brackets(program, block).into_iter().find(|(start, end)| (*start..=*end).contains(&last));
+        let bracket = brackets.around(program, block, last);
         let last = bracket.map_or(last, |(_, end)| end);
         queries.entry(program.block(block)[last]).or_default().push(tensor);
         wanted.push((count, tensor, block, last));

@@ -72,7 +72,7 @@ use crate::{
     accesses::Storage,
     blocks::any,
     create::{self, Fresh},
-    iterations::{Carried, carried},
+    iterations::{Carried, Mentioned, carried},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
 };
 
@@ -129,7 +129,7 @@ struct Style {
 fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
     let style = style(program, arguments)?;
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let storage = Storage::of(program);
+    let (storage, mentioned) = (Storage::of(program), Mentioned::of(program));
     let mut fresh = Fresh::of(program);
     let mut stmts = Vec::new();
     let mut changed = false;
@@ -141,7 +141,7 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
                 continue;
             }
         };
-        match carried(program, &storage, &it) {
+        match carried(program, &storage, &mentioned, &it) {
             Some(_) if arguments.text("dependent") == Some("keep") => stmts.push(stmt),
             Some(why) => return Err(refusal(program, &it, &why)),
             None => {

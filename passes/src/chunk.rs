@@ -35,7 +35,7 @@ use auto::Target;
 
 use crate::{
     bindings,
-    component::{Component, component},
+    component::{Component, Shared},
     create::{self, Fresh},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     sharding::{Dim, Piece, Sharding},
@@ -74,14 +74,14 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
     let name = arguments.text("axis").unwrap_or("auto");
     if name == "auto" {
         let mut change = Change::Unchanged;
+        let (shared, mut fresh) = (Shared::of(program), Fresh::of(program));
         for Target { tensor, dim, count } in auto::targets(program, count.unwrap_or(AUTO_COUNT)) {
             // An axis that cannot be cut through all tensors stays whole.
-            let Ok(component) = component(program, tensor, dim) else { continue };
+            let Ok(component) = shared.component(tensor, dim) else { continue };
             if !component.dims.iter().all(|(tensor, dim)| is_free(program, *tensor, *dim, count)) {
                 continue;
             }
-            let mut chunks =
-                Chunks { fresh: Fresh::of(program), program, name, count, component: &component };
+            let mut chunks = Chunks { fresh: &mut fresh, program, name, count, component: &component };
             if chunks.equal()? == Change::Changed {
                 change = Change::Changed;
             }
@@ -99,11 +99,12 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
         Diagnostic::new(Code::NotRewritten, header, message, "expected an axis of this program")
             .help("name an axis as the program prints it, such as iS7, or a dimension, such as T3.0")
     })?;
-    let component = component(program, tensor, dim).map_err(|twice| {
+    let component = Shared::of(program).component(tensor, dim).map_err(|twice| {
         let message = format!("`{}` has the axis `{name}` twice", program.tensor_name(twice));
         Diagnostic::new(Code::NotRewritten, program.tensor_span(twice), message, "cannot be cut in one way")
     })?;
-    let mut chunks = Chunks { fresh: Fresh::of(program), program, name, count, component: &component };
+    let mut fresh = Fresh::of(program);
+    let mut chunks = Chunks { fresh: &mut fresh, program, name, count, component: &component };
     match arguments.count("last") {
         None => chunks.equal(),
         Some(last) => chunks.peeled(last as i64),
@@ -141,7 +142,7 @@ fn find(program: &Program, name: &str) -> Option<(TensorId, usize)> {
 
 struct Chunks<'p> {
     program: &'p mut Program,
-    fresh: Fresh,
+    fresh: &'p mut Fresh,
     name: &'p str,
     count: i64,
     component: &'p Component,
@@ -158,7 +159,7 @@ impl Chunks<'_> {
             if inputs.contains(tensor) || cut == sharding.dims[*dim] {
                 continue;
             }
-            replace_dim(self.program, &mut self.fresh, *tensor, *dim, &cut);
+            replace_dim(self.program, self.fresh, *tensor, *dim, &cut);
             changed = true;
         }
         Ok(Change::from_flag(changed))
@@ -208,16 +209,16 @@ impl Chunks<'_> {
                 format!("axis `{name}` of extent {extent} is no {others} equal chunks and one of {last}");
             return Err(self.refused(tensor, message).help("take another count or size"));
         }
-        let Some(first) = self.component.stmts.first().copied() else { return Ok(Change::Unchanged) };
+        let stmts = self.component.stmts(self.program);
+        let Some(first) = stmts.first().copied() else { return Ok(Change::Unchanged) };
         let span = self.program.stmt_span(first);
         let bound = bindings::facts(self.program).bound;
-        let shared = self.shared();
+        let shared = self.shared(&stmts);
         let mut parts = [Part::new(0, rest), Part::new(rest, extent)];
         let mut before: Vec<StmtId> = Vec::new();
         for (tensor, dim) in self.component.dims.clone() {
             let sharding = self.sharding(tensor)?.without_streams();
-            let written =
-                self.component.stmts.iter().find(|stmt| out_of(self.program, **stmt) == Some(tensor));
+            let written = stmts.iter().find(|stmt| out_of(self.program, **stmt) == Some(tensor));
             if shared.contains(&tensor)
                 && let Some(stmt) = written
                 && !bound.contains(stmt)
@@ -233,7 +234,7 @@ impl Chunks<'_> {
                     sharding.dims[dim].pieces =
                         vec![Piece { parallel: Parallel::Stream, count, swizzled: false }];
                 }
-                let name = sharding.renamed(self.program, &mut self.fresh, tensor, Memory::Local, None);
+                let name = sharding.renamed(self.program, self.fresh, tensor, Memory::Local, None);
                 if shared.contains(&tensor) {
                     let slice = self.slice(tensor, name, dim, part);
                     before.push(create::add(self.program, slice, span));
@@ -247,12 +248,12 @@ impl Chunks<'_> {
             if stmt == first {
                 new.append(&mut before);
                 for part in &mut parts {
-                    for stmt in &self.component.stmts {
+                    for stmt in &stmts {
                         new.push(part.names.stmt(self.program, *stmt));
                     }
                 }
             }
-            if !self.component.stmts.contains(&stmt) {
+            if !stmts.contains(&stmt) {
                 new.push(stmt);
             }
         }
@@ -261,14 +262,14 @@ impl Chunks<'_> {
     }
 
     /// Tensors that something outside of the component reads or writes too.
-    fn shared(&self) -> FxHashSet<TensorId> {
-        let (program, component) = (&*self.program, self.component);
+    fn shared(&self, stmts: &[StmtId]) -> FxHashSet<TensorId> {
+        let program = &*self.program;
         let mut shared: FxHashSet<TensorId> =
             Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs)).collect();
         if let Some(body) = program.body {
             program.walk(body, &mut |stmt| {
                 if let Stmt::Op(it) = &program.stmts[stmt]
-                    && !component.stmts.contains(&stmt)
+                    && !stmts.contains(&stmt)
                 {
                     mentions(program, it, &mut |tensor, _| _ = shared.insert(tensor));
                 }

@@ -11,63 +11,84 @@ use crate::{
     sharding::{Dim, Sharding},
 };
 
+/// The dimensions that operands and results of a program share; streams do not matter.
+pub(crate) struct Shared {
+    edges: Vec<Edge>,
+    /// Edges by tensor.
+    of: FxHashMap<TensorId, Vec<usize>>,
+    inputs: FxHashSet<TensorId>,
+}
+
 /// Tensors that share a dimension, index by index.
 #[derive(Default)]
 pub(crate) struct Component {
     /// Which dimension of each tensor it is, in the order in which they were found.
     pub(crate) dims: Vec<(TensorId, usize)>,
-    /// The statements whose results have it, in program order.
-    pub(crate) stmts: Vec<StmtId>,
+    at: FxHashMap<TensorId, usize>,
 }
 
 impl Component {
     /// The dimension of a tensor.
     pub(crate) fn dim(&self, tensor: TensorId) -> Option<usize> {
-        self.dims.iter().find(|(it, _)| *it == tensor).map(|(_, dim)| *dim)
+        self.at.get(&tensor).copied()
+    }
+
+    fn add(&mut self, tensor: TensorId, dim: usize) {
+        self.dims.push((tensor, dim));
+        self.at.insert(tensor, dim);
+    }
+
+    /// The top-level statements whose results have the dimension, in program order.
+    pub(crate) fn stmts(&self, program: &Program) -> Vec<StmtId> {
+        let has_it = |stmt: &StmtId| match &program.stmts[*stmt] {
+            Stmt::Op(it) => computes(it) && it.out_tensor().is_some_and(|out| self.dim(out).is_some()),
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        };
+        program.body().iter().copied().filter(has_it).collect()
     }
 }
 
-/// The tensors that share a dimension with dimension `dim` of `tensor` through top-level operators, as long as its
-/// devices stay the same. Inputs of the program belong to it, but nothing is followed through them from one reader to
-/// another. `Err`: a tensor that has the dimension twice.
-pub(crate) fn component(program: &Program, tensor: TensorId, dim: usize) -> Result<Component, TensorId> {
-    let edges = edges(program);
-    let mut of: FxHashMap<TensorId, Vec<&Edge>> = FxHashMap::default();
-    for edge in &edges {
-        of.entry(edge.arg).or_default().push(edge);
-        of.entry(edge.out).or_default().push(edge);
-    }
-    let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
-    let mut found = Component { dims: vec![(tensor, dim)], stmts: Vec::new() };
-    let mut next = 0;
-    while let Some((tensor, dim)) = found.dims.get(next).copied() {
-        next += 1;
-        if inputs.contains(&tensor) && next > 1 {
-            continue;
+impl Shared {
+    /// Looks at the top-level statements.
+    pub(crate) fn of(program: &Program) -> Self {
+        let edges = edges(program);
+        let mut of: FxHashMap<TensorId, Vec<usize>> = FxHashMap::default();
+        for (at, edge) in edges.iter().enumerate() {
+            of.entry(edge.arg).or_default().push(at);
+            of.entry(edge.out).or_default().push(at);
         }
-        for edge in of.get(&tensor).into_iter().flatten() {
-            let (other, at) = match (
-                edge.arg == tensor && edge.arg_dim == dim,
-                edge.out == tensor && edge.out_dim == dim,
-            ) {
-                (true, _) => (edge.out, edge.out_dim),
-                (_, true) => (edge.arg, edge.arg_dim),
-                (false, false) => continue,
-            };
-            match found.dim(other) {
-                Some(known) if known == at => (),
-                Some(_) => return Err(other),
-                None => found.dims.push((other, at)),
+        Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect() }
+    }
+
+    /// The tensors that share a dimension with dimension `dim` of `tensor` through top-level operators, as long as its
+    /// devices stay the same. Inputs of the program belong to it, but nothing is followed through them from one reader
+    /// to another. `Err`: a tensor that has the dimension twice.
+    pub(crate) fn component(&self, tensor: TensorId, dim: usize) -> Result<Component, TensorId> {
+        let mut found = Component::default();
+        found.add(tensor, dim);
+        let mut next = 0;
+        while let Some((tensor, dim)) = found.dims.get(next).copied() {
+            next += 1;
+            if self.inputs.contains(&tensor) && next > 1 {
+                continue;
+            }
+            for edge in self.of.get(&tensor).into_iter().flatten().map(|at| &self.edges[*at]) {
+                let from_arg = edge.arg == tensor && edge.arg_dim == dim;
+                let from_out = edge.out == tensor && edge.out_dim == dim;
+                let (other, at) = match (from_arg, from_out) {
+                    (true, _) => (edge.out, edge.out_dim),
+                    (_, true) => (edge.arg, edge.arg_dim),
+                    (false, false) => continue,
+                };
+                match found.dim(other) {
+                    Some(known) if known == at => (),
+                    Some(_) => return Err(other),
+                    None => found.add(other, at),
+                }
             }
         }
+        Ok(found)
     }
-    let body = program.body().iter().copied();
-    let has_it = |stmt: &StmtId| match &program.stmts[*stmt] {
-        Stmt::Op(it) => computes(it) && it.out_tensor().is_some_and(|out| found.dim(out).is_some()),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-    };
-    found.stmts = body.filter(has_it).collect();
-    Ok(found)
 }
 
 /// A dimension of an operand that is a dimension of the result.

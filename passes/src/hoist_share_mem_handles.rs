@@ -64,6 +64,7 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
+    let (mut fresh, lets) = (Fresh::of(program), lets(program));
     let mut pending = vec![body];
     while let Some(block) = pending.pop() {
         let mut at = 0;
@@ -73,7 +74,7 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
                 Stmt::Op(_) | Stmt::Let(..) => (),
                 Stmt::If(it) => pending.extend([Some(it.then), it.other].into_iter().flatten()),
                 Stmt::For(it) => {
-                    if let Some(first) = exchange_of(program, stmt, &it)? {
+                    if let Some(first) = exchange_of(program, &mut fresh, &lets, stmt, &it)? {
                         program.blocks[block].insert(at, first);
                         at += 1;
                         changed = true;
@@ -87,7 +88,13 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
 }
 
 /// The loop that exchanges what another one does; the other one does not any more. `None`: there is nothing to do.
-fn exchange_of(program: &mut Program, stmt: StmtId, it: &For) -> Result<Option<StmtId>, Diagnostic> {
+fn exchange_of(
+    program: &mut Program,
+    fresh: &mut Fresh,
+    lets: &Lets,
+    stmt: StmtId,
+    it: &For,
+) -> Result<Option<StmtId>, Diagnostic> {
     let shares = shares(program, it.body);
     if shares.is_empty() {
         return Ok(None);
@@ -102,14 +109,13 @@ fn exchange_of(program: &mut Program, stmt: StmtId, it: &For) -> Result<Option<S
             kept.insert(stmt);
         }
     });
-    keep_scalars(program, it.body, &mut kept)?;
+    keep_scalars(program, lets, it.body, &mut kept)?;
     if only(program, it.body, &kept) {
         return Ok(None);
     }
     let body = filtered(program, it.body, &kept);
     let span = program.stmt_span(stmt);
     let exchange = program.stmt(Stmt::For(For { body, ..it.clone() }), span);
-    let mut fresh = Fresh::of(program);
     let mut names = Substitution::default();
     let mut views: Vec<TensorId> = views.into_iter().collect();
     views.sort_unstable();
@@ -210,14 +216,26 @@ fn refusal(program: &Program, it: &For, tensor: TensorId, share: StmtId) -> Diag
         .help("give it storage before the loop, and views in it")
 }
 
-/// Adds the statements that give values to the scalars that kept statements, and what is around them, look at.
-fn keep_scalars(program: &Program, body: BlockId, kept: &mut FxHashSet<StmtId>) -> Result<(), Diagnostic> {
-    let mut lets: FxHashMap<SymbolId, Vec<StmtId>> = FxHashMap::default();
+/// The statements that give scalars values.
+type Lets = FxHashMap<SymbolId, Vec<StmtId>>;
+
+fn lets(program: &Program) -> Lets {
+    let mut lets = Lets::default();
     program.stmts.iter().for_each(|(id, stmt)| {
         if let Stmt::Let(symbol, _) = stmt {
             lets.entry(*symbol).or_default().push(id);
         }
     });
+    lets
+}
+
+/// Adds the statements that give values to the scalars that kept statements, and what is around them, look at.
+fn keep_scalars(
+    program: &Program,
+    lets: &Lets,
+    body: BlockId,
+    kept: &mut FxHashSet<StmtId>,
+) -> Result<(), Diagnostic> {
     loop {
         let mut symbols = FxHashSet::default();
         used(program, body, kept, &mut symbols);

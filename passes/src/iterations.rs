@@ -41,13 +41,23 @@ struct Access {
     stmt: StmtId,
 }
 
+/// How often each name is mentioned in the program.
+pub(crate) struct Mentioned(FxHashMap<TensorId, usize>);
+
+impl Mentioned {
+    /// Counts.
+    pub(crate) fn of(program: &Program) -> Self {
+        Self(program.body.map(|body| mentioned(program, body)).unwrap_or_default())
+    }
+}
+
 /// What is in the way of running the iterations of a loop at the same time, if anything may be.
-pub(crate) fn carried(program: &Program, storage: &Storage, it: &For) -> Option<Carried> {
+pub(crate) fn carried(program: &Program, storage: &Storage, all: &Mentioned, it: &For) -> Option<Carried> {
     let bounds = program.constant(it.start).zip(program.constant(it.stop));
     if bounds.is_some_and(|(start, stop)| stop.saturating_sub(start) < 2) {
         return None;
     }
-    works(program, it).or_else(|| storages(program, storage, it))
+    works(program, it).or_else(|| storages(program, storage, all, it))
 }
 
 /// A Wait that comes before the post, or without one, waits for another iteration's.
@@ -69,9 +79,9 @@ fn works(program: &Program, it: &For) -> Option<Carried> {
     waits.iter().find(early).map(|(number, _, stmt)| Carried::Work(*number, *stmt))
 }
 
-fn storages(program: &Program, storage: &Storage, it: &For) -> Option<Carried> {
-    let aliases = aliases(program, it.body);
-    let parts = parts(program, it, &aliases);
+fn storages(program: &Program, storage: &Storage, all: &Mentioned, it: &For) -> Option<Carried> {
+    let aliases = aliases(program, all, it.body);
+    let parts = parts(program, all, it, &aliases);
     let mut accesses: FxHashMap<TensorId, Vec<Access>> = FxHashMap::default();
     let mut order = Vec::new();
     program.walk(it.body, &mut |id| {
@@ -99,8 +109,13 @@ fn storages(program: &Program, storage: &Storage, it: &For) -> Option<Carried> {
 }
 
 /// The names that every iteration binds anew before it uses them, with what it binds them to.
-fn parts(program: &Program, it: &For, aliases: &FxHashSet<StmtId>) -> FxHashMap<TensorId, Part> {
-    let renewed = renewed(program, it);
+fn parts(
+    program: &Program,
+    all: &Mentioned,
+    it: &For,
+    aliases: &FxHashSet<StmtId>,
+) -> FxHashMap<TensorId, Part> {
+    let renewed = renewed(program, all, it);
     let allocates = |op: &OpStmt| {
         let own = |out| op.op == Op::Allocate || op.tensor_attr("alias").is_none() && renewed.contains(&out);
         op.op.row().effect == Effect::Allocate && op.out_tensor().is_some_and(own)
@@ -175,10 +190,9 @@ fn parts(program: &Program, it: &For, aliases: &FxHashSet<StmtId>) -> FxHashMap<
 
 /// Copies to names that have no storage, in this iteration and in every other: nothing else in the program mentions them
 /// but the statements up to a Deallocate in the same block. Such a name is a view of what is copied.
-fn aliases(program: &Program, block: BlockId) -> FxHashSet<StmtId> {
+fn aliases(program: &Program, all: &Mentioned, block: BlockId) -> FxHashSet<StmtId> {
     let mut found = FxHashSet::default();
-    let all = program.body.map(|body| mentioned(program, body)).unwrap_or_default();
-    add_aliases(program, block, &all, &mut found);
+    add_aliases(program, block, &all.0, &mut found);
     found
 }
 
@@ -218,7 +232,7 @@ fn add_aliases(
 
 /// Names that every iteration drops and nothing outside of the loop binds: in an iteration, a long ALLOCATE finds them
 /// without storage.
-fn renewed(program: &Program, it: &For) -> FxHashSet<TensorId> {
+fn renewed(program: &Program, all: &Mentioned, it: &For) -> FxHashSet<TensorId> {
     let mut dropped: FxHashSet<TensorId> = FxHashSet::default();
     for stmt in program.block(it.body) {
         if let Stmt::Op(op) = &program.stmts[*stmt]
@@ -227,9 +241,8 @@ fn renewed(program: &Program, it: &For) -> FxHashSet<TensorId> {
             dropped.extend(Program::tensors_of(&op.args));
         }
     }
-    let (inside, all) = (mentioned(program, it.body), program.body.map(|body| mentioned(program, body)));
-    let only_inside =
-        |tensor: &TensorId| all.as_ref().is_none_or(|all| all.get(tensor) == inside.get(tensor));
+    let inside = mentioned(program, it.body);
+    let only_inside = |tensor: &TensorId| all.0.get(tensor) == inside.get(tensor);
     dropped.retain(only_inside);
     dropped
 }

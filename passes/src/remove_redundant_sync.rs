@@ -56,7 +56,8 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     // What one removal leaves may be redundant itself: a choice of stream that only a dropped join needed.
     loop {
         let mut redundant = FxHashSet::default();
-        let mut order = Order { program, redundant: Some(&mut redundant) };
+        let captures = captures(program);
+        let mut order = Order { program, captures: &captures, redundant: Some(&mut redundant) };
         let _ = order.block(body, State { current: Some(Key::Entry), ..State::default() });
         if redundant.is_empty() {
             // The stream current at the end is where the outputs are read.
@@ -71,6 +72,27 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
             false => Edit::Keep,
         });
     }
+}
+
+/// How often each stream is captured, and whether a loop does.
+fn captures(program: &Program) -> FxHashMap<u32, (usize, bool)> {
+    let mut found: FxHashMap<u32, (usize, bool)> = FxHashMap::default();
+    let mut count = |stmt: StmtId, in_loop: bool| {
+        if let Stmt::Op(it) = &program.stmts[stmt]
+            && let Some(Operand::Stream(stream)) = it.outs.first()
+            && let Stream::Named(name) = program.streams[*stream]
+        {
+            let known = found.entry(name).or_default();
+            *known = (known.0 + usize::from(!in_loop), known.1 || in_loop);
+        }
+    };
+    program.body.iter().for_each(|body| program.walk(*body, &mut |stmt| count(stmt, false)));
+    for stmt in program.body() {
+        if let Stmt::For(it) = &program.stmts[*stmt] {
+            program.walk(it.body, &mut |stmt| count(stmt, true));
+        }
+    }
+    found
 }
 
 /// Which stream.
@@ -154,6 +176,8 @@ fn may_be_same(program: &Program, a: Key, b: Key) -> bool {
 /// Follows what is certain through the statements.
 struct Order<'p, 'r> {
     program: &'p Program,
+    /// How often each stream is captured, and whether a loop does.
+    captures: &'r FxHashMap<u32, (usize, bool)>,
     /// Statements that change nothing; `None` while a loop's state is still being found.
     redundant: Option<&'r mut FxHashSet<StmtId>>,
 }
@@ -261,28 +285,7 @@ impl Order<'_, '_> {
 
     /// The first capture of a name stays.
     fn capture(&self, name: u32, state: &mut State) {
-        let mut captures = 0;
-        let (program, mut in_loop) = (self.program, false);
-        let mut count = |stmt: StmtId| {
-            if let Stmt::Op(it) = &program.stmts[stmt]
-                && let Some(Operand::Stream(stream)) = it.outs.first()
-                && program.streams[*stream] == Stream::Named(name)
-            {
-                captures += 1;
-            }
-        };
-        program.body.iter().for_each(|body| program.walk(*body, &mut count));
-        for stmt in program.body() {
-            if let Stmt::For(it) = &program.stmts[*stmt] {
-                program.walk(it.body, &mut |stmt| {
-                    if let Stmt::Op(it) = &program.stmts[stmt]
-                        && let Some(Operand::Stream(stream)) = it.outs.first()
-                    {
-                        in_loop |= program.streams[*stream] == Stream::Named(name);
-                    }
-                });
-            }
-        }
+        let (captures, in_loop) = self.captures.get(&name).copied().unwrap_or((0, false));
         if let (1, false, Some(current)) = (captures, in_loop, state.current) {
             state.names.insert(name, current);
         }

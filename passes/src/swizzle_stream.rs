@@ -24,7 +24,7 @@ use grammar::{
 
 use crate::{
     chunk::replace_dim,
-    component::{Component, component, computes},
+    component::{Component, Shared, computes},
     create::Fresh,
     decompose_resharding::is_copy,
     dims,
@@ -44,8 +44,9 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     let mut fresh = Fresh::of(program);
     let mut changed = false;
+    let shared = Shared::of(program);
     for (tensor, dim) in gathered(program) {
-        let Ok(component) = component(program, tensor, dim) else { continue };
+        let Ok(component) = shared.component(tensor, dim) else { continue };
         if !is_free(program, &component, tensor) {
             continue;
         }

@@ -34,7 +34,7 @@ use grammar::{
     mentions,
     ops::{Effect, Mode, Op},
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     accesses::Storage,
@@ -53,12 +53,13 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
+    let mut uses = Uses::of(program, body);
     for block in nested(program, body) {
         let mut at = 0;
         while at < program.blocks[block].len() {
-            match copied(program, body, block, at) {
+            match copied(program, body, &mut uses, block, at) {
                 Some(found) => {
-                    rebind(program, block, &found);
+                    rebind(program, &mut uses, block, &found);
                     changed = true;
                 }
                 None => at += 1,
@@ -66,6 +67,35 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
         }
     }
     Ok(Change::from_flag(changed))
+}
+
+/// The statements that have to do with each storage, by its representative name.
+struct Uses {
+    storage: Storage,
+    stmts: FxHashMap<TensorId, Vec<StmtId>>,
+    /// Storage whose statements this pass has changed since.
+    stale: FxHashSet<TensorId>,
+}
+
+impl Uses {
+    fn of(program: &Program, body: BlockId) -> Self {
+        let storage = Storage::of(program);
+        let mut stmts: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
+        program.walk(body, &mut |stmt| {
+            let Some(it) = op(program, stmt) else { return };
+            mentions(program, it, &mut |tensor, _| {
+                let all = stmts.entry(storage.root(tensor)).or_default();
+                if all.last() != Some(&stmt) {
+                    all.push(stmt);
+                }
+            });
+        });
+        Self { storage, stmts, stale: FxHashSet::default() }
+    }
+
+    fn of_root(&self, root: TensorId) -> &[StmtId] {
+        self.stmts.get(&root).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// A view that one side of a branch fills with a copy.
@@ -84,7 +114,7 @@ struct Copied {
 }
 
 /// Looks for a copy in the branch at an index that can be left out.
-fn copied(program: &Program, body: BlockId, block: BlockId, at: usize) -> Option<Copied> {
+fn copied(program: &Program, body: BlockId, uses: &mut Uses, block: BlockId, at: usize) -> Option<Copied> {
     let Stmt::If(it) = &program.stmts[program.blocks[block][at]] else { return None };
     let If { then, other: Some(other), .. } = it else { return None };
     [(*then, *other), (*other, *then)].into_iter().find_map(|(side, other)| {
@@ -94,7 +124,7 @@ fn copied(program: &Program, body: BlockId, block: BlockId, at: usize) -> Option
             op(program, *stmt).is_some_and(|it| is_view(it) && it.out_tensor() == Some(name))
         })?;
         let found = Copied { view, side, other, shard, copy, name, shard_name };
-        is_safe(program, body, block, at, &found).then_some(found)
+        is_safe(program, body, uses, block, at, &found).then_some(found)
     })
 }
 
@@ -119,8 +149,14 @@ fn shard_and_copy(program: &Program, side: BlockId) -> Option<(StmtId, StmtId)> 
     (same && stmts[2..].iter().all(drops)).then_some((shard, copy))
 }
 
-fn is_safe(program: &Program, body: BlockId, block: BlockId, at: usize, found: &Copied) -> bool {
-    let storage = Storage::of(program);
+fn is_safe(
+    program: &Program,
+    body: BlockId,
+    uses: &mut Uses,
+    block: BlockId,
+    at: usize,
+    found: &Copied,
+) -> bool {
     let view = program.block(block)[found.view];
     let Some(whole) = op(program, view).and_then(|it| Program::tensors_of(&it.args).next()) else {
         return false;
@@ -145,13 +181,18 @@ fn is_safe(program: &Program, body: BlockId, block: BlockId, at: usize, found: &
     program.walk(found.other, &mut |stmt| {
         other.insert(stmt);
     });
-    let (shards, slices) = (storage.root(found.shard_name), storage.root(whole));
+    let names = [found.shard_name, whole];
+    if names.iter().any(|name| uses.stale.contains(&uses.storage.root(*name))) {
+        *uses = Uses::of(program, body);
+    }
+    let storage = &uses.storage;
+    let [shards, slices] = names.map(|name| storage.root(name));
     if shards == slices {
         return false;
     }
     let mut safe = true;
-    program.walk(body, &mut |stmt| {
-        let Some(it) = op(program, stmt) else { return };
+    for stmt in uses.of_root(shards).iter().chain(uses.of_root(slices)).copied() {
+        let Some(it) = op(program, stmt) else { continue };
         let effect = it.op.row().effect;
         mentions(program, it, &mut |tensor, mode| {
             let root = storage.root(tensor);
@@ -171,24 +212,24 @@ fn is_safe(program: &Program, body: BlockId, block: BlockId, at: usize, found: &
                 && (dropped || mode == Mode::Read && matches!(effect, Effect::Compute | Effect::Map));
             safe &= allocated || viewed || read || effect == Effect::Share || dropped && tensor != found.name;
         });
-    });
+    }
     safe
 }
 
 /// Makes the name a view of the shard on one side, and what it was on the other.
-fn rebind(program: &mut Program, block: BlockId, found: &Copied) {
+fn rebind(program: &mut Program, uses: &mut Uses, block: BlockId, found: &Copied) {
     let view = program.blocks[block].remove(found.view);
     program.blocks[found.other].insert(0, view);
     let mut mentioned = 0;
-    if let Some(body) = program.body {
-        let mut visit = |stmt: StmtId| {
-            if let Some(it) = op(program, stmt)
-                && it.op.row().effect != Effect::Deallocate
-            {
-                mentions(program, it, &mut |tensor, _| mentioned += usize::from(tensor == found.shard_name));
-            }
-        };
-        program.walk(body, &mut visit);
+    for stmt in uses.of_root(uses.storage.root(found.shard_name)) {
+        if let Some(it) = op(program, *stmt)
+            && it.op.row().effect != Effect::Deallocate
+        {
+            mentions(program, it, &mut |tensor, _| mentioned += usize::from(tensor == found.shard_name));
+        }
+    }
+    for name in [found.name, found.shard_name] {
+        uses.stale.insert(uses.storage.root(name));
     }
     let span = program.stmt_span(found.copy);
     let Some(shard) = op(program, found.shard).cloned() else { return };
