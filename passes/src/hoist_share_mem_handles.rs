@@ -65,6 +65,7 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
     let (mut fresh, lets) = (Fresh::of(program), lets(program));
+    let found = loops(program, body)?;
     let mut pending = vec![body];
     while let Some(block) = pending.pop() {
         let mut at = 0;
@@ -74,7 +75,11 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
                 Stmt::Op(_) | Stmt::Let(..) => (),
                 Stmt::If(it) => pending.extend([Some(it.then), it.other].into_iter().flatten()),
                 Stmt::For(it) => {
-                    if let Some(first) = exchange_of(program, &mut fresh, &lets, stmt, &it)? {
+                    let Some(views) = found.get(&stmt) else {
+                        at += 1;
+                        continue;
+                    };
+                    if let Some(first) = exchange_of(program, &mut fresh, &lets, views, stmt, &it)? {
                         program.blocks[block].insert(at, first);
                         at += 1;
                         changed = true;
@@ -92,14 +97,11 @@ fn exchange_of(
     program: &mut Program,
     fresh: &mut Fresh,
     lets: &Lets,
+    views: &FxHashSet<TensorId>,
     stmt: StmtId,
     it: &For,
 ) -> Result<Option<StmtId>, Diagnostic> {
     let shares = shares(program, it.body);
-    if shares.is_empty() {
-        return Ok(None);
-    }
-    let views = views(program, stmt, it, &shares)?;
     let mut kept: FxHashSet<StmtId> = shares.iter().copied().collect();
     program.walk(it.body, &mut |stmt| {
         if let Stmt::Op(op) = &program.stmts[stmt]
@@ -117,7 +119,7 @@ fn exchange_of(
     let span = program.stmt_span(stmt);
     let exchange = program.stmt(Stmt::For(For { body, ..it.clone() }), span);
     let mut names = Substitution::default();
-    let mut views: Vec<TensorId> = views.into_iter().collect();
+    let mut views: Vec<TensorId> = views.iter().copied().collect();
     views.sort_unstable();
     for view in views {
         let copy = fresh.tensor_copy(program, view);
@@ -130,6 +132,41 @@ fn exchange_of(
     });
     prune(program, it.body);
     Ok(Some(exchange))
+}
+
+/// The loops that share handles, with the views that they make on the way to the buffers, of what has storage before.
+fn loops(program: &Program, body: BlockId) -> Result<FxHashMap<StmtId, FxHashSet<TensorId>>, Diagnostic> {
+    let mut found: Vec<(StmtId, Shared)> = Vec::new();
+    let mut pending = vec![body];
+    while let Some(block) = pending.pop() {
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(_) | Stmt::Let(..) => (),
+                Stmt::If(it) => pending.extend([Some(it.then), it.other].into_iter().flatten()),
+                Stmt::For(it) => {
+                    let shares = shares(program, it.body);
+                    if !shares.is_empty() {
+                        found.push((*stmt, views(program, it, &shares)?));
+                    }
+                }
+            }
+        }
+    }
+    // Before a loop: what is bound whether or not it runs, and what it drops never is.
+    let names = |shared: &Shared| shared.bases.iter().map(|(tensor, _)| *tensor).collect();
+    let asked = found.iter().map(|(stmt, shared)| (*stmt, names(shared))).collect();
+    let bound = bindings::bound_before(program, &asked);
+    for (stmt, shared) in &found {
+        let unclear = |(tensor, _): &&(TensorId, StmtId)| {
+            shared.dropped.contains(tensor) || !bound.contains(&(*stmt, *tensor))
+        };
+        if let (Some((tensor, at)), Stmt::For(it)) =
+            (shared.bases.iter().find(unclear), &program.stmts[*stmt])
+        {
+            return Err(refusal(program, it, *tensor, *at));
+        }
+    }
+    Ok(found.into_iter().map(|(stmt, shared)| (stmt, shared.views)).collect())
 }
 
 /// The ShareMemHandles of a block.
@@ -145,14 +182,18 @@ fn shares(program: &Program, block: BlockId) -> Vec<StmtId> {
     found
 }
 
-/// The views that the loop makes, of what has storage before it, on the way to the buffers that it shares.
-fn views(
-    program: &Program,
-    stmt: StmtId,
-    it: &For,
-    shares: &[StmtId],
-) -> Result<FxHashSet<TensorId>, Diagnostic> {
-    // Before the loop: what is bound whether or not it runs, and what it drops never is.
+/// What leads to the buffers that a loop shares.
+struct Shared {
+    /// Views that the loop makes.
+    views: FxHashSet<TensorId>,
+    /// What they are views of, each with a statement that shares it.
+    bases: Vec<(TensorId, StmtId)>,
+    /// What the loop drops.
+    dropped: FxHashSet<TensorId>,
+}
+
+/// The views that the loop makes on the way to the buffers that it shares.
+fn views(program: &Program, it: &For, shares: &[StmtId]) -> Result<Shared, Diagnostic> {
     let mut names: Vec<(TensorId, StmtId)> = Vec::new();
     for share in shares {
         if let Stmt::Op(op) = &program.stmts[*share] {
@@ -197,14 +238,7 @@ fn views(
             }
         }
     }
-    let asked = FxHashMap::from_iter([(stmt, bases.iter().map(|(tensor, _)| *tensor).collect())]);
-    let bound = bindings::bound_before(program, &asked);
-    let unclear =
-        |(tensor, _): &&(TensorId, StmtId)| dropped.contains(tensor) || !bound.contains(&(stmt, *tensor));
-    match bases.iter().find(unclear) {
-        Some((tensor, at)) => Err(refusal(program, it, *tensor, *at)),
-        None => Ok(views),
-    }
+    Ok(Shared { views, bases, dropped })
 }
 
 fn refusal(program: &Program, it: &For, tensor: TensorId, share: StmtId) -> Diagnostic {
