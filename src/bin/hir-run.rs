@@ -120,7 +120,8 @@ fn main() -> ExitCode {
 
 fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
     let environment = |message: String| Failure::Other(Exit::Environment, message);
-    let launch = environment::detect(|name| std::env::var(name).ok()).map_err(environment)?;
+    let launch = environment::detect(|name| std::env::var(name).ok())
+        .map_err(|fault| environment(fault.to_string()))?;
     if options.device == Device::Cuda {
         return Err(environment("this build has no GPU executor: run with `--device=sim`".to_owned()));
     }
