@@ -1,13 +1,20 @@
 //! How processes of one job find each other, and notice when one of them is lost.
 //!
 //! `environment` says who this process is, `rendezvous` connects it with the others, `channel` keeps them connected for
-//! the whole run.
+//! the whole run. `handshake` proves that all hold the same job, `watchdog` ends a job that is lost, with a `report` of what
+//! every rank was doing; `member` is all of these for one process. `spawn` starts a job where no launcher does.
 //!
 //! Invariant: nothing here knows a device; it moves opaque bytes.
 
 pub mod channel;
 pub mod environment;
+pub mod handshake;
+pub mod lease;
+pub mod member;
 pub mod rendezvous;
+pub mod report;
+pub mod spawn;
+pub mod watchdog;
 mod wire;
 
 use crate::exit::Exit;
@@ -58,6 +65,12 @@ pub enum LaunchError {
         /// How long the others waited.
         seconds: u64,
     },
+    /// Ranks run their plans, and none gets any further.
+    #[error("no rank got any further for {seconds} s")]
+    Stalled {
+        /// Since when.
+        seconds: u64,
+    },
 }
 
 impl LaunchError {
@@ -65,7 +78,7 @@ impl LaunchError {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Environment(_) | Self::Rendezvous { .. } => Exit::Environment,
-            Self::Gone { .. } | Self::Silent { .. } | Self::Late { .. } => Exit::Hang,
+            Self::Gone { .. } | Self::Silent { .. } | Self::Late { .. } | Self::Stalled { .. } => Exit::Hang,
             Self::Aborted { exit, .. } => Exit::from_code(*exit),
         }
     }

@@ -12,7 +12,11 @@ use std::{
 
 use rustc_hash::FxHasher;
 
-use super::{LaunchError, environment::Launch};
+use super::{
+    LaunchError,
+    environment::Launch,
+    wire::{self, Kind},
+};
 
 /// Where the ranks of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +122,8 @@ impl Address {
     }
 }
 
-/// Connects a rank with the others: rank 0 gets a connection from each, by rank from 1; the others get one to rank 0.
+/// Connects a rank with the others: rank 0 gets a connection from each, by rank from 1; the others get one to rank 0, once
+/// all have come.
 ///
 /// # Errors
 /// Those who are not there at the deadline; no port to listen on.
@@ -130,12 +135,32 @@ pub fn connect(
 ) -> Result<Vec<TcpStream>, LaunchError> {
     match (world, rank) {
         (1, _) => Ok(Vec::new()),
-        (_, 0) => listen(address, world, Instant::now() + patience),
-        _ => Ok(vec![dial(address, rank, world, patience)?]),
+        (_, 0) => {
+            let mut peers: Vec<Option<TcpStream>> = (1..world).map(|_| None).collect();
+            let complete = listen(address, &mut peers, Instant::now() + patience);
+            let (kind, bytes) = match &complete {
+                Ok(()) => (Kind::Parts, Vec::new()),
+                Err(fault) => (Kind::Fault, wire::encode(fault)),
+            };
+            for stream in peers.iter_mut().flatten() {
+                // Whoever is lost again already is noticed when it is needed.
+                let _ = wire::write(stream, kind, &bytes);
+            }
+            complete.map(|()| peers.into_iter().flatten().collect())
+        }
+        _ => {
+            let mut stream = dial(address, rank, world, patience)?;
+            let lost = |fault: io::Error| address.fault(format!("rank 0 came and left: {fault}"));
+            stream.set_read_timeout(Some(patience + GREETING)).map_err(lost)?;
+            match wire::read(&mut stream).map_err(lost)? {
+                (Kind::Parts, _) => stream.set_read_timeout(None).map_err(lost).map(|()| vec![stream]),
+                (_, bytes) => Err(wire::decode(&bytes).unwrap_or(LaunchError::Gone { rank: 0 })),
+            }
+        }
     }
 }
 
-fn listen(address: &Address, world: usize, deadline: Instant) -> Result<Vec<TcpStream>, LaunchError> {
+fn listen(address: &Address, peers: &mut [Option<TcpStream>], deadline: Instant) -> Result<(), LaunchError> {
     let interface = if address.is_local() { "127.0.0.1" } else { "0.0.0.0" };
     let mut last = None;
     let found = address
@@ -147,11 +172,10 @@ fn listen(address: &Address, world: usize, deadline: Instant) -> Result<Vec<TcpS
     };
     let lost = |fault: io::Error| address.fault(fault.to_string());
     listener.set_nonblocking(true).map_err(lost)?;
-    let mut peers: Vec<Option<TcpStream>> = (1..world).map(|_| None).collect();
     while peers.iter().any(Option::is_none) {
         match listener.accept() {
             Ok((stream, _)) => {
-                if let Some((rank, stream)) = admit(stream, address.job, &peers) {
+                if let Some((rank, stream)) = admit(stream, address.job, peers) {
                     peers[rank - 1] = Some(stream);
                 }
             }
@@ -159,11 +183,11 @@ fn listen(address: &Address, world: usize, deadline: Instant) -> Result<Vec<TcpS
             Err(_) => {
                 let missing: Vec<usize> =
                     peers.iter().enumerate().filter(|(_, it)| it.is_none()).map(|(at, _)| at + 1).collect();
-                return Err(address.fault(format!("ranks {missing:?} of {world} did not come")));
+                return Err(address.fault(format!("ranks {missing:?} of {} did not come", peers.len() + 1)));
             }
         }
     }
-    Ok(peers.into_iter().flatten().collect())
+    Ok(())
 }
 
 /// Who connected: one of the ranks that are missing, or nobody of ours.

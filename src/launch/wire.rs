@@ -90,6 +90,7 @@ pub(super) fn encode(fault: &LaunchError) -> Vec<u8> {
             let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
             (3, 0, *seconds, ranks.join(" "))
         }
+        LaunchError::Stalled { seconds } => (4, 0, *seconds, String::new()),
         LaunchError::Environment(_) | LaunchError::Rendezvous { .. } => {
             (2, 0, u64::from(fault.exit() as u8), fault.to_string())
         }
@@ -116,6 +117,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<LaunchError> {
             let ranks = text.split_whitespace().filter_map(|it| it.parse().ok()).collect();
             Some(LaunchError::Late { ranks, seconds: number })
         }
+        4 => Some(LaunchError::Stalled { seconds: number }),
         _ => None,
     }
 }
@@ -135,6 +137,7 @@ mod tests {
             LaunchError::Silent { rank: 1, seconds: 10 },
             LaunchError::Aborted { rank: 2, exit: 5, reason: "line 3".to_owned() },
             LaunchError::Late { ranks: vec![1, 3], seconds: 60 },
+            LaunchError::Stalled { seconds: 60 },
         ];
         for fault in faults {
             assert_eq!(decode(&encode(&fault)), Some(fault));
