@@ -39,6 +39,8 @@ mod generator;
 mod mutations;
 #[path = "suite/programs.rs"]
 mod programs;
+#[path = "suite/ranks.rs"]
+mod ranks;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(generator::trials());
+    trials.extend(ranks::trials());
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
