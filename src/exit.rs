@@ -26,6 +26,23 @@ pub enum Exit {
     Bug = 101,
 }
 
+impl Exit {
+    /// The exit of a process's code; a code that no tool ends with is our bug.
+    pub fn from_code(code: u8) -> Self {
+        let all = [
+            Self::Success,
+            Self::Rejected,
+            Self::Usage,
+            Self::WrongResult,
+            Self::Hang,
+            Self::Device,
+            Self::Environment,
+            Self::Check,
+        ];
+        all.into_iter().find(|it| *it as u8 == code).unwrap_or(Self::Bug)
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)

@@ -4,6 +4,7 @@
 //! // RUN: hir-opt %s --passes canonicalize
 //! // RUN: hir-run %s --reference %S/other.hir
 //! // RUN: hir-reduce %s --oracle race
+//! // RUN: mpirun -np 1 hir-run %s : -np 1 hir-run %S/other.hir
 //! // SAME: hir-opt %S/other.hir --passes canonicalize
 //! ```
 //!
@@ -11,6 +12,9 @@
 //! A SAME line, behind the RUN lines, asserts that its command prints what the first RUN line prints, to the letter.
 //! What the RUN lines print, and their exit codes, is compared with the snapshot beside the file. To review changes, run
 //! `cargo insta review`, or `INSTA_UPDATE=always cargo test --test suite` and look at `git diff`.
+//!
+//! A case with `mpirun` in its commands is ignored where there is none; with `HIR_REQUIRE_MPI=1` it fails there. What mpirun
+//! itself says is left out.
 //!
 //! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
 //! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`), and so does a program that
@@ -35,6 +39,8 @@ mod generator;
 mod mutations;
 #[path = "suite/programs.rs"]
 mod programs;
+#[path = "suite/ranks.rs"]
+mod ranks;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -48,6 +54,7 @@ fn main() -> ExitCode {
     trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(generator::trials());
+    trials.extend(ranks::trials());
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -72,7 +79,10 @@ fn shown(path: &Path) -> String {
 }
 
 fn trial(path: PathBuf) -> Trial {
-    Trial::test(shown(&path), move || {
+    let has_mpirun = Command::new("mpirun").arg("--version").output().is_ok();
+    let launched = fs::read_to_string(&path).is_ok_and(|it| it.contains(": mpirun "));
+    let ignored = launched && !has_mpirun && std::env::var("HIR_REQUIRE_MPI").as_deref() != Ok("1");
+    let trial = Trial::test(shown(&path), move || {
         let text = fs::read_to_string(&path).map_err(|fault| fault.to_string())?;
         if !text.starts_with("// RUN: ") {
             return Err(
@@ -85,7 +95,8 @@ fn trial(path: PathBuf) -> Trial {
         let outcome = transcript(&path, &text, &scratch);
         let _ = fs::remove_dir_all(&scratch);
         check(&path, &outcome?)
-    })
+    });
+    trial.with_ignored_flag(ignored)
 }
 
 /// What the RUN lines come to, where the SAME lines agree with the first of them.
@@ -119,19 +130,52 @@ fn transcript(path: &Path, text: &str, scratch: &Path) -> Result<String, Failed>
 fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
     let folder = path.parent().map(shown).unwrap_or_default();
     let temporary = scratch.display().to_string();
-    let mut words = split(command).into_iter();
-    let program = match words.next().as_deref() {
-        Some("hir-opt") => env!("CARGO_BIN_EXE_hir-opt"),
-        Some("hir-run") => env!("CARGO_BIN_EXE_hir-run"),
-        Some("hir-reduce") => env!("CARGO_BIN_EXE_hir-reduce"),
+    let program = |word: &str| match word {
+        "hir-opt" => env!("CARGO_BIN_EXE_hir-opt").to_owned(),
+        "hir-run" => env!("CARGO_BIN_EXE_hir-run").to_owned(),
+        "hir-reduce" => env!("CARGO_BIN_EXE_hir-reduce").to_owned(),
+        _ => word.replace("%S", &folder).replace("%s", &shown(path)).replace("%t", &temporary),
+    };
+    let words = split(command);
+    let launched = match words.first().map(String::as_str) {
+        Some("hir-opt" | "hir-run" | "hir-reduce") => false,
+        Some("mpirun") => true,
         other => return Err(format!("unknown command {other:?}").into()),
     };
-    let arguments =
-        words.map(|it| it.replace("%S", &folder).replace("%s", &shown(path)).replace("%t", &temporary));
+    let words: Vec<String> = words.iter().map(|it| program(it)).collect();
     // A launcher or a colour setting around the tests must not change what the tools print.
-    let command =
-        Command::new(program).args(arguments).current_dir(ROOT).env_clear().env("NO_COLOR", "1").output();
-    command.map_err(|fault| fault.to_string().into())
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).current_dir(ROOT).env_clear().env("NO_COLOR", "1");
+    if launched {
+        command.envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "HOME"));
+        command.envs(MPIRUN.iter().copied());
+    }
+    let mut output = command.output().map_err(|fault| format!("{}: {fault}", words[0]))?;
+    if launched {
+        output.stderr = without_boxes(&output.stderr);
+    }
+    Ok(output)
+}
+
+/// Lets Open MPI run as root, and more processes than there are cores, on this host alone.
+const MPIRUN: &[(&str, &str)] = &[
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("OMPI_MCA_plm", "isolated"),
+];
+
+/// Text without what mpirun says: boxes between lines of dashes, which name hosts and processes.
+fn without_boxes(text: &[u8]) -> Vec<u8> {
+    let (mut kept, mut inside) = (String::new(), false);
+    for line in String::from_utf8_lossy(text).lines() {
+        match line.len() > 60 && line.bytes().all(|it| it == b'-') {
+            true => inside = !inside,
+            false if !inside => kept += &format!("{line}\n"),
+            false => (),
+        }
+    }
+    kept.into_bytes()
 }
 
 fn describe(command: &str, output: &Output) -> String {

@@ -1,13 +1,17 @@
 //! Runs a Host IR program and says whether its results are right.
 
-use std::{io::Write, process::ExitCode, time::Instant};
+use std::{
+    io::Write,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use clap::{Parser, ValueEnum};
 use grammar::{diagnostic::has_errors, ir::Program, render::Format};
 use hir::{
     exit::Exit,
     io::{file, generate::Kind},
-    launch::environment,
+    launch::{environment, environment::Launch, handshake::Statement, spawn},
     run::{
         RunError,
         compare::Tolerance,
@@ -15,6 +19,7 @@ use hir::{
         job::{self, Expectation, Target},
         output::{self, OutputFlag},
         prepare::{Failure, Setup, Texts, prepare},
+        ranks::{self, Verdict},
     },
     sim::{Schedule, Schedules},
     source::{Binding, Source},
@@ -79,6 +84,9 @@ struct Options {
     /// Most memory that the simulated ranks may take together, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
     memory_limit: u32,
+    /// Under a launcher: how long ranks wait for one of them, in seconds, before the job is given up.
+    #[arg(short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: u32,
     /// How diagnostics are drawn.
     #[arg(long, default_value = "human", value_name = "human|short|json")]
     error_format: Format,
@@ -111,26 +119,99 @@ fn main() -> ExitCode {
         Err(error) => return usage("hir-run", &error).into(),
     };
     let screen = Screen::new("hir-run", options.error_format, options.color);
-    let exit = match run(&options, screen) {
-        Ok(exit) => exit,
-        Err(failure) => fail(screen, failure),
+    let exit = match environment::detect(|name| std::env::var(name).ok()) {
+        Err(fault) => screen.fail(fault.exit(), &fault.to_string()),
+        Ok(Some(launch)) if launch.size > 1 => member(&options, screen, &launch),
+        Ok(_) if options.device == Device::Cuda && options.ranks.is_some_and(|it| it > 1) => {
+            spawned(options.ranks.unwrap_or(1), screen)
+        }
+        Ok(_) => {
+            let verdict = run(&options, screen, None).unwrap_or_else(|failure| fail(screen, failure));
+            verdict.line.iter().for_each(|line| {
+                // A reader that went away has seen enough.
+                let _ = writeln!(std::io::stdout(), "{line}");
+            });
+            verdict.exit
+        }
     };
     exit.into()
 }
 
-fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
+/// One process of a launched job.
+fn member(options: &Options, screen: Screen, launch: &Launch) -> Exit {
+    let statement = || match options.ranks.filter(|it| *it != launch.size) {
+        Some(ranks) => {
+            let message = format!("`--ranks {ranks}`: {} started {} processes", launch.family, launch.size);
+            (Statement::default(), Some(Failure::Other(Exit::Usage, message)))
+        }
+        None => ranks::statement(options.stated(), &options.texts(), options.reference.as_deref()),
+    };
+    let timeout = Duration::from_secs(u64::from(options.timeout));
+    ranks::run(launch, timeout, screen, statement, |_, failure| {
+        let screen = if launch.rank == 0 { screen } else { screen.silenced() };
+        let outcome = failure.map_or_else(|| run(options, screen, Some(launch)), Err);
+        outcome.unwrap_or_else(|failure| {
+            let summary = failure.summary().1;
+            Verdict { summary, ..fail(screen, failure) }
+        })
+    })
+}
+
+/// Starts one process a rank, with this command line.
+fn spawned(ranks: usize, screen: Screen) -> Exit {
+    let exit = std::env::current_exe().and_then(|program| {
+        let job = spawn::Job { program, arguments: std::env::args().skip(1).collect(), ranks };
+        spawn::run(&job, std::io::stdout(), std::io::stderr())
+    });
+    exit.unwrap_or_else(|fault| screen.fail(Exit::Environment, &format!("cannot start the ranks: {fault}")))
+}
+
+impl Options {
+    fn texts(&self) -> Texts {
+        self.program.clone().unwrap_or_else(|| Texts::One(self.file.clone().unwrap_or_default()))
+    }
+
+    /// What all ranks of a job have to be given alike, an option a line.
+    fn stated(&self) -> String {
+        let device = self.device.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned());
+        let mut text = format!("--device {device}\n--inputs {}\n--seed {}\n", self.inputs, self.seed);
+        let mut add = |name: &str, value: Option<String>| {
+            text += &value.map_or(String::new(), |it| format!("--{name} {it}\n"));
+        };
+        add("passes", self.passes.clone());
+        add("container", self.container.map(|it| it.to_string()));
+        // One schedule, or a range of seeds.
+        let schedule = match self.schedule.0.as_slice() {
+            [first, .., last] => Some(format!("{first} to {last}")),
+            it => it.first().map(ToString::to_string),
+        };
+        add("schedule", schedule);
+        add("rtol", self.rtol.map(|it| it.to_string()));
+        add("atol", self.atol.map(|it| it.to_string()));
+        self.set.iter().for_each(|it| add("set", Some(format!("{}={}", it.name, it.value))));
+        let local = |is: bool| if is { "@local" } else { "" };
+        let tensor = |it: &InputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
+        self.input.iter().for_each(|it| add("input", tensor(it)));
+        self.expect.iter().for_each(|it| add("expect", tensor(it)));
+        let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
+        self.output.iter().for_each(|it| add("output", output(it)));
+        text
+    }
+}
+
+/// Runs the program on simulated ranks. Every process of a launched job simulates the whole job; the first one reports.
+fn run(options: &Options, screen: Screen, launch: Option<&Launch>) -> Result<Verdict, Failure> {
     let environment = |message: String| Failure::Other(Exit::Environment, message);
-    let launch = environment::detect(|name| std::env::var(name).ok()).map_err(environment)?;
     if options.device == Device::Cuda {
         return Err(environment("this build has no GPU executor: run with `--device=sim`".to_owned()));
     }
+    let silent = |exit| Verdict { exit, line: None, summary: "rejected".to_owned() };
     let calls = match options.passes.as_deref().map(|text| screen.pipeline(text)) {
-        Some(Err(exit)) => return Ok(exit),
+        Some(Err(exit)) => return Ok(silent(exit)),
         Some(Ok(calls)) => calls,
         None => Vec::new(),
     };
-    // Every process of a launched job simulates the whole job; the first one reports.
-    let quiet = launch.as_ref().is_some_and(|it| it.rank > 0);
+    let quiet = launch.is_some_and(|it| it.rank > 0);
     let mut say = |line: String| {
         if !quiet {
             // A reader that went away has seen enough.
@@ -148,8 +229,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
         passes: &rewrite,
     };
     let start = Instant::now();
-    let one = || Texts::One(options.file.clone().unwrap_or_default());
-    let prepared = prepare(&options.program.clone().unwrap_or_else(one), &setup)?;
+    let prepared = prepare(&options.texts(), &setup)?;
     let plans = &prepared.plans;
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
         screen.draw(source, warnings);
@@ -187,11 +267,11 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
         };
         let terms = longest_sum(plans);
         let judged = job::judge(plans, &outcome, &expectations, options.inputs, tolerance, terms)?;
-        output::write_outputs(plans, &outcome, &options.output, &mut say)?;
+        let owner = launch.map(|it| it.rank);
+        output::write_outputs(plans, &outcome, &options.output, owner, &mut say)?;
         if judged.exit != Exit::Success {
             say(format!("# schedule {schedule}"));
-            say(judged.line);
-            return Ok(judged.exit);
+            return Ok(Verdict { exit: judged.exit, summary: judged.line.clone(), line: Some(judged.line) });
         }
         if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
             let count = outcome.notes.exactness.inexact();
@@ -203,7 +283,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
         }
         verdict = Some(judged);
     }
-    let Some(verdict) = verdict else { return Ok(Exit::Success) };
+    let Some(verdict) = verdict else { return Ok(silent(Exit::Success)) };
     let schedules = match options.schedule.0.as_slice() {
         [only] => format!("schedule {only}"),
         many => format!("{} schedules", many.len()),
@@ -215,8 +295,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Failure> {
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
         say(format!("  {:<10} {:>6} {:>20}", output.name, tensor.data.dtype().short_name(), shape.join("x")));
     }
-    say(verdict.line);
-    Ok(verdict.exit)
+    Ok(Verdict { exit: verdict.exit, summary: verdict.line.clone(), line: Some(verdict.line) })
 }
 
 fn expectations(
@@ -275,20 +354,21 @@ fn rewrite(calls: &[PassCall], program: &mut Program, source: &Source) -> Result
     })
 }
 
-fn fail(screen: Screen, failure: Failure) -> Exit {
+/// Reports why there is no verdict.
+fn fail(screen: Screen, failure: Failure) -> Verdict {
+    let told = |exit| Verdict { exit, line: None, summary: String::new() };
     match failure {
         Failure::Rejected(source, diagnostics) => {
             screen.draw(&source, &diagnostics);
-            Exit::Rejected
+            told(Exit::Rejected)
         }
         // The report comes first: the last line is the verdict.
         Failure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
             let (verdict, report) = message.split_once('\n').unwrap_or((&message, ""));
-            let mut out = std::io::stdout().lock();
-            let _ = report.lines().try_for_each(|line| writeln!(out, "# {line}"));
-            let _ = writeln!(out, "[FAILED] {verdict}");
-            exit
+            let mut lines: Vec<String> = report.lines().map(|line| format!("# {line}")).collect();
+            lines.push(format!("[FAILED] {verdict}"));
+            Verdict { exit, line: Some(lines.join("\n")), summary: String::new() }
         }
-        Failure::Other(exit, message) => screen.fail(exit, &message),
+        Failure::Other(exit, message) => told(screen.fail(exit, &message)),
     }
 }

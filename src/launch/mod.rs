@@ -1,5 +1,85 @@
-//! How processes of one job find each other.
+//! How processes of one job find each other, and notice when one of them is lost.
+//!
+//! `environment` says who this process is, `rendezvous` connects it with the others, `channel` keeps them connected for
+//! the whole run. `handshake` proves that all hold the same job, `watchdog` ends a job that is lost, with a `report` of what
+//! every rank was doing; `member` is all of these for one process. `spawn` starts a job where no launcher does.
 //!
 //! Invariant: nothing here knows a device; it moves opaque bytes.
 
+pub mod channel;
 pub mod environment;
+pub mod handshake;
+pub mod lease;
+pub mod member;
+pub mod rendezvous;
+pub mod report;
+pub mod spawn;
+pub mod watchdog;
+mod wire;
+
+use crate::exit::Exit;
+
+/// Why the ranks of a job are not, or no longer, together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// What the launcher says does not make sense, or says too little.
+    #[error("{0}")]
+    Environment(String),
+    /// The ranks did not find each other.
+    #[error("rendezvous at {address}: {message}")]
+    Rendezvous {
+        /// Where.
+        address: String,
+        /// What happened.
+        message: String,
+    },
+    /// A rank's process ended, or left the job, while others needed it.
+    #[error("rank {rank} is silent: its connection closed, its process was killed or has ended")]
+    Gone {
+        /// The rank.
+        rank: usize,
+    },
+    /// A rank is connected and says nothing.
+    #[error("rank {rank} is silent for {seconds} s: its process is stopped, or its host is lost")]
+    Silent {
+        /// The rank.
+        rank: usize,
+        /// Since when.
+        seconds: u64,
+    },
+    /// A rank gave up, and with it the job.
+    #[error("rank {rank}: {reason}")]
+    Aborted {
+        /// The rank.
+        rank: usize,
+        /// The exit code that it means.
+        exit: u8,
+        /// Why.
+        reason: String,
+    },
+    /// Ranks are alive and did not come to a common step.
+    #[error("after {seconds} s ranks {ranks:?} have not come to a common step")]
+    Late {
+        /// Those that are missing.
+        ranks: Vec<usize>,
+        /// How long the others waited.
+        seconds: u64,
+    },
+    /// Ranks run their plans, and none gets any further.
+    #[error("no rank got any further for {seconds} s")]
+    Stalled {
+        /// Since when.
+        seconds: u64,
+    },
+}
+
+impl LaunchError {
+    /// The exit code that it means.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Environment(_) | Self::Rendezvous { .. } => Exit::Environment,
+            Self::Gone { .. } | Self::Silent { .. } | Self::Late { .. } | Self::Stalled { .. } => Exit::Hang,
+            Self::Aborted { exit, .. } => Exit::from_code(*exit),
+        }
+    }
+}

@@ -1,5 +1,5 @@
 //! What `hir-run` does between the command line and the verdict: fill inputs, run plans, check results. `oracle` asks
-//! the same of the programs before and after a pass.
+//! the same of the programs before and after a pass. `ranks` is all of it where each rank has a process of its own.
 //!
 //! Invariant: a result that nobody compared is never called a success without saying so.
 
@@ -9,6 +9,7 @@ pub mod job;
 pub mod oracle;
 pub mod output;
 pub mod prepare;
+pub mod ranks;
 pub mod results;
 pub mod trial;
 

@@ -61,7 +61,8 @@ pub fn watches(plans: &[Plan], flags: &[OutputFlag]) -> Result<Vec<Place>, Failu
     Ok(places)
 }
 
-/// Writes what `--output` asks for; `text` gets what goes to the terminal.
+/// Writes what `--output` asks for; `text` gets what goes to the terminal. Where each rank has a process, `owner` is the
+/// one of this process: it writes its own parts, and rank 0 the whole tensors.
 ///
 /// # Errors
 /// A file that cannot be written, parts that do not make up a whole.
@@ -69,8 +70,10 @@ pub fn write_outputs(
     plans: &[Plan],
     outcome: &Outcome,
     flags: &[OutputFlag],
+    owner: Option<usize>,
     text: &mut dyn FnMut(String),
 ) -> Result<(), Failure> {
+    let owns = |rank: usize| owner.is_none_or(|it| it == rank);
     let mut blocks = outcome.watched.iter();
     let mut files: Vec<(File, Tensor)> = Vec::new();
     for flag in flags {
@@ -82,11 +85,16 @@ pub fn write_outputs(
             }
         }
         if flag.local {
-            for (rank, _, block) in parts {
+            // All parts go to one terminal, rank 0's.
+            let owns = |rank: usize| if flag.value == "-" { owns(0) } else { owns(rank) };
+            for (rank, _, block) in parts.into_iter().filter(|it| owns(it.0)) {
                 let tensor = Tensor { shape: block.shape.clone(), data: block.data };
                 let value = flag.value.replace("%r", &rank.to_string());
                 emit(&flag.name, &value, tensor, &mut files, text)?;
             }
+            continue;
+        }
+        if !owns(0) {
             continue;
         }
         let whole = results::gather(&parts)?.whole;

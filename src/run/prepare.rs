@@ -74,6 +74,20 @@ pub enum Failure {
     Other(Exit, String),
 }
 
+impl Failure {
+    /// The exit code and what is wrong, in a line.
+    pub fn summary(&self) -> (Exit, String) {
+        match self {
+            Self::Rejected(source, diagnostics) => {
+                let first = diagnostics.iter().find(|it| has_errors(std::slice::from_ref(it)));
+                let message = first.map_or("rejected", |it| it.message.as_str());
+                (Exit::Rejected, format!("{}: {message}", source.name))
+            }
+            Self::Other(exit, message) => (*exit, message.lines().next().unwrap_or_default().to_owned()),
+        }
+    }
+}
+
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let exit = match &error {

@@ -40,6 +40,7 @@ pub struct Screen {
     tool: &'static str,
     format: Format,
     color: bool,
+    quiet: bool,
 }
 
 impl Screen {
@@ -53,11 +54,19 @@ impl Screen {
                 io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
             }
         };
-        Self { tool, format, color }
+        Self { tool, format, color, quiet: false }
+    }
+
+    /// The screen of a rank whose reports another rank makes.
+    pub fn silenced(self) -> Self {
+        Self { quiet: true, ..self }
     }
 
     /// Draws diagnostics about a text.
     pub fn draw(&self, source: &Source, diagnostics: &[Diagnostic]) {
+        if self.quiet {
+            return;
+        }
         let mut text = Vec::new();
         let drawn = render(diagnostics, &source.name, &source.text, self.format, self.color, &mut text);
         // Where standard error is closed, nobody is there to be told.
@@ -66,7 +75,9 @@ impl Screen {
 
     /// One line that no place in a text belongs to.
     pub fn say(&self, message: &str) {
-        let _ = writeln!(io::stderr(), "{}: {message}", self.tool);
+        if !self.quiet {
+            let _ = writeln!(io::stderr(), "{}: {message}", self.tool);
+        }
     }
 
     /// A line, and the exit code that it explains.

@@ -1,0 +1,28 @@
+//! A process that another one started ends when that one does, however it ends: it holds the reading end of a pipe
+//! whose writing end only its parent has, and the operating system closes that with the parent.
+
+use std::{
+    io::{self, Read},
+    thread,
+};
+
+use crate::exit::Exit;
+
+/// Set for children whose standard input is their lease.
+pub const VARIABLE: &str = "HIR_LEASE";
+
+/// Ends this process when its standard input closes, if that is its lease.
+///
+/// # Errors
+/// No thread.
+pub fn keep(variable: impl Fn(&str) -> Option<String>) -> io::Result<()> {
+    if variable(VARIABLE).as_deref() != Some("stdin") {
+        return Ok(());
+    }
+    let wait = || {
+        let mut bytes = [0; 64];
+        while io::stdin().lock().read(&mut bytes).is_ok_and(|count| count > 0) {}
+        std::process::exit(i32::from(Exit::Hang as u8));
+    };
+    thread::Builder::new().name("hir-lease".to_owned()).spawn(wait).map(|_| ())
+}

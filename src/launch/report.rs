@@ -1,0 +1,539 @@
+//! What every rank was doing when the job was lost: records of progress, and one text that names the cause first.
+//!
+//! A rank waits on a host, on a stream, or on a communicator's queue, for instructions of its own or of other ranks. From
+//! the first rank that waits, `Notes` follows these waits to a rank that is itself held up by nobody, or round a circle.
+
+use std::collections::HashSet;
+
+use super::{LaunchError, wire};
+use crate::plan::{
+    Communicator, CommunicatorNo, Direction, Handle, InstKind, Plan, StreamNo, Transfer, WorkNo,
+};
+
+/// How far a rank is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// What it does, where it does not run a plan: `reading the program`.
+    pub phase: String,
+    /// How far it is in its plan.
+    pub run: Option<Run>,
+}
+
+/// How far a rank is in its plan. Instructions are named by their index in `Plan::code`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Which run of the plan, from 0.
+    pub round: u32,
+    /// The instruction that the host issues now; all before it are issued. The plan's length: all are.
+    pub issued: u32,
+    /// By stream: all instructions of the stream before this one are complete; communications are posted.
+    pub streams: Vec<u32>,
+    /// By communicator: all its communications before this one are complete.
+    pub queues: Vec<u32>,
+}
+
+impl Progress {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let run = self.run.as_ref().map(|it| {
+            let numbers = [it.round, it.issued, it.streams.len() as u32];
+            let numbers = numbers.iter().chain(&it.streams).chain(&it.queues);
+            numbers.flat_map(|it| it.to_le_bytes()).collect::<Vec<u8>>()
+        });
+        wire::join([self.phase.as_bytes(), &run.unwrap_or_default()])
+    }
+
+    /// From bytes; `None` for bytes that are no record.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let parts = wire::split(bytes)?;
+        let [phase, run] = parts.as_slice() else { return None };
+        let (words, _) = run.as_chunks::<4>();
+        let numbers: Vec<u32> = words.iter().map(|it| u32::from_le_bytes(*it)).collect();
+        let run = match numbers.as_slice() {
+            [round, issued, count, rest @ ..] => {
+                let (streams, queues) = rest.split_at_checked(*count as usize)?;
+                Some(Run {
+                    round: *round,
+                    issued: *issued,
+                    streams: streams.to_vec(),
+                    queues: queues.to_vec(),
+                })
+            }
+            _ => None,
+        };
+        Some(Self { phase: String::from_utf8_lossy(phase).into_owned(), run })
+    }
+}
+
+/// The report: the cause, then a line for what each rank was doing. `records` by rank, `None` where nothing is known.
+pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) -> String {
+    let progress: Vec<Option<Progress>> =
+        records.iter().map(|it| it.as_deref().and_then(Progress::decode)).collect();
+    let notes = Notes { plans, progress: &progress };
+    let stuck = matches!(fault, LaunchError::Late { .. } | LaunchError::Stalled { .. });
+    let asked = matches!(fault, LaunchError::Aborted { exit: 4, .. });
+    let cause = if stuck || asked { notes.cause() } else { None };
+    let mut text = match cause {
+        Some(cause) => format!("{cause}\n{fault}"),
+        None => fault.to_string(),
+    };
+    let lost = match fault {
+        LaunchError::Gone { rank } | LaunchError::Silent { rank, .. } => Some(*rank),
+        _ => None,
+    };
+    let mut told: Vec<(Vec<usize>, String)> = Vec::new();
+    for rank in 0..records.len() {
+        let line = match lost == Some(rank) {
+            true if notes.run(rank).is_some() => format!("was last {}", notes.doing(rank)),
+            _ => notes.doing(rank),
+        };
+        match told.iter_mut().find(|(_, other)| *other == line) {
+            Some((ranks, _)) => ranks.push(rank),
+            None => told.push((vec![rank], line)),
+        }
+    }
+    told.iter().for_each(|(ranks, line)| text += &format!("\n{}: {line}", names(ranks)));
+    text
+}
+
+/// `rank 1`, `ranks 1 2 3`.
+fn names(ranks: &[usize]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(" "))
+}
+
+/// Something that does one thing after another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Actor {
+    Host(usize),
+    Stream(usize, StreamNo),
+    Queue(usize, usize),
+}
+
+impl Actor {
+    fn rank(self) -> usize {
+        match self {
+            Self::Host(rank) | Self::Stream(rank, _) | Self::Queue(rank, _) => rank,
+        }
+    }
+}
+
+/// An instruction that has to come first: of which rank, and which; `None`: it has none.
+type Need = (usize, Option<usize>);
+
+struct Notes<'a> {
+    plans: &'a [Plan],
+    progress: &'a [Option<Progress>],
+}
+
+impl Notes<'_> {
+    fn run(&self, rank: usize) -> Option<(&Plan, &Run)> {
+        let run = self.progress.get(rank)?.as_ref()?.run.as_ref()?;
+        self.plans.get(rank).map(|plan| (plan, run))
+    }
+
+    /// The first instruction of an actor that is not complete.
+    fn head(&self, actor: Actor) -> Option<usize> {
+        let (plan, run) = self.run(actor.rank())?;
+        let issued = plan.code.len().min(run.issued as usize);
+        let first = |from: &[u32], at: usize| from.get(at).map_or(0, |it| *it as usize).min(issued);
+        match actor {
+            Actor::Host(_) => (issued < plan.code.len()).then_some(issued),
+            Actor::Stream(_, stream) => (first(&run.streams, stream as usize)..issued)
+                .find(|&at| plan.code[at].stream == stream && !on_host(&plan.code[at].kind)),
+            Actor::Queue(rank, queue) => (first(&run.queues, queue)..issued)
+                .find(|&at| self.queue(rank, at) == Some(queue) && self.posted(rank, at)),
+        }
+    }
+
+    /// The communicator of a communication.
+    fn queue(&self, rank: usize, at: usize) -> Option<usize> {
+        let (communicator, _) = posting(&self.plans.get(rank)?.code.get(at)?.kind)?;
+        Some(communicator as usize)
+    }
+
+    /// Whether a rank has issued an instruction, and its stream has passed it.
+    fn posted(&self, rank: usize, at: usize) -> bool {
+        self.run(rank).is_some_and(|(plan, run)| {
+            let stream = plan.code.get(at).map_or(0, |it| it.stream as usize);
+            at < run.issued as usize && run.streams.get(stream).is_some_and(|passed| at < *passed as usize)
+        })
+    }
+
+    /// What holds up an instruction that is not complete.
+    fn holder(&self, (rank, at): Need) -> Option<Actor> {
+        let at = at?;
+        let (plan, run) = self.run(rank)?;
+        if at >= run.issued as usize {
+            return Some(Actor::Host(rank));
+        }
+        match self.posted(rank, at) {
+            false => Some(Actor::Stream(rank, plan.code.get(at)?.stream)),
+            true => self.queue(rank, at).map(|queue| Actor::Queue(rank, queue)),
+        }
+    }
+
+    /// What the head of an actor waits for.
+    fn needs(&self, actor: Actor) -> Vec<Need> {
+        let rank = actor.rank();
+        let (Some(at), Some((plan, _))) = (self.head(actor), self.run(rank)) else { return Vec::new() };
+        let find = |rank: usize, wanted: &dyn Fn(&InstKind) -> bool| {
+            let code = self.plans.get(rank).map_or(&[][..], |it| &it.code);
+            (rank, code.iter().position(|it| wanted(&it.kind)))
+        };
+        let late = |it: &Need| it.1.is_none_or(|at| !self.posted(it.0, at));
+        // A host that has come to the instruction is there.
+        let absent = |it: &Need| match (it.1, self.run(it.0)) {
+            (Some(at), Some((_, run))) => (run.issued as usize) < at,
+            _ => true,
+        };
+        let on_queue = matches!(actor, Actor::Queue(..));
+        match &plan.code[at].kind {
+            InstKind::Join { event } => {
+                vec![find(rank, &|it| matches!(it, InstKind::Record { event: other } if other == event))]
+            }
+            InstKind::Wait { work } => vec![find(rank, &|it| posting(it).is_some_and(|(_, it)| it == *work))],
+            InstKind::Await { slot } => {
+                vec![find(slot.from, &|it| matches!(it, InstKind::Signal { slot: other } if other == slot))]
+            }
+            InstKind::Exchange { handles } => {
+                let mirror = |handle: &Handle| {
+                    let same = |other: &Handle| {
+                        (other.peer, other.index) == (rank, handle.index)
+                            && other.direction != handle.direction
+                    };
+                    let shares = |it: &InstKind| matches!(it, InstKind::Exchange { handles } if handles.iter().any(same));
+                    find(handle.peer, &shares)
+                };
+                handles.iter().map(mirror).filter(absent).collect()
+            }
+            InstKind::Barrier => {
+                let ordinal = barriers(plan).position(|it| it == at).unwrap_or(0);
+                let there = |rank: usize| (rank, barriers(&self.plans[rank]).nth(ordinal));
+                (0..self.plans.len()).map(there).filter(absent).collect()
+            }
+            InstKind::Collective(it) if on_queue => {
+                let communicator = &plan.communicators[it.communicator as usize];
+                let ordinal = self.meetings(rank, communicator).iter().position(|it| *it == at).unwrap_or(0);
+                let there = |&rank: &usize| (rank, self.meetings(rank, communicator).get(ordinal).copied());
+                communicator.team.iter().map(there).filter(late).collect()
+            }
+            InstKind::Transfer(it) if on_queue => {
+                self.partners(rank, at, it).into_iter().filter(late).collect()
+            }
+            // Posting waits for nobody, and these run by themselves.
+            InstKind::Collective(_)
+            | InstKind::Transfer(_)
+            | InstKind::Alloc { .. }
+            | InstKind::Copy { .. }
+            | InstKind::Fill { .. }
+            | InstKind::Iota { .. }
+            | InstKind::Gemm(_)
+            | InstKind::Map { .. }
+            | InstKind::Reduce(_)
+            | InstKind::Combine { .. }
+            | InstKind::Signal { .. }
+            | InstKind::Record { .. }
+            | InstKind::Reshard(_)
+            | InstKind::Finish => Vec::new(),
+        }
+    }
+
+    /// A rank's collectives on a communicator.
+    fn meetings(&self, rank: usize, communicator: &Communicator) -> Vec<usize> {
+        let Some(plan) = self.plans.get(rank) else { return Vec::new() };
+        let same = |at: &usize| {
+            matches!(&plan.code[*at].kind, InstKind::Collective(it)
+                if plan.communicators[it.communicator as usize] == *communicator)
+        };
+        (0..plan.code.len()).filter(same).collect()
+    }
+
+    /// The transfers of peers that the sides of a transfer match.
+    fn partners(&self, rank: usize, at: usize, transfer: &Transfer) -> Vec<Need> {
+        let plan = &self.plans[rank];
+        let communicator = &plan.communicators[transfer.communicator as usize];
+        // All sides of one rank to another one, in order of posting.
+        let sides = |from: usize, to: usize, direction: Direction| {
+            let plan = self.plans.get(from);
+            let code = plan.map_or(&[][..], |it| &it.code).iter().enumerate();
+            code.flat_map(move |(at, inst)| {
+                let on = |it: &Transfer| plan.map(|p| &p.communicators[it.communicator as usize]);
+                let sides = if let InstKind::Transfer(it) = &inst.kind
+                    && on(it) == Some(communicator)
+                {
+                    &it.sides[..]
+                } else {
+                    &[]
+                };
+                sides.iter().filter(move |it| it.peer == to && it.direction == direction).map(move |_| at)
+            })
+        };
+        let mut needs = Vec::new();
+        for (direction, mirror) in [(Direction::Send, Direction::Recv), (Direction::Recv, Direction::Send)] {
+            let mut peers: Vec<usize> =
+                transfer.sides.iter().filter(|it| it.direction == direction).map(|it| it.peer).collect();
+            peers.sort_unstable();
+            peers.dedup();
+            for peer in peers {
+                let mine = sides(rank, peer, direction).enumerate().filter(|(_, it)| *it == at);
+                needs.extend(mine.map(|(which, _)| (peer, sides(peer, rank, mirror).nth(which))));
+            }
+        }
+        needs
+    }
+
+    fn actors(&self) -> impl Iterator<Item = Actor> {
+        self.plans.iter().enumerate().flat_map(|(rank, plan)| {
+            let streams = (0..plan.streams.len()).map(move |it| Actor::Stream(rank, it as StreamNo));
+            let queues = (0..plan.communicators.len()).map(move |it| Actor::Queue(rank, it));
+            std::iter::once(Actor::Host(rank)).chain(streams).chain(queues)
+        })
+    }
+
+    /// The last step to another rank on the way from a wait to what holds it up.
+    fn cause(&self) -> Option<String> {
+        let waits = |it: &Actor| self.needs(*it).iter().any(|(rank, _)| *rank != it.rank());
+        let mut actor = self.actors().find(waits)?;
+        let mut seen = HashSet::new();
+        let mut last = None;
+        while seen.insert(actor) {
+            let needs = self.needs(actor);
+            let Some(need) = needs.first().copied() else { break };
+            if need.0 != actor.rank() {
+                last = Some((actor, need));
+            }
+            match self.holder(need) {
+                Some(next) => actor = next,
+                None => break,
+            }
+        }
+        let (waiting, (culprit, missing)) = last?;
+        let at = self.head(waiting)?;
+        let mut others: Vec<usize> = self
+            .actors()
+            .filter(|it| self.needs(*it).contains(&(culprit, missing)))
+            .map(Actor::rank)
+            .collect();
+        others.dedup();
+        let verb = if others.len() == 1 { "waits" } else { "wait" };
+        let (others, now) = (names(&others), self.doing(culprit));
+        Some(match missing {
+            None => format!(
+                "rank {culprit} has no part in {}, where {others} {verb} for it; it is {now}",
+                self.place(waiting.rank(), at)
+            ),
+            Some(missing) => {
+                let issued = self.run(culprit).is_some_and(|(_, run)| missing < run.issued as usize);
+                let place = self.place(culprit, missing);
+                match issued {
+                    true => format!("rank {culprit} has not come to {place}: {now}; {others} {verb} in it"),
+                    false => {
+                        format!("rank {culprit} never issued {place}: it is {now}; {others} {verb} in it")
+                    }
+                }
+            }
+        })
+    }
+
+    /// `line 14, i=3 (Allgather)`.
+    fn place(&self, rank: usize, at: usize) -> String {
+        let Some((plan, inst)) = self.plans.get(rank).and_then(|it| Some((it, it.code.get(at)?))) else {
+            return "the end".to_owned();
+        };
+        let what = match &inst.kind {
+            InstKind::Collective(it) => format!("{:?}", it.kind).split(' ').next().map(str::to_owned),
+            InstKind::Transfer(_) => Some("send or receive".to_owned()),
+            InstKind::Exchange { .. } => Some("ShareMemHandles".to_owned()),
+            InstKind::Barrier => Some("barrier".to_owned()),
+            InstKind::Signal { .. } => Some("signal".to_owned()),
+            InstKind::Alloc { .. }
+            | InstKind::Copy { .. }
+            | InstKind::Fill { .. }
+            | InstKind::Iota { .. }
+            | InstKind::Gemm(_)
+            | InstKind::Map { .. }
+            | InstKind::Reduce(_)
+            | InstKind::Combine { .. }
+            | InstKind::Wait { .. }
+            | InstKind::Await { .. }
+            | InstKind::Record { .. }
+            | InstKind::Join { .. }
+            | InstKind::Reshard(_)
+            | InstKind::Finish => None,
+        };
+        plan.place(inst) + &what.map_or(String::new(), |it| format!(" ({it})"))
+    }
+
+    /// `at line 9; stream 1 waits at line 8 for rank 2`.
+    fn doing(&self, rank: usize) -> String {
+        let Some((plan, run)) = self.run(rank) else {
+            let phase = self.progress.get(rank).and_then(Option::as_ref).map(|it| it.phase.as_str());
+            return match phase {
+                Some(phase) if !phase.is_empty() => phase.to_owned(),
+                _ => "nothing is known of it".to_owned(),
+            };
+        };
+        let mut text = match self.head(Actor::Host(rank)) {
+            Some(at) => format!("at {}", self.place(rank, at)),
+            None => "all issued".to_owned(),
+        };
+        if run.round > 0 {
+            text += &format!(" of run {}", run.round);
+        }
+        let whom = |needs: &[Need]| {
+            let mut ranks: Vec<usize> = needs.iter().map(|it| it.0).collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+            names(&ranks)
+        };
+        for actor in self.actors().filter(|it| it.rank() == rank) {
+            let (Some(at), needs) = (self.head(actor), self.needs(actor)) else { continue };
+            let place = self.place(rank, at);
+            text += &match (actor, needs.as_slice()) {
+                (Actor::Host(_), []) => continue,
+                (Actor::Host(_), needs) => format!(", waiting for {}", whom(needs)),
+                (Actor::Stream(_, stream), []) => format!("; {} runs {place}", plan.streams[stream as usize]),
+                (Actor::Stream(_, stream), [(other, Some(first))]) if *other == rank => {
+                    let name = &plan.streams[stream as usize];
+                    format!("; {name} waits at {place} for {}", self.place(rank, *first))
+                }
+                (Actor::Stream(_, stream), needs) => {
+                    format!("; {} waits at {place} for {}", plan.streams[stream as usize], whom(needs))
+                }
+                (Actor::Queue(..), []) => format!("; {place} is under way"),
+                (Actor::Queue(..), needs) => format!("; {place} waits for {}", whom(needs)),
+            };
+        }
+        text
+    }
+}
+
+/// The communicator and the work of a communication.
+fn posting(kind: &InstKind) -> Option<(CommunicatorNo, WorkNo)> {
+    if let InstKind::Collective(it) = kind {
+        return Some((it.communicator, it.work));
+    }
+    if let InstKind::Transfer(it) = kind { Some((it.communicator, it.work)) } else { None }
+}
+
+fn on_host(kind: &InstKind) -> bool {
+    matches!(kind, InstKind::Exchange { .. } | InstKind::Barrier)
+}
+
+fn barriers(plan: &Plan) -> impl Iterator<Item = usize> {
+    plan.code.iter().enumerate().filter(|(_, it)| it.kind == InstKind::Barrier).map(|(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{plan, source::Source};
+
+    /// A loop of all-reduces on four ranks, each with a stream of its own.
+    const PROGRAM: &str = include_str!("../../tests/cases/launch/loop.hir");
+
+    fn plans() -> Vec<Plan> {
+        let source = Source::new("loop.hir".to_owned(), PROGRAM.to_owned());
+        let (programs, faults) = source.programs();
+        assert!(faults.is_empty(), "{faults:?}");
+        let world: Vec<_> = (0..4).map(|_| (&programs[0], &source.lines)).collect();
+        plan::build_each(&world).unwrap_or_default()
+    }
+
+    /// The `which`th instruction of a kind.
+    fn at(plan: &Plan, which: usize, wanted: impl Fn(&InstKind) -> bool) -> u32 {
+        let mut found = (0..plan.code.len()).filter(|it| wanted(&plan.code[*it].kind));
+        found.nth(which).unwrap_or_default() as u32
+    }
+
+    /// A rank that has issued everything before `issued`; its streams have come to `stream`, its communications to `queue`.
+    fn record(plan: &Plan, issued: u32, stream: u32, queue: u32) -> Option<Vec<u8>> {
+        let (streams, queues) = (vec![stream; plan.streams.len()], vec![queue; plan.communicators.len()]);
+        let run = Some(Run { round: 0, issued, streams, queues });
+        Some(Progress { phase: String::new(), run }.encode())
+    }
+
+    fn collective(it: &InstKind) -> bool {
+        matches!(it, InstKind::Collective(_))
+    }
+
+    #[test]
+    fn records_come_back() {
+        let run = Run { round: 2, issued: 7, streams: vec![1, 2], queues: vec![3] };
+        for run in [None, Some(run), Some(Run::default())] {
+            let it = Progress { phase: "reading".to_owned(), run };
+            assert_eq!(Progress::decode(&it.encode()), Some(it));
+        }
+        assert_eq!(Progress::decode(b"abc"), None);
+    }
+
+    #[test]
+    fn who_never_issued_is_the_cause() {
+        let plans = plans();
+        let second = at(&plans[0], 1, collective);
+        let wait = at(&plans[0], 1, |it| matches!(it, InstKind::Wait { .. }));
+        let mut records: Vec<_> =
+            plans.iter().map(|it| record(it, it.code.len() as u32, wait, second)).collect();
+        // Rank 2's host hangs one instruction earlier.
+        records[2] = record(&plans[2], second - 1, second - 1, second - 1);
+        let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+        assert_eq!(
+            text,
+            "rank 2 never issued line 10, i8=1 (Allreduce): it is at line 7, i8=1; ranks 0 1 3 wait in it\n\
+             no rank got any further for 60 s\n\
+             ranks 0 1 3: all issued; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+             waits for rank 2\n\
+             rank 2: at line 7, i8=1"
+        );
+    }
+
+    #[test]
+    fn who_has_not_reached_it_is_the_cause() {
+        let plans = plans();
+        let second = at(&plans[0], 1, collective);
+        let wait = at(&plans[0], 1, |it| matches!(it, InstKind::Wait { .. }));
+        let all = plans[0].code.len() as u32;
+        let mut records: Vec<_> = plans.iter().map(|it| record(it, all, wait, second)).collect();
+        // Rank 1 has issued all, and its stream runs a sum that does not end.
+        let sum = at(&plans[1], 0, |it| matches!(it, InstKind::Map { .. }));
+        records[1] = record(&plans[1], all, sum, second);
+        let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+        assert_eq!(
+            text,
+            "rank 1 has not come to line 10, i8=1 (Allreduce): all issued; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
+             no rank got any further for 60 s\n\
+             ranks 0 2 3: all issued; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+             waits for rank 1\n\
+             rank 1: all issued; main runs line 7, i8=0"
+        );
+    }
+
+    #[test]
+    fn who_is_silent_comes_first() {
+        let plans = plans();
+        let first = at(&plans[0], 0, collective);
+        let wait = at(&plans[0], 0, |it| matches!(it, InstKind::Wait { .. }));
+        let mut records: Vec<_> = plans.iter().map(|it| record(it, wait + 1, wait, first)).collect();
+        records[3] = None;
+        let text = report(&LaunchError::Gone { rank: 3 }, &records, &plans);
+        assert_eq!(
+            text,
+            "rank 3 is silent: its connection closed, its process was killed or has ended\n\
+             ranks 0 1 2: at line 7, i8=1; main waits at line 11, i8=0 for line 10, i8=0 (Allreduce); line 10, i8=0 \
+             (Allreduce) waits for rank 3\n\
+             rank 3: nothing is known of it"
+        );
+    }
+
+    #[test]
+    fn an_error_comes_first() {
+        let phase = |it: &str| Some(Progress { phase: it.to_owned(), run: None }.encode());
+        let records = [phase("reading"), None, phase("reading")];
+        let fault = LaunchError::Aborted { rank: 1, exit: 5, reason: "line 3: no memory".to_owned() };
+        assert_eq!(
+            report(&fault, &records, &[]),
+            "rank 1: line 3: no memory\nranks 0 2: reading\nrank 1: nothing is known of it"
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! Starts the ranks of a job on this host, where no launcher does.
+//!
+//! Children get torchrun's variables and hold a lease (`lease`) on this process: however it ends, they end. Rank 0's
+//! standard output goes through as it is; other lines say whose they are. When a child fails, the others have a moment to
+//! say why, and are then killed; every child is waited for.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag,
+};
+
+use super::{environment, lease};
+use crate::exit::Exit;
+
+/// For the others to end by themselves after the first failure.
+const GRACE: Duration = Duration::from_secs(5);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A job to start.
+pub struct Job {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Number of processes.
+    pub ranks: usize,
+}
+
+/// Runs a job; `out` and `err` get what the ranks print, in lines. The exit code is the first failing child's; a child that
+/// is killed counts as a hang, and so does a signal that ends this process.
+///
+/// # Errors
+/// What the operating system says about processes; children that were started are ended.
+pub fn run(
+    job: &Job,
+    out: impl Write + Send + 'static,
+    err: impl Write + Send + 'static,
+) -> io::Result<Exit> {
+    let told = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&told))?;
+    }
+    let mut brood = Brood { children: Vec::new() };
+    let (out, err) = (Shared::new(out), Shared::new(err));
+    let mut forwarders = Vec::new();
+    // Free now, and unlikely to be taken before rank 0 listens: `rendezvous` tries its neighbours otherwise.
+    let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+    for rank in 0..job.ranks {
+        let mut child = command(job, rank, port).spawn()?;
+        let lanes: [(Option<Box<dyn Read + Send>>, &Shared); 2] = [
+            (child.stdout.take().map(|it| Box::new(it) as _), &out),
+            (child.stderr.take().map(|it| Box::new(it) as _), &err),
+        ];
+        for (lane, (from, to)) in lanes.into_iter().enumerate() {
+            let (Some(from), to) = (from, to.clone()) else { continue };
+            let prefix = if (rank, lane) == (0, 0) { String::new() } else { format!("[{rank}] ") };
+            forwarders.push(thread::spawn(move || forward(from, &prefix, &to)));
+        }
+        brood.children.push((child, None));
+    }
+    let exit = brood.watch(&told)?;
+    brood.end();
+    for forwarder in forwarders {
+        let _ = forwarder.join();
+    }
+    Ok(exit)
+}
+
+fn command(job: &Job, rank: usize, port: u16) -> Command {
+    let mut command = Command::new(&job.program);
+    // Children of a launcher's process are not its ranks.
+    environment::names().chain(["HIR_MASTER_ADDR", "HIR_MASTER_PORT"]).for_each(|name| {
+        command.env_remove(name);
+    });
+    let (at, world) = (rank.to_string(), job.ranks.to_string());
+    command
+        .args(&job.arguments)
+        .envs([("RANK", &at), ("LOCAL_RANK", &at), ("WORLD_SIZE", &world), ("LOCAL_WORLD_SIZE", &world)])
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MASTER_PORT", port.to_string())
+        .env("HIR_JOB", format!("{} {port}", std::process::id()))
+        .env(lease::VARIABLE, "stdin")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Children, none of which survives it.
+struct Brood {
+    children: Vec<(Child, Option<ExitStatus>)>,
+}
+
+impl Brood {
+    /// Waits until all have ended, or one has failed and the others had their time.
+    fn watch(&mut self, told: &AtomicBool) -> io::Result<Exit> {
+        let mut failed: Option<(Instant, Option<Exit>)> = None;
+        loop {
+            let mut running = false;
+            for (child, status) in self.children.iter_mut().filter(|(_, status)| status.is_none()) {
+                *status = child.try_wait()?;
+                let Some(status) = status else {
+                    running = true;
+                    continue;
+                };
+                if !status.success() {
+                    let code = status.code().map(|it| Exit::from_code(u8::try_from(it).unwrap_or(u8::MAX)));
+                    let first = failed.get_or_insert((Instant::now(), None));
+                    first.1 = first.1.or(code);
+                }
+            }
+            if told.load(Ordering::Relaxed) {
+                return Ok(Exit::Hang);
+            }
+            let over = failed.is_some_and(|(since, _)| since.elapsed() > GRACE);
+            if !running || over {
+                return Ok(failed.map_or(Exit::Success, |(_, code)| code.unwrap_or(Exit::Hang)));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn end(&mut self) {
+        for (child, status) in &mut self.children {
+            if status.is_none() {
+                let _ = child.kill();
+                *status = child.wait().ok();
+            }
+        }
+    }
+}
+
+impl Drop for Brood {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A writer that several threads write lines to.
+#[derive(Clone)]
+struct Shared(Arc<std::sync::Mutex<dyn Write + Send>>);
+
+impl Shared {
+    fn new(to: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(std::sync::Mutex::new(to)))
+    }
+}
+
+fn forward(from: impl Read, prefix: &str, to: &Shared) {
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+        if line.last() != Some(&b'\n') {
+            line.push(b'\n');
+        }
+        let mut to = to.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // A reader that went away has seen enough; the child is read to its end all the same.
+        let _ = to.write_all(prefix.as_bytes()).and_then(|()| to.write_all(&line)).and_then(|()| to.flush());
+        line.clear();
+    }
+}

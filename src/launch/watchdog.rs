@@ -1,0 +1,181 @@
+//! Ends a lost job: notices that it is lost, has the ranks compare notes, and makes every process end.
+//!
+//! A fault of the channel (a rank that is gone, silent, late or gave up), SIGUSR1 and SIGTERM end the job. Rank 0 makes
+//! one report of what all ranks were doing, tells the others the exit code, and ends; they end with the same code, or
+//! after `PATIENCE` with the fault's.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use signal_hook::{
+    consts::{SIGTERM, SIGUSR1},
+    flag,
+};
+
+use super::{LaunchError, channel::Channel, report::Progress};
+use crate::exit::Exit;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+/// For fresh records of ranks that live. A launcher that ends the job gives its processes about a second.
+const NOTES: Duration = Duration::from_millis(500);
+/// For rank 0's verdict.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// After SIGTERM, for the reason why the launcher ends the job.
+const REASON: Duration = Duration::from_millis(200);
+
+/// What ends the process: the exit code, and the report where this rank is the one to print it.
+pub type End = Box<dyn FnOnce(Exit, Option<String>) + Send>;
+
+/// Makes one text of what happened and of every rank's record, by rank; `None`: nothing is known of the rank.
+pub type Notes = Box<dyn Fn(&LaunchError, &[Option<Vec<u8>>]) -> String + Send>;
+
+/// The guard of a job; dropped, it stands down.
+pub struct Watchdog {
+    done: Arc<AtomicBool>,
+    notes: Arc<Mutex<Notes>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Guards the job of a channel. Ranks that run their plans and get no further for `timeout` end it. `end` is called at most once, on another thread, and has to end the process.
+    ///
+    /// # Errors
+    /// What the operating system says about signals and threads.
+    pub fn start(channel: Arc<Channel>, timeout: Duration, notes: Notes, end: End) -> std::io::Result<Self> {
+        let flags = Signals { report: Arc::default(), terminate: Arc::default() };
+        flag::register(SIGUSR1, Arc::clone(&flags.report))?;
+        flag::register(SIGTERM, Arc::clone(&flags.terminate))?;
+        let (done, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(notes)));
+        let (over, shared) = (Arc::clone(&done), Arc::clone(&notes));
+        let guard = thread::Builder::new().name("hir-watchdog".to_owned());
+        let thread = Some(guard.spawn(move || {
+            let stalled = Stalled { timeout, since: Instant::now(), records: Vec::new() };
+            watch(&channel, &flags, &over, stalled, &shared, end);
+        })?);
+        Ok(Self { done, notes, thread })
+    }
+
+    /// Sets how records are told, once there is more to tell.
+    pub fn set_notes(&self, notes: Notes) {
+        *self.notes.lock().unwrap_or_else(PoisonError::into_inner) = notes;
+    }
+
+    /// The job is done: nothing is a fault any more.
+    pub fn stand_down(&self) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for the end of a job that is lost.
+    pub fn wait_for_end(&self) {
+        thread::sleep(NOTES + PATIENCE + REASON);
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.stand_down();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Signals {
+    report: Arc<AtomicBool>,
+    terminate: Arc<AtomicBool>,
+}
+
+/// Whether ranks that run their plans get any further.
+struct Stalled {
+    timeout: Duration,
+    since: Instant,
+    records: Vec<Option<Vec<u8>>>,
+}
+
+impl Stalled {
+    fn look(&mut self, channel: &Channel) -> Option<LaunchError> {
+        if channel.rank > 0 {
+            return None;
+        }
+        let records: Vec<_> = channel.records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
+        let runs = |it: &Option<Vec<u8>>| {
+            it.as_deref().and_then(Progress::decode).is_some_and(|it| it.run.is_some())
+        };
+        if records != self.records || !records.iter().any(runs) {
+            (self.since, self.records) = (Instant::now(), records);
+        }
+        let seconds = self.since.elapsed().as_secs();
+        (self.since.elapsed() > self.timeout).then_some(LaunchError::Stalled { seconds })
+    }
+}
+
+fn watch(
+    channel: &Channel,
+    signals: &Signals,
+    done: &AtomicBool,
+    mut stalled: Stalled,
+    notes: &Mutex<Notes>,
+    end: End,
+) {
+    let fault = loop {
+        if done.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(fault) = channel.fault() {
+            break fault;
+        }
+        if signals.report.load(Ordering::Relaxed) {
+            channel.abort(Exit::Hang, "asked for a report (SIGUSR1)");
+        } else if signals.terminate.load(Ordering::Relaxed) {
+            // Launchers end all processes when one has failed: then that one is the cause.
+            let until = Instant::now() + REASON;
+            while channel.fault().is_none() && !done.load(Ordering::Relaxed) && Instant::now() < until {
+                thread::sleep(LOOK);
+            }
+            if done.load(Ordering::Relaxed) {
+                return;
+            }
+            channel.abort(Exit::Hang, "told to end (SIGTERM)");
+        } else {
+            if let Some(fault) = stalled.look(channel) {
+                channel.fail(fault);
+            }
+            thread::sleep(LOOK);
+        }
+    };
+    let telling = |exit: Exit| {
+        let records: Vec<_> = channel.records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
+        let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+        (exit, Some(notes(&fault, &records)))
+    };
+    let (exit, report) = if channel.rank == 0 {
+        gather_notes(channel);
+        telling(fault.exit())
+    } else {
+        match channel.verdict(PATIENCE) {
+            Some(exit) => (exit, None),
+            // Rank 0 is lost: whoever is left tells what it knows.
+            None => telling(fault.exit()),
+        }
+    };
+    channel.give_verdict(exit);
+    end(exit, report);
+}
+
+/// Waits for records that are younger than the fault, of ranks that still send any.
+fn gather_notes(channel: &Channel) {
+    let start = Instant::now();
+    let fresh = |it: &Option<(Duration, Vec<u8>)>| it.as_ref().is_none_or(|(age, _)| *age < start.elapsed());
+    while start.elapsed() < NOTES
+        && !channel.records().iter().enumerate().all(|(at, it)| at == channel.rank || fresh(it))
+    {
+        thread::sleep(LOOK);
+    }
+}

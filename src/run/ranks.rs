@@ -1,0 +1,135 @@
+//! One rank of a launched job: what a run needs around it so that all processes do the same and end alike.
+
+use std::{io::Write, time::Duration};
+
+use super::prepare::{Failure, Texts};
+use crate::{
+    exit::Exit,
+    launch::{LaunchError, environment::Launch, handshake::Statement, member::Member},
+    source::Source,
+    tool::Screen,
+};
+
+/// How a run ends: its exit code, and its last line.
+pub struct Verdict {
+    /// The exit code.
+    pub exit: Exit,
+    /// What standard output ends with; `None` where standard error has said it.
+    pub line: Option<String>,
+    /// The same for other ranks' reports, in a line.
+    pub summary: String,
+}
+
+/// What all ranks have to hold alike: versions, options, texts of programs; and why there is no more to hold, which they
+/// have to agree on too.
+pub fn statement(options: String, texts: &Texts, reference: Option<&str>) -> (Statement, Option<Failure>) {
+    let mut statement = Statement::default();
+    let version = format!("hir {}\n", env!("CARGO_PKG_VERSION"));
+    statement.add("the versions", "", version);
+    statement.add("the options", "", options);
+    let paths: &[String] = match texts {
+        Texts::One(path) => std::slice::from_ref(path),
+        Texts::Each(paths) => paths,
+    };
+    let programs = paths.iter().map(|it| ("the programs", it.as_str()));
+    let mut failure = None;
+    for (what, path) in programs.chain(reference.map(|it| ("the references", it))) {
+        let wrong = match path {
+            "-" => (
+                Exit::Usage,
+                "every rank reads the program, and standard input is for one: name a file".to_owned(),
+            ),
+            _ => match Source::open(path) {
+                Ok(source) => {
+                    statement.add(what, path, canonical(&source));
+                    continue;
+                }
+                Err(fault) => (Exit::Environment, format!("cannot read `{path}`: {fault}")),
+            },
+        };
+        statement.add(what, path, format!("{}\n", wrong.1));
+        failure = failure.or(Some(Failure::Other(wrong.0, wrong.1)));
+    }
+    (statement, failure)
+}
+
+/// The programs as they are printed; a text that does not read, as it is.
+fn canonical(source: &Source) -> String {
+    let (programs, diagnostics) = source.programs();
+    match grammar::diagnostic::has_errors(&diagnostics) {
+        true => source.text.clone(),
+        false => programs.iter().map(grammar::print).collect(),
+    }
+}
+
+/// Runs one rank of a job: finds the others, compares statements with theirs, runs (or fails as all of them do), and ends with the exit code of all.
+/// Rank 0 tells.
+pub fn run(
+    launch: &Launch,
+    timeout: Duration,
+    screen: Screen,
+    statement: impl FnOnce() -> (Statement, Option<Failure>),
+    run: impl FnOnce(&Member, Option<Failure>) -> Verdict,
+) -> Exit {
+    let end = Box::new(|exit: Exit, report: Option<String>| {
+        if let Some(report) = report {
+            tell(&report);
+        }
+        std::process::exit(i32::from(exit as u8))
+    });
+    let member = match Member::join(launch, timeout, |name| std::env::var(name).ok(), end) {
+        Ok(member) => member,
+        Err(fault) => return screen.fail(fault.exit(), &fault.to_string()),
+    };
+    member.phase("reading the program");
+    let (statement, failure) = statement();
+    let verdict = match member.agree(&statement) {
+        Err(fault) => return lost(&member, &fault),
+        Ok(Some(difference)) => {
+            if launch.rank == 0 {
+                screen.say(&difference);
+            }
+            Verdict { exit: Exit::Environment, line: None, summary: String::new() }
+        }
+        Ok(None) => {
+            member.phase("running the program");
+            run(&member, failure)
+        }
+    };
+    let (exit, others) = match member.conclude(verdict.exit, &verdict.summary) {
+        Ok(end) => end,
+        Err(fault) => return lost(&member, &fault),
+    };
+    if launch.rank > 0 {
+        return exit;
+    }
+    match (verdict.exit == Exit::Success, others.split_first()) {
+        // A verdict holds for all ranks or for none.
+        (true, Some((first, more))) => {
+            more.iter().for_each(|line| screen.say(line));
+            tell(first);
+        }
+        (_, _) => {
+            others.iter().for_each(|line| screen.say(line));
+            verdict.line.iter().for_each(|line| {
+                let _ = writeln!(std::io::stdout(), "{line}");
+            });
+        }
+    }
+    exit
+}
+
+/// The watchdog ends the process; should it not, this does.
+fn lost(member: &Member, fault: &LaunchError) -> Exit {
+    member.watchdog.wait_for_end();
+    fault.exit()
+}
+
+/// Prints a report whose first line is the verdict.
+fn tell(report: &str) {
+    let (verdict, notes) = report.split_once('\n').unwrap_or((report, ""));
+    let mut out = std::io::stdout().lock();
+    // Whoever reads this may be gone too; the process ends all the same.
+    let _ = notes.lines().try_for_each(|line| writeln!(out, "# {line}"));
+    let _ = writeln!(out, "[FAILED] {verdict}").and_then(|()| out.flush());
+}

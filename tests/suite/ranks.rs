@@ -1,0 +1,242 @@
+//! Jobs of several processes, started as torchrun starts them: they agree on one verdict, and when one of them is lost
+//! the others name it and end.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use hir::{
+    exit::Exit,
+    launch::spawn::{self, Job},
+};
+use libtest_mimic::{Failed, Trial};
+
+use crate::ROOT;
+
+/// A program, and schedules that keep it running for longer than any test waits.
+const ENDLESS: &[&str] = &["samples/ring.hir", "--schedule=seed:0..100000", "--device=sim", "-T", "2"];
+/// By when a lost job has ended: what is silent is known after `-T`, and the rest has five seconds.
+const LIMIT: Duration = Duration::from_secs(15);
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("ranks::each_writes_its_own_part", each_writes_its_own_part),
+        Trial::test("ranks::who_fails_alone_fails_all", who_fails_alone_fails_all),
+        Trial::test("ranks::who_is_killed_is_named", || {
+            loses(1, Some("KILL"), "rank 1 is silent: its connection closed")
+        }),
+        Trial::test("ranks::rank_0_is_named_too", || {
+            loses(0, Some("KILL"), "rank 0 is silent: its connection closed")
+        }),
+        Trial::test("ranks::who_is_stopped_is_named", || loses(2, Some("STOP"), "rank 2 is silent for 2 s")),
+        Trial::test("ranks::a_report_may_be_asked_for", || {
+            loses(1, Some("USR1"), "rank 1: asked for a report (SIGUSR1)")
+        }),
+        Trial::test("ranks::who_does_not_come_is_named", who_does_not_come_is_named),
+        Trial::test("ranks::children_end_with_their_parent", || loses(0, None, "")),
+        Trial::test("ranks::a_failing_child_ends_all", a_failing_child_ends_all),
+        Trial::test("ranks::children_run_a_job", children_run_a_job),
+    ]
+}
+
+/// One process of a job of `world`.
+fn rank(at: usize, world: usize, port: u16, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    command.args(arguments).current_dir(ROOT).env_clear();
+    command
+        .env("RANK", at.to_string())
+        .env("WORLD_SIZE", world.to_string())
+        .env("LOCAL_RANK", at.to_string());
+    command.env("HIR_MASTER_PORT", port.to_string()).env("NO_COLOR", "1");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A port that nobody listens on now.
+fn port() -> Result<u16, Failed> {
+    Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// Every process's exit code (`None`: killed), standard output and standard error, once all have ended.
+fn end(children: Vec<Child>, limit: Duration) -> Result<Vec<(Option<i32>, String, String)>, Failed> {
+    let deadline = Instant::now() + limit;
+    let mut ends = Vec::new();
+    let mut late = false;
+    for mut child in children {
+        while !late && child.try_wait()?.is_none() {
+            late = Instant::now() > deadline;
+            thread::sleep(Duration::from_millis(10));
+        }
+        if late {
+            child.kill()?;
+        }
+        let output = child.wait_with_output()?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        ends.push((output.status.code(), text(&output.stdout), text(&output.stderr)));
+    }
+    match late {
+        true => Err(format!("processes were left after {limit:?}: {ends:#?}").into()),
+        false => Ok(ends),
+    }
+}
+
+fn expect(holds: bool, ends: &[(Option<i32>, String, String)]) -> Result<(), Failed> {
+    if holds { Ok(()) } else { Err(format!("{ends:#?}").into()) }
+}
+
+fn each_writes_its_own_part() -> Result<(), Failed> {
+    let folder = std::env::temp_dir().join(format!("hir-ranks-{}", std::process::id()));
+    let port = port()?;
+    let mut children = Vec::new();
+    for at in 0..4 {
+        let own = folder.join(at.to_string());
+        fs::create_dir_all(&own)?;
+        let program = format!("{ROOT}/samples/allgather.hir");
+        // The same command line on every rank, in a folder of its own.
+        let arguments = [program.as_str(), "--output", "T1@local=@part.%r.npy", "--output", "T1=@whole.npy"];
+        children.push(rank(at, 4, port, &arguments).current_dir(&own).spawn()?);
+    }
+    let ends = end(children, LIMIT * 2)?;
+    expect(ends.iter().all(|it| it.0 == Some(0) && it.2.is_empty()), &ends)?;
+    expect(ends[0].1.ends_with("[SUCCESS] ran, complete, not compared\n"), &ends)?;
+    expect(ends[1..].iter().all(|it| it.1.is_empty()), &ends)?;
+    for at in 0..4 {
+        let mut files: Vec<String> = Vec::new();
+        for entry in fs::read_dir(folder.join(at.to_string()))? {
+            files.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        files.sort();
+        let mut wanted = vec![format!("part.{at}.npy")];
+        wanted.extend((at == 0).then(|| "whole.npy".to_owned()));
+        if files != wanted {
+            return Err(format!("rank {at} wrote {files:?}").into());
+        }
+    }
+    fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+fn who_fails_alone_fails_all() -> Result<(), Failed> {
+    let port = port()?;
+    let start = |at: usize| {
+        let folder = if at == 1 { "/proc" } else { "/tmp" };
+        let program = format!("{ROOT}/samples/allgather.hir");
+        let output = format!("T1@local=@hir-alone-{}.%r.npy", std::process::id());
+        rank(at, 4, port, &[&program, "--output", &output]).current_dir(folder).spawn()
+    };
+    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT * 2)?;
+    for at in [0, 2, 3] {
+        let _ = fs::remove_file(format!("/tmp/hir-alone-{}.{at}.npy", std::process::id()));
+    }
+    expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
+    expect(ends[0].1.contains("[FAILED] rank 1 ends with exit code 6: cannot write"), &ends)?;
+    expect(!ends[0].1.contains("[SUCCESS]"), &ends)
+}
+
+/// A running job of three loses a rank to a signal, or all of them lose their parent; whoever is left says so, and ends.
+fn loses(victim: usize, signal: Option<&str>, wanted: &str) -> Result<(), Failed> {
+    let port = port()?;
+    let world = 8;
+    let start = |at: usize| {
+        let mut command = rank(at, world, port, ENDLESS);
+        if signal.is_none() {
+            command.env("HIR_LEASE", "stdin");
+        }
+        command.spawn()
+    };
+    let mut children: Vec<Child> = (0..world).map(start).collect::<Result<_, _>>()?;
+    // Rank 0 says a line once all have agreed.
+    let mut said = std::io::BufReader::new(children[0].stdout.take().ok_or("no standard output")?);
+    let mut first = String::new();
+    std::io::BufRead::read_line(&mut said, &mut first)?;
+    match signal {
+        Some(name) => {
+            let id = children[victim].id().to_string();
+            Command::new("kill").args([format!("-{name}"), id]).status()?;
+        }
+        // The operating system closes a parent's ends of its pipes.
+        None => children.iter_mut().for_each(|it| drop(it.stdin.take())),
+    }
+    let reader = thread::spawn(move || {
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut said, &mut rest).map(|_| rest)
+    });
+    let stopped = (signal == Some("STOP")).then(|| children.remove(victim));
+    let ends = end(children, LIMIT);
+    if let Some(mut it) = stopped {
+        it.kill()?;
+        it.wait()?;
+    }
+    let ends = ends?;
+    let told = reader.join().map_err(|_| "no report")??;
+    let text: String = ends.iter().map(|it| it.1.as_str()).chain([told.as_str()]).collect();
+    let codes = ends.iter().filter(|it| it.0 == Some(4)).count();
+    let killed = usize::from(signal == Some("KILL"));
+    expect(codes + killed == ends.len(), &ends)?;
+    let cause = format!("[FAILED] {wanted}");
+    match signal {
+        Some(_) if !text.contains(&cause) => Err(format!("{text}\nno `{cause}`").into()),
+        _ => Ok(()),
+    }
+}
+
+fn who_does_not_come_is_named() -> Result<(), Failed> {
+    let port = port()?;
+    let start = |at: usize| rank(at, 3, port, &["samples/allgather.hir", "-T", "1"]).spawn();
+    let ends = end([0, 2].into_iter().map(start).collect::<Result<_, _>>()?, LIMIT)?;
+    expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
+    expect(ends.iter().all(|it| it.2.contains("ranks [1] of 3 did not come")), &ends)
+}
+
+/// What a job of `sh` prints.
+fn sh(script: &str, ranks: usize) -> Result<(Exit, String, String), Failed> {
+    let job = Job { program: "sh".into(), arguments: vec!["-c".to_owned(), script.to_owned()], ranks };
+    spawned(&job)
+}
+
+fn spawned(job: &Job) -> Result<(Exit, String, String), Failed> {
+    let (mut out, out_end) = std::io::pipe()?;
+    let (mut err, err_end) = std::io::pipe()?;
+    let read = |from: &mut std::io::PipeReader| {
+        let mut text = String::new();
+        std::io::Read::read_to_string(from, &mut text).map(|_| text)
+    };
+    let errors = thread::spawn(move || read(&mut err));
+    let prints = thread::spawn(move || read(&mut out));
+    let exit = spawn::run(job, out_end, err_end)?;
+    let (out, err) = (prints.join().map_err(|_| "lost")??, errors.join().map_err(|_| "lost")??);
+    Ok((exit, out, err))
+}
+
+fn a_failing_child_ends_all() -> Result<(), Failed> {
+    let start = Instant::now();
+    let script = "echo $RANK/$WORLD_SIZE; echo $$ >&2; [ $RANK = 1 ] && exit 7; exec sleep 60";
+    let (exit, out, err) = sh(script, 3)?;
+    let mut lines: Vec<&str> = out.lines().collect();
+    lines.sort_unstable();
+    if exit != Exit::Check || lines != ["0/3", "[1] 1/3", "[2] 2/3"] || start.elapsed() > LIMIT {
+        return Err(format!("{exit:?} {out} {:?}", start.elapsed()).into());
+    }
+    // Every child has been waited for: its number is free again.
+    for line in err.lines() {
+        let id = line.rsplit(' ').next().unwrap_or_default();
+        if std::path::Path::new("/proc").join(id).exists() {
+            return Err(format!("process {id} is left").into());
+        }
+    }
+    Ok(())
+}
+
+fn children_run_a_job() -> Result<(), Failed> {
+    let program = env!("CARGO_BIN_EXE_hir-run").into();
+    let arguments = vec![format!("{ROOT}/samples/allgather.hir"), "--device=sim".to_owned()];
+    let (exit, out, err) = spawned(&Job { program, arguments, ranks: 4 })?;
+    match exit == Exit::Success && out.ends_with("[SUCCESS] ran, complete, not compared\n") && err.is_empty()
+    {
+        true => Ok(()),
+        false => Err(format!("{exit:?}\n{out}{err}").into()),
+    }
+}
