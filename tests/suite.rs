@@ -79,9 +79,7 @@ fn shown(path: &Path) -> String {
 }
 
 fn trial(path: PathBuf) -> Trial {
-    let has_mpirun = Command::new("mpirun").arg("--version").output().is_ok();
     let launched = fs::read_to_string(&path).is_ok_and(|it| it.contains(": mpirun "));
-    let ignored = launched && !has_mpirun && std::env::var("HIR_REQUIRE_MPI").as_deref() != Ok("1");
     let trial = Trial::test(shown(&path), move || {
         let text = fs::read_to_string(&path).map_err(|fault| fault.to_string())?;
         if !text.starts_with("// RUN: ") {
@@ -96,7 +94,7 @@ fn trial(path: PathBuf) -> Trial {
         let _ = fs::remove_dir_all(&scratch);
         check(&path, &outcome?)
     });
-    trial.with_ignored_flag(ignored)
+    trial.with_ignored_flag(launched && lacks_mpirun())
 }
 
 /// What the RUN lines come to, where the SAME lines agree with the first of them.
@@ -155,6 +153,15 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
         output.stderr = without_boxes(&output.stderr);
     }
     Ok(output)
+}
+
+/// Whether tests that need mpirun are ignored.
+fn lacks_mpirun() -> bool {
+    static LACKS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
+        std::env::var("HIR_REQUIRE_MPI").as_deref() != Ok("1")
+            && Command::new("mpirun").arg("--version").output().is_err()
+    });
+    *LACKS
 }
 
 /// Lets Open MPI run as root, and more processes than there are cores, on this host alone.

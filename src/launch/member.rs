@@ -10,8 +10,9 @@ use super::{
     channel::{Channel, Patience},
     environment::Launch,
     handshake::{self, Statement},
-    lease, rendezvous,
-    report::{self, Progress, Run},
+    lease,
+    progress::{Progress, Run},
+    rendezvous, report,
     watchdog::{End, Watchdog},
     wire,
 };

@@ -11,11 +11,15 @@ pub mod environment;
 pub mod handshake;
 pub mod lease;
 pub mod member;
+pub mod progress;
 pub mod rendezvous;
 pub mod report;
 pub mod spawn;
 pub mod watchdog;
 mod wire;
+
+#[cfg(test)]
+mod tests;
 
 use crate::exit::Exit;
 

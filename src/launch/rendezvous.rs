@@ -304,4 +304,29 @@ mod tests {
         let slurm = [("SLURM_STEP_NUM_NODES", "2"), ("SLURM_STEP_NODELIST", "node[03-07,9],x")];
         assert_eq!(at(&spread, &slurm).map(|it| it.host), Ok("node03".to_owned()));
     }
+
+    #[test]
+    fn a_stranger_is_turned_away() -> io::Result<()> {
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let address = Address { host: "127.0.0.1".to_owned(), port, ports: 1, job: 5 };
+        let other = Address { job: 6, ..address.clone() };
+        let patience = Duration::from_secs(10);
+        thread::scope(|scope| {
+            let first = scope.spawn(|| connect(&address, 0, 2, patience));
+            let mut stranger = loop {
+                match TcpStream::connect(("127.0.0.1", port)) {
+                    Ok(it) => break it,
+                    Err(_) => thread::sleep(PAUSE),
+                }
+            };
+            stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+            // A rank of another job does not get in; neither does a rank that there is not.
+            assert!(greet(&other, port, 1).is_err());
+            assert!(greet(&address, port, 2).is_err());
+            assert!(connect(&address, 1, 2, patience).is_ok_and(|it| it.len() == 1));
+            let admitted = first.join().is_ok_and(|it| it.is_ok_and(|it| it.len() == 1));
+            assert!(admitted);
+            Ok(())
+        })
+    }
 }

@@ -18,7 +18,7 @@ use signal_hook::{
     flag,
 };
 
-use super::{LaunchError, channel::Channel, report::Progress};
+use super::{LaunchError, channel::Channel, progress::Progress};
 use crate::exit::Exit;
 
 /// Between two looks.

@@ -14,12 +14,12 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
-use crate::ROOT;
+use crate::{MPIRUN, ROOT, lacks_mpirun};
 
 /// A program, and schedules that keep it running for longer than any test waits.
-const ENDLESS: &[&str] = &["samples/ring.hir", "--schedule=seed:0..100000", "--device=sim", "-T", "2"];
+const ENDLESS: &[&str] = &["samples/ring.hir", "--schedule=seed:0..100000", "--device=sim", "-T", "5"];
 /// By when a lost job has ended: what is silent is known after `-T`, and the rest has five seconds.
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(20);
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("ranks::rank_0_is_named_too", || {
             loses(0, Some("KILL"), "rank 0 is silent: its connection closed")
         }),
-        Trial::test("ranks::who_is_stopped_is_named", || loses(2, Some("STOP"), "rank 2 is silent for 2 s")),
+        Trial::test("ranks::who_is_stopped_is_named", || loses(2, Some("STOP"), "rank 2 is silent for")),
         Trial::test("ranks::a_report_may_be_asked_for", || {
             loses(1, Some("USR1"), "rank 1: asked for a report (SIGUSR1)")
         }),
@@ -39,6 +39,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("ranks::children_end_with_their_parent", || loses(0, None, "")),
         Trial::test("ranks::a_failing_child_ends_all", a_failing_child_ends_all),
         Trial::test("ranks::children_run_a_job", children_run_a_job),
+        Trial::test("ranks::mpirun_loses_a_rank", mpirun_loses_a_rank).with_ignored_flag(lacks_mpirun()),
     ]
 }
 
@@ -185,7 +186,7 @@ fn loses(victim: usize, signal: Option<&str>, wanted: &str) -> Result<(), Failed
 
 fn who_does_not_come_is_named() -> Result<(), Failed> {
     let port = port()?;
-    let start = |at: usize| rank(at, 3, port, &["samples/allgather.hir", "-T", "1"]).spawn();
+    let start = |at: usize| rank(at, 3, port, &["samples/allgather.hir", "-T", "5"]).spawn();
     let ends = end([0, 2].into_iter().map(start).collect::<Result<_, _>>()?, LIMIT)?;
     expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
     expect(ends.iter().all(|it| it.2.contains("ranks [1] of 3 did not come")), &ends)
@@ -238,5 +239,21 @@ fn children_run_a_job() -> Result<(), Failed> {
     {
         true => Ok(()),
         false => Err(format!("{exit:?}\n{out}{err}").into()),
+    }
+}
+
+/// mpirun itself ends the others about a second after it has noticed: the report has to be quicker.
+fn mpirun_loses_a_rank() -> Result<(), Failed> {
+    let start = Instant::now();
+    let script =
+        "[ $OMPI_COMM_WORLD_RANK = 2 ] && { rank=$$; (sleep 1; kill -9 $rank) & }; exec \"$0\" \"$@\"";
+    let mut command = Command::new("mpirun");
+    command.args(["-np", "8", "sh", "-c", script, env!("CARGO_BIN_EXE_hir-run")]).args(ENDLESS);
+    let output = command.current_dir(ROOT).envs(MPIRUN.iter().copied()).output()?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    let named = told.contains("[FAILED] rank 2 is silent: its connection closed");
+    match named && !output.status.success() && start.elapsed() < LIMIT {
+        true => Ok(()),
+        false => Err(format!("{:?} {output:?}", start.elapsed()).into()),
     }
 }

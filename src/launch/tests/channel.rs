@@ -1,0 +1,117 @@
+//! Channels between ranks that are threads.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    exit::Exit,
+    launch::{
+        LaunchError,
+        channel::{Channel, Patience},
+        environment::Launch,
+        rendezvous,
+    },
+};
+
+const QUICK: Patience = Patience {
+    rendezvous: Duration::from_secs(10),
+    silence: Duration::from_secs(5),
+    step: Duration::from_secs(5),
+};
+
+/// Runs every rank of a job on a thread.
+fn job<T: Send>(
+    name: &str,
+    world: usize,
+    patience: Patience,
+    rank: impl Fn(Channel) -> T + Sync,
+) -> Result<Vec<T>, LaunchError> {
+    let place = |at| Launch {
+        family: "test",
+        rank: at,
+        size: world,
+        local_rank: at,
+        local_size: Some(world),
+        job: Some(format!("{name} {}", std::process::id())),
+    };
+    let address = rendezvous::address(&place(0), |_| None)?;
+    let (address, rank) = (&address, &rank);
+    thread::scope(|scope| {
+        let start = |at| scope.spawn(move || Channel::open(&place(at), address, patience).map(rank));
+        let ranks: Vec<_> = (0..world).map(start).collect();
+        let lost = || LaunchError::Environment("a test thread panicked".to_owned());
+        ranks.into_iter().map(|it| it.join().unwrap_or_else(|_| Err(lost()))).collect()
+    })
+}
+
+#[test]
+fn ranks_gather_in_order() {
+    let seen = job("gather", 4, QUICK, |it| {
+        let mut all = Vec::new();
+        for round in 0..20u8 {
+            all.extend(it.all_gather(&vec![it.rank as u8; round as usize])?);
+            it.barrier()?;
+        }
+        Ok::<_, LaunchError>(all)
+    });
+    let wanted: Vec<Vec<u8>> = (0..20).flat_map(|round| (0..4).map(move |rank| vec![rank; round])).collect();
+    assert_eq!(seen, Ok(vec![Ok(wanted); 4]));
+}
+
+#[test]
+fn an_abort_ends_every_wait() {
+    let seen = job("abort", 3, QUICK, |it| match it.rank {
+        2 => {
+            it.abort(Exit::Device, "no memory");
+            it.barrier()
+        }
+        _ => it.barrier(),
+    });
+    let fault = LaunchError::Aborted { rank: 2, exit: 5, reason: "no memory".to_owned() };
+    assert_eq!(seen, Ok(vec![Err(fault); 3]));
+}
+
+#[test]
+fn who_does_not_come_is_named() {
+    let patience = Patience { step: Duration::from_millis(400), ..QUICK };
+    let seen = job("late", 3, patience, |it| match it.rank {
+        1 => {
+            while it.fault().is_none() {
+                thread::sleep(Duration::from_millis(10));
+            }
+            it.fault()
+        }
+        _ => it.barrier().err(),
+    });
+    assert_eq!(seen, Ok(vec![Some(LaunchError::Late { ranks: vec![1], seconds: 0 }); 3]));
+}
+
+#[test]
+fn who_left_is_named() {
+    let seen = job("left", 3, QUICK, |it| match it.rank {
+        1 => None,
+        _ => it.barrier().err(),
+    });
+    let gone = Some(LaunchError::Gone { rank: 1 });
+    assert_eq!(seen, Ok(vec![gone.clone(), None, gone]));
+}
+
+#[test]
+fn records_come_with_pulses() {
+    let seen = job("records", 2, QUICK, |it| {
+        let mine = it.rank as u8 + 7;
+        it.on_pulse(move || vec![mine]);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let theirs =
+            |it: &Channel| it.records()[1 - it.rank].clone().is_some_and(|(_, bytes)| !bytes.is_empty());
+        while !theirs(&it) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let records: Vec<_> = it.records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
+        let _ = it.barrier();
+        records
+    });
+    assert_eq!(seen, Ok(vec![vec![Some(vec![7]), Some(vec![8])]; 2]));
+}

@@ -1,0 +1,4 @@
+//! What several ranks do together.
+
+mod channel;
+mod report;

@@ -1,0 +1,117 @@
+//! Reports on made-up records.
+
+use crate::{
+    launch::{
+        LaunchError,
+        progress::{Progress, Run},
+        report::report,
+    },
+    plan::{self, InstKind, Plan},
+    source::Source,
+};
+
+/// A loop of all-reduces on four ranks, each with a stream of its own.
+const PROGRAM: &str = include_str!("../../../tests/cases/launch/loop.hir");
+
+fn plans() -> Vec<Plan> {
+    let source = Source::new("loop.hir".to_owned(), PROGRAM.to_owned());
+    let (programs, faults) = source.programs();
+    assert!(faults.is_empty(), "{faults:?}");
+    let world: Vec<_> = (0..4).map(|_| (&programs[0], &source.lines)).collect();
+    plan::build_each(&world).unwrap_or_default()
+}
+
+/// The `which`th instruction of a kind.
+fn at(plan: &Plan, which: usize, wanted: impl Fn(&InstKind) -> bool) -> u32 {
+    let mut found = (0..plan.code.len()).filter(|it| wanted(&plan.code[*it].kind));
+    found.nth(which).unwrap_or_default() as u32
+}
+
+/// A rank that has issued everything before `issued`; its streams have come to `stream`, its communications to `queue`.
+fn record(plan: &Plan, issued: u32, stream: u32, queue: u32) -> Option<Vec<u8>> {
+    let (streams, queues) = (vec![stream; plan.streams.len()], vec![queue; plan.communicators.len()]);
+    let run = Some(Run { round: 0, issued, streams, queues });
+    Some(Progress { phase: String::new(), run }.encode())
+}
+
+fn collective(it: &InstKind) -> bool {
+    matches!(it, InstKind::Collective(_))
+}
+
+#[test]
+fn records_come_back() {
+    let run = Run { round: 2, issued: 7, streams: vec![1, 2], queues: vec![3] };
+    for run in [None, Some(run), Some(Run::default())] {
+        let it = Progress { phase: "reading".to_owned(), run };
+        assert_eq!(Progress::decode(&it.encode()), Some(it));
+    }
+    assert_eq!(Progress::decode(b"abc"), None);
+}
+
+#[test]
+fn who_never_issued_is_the_cause() {
+    let plans = plans();
+    let second = at(&plans[0], 1, collective);
+    let wait = at(&plans[0], 1, |it| matches!(it, InstKind::Wait { .. }));
+    let mut records: Vec<_> = plans.iter().map(|it| record(it, it.code.len() as u32, wait, second)).collect();
+    // Rank 2's host hangs one instruction earlier.
+    records[2] = record(&plans[2], second - 1, second - 1, second - 1);
+    let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+    assert_eq!(
+        text,
+        "rank 2 never issued line 10, i8=1 (Allreduce): it is at line 7, i8=1; ranks 0 1 3 wait in it\n\
+         no rank got any further for 60 s\n\
+         ranks 0 1 3: all issued; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+         waits for rank 2\n\
+         rank 2: at line 7, i8=1"
+    );
+}
+
+#[test]
+fn who_has_not_reached_it_is_the_cause() {
+    let plans = plans();
+    let second = at(&plans[0], 1, collective);
+    let wait = at(&plans[0], 1, |it| matches!(it, InstKind::Wait { .. }));
+    let all = plans[0].code.len() as u32;
+    let mut records: Vec<_> = plans.iter().map(|it| record(it, all, wait, second)).collect();
+    // Rank 1 has issued all, and its stream runs a sum that does not end.
+    let sum = at(&plans[1], 0, |it| matches!(it, InstKind::Map { .. }));
+    records[1] = record(&plans[1], all, sum, second);
+    let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+    assert_eq!(
+        text,
+        "rank 1 has not come to line 10, i8=1 (Allreduce): all issued; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
+         no rank got any further for 60 s\n\
+         ranks 0 2 3: all issued; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+         waits for rank 1\n\
+         rank 1: all issued; main runs line 7, i8=0"
+    );
+}
+
+#[test]
+fn who_is_silent_comes_first() {
+    let plans = plans();
+    let first = at(&plans[0], 0, collective);
+    let wait = at(&plans[0], 0, |it| matches!(it, InstKind::Wait { .. }));
+    let mut records: Vec<_> = plans.iter().map(|it| record(it, wait + 1, wait, first)).collect();
+    records[3] = None;
+    let text = report(&LaunchError::Gone { rank: 3 }, &records, &plans);
+    assert_eq!(
+        text,
+        "rank 3 is silent: its connection closed, its process was killed or has ended\n\
+         ranks 0 1 2: at line 7, i8=1; main waits at line 11, i8=0 for line 10, i8=0 (Allreduce); line 10, i8=0 \
+         (Allreduce) waits for rank 3\n\
+         rank 3: nothing is known of it"
+    );
+}
+
+#[test]
+fn an_error_comes_first() {
+    let phase = |it: &str| Some(Progress { phase: it.to_owned(), run: None }.encode());
+    let records = [phase("reading"), None, phase("reading")];
+    let fault = LaunchError::Aborted { rank: 1, exit: 5, reason: "line 3: no memory".to_owned() };
+    assert_eq!(
+        report(&fault, &records, &[]),
+        "rank 1: line 3: no memory\nranks 0 2: reading\nrank 1: nothing is known of it"
+    );
+}
