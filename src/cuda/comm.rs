@@ -136,7 +136,7 @@ impl Group {
         let target = |it: u64| it as *mut c_void;
         let byte = ncclDataType_t::ncclUint8;
         // SAFETY: the communicator is live; addresses are of views that lie inside their buffers, dense and as long as the
-        // counts say; a null address stands only where NCCL reads or writes nothing.
+        // counts say.
         let (name, status) = unsafe {
             match *call {
                 Call::Send { from, bytes, peer } => {
@@ -196,8 +196,9 @@ pub(super) fn calls(
     input: Option<Dense>,
     output: Option<Dense>,
 ) -> Result<Vec<Call>, String> {
-    let from = input.map_or(0, |it| it.address);
-    let to = output.map_or(0, |it| it.address);
+    // A member that gives or gets nothing passes an address that is valid and not used.
+    let from = input.or(output).map_or(0, |it| it.address);
+    let to = output.or(input).map_or(0, |it| it.address);
     let given = input.map_or(0, |it| it.bytes());
     let got = output.map_or(0, |it| it.bytes());
     let whole = given.max(got);

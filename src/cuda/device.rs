@@ -97,6 +97,9 @@ impl Device {
     /// Fewer GPUs than needed, or one that does not start.
     pub fn open(ordinal: usize) -> Result<Self, CudaError> {
         let names = devices()?;
+        // A launcher that shows each process its own GPU shows one.
+        let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
+        let ordinal = if own { 0 } else { ordinal };
         if ordinal >= names.len() {
             return Err(CudaError::Environment(format!(
                 "this rank wants GPU {ordinal} of this host, which has {} ({}); `CUDA_VISIBLE_DEVICES` may hide some",

@@ -11,6 +11,8 @@ use crate::plan::{Arg, BufferNo, InstKind, Place, Plan, Slot, View};
 
 /// Buffers begin at multiples of this many bytes: what cuBLASLt likes best.
 pub const ALIGNMENT: usize = 256;
+/// Segments that other processes map are as long as a multiple of this: the driver then gives them pages of their own.
+const SHARED: usize = 2 << 20;
 /// Bytes from flag to flag.
 const FLAG: usize = 32;
 
@@ -97,6 +99,7 @@ impl WorldLayout {
             symmetric = symmetric.max(own);
             ranks.push(RankLayout { spots, private });
         }
+        let symmetric = symmetric.next_multiple_of(SHARED);
         Ok(Self { ranks, symmetric, flags, slots, has_peers })
     }
 

@@ -97,7 +97,7 @@ impl Builder<'_, '_> {
         }
         match self.comms.find(communicator) {
             Some(comm) => self.group(at, queue, comm, calls),
-            None => self.to_itself(at, queue, &calls),
+            None => self.loop_back(at, queue, &calls),
         }
         for (dense, view) in arrivals {
             self.unpack(at, inst, queue, dense, view)?;
@@ -122,7 +122,7 @@ impl Builder<'_, '_> {
     }
 
     /// In a world of one rank every send meets a receive of the same rank, in order.
-    fn to_itself(&mut self, at: u32, queue: Stream, calls: &[Call]) {
+    fn loop_back(&mut self, at: u32, queue: Stream, calls: &[Call]) {
         let sends = calls.iter().filter_map(|it| match it {
             Call::Send { from, bytes, .. } => Some((*from, *bytes)),
             _ => None,
