@@ -141,9 +141,9 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
         other => return Err(format!("unknown command {other:?}").into()),
     };
     let words: Vec<String> = words.iter().map(|it| program(it)).collect();
-    // A launcher or a colour setting around the tests must not change what the tools print.
+    // A launcher, a colour setting or a GPU around the tests must not change what the tools print.
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).current_dir(ROOT).env_clear().env("NO_COLOR", "1");
+    command.args(&words[1..]).current_dir(ROOT).env_clear().envs(ENVIRONMENT.iter().copied());
     if launched {
         command.envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "HOME"));
         command.envs(MPIRUN.iter().copied());
@@ -163,6 +163,10 @@ fn lacks_mpirun() -> bool {
     });
     *LACKS
 }
+
+/// No colours, and no GPU even where there are some.
+const ENVIRONMENT: &[(&str, &str)] =
+    &[("NO_COLOR", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("HIR_CUDA", "/no/libcuda.so.1")];
 
 /// Lets Open MPI run as root, and more processes than there are cores, on this host alone.
 const MPIRUN: &[(&str, &str)] = &[

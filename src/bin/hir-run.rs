@@ -9,12 +9,15 @@ use std::{
 use clap::{Parser, ValueEnum};
 use grammar::{diagnostic::has_errors, ir::Program, render::Format};
 use hir::{
+    cuda,
     exit::Exit,
     io::{file, generate::Kind},
     launch::{environment, environment::Launch, handshake::Statement, spawn},
+    plan::Plan,
     run::{
         RunError,
         compare::Tolerance,
+        gpu,
         inputs::{Filling, InputFlag, longest_sum},
         job::{self, Expectation, Target},
         output::{self, OutputFlag},
@@ -45,9 +48,9 @@ struct Options {
     /// Passes to run first, as `hir-opt --passes`; not on the reference.
     #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
     passes: Option<String>,
-    /// What executes the plans.
-    #[arg(long, value_enum, default_value = "auto")]
-    device: Device,
+    /// What executes the plans; default: sim, which runs everywhere and defines what is right.
+    #[arg(long, value_enum)]
+    device: Option<Device>,
     /// Number of ranks; default: the smallest world that holds every mesh.
     #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
@@ -69,9 +72,9 @@ struct Options {
     /// Where a tensor goes: `T3=@y.npy`, `T3=-`, `T3@local=@y.%r.npy`.
     #[arg(long, value_name = "NAME=FILE")]
     output: Vec<OutputFlag>,
-    /// What an output has to be: `T3=@ref.npy`.
-    #[arg(long, value_name = "NAME=FILE")]
-    expect: Vec<InputFlag>,
+    /// What an output has to be: `T3=@ref.npy`; `sim`: what the simulator finds for all of them.
+    #[arg(long, value_name = "NAME=FILE|sim")]
+    expect: Vec<Expect>,
     /// A program whose outputs are expected, by position, on the same inputs.
     #[arg(long, value_name = "SPEC.hir")]
     reference: Option<String>,
@@ -84,7 +87,22 @@ struct Options {
     /// Most memory that the simulated ranks may take together, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
     memory_limit: u32,
-    /// Under a launcher: how long ranks wait for one of them, in seconds, before the job is given up.
+    /// Print where every buffer lies on a GPU and how much memory that takes, and run nothing.
+    #[arg(long)]
+    memory: bool,
+    /// Timed runs on GPUs; 0: none.
+    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    iters: usize,
+    /// Runs before those that are timed.
+    #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
+    warmup: usize,
+    /// Time the plan as one captured graph.
+    #[arg(short = 'G', long)]
+    cudagraph: bool,
+    /// Where the times go, as JSON.
+    #[arg(short = 'J', long, value_name = "FILE")]
+    json: Option<std::path::PathBuf>,
+    /// How long ranks wait for one of them, and for a run on GPUs, in seconds, before the job is given up.
     #[arg(short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
     /// How diagnostics are drawn.
@@ -105,6 +123,23 @@ enum Device {
     Cuda,
 }
 
+/// `--expect`.
+#[derive(Clone)]
+enum Expect {
+    /// The simulator's outputs.
+    Sim,
+    /// A given output.
+    Given(InputFlag),
+}
+
+impl std::str::FromStr for Expect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "sim" { Ok(Self::Sim) } else { text.parse().map(Self::Given) }
+    }
+}
+
 fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
@@ -113,6 +148,8 @@ fn tolerance(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> ExitCode {
+    // Before any thread starts.
+    cuda::set_environment();
     own_panics("hir-run");
     let options = match Options::try_parse() {
         Ok(options) => options,
@@ -122,11 +159,12 @@ fn main() -> ExitCode {
     let exit = match environment::detect(|name| std::env::var(name).ok()) {
         Err(fault) => screen.fail(fault.exit(), &fault.to_string()),
         Ok(Some(launch)) if launch.size > 1 => member(&options, screen, &launch),
-        Ok(_) if options.device == Device::Cuda && options.ranks.is_some_and(|it| it > 1) => {
+        Ok(_) if options.device == Some(Device::Cuda) && options.ranks.is_some_and(|it| it > 1) => {
             spawned(options.ranks.unwrap_or(1), screen)
         }
         Ok(_) => {
-            let verdict = run(&options, screen, None).unwrap_or_else(|failure| fail(screen, failure));
+            let verdict =
+                run(&options, screen, None, &cuda::Alone).unwrap_or_else(|failure| fail(screen, failure));
             verdict.line.iter().for_each(|line| {
                 // A reader that went away has seen enough.
                 let _ = writeln!(std::io::stdout(), "{line}");
@@ -147,9 +185,9 @@ fn member(options: &Options, screen: Screen, launch: &Launch) -> Exit {
         None => ranks::statement(options.stated(), &options.texts(), options.reference.as_deref()),
     };
     let timeout = Duration::from_secs(u64::from(options.timeout));
-    ranks::run(launch, timeout, screen, statement, |_, failure| {
+    ranks::run(launch, timeout, screen, statement, |member, failure| {
         let screen = if launch.rank == 0 { screen } else { screen.silenced() };
-        let outcome = failure.map_or_else(|| run(options, screen, Some(launch)), Err);
+        let outcome = failure.map_or_else(|| run(options, screen, Some(launch), &*member.channel), Err);
         outcome.unwrap_or_else(|failure| {
             let summary = failure.summary().1;
             Verdict { summary, ..fail(screen, failure) }
@@ -173,7 +211,8 @@ impl Options {
 
     /// What all ranks of a job have to be given alike, an option a line.
     fn stated(&self) -> String {
-        let device = self.device.to_possible_value().map_or(String::new(), |it| it.get_name().to_owned());
+        let device = self.device.unwrap_or(Device::Sim).to_possible_value();
+        let device = device.map_or(String::new(), |it| it.get_name().to_owned());
         let mut text = format!("--device {device}\n--inputs {}\n--seed {}\n", self.inputs, self.seed);
         let mut add = |name: &str, value: Option<String>| {
             text += &value.map_or(String::new(), |it| format!("--{name} {it}\n"));
@@ -192,19 +231,26 @@ impl Options {
         let local = |is: bool| if is { "@local" } else { "" };
         let tensor = |it: &InputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.input.iter().for_each(|it| add("input", tensor(it)));
-        self.expect.iter().for_each(|it| add("expect", tensor(it)));
+        self.expect.iter().for_each(|it| match it {
+            Expect::Sim => add("expect", Some("sim".to_owned())),
+            Expect::Given(it) => add("expect", tensor(it)),
+        });
+        add("iters", (self.iters > 0).then(|| format!("{} after {}", self.iters, self.warmup)));
+        add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
         let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.output.iter().for_each(|it| add("output", output(it)));
         text
     }
 }
 
-/// Runs the program on simulated ranks. Every process of a launched job simulates the whole job; the first one reports.
-fn run(options: &Options, screen: Screen, launch: Option<&Launch>) -> Result<Verdict, Failure> {
-    let environment = |message: String| Failure::Other(Exit::Environment, message);
-    if options.device == Device::Cuda {
-        return Err(environment("this build has no GPU executor: run with `--device=sim`".to_owned()));
-    }
+/// Runs the program. Every process of a launched job prepares the whole job; on simulated ranks it runs all of it too. The
+/// first one reports.
+fn run(
+    options: &Options,
+    screen: Screen,
+    launch: Option<&Launch>,
+    peers: &dyn cuda::Peers,
+) -> Result<Verdict, Failure> {
     let silent = |exit| Verdict { exit, line: None, summary: "rejected".to_owned() };
     let calls = match options.passes.as_deref().map(|text| screen.pipeline(text)) {
         Some(Err(exit)) => return Ok(silent(exit)),
@@ -225,7 +271,11 @@ fn run(options: &Options, screen: Screen, launch: Option<&Launch>) -> Result<Ver
         bindings: &options.set,
         reference: false,
         inputs: &options.input,
-        memory_limit: (options.memory_limit as usize) << 30,
+        // What GPUs hold is theirs to say.
+        memory_limit: match options.device {
+            Some(Device::Cuda) => usize::MAX,
+            Some(Device::Auto | Device::Sim) | None => (options.memory_limit as usize) << 30,
+        },
         passes: &rewrite,
     };
     let start = Instant::now();
@@ -235,11 +285,29 @@ fn run(options: &Options, screen: Screen, launch: Option<&Launch>) -> Result<Ver
         screen.draw(source, warnings);
     }
     let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
+    if options.memory {
+        gpu::memory(plans)?.into_iter().for_each(say);
+        return Ok(silent(Exit::Success));
+    }
+    let choice = choose(options, plans, peers.world())?;
+    if let (Some(why), Some(Device::Auto)) = (&choice, options.device) {
+        say(format!("# the simulator runs this: {why}"));
+    }
     let mut filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
+    if choice.is_none() {
+        return on_gpus(options, plans, &names, &setup, filling, peers, &mut say).inspect_err(|failure| {
+            // The others wait for this rank.
+            let (exit, message) = failure.summary();
+            peers.give_up(exit, &message);
+        });
+    }
     let inputs = filling.fill(plans)?;
     let mut expectations = expectations(options, &setup, &filling, plans)?;
     if expectations.is_empty() && options.schedule.0 != [Schedule::Program] {
         expectations = job::self_reference(plans, inputs.clone())?;
+    }
+    if options.expect.iter().any(|it| matches!(it, Expect::Sim)) {
+        expectations.extend(job::self_reference(plans, inputs.clone())?);
     }
     let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
     say(format!(
@@ -254,8 +322,7 @@ fn run(options: &Options, screen: Screen, launch: Option<&Launch>) -> Result<Ver
         say(format!("# warning: {note}"));
     }
     let watch = output::watches(plans, &options.output)?;
-    let tolerance = (options.rtol.is_some() || options.atol.is_some())
-        .then(|| Tolerance { rtol: options.rtol.unwrap_or(0.0), atol: options.atol.unwrap_or(0.0) });
+    let tolerance = options.tolerance();
     let mut verdict = None;
     for schedule in &options.schedule.0 {
         let outcome = match job::simulate(plans, inputs.clone(), *schedule, watch.clone()) {
@@ -266,7 +333,8 @@ fn run(options: &Options, screen: Screen, launch: Option<&Launch>) -> Result<Ver
             }
         };
         let terms = longest_sum(plans);
-        let judged = job::judge(plans, &outcome, &expectations, options.inputs, tolerance, terms)?;
+        let exact = Some(outcome.notes.exactness.is_exact());
+        let judged = job::judge(plans, &outcome, &expectations, options.inputs, tolerance, terms, exact)?;
         let owner = launch.map(|it| it.rank);
         output::write_outputs(plans, &outcome, &options.output, owner, &mut say)?;
         if judged.exit != Exit::Success {
@@ -289,6 +357,11 @@ fn run(options: &Options, screen: Screen, launch: Option<&Launch>) -> Result<Ver
         many => format!("{} schedules", many.len()),
     };
     say(format!("# {schedules}, {:.3} s", start.elapsed().as_secs_f64()));
+    conclude(verdict, &mut say)
+}
+
+/// The outputs and the verdict.
+fn conclude(verdict: job::Verdict, say: &mut dyn FnMut(String)) -> Result<Verdict, Failure> {
     say(format!("# {:<10} {:>6} {:>20}", "output", "dtype", "shape"));
     for output in &verdict.outputs {
         let tensor = &output.whole.tensor;
@@ -296,6 +369,94 @@ fn run(options: &Options, screen: Screen, launch: Option<&Launch>) -> Result<Ver
         say(format!("  {:<10} {:>6} {:>20}", output.name, tensor.data.dtype().short_name(), shape.join("x")));
     }
     Ok(Verdict { exit: verdict.exit, summary: verdict.line.clone(), line: Some(verdict.line) })
+}
+
+/// Why the simulator runs the plans; `None`: GPUs do.
+fn choose(options: &Options, plans: &[Plan], processes: usize) -> Result<Option<String>, Failure> {
+    match options.device.unwrap_or(Device::Sim) {
+        Device::Sim => Ok(Some("it was asked for".to_owned())),
+        Device::Cuda => {
+            // What is missing here is told before anything is computed.
+            cuda::devices()?;
+            Ok(None)
+        }
+        Device::Auto if options.schedule.0 != [Schedule::Program] => {
+            Ok(Some("only it has schedules".to_owned()))
+        }
+        Device::Auto => Ok(gpu::obstacle(plans, processes)),
+    }
+}
+
+/// This rank's part of a job on GPUs.
+fn on_gpus(
+    options: &Options,
+    plans: &[Plan],
+    names: &[&str],
+    setup: &Setup<'_>,
+    mut filling: Filling,
+    peers: &dyn cuda::Peers,
+    say: &mut dyn FnMut(String),
+) -> Result<Verdict, Failure> {
+    if plans.len() != peers.world() {
+        let message = format!(
+            "{} ranks on GPUs need as many processes, there are {}: use mpirun, torchrun or `--ranks {}`",
+            plans.len(),
+            peers.world(),
+            plans.len()
+        );
+        return Err(Failure::Other(Exit::Environment, message));
+    }
+    let first = peers.rank() == 0;
+    let simulates = first && options.expect.iter().any(|it| matches!(it, Expect::Sim));
+    // Inputs of other ranks are made up only where they are needed.
+    let inputs = filling.fill_some(plans, |rank| simulates || rank == peers.rank())?;
+    let (mut expected, mut exact) = (Vec::new(), None);
+    if first {
+        expected = expectations(options, setup, &filling, plans)?;
+    }
+    if simulates {
+        let (found, is_exact) = job::simulated(plans, inputs.clone(), "the simulator")?;
+        expected.extend(found);
+        exact = Some(is_exact);
+    }
+    let (kind, seed) = (options.inputs, options.seed);
+    say(format!("# {}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), plans.len()));
+    let watch = output::watches(plans, &options.output)?;
+    let (warmup, iterations, graph) = (options.warmup, options.iters, options.cudagraph);
+    let job = gpu::Job {
+        plans,
+        inputs: &inputs,
+        expectations: &expected,
+        exact,
+        kind,
+        tolerance: options.tolerance(),
+        terms: longest_sum(plans),
+        watch: &watch,
+        bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
+        timeout: Duration::from_secs(u64::from(options.timeout)),
+    };
+    let ran = gpu::run(&job, peers, &mut |note| say(format!("# {note}")))?;
+    output::write_outputs(plans, &ran.outcome, &options.output, Some(peers.rank()), say)?;
+    if peers.rank() > 0 {
+        return Ok(Verdict { exit: ran.verdict.exit, line: None, summary: String::new() });
+    }
+    if let Some(timing) = &ran.timing {
+        gpu::table(timing, plans).into_iter().for_each(&mut *say);
+        if let Some(path) = &options.json {
+            let text = format!("{:#}\n", gpu::json(timing, plans, names));
+            let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
+            std::fs::write(path, text).map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
+        }
+    }
+    conclude(ran.verdict, say)
+}
+
+impl Options {
+    /// The tolerance that was given.
+    fn tolerance(&self) -> Option<Tolerance> {
+        (self.rtol.is_some() || self.atol.is_some())
+            .then(|| Tolerance { rtol: self.rtol.unwrap_or(0.0), atol: self.atol.unwrap_or(0.0) })
+    }
 }
 
 fn expectations(
@@ -309,7 +470,11 @@ fn expectations(
         let setup = Setup { passes: &|_, _| Ok(()), container: None, reference: true, ..*setup };
         found = job::reference(path, &setup, filling, plans)?;
     }
-    for flag in &options.expect {
+    let given = options.expect.iter().filter_map(|it| match it {
+        Expect::Given(flag) => Some(flag),
+        Expect::Sim => None,
+    });
+    for flag in given {
         let port = plans.iter().flat_map(|plan| &plan.outputs).find(|port| port.name == flag.name);
         let Some(port) = port else {
             let names: Vec<&str> =

@@ -179,7 +179,7 @@ pub struct Reduce {
 }
 
 /// How elements are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
     /// Sum.
     Sum,

@@ -86,6 +86,18 @@ impl Filling {
     /// # Errors
     /// A flag for a tensor that is no input, a file that does not read or fit, an element type without arithmetic.
     pub fn fill(&mut self, plans: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
+        self.fill_some(plans, |_| true)
+    }
+
+    /// As `fill`, for the ranks that are wanted; the others get no inputs.
+    ///
+    /// # Errors
+    /// As `fill`.
+    pub fn fill_some(
+        &mut self,
+        plans: &[Plan],
+        wanted: impl Fn(usize) -> bool,
+    ) -> Result<Vec<Vec<Data>>, RunError> {
         let names: Vec<&str> =
             plans.iter().flat_map(|plan| &plan.inputs).map(|port| port.name.as_str()).collect();
         if let Some(stray) = self.given.iter().find(|it| !names.contains(&it.name.as_str())) {
@@ -114,7 +126,7 @@ impl Filling {
         let mut ranks = Vec::with_capacity(plans.len());
         for plan in plans {
             let mut inputs = Vec::with_capacity(plan.inputs.len());
-            for (position, port) in plan.inputs.iter().enumerate() {
+            for (position, port) in plan.inputs.iter().enumerate().filter(|_| wanted(plan.rank)) {
                 inputs.push(self.part(plan.rank, position, port, &wholes)?);
             }
             ranks.push(inputs);

@@ -41,12 +41,24 @@ pub enum Target {
 /// # Errors
 /// As the run itself; results that are faulty even so.
 pub fn self_reference(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Expectation>, Failure> {
+    simulated(plans, inputs, "schedule program").map(|it| it.0)
+}
+
+/// The simulator's results under the plainest schedule, named `origin`, and whether no number was rounded.
+///
+/// # Errors
+/// As `self_reference`.
+pub fn simulated(
+    plans: &[Plan],
+    inputs: Vec<Vec<Data>>,
+    origin: &str,
+) -> Result<(Vec<Expectation>, bool), Failure> {
     let outcome = simulate(plans, inputs, Schedule::Program, Vec::new())?;
     let outputs = results::outputs(plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(Failure::Other(Exit::WrongResult, format!("{fault}, under schedule program")));
     }
-    Ok(expectations(outputs, "schedule program"))
+    Ok((expectations(outputs, origin), outcome.notes.exactness.is_exact()))
 }
 
 /// How a program's inputs differ from those of the program that it has to agree with. Inputs correspond by position: they
@@ -133,7 +145,7 @@ pub struct Verdict {
     pub wrong: Option<usize>,
 }
 
-/// Judges the outputs of a run.
+/// Judges the outputs of a run. `exact` tells whether any number was rounded on the way, if that is known.
 ///
 /// # Errors
 /// Parts that do not fit together.
@@ -144,6 +156,7 @@ pub fn judge(
     kind: Kind,
     tolerance: Option<Tolerance>,
     terms: usize,
+    exact: Option<bool>,
 ) -> Result<Verdict, RunError> {
     let outputs = results::outputs(plans, outcome)?;
     let failed = |message: String, outputs, wrong| Verdict {
@@ -197,15 +210,18 @@ pub fn judge(
             ));
         }
     }
-    let exact = outcome.notes.exactness.is_exact();
     let line = match expectations.is_empty() {
         true => "[SUCCESS] ran, complete, not compared".to_owned(),
-        false if exact => format!("[SUCCESS] {compared} elements equal to {} (exact)", origins.join(", ")),
+        false if exact == Some(true) => {
+            format!("[SUCCESS] {compared} elements equal to {} (exact)", origins.join(", "))
+        }
         false => format!(
             "[SUCCESS] {compared} elements equal to {}{}",
             origins.join(", "),
             if tolerance.is_some() || kind == Kind::Random {
                 " within the tolerance"
+            } else if exact.is_none() {
+                ""
             } else {
                 ", not exact: some sums were rounded"
             }

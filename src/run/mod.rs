@@ -4,6 +4,7 @@
 //! Invariant: a result that nobody compared is never called a success without saying so.
 
 pub mod compare;
+pub mod gpu;
 pub mod inputs;
 pub mod job;
 pub mod oracle;

@@ -70,7 +70,9 @@ pub fn trial(
 ) -> Result<Ran, Box<Mishap>> {
     let stopped = |fault: RunError| Box::new(Mishap::stopped(schedule, &fault));
     let outcome = simulate(plans, inputs.to_vec(), schedule, Vec::new()).map_err(stopped)?;
-    let verdict = judge(plans, &outcome, expectations, Kind::Exact, None, 0).map_err(stopped)?;
+    let verdict =
+        judge(plans, &outcome, expectations, Kind::Exact, None, 0, Some(outcome.notes.exactness.is_exact()))
+            .map_err(stopped)?;
     if verdict.exit == Exit::Success {
         return Ok(Ran { outputs: verdict.outputs, exact: outcome.notes.exactness.is_exact() });
     }

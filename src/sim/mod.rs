@@ -246,7 +246,8 @@ fn writes(rank: usize, kind: &InstKind) -> Vec<(usize, &View)> {
 }
 
 impl Outcome {
-    fn new(plans: &[Plan]) -> Self {
+    /// Nothing yet.
+    pub fn new(plans: &[Plan]) -> Self {
         Self {
             outputs: plans.iter().map(|it| vec![None; it.outputs.len()]).collect(),
             pending: vec![Vec::new(); plans.len()],

@@ -201,7 +201,15 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
         if !is_exact {
             continue;
         }
-        let verdict = judge(&after, &outcome, &expected, Kind::Exact, None, longest_sum(&after));
+        let verdict = judge(
+            &after,
+            &outcome,
+            &expected,
+            Kind::Exact,
+            None,
+            longest_sum(&after),
+            Some(outcome.notes.exactness.is_exact()),
+        );
         let verdict = verdict.map_err(|it| fault(&it))?;
         if verdict.exit != Exit::Success {
             return Err(fault(&verdict.line));

@@ -1,0 +1,323 @@
+//! NCCL: a communicator for each backend and team, made once, and collectives as its calls.
+//!
+//! Data that only moves is moved as bytes, so every element type travels. A team of one needs no library: its collectives are
+//! copies.
+
+use std::ffi::c_void;
+
+use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
+use grammar::dtype::DType;
+
+use super::{
+    Peers,
+    device::Stream,
+    error::CudaError,
+    library::{self, Nccl},
+};
+use crate::plan::{CollectiveKind, Communicator, Plan, ReduceOp};
+
+/// A communicator's handle.
+#[derive(Clone, Copy)]
+pub(super) struct Comm(sys::ncclComm_t);
+
+/// One call of NCCL. Addresses are of dense data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Call {
+    Send { from: u64, bytes: usize, peer: usize },
+    Recv { to: u64, bytes: usize, peer: usize },
+    Broadcast { from: u64, to: u64, bytes: usize, root: usize },
+    AllGather { from: u64, to: u64, bytes: usize },
+    AllReduce { from: u64, to: u64, count: usize, kind: ncclDataType_t, op: ncclRedOp_t },
+    Reduce { from: u64, to: u64, count: usize, kind: ncclDataType_t, op: ncclRedOp_t, root: usize },
+    ReduceScatter { from: u64, to: u64, count: usize, kind: ncclDataType_t, op: ncclRedOp_t },
+}
+
+/// Calls that are issued as one.
+#[derive(Clone)]
+pub(super) struct Group {
+    pub comm: Comm,
+    pub calls: Vec<Call>,
+}
+
+/// The communicators of this rank.
+pub(super) struct Comms {
+    known: Vec<(Communicator, Comm)>,
+    /// Which NCCL it is; `None` where it is not needed.
+    pub library: Option<String>,
+}
+
+impl Comms {
+    /// Makes all communicators of a world that this rank is a member of. All ranks have to call this.
+    pub fn new(plans: &[Plan], peers: &dyn Peers) -> Result<Self, CudaError> {
+        let mut teams: Vec<&Communicator> = Vec::new();
+        for it in plans.iter().flat_map(|it| &it.communicators).filter(|it| it.team.len() > 1) {
+            if !teams.contains(&it) {
+                teams.push(it);
+            }
+        }
+        let mut comms = Self { known: Vec::new(), library: None };
+        if teams.is_empty() {
+            return Ok(comms);
+        }
+        let nccl = library::nccl()?;
+        let mut version = 0;
+        // SAFETY: the pointer is to a live integer.
+        nccl.check("ncclGetVersion", unsafe { (nccl.ncclGetVersion)(&raw mut version) })?;
+        let (major, minor, patch) = (version / 10000, version % 10000 / 100, version % 100);
+        comms.library = Some(format!("NCCL {major}.{minor}.{patch} ({})", nccl.path));
+        let rank = peers.rank();
+        let mut mine = Vec::new();
+        for _ in teams.iter().filter(|it| it.team[0] == rank) {
+            let mut id = sys::ncclUniqueId { internal: [0; 128] };
+            // SAFETY: the pointer is to a live identifier.
+            nccl.check("ncclGetUniqueId", unsafe { (nccl.ncclGetUniqueId)(&raw mut id) })?;
+            mine.extend(id.internal.map(|it| it as u8));
+        }
+        let ids = peers.all_gather(&mine)?;
+        let mut used = vec![0; plans.len()];
+        // The same order everywhere: no two ranks wait for each other in different communicators.
+        for it in teams {
+            let root = it.team[0];
+            let at = used[root];
+            used[root] += 128;
+            let Some(place) = it.team.iter().position(|member| *member == rank) else { continue };
+            let Some(bytes) = ids.get(root).and_then(|all| all.get(at..)?.first_chunk::<128>()) else {
+                return Err(CudaError::Internal(format!("rank {root} published too few identifiers")));
+            };
+            let id = sys::ncclUniqueId { internal: bytes.map(|it| it as std::ffi::c_char) };
+            let mut comm = std::ptr::null_mut();
+            // SAFETY: the pointer is to a live handle; all members make this call with the same identifier.
+            let status =
+                unsafe { (nccl.ncclCommInitRank)(&raw mut comm, it.team.len() as i32, id, place as i32) };
+            nccl.check("ncclCommInitRank", status)?;
+            comms.known.push((it.clone(), Comm(comm)));
+        }
+        Ok(comms)
+    }
+
+    /// The handle of a communicator; `None` for a team of one.
+    pub fn find(&self, communicator: &Communicator) -> Option<Comm> {
+        self.known.iter().find(|(it, _)| it == communicator).map(|(_, comm)| *comm)
+    }
+
+    /// An error that a communicator met on the way.
+    pub fn trouble(&self) -> Option<String> {
+        let nccl = library::nccl().ok()?;
+        self.known.iter().find_map(|(it, comm)| {
+            let mut status = 0;
+            // SAFETY: the communicator is live and the pointer is to a live integer.
+            unsafe { (nccl.ncclCommGetAsyncError)(comm.0, &raw mut status) };
+            nccl.check("ncclCommGetAsyncError", status)
+                .err()
+                .map(|error| format!("team {:?}: {error}", it.team))
+        })
+    }
+}
+
+impl Group {
+    /// Issues the calls.
+    pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
+        let nccl = library::nccl()?;
+        if let [call] = self.calls.as_slice() {
+            return self.call(nccl, call, stream);
+        }
+        // SAFETY: no arguments.
+        nccl.check("ncclGroupStart", unsafe { (nccl.ncclGroupStart)() })?;
+        for call in &self.calls {
+            self.call(nccl, call, stream)?;
+        }
+        // SAFETY: no arguments; a group is open.
+        nccl.check("ncclGroupEnd", unsafe { (nccl.ncclGroupEnd)() })
+    }
+
+    fn call(&self, nccl: &Nccl, call: &Call, stream: Stream) -> Result<(), CudaError> {
+        let (comm, stream) = (self.comm.0, stream.0.cast());
+        let source = |it: u64| it as *const c_void;
+        let target = |it: u64| it as *mut c_void;
+        let byte = ncclDataType_t::ncclUint8;
+        // SAFETY: the communicator is live; addresses are of views that lie inside their buffers, dense and as long as the
+        // counts say.
+        let (name, status) = unsafe {
+            match *call {
+                Call::Send { from, bytes, peer } => {
+                    ("ncclSend", (nccl.ncclSend)(source(from), bytes, byte, peer as i32, comm, stream))
+                }
+                Call::Recv { to, bytes, peer } => {
+                    ("ncclRecv", (nccl.ncclRecv)(target(to), bytes, byte, peer as i32, comm, stream))
+                }
+                Call::Broadcast { from, to, bytes, root } => (
+                    "ncclBroadcast",
+                    (nccl.ncclBroadcast)(source(from), target(to), bytes, byte, root as i32, comm, stream),
+                ),
+                Call::AllGather { from, to, bytes } => (
+                    "ncclAllGather",
+                    (nccl.ncclAllGather)(source(from), target(to), bytes, byte, comm, stream),
+                ),
+                Call::AllReduce { from, to, count, kind, op } => (
+                    "ncclAllReduce",
+                    (nccl.ncclAllReduce)(source(from), target(to), count, kind, op, comm, stream),
+                ),
+                Call::Reduce { from, to, count, kind, op, root } => (
+                    "ncclReduce",
+                    (nccl.ncclReduce)(source(from), target(to), count, kind, op, root as i32, comm, stream),
+                ),
+                Call::ReduceScatter { from, to, count, kind, op } => (
+                    "ncclReduceScatter",
+                    (nccl.ncclReduceScatter)(source(from), target(to), count, kind, op, comm, stream),
+                ),
+            }
+        };
+        nccl.check(name, status)
+    }
+}
+
+/// Dense data that a member gives or gets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dense {
+    pub address: u64,
+    pub count: usize,
+    pub dtype: DType,
+}
+
+impl Dense {
+    fn bytes(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+}
+
+/// A collective of a team of `members` as calls; `me` is this member.
+///
+/// # Errors
+/// What NCCL lacks, as a phrase.
+pub(super) fn calls(
+    kind: CollectiveKind,
+    members: usize,
+    me: usize,
+    input: Option<Dense>,
+    output: Option<Dense>,
+) -> Result<Vec<Call>, String> {
+    // A member that gives or gets nothing passes an address that is valid and not used.
+    let from = input.or(output).map_or(0, |it| it.address);
+    let to = output.or(input).map_or(0, |it| it.address);
+    let given = input.map_or(0, |it| it.bytes());
+    let got = output.map_or(0, |it| it.bytes());
+    let whole = given.max(got);
+    let reduced = |op| -> Result<_, String> {
+        let dtype = input.or(output).map_or(DType::Float, |it| it.dtype);
+        Ok((numbers(dtype)?, operation(op, dtype)?))
+    };
+    let parts = |bytes: usize| match bytes.is_multiple_of(members) {
+        true => Ok(bytes / members),
+        false => Err(format!("{bytes} bytes do not divide by {members} members")),
+    };
+    if let Some(it) = input.or(output)
+        && it.count == 0
+    {
+        return Ok(Vec::new());
+    }
+    Ok(match kind {
+        CollectiveKind::Broadcast { root } => vec![Call::Broadcast { from, to, bytes: whole, root }],
+        CollectiveKind::Allgather => vec![Call::AllGather { from, to, bytes: given }],
+        CollectiveKind::Gather { root } => {
+            let mut calls = vec![Call::Send { from, bytes: given, peer: root }];
+            if me == root {
+                let bytes = parts(got)?;
+                calls.extend((0..members).map(|peer| Call::Recv {
+                    to: to + (peer * bytes) as u64,
+                    bytes,
+                    peer,
+                }));
+            }
+            calls
+        }
+        CollectiveKind::Scatter { root } => {
+            let mut calls = vec![Call::Recv { to, bytes: got, peer: root }];
+            if me == root {
+                let bytes = parts(given)?;
+                let send = |peer| Call::Send { from: from + (peer * bytes) as u64, bytes, peer };
+                calls.extend((0..members).map(send));
+            }
+            calls
+        }
+        CollectiveKind::Reduce { root, op } => {
+            let (kind, op) = reduced(op)?;
+            vec![Call::Reduce { from, to, count: input.map_or(0, |it| it.count), kind, op, root }]
+        }
+        CollectiveKind::Allreduce { op } => {
+            let (kind, op) = reduced(op)?;
+            vec![Call::AllReduce { from, to, count: input.map_or(0, |it| it.count), kind, op }]
+        }
+        CollectiveKind::ReduceScatter { op } => {
+            let (kind, op) = reduced(op)?;
+            vec![Call::ReduceScatter { from, to, count: output.map_or(0, |it| it.count), kind, op }]
+        }
+        CollectiveKind::SendRecv { root } if me == root => {
+            vec![Call::Send { from, bytes: given, peer: usize::from(root == 0) }]
+        }
+        CollectiveKind::SendRecv { root } if me == usize::from(root == 0) => {
+            vec![Call::Recv { to, bytes: got, peer: root }]
+        }
+        CollectiveKind::SendRecv { .. } => Vec::new(),
+        CollectiveKind::AllToAll => {
+            let bytes = parts(given)?;
+            let part = |peer: usize| (peer * bytes) as u64;
+            let pair = |peer| {
+                [
+                    Call::Send { from: from + part(peer), bytes, peer },
+                    Call::Recv { to: to + part(peer), bytes, peer },
+                ]
+            };
+            (0..members).flat_map(pair).collect()
+        }
+        CollectiveKind::Permute { send_peer, recv_peer } => {
+            vec![
+                Call::Send { from, bytes: given, peer: send_peer },
+                Call::Recv { to, bytes: got, peer: recv_peer },
+            ]
+        }
+    })
+}
+
+fn numbers(dtype: DType) -> Result<ncclDataType_t, String> {
+    Ok(match dtype {
+        DType::Bool | DType::UInt8 => ncclDataType_t::ncclUint8,
+        DType::Int8 => ncclDataType_t::ncclInt8,
+        DType::Int32 => ncclDataType_t::ncclInt32,
+        DType::UInt32 => ncclDataType_t::ncclUint32,
+        DType::Int64 | DType::Index => ncclDataType_t::ncclInt64,
+        DType::UInt64 => ncclDataType_t::ncclUint64,
+        DType::Half => ncclDataType_t::ncclFloat16,
+        DType::BFloat => ncclDataType_t::ncclBfloat16,
+        DType::Float => ncclDataType_t::ncclFloat32,
+        DType::Double => ncclDataType_t::ncclFloat64,
+        DType::E4M3
+        | DType::E5M2
+        | DType::E8M0
+        | DType::E2M1
+        | DType::E2M1x2
+        | DType::Int16
+        | DType::UInt16
+        | DType::Complex64
+        | DType::Complex128
+        | DType::Composite(_) => {
+            return Err(format!("NCCL does not combine element type `{}`", dtype.short_name()));
+        }
+    })
+}
+
+fn operation(op: ReduceOp, dtype: DType) -> Result<ncclRedOp_t, String> {
+    let truth = dtype == DType::Bool;
+    Ok(match op {
+        // The sum of truth values is whether any holds, the product whether all do.
+        ReduceOp::Sum | ReduceOp::Or if truth => ncclRedOp_t::ncclMax,
+        ReduceOp::Product | ReduceOp::And if truth => ncclRedOp_t::ncclMin,
+        ReduceOp::Sum => ncclRedOp_t::ncclSum,
+        ReduceOp::Product => ncclRedOp_t::ncclProd,
+        ReduceOp::Min | ReduceOp::FMin => ncclRedOp_t::ncclMin,
+        ReduceOp::Max | ReduceOp::FMax => ncclRedOp_t::ncclMax,
+        ReduceOp::Avg if !truth => ncclRedOp_t::ncclAvg,
+        ReduceOp::Avg | ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
+            return Err(format!("NCCL does not combine with {op:?}"));
+        }
+    })
+}

@@ -1,0 +1,418 @@
+//! One GPU: its context, streams, events and copies, as calls with an explicit stream each.
+//!
+//! Everything lives as long as the process: streams, events and memory are made while a plan is prepared and never again.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use cudarc::driver::sys;
+
+use super::{
+    error::CudaError,
+    library::{self, Driver},
+};
+
+/// The oldest driver that is used: CUDA 12.0, the first with all functions that are called.
+const OLDEST_DRIVER: i32 = 12000;
+
+/// A stream. Plain handles are copied freely; the driver keeps what they stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stream(pub sys::CUstream);
+
+/// An event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Event(pub sys::CUevent);
+
+/// A kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Function(pub sys::CUfunction);
+
+/// A captured plan, ready to be launched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Graph {
+    pub exec: sys::CUgraphExec,
+    /// Number of nodes.
+    pub nodes: usize,
+}
+
+/// The GPU of this rank, current for this thread.
+#[derive(Clone, Copy)]
+pub(super) struct Device {
+    driver: &'static Driver,
+    /// 10 · major + minor of its compute capability: 90 for an H200.
+    pub capability: i32,
+    /// Number of multiprocessors.
+    pub processors: u32,
+    /// The priority of communication streams.
+    high: c_int,
+}
+
+/// Number of GPUs that this process may use, and what they are called.
+///
+/// # Errors
+/// No driver, one that is too old, or no GPU.
+pub fn devices() -> Result<Vec<String>, CudaError> {
+    let driver = library::driver()?;
+    let mut version: c_int = 0;
+    // SAFETY: the pointer is to a live integer; this function may be called before `cuInit`.
+    driver.check("cuDriverGetVersion", unsafe { (driver.cuDriverGetVersion)(&raw mut version) })?;
+    if version < OLDEST_DRIVER {
+        return Err(CudaError::Environment(format!(
+            "the driver `{}` supports CUDA {}.{}; 12.0 or later is needed",
+            driver.path,
+            version / 1000,
+            version % 1000 / 10
+        )));
+    }
+    // SAFETY: no arguments but flags, which have to be 0.
+    let status = unsafe { (driver.cuInit)(0) };
+    driver.check("cuInit", status).map_err(|it| {
+        CudaError::Environment(format!("the driver `{}` finds no GPU that it can use: {it}", driver.path))
+    })?;
+    let mut count: c_int = 0;
+    // SAFETY: the pointer is to a live integer.
+    driver.check("cuDeviceGetCount", unsafe { (driver.cuDeviceGetCount)(&raw mut count) })?;
+    (0..count).map(|at| name(driver, handle(driver, at)?)).collect()
+}
+
+fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice, CudaError> {
+    let mut device: sys::CUdevice = 0;
+    // SAFETY: the pointer is to a live handle.
+    driver.check("cuDeviceGet", unsafe { (driver.cuDeviceGet)(&raw mut device, ordinal) })?;
+    Ok(device)
+}
+
+fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, CudaError> {
+    let mut text = [0u8; 128];
+    // SAFETY: the buffer has the length that is passed; the driver terminates what it writes.
+    let status = unsafe { (driver.cuDeviceGetName)(text.as_mut_ptr().cast(), text.len() as c_int, device) };
+    driver.check("cuDeviceGetName", status)?;
+    let end = text.iter().position(|it| *it == 0).unwrap_or(text.len());
+    Ok(String::from_utf8_lossy(&text[..end]).into_owned())
+}
+
+impl Device {
+    /// Takes a GPU for this process and makes it current for this thread.
+    ///
+    /// # Errors
+    /// Fewer GPUs than needed, or one that does not start.
+    pub fn open(ordinal: usize) -> Result<Self, CudaError> {
+        let names = devices()?;
+        // A launcher that shows each process its own GPU shows one.
+        let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
+        let ordinal = if own { 0 } else { ordinal };
+        if ordinal >= names.len() {
+            return Err(CudaError::Environment(format!(
+                "this rank wants GPU {ordinal} of this host, which has {} ({}); `CUDA_VISIBLE_DEVICES` may hide some",
+                names.len(),
+                names.join(", ")
+            )));
+        }
+        let driver = library::driver()?;
+        let device = handle(driver, ordinal as c_int)?;
+        let mut context: sys::CUcontext = std::ptr::null_mut();
+        // SAFETY: the device is valid and the pointer is to a live handle; the context is never released.
+        unsafe {
+            driver.check(
+                "cuDevicePrimaryCtxRetain",
+                (driver.cuDevicePrimaryCtxRetain)(&raw mut context, device),
+            )?;
+            driver.check("cuCtxSetCurrent", (driver.cuCtxSetCurrent)(context))?;
+        }
+        let attribute = |which| {
+            let mut value: c_int = 0;
+            // SAFETY: the pointer is to a live integer.
+            let status = unsafe { (driver.cuDeviceGetAttribute)(&raw mut value, which, device) };
+            driver.check("cuDeviceGetAttribute", status).map(|()| value)
+        };
+        use sys::CUdevice_attribute_enum as Attribute;
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        if major < 8 {
+            return Err(CudaError::Environment(format!(
+                "GPU {ordinal} ({}) has compute capability {major}.{minor}; 8.0 or later is needed",
+                names[ordinal]
+            )));
+        }
+        let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.unsigned_abs();
+        let (mut low, mut high) = (0, 0);
+        // SAFETY: the pointers are to live integers.
+        let status = unsafe { (driver.cuCtxGetStreamPriorityRange)(&raw mut low, &raw mut high) };
+        driver.check("cuCtxGetStreamPriorityRange", status)?;
+        Ok(Self { driver, capability: 10 * major + minor, processors, high })
+    }
+
+    /// A stream that waits for no other by itself. Communication takes the highest priority.
+    pub fn stream(&self, urgent: bool) -> Result<Stream, CudaError> {
+        let mut stream = std::ptr::null_mut();
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint;
+        let priority = if urgent { self.high } else { 0 };
+        // SAFETY: the pointer is to a live handle and a context is current.
+        let status = unsafe { (self.driver.cuStreamCreateWithPriority)(&raw mut stream, flags, priority) };
+        self.driver.check("cuStreamCreateWithPriority", status)?;
+        Ok(Stream(stream))
+    }
+
+    /// An event that orders, or one that measures time too.
+    pub fn event(&self, timing: bool) -> Result<Event, CudaError> {
+        let mut event = std::ptr::null_mut();
+        let plain = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as c_uint;
+        // SAFETY: the pointer is to a live handle and a context is current.
+        let status = unsafe { (self.driver.cuEventCreate)(&raw mut event, if timing { 0 } else { plain }) };
+        self.driver.check("cuEventCreate", status)?;
+        Ok(Event(event))
+    }
+
+    /// Sets an event after what is on the stream.
+    pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: both handles come from this device and are never destroyed.
+        self.driver.check("cuEventRecord", unsafe { (self.driver.cuEventRecord)(event.0, stream.0) })
+    }
+
+    /// The stream waits for the event's last record.
+    pub fn wait(&self, stream: Stream, event: Event) -> Result<(), CudaError> {
+        // SAFETY: as `record`.
+        let status = unsafe { (self.driver.cuStreamWaitEvent)(stream.0, event.0, 0) };
+        self.driver.check("cuStreamWaitEvent", status)
+    }
+
+    /// Microseconds between two events that are set.
+    pub fn elapsed(&self, from: Event, to: Event) -> Result<f64, CudaError> {
+        let mut milliseconds = 0f32;
+        // SAFETY: as `record`; the pointer is to a live float.
+        let status = unsafe { (self.driver.cuEventElapsedTime)(&raw mut milliseconds, from.0, to.0) };
+        self.driver.check("cuEventElapsedTime", status)?;
+        Ok(f64::from(milliseconds) * 1000.0)
+    }
+
+    /// Whether everything on the stream is done.
+    pub fn is_idle(&self, stream: Stream) -> Result<bool, CudaError> {
+        // SAFETY: the stream comes from this device.
+        let status = unsafe { (self.driver.cuStreamQuery)(stream.0) };
+        match status == sys::cudaError_enum::CUDA_ERROR_NOT_READY as u32 {
+            true => Ok(false),
+            false => self.driver.check("cuStreamQuery", status).map(|()| true),
+        }
+    }
+
+    /// The host waits for a stream.
+    pub fn finish(&self, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: the stream comes from this device.
+        self.driver.check("cuStreamSynchronize", unsafe { (self.driver.cuStreamSynchronize)(stream.0) })
+    }
+
+    /// Device memory, aligned to 256 bytes at least; never given back.
+    pub fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
+        let mut address = 0;
+        // SAFETY: the pointer is to a live address.
+        let status = unsafe { (self.driver.cuMemAlloc_v2)(&raw mut address, bytes.max(256)) };
+        if status == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY as u32 {
+            let (mut free, mut total) = (0, 0);
+            // SAFETY: the pointers are to live integers.
+            unsafe { (self.driver.cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
+            return Err(CudaError::Environment(format!(
+                "{bytes} bytes of GPU memory are wanted; {free} of {total} are free"
+            )));
+        }
+        self.driver.check("cuMemAlloc", status)?;
+        Ok(address)
+    }
+
+    /// Page-locked host memory, never given back.
+    pub fn host(&self, bytes: usize) -> Result<*mut u8, CudaError> {
+        let mut pointer: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live pointer.
+        let status = unsafe { (self.driver.cuMemHostAlloc)(&raw mut pointer, bytes.max(1), 0) };
+        self.driver.check("cuMemHostAlloc", status)?;
+        Ok(pointer.cast())
+    }
+
+    /// Copies device memory, a peer's perhaps. The caller vouches for the addresses: plans' views lie inside their buffers.
+    pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: views lie inside buffers, which lie inside segments that are mapped for the life of the process.
+        let status = unsafe { (self.driver.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream.0) };
+        self.driver.check("cuMemcpyDtoDAsync", status)
+    }
+
+    /// Copies rows of equal length at different pitches.
+    pub fn copy_rows(&self, rows: &Rows, stream: Stream) -> Result<(), CudaError> {
+        let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE;
+        let it = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: device,
+            srcHost: std::ptr::null(),
+            srcDevice: rows.from,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: rows.from_pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: device,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: rows.to,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: rows.to_pitch,
+            WidthInBytes: rows.width,
+            Height: rows.height,
+        };
+        // SAFETY: as `copy`; the descriptor is read before the call returns.
+        let status = unsafe { (self.driver.cuMemcpy2DAsync_v2)(&raw const it, stream.0) };
+        self.driver.check("cuMemcpy2DAsync", status)
+    }
+
+    /// Sets bytes.
+    pub fn set(&self, to: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: as `copy`.
+        self.driver
+            .check("cuMemsetD8Async", unsafe { (self.driver.cuMemsetD8Async)(to, byte, bytes, stream.0) })
+    }
+
+    /// Copies host memory to the device and waits for it.
+    pub fn upload(&self, to: u64, from: &[u8], stream: Stream) -> Result<(), CudaError> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the slice is live until the stream has been waited for.
+        let status =
+            unsafe { (self.driver.cuMemcpyHtoDAsync_v2)(to, from.as_ptr().cast(), from.len(), stream.0) };
+        self.driver.check("cuMemcpyHtoDAsync", status)?;
+        self.finish(stream)
+    }
+
+    /// Copies device memory to page-locked memory, in the order of the stream.
+    pub fn download(&self, to: *mut u8, from: u64, bytes: usize, stream: Stream) -> Result<(), CudaError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: `to` comes from `host` with this many bytes at least, and is never given back.
+        let status = unsafe { (self.driver.cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, stream.0) };
+        self.driver.check("cuMemcpyDtoHAsync", status)
+    }
+
+    /// Writes a flag in device memory after what is on the stream.
+    pub fn write_flag(&self, flag: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: flags lie in mapped segments and are aligned to 4 bytes. Without flags the write comes after all earlier ones.
+        let status = unsafe { (self.driver.cuStreamWriteValue32_v2)(stream.0, flag, value, 0) };
+        self.driver.check("cuStreamWriteValue32", status)
+    }
+
+    /// The stream waits until a flag is at least a value, modulo 2^32.
+    pub fn wait_flag(&self, flag: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
+        let at_least = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
+        // SAFETY: as `write_flag`.
+        let status = unsafe { (self.driver.cuStreamWaitValue32_v2)(stream.0, flag, value, at_least) };
+        self.driver.check("cuStreamWaitValue32", status)
+    }
+
+    /// The functions of these names in a compiled module.
+    pub fn functions(&self, cubin: &[u8], names: &[String]) -> Result<Vec<Function>, CudaError> {
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the image is a complete cubin that NVRTC has made; the driver copies it. It is never unloaded.
+        let status = unsafe { (self.driver.cuModuleLoadData)(&raw mut module, cubin.as_ptr().cast()) };
+        self.driver.check("cuModuleLoadData", status)?;
+        let mut functions = Vec::with_capacity(names.len());
+        for name in names {
+            let text = std::ffi::CString::new(name.as_str())
+                .map_err(|_| CudaError::Internal(format!("kernel name `{name}`")))?;
+            let mut function = std::ptr::null_mut();
+            // SAFETY: the module is loaded and the name is terminated.
+            let status =
+                unsafe { (self.driver.cuModuleGetFunction)(&raw mut function, module, text.as_ptr()) };
+            self.driver.check("cuModuleGetFunction", status)?;
+            functions.push(Function(function));
+        }
+        Ok(functions)
+    }
+
+    /// Launches a kernel whose only parameter is a structure of these bytes.
+    pub fn launch(
+        &self,
+        function: Function,
+        grid: u32,
+        block: u32,
+        parameters: &[u64],
+        stream: Stream,
+    ) -> Result<(), CudaError> {
+        let mut pointers: [*mut c_void; 1] = [parameters.as_ptr().cast_mut().cast()];
+        // SAFETY: the kernel takes one structure, which `parameters` holds in full (the kernels' sources and the functions
+        // that fill the words stand side by side); the driver copies it before the call returns.
+        let status = unsafe {
+            (self.driver.cuLaunchKernel)(
+                function.0,
+                grid,
+                1,
+                1,
+                block,
+                1,
+                1,
+                0,
+                stream.0,
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        self.driver.check("cuLaunchKernel", status)
+    }
+
+    /// A handle by which other processes of the host map an allocation.
+    pub fn export(&self, address: u64) -> Result<[u8; 64], CudaError> {
+        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: the address is the start of an allocation and the pointer is to a live handle.
+        let status = unsafe { (self.driver.cuIpcGetMemHandle)(&raw mut handle, address) };
+        self.driver.check("cuIpcGetMemHandle", status)?;
+        Ok(handle.reserved.map(|it| it as u8))
+    }
+
+    /// Maps an allocation of another process, for the life of this one.
+    pub fn import(&self, handle: [u8; 64]) -> Result<u64, CudaError> {
+        let handle = sys::CUipcMemHandle { reserved: handle.map(|it| it as std::ffi::c_char) };
+        let flags = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
+        let mut address = 0;
+        // SAFETY: the handle was exported by a process of this host that keeps the allocation.
+        let status = unsafe { (self.driver.cuIpcOpenMemHandle_v2)(&raw mut address, handle, flags) };
+        self.driver.check("cuIpcOpenMemHandle", status)?;
+        Ok(address)
+    }
+
+    /// Begins to capture what is issued on a stream and on those that join it.
+    pub fn begin_capture(&self, stream: Stream) -> Result<(), CudaError> {
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream comes from this device.
+        let status = unsafe { (self.driver.cuStreamBeginCapture_v2)(stream.0, mode) };
+        self.driver.check("cuStreamBeginCapture", status)
+    }
+
+    /// Ends the capture; all streams must have been joined.
+    pub fn end_capture(&self, stream: Stream) -> Result<Graph, CudaError> {
+        let (mut graph, mut exec, mut nodes) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // SAFETY: the pointers are to live handles; the graph is the one just captured and is never destroyed.
+        unsafe {
+            self.driver
+                .check("cuStreamEndCapture", (self.driver.cuStreamEndCapture)(stream.0, &raw mut graph))?;
+            let status = (self.driver.cuGraphGetNodes)(graph, std::ptr::null_mut(), &raw mut nodes);
+            self.driver.check("cuGraphGetNodes", status)?;
+            let status = (self.driver.cuGraphInstantiateWithFlags)(&raw mut exec, graph, 0);
+            self.driver.check("cuGraphInstantiate", status)?;
+        }
+        Ok(Graph { exec, nodes })
+    }
+
+    /// Launches a captured plan.
+    pub fn replay(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: the graph was instantiated on this device and is never destroyed.
+        self.driver.check("cuGraphLaunch", unsafe { (self.driver.cuGraphLaunch)(graph.exec, stream.0) })
+    }
+}
+
+/// Rows of bytes in two places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    pub from: u64,
+    pub from_pitch: usize,
+    pub to: u64,
+    pub to_pitch: usize,
+    pub width: usize,
+    pub height: usize,
+}

@@ -1,0 +1,406 @@
+//! Matrix products by cuBLASLt: descriptors and the algorithm are chosen once for each instruction.
+//!
+//! cuBLASLt counts columns first. A row-major `out[m, n] = a[m, k] · b[k, n]` is its `outᵀ = bᵀ · aᵀ`, of the same bytes: the
+//! operands change places. Sums are kept in binary32 (binary64 for binary64), the bias is added before the one rounding, and
+//! partial sums of a split product are never rounded to the result's type.
+
+use std::{
+    ffi::{c_int, c_void},
+    mem::size_of,
+};
+
+use cudarc::cublaslt::sys;
+use grammar::dtype::DType;
+
+use super::{
+    device::Stream,
+    error::CudaError,
+    kernels::Located,
+    library::{self, CublasLt},
+};
+
+/// Bytes that an algorithm may use; what NVIDIA recommends for Hopper.
+pub(super) const WORKSPACE: usize = 32 << 20;
+
+/// cuBLASLt of this process.
+#[derive(Clone, Copy)]
+pub(super) struct Products {
+    library: &'static CublasLt,
+    handle: sys::cublasLtHandle_t,
+    preference: sys::cublasLtMatmulPreference_t,
+}
+
+/// A prepared product.
+#[derive(Clone, Copy)]
+pub(super) struct Product {
+    library: &'static CublasLt,
+    handle: sys::cublasLtHandle_t,
+    operation: sys::cublasLtMatmulDesc_t,
+    /// In cuBLASLt's order: the plan's right operand first.
+    layouts: [sys::cublasLtMatrixLayout_t; 4],
+    addresses: [u64; 4],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    double: bool,
+    accumulates: bool,
+    workspace: u64,
+}
+
+/// One operand as cuBLASLt sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Matrix {
+    /// Whether it lies transposed, seen from cuBLASLt: the column index of the plan's matrix is the slow one.
+    transposed: bool,
+    rows: u64,
+    columns: u64,
+    leading: i64,
+    batch: usize,
+    batch_stride: i64,
+}
+
+/// How a bias enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bias {
+    None,
+    /// One value for each column, added by the epilogue.
+    Vector,
+    /// A matrix that the product is added to.
+    Matrix(Matrix),
+}
+
+/// A product's operands as cuBLASLt takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Form {
+    a: Matrix,
+    b: Matrix,
+    out: Matrix,
+    bias: Bias,
+    dtype: DType,
+    result: DType,
+}
+
+impl Form {
+    /// How cuBLASLt would do a product.
+    ///
+    /// # Errors
+    /// Why it does not, as a phrase.
+    pub fn of(a: &Located, b: &Located, bias: Option<&Located>, out: &Located) -> Result<Self, String> {
+        if a.dtype != b.dtype {
+            return Err("its operands have different types".to_owned());
+        }
+        let types = match (a.dtype, out.dtype) {
+            (DType::BFloat | DType::Half, result) => result == a.dtype || result == DType::Float,
+            (DType::Float, DType::Float) | (DType::Double, DType::Double) => true,
+            _ => false,
+        };
+        if !types {
+            return Err(format!("{} to {}", a.dtype.short_name(), out.dtype.short_name()));
+        }
+        if a.view.shape.last() == Some(&0) {
+            return Err("it sums nothing".to_owned());
+        }
+        let strides = "an operand's strides are no matrix's".to_owned();
+        let matrix = |it: &Located| Matrix::of(it).ok_or_else(|| strides.clone());
+        let (a_matrix, b_matrix, out_matrix) = (matrix(a)?, matrix(b)?, matrix(out)?);
+        if out_matrix.transposed {
+            return Err("its result lies transposed".to_owned());
+        }
+        let bias = match bias {
+            None => Bias::None,
+            Some(it) if it.dtype != out.dtype => return Err("its bias has another type".to_owned()),
+            Some(it) => {
+                let dims = it.view.strides.len();
+                let (outer, column) = it.view.strides.split_at(dims - 1);
+                let rows_repeat =
+                    outer.iter().zip(&it.view.shape).all(|(stride, extent)| *stride == 0 || *extent == 1);
+                match Matrix::of(it) {
+                    _ if rows_repeat && column[0] == 1 && out.dtype != DType::Double => Bias::Vector,
+                    Some(matrix) if !matrix.transposed && column[0] == 1 && outer[dims - 2] > 0 => {
+                        Bias::Matrix(matrix)
+                    }
+                    _ => return Err("its bias is neither a vector nor a matrix".to_owned()),
+                }
+            }
+        };
+        Ok(Self { a: a_matrix, b: b_matrix, out: out_matrix, bias, dtype: a.dtype, result: out.dtype })
+    }
+}
+
+impl Matrix {
+    /// A view `[b…, rows, columns]` with one batch stride and a dimension of neighbours.
+    fn of(it: &Located) -> Option<Self> {
+        let (shape, strides) = (&it.view.shape, &it.view.strides);
+        let dims = shape.len();
+        let (rows, columns) = (*shape.get(dims.checked_sub(2)?)?, *shape.last()?);
+        let (row, column) = (strides[dims - 2], strides[dims - 1]);
+        let batches = super::kernels::merged(&shape[..dims - 2], &[&strides[..dims - 2]]);
+        let ([batch], [batch_stride]) = (batches.extents.as_slice(), batches.strides[0].as_slice()) else {
+            return None;
+        };
+        // Strides of dimensions with one element do not matter.
+        let plain = (column == 1 || columns == 1) && (row >= columns || rows == 1);
+        let turned = (row == 1 || rows == 1) && (column >= rows || columns == 1);
+        let (transposed, fast, slow, leading) = match (plain, turned) {
+            (true, _) => (false, columns, rows, if rows == 1 { columns } else { row }),
+            (false, true) => (true, rows, columns, if columns == 1 { rows } else { column }),
+            (false, false) => return None,
+        };
+        Some(Self {
+            transposed,
+            rows: fast as u64,
+            columns: slow as u64,
+            leading: leading.max(fast) as i64,
+            batch: *batch,
+            batch_stride: *batch_stride as i64,
+        })
+    }
+}
+
+impl Products {
+    /// Opens cuBLASLt.
+    pub fn new() -> Result<Self, CudaError> {
+        let library = library::cublaslt()?;
+        let mut handle = std::ptr::null_mut();
+        let mut preference = std::ptr::null_mut();
+        // SAFETY: the pointers are to live handles and a context is current; neither object is destroyed.
+        unsafe {
+            library.check("cublasLtCreate", (library.cublasLtCreate)(&raw mut handle))?;
+            let status = (library.cublasLtMatmulPreferenceCreate)(&raw mut preference);
+            library.check("cublasLtMatmulPreferenceCreate", status)?;
+        }
+        let products = Self { library, handle, preference };
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        products.prefer(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(WORKSPACE as u64))?;
+        let in_computed_type = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        products.prefer(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &in_computed_type)?;
+        Ok(products)
+    }
+
+    /// Which cuBLASLt it is.
+    pub fn describe_library(&self) -> String {
+        // SAFETY: no arguments.
+        let version = unsafe { (self.library.cublasLtGetVersion)() };
+        format!(
+            "cuBLASLt {}.{}.{} ({})",
+            version / 10000,
+            version % 10000 / 100,
+            version % 100,
+            self.library.path
+        )
+    }
+
+    fn prefer<T: Copy>(
+        &self,
+        attribute: sys::cublasLtMatmulPreferenceAttributes_t,
+        value: &T,
+    ) -> Result<(), CudaError> {
+        let pointer: *const c_void = std::ptr::from_ref(value).cast();
+        // SAFETY: the preference is live; callers pass the type that the attribute has, whose size is passed.
+        let status = unsafe {
+            (self.library.cublasLtMatmulPreferenceSetAttribute)(
+                self.preference,
+                attribute,
+                pointer,
+                size_of::<T>(),
+            )
+        };
+        self.library.check("cublasLtMatmulPreferenceSetAttribute", status)
+    }
+
+    /// Prepares a product; `None` where cuBLASLt has no algorithm for it.
+    pub fn prepare(
+        &self,
+        form: &Form,
+        addresses: [u64; 3],
+        bias: u64,
+        workspace: u64,
+    ) -> Result<Option<Product>, CudaError> {
+        use sys::cublasComputeType_t as Compute;
+        use sys::cudaDataType_t as Type;
+        let kind = |dtype: DType| match dtype {
+            DType::BFloat => Type::CUDA_R_16BF,
+            DType::Half => Type::CUDA_R_16F,
+            DType::Double => Type::CUDA_R_64F,
+            _ => Type::CUDA_R_32F,
+        };
+        let double = form.dtype == DType::Double;
+        let (compute, scale) = match double {
+            true => (Compute::CUBLAS_COMPUTE_64F, Type::CUDA_R_64F),
+            false => (Compute::CUBLAS_COMPUTE_32F, Type::CUDA_R_32F),
+        };
+        let mut operation = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live handle; the descriptor is never destroyed.
+        let status = unsafe { (self.library.cublasLtMatmulDescCreate)(&raw mut operation, compute, scale) };
+        self.library.check("cublasLtMatmulDescCreate", status)?;
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        // CUBLAS_OP_T is 1, CUBLAS_OP_N is 0.
+        self.describe(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(form.b.transposed))?;
+        self.describe(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(form.a.transposed))?;
+        if form.bias == Bias::Vector {
+            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
+            self.describe(operation, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+            self.describe(operation, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+        }
+        let added = match form.bias {
+            Bias::Matrix(it) => it,
+            Bias::None | Bias::Vector => form.out,
+        };
+        let (operand, result) = (kind(form.dtype), kind(form.result));
+        let batch = form.out.batch;
+        let layouts = [
+            self.layout(form.b, operand, batch)?,
+            self.layout(form.a, operand, batch)?,
+            self.layout(added, result, batch)?,
+            self.layout(form.out, result, batch)?,
+        ];
+        let [a, b, out] = addresses;
+        let accumulates = matches!(form.bias, Bias::Matrix(_));
+        let addresses = [b, a, if accumulates { bias } else { out }, out];
+        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
+        let attributes = [
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ];
+        for (attribute, address) in attributes.into_iter().zip(addresses) {
+            self.prefer(attribute, &alignment(address))?;
+        }
+        let mut found = std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
+        let mut count: c_int = 0;
+        // SAFETY: all descriptors are live; there is room for the one result that is asked for.
+        let status = unsafe {
+            (self.library.cublasLtMatmulAlgoGetHeuristic)(
+                self.handle,
+                operation,
+                layouts[0],
+                layouts[1],
+                layouts[2],
+                layouts[3],
+                self.preference,
+                1,
+                found.as_mut_ptr(),
+                &raw mut count,
+            )
+        };
+        const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
+        if status == NOT_SUPPORTED || (status == 0 && count == 0) {
+            return Ok(None);
+        }
+        self.library.check("cublasLtMatmulAlgoGetHeuristic", status)?;
+        // SAFETY: `count` is 1, so the library has written the result; of it only the algorithm, plain words, is read.
+        let algorithm = unsafe { (&raw const (*found.as_ptr()).algo).read() };
+        Ok(Some(Product {
+            library: self.library,
+            handle: self.handle,
+            operation,
+            layouts,
+            addresses,
+            algorithm,
+            double,
+            accumulates,
+            workspace,
+        }))
+    }
+
+    fn describe<T: Copy>(
+        &self,
+        operation: sys::cublasLtMatmulDesc_t,
+        attribute: sys::cublasLtMatmulDescAttributes_t,
+        value: &T,
+    ) -> Result<(), CudaError> {
+        let pointer: *const c_void = std::ptr::from_ref(value).cast();
+        // SAFETY: the descriptor is live; callers pass the type that the attribute has, whose size is passed.
+        let status = unsafe {
+            (self.library.cublasLtMatmulDescSetAttribute)(operation, attribute, pointer, size_of::<T>())
+        };
+        self.library.check("cublasLtMatmulDescSetAttribute", status)
+    }
+
+    fn layout(
+        &self,
+        matrix: Matrix,
+        kind: sys::cudaDataType_t,
+        batch: usize,
+    ) -> Result<sys::cublasLtMatrixLayout_t, CudaError> {
+        let mut layout = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live handle; the layout is never destroyed.
+        let status = unsafe {
+            (self.library.cublasLtMatrixLayoutCreate)(
+                &raw mut layout,
+                kind,
+                matrix.rows,
+                matrix.columns,
+                matrix.leading,
+            )
+        };
+        self.library.check("cublasLtMatrixLayoutCreate", status)?;
+        use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+        if batch > 1 {
+            let stride = if matrix.batch == 1 { 0 } else { matrix.batch_stride };
+            self.extend(layout, Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &(batch as i32))?;
+            self.extend(layout, Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride)?;
+        }
+        Ok(layout)
+    }
+
+    fn extend<T: Copy>(
+        &self,
+        layout: sys::cublasLtMatrixLayout_t,
+        attribute: sys::cublasLtMatrixLayoutAttribute_t,
+        value: &T,
+    ) -> Result<(), CudaError> {
+        let pointer: *const c_void = std::ptr::from_ref(value).cast();
+        // SAFETY: the layout is live; callers pass the type that the attribute has, whose size is passed.
+        let status = unsafe {
+            (self.library.cublasLtMatrixLayoutSetAttribute)(layout, attribute, pointer, size_of::<T>())
+        };
+        self.library.check("cublasLtMatrixLayoutSetAttribute", status)
+    }
+}
+
+/// The largest power of two, up to 256, that an address is a multiple of.
+fn alignment(address: u64) -> u32 {
+    1 << address.trailing_zeros().min(8)
+}
+
+impl Product {
+    /// Issues it.
+    pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
+        let (one, zero) = (1f32, 0f32);
+        let (one_double, zero_double) = (1f64, 0f64);
+        let scale = |single: &f32, double: &f64| -> *const c_void {
+            match self.double {
+                true => std::ptr::from_ref(double).cast(),
+                false => std::ptr::from_ref(single).cast(),
+            }
+        };
+        let beta = match self.accumulates {
+            true => scale(&one, &one_double),
+            false => scale(&zero, &zero_double),
+        };
+        let [b, a, added, out] = self.addresses;
+        // SAFETY: descriptors and memory live as long as the process; the descriptors say no more than the views, which lie
+        // inside their buffers; the scales are read before the call returns.
+        let status = unsafe {
+            (self.library.cublasLtMatmul)(
+                self.handle,
+                self.operation,
+                scale(&one, &one_double),
+                b as *const c_void,
+                self.layouts[0],
+                a as *const c_void,
+                self.layouts[1],
+                beta,
+                added as *const c_void,
+                self.layouts[2],
+                out as *mut c_void,
+                self.layouts[3],
+                &raw const self.algorithm,
+                self.workspace as *mut c_void,
+                WORKSPACE,
+                stream.0.cast(),
+            )
+        };
+        self.library.check("cublasLtMatmul", status)
+    }
+}

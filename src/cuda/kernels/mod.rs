@@ -1,0 +1,230 @@
+//! Kernels: instances of a few templates, compiled by NVRTC when a plan is prepared.
+//!
+//! An instance is told by types, function and access width; shapes, strides and addresses are parameters, so that a plan has
+//! few instances. All parameters are one structure of 8-byte words: `Launch::words` stands in the order of the structure in
+//! `prelude.cu`.
+
+mod expression;
+mod fold;
+mod map;
+pub(super) mod nvrtc;
+mod product;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write;
+
+use grammar::{
+    dtype::{Class, DType},
+    ops::Op,
+};
+use rustc_hash::FxHashMap;
+
+use crate::plan::{ReduceOp, View};
+
+pub(super) use fold::fold;
+pub(super) use map::{Argument, map};
+pub(super) use product::product;
+pub(super) use shape::merged;
+
+/// The element types, functions and index code that all instances share.
+const PRELUDE: &str = include_str!("prelude.cu");
+/// Threads of a block.
+pub(super) const BLOCK: u32 = 256;
+/// Most dimensions of a view, after merging.
+pub(super) const DIMS: usize = 8;
+
+/// The type that a kernel computes in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Computed {
+    /// binary32.
+    F32,
+    /// binary64.
+    F64,
+    /// 64-bit signed integers.
+    I64,
+    /// 64-bit unsigned integers.
+    U64,
+}
+
+impl Computed {
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::I64 => "i64",
+            Self::U64 => "u64",
+        }
+    }
+
+    fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+}
+
+/// What a map computes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Function {
+    /// An operator.
+    Op(Op),
+    /// The operand, converted.
+    Move,
+    /// `whole[0] + whole[1] · index`.
+    Iota,
+    /// All operands combined in order.
+    Combine(ReduceOp),
+}
+
+/// How a map reads an operand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Access {
+    /// Neighbours are neighbours in memory.
+    Dense(DType),
+    /// One element for a whole group.
+    Repeated(DType),
+    /// A parameter.
+    Number,
+}
+
+/// An instance of a template.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Kernel {
+    /// Element by element.
+    Map { function: Function, args: Vec<Access>, out: DType, computed: Computed, width: usize, small: bool },
+    /// Combines along axes, by a thread or a block for each result.
+    Fold { op: ReduceOp, input: DType, out: DType, computed: Computed, width: usize, block: bool },
+    /// A matrix product, an element of the result at a time.
+    Product { a: DType, b: DType, bias: Option<DType>, out: DType, computed: Computed },
+}
+
+/// An instance with its parameters.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Launch {
+    pub kernel: Kernel,
+    pub words: Vec<u64>,
+    /// Blocks that would give every thread one thing to do.
+    pub blocks: u64,
+}
+
+/// A view at an address.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Located<'a> {
+    pub address: u64,
+    pub dtype: DType,
+    pub view: &'a View,
+}
+
+/// The instances of a plan.
+#[derive(Default)]
+pub(super) struct Kernels {
+    numbers: FxHashMap<Kernel, usize>,
+    list: Vec<Kernel>,
+}
+
+/// The kernels that every module has.
+pub(super) const COMMON: [&str; 3] = ["raise_flag", "await_flag", "advance_epoch"];
+
+impl Kernels {
+    /// The number of an instance, added where it is new.
+    pub fn number(&mut self, kernel: &Kernel) -> usize {
+        if let Some(number) = self.numbers.get(kernel) {
+            return *number;
+        }
+        let number = self.list.len();
+        self.numbers.insert(kernel.clone(), number);
+        self.list.push(kernel.clone());
+        number
+    }
+
+    /// The names of all functions: the common ones, then the instances by number.
+    pub fn names(&self) -> Vec<String> {
+        let instances = (0..self.list.len()).map(|it| format!("k{it}"));
+        COMMON.iter().map(|it| (*it).to_owned()).chain(instances).collect()
+    }
+
+    /// The whole source.
+    pub fn source(&self) -> String {
+        let mut text = PRELUDE.to_owned();
+        for (number, kernel) in self.list.iter().enumerate() {
+            let parameters = match kernel {
+                Kernel::Map { args, .. } => format!("Map<{}>", args.len() + 1),
+                Kernel::Fold { .. } => "Fold".to_owned(),
+                Kernel::Product { .. } => "Product".to_owned(),
+            };
+            let body = match kernel {
+                Kernel::Map { .. } => map::body(kernel),
+                Kernel::Fold { .. } => fold::body(kernel),
+                Kernel::Product { .. } => product::body(kernel),
+            };
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
+                "\nextern \"C\" __global__ void __launch_bounds__({BLOCK}) k{number}(const __grid_constant__ \
+                 {parameters} p) {{\n{body}}}\n"
+            );
+        }
+        text
+    }
+}
+
+/// The name of an element type in the kernels; `None` where they have no arithmetic for it.
+pub(super) fn scalar(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
+        DType::Bool => "b8",
+        DType::Double => "f64",
+        DType::Float => "f32",
+        DType::Half => "f16",
+        DType::BFloat => "bf16",
+        DType::Int8 => "i8",
+        DType::Int16 => "i16",
+        DType::Int32 => "i32",
+        DType::Int64 | DType::Index => "i64",
+        DType::UInt8 => "u8",
+        DType::UInt16 => "u16",
+        DType::UInt32 => "u32",
+        DType::UInt64 => "u64",
+        DType::E4M3
+        | DType::E5M2
+        | DType::E8M0
+        | DType::E2M1
+        | DType::E2M1x2
+        | DType::Complex64
+        | DType::Complex128
+        | DType::Composite(_) => return None,
+    })
+}
+
+/// The name of a type that `map`, `fold` or `product` has accepted.
+fn named(dtype: DType) -> &'static str {
+    scalar(dtype).unwrap_or("void")
+}
+
+fn check(dtypes: impl IntoIterator<Item = DType>) -> Result<(), String> {
+    match dtypes.into_iter().find(|it| scalar(*it).is_none()) {
+        Some(dtype) => Err(format!("no kernel computes with element type `{}`", dtype.short_name())),
+        None => Ok(()),
+    }
+}
+
+fn is_integer(dtype: DType) -> bool {
+    match dtype.class() {
+        Class::Int | Class::Bool => true,
+        Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => false,
+    }
+}
+
+/// The computed type of integers: unsigned where a 64-bit unsigned type is met and no signed one.
+fn integers(dtypes: impl Iterator<Item = DType> + Clone) -> Computed {
+    let signed =
+        |it: DType| matches!(it, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 | DType::Index);
+    match dtypes.clone().any(|it| it == DType::UInt64) && !dtypes.clone().any(signed) {
+        true => Computed::U64,
+        false => Computed::I64,
+    }
+}
+
+/// The computed type of floats: binary64 where a type is.
+fn floats(mut dtypes: impl Iterator<Item = DType>) -> Computed {
+    if dtypes.any(|it| it == DType::Double) { Computed::F64 } else { Computed::F32 }
+}

@@ -1,0 +1,93 @@
+//! Compiles kernels. No GPU is needed for it.
+
+use std::ffi::{CString, c_char, c_int};
+
+use cudarc::nvrtc::sys;
+
+use crate::cuda::{error::CudaError, library};
+
+/// Compiles a source for one compute capability (90 for 9.0) to machine code.
+///
+/// # Errors
+/// NVRTC is missing, does not know the capability, or refuses the source: our bug, with its log.
+pub(in crate::cuda) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, CudaError> {
+    let nvrtc = library::nvrtc()?;
+    let supported = capabilities()?;
+    if !supported.contains(&capability) {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: the pointers are to live integers.
+        nvrtc.check("nvrtcVersion", unsafe { (nvrtc.nvrtcVersion)(&raw mut major, &raw mut minor) })?;
+        return Err(CudaError::Environment(format!(
+            "NVRTC {major}.{minor} (`{}`) does not compile for compute capability {}.{}",
+            nvrtc.path,
+            capability / 10,
+            capability % 10
+        )));
+    }
+    let text =
+        CString::new(source).map_err(|_| CudaError::Internal("a kernel source with a zero".to_owned()))?;
+    let mut program: sys::nvrtcProgram = std::ptr::null_mut();
+    // SAFETY: the source is terminated, the name may be null, there are no headers.
+    let status = unsafe {
+        (nvrtc.nvrtcCreateProgram)(
+            &raw mut program,
+            text.as_ptr(),
+            c"hir".as_ptr(),
+            0,
+            std::ptr::null(),
+            std::ptr::null(),
+        )
+    };
+    nvrtc.check("nvrtcCreateProgram", status)?;
+    let architecture = CString::new(format!("--gpu-architecture=sm_{capability}")).unwrap_or_default();
+    // A product and a sum are rounded each: the simulator rounds so.
+    let options: [*const c_char; 3] =
+        [architecture.as_ptr(), c"--std=c++17".as_ptr(), c"--fmad=false".as_ptr()];
+    // SAFETY: the program is live and the options are terminated strings.
+    let status = unsafe { (nvrtc.nvrtcCompileProgram)(program, options.len() as c_int, options.as_ptr()) };
+    let result = match status {
+        0 => cubin(nvrtc, program),
+        _ => Err(CudaError::Internal(format!("a kernel does not compile:\n{}", log(nvrtc, program)))),
+    };
+    // SAFETY: the program is live, and this is its last use.
+    unsafe { (nvrtc.nvrtcDestroyProgram)(&raw mut program) };
+    result
+}
+
+/// The compute capabilities that NVRTC compiles for.
+///
+/// # Errors
+/// NVRTC is missing.
+pub(in crate::cuda) fn capabilities() -> Result<Vec<i32>, CudaError> {
+    let nvrtc = library::nvrtc()?;
+    let mut count: c_int = 0;
+    // SAFETY: the pointer is to a live integer.
+    let status = unsafe { (nvrtc.nvrtcGetNumSupportedArchs)(&raw mut count) };
+    nvrtc.check("nvrtcGetNumSupportedArchs", status)?;
+    let mut list = vec![0 as c_int; count.max(0) as usize];
+    // SAFETY: the list has the length that the library has told.
+    nvrtc.check("nvrtcGetSupportedArchs", unsafe { (nvrtc.nvrtcGetSupportedArchs)(list.as_mut_ptr()) })?;
+    Ok(list)
+}
+
+fn cubin(nvrtc: &library::Nvrtc, program: sys::nvrtcProgram) -> Result<Vec<u8>, CudaError> {
+    let mut size = 0;
+    // SAFETY: the program is compiled and the pointer is to a live integer.
+    nvrtc.check("nvrtcGetCUBINSize", unsafe { (nvrtc.nvrtcGetCUBINSize)(program, &raw mut size) })?;
+    let mut bytes = vec![0u8; size];
+    // SAFETY: the buffer has the size that the library has told.
+    nvrtc.check("nvrtcGetCUBIN", unsafe { (nvrtc.nvrtcGetCUBIN)(program, bytes.as_mut_ptr().cast()) })?;
+    Ok(bytes)
+}
+
+fn log(nvrtc: &library::Nvrtc, program: sys::nvrtcProgram) -> String {
+    let mut size = 0;
+    // SAFETY: the program is live and the pointer is to a live integer.
+    if unsafe { (nvrtc.nvrtcGetProgramLogSize)(program, &raw mut size) } != 0 {
+        return "no log".to_owned();
+    }
+    let mut bytes = vec![0u8; size];
+    // SAFETY: the buffer has the size that the library has told.
+    unsafe { (nvrtc.nvrtcGetProgramLog)(program, bytes.as_mut_ptr().cast()) };
+    String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+}

@@ -1,0 +1,197 @@
+// What all kernels share: element types, their way to the type that is computed in and back, packed accesses.
+// No header is included: nothing but NVRTC is needed to compile this.
+//
+// Numbers go the way of src/sim/kernels: computed in binary32 (binary64, integers), rounded once, to nearest even; integers
+// wrap on their way from integers and saturate on their way from floats.
+
+typedef signed char i8;
+typedef unsigned char u8;
+typedef short i16;
+typedef unsigned short u16;
+typedef int i32;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+typedef float f32;
+typedef double f64;
+struct b8 { u8 bits; };
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+
+#define D __device__ __forceinline__
+
+D f32 wide(f32 v) { return v; }
+D f64 wide(f64 v) { return v; }
+D f32 wide(bf16 v) { return __uint_as_float((u32)v.bits << 16); }
+D f32 wide(f16 v) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v.bits)); return r; }
+D i32 wide(b8 v) { return v.bits != 0; }
+D i8 wide(i8 v) { return v; }
+D u8 wide(u8 v) { return v; }
+D i16 wide(i16 v) { return v; }
+D u16 wide(u16 v) { return v; }
+D i32 wide(i32 v) { return v; }
+D u32 wide(u32 v) { return v; }
+D i64 wide(i64 v) { return v; }
+D u64 wide(u64 v) { return v; }
+template<class C, class T> D C up(T v) { return (C)wide(v); }
+
+// Rounded to odd: what is rounded once more to fewer bits is then rounded right.
+D f32 odd(f32 v) { return v; }
+D f32 odd(f64 v) {
+  f32 r = __double2float_rz(v);
+  return v != v || (f64)r == v ? r : __uint_as_float(__float_as_uint(r) | 1u);
+}
+D f32 odd(i64 v) { f32 r = __ll2float_rz(v); return (i64)r == v ? r : __uint_as_float(__float_as_uint(r) | 1u); }
+D f32 odd(u64 v) { f32 r = __ull2float_rz(v); return (u64)r == v ? r : __uint_as_float(__float_as_uint(r) | 1u); }
+
+template<class T> struct To {};
+template<class C> D bf16 down(To<bf16>, C v) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(odd(v))); return r; }
+template<class C> D f16 down(To<f16>, C v) { f16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(odd(v))); return r; }
+template<class C> D f32 down(To<f32>, C v) { return (f32)v; }
+template<class C> D f64 down(To<f64>, C v) { return (f64)v; }
+template<class C> D b8 down(To<b8>, C v) { b8 r; r.bits = v != (C)0; return r; }
+template<class T, class F> D T saturate(F v) {
+  const bool negative = (T)-1 < (T)0;
+  const int bits = 8 * (int)sizeof(T) - (negative ? 1 : 0);
+  const F top = (F)((u64)1 << (bits - 1)) * (F)2;
+  const T most = (T)(~(u64)0 >> (64 - bits));
+  if (v != v) return (T)0;
+  if (v >= top) return most;
+  if (negative) { if (v <= -top) return (T)(-(i64)most - 1); }
+  else if (v <= (F)0) return (T)0;
+  return (T)v;
+}
+#define INTEGER(T) \
+  D T down(To<T>, i64 v) { return (T)v; } \
+  D T down(To<T>, u64 v) { return (T)v; } \
+  D T down(To<T>, f32 v) { return saturate<T>(v); } \
+  D T down(To<T>, f64 v) { return saturate<T>(v); }
+INTEGER(i8) INTEGER(u8) INTEGER(i16) INTEGER(u16) INTEGER(i32) INTEGER(u32) INTEGER(i64) INTEGER(u64)
+
+// V elements that are read and written as one word of up to 16 bytes.
+template<int BYTES> struct Word;
+template<> struct Word<1> { typedef u8 type; };
+template<> struct Word<2> { typedef u16 type; };
+template<> struct Word<4> { typedef u32 type; };
+template<> struct Word<8> { typedef uint2 type; };
+template<> struct Word<16> { typedef uint4 type; };
+template<class T, int V> struct Pack {
+  typedef typename Word<(int)sizeof(T) * V>::type Raw;
+  union { Raw raw; T e[V]; };
+  D Pack() {}
+};
+template<class T, int V> D Pack<T, V> load(u64 at) {
+  Pack<T, V> r;
+  r.raw = *reinterpret_cast<const typename Pack<T, V>::Raw*>(at);
+  return r;
+}
+template<class T, int V> D Pack<T, V> repeat(u64 at) {
+  const T one = *reinterpret_cast<const T*>(at);
+  Pack<T, V> r;
+#pragma unroll
+  for (int v = 0; v < V; ++v) r.e[v] = one;
+  return r;
+}
+template<class T, int V> D void save(u64 at, const Pack<T, V>& it) {
+  *reinterpret_cast<typename Pack<T, V>::Raw*>(at) = it.raw;
+}
+
+// Functions that have no operator. Comparisons and logic give 0 or 1 of the computed type.
+template<class C> D C smaller(C a, C b) { return a != a || a <= b ? a : b; }
+template<class C> D C larger(C a, C b) { return a != a || a >= b ? a : b; }
+D f32 smaller_number(f32 a, f32 b) { return fminf(a, b); }
+D f64 smaller_number(f64 a, f64 b) { return fmin(a, b); }
+D i64 smaller_number(i64 a, i64 b) { return a < b ? a : b; }
+D u64 smaller_number(u64 a, u64 b) { return a < b ? a : b; }
+D f32 larger_number(f32 a, f32 b) { return fmaxf(a, b); }
+D f64 larger_number(f64 a, f64 b) { return fmax(a, b); }
+D i64 larger_number(i64 a, i64 b) { return a > b ? a : b; }
+D u64 larger_number(u64 a, u64 b) { return a > b ? a : b; }
+// CUDA integers divide by zero without a fault: the result is 0 then.
+template<class C> D C quotient(C a, C b) { return b == 0 ? (C)0 : b == (C)-1 ? (C)0 - a : a / b; }
+D u64 quotient(u64 a, u64 b) { return b == 0 ? 0 : a / b; }
+template<class C> D C rest(C a, C b) { return b == 0 || b == (C)-1 ? (C)0 : a % b; }
+D u64 rest(u64 a, u64 b) { return b == 0 ? 0 : a % b; }
+D i64 remainder_of(i64 a, i64 b) { i64 r = rest(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
+D u64 remainder_of(u64 a, u64 b) { return rest(a, b); }
+D f32 remainder_of(f32 a, f32 b) { f32 r = fmodf(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
+D f64 remainder_of(f64 a, f64 b) { f64 r = fmod(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
+D i64 ceil_div(i64 a, i64 b) { i64 q = quotient(a, b); return q + (b != 0 && rest(a, b) != 0 && (a < 0) == (b < 0)); }
+D u64 ceil_div(u64 a, u64 b) { return quotient(a, b) + (b != 0 && rest(a, b) != 0); }
+template<class C> D C shifted_left(C a, C b) { return b >= 0 && b < 64 ? (C)((u64)a << b) : (C)0; }
+template<class C> D C shifted_right(C a, C b) { return a >> (b >= 0 && b < 64 ? b : (C)63); }
+D u64 shifted_right(u64 a, u64 b) { return b < 64 ? a >> b : 0; }
+template<class C> D C power(C a, C b) {
+  C r = 1;
+  if (b < 0) return a == 1 ? 1 : a == (C)-1 ? (b % 2 ? (C)-1 : (C)1) : (C)0;
+  for (; b > 0; b >>= 1) { if (b & 1) r *= a; a *= a; }
+  return r;
+}
+D u64 common(i64 a, i64 b) { u64 x = a < 0 ? -a : a, y = b < 0 ? -b : b; while (y) { u64 t = x % y; x = y; y = t; } return x; }
+D i64 next_power(i64 a) { i64 r = 1; while (r < a) r <<= 1; return r; }
+
+// Where elements are. Dimensions are merged and their strides are in bytes; the last one counts in groups of V elements.
+constexpr int DIMS = 8;
+template<int N> struct Map {
+  u64 base[N];
+  i64 stride[N][DIMS];
+  u64 extent[DIMS];
+  u64 dims, count;
+  f64 real[4];
+  i64 whole[4];
+};
+template<class I, int N> D void locate(const Map<N>& p, I group, u64 (&at)[N]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) at[n] = p.base[n];
+  for (int d = (int)p.dims - 1; d > 0; --d) {
+    const I extent = (I)p.extent[d], next = group / extent, here = group - next * extent;
+#pragma unroll
+    for (int n = 0; n < N; ++n) at[n] += (i64)here * p.stride[n][d];
+    group = next;
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) at[n] += (i64)group * p.stride[n][0];
+}
+
+struct Fold {
+  u64 out, in;
+  u64 kept[DIMS], reduced[DIMS];
+  i64 out_stride[DIMS], in_kept[DIMS], in_reduced[DIMS];
+  u64 kept_dims, reduced_dims, outputs, terms;
+  f64 start_real;
+  i64 start_whole;
+};
+D i64 offset(u64 at, u64 dims, const u64 (&extent)[DIMS], const i64 (&stride)[DIMS]) {
+  i64 r = 0;
+  for (int d = (int)dims - 1; d > 0; --d) {
+    const u64 next = at / extent[d];
+    r += (i64)(at - next * extent[d]) * stride[d];
+    at = next;
+  }
+  return r + (i64)at * stride[0];
+}
+
+struct Product {
+  u64 out, a, b, bias;
+  u64 extent[DIMS];
+  i64 out_stride[DIMS], a_stride[DIMS], b_stride[DIMS], bias_stride[DIMS];
+  u64 dims, count, k;
+  i64 a_step, b_step;
+};
+
+// Flags in memory that peers reach, compared with the number of the run, which the device counts itself: a captured plan
+// has no constants that change.
+struct Flag { u64 flag, epoch; };
+extern "C" __global__ void raise_flag(const __grid_constant__ Flag p) {
+  const u32 epoch = *reinterpret_cast<const u32*>(p.epoch);
+  asm volatile("fence.acq_rel.sys; st.release.sys.global.u32 [%0], %1;" ::"l"(p.flag), "r"(epoch) : "memory");
+}
+extern "C" __global__ void await_flag(const __grid_constant__ Flag p) {
+  const u32 epoch = *reinterpret_cast<const u32*>(p.epoch);
+  u32 seen;
+  do asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(p.flag) : "memory");
+  while ((i32)(seen - epoch) < 0);
+}
+extern "C" __global__ void advance_epoch(const __grid_constant__ Flag p) {
+  *reinterpret_cast<u32*>(p.epoch) += 1;
+}

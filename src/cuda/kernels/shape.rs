@@ -1,0 +1,94 @@
+//! Shapes as kernels see them: extents of 1 are gone, and dimensions that lie in one row in all operands are one.
+
+use super::DIMS;
+
+/// Extents and strides, slowest first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::cuda) struct Merged {
+    pub extents: Vec<usize>,
+    /// By operand, in elements.
+    pub strides: Vec<Vec<usize>>,
+}
+
+/// Merges the dimensions of equally shaped operands. A single element has one dimension.
+pub(in crate::cuda) fn merged(shape: &[usize], operands: &[&[usize]]) -> Merged {
+    let mut it = Merged { extents: Vec::new(), strides: vec![Vec::new(); operands.len()] };
+    for (dim, &extent) in shape.iter().enumerate().filter(|(_, extent)| **extent != 1) {
+        let joins =
+            !it.extents.is_empty()
+                && it.strides.iter().zip(operands).all(|(known, strides)| {
+                    known.last().is_some_and(|outer| *outer == strides[dim] * extent)
+                });
+        if joins {
+            if let Some(last) = it.extents.last_mut() {
+                *last *= extent;
+            }
+            it.strides.iter_mut().zip(operands).for_each(|(known, strides)| {
+                known.pop();
+                known.push(strides[dim]);
+            });
+        } else {
+            it.extents.push(extent);
+            it.strides.iter_mut().zip(operands).for_each(|(known, strides)| known.push(strides[dim]));
+        }
+    }
+    if it.extents.is_empty() {
+        it.extents.push(1);
+        it.strides.iter_mut().for_each(|known| known.push(0));
+    }
+    it
+}
+
+impl Merged {
+    /// Refuses more dimensions than a kernel's parameters hold.
+    pub fn checked(self) -> Result<Self, String> {
+        match self.extents.len() > DIMS {
+            true => Err(format!("views of {} separate dimensions; kernels take {DIMS}", self.extents.len())),
+            false => Ok(self),
+        }
+    }
+
+    /// The widest access, in elements, up to `most`, that all operands allow in the last dimension; `dense` operands have
+    /// neighbours there, at addresses and strides that are multiples of the access.
+    pub fn width(&self, most: usize, addresses: &[u64], sizes: &[usize]) -> usize {
+        let last = self.extents.len() - 1;
+        let fits = |width: usize| {
+            self.extents[last].is_multiple_of(width)
+                && self.strides.iter().zip(addresses).zip(sizes).all(|((strides, address), size)| {
+                    match strides[last] {
+                        0 => true,
+                        1 => {
+                            (*address as usize).is_multiple_of(width * size)
+                                && strides[..last].iter().all(|it| it.is_multiple_of(width))
+                        }
+                        _ => false,
+                    }
+                })
+        };
+        let mut width = most;
+        while width > 1 && !fits(width) {
+            width /= 2;
+        }
+        width.max(1)
+    }
+
+    /// Extents with the last one in groups, filled up.
+    pub fn extent_words(&self, width: usize) -> Vec<u64> {
+        let mut words: Vec<u64> = self.extents.iter().map(|it| *it as u64).collect();
+        if let Some(last) = words.last_mut() {
+            *last /= width as u64;
+        }
+        words.resize(DIMS, 1);
+        words
+    }
+
+    /// An operand's strides in bytes, the last one from group to group, filled up.
+    pub fn stride_words(&self, operand: usize, size: usize, width: usize) -> Vec<u64> {
+        let mut words: Vec<u64> = self.strides[operand].iter().map(|it| (it * size) as u64).collect();
+        if let Some(last) = words.last_mut() {
+            *last *= width as u64;
+        }
+        words.resize(DIMS, 0);
+        words
+    }
+}

@@ -1,0 +1,171 @@
+//! Every operator, element type and template compiles for every architecture, where NVRTC is there.
+
+use grammar::{
+    dtype::DType,
+    ops::{OPS, Op},
+};
+
+use super::{Argument, Function, Kernels, Located, fold, map, nvrtc, product};
+use crate::{
+    cuda::CudaError,
+    plan::{Number, Reduce, ReduceOp, View},
+};
+
+const ARCHITECTURES: [i32; 3] = [80, 90, 100];
+const DTYPES: [DType; 13] = [
+    DType::Bool,
+    DType::Double,
+    DType::Float,
+    DType::Half,
+    DType::BFloat,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Int64,
+    DType::UInt8,
+    DType::UInt16,
+    DType::UInt32,
+    DType::UInt64,
+];
+/// One for each type that is computed in, and truth values.
+const COMPUTED: [DType; 5] = [DType::BFloat, DType::Double, DType::Int32, DType::UInt64, DType::Bool];
+const REDUCTIONS: [ReduceOp; 10] = [
+    ReduceOp::Sum,
+    ReduceOp::Product,
+    ReduceOp::Min,
+    ReduceOp::Max,
+    ReduceOp::FMin,
+    ReduceOp::FMax,
+    ReduceOp::Avg,
+    ReduceOp::And,
+    ReduceOp::Or,
+    ReduceOp::Xor,
+];
+
+/// A view at an address that allows the widest access.
+fn at(dtype: DType, view: &View) -> Located<'_> {
+    Located { address: 4096, dtype, view }
+}
+
+/// All instances that the tests compile.
+fn instances() -> Result<Kernels, String> {
+    let mut kernels = Kernels::default();
+    let (dense, turned) = (
+        View::contiguous(0, vec![4, 64]),
+        View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 4] },
+    );
+    let long = View::contiguous(0, vec![4, 4096]);
+    let repeated = View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 0] };
+    let mut add = |launch: Option<super::Launch>| {
+        if let Some(it) = launch {
+            kernels.number(&it.kernel);
+        }
+    };
+    let mut operators = 0;
+    for op in OPS.iter().map(|row| row.op) {
+        for dtype in COMPUTED {
+            let args: Vec<Argument> = (0..3).map(|_| Argument::View(at(dtype, &dense))).collect();
+            // What has no kernel is refused, and refused with a name.
+            match map(Function::Op(op), &args, &at(dtype, &dense)) {
+                Ok(launch) => {
+                    operators += 1;
+                    add(launch);
+                }
+                Err(message) => assert!(message.contains(op.name()), "{message}"),
+            }
+        }
+    }
+    assert!(operators > 150, "{operators} operators");
+    for from in DTYPES {
+        for to in DTYPES {
+            add(map(Function::Move, &[Argument::View(at(from, &dense))], &at(to, &dense))?);
+        }
+        for view in [&turned, &repeated] {
+            add(map(Function::Move, &[Argument::View(at(from, view))], &at(from, &dense))?);
+        }
+        add(map(Function::Move, &[Argument::Number(Number::Float(0.5))], &at(from, &dense))?);
+        let row = View::contiguous(0, vec![256]);
+        let steps = [Argument::Number(Number::Int(1)), Argument::Number(Number::Int(2))];
+        add(map(Function::Iota, &steps, &at(from, &row))?);
+    }
+    for dtype in COMPUTED {
+        for op in REDUCTIONS {
+            let parts: Vec<Argument> = (0..8).map(|_| Argument::View(at(dtype, &dense))).collect();
+            if let Ok(launch) = map(Function::Combine(op), &parts, &at(dtype, &dense)) {
+                add(launch);
+            }
+            // A thread for each column, a block for each row.
+            for (input, axis) in [(&dense, 0), (&long, 1)] {
+                let out = View::contiguous(1, vec![input.shape[1 - axis]]);
+                let init = Number::Int(0);
+                let it = Reduce { op, init, input: input.clone(), axes: vec![axis], out: out.clone() };
+                if let Ok(launch) = fold(&it, &at(dtype, input), &at(dtype, &out)) {
+                    add(launch);
+                }
+            }
+        }
+        let square = View::contiguous(0, vec![8, 8]);
+        for bias in [None, Some(at(dtype, &square))] {
+            add(product(&at(dtype, &square), &at(dtype, &square), bias.as_ref(), &at(dtype, &square))?);
+        }
+    }
+    Ok(kernels)
+}
+
+#[test]
+fn everything_compiles_for_every_architecture() -> Result<(), Box<dyn std::error::Error>> {
+    let source = instances()?.source();
+    assert!(!source.contains("void,"), "a type without a name");
+    let known = match nvrtc::capabilities() {
+        Ok(known) => known,
+        Err(CudaError::Environment(why)) => {
+            use std::io::Write;
+            // Past the harness, which shows nothing of a test that passes.
+            writeln!(std::io::stderr(), "skipped: {why}")?;
+            return Ok(());
+        }
+        Err(other) => return Err(other.into()),
+    };
+    let mut compiled = 0;
+    for architecture in ARCHITECTURES.iter().filter(|it| known.contains(it)) {
+        let cubin = nvrtc::compile(&source, *architecture)?;
+        assert!(cubin.starts_with(b"\x7fELF"), "no machine code for {architecture}");
+        compiled += 1;
+    }
+    assert!(compiled >= 2, "NVRTC knows {known:?}");
+    Ok(())
+}
+
+#[test]
+fn accesses_are_wide_where_addresses_allow() -> Result<(), String> {
+    let width = |dtype, address: u64, view: &View, out: &View| {
+        let from = Argument::View(Located { address, dtype, view });
+        match map(Function::Op(Op::Neg), &[from], &at(dtype, out)).map(|it| it.map(|it| it.kernel)) {
+            Ok(Some(super::Kernel::Map { width, .. })) => Ok(width),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    let dense = View::contiguous(0, vec![4, 64]);
+    assert_eq!(width(DType::BFloat, 4096, &dense, &dense)?, 8);
+    assert_eq!(width(DType::Float, 4096, &dense, &dense)?, 4);
+    assert_eq!(width(DType::BFloat, 4100, &dense, &dense)?, 2);
+    let odd = View::contiguous(0, vec![3, 5]);
+    assert_eq!(width(DType::BFloat, 4096, &odd, &odd)?, 1);
+    // Rows of a wider matrix: the pitch decides.
+    let rows = |pitch| View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![pitch, 1] };
+    assert_eq!(width(DType::BFloat, 4096, &rows(128), &dense)?, 8);
+    assert_eq!(width(DType::BFloat, 4096, &rows(66), &dense)?, 2);
+    let turned = View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 4] };
+    assert_eq!(width(DType::BFloat, 4096, &turned, &dense)?, 1);
+    Ok(())
+}
+
+#[test]
+fn shapes_merge_as_far_as_all_operands_allow() {
+    let it = super::merged(&[2, 3, 1, 4], &[&[12, 4, 4, 1], &[12, 4, 9, 1]]);
+    assert_eq!((it.extents, it.strides), (vec![24], vec![vec![1], vec![1]]));
+    let it = super::merged(&[2, 3, 4], &[&[12, 4, 1], &[0, 4, 1]]);
+    assert_eq!((it.extents, it.strides), (vec![2, 12], vec![vec![12, 1], vec![0, 1]]));
+    let it = super::merged(&[1, 1], &[&[1, 1]]);
+    assert_eq!((it.extents, it.strides), (vec![1], vec![vec![0]]));
+}

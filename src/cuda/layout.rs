@@ -1,0 +1,201 @@
+//! Where every buffer of every rank lies, told from the plans alone: all processes come to the same layout, and nothing
+//! about it is exchanged.
+//!
+//! A rank has two segments. Buffers that another rank touches lie in the symmetric one, behind the flags that others raise
+//! here; its size is the same on all ranks, and so are the offsets where ranks have the same buffers. The others lie in the
+//! private one. No offset is used twice: every buffer has its own place for the whole run.
+
+use rustc_hash::FxHashMap;
+
+use crate::plan::{Arg, BufferNo, InstKind, Place, Plan, Slot, View};
+
+/// Buffers begin at multiples of this many bytes: what cuBLASLt likes best.
+pub const ALIGNMENT: usize = 256;
+/// Segments that other processes map are as long as a multiple of this: the driver then gives them pages of their own.
+const SHARED: usize = 2 << 20;
+/// Bytes from flag to flag.
+const FLAG: usize = 32;
+
+/// Where a buffer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// Whether it lies in the symmetric segment.
+    pub symmetric: bool,
+    /// Bytes from the segment's start.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub bytes: usize,
+}
+
+/// Where one rank's buffers are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankLayout {
+    /// By buffer.
+    pub spots: Vec<Spot>,
+    /// Bytes of the private segment.
+    pub private: usize,
+}
+
+/// Where all ranks' buffers and flags are.
+#[derive(Clone, Debug)]
+pub struct WorldLayout {
+    /// By rank.
+    pub ranks: Vec<RankLayout>,
+    /// Bytes of every symmetric segment.
+    pub symmetric: usize,
+    /// Bytes of a symmetric segment that flags take.
+    pub flags: usize,
+    slots: FxHashMap<Slot, usize>,
+    /// Whether any rank touches another's memory or flags.
+    pub has_peers: bool,
+}
+
+impl WorldLayout {
+    /// Lays out a world.
+    ///
+    /// # Errors
+    /// More bytes than a number holds, or an element type without a size: rank and buffer.
+    pub fn of(plans: &[Plan]) -> Result<Self, (usize, BufferNo)> {
+        let mut shared: Vec<Vec<bool>> = plans.iter().map(|it| vec![false; it.buffers.len()]).collect();
+        let mut slots: FxHashMap<Slot, usize> = FxHashMap::default();
+        // The first flags are those of the barrier between runs, one for each rank.
+        let mut flags: Vec<usize> = vec![plans.len() * FLAG; plans.len()];
+        let mut has_peers = false;
+        for plan in plans {
+            for inst in &plan.code {
+                for (place, _) in touched(plan.rank, &inst.kind) {
+                    if place.rank != plan.rank {
+                        has_peers = true;
+                        if let Some(it) =
+                            shared.get_mut(place.rank).and_then(|it| it.get_mut(place.view.buffer as usize))
+                        {
+                            *it = true;
+                        }
+                    }
+                }
+                let (InstKind::Signal { slot } | InstKind::Await { slot }) = &inst.kind else { continue };
+                has_peers |= slot.from != slot.to;
+                if let (Some(end), false) = (flags.get_mut(slot.to), slots.contains_key(slot)) {
+                    slots.insert(*slot, *end);
+                    *end += FLAG;
+                }
+            }
+        }
+        let flags = flags.into_iter().max().unwrap_or(0).next_multiple_of(ALIGNMENT);
+        let mut ranks = Vec::with_capacity(plans.len());
+        let mut symmetric = flags;
+        for (plan, shared) in plans.iter().zip(&shared) {
+            let (mut own, mut private) = (flags, 0usize);
+            let mut spots = Vec::with_capacity(plan.buffers.len());
+            for (number, (buffer, symmetric)) in plan.buffers.iter().zip(shared).enumerate() {
+                let fault = (plan.rank, number as BufferNo);
+                let size = Some(buffer.dtype.size()).filter(|it| *it > 0).ok_or(fault)?;
+                let bytes = buffer.len.checked_mul(size).ok_or(fault)?;
+                let end = if *symmetric { &mut own } else { &mut private };
+                spots.push(Spot { symmetric: *symmetric, offset: *end, bytes });
+                let next = end.checked_add(bytes).and_then(|it| it.checked_next_multiple_of(ALIGNMENT));
+                *end = next.ok_or(fault)?;
+            }
+            symmetric = symmetric.max(own);
+            ranks.push(RankLayout { spots, private });
+        }
+        let symmetric = symmetric.next_multiple_of(SHARED);
+        Ok(Self { ranks, symmetric, flags, slots, has_peers })
+    }
+
+    /// Bytes from the start of the symmetric segment of `slot.to`.
+    pub fn slot(&self, slot: &Slot) -> Option<usize> {
+        self.slots.get(slot).copied()
+    }
+
+    /// The flag that `from` raises on another rank at the barrier between runs: bytes from the start of that rank's
+    /// symmetric segment.
+    pub fn barrier(&self, from: usize) -> usize {
+        from * FLAG
+    }
+
+    /// The layout of one rank for people: a line for each buffer, then the sums.
+    pub fn show(&self, plan: &Plan) -> Vec<String> {
+        let Some(rank) = self.ranks.get(plan.rank) else { return Vec::new() };
+        let mut lines = vec![format!("{:<10} {:<12} {:>14} {:>14}", "buffer", "segment", "offset", "bytes")];
+        for (spot, buffer) in rank.spots.iter().zip(&plan.buffers) {
+            let segment = if spot.symmetric { "symmetric" } else { "private" };
+            lines.push(format!("{:<10} {segment:<12} {:>14} {:>14}", buffer.name, spot.offset, spot.bytes));
+        }
+        lines.push(format!(
+            "rank {}: {} bytes symmetric ({} of flags), {} private, peak {}",
+            plan.rank,
+            self.symmetric,
+            self.flags,
+            rank.private,
+            self.symmetric + rank.private
+        ));
+        lines
+    }
+}
+
+/// The views that an instruction touches, with the rank whose memory they are in and whether they are written.
+pub(super) fn touched(rank: usize, kind: &InstKind) -> Vec<(Place, bool)> {
+    let here = |view: &View, written: bool| (Place { rank, view: view.clone() }, written);
+    match kind {
+        InstKind::Copy { from, to } => vec![(from.clone(), false), (to.clone(), true)],
+        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => vec![here(to, true)],
+        InstKind::Gemm(it) => {
+            let mut views = vec![here(&it.out, true), here(&it.a, false), here(&it.b, false)];
+            views.extend(it.bias.iter().map(|it| here(it, false)));
+            views
+        }
+        InstKind::Map { args, out, .. } => {
+            let views = args.iter().filter_map(|it| match it {
+                Arg::View(view) => Some(here(view, false)),
+                Arg::Number(_) => None,
+            });
+            views.chain([here(out, true)]).collect()
+        }
+        InstKind::Reduce(it) => vec![here(&it.input, false), here(&it.out, true)],
+        InstKind::Combine { parts, out, .. } => {
+            parts.iter().map(|it| (it.clone(), false)).chain([here(out, true)]).collect()
+        }
+        InstKind::Collective(it) => {
+            let views = it.input.iter().map(|it| here(it, false));
+            views.chain(it.output.iter().map(|it| here(it, true))).collect()
+        }
+        InstKind::Transfer(it) => {
+            let is_written = |it| matches!(it, crate::plan::Direction::Recv);
+            it.sides.iter().map(|side| here(&side.view, is_written(side.direction))).collect()
+        }
+        InstKind::Reshard(it) => {
+            let views = it.operands.iter().filter_map(|it| it.view.as_ref()).map(|it| here(it, false));
+            views.chain(it.result.view.iter().map(|it| here(it, true))).collect()
+        }
+        InstKind::Alloc { .. }
+        | InstKind::Wait { .. }
+        | InstKind::Signal { .. }
+        | InstKind::Await { .. }
+        | InstKind::Record { .. }
+        | InstKind::Join { .. }
+        | InstKind::Exchange { .. }
+        | InstKind::Barrier
+        | InstKind::Finish => Vec::new(),
+    }
+}
+
+/// Buffers of a rank that some rank writes while the program runs.
+pub(super) fn written(plans: &[Plan], rank: usize) -> Vec<bool> {
+    let mut flags = vec![false; plans.get(rank).map_or(0, |it| it.buffers.len())];
+    for plan in plans {
+        for inst in &plan.code {
+            if let InstKind::Alloc { buffer, .. } = inst.kind
+                && plan.rank == rank
+            {
+                flags[buffer as usize] = true;
+            }
+            for (place, is_written) in touched(plan.rank, &inst.kind) {
+                if is_written && place.rank == rank {
+                    flags[place.view.buffer as usize] = true;
+                }
+            }
+        }
+    }
+    flags
+}

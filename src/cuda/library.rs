@@ -1,0 +1,403 @@
+//! Finds the vendor's libraries at run time, and their functions in them.
+//!
+//! The binary starts anywhere: nothing is opened before a GPU is asked for, and what is missing then is an error that says
+//! where it was looked for. `cudarc` gives types and signatures only: its own loader panics where a library or symbol is
+//! missing, does not know the name `libnccl.so.2`, and returns status codes as Rust enums, which a newer library's codes
+//! would make undefined. Signatures are compared with `cudarc`'s by the compiler.
+
+#![expect(non_snake_case, reason = "functions keep the names that the libraries give them")]
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void},
+    path::PathBuf,
+    sync::OnceLock,
+};
+
+use cudarc::{
+    cublaslt::sys as cublaslt_sys, driver::sys as driver_sys, nccl::sys as nccl_sys, nvrtc::sys as nvrtc_sys,
+};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+use super::error::CudaError;
+
+/// Declares a library's functions: the struct that holds them and how it is filled.
+macro_rules! functions {
+    ($(#[$doc:meta])* $name:ident, $sys:ident::$status:ident {
+        $($function:ident($($arg:ty),* $(,)?);)*
+    } plain {
+        $($plain:ident($($plain_arg:ty),* $(,)?) -> $plain_result:ty;)*
+    }) => {
+        $(#[$doc])*
+        pub(super) struct $name {
+            $(pub $function: unsafe extern "C" fn($($arg),*) -> u32,)*
+            $(pub $plain: unsafe extern "C" fn($($plain_arg),*) -> $plain_result,)*
+            /// Where it was found.
+            pub path: String,
+        }
+
+        $(const _: unsafe fn($($arg),*) -> $sys::$status = $sys::$function;)*
+
+        impl $name {
+            fn load((library, path): (Library, String)) -> Result<Self, CudaError> {
+                // The process keeps what it has opened: functions outlive every caller.
+                let library: &'static Library = Box::leak(Box::new(library));
+                Ok(Self {
+                    $($function: symbol(library, stringify!($function), &path)?,)*
+                    $($plain: symbol(library, stringify!($plain), &path)?,)*
+                    path,
+                })
+            }
+        }
+    };
+}
+
+fn symbol<F: Copy>(library: &'static Library, name: &str, path: &str) -> Result<F, CudaError> {
+    // SAFETY: `functions!` asks for each name with the signature of the C declaration; the library is never closed.
+    let found = unsafe { library.get::<F>(name) };
+    found.map(|it| *it).map_err(|_| {
+        CudaError::Environment(format!(
+            "`{path}` has no function `{name}`: it is older than this program needs"
+        ))
+    })
+}
+
+use driver_sys::*;
+functions! {
+    /// The driver.
+    Driver, driver_sys::CUresult {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut c_int);
+        cuDeviceGetCount(*mut c_int);
+        cuDeviceGet(*mut CUdevice, c_int);
+        cuDeviceGetName(*mut c_char, c_int, CUdevice);
+        cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+        cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+        cuCtxSetCurrent(CUcontext);
+        cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
+        cuStreamCreateWithPriority(*mut CUstream, c_uint, c_int);
+        cuStreamQuery(CUstream);
+        cuStreamSynchronize(CUstream);
+        cuStreamWaitEvent(CUstream, CUevent, c_uint);
+        cuStreamWriteValue32_v2(CUstream, CUdeviceptr, cuuint32_t, c_uint);
+        cuStreamWaitValue32_v2(CUstream, CUdeviceptr, cuuint32_t, c_uint);
+        cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
+        cuStreamEndCapture(CUstream, *mut CUgraph);
+        cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);
+        cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, u64);
+        cuGraphLaunch(CUgraphExec, CUstream);
+        cuEventCreate(*mut CUevent, c_uint);
+        cuEventRecord(CUevent, CUstream);
+        cuMemAlloc_v2(*mut CUdeviceptr, usize);
+        cuMemGetInfo_v2(*mut usize, *mut usize);
+        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
+        cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+        cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+        cuMemcpy2DAsync_v2(*const CUDA_MEMCPY2D, CUstream);
+        cuMemsetD8Async(CUdeviceptr, c_uchar, usize, CUstream);
+        cuModuleLoadData(*mut CUmodule, *const c_void);
+        cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+        cuLaunchKernel(
+            CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void,
+            *mut *mut c_void,
+        );
+        cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
+        cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
+    } plain {
+        // CUDA 13 renames it, and keeps this name for what was built before.
+        cuEventElapsedTime(*mut f32, CUevent, CUevent) -> u32;
+        cuGetErrorName(u32, *mut *const c_char) -> u32;
+        cuGetErrorString(u32, *mut *const c_char) -> u32;
+    }
+}
+
+use nvrtc_sys::nvrtcProgram;
+functions! {
+    /// The run-time compiler.
+    Nvrtc, nvrtc_sys::nvrtcResult {
+        nvrtcVersion(*mut c_int, *mut c_int);
+        nvrtcCreateProgram(
+            *mut nvrtcProgram, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
+        );
+        nvrtcCompileProgram(nvrtcProgram, c_int, *const *const c_char);
+        nvrtcGetCUBINSize(nvrtcProgram, *mut usize);
+        nvrtcGetCUBIN(nvrtcProgram, *mut c_char);
+        nvrtcGetProgramLogSize(nvrtcProgram, *mut usize);
+        nvrtcGetProgramLog(nvrtcProgram, *mut c_char);
+        nvrtcDestroyProgram(*mut nvrtcProgram);
+        nvrtcGetNumSupportedArchs(*mut c_int);
+        nvrtcGetSupportedArchs(*mut c_int);
+    } plain {
+        nvrtcGetErrorString(u32) -> *const c_char;
+    }
+}
+
+use cublaslt_sys::{
+    cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
+    cublasLtMatmulDescAttributes_t, cublasLtMatmulHeuristicResult_t, cublasLtMatmulPreference_t,
+    cublasLtMatmulPreferenceAttributes_t, cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t,
+    cudaDataType,
+};
+functions! {
+    /// Matrix products.
+    CublasLt, cublaslt_sys::cublasStatus_t {
+        cublasLtCreate(*mut cublasLtHandle_t);
+        cublasLtMatmulDescCreate(*mut cublasLtMatmulDesc_t, cublasComputeType_t, cudaDataType);
+        cublasLtMatmulDescSetAttribute(
+            cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, *const c_void, usize,
+        );
+        cublasLtMatrixLayoutCreate(*mut cublasLtMatrixLayout_t, cudaDataType, u64, u64, i64);
+        cublasLtMatrixLayoutSetAttribute(
+            cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t, *const c_void, usize,
+        );
+        cublasLtMatmulPreferenceCreate(*mut cublasLtMatmulPreference_t);
+        cublasLtMatmulPreferenceSetAttribute(
+            cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, *const c_void, usize,
+        );
+        cublasLtMatmulAlgoGetHeuristic(
+            cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+            cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, c_int,
+            *mut cublasLtMatmulHeuristicResult_t, *mut c_int,
+        );
+        cublasLtMatmul(
+            cublasLtHandle_t, cublasLtMatmulDesc_t, *const c_void, *const c_void, cublasLtMatrixLayout_t,
+            *const c_void, cublasLtMatrixLayout_t, *const c_void, *const c_void, cublasLtMatrixLayout_t,
+            *mut c_void, cublasLtMatrixLayout_t, *const cublasLtMatmulAlgo_t, *mut c_void, usize,
+            cublaslt_sys::cudaStream_t,
+        );
+    } plain {
+        cublasLtGetVersion() -> usize;
+        cublasLtGetStatusName(u32) -> *const c_char;
+    }
+}
+
+use nccl_sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
+functions! {
+    /// Communication.
+    Nccl, nccl_sys::ncclResult_t {
+        ncclGetVersion(*mut c_int);
+        ncclGetUniqueId(*mut ncclUniqueId);
+        ncclCommInitRank(*mut ncclComm_t, c_int, ncclUniqueId, c_int);
+        ncclGroupStart();
+        ncclGroupEnd();
+        ncclSend(*const c_void, usize, ncclDataType_t, c_int, ncclComm_t, nccl_sys::cudaStream_t);
+        ncclRecv(*mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, nccl_sys::cudaStream_t);
+        ncclBroadcast(
+            *const c_void, *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, nccl_sys::cudaStream_t,
+        );
+        ncclAllGather(*const c_void, *mut c_void, usize, ncclDataType_t, ncclComm_t, nccl_sys::cudaStream_t);
+        ncclAllReduce(
+            *const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+            nccl_sys::cudaStream_t,
+        );
+        ncclReduce(
+            *const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, c_int, ncclComm_t,
+            nccl_sys::cudaStream_t,
+        );
+        ncclReduceScatter(
+            *const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+            nccl_sys::cudaStream_t,
+        );
+    } plain {
+        ncclCommGetAsyncError(ncclComm_t, *mut u32) -> u32;
+        ncclGetErrorString(u32) -> *const c_char;
+        ncclGetLastError(ncclComm_t) -> *const c_char;
+    }
+}
+
+/// A library that is looked for.
+struct Wanted {
+    /// What it is, for messages.
+    title: &'static str,
+    /// The environment variable that names its file.
+    variable: &'static str,
+    /// Its names, the preferred one first.
+    names: &'static [&'static str],
+    /// Where Python packages keep it, below `site-packages/nvidia`.
+    packages: &'static [&'static str],
+}
+
+const DRIVER: Wanted = Wanted {
+    title: "the NVIDIA driver",
+    variable: "HIR_CUDA",
+    names: &["libcuda.so.1", "libcuda.so"],
+    packages: &[],
+};
+const NVRTC: Wanted = Wanted {
+    title: "NVRTC",
+    variable: "HIR_NVRTC",
+    names: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+    packages: &["cu13/lib", "cuda_nvrtc/lib"],
+};
+const CUBLASLT: Wanted = Wanted {
+    title: "cuBLASLt",
+    variable: "HIR_CUBLASLT",
+    names: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+    packages: &["cu13/lib", "cublas/lib"],
+};
+const NCCL: Wanted = Wanted {
+    title: "NCCL",
+    variable: "HIR_NCCL",
+    names: &["libnccl.so.2", "libnccl.so"],
+    packages: &["nccl/lib"],
+};
+
+impl Wanted {
+    /// The library's file and where it was found.
+    fn open(&self) -> Result<(Library, String), CudaError> {
+        let missing = |places: String| {
+            let Self { title, variable, names, .. } = self;
+            CudaError::Environment(format!(
+                "{title} was not found: looked for {} {places}; `{variable}=/path/to/{}` names it",
+                names.join(", "),
+                names[0]
+            ))
+        };
+        if let Some(path) = std::env::var_os(self.variable) {
+            let path = path.to_string_lossy().into_owned();
+            return open(&path).map_err(|why| missing(format!("in `{}={path}` ({why})", self.variable)));
+        }
+        if let Some(found) = self.names.iter().find_map(|name| open(name).ok()) {
+            return Ok(found);
+        }
+        let folders = self.folders();
+        let files = folders.iter().flat_map(|folder| self.names.iter().map(move |name| folder.join(name)));
+        let mut broken = String::new();
+        for file in files.filter(|it| it.exists()) {
+            match open(&file.to_string_lossy()) {
+                Ok(found) => return Ok(found),
+                Err(why) => broken += &format!("; {why}"),
+            }
+        }
+        let folders: Vec<String> = folders.iter().map(|it| it.display().to_string()).collect();
+        Err(missing(format!("on the loader's path and in {}{broken}", folders.join(", "))))
+    }
+
+    /// The usual folders, those of Python environments among them.
+    fn folders(&self) -> Vec<PathBuf> {
+        let from = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
+        let mut folders: Vec<PathBuf> = Vec::new();
+        for root in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|it| from(it)) {
+            folders.push(root.join("lib64"));
+        }
+        folders.push("/usr/local/cuda/lib64".into());
+        folders.push("/usr/local/nvidia/lib64".into());
+        folders.push("/usr/lib/x86_64-linux-gnu".into());
+        folders.push("/usr/lib64".into());
+        let mut roots: Vec<PathBuf> =
+            ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|it| from(it)).collect();
+        roots.extend(from("HOME").map(|it| it.join(".local")));
+        roots.extend(["/usr/local", "/usr", "/opt/conda"].map(PathBuf::from));
+        for root in roots {
+            let Ok(versions) = std::fs::read_dir(root.join("lib")) else { continue };
+            let python =
+                |it: &PathBuf| it.file_name().is_some_and(|it| it.to_string_lossy().starts_with("python3"));
+            let mut versions: Vec<PathBuf> = versions.flatten().map(|it| it.path()).filter(python).collect();
+            versions.sort();
+            for version in versions {
+                for packages in ["site-packages", "dist-packages"] {
+                    let nvidia = version.join(packages).join("nvidia");
+                    folders.extend(self.packages.iter().map(|it| nvidia.join(it)).filter(|it| it.is_dir()));
+                }
+            }
+        }
+        folders
+    }
+}
+
+fn open(path: &str) -> Result<(Library, String), String> {
+    // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; a file that the user names is the user's choice.
+    // Symbols are shared, so that a library that wants another of these finds the one that is open.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    let why =
+        |it: libloading::Error| std::error::Error::source(&it).map_or(it.to_string(), ToString::to_string);
+    library.map(|it| (it, path.to_owned())).map_err(why)
+}
+
+/// Opens a library once for the process.
+macro_rules! once {
+    ($(#[$doc:meta])* $function:ident, $type:ident, $wanted:expr) => {
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// The library or one of its functions is missing.
+        pub(super) fn $function() -> Result<&'static $type, CudaError> {
+            static FOUND: OnceLock<Result<$type, CudaError>> = OnceLock::new();
+            FOUND.get_or_init(|| $wanted.open().and_then($type::load)).as_ref().map_err(Clone::clone)
+        }
+    };
+}
+
+once! {
+    /// The driver.
+    driver, Driver, DRIVER
+}
+once! {
+    /// The run-time compiler.
+    nvrtc, Nvrtc, NVRTC
+}
+once! {
+    /// Matrix products.
+    cublaslt, CublasLt, CUBLASLT
+}
+once! {
+    /// Communication.
+    nccl, Nccl, NCCL
+}
+
+impl Driver {
+    /// The error of a function's status.
+    pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
+        if status == 0 {
+            return Ok(());
+        }
+        let (mut name, mut text) = (std::ptr::null(), std::ptr::null());
+        // SAFETY: both functions set the pointer to a static string, or to null for a code that they do not know.
+        unsafe {
+            (self.cuGetErrorName)(status, &raw mut name);
+            (self.cuGetErrorString)(status, &raw mut text);
+        }
+        Err(CudaError::call(function, status, &format!("{}: {}", string(name), string(text))))
+    }
+}
+
+impl Nvrtc {
+    /// The error of a function's status.
+    pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
+        // SAFETY: the function returns a static string for any number.
+        let text = || string(unsafe { (self.nvrtcGetErrorString)(status) });
+        if status == 0 { Ok(()) } else { Err(CudaError::call(function, status, &text())) }
+    }
+}
+
+impl CublasLt {
+    /// The error of a function's status.
+    pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
+        // SAFETY: the function returns a static string for any number.
+        let text = || string(unsafe { (self.cublasLtGetStatusName)(status) });
+        if status == 0 { Ok(()) } else { Err(CudaError::call(function, status, &text())) }
+    }
+}
+
+impl Nccl {
+    /// The error of a function's status.
+    pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: both functions return strings that NCCL keeps; a null communicator is allowed by the second.
+        let (text, last) = unsafe {
+            (string((self.ncclGetErrorString)(status)), string((self.ncclGetLastError)(std::ptr::null_mut())))
+        };
+        Err(CudaError::call(function, status, &format!("{text}; {last}")))
+    }
+}
+
+/// A C string that a library keeps, or `?`.
+fn string(text: *const c_char) -> String {
+    if text.is_null() {
+        return "?".to_owned();
+    }
+    // SAFETY: not null, and the callers pass static, terminated strings.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
+}

@@ -1,0 +1,144 @@
+//! The segments of this rank and, mapped by CUDA IPC, the symmetric ones of its peers.
+
+use grammar::dtype::DType;
+
+use super::{
+    Peers,
+    device::{Device, Stream},
+    error::CudaError,
+    layout::{RankLayout, WorldLayout},
+};
+use crate::plan::{Plan, View};
+
+/// Segments, by address.
+pub(super) struct Memory<'a> {
+    plans: &'a [Plan],
+    pub layout: WorldLayout,
+    rank: usize,
+    /// The symmetric segment of every rank, in this process's addresses; 0 where none is mapped.
+    pub symmetric: Vec<u64>,
+    private: u64,
+    /// Bytes allocated by this process.
+    pub allocated: usize,
+}
+
+impl<'a> Memory<'a> {
+    /// Allocates this rank's segments, publishes the symmetric one and maps those of the peers, if any rank touches another.
+    pub fn new(
+        device: &Device,
+        plans: &'a [Plan],
+        peers: &dyn Peers,
+        stream: Stream,
+    ) -> Result<Self, CudaError> {
+        let rank = peers.rank();
+        let layout = WorldLayout::of(plans).map_err(|(rank, buffer)| CudaError::Unsupported {
+            rank,
+            place: "memory".to_owned(),
+            message: format!("buffer `{}` has no size in bytes", plans[rank].buffers[buffer as usize].name),
+        })?;
+        let own: &RankLayout =
+            layout.ranks.get(rank).ok_or_else(|| CudaError::Internal(format!("no plan for rank {rank}")))?;
+        let private = device.allocate(own.private)?;
+        let segment = device.allocate(layout.symmetric)?;
+        let allocated = own.private + layout.symmetric;
+        device.set(segment, 0, layout.symmetric, stream)?;
+        device.finish(stream)?;
+        let mut symmetric = vec![0; plans.len()];
+        symmetric[rank] = segment;
+        let mut memory = Self { plans, layout, rank, symmetric, private, allocated };
+        if plans.len() > 1 {
+            memory.map(device, peers, segment)?;
+        }
+        Ok(memory)
+    }
+
+    fn map(&mut self, device: &Device, peers: &dyn Peers, segment: u64) -> Result<(), CudaError> {
+        let mut mine = device.export(segment)?.to_vec();
+        mine.extend((self.layout.symmetric as u64).to_le_bytes());
+        mine.extend(host().into_bytes());
+        let theirs = peers.all_gather(&mine)?;
+        for (rank, it) in theirs.iter().enumerate() {
+            let (Some(handle), Some(rest)) = (it.first_chunk::<64>(), it.get(64..)) else {
+                return Err(CudaError::Internal(format!("rank {rank} published no handle")));
+            };
+            if rest.first_chunk::<8>() != mine.get(64..).and_then(|it| it.first_chunk::<8>()) {
+                return Err(CudaError::Environment(format!(
+                    "rank {rank} has another layout: ranks hold different programs"
+                )));
+            }
+            if rest.get(8..) != mine.get(72..) {
+                if self.layout.has_peers {
+                    return Err(CudaError::Environment(format!(
+                        "ranks {} and {rank} are on different hosts: the CUDA backend needs one host",
+                        self.rank
+                    )));
+                }
+                continue;
+            }
+            if rank != self.rank {
+                self.symmetric[rank] = device.import(*handle).map_err(|it| {
+                    CudaError::Environment(format!(
+                        "rank {} cannot map the memory of rank {rank}: {it}",
+                        self.rank
+                    ))
+                })?;
+            }
+        }
+        peers.barrier()
+    }
+
+    /// The private segment and its length.
+    pub fn private(&self) -> (u64, usize) {
+        (self.private, self.layout.ranks[self.rank].private)
+    }
+
+    /// Whether the memory of all peers is mapped.
+    pub fn is_mapped(&self) -> bool {
+        self.symmetric.iter().all(|it| *it != 0)
+    }
+
+    /// The address of a rank's buffer.
+    pub fn buffer(&self, rank: usize, buffer: u32) -> Result<u64, CudaError> {
+        let spot = self.layout.ranks.get(rank).and_then(|it| it.spots.get(buffer as usize));
+        let base = match spot {
+            Some(it) if it.symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
+            Some(_) if rank == self.rank => Some(self.private),
+            Some(_) | None => None,
+        };
+        match (spot, base) {
+            (Some(spot), Some(base)) => Ok(base + spot.offset as u64),
+            _ => Err(CudaError::Internal(format!("buffer {buffer} of rank {rank} is not mapped"))),
+        }
+    }
+
+    /// The address of a view's first element; the view has to lie inside its buffer.
+    pub fn view(&self, rank: usize, view: &View) -> Result<u64, CudaError> {
+        let outside = || CudaError::Internal(format!("{view:?} is not inside the memory of rank {rank}"));
+        let buffer =
+            self.plans.get(rank).and_then(|it| it.buffers.get(view.buffer as usize)).ok_or_else(outside)?;
+        let last: usize = view.shape.iter().zip(&view.strides).map(|(n, s)| n.saturating_sub(1) * s).sum();
+        if !view.is_empty() && view.offset + last >= buffer.len {
+            return Err(outside());
+        }
+        Ok(self.buffer(rank, view.buffer)? + (view.offset * buffer.dtype.size()) as u64)
+    }
+
+    /// The element type of a view that `view` has located.
+    pub fn dtype(&self, rank: usize, view: &View) -> DType {
+        let buffer = self.plans.get(rank).and_then(|it| it.buffers.get(view.buffer as usize));
+        buffer.map_or(DType::Float, |it| it.dtype)
+    }
+
+    /// More memory of this rank, for the life of the process.
+    pub fn scratch(&mut self, device: &Device, bytes: usize) -> Result<u64, CudaError> {
+        self.allocated += bytes;
+        device.allocate(bytes)
+    }
+}
+
+/// This host, as processes on it and no others name it.
+fn host() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{} {}", name.trim(), boot.trim())
+}

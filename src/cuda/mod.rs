@@ -1,0 +1,95 @@
+//! One rank on one GPU: runs a plan with streams, events, cuBLASLt, NCCL, peer memory and kernels of its own.
+//!
+//! `library` finds what the vendor supplies; `device` is the GPU; `layout` says, from the plans alone, where everything lies,
+//! and `memory` takes it and maps the peers' part; `kernels`, `gemm` and `comm` prepare single instructions; `program` turns
+//! a plan into a list of prepared steps, and `engine` issues them, once, many times, or as a captured graph.
+//!
+//! Invariant: what can be decided is decided while a plan is prepared. Issuing a step allocates nothing, exchanges nothing
+//! and looks nothing up. What an instruction means is what `sim` does for it.
+
+#![expect(unsafe_code, reason = "drives the vendor's libraries; every block says why it is sound")]
+
+mod comm;
+mod device;
+mod engine;
+mod error;
+mod gemm;
+mod kernels;
+pub mod layout;
+mod library;
+mod memory;
+mod program;
+#[cfg(test)]
+mod tests;
+
+pub use device::devices;
+pub use engine::{Engine, Options, Timing, bytes_of, data_of};
+pub use error::CudaError;
+
+use crate::exit::Exit;
+
+/// The other processes of the job, as far as this room needs them.
+pub trait Peers {
+    /// This rank.
+    fn rank(&self) -> usize;
+    /// Number of ranks.
+    fn world(&self) -> usize;
+    /// This rank among those of its host: the number of its GPU.
+    fn local_rank(&self) -> usize;
+    /// What every rank gives, by rank.
+    ///
+    /// # Errors
+    /// A rank that does not answer.
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError>;
+    /// Waits for all ranks.
+    ///
+    /// # Errors
+    /// A rank that does not answer.
+    fn barrier(&self) -> Result<(), CudaError>;
+    /// Tells the others that this rank fails: they would wait for it in vain.
+    fn give_up(&self, exit: Exit, reason: &str);
+}
+
+/// A job of one process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Alone;
+
+impl Peers for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world(&self) -> usize {
+        1
+    }
+
+    fn local_rank(&self) -> usize {
+        0
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
+        Ok(vec![mine.to_vec()])
+    }
+
+    fn barrier(&self) -> Result<(), CudaError> {
+        Ok(())
+    }
+
+    fn give_up(&self, _: Exit, _: &str) {}
+}
+
+/// Settings that the vendor's libraries read from the environment when they start.
+const ENVIRONMENT: [(&str, &str); 2] = [
+    // NVLink multicast stays off.
+    ("NCCL_NVLS_ENABLE", "0"),
+    // A stream blocked in a wait must not hold back the one that would free it.
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+];
+
+/// Sets what has to be set before a library starts. To be called first thing in `main`.
+pub fn set_environment() {
+    for (name, value) in ENVIRONMENT {
+        // SAFETY: the caller has started no thread yet, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
+    }
+}

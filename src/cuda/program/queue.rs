@@ -1,0 +1,204 @@
+//! Communications: each communicator is a stream of its own. Posting makes it wait for the posting stream, and `Wait`
+//! makes a stream wait for it.
+
+use super::{Action, Builder, is_dense};
+use crate::{
+    cuda::{
+        comm::{self, Call, Dense, Group},
+        device::Stream,
+        error::CudaError,
+        kernels::{self, Argument, Located},
+    },
+    plan::{Backend, Collective, CollectiveKind, Direction, Inst, Transfer, View},
+};
+
+impl Builder<'_, '_> {
+    pub(super) fn collective(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        stream: Stream,
+        it: &Collective,
+    ) -> Result<(), CudaError> {
+        let communicator = &self.plan.communicators[it.communicator as usize];
+        let queue = self.queues[it.communicator as usize];
+        if communicator.backend == Backend::Ucc {
+            self.notes.push(format!("{}: UCC runs as NCCL", self.plan.place(inst)));
+        }
+        let members = communicator.team.len();
+        let me = communicator.team.iter().position(|rank| *rank == self.plan.rank);
+        let me = me.ok_or_else(|| CudaError::Internal("a collective of another team".to_owned()))?;
+        self.post(at, stream, queue)?;
+        // Members that give or get nothing pass no address.
+        let (gives, gets) = match it.kind {
+            CollectiveKind::Broadcast { root } | CollectiveKind::Scatter { root } => (me == root, true),
+            CollectiveKind::Gather { root } | CollectiveKind::Reduce { root, .. } => (true, me == root),
+            CollectiveKind::SendRecv { root } => (me == root, members == 1 || me == usize::from(root == 0)),
+            CollectiveKind::Allgather
+            | CollectiveKind::Allreduce { .. }
+            | CollectiveKind::ReduceScatter { .. }
+            | CollectiveKind::AllToAll
+            | CollectiveKind::Permute { .. } => (true, true),
+        };
+        let input = it.input.as_ref().filter(|_| gives);
+        let output = it.output.as_ref().filter(|_| gets);
+        if members == 1 {
+            if let (Some(from), Some(to)) = (input, output) {
+                let (from, to) = (self.here(from)?, self.here(to)?);
+                self.move_flat(at, inst, queue, &from, &to)?;
+            }
+        } else {
+            let handle = self.comms.find(communicator);
+            let comm = handle.ok_or_else(|| CudaError::Internal("a team without communicator".to_owned()))?;
+            let from = input.map(|it| self.packed(at, inst, queue, it, true)).transpose()?;
+            let to = output.map(|it| self.packed(at, inst, queue, it, false)).transpose()?;
+            let calls = comm::calls(it.kind, members, me, from, to)
+                .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+            self.group(at, queue, comm, calls);
+            if let (Some(view), Some(dense)) = (output, to) {
+                self.unpack(at, inst, queue, dense, view)?;
+            }
+        }
+        let work = self.works[it.work as usize];
+        self.push(at, queue, Action::Record(work));
+        Ok(())
+    }
+
+    pub(super) fn transfer(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        stream: Stream,
+        it: &Transfer,
+    ) -> Result<(), CudaError> {
+        let communicator = &self.plan.communicators[it.communicator as usize];
+        let queue = self.queues[it.communicator as usize];
+        if communicator.backend == Backend::Ucc {
+            self.notes.push(format!("{}: UCC runs as NCCL", self.plan.place(inst)));
+        }
+        self.post(at, stream, queue)?;
+        let (mut calls, mut arrivals) = (Vec::new(), Vec::new());
+        for side in &it.sides {
+            let peer = communicator.team.iter().position(|rank| *rank == side.peer);
+            let peer = peer.ok_or_else(|| {
+                let message = format!("rank {} is outside the team {:?}", side.peer, communicator.team);
+                CudaError::unsupported(self.plan, inst, message)
+            })?;
+            let sends = side.direction == Direction::Send;
+            let dense = self.packed(at, inst, queue, &side.view, sends)?;
+            let bytes = dense.count * dense.dtype.size();
+            calls.push(match side.direction {
+                Direction::Send => Call::Send { from: dense.address, bytes, peer },
+                Direction::Recv => Call::Recv { to: dense.address, bytes, peer },
+            });
+            if !sends {
+                arrivals.push((dense, &side.view));
+            }
+        }
+        match self.comms.find(communicator) {
+            Some(comm) => self.group(at, queue, comm, calls),
+            None => self.loop_back(at, queue, &calls),
+        }
+        for (dense, view) in arrivals {
+            self.unpack(at, inst, queue, dense, view)?;
+        }
+        let work = self.works[it.work as usize];
+        self.push(at, queue, Action::Record(work));
+        Ok(())
+    }
+
+    /// The queue waits for what is on the posting stream.
+    fn post(&mut self, at: u32, stream: Stream, queue: Stream) -> Result<(), CudaError> {
+        let posted = self.device.event(false)?;
+        self.push(at, stream, Action::Record(posted));
+        self.push(at, queue, Action::Wait(posted));
+        Ok(())
+    }
+
+    fn group(&mut self, at: u32, queue: Stream, comm: comm::Comm, calls: Vec<Call>) {
+        if !calls.is_empty() {
+            self.push(at, queue, Action::Group(Box::new(Group { comm, calls })));
+        }
+    }
+
+    /// In a world of one rank every send meets a receive of the same rank, in order.
+    fn loop_back(&mut self, at: u32, queue: Stream, calls: &[Call]) {
+        let sends = calls.iter().filter_map(|it| match it {
+            Call::Send { from, bytes, .. } => Some((*from, *bytes)),
+            _ => None,
+        });
+        let receives = calls.iter().filter_map(|it| match it {
+            Call::Recv { to, .. } => Some(*to),
+            _ => None,
+        });
+        for ((from, bytes), to) in sends.zip(receives) {
+            self.push(at, queue, Action::Copy { to, from, bytes });
+        }
+    }
+
+    /// The dense elements of a view: itself, or memory beside it, filled first where it is given.
+    fn packed(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        queue: Stream,
+        view: &View,
+        filled: bool,
+    ) -> Result<Dense, CudaError> {
+        let located = self.here(view)?;
+        let (count, dtype) = (view.len(), located.dtype);
+        if is_dense(view) {
+            return Ok(Dense { address: located.address, count, dtype });
+        }
+        let address = self.memory.scratch(self.device, count * dtype.size())?;
+        if filled {
+            let dense = View::contiguous(0, view.shape.clone());
+            let out = Located { address, dtype, view: &dense };
+            self.map(at, inst, queue, kernels::Function::Move, &[Argument::View(located)], &out, false)?;
+        }
+        Ok(Dense { address, count, dtype })
+    }
+
+    /// Puts dense elements where a view wants them, if they are not there.
+    fn unpack(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        queue: Stream,
+        dense: Dense,
+        view: &View,
+    ) -> Result<(), CudaError> {
+        if is_dense(view) {
+            return Ok(());
+        }
+        let out = self.here(view)?;
+        let contiguous = View::contiguous(0, view.shape.clone());
+        let from = Located { address: dense.address, dtype: dense.dtype, view: &contiguous };
+        self.map(at, inst, queue, kernels::Function::Move, &[Argument::View(from)], &out, false)
+    }
+
+    /// Elements move by position in row-major order, whatever the shapes.
+    fn move_flat(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        queue: Stream,
+        from: &Located,
+        to: &Located,
+    ) -> Result<(), CudaError> {
+        if from.view.len() != to.view.len() || from.dtype != to.dtype {
+            let (given, wanted) = (from.view.len(), to.view.len());
+            let message = format!("delivers {given} elements, the output holds {wanted}");
+            return Err(CudaError::unsupported(self.plan, inst, message));
+        }
+        let source = self.packed(at, inst, queue, from.view, true)?;
+        let bytes = source.count * source.dtype.size();
+        if is_dense(to.view) {
+            if source.address != to.address && bytes > 0 {
+                self.push(at, queue, Action::Copy { to: to.address, from: source.address, bytes });
+            }
+            return Ok(());
+        }
+        self.unpack(at, inst, queue, source, to.view)
+    }
+}

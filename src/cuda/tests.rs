@@ -1,0 +1,64 @@
+//! What can be tested without a GPU: the layout that all processes agree on.
+
+use grammar::dtype::DType;
+
+use super::layout::{ALIGNMENT, WorldLayout};
+use crate::plan::{Buffer, Inst, InstKind, Meaning, Origin, Place, Plan, Slot, View};
+
+fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
+    let buffer = |len: &usize| Buffer { name: "T0".to_owned(), dtype: DType::BFloat, len: *len };
+    Plan {
+        rank,
+        world: 2,
+        streams: vec!["stream 0".to_owned()],
+        buffers: lens.iter().map(buffer).collect(),
+        communicators: Vec::new(),
+        code: code.into_iter().map(|kind| Inst { kind, stream: 0, origin: 0 }).collect(),
+        origins: vec![Origin { stmt: None, line: 1, frame: None }],
+        frames: Vec::new(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        named: Vec::new(),
+        events: 0,
+        works: 0,
+    }
+}
+
+fn slot(from: usize, to: usize, index: u32) -> Slot {
+    Slot { from, to, meaning: Meaning::Ready, index }
+}
+
+#[test]
+fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
+    let view = |buffer| View::contiguous(buffer, vec![8]);
+    let get = InstKind::Copy { from: Place { rank: 1, view: view(1) }, to: Place { rank: 0, view: view(0) } };
+    let await_it = InstKind::Await { slot: slot(1, 0, 0) };
+    let raise = InstKind::Signal { slot: slot(1, 0, 0) };
+    let plans = [plan(0, &[8, 1000], vec![await_it, get]), plan(1, &[300, 8], vec![raise])];
+    let layout = WorldLayout::of(&plans)?;
+    let symmetric =
+        |rank: usize| -> Vec<bool> { layout.ranks[rank].spots.iter().map(|it| it.symmetric).collect() };
+    assert_eq!((symmetric(0), symmetric(1)), (vec![false, false], vec![false, true]));
+    assert!(layout.has_peers);
+    // One flag for the barrier of each rank, then the slot; the segment begins behind them.
+    assert_eq!(layout.slot(&slot(1, 0, 0)), Some(64));
+    assert_eq!(layout.slot(&slot(0, 1, 0)), None);
+    assert_eq!(layout.ranks[1].spots[1].offset, layout.flags);
+    assert_eq!(layout.symmetric % (2 << 20), 0);
+    Ok(())
+}
+
+#[test]
+fn buffers_lie_apart_and_aligned() -> Result<(), (usize, u32)> {
+    let layout = WorldLayout::of(&[plan(0, &[1, 127, 0, 129, 5], Vec::new())])?;
+    let spots = &layout.ranks[0].spots;
+    for (at, spot) in spots.iter().enumerate() {
+        assert_eq!(spot.offset % ALIGNMENT, 0);
+        let end = spots.get(at + 1).map_or(layout.ranks[0].private, |it| it.offset);
+        assert!(spot.offset + spot.bytes <= end);
+    }
+    assert!(!layout.has_peers);
+    let huge = plan(0, &[usize::MAX / 2 + 1], Vec::new());
+    assert_eq!(WorldLayout::of(&[huge]).map(|_| ()), Err((0, 0)));
+    Ok(())
+}
