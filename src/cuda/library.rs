@@ -309,7 +309,8 @@ fn open(path: &str) -> Result<(Library, String), String> {
     // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; a file that the user names is the user's choice.
     // Symbols are shared, so that a library that wants another of these finds the one that is open.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
-    let why = |it: libloading::Error| std::error::Error::source(&it).map_or(it.to_string(), ToString::to_string);
+    let why =
+        |it: libloading::Error| std::error::Error::source(&it).map_or(it.to_string(), ToString::to_string);
     library.map(|it| (it, path.to_owned())).map_err(why)
 }
 
