@@ -440,10 +440,10 @@ fn on_gpus(
     if peers.rank() > 0 {
         return Ok(Verdict { exit: ran.verdict.exit, line: None, summary: String::new() });
     }
-    if let Some(timing) = &ran.timing {
-        gpu::table(timing, plans).into_iter().for_each(&mut *say);
+    if let Some((timing, lines)) = &ran.timing {
+        gpu::table(timing, lines, plans).into_iter().for_each(&mut *say);
         if let Some(path) = &options.json {
-            let text = format!("{:#}\n", gpu::json(timing, plans, names));
+            let text = format!("{:#}\n", gpu::json(timing, lines, plans, names));
             let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
             std::fs::write(path, text).map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
         }

@@ -23,9 +23,11 @@ use crate::{
 };
 
 mod bytes;
+mod lines;
 mod timing;
 
 pub use bytes::{data as data_of, of as bytes_of};
+pub use lines::Line;
 pub use timing::Timing;
 
 /// How plans are run.
@@ -260,8 +262,8 @@ impl<'a> Engine<'a> {
             .try_for_each(|it| self.device.download(it.host, it.address, it.bytes, stream))
     }
 
-    /// Issues the whole plan once.
-    fn issue(&mut self, mode: Mode) -> Result<(), CudaError> {
+    /// Begins a run: all streams wait for the first.
+    fn begin(&mut self, mode: Mode) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
         if mode == Mode::Captured {
             let words = [self.counter, self.counter];
@@ -271,12 +273,23 @@ impl<'a> Engine<'a> {
         for stream in &self.program.streams[1..] {
             self.device.wait(*stream, self.start)?;
         }
+        Ok(())
+    }
+
+    /// Issues the whole plan once.
+    fn issue(&mut self, mode: Mode) -> Result<(), CudaError> {
+        self.begin(mode)?;
         for (number, step) in self.program.steps.iter().enumerate() {
             self.step(step, mode).map_err(|it| it.at(self.plan, &self.plan.code[step.inst as usize]))?;
             if mode == Mode::Checked {
                 self.mark(step.stream, number)?;
             }
         }
+        self.join()
+    }
+
+    /// Ends a run: the first stream waits for all others.
+    fn join(&self) -> Result<(), CudaError> {
         for (stream, end) in self.program.streams.iter().zip(&self.ends).skip(1) {
             self.device.record(*end, *stream)?;
             self.device.wait(self.first, *end)?;

@@ -23,7 +23,7 @@ mod program;
 mod tests;
 
 pub use device::devices;
-pub use engine::{Engine, Options, Timing, bytes_of, data_of};
+pub use engine::{Engine, Line, Options, Timing, bytes_of, data_of};
 pub use error::CudaError;
 
 use crate::exit::Exit;

@@ -8,7 +8,7 @@ use super::{
     prepare::Failure,
 };
 use crate::{
-    cuda::{CudaError, Engine, Options, Peers, Timing, layout::WorldLayout},
+    cuda::{CudaError, Engine, Line, Options, Peers, Timing, layout::WorldLayout},
     exit::Exit,
     io::{data::Data, generate::Kind},
     launch::channel::Channel,
@@ -57,8 +57,8 @@ pub struct Ran {
     pub verdict: Verdict,
     /// What all ranks hold.
     pub outcome: Outcome,
-    /// Times, if asked for.
-    pub timing: Option<Timing>,
+    /// Times, if asked for: of whole runs, and of lines.
+    pub timing: Option<(Timing, Vec<Line>)>,
 }
 
 impl Peers for Channel {
@@ -161,7 +161,8 @@ pub fn run(job: &Job<'_>, peers: &dyn Peers, say: &mut dyn FnMut(String)) -> Res
     let last = gather(job.plans, mine, peers)?;
     outcome.outputs = last.outputs;
     verdict = judge(job, &outcome, peers)?;
-    Ok(Ran { verdict, outcome, timing: Some(timing) })
+    let lines = engine.lines(peers)?;
+    Ok(Ran { verdict, outcome, timing: Some((timing, lines)) })
 }
 
 /// All ranks' outputs, on every rank.
@@ -237,8 +238,8 @@ fn judge(job: &Job<'_>, outcome: &Outcome, peers: &dyn Peers) -> Result<Verdict,
     Ok(judged?)
 }
 
-/// The table of a timing, as nccl-tests prints them: sizes are of all outputs of one rank.
-pub fn table(timing: &Timing, plans: &[Plan]) -> Vec<String> {
+/// The table of a timing, as nccl-tests prints them: in total, where sizes are of all outputs of one rank, and by line.
+pub fn table(timing: &Timing, lines: &[Line], plans: &[Plan]) -> Vec<String> {
     let bytes = |plan: &Plan| -> usize {
         plan.outputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.len() * it.dtype.size())).sum()
     };
@@ -249,7 +250,7 @@ pub fn table(timing: &Timing, plans: &[Plan]) -> Vec<String> {
         Some(nodes) => format!("one graph of {nodes} nodes"),
         None => "step by step".to_owned(),
     };
-    vec![
+    let mut rows = vec![
         format!(
             "# {} timed runs, {how}; events after a barrier of all ranks, MAX over ranks",
             timing.runs.len()
@@ -259,15 +260,38 @@ pub fn table(timing: &Timing, plans: &[Plan]) -> Vec<String> {
             "size(B)", "time(us)", "p99(us)", "min(us)", "max(us)", "algbw(GB/s)"
         ),
         format!("  {size:>14} {median:>12.2} {p99:>12.2} {least:>12.2} {most:>12.2} {rate:>12.2}"),
-    ]
+        "# by line, step by step, each on its own stream: lines overlap".to_owned(),
+        format!(
+            "# {:>6} {:<14} {:>6} {:>14} {:>12} {:>12} {:>12}",
+            "line", "what", "count", "size(B)", "time(us)", "algbw(GB/s)", "busbw(GB/s)"
+        ),
+    ];
+    rows.extend(lines.iter().map(|it| {
+        let Line { line, what, count, bytes, time, bus } = it;
+        let rate = *bytes as f64 / time.max(1e-3) / 1e3;
+        let rates = match bytes {
+            0 => format!("{:>12} {:>12}", "-", "-"),
+            _ => format!("{rate:>12.2} {:>12.2}", rate * bus),
+        };
+        format!("  {line:>6} {what:<14} {count:>6} {bytes:>14} {time:>12.2} {rates}")
+    }));
+    rows
 }
 
 /// A timing for programs to read.
-pub fn json(timing: &Timing, plans: &[Plan], names: &[&str]) -> serde_json::Value {
+pub fn json(timing: &Timing, lines: &[Line], plans: &[Plan], names: &[&str]) -> serde_json::Value {
+    let line = |it: &Line| {
+        serde_json::json!({
+            "line": it.line, "what": it.what, "count": it.count, "bytes": it.bytes, "us": it.time,
+            "bus_factor": it.bus,
+        })
+    };
+    let lines: Vec<serde_json::Value> = lines.iter().map(line).collect();
     serde_json::json!({
         "program": names,
         "ranks": plans.len(),
         "graph_nodes": timing.nodes,
+        "lines": lines,
         "runs_us": timing.runs,
         "median_us": timing.quantile(0.5),
         "p99_us": timing.quantile(0.99),

@@ -1,0 +1,163 @@
+//! Where the time goes: every step between two events on its own stream, summed by line of the program.
+//!
+//! Events between steps cost time themselves, and steps that run side by side are counted side by side: the sum over lines is
+//! not the time of a run.
+
+use std::collections::BTreeMap;
+
+use super::{Engine, Mode};
+use crate::{
+    cuda::{CudaError, Peers, device::Event},
+    plan::{CollectiveKind, Inst, InstKind, Plan, View},
+};
+
+/// What a line of the program costs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Line {
+    /// The line; 0 for the end of the program.
+    pub line: u32,
+    /// What it does, in a word.
+    pub what: String,
+    /// Instructions of one run.
+    pub count: usize,
+    /// Bytes that one run moves by communications and copies, as nccl-tests counts them.
+    pub bytes: usize,
+    /// Microseconds of one run, on the slowest rank.
+    pub time: f64,
+    /// What a byte counts for on the bus, as nccl-tests has it: `2 (n-1) / n` for an all-reduce of `n` ranks.
+    pub bus: f64,
+}
+
+/// Runs that are averaged.
+const RUNS: usize = 3;
+
+impl Engine<'_> {
+    /// What each line costs, on all ranks.
+    ///
+    /// # Errors
+    /// A failed call, a run that does not end in time.
+    pub fn lines(&mut self, peers: &dyn Peers) -> Result<Vec<Line>, CudaError> {
+        let mut marks: Vec<Option<(Event, Event)>> = Vec::with_capacity(self.program.steps.len());
+        for step in &self.program.steps {
+            marks.push(match step.action.is_node() {
+                true => Some((self.device.event(true)?, self.device.event(true)?)),
+                false => None,
+            });
+        }
+        let mut times: BTreeMap<u32, f64> = BTreeMap::new();
+        for run in 0..=RUNS {
+            self.restore()?;
+            self.meet()?;
+            self.issue_between(&marks)?;
+            self.finish()?;
+            // The first run warms up.
+            for (step, mark) in self.program.steps.iter().zip(&marks).filter(|_| run > 0) {
+                let Some((begin, end)) = mark else { continue };
+                let line = origin(self.plan, &self.plan.code[step.inst as usize]);
+                *times.entry(line).or_default() += self.device.elapsed(*begin, *end)? / RUNS as f64;
+            }
+        }
+        let mut mine = Vec::new();
+        for (line, time) in &times {
+            mine.extend(line.to_le_bytes());
+            mine.extend(time.to_le_bytes());
+        }
+        let mut lines = described(self.plan);
+        for bytes in peers.all_gather(&mine)? {
+            for it in bytes.as_chunks::<12>().0 {
+                let [a, b, c, d, time @ ..] = *it;
+                let number = u32::from_le_bytes([a, b, c, d]);
+                let line = lines.entry(number).or_insert_with(|| Line { line: number, ..Line::default() });
+                line.time = line.time.max(f64::from_le_bytes(time));
+            }
+        }
+        Ok(lines.into_values().filter(|it| it.time > 0.0).collect())
+    }
+
+    fn issue_between(&mut self, marks: &[Option<(Event, Event)>]) -> Result<(), CudaError> {
+        self.begin(Mode::Plain)?;
+        for (step, mark) in self.program.steps.iter().zip(marks) {
+            if let Some((begin, _)) = mark {
+                self.device.record(*begin, step.stream)?;
+            }
+            self.step(step, Mode::Plain)
+                .map_err(|it| it.at(self.plan, &self.plan.code[step.inst as usize]))?;
+            if let Some((_, end)) = mark {
+                self.device.record(*end, step.stream)?;
+            }
+        }
+        self.join()
+    }
+}
+
+fn origin(plan: &Plan, inst: &Inst) -> u32 {
+    plan.origins[inst.origin as usize].line
+}
+
+/// What the lines of a plan do.
+fn described(plan: &Plan) -> BTreeMap<u32, Line> {
+    let mut lines: BTreeMap<u32, Line> = BTreeMap::new();
+    let size = |view: &View| view.len() * plan.buffers[view.buffer as usize].dtype.size();
+    for inst in &plan.code {
+        let (what, bytes, bus) = match &inst.kind {
+            InstKind::Copy { to, from } => {
+                let own = if to.rank == plan.rank { &to.view } else { &from.view };
+                ("copy", size(own), 1.0)
+            }
+            InstKind::Fill { .. } => ("fill", 0, 1.0),
+            InstKind::Iota { .. } => ("iota", 0, 1.0),
+            InstKind::Gemm(_) => ("gemm", 0, 1.0),
+            InstKind::Map { op, .. } => (op.name(), 0, 1.0),
+            InstKind::Reduce(_) => ("reduce", 0, 1.0),
+            InstKind::Combine { out, parts, .. } => ("combine", size(out), 2.0 * share(parts.len())),
+            InstKind::Collective(it) => {
+                let members = plan.communicators[it.communicator as usize].team.len();
+                let bytes = it.input.iter().chain(&it.output).map(size).max().unwrap_or(0);
+                let (what, bus) = collective(it.kind, members);
+                (what, bytes, bus)
+            }
+            InstKind::Transfer(it) => {
+                ("transfer", it.sides.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
+            }
+            InstKind::Alloc { zero: true, .. } => ("zero", 0, 1.0),
+            InstKind::Signal { .. } => ("signal", 0, 1.0),
+            InstKind::Await { .. } => ("await", 0, 1.0),
+            InstKind::Alloc { zero: false, .. }
+            | InstKind::Wait { .. }
+            | InstKind::Record { .. }
+            | InstKind::Join { .. }
+            | InstKind::Exchange { .. }
+            | InstKind::Barrier
+            | InstKind::Reshard(_)
+            | InstKind::Finish => continue,
+        };
+        let number = origin(plan, inst);
+        let line = lines.entry(number).or_insert_with(|| Line { line: number, bus, ..Line::default() });
+        // What moves data names the line, whatever stands around it.
+        if line.what.is_empty() || (bytes > 0 && line.bytes == 0) {
+            (line.what, line.bus) = (what.to_owned(), bus);
+        }
+        line.count += 1;
+        line.bytes += bytes;
+    }
+    lines
+}
+
+fn share(members: usize) -> f64 {
+    (members.max(1) - 1) as f64 / members.max(1) as f64
+}
+
+fn collective(kind: CollectiveKind, members: usize) -> (&'static str, f64) {
+    match kind {
+        CollectiveKind::Broadcast { .. } => ("Broadcast", 1.0),
+        CollectiveKind::Gather { .. } => ("Gather", share(members)),
+        CollectiveKind::Allgather => ("Allgather", share(members)),
+        CollectiveKind::Scatter { .. } => ("Scatter", share(members)),
+        CollectiveKind::Reduce { .. } => ("Reduce", 1.0),
+        CollectiveKind::Allreduce { .. } => ("Allreduce", 2.0 * share(members)),
+        CollectiveKind::ReduceScatter { .. } => ("ReduceScatter", share(members)),
+        CollectiveKind::SendRecv { .. } => ("SendRecv", 1.0),
+        CollectiveKind::AllToAll => ("AllToAll", share(members)),
+        CollectiveKind::Permute { .. } => ("Permute", 1.0),
+    }
+}
