@@ -22,6 +22,7 @@ pub mod token;
 
 pub mod dialect;
 
+mod dependents;
 mod domains;
 mod fix;
 mod print;
@@ -33,6 +34,7 @@ pub mod codes;
 pub mod diagnostic;
 pub mod render;
 
+pub use dependents::dependents;
 pub use dialect::{Dialect, print_as};
 pub use fix::fix;
 pub use parse::parse;

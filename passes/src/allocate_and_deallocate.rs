@@ -38,10 +38,11 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    accesses::{before_fork, fills, may_rearrange, stale},
+    accesses::{before_fork, fills, stale},
     bindings, create,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     places::Places,
+    sharing::may_rearrange,
 };
 
 /// The pass.

@@ -31,6 +31,8 @@
 //!
 //! Results that the header lists, and what is written in place, are never merged, nor is anything across streams.
 
+mod correspondence;
+
 use grammar::{
     diagnostic::Diagnostic,
     ir::{Attr, AxisId, BlockId, ExprId, OpStmt, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
@@ -40,15 +42,16 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    accesses::may_rearrange,
     bindings::symbols_through,
     blocks::{Edit, rewrite},
     create,
+    names::Names,
     pass::{Arguments, Change, Pass},
     scalars,
-    storage::{Storage, correspondence},
+    sharing::may_rearrange,
     substitute::Substitution,
 };
+use correspondence::correspondence;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -63,7 +66,7 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::from_flag(changed)) };
     // Every round drops statements; merged operands make more statements equal.
     loop {
-        let mut finder = Finder { program, storage: Storage::of(program, body), merges: Merges::default() };
+        let mut finder = Finder { program, names: Names::of(program, body), merges: Merges::default() };
         finder.block(body, false);
         let merges = finder.merges;
         if merges.dropped.is_empty() {
@@ -126,7 +129,7 @@ struct Merges {
 
 struct Finder<'p> {
     program: &'p Program,
-    storage: Storage,
+    names: Names,
     merges: Merges,
 }
 
@@ -229,10 +232,10 @@ impl Finder<'_> {
             if !binds {
                 return;
             }
-            let class = self.storage.class(tensor);
+            let class = self.names.class(tensor);
             known.retain(|(_, args), entries| {
                 let mut operands = Program::tensors_of(args);
-                let hit = operands.any(|arg| arg == tensor || writes && self.storage.class(arg) == class);
+                let hit = operands.any(|arg| arg == tensor || writes && self.names.class(arg) == class);
                 entries.retain(|entry| {
                     let Stmt::Op(earlier) = &self.program.stmts[entry.stmt] else { return false };
                     // Views stay the same when their elements change.
@@ -269,8 +272,8 @@ impl Finder<'_> {
             }
         };
         // A result that is mentioned before it is made comes from another iteration.
-        let place = |stmt: &StmtId| self.storage.place.get(stmt).copied();
-        let early = self.storage.of_tensor(b).iter().any(|(other, mode)| {
+        let place = |stmt: &StmtId| self.names.place.get(stmt).copied();
+        let early = self.names.of_tensor(b).iter().any(|(other, mode)| {
             place(other) < place(&stmt) && !(*mode == Mode::Bind || self.is_allocation(*other))
         });
         (fits && !early).then_some(axes)
@@ -281,24 +284,24 @@ impl Finder<'_> {
         let listed =
             Program::tensors_of(&self.program.inputs).chain(Program::tensors_of(&self.program.outputs));
         let mut listed = listed.filter(|port| *port == tensor);
-        let mut binders = self.storage.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
+        let mut binders = self.names.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
         listed.next().is_none() && binders.all(|(other, _)| *other == stmt) && !self.is_dropped(tensor)
     }
 
     fn is_dropped(&self, tensor: TensorId) -> bool {
-        self.storage.of_tensor(tensor).iter().any(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate))
+        self.names.of_tensor(tensor).iter().any(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate))
     }
 
     /// Whether a statement alone writes its result, into storage of its own.
     fn own_result(&self, tensor: TensorId, stmt: StmtId, in_loop: bool) -> bool {
-        let binders = self.storage.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
+        let binders = self.names.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
         let binders: FxHashSet<StmtId> = binders.map(|(stmt, _)| *stmt).collect();
         let fresh =
             |stmt: &StmtId| matches!(&self.program.stmts[*stmt], Stmt::Op(it) if it.op == Op::Allocate);
         let plain =
             |stmt: &StmtId| matches!(&self.program.stmts[*stmt], Stmt::Op(it) if it.attr("alias").is_none());
-        !self.storage.is_port(tensor)
-            && self.storage.writers(tensor).all(|writer| writer == stmt)
+        !self.names.is_port(tensor)
+            && self.names.writers(tensor).all(|writer| writer == stmt)
             && binders.len() <= 1
             && binders.iter().all(|it| self.is_allocation(*it) && plain(it))
             && (!in_loop
@@ -328,14 +331,11 @@ impl Finder<'_> {
 
     /// Whether `a` is not dropped as long as `b` is used.
     fn last_allows(&self, a: TensorId, b: TensorId) -> bool {
-        let place = |stmt: &StmtId| self.storage.place.get(stmt).copied();
-        let drops = self
-            .storage
-            .of_tensor(a)
-            .iter()
-            .filter(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate));
+        let place = |stmt: &StmtId| self.names.place.get(stmt).copied();
+        let drops =
+            self.names.of_tensor(a).iter().filter(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate));
         let first_drop = drops.map(|(stmt, _)| place(stmt)).min();
-        let uses = self.storage.of_tensor(b).iter();
+        let uses = self.names.of_tensor(b).iter();
         let last_use = uses
             .filter(|(stmt, _)| self.effect(*stmt) != Some(Effect::Deallocate))
             .map(|(stmt, _)| place(stmt))
@@ -348,7 +348,7 @@ impl Finder<'_> {
         let (Some(a), Some(b)) = (first.out_tensor(), it.out_tensor()) else { return };
         self.merges.taken.extend([a, b]);
         self.merges.dropped.insert(stmt);
-        for (other, _) in self.storage.of_tensor(b) {
+        for (other, _) in self.names.of_tensor(b) {
             if matches!(self.effect(*other), Some(Effect::Allocate | Effect::Deallocate)) {
                 self.merges.dropped.insert(*other);
             }

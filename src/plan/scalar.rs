@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 
 use grammar::ir::{Expr, ExprId, Parallel, Program, SymbolId};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 /// The value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -164,26 +164,7 @@ impl<'p> Scalars<'p> {
 
     /// Whether an expression can differ between ranks.
     pub(crate) fn depends_on_rank(&self, expr: ExprId) -> bool {
-        self.depends_on(expr, &|symbol| Some(symbol) == self.rank || Some(symbol) == self.device)
-    }
-
-    /// Whether an expression names, itself or through definitions, a symbol that `wanted` holds for.
-    pub(crate) fn depends_on(&self, expr: ExprId, wanted: &dyn Fn(SymbolId) -> bool) -> bool {
-        let mut seen = FxHashSet::default();
-        let mut pending = vec![expr];
-        while let Some(expr) = pending.pop() {
-            let mut symbols = Vec::new();
-            self.program.symbols_of(expr, &mut symbols);
-            for symbol in symbols {
-                if wanted(symbol) {
-                    return true;
-                }
-                if seen.insert(symbol) {
-                    pending.extend(self.program.definitions.get(&symbol));
-                }
-            }
-        }
-        false
+        self.program.depends_on(expr, &|symbol| Some(symbol) == self.rank || Some(symbol) == self.device)
     }
 }
 
