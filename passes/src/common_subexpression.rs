@@ -31,11 +31,13 @@
 //!
 //! Results that the header lists, and what is written in place, are never merged, nor is anything across streams.
 
+mod apply;
 mod correspondence;
+mod definitions;
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, BlockId, ExprId, OpStmt, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
+    ir::{AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
     mentions,
     ops::{Effect, Mode, Op},
 };
@@ -43,15 +45,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     bindings::symbols_through,
-    blocks::{Edit, rewrite},
-    create,
     names::Names,
     pass::{Arguments, Change, Pass},
-    scalars,
     sharing::may_rearrange,
-    substitute::Substitution,
 };
+use apply::apply;
 use correspondence::correspondence;
+use definitions::merge_definitions;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -76,46 +76,6 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
         changed = true;
     }
 }
-
-// ---- scalars
-
-fn merge_definitions(program: &mut Program) -> bool {
-    let bound = scalars::bound(program);
-    let mut first: FxHashMap<ExprId, SymbolId> = FxHashMap::default();
-    let mut same = Substitution::default();
-    let mut dropped = FxHashSet::default();
-    for (symbol, value) in program.definitions.clone() {
-        let itself = create::symbol(program, symbol);
-        same.symbols.insert(symbol, itself);
-        if bound.contains(&symbol) {
-            continue;
-        }
-        // Definitions that this one names stand before it.
-        let value = same.expr(program, value);
-        let kept = *first.entry(value).or_insert(symbol);
-        if kept != symbol {
-            let kept = create::symbol(program, kept);
-            same.symbols.insert(symbol, kept);
-            dropped.insert(symbol);
-        }
-    }
-    if dropped.is_empty() {
-        return false;
-    }
-    scalars::outside(program, &mut |program, expr| same.expr(program, expr));
-    scalars::inside(program, &mut |program, expr| same.expr(program, expr));
-    // Axes of one number keep their texts, and with them their scalars.
-    let mut used = Vec::new();
-    for (_, axis) in program.axes.iter() {
-        let bounds = [Some(axis.extent), axis.start, axis.stop, axis.expanded];
-        bounds.into_iter().flatten().for_each(|it| program.symbols_of(it, &mut used));
-    }
-    let before = program.definitions.len();
-    program.definitions.retain(|symbol, _| !dropped.contains(symbol) || used.contains(symbol));
-    program.definitions.len() != before
-}
-
-// ---- statements
 
 /// What becomes of equal statements.
 #[derive(Default)]
@@ -387,45 +347,4 @@ fn is_computation(it: &OpStmt) -> bool {
         | Effect::Opaque => false,
     };
     own && it.outs.len() == 1 && it.number.is_none()
-}
-
-/// Drops statements and renames what they gave.
-fn apply(program: &mut Program, body: BlockId, merges: &Merges) {
-    rewrite(program, body, &mut |_, stmt| match merges.dropped.contains(&stmt) {
-        true => Edit::Remove,
-        false => Edit::Keep,
-    });
-    for id in program.stmts.ids() {
-        let Stmt::Op(it) = &mut program.stmts[id] else { continue };
-        let first = Program::tensors_of(&it.args).next();
-        let rename = |tensor: &mut TensorId| *tensor = merges.tensors.get(tensor).copied().unwrap_or(*tensor);
-        let operand = |it: &mut Operand| {
-            if let Operand::Tensor(tensor) = it {
-                rename(tensor);
-            }
-        };
-        it.outs.iter_mut().chain(&mut it.args).for_each(operand);
-        for (_, attr) in &mut it.attrs {
-            match attr {
-                Attr::Tensor(tensor) => rename(tensor),
-                Attr::Values(values) => values.iter_mut().for_each(operand),
-                Attr::Axis(axis) => {
-                    let new = first.and_then(|first| merges.axes.get(&(first, *axis)));
-                    *axis = new.copied().unwrap_or(*axis);
-                }
-                Attr::Scalar(_)
-                | Attr::Word(_)
-                | Attr::Name(_)
-                | Attr::DType(_)
-                | Attr::Bool(_)
-                | Attr::Team(_)
-                | Attr::Flags(_)
-                | Attr::Scalars(_)
-                | Attr::Ranges(_)
-                | Attr::Unit(_)
-                | Attr::Work(_)
-                | Attr::Stmts(_) => (),
-            }
-        }
-    }
 }
