@@ -45,6 +45,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     bindings::symbols_through,
+    component::computes,
     names::Names,
     pass::{Arguments, Change, Pass},
     sharing::may_rearrange,
@@ -332,19 +333,6 @@ fn is_view(it: &OpStmt) -> bool {
 /// Whether an operator writes new elements that depend on its operands alone.
 fn is_computation(it: &OpStmt) -> bool {
     let row = it.op.row();
-    let own = match row.effect {
-        Effect::Map => true,
-        Effect::Compute => !may_rearrange(row.rule),
-        Effect::View
-        | Effect::Allocate
-        | Effect::Deallocate
-        | Effect::Communicate
-        | Effect::Wait
-        | Effect::Stream
-        | Effect::Group
-        | Effect::Share
-        | Effect::Unit
-        | Effect::Opaque => false,
-    };
-    own && it.outs.len() == 1 && it.number.is_none()
+    let copies = row.effect == Effect::Compute && may_rearrange(row.rule);
+    computes(it) && !copies && it.outs.len() == 1 && it.number.is_none()
 }
