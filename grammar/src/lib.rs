@@ -10,6 +10,7 @@ pub mod ir;
 pub mod ops;
 
 pub mod arena;
+pub mod arithmetic;
 pub mod dtype;
 pub mod span;
 
