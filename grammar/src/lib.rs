@@ -10,6 +10,7 @@ pub mod ir;
 pub mod ops;
 
 pub mod arena;
+pub mod arithmetic;
 pub mod dtype;
 pub mod span;
 
@@ -22,6 +23,7 @@ pub mod token;
 
 pub mod dialect;
 
+mod dependents;
 mod domains;
 mod fix;
 mod print;
@@ -33,6 +35,7 @@ pub mod codes;
 pub mod diagnostic;
 pub mod render;
 
+pub use dependents::dependents;
 pub use dialect::{Dialect, print_as};
 pub use fix::fix;
 pub use parse::parse;

@@ -1,4 +1,4 @@
-//! Which names may stand for the same storage, and what statements do to it.
+//! What statements do to storage, and which storage posted works use.
 //!
 //! Invariant: the answers hold for every order in which statements may run: names that ever share storage count as one,
 //! and a branch or loop does whatever any statement inside may do.
@@ -6,18 +6,20 @@
 use grammar::{
     ir::{Attr, BlockId, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
     mentions,
-    ops::{Effect, Mode, Op, Rule},
+    ops::{Effect, Mode, Op},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    bindings::{self, Facts, symbols_through},
+    bindings::symbols_through,
     blocks::any,
+    sharing::{Calls, Sharing},
 };
 
 /// Which names may stand for the same storage, and which storage posted works use.
+#[derive(Default)]
 pub(crate) struct Storage {
-    parents: FxHashMap<TensorId, TensorId>,
+    sharing: Sharing,
     works: FxHashMap<u32, Accesses>,
 }
 
@@ -72,35 +74,15 @@ pub(crate) struct Effects {
 impl Storage {
     /// Looks at a container's statements.
     pub(crate) fn of(program: &Program) -> Self {
-        let mut storage = Self { parents: FxHashMap::default(), works: FxHashMap::default() };
-        let Some(body) = program.body else { return storage };
-        let facts = bindings::facts(program);
-        program.walk(body, &mut |stmt| {
-            if let Some((names, others)) = shared(program, stmt, &facts) {
-                for (name, other) in names.iter().flat_map(|name| others.iter().map(|other| (*name, *other)))
-                {
-                    storage.unite(name, other);
-                }
-            }
-        });
+        let Some(body) = program.body else { return Self::default() };
+        let mut storage = Self { sharing: Sharing::of(program, body, Calls::Write), ..Self::default() };
         storage.collect_works(program, body, &mut None);
         storage
     }
 
-    fn unite(&mut self, a: TensorId, b: TensorId) {
-        let (a, b) = (self.root(a), self.root(b));
-        if a != b {
-            self.parents.insert(a, b);
-        }
-    }
-
     /// The name that stands for all that may share storage with `tensor`.
-    pub(crate) fn root(&self, tensor: TensorId) -> TensorId {
-        let mut tensor = tensor;
-        while let Some(parent) = self.parents.get(&tensor) {
-            tensor = *parent;
-        }
-        tensor
+    pub(crate) fn class(&self, tensor: TensorId) -> TensorId {
+        self.sharing.class(tensor)
     }
 
     /// What the works of a number use from when they are posted until they are waited for.
@@ -154,8 +136,8 @@ impl Storage {
 
     fn access(&self, tensor: TensorId, mode: Mode, accesses: &mut Accesses) {
         match mode {
-            Mode::Read | Mode::Transfer => accesses.reads.insert(self.root(tensor)),
-            Mode::Write => accesses.writes.insert(self.root(tensor)),
+            Mode::Read | Mode::Transfer => accesses.reads.insert(self.class(tensor)),
+            Mode::Write => accesses.writes.insert(self.class(tensor)),
             Mode::Bind | Mode::Mention => false,
         };
     }
@@ -232,48 +214,6 @@ impl Storage {
                 }
             }
         }
-    }
-}
-
-/// The names that a statement makes stand for the storage of others, and those others.
-fn shared(program: &Program, stmt: StmtId, facts: &Facts) -> Option<(Vec<TensorId>, Vec<TensorId>)> {
-    let Stmt::Op(it) = &program.stmts[stmt] else { return None };
-    let (mut names, mut others) = (Vec::new(), Vec::new());
-    mentions(program, it, &mut |tensor, mode| match mode {
-        Mode::Write | Mode::Bind => names.push(tensor),
-        Mode::Read | Mode::Transfer | Mode::Mention => others.push(tensor),
-    });
-    let shares = match it.op.row().effect {
-        Effect::View | Effect::Allocate => true,
-        Effect::Compute => may_rearrange(it.op.row().rule) && !facts.bound.contains(&stmt),
-        // A unit writes into the storage of its outputs, which it has before its body runs.
-        Effect::Unit
-        | Effect::Map
-        | Effect::Deallocate
-        | Effect::Communicate
-        | Effect::Wait
-        | Effect::Stream
-        | Effect::Group
-        | Effect::Share
-        | Effect::Opaque => false,
-    };
-    shares.then_some((names, others))
-}
-
-/// Whether an operator under this rule may give its result's name to its operand's elements instead of copying them.
-pub(crate) fn may_rearrange(rule: Rule) -> bool {
-    match rule {
-        Rule::Free
-        | Rule::Same
-        | Rule::Pointwise
-        | Rule::Broadcast
-        | Rule::Squeeze
-        | Rule::Permute
-        | Rule::Reshape
-        | Rule::Select
-        | Rule::Slice
-        | Rule::Shard => true,
-        Rule::Cast | Rule::Linear | Rule::Matmul | Rule::Reduce | Rule::Communicate => false,
     }
 }
 

@@ -321,9 +321,7 @@ impl Walk<'_> {
         loop {
             let before = scalars.len() + found.len();
             let depends = |expr: ExprId, scalars: &FxHashSet<SymbolId>| {
-                let mut symbols = FxHashSet::default();
-                symbols_through(program, expr, &mut symbols);
-                !symbols.is_disjoint(scalars)
+                program.depends_on(expr, &|symbol| scalars.contains(&symbol))
             };
             program.walk(it.body, &mut |stmt| match &program.stmts[stmt] {
                 Stmt::Op(op) => {

@@ -31,24 +31,28 @@
 //!
 //! Results that the header lists, and what is written in place, are never merged, nor is anything across streams.
 
+mod apply;
+mod correspondence;
+mod definitions;
+
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, BlockId, ExprId, OpStmt, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
+    ir::{AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
     mentions,
     ops::{Effect, Mode, Op},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    accesses::may_rearrange,
     bindings::symbols_through,
-    blocks::{Edit, rewrite},
-    create,
+    component::computes,
+    names::Names,
     pass::{Arguments, Change, Pass},
-    scalars,
-    storage::{Storage, correspondence},
-    substitute::Substitution,
+    sharing::may_rearrange,
 };
+use apply::apply;
+use correspondence::correspondence;
+use definitions::merge_definitions;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -63,7 +67,7 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::from_flag(changed)) };
     // Every round drops statements; merged operands make more statements equal.
     loop {
-        let mut finder = Finder { program, storage: Storage::of(program, body), merges: Merges::default() };
+        let mut finder = Finder { program, names: Names::of(program, body), merges: Merges::default() };
         finder.block(body, false);
         let merges = finder.merges;
         if merges.dropped.is_empty() {
@@ -73,46 +77,6 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
         changed = true;
     }
 }
-
-// ---- scalars
-
-fn merge_definitions(program: &mut Program) -> bool {
-    let bound = scalars::bound(program);
-    let mut first: FxHashMap<ExprId, SymbolId> = FxHashMap::default();
-    let mut same = Substitution::default();
-    let mut dropped = FxHashSet::default();
-    for (symbol, value) in program.definitions.clone() {
-        let itself = create::symbol(program, symbol);
-        same.symbols.insert(symbol, itself);
-        if bound.contains(&symbol) {
-            continue;
-        }
-        // Definitions that this one names stand before it.
-        let value = same.expr(program, value);
-        let kept = *first.entry(value).or_insert(symbol);
-        if kept != symbol {
-            let kept = create::symbol(program, kept);
-            same.symbols.insert(symbol, kept);
-            dropped.insert(symbol);
-        }
-    }
-    if dropped.is_empty() {
-        return false;
-    }
-    scalars::outside(program, &mut |program, expr| same.expr(program, expr));
-    scalars::inside(program, &mut |program, expr| same.expr(program, expr));
-    // Axes of one number keep their texts, and with them their scalars.
-    let mut used = Vec::new();
-    for (_, axis) in program.axes.iter() {
-        let bounds = [Some(axis.extent), axis.start, axis.stop, axis.expanded];
-        bounds.into_iter().flatten().for_each(|it| program.symbols_of(it, &mut used));
-    }
-    let before = program.definitions.len();
-    program.definitions.retain(|symbol, _| !dropped.contains(symbol) || used.contains(symbol));
-    program.definitions.len() != before
-}
-
-// ---- statements
 
 /// What becomes of equal statements.
 #[derive(Default)]
@@ -126,7 +90,7 @@ struct Merges {
 
 struct Finder<'p> {
     program: &'p Program,
-    storage: Storage,
+    names: Names,
     merges: Merges,
 }
 
@@ -229,10 +193,10 @@ impl Finder<'_> {
             if !binds {
                 return;
             }
-            let class = self.storage.class(tensor);
+            let class = self.names.class(tensor);
             known.retain(|(_, args), entries| {
                 let mut operands = Program::tensors_of(args);
-                let hit = operands.any(|arg| arg == tensor || writes && self.storage.class(arg) == class);
+                let hit = operands.any(|arg| arg == tensor || writes && self.names.class(arg) == class);
                 entries.retain(|entry| {
                     let Stmt::Op(earlier) = &self.program.stmts[entry.stmt] else { return false };
                     // Views stay the same when their elements change.
@@ -269,8 +233,8 @@ impl Finder<'_> {
             }
         };
         // A result that is mentioned before it is made comes from another iteration.
-        let place = |stmt: &StmtId| self.storage.place.get(stmt).copied();
-        let early = self.storage.of_tensor(b).iter().any(|(other, mode)| {
+        let place = |stmt: &StmtId| self.names.place.get(stmt).copied();
+        let early = self.names.of_tensor(b).iter().any(|(other, mode)| {
             place(other) < place(&stmt) && !(*mode == Mode::Bind || self.is_allocation(*other))
         });
         (fits && !early).then_some(axes)
@@ -281,24 +245,24 @@ impl Finder<'_> {
         let listed =
             Program::tensors_of(&self.program.inputs).chain(Program::tensors_of(&self.program.outputs));
         let mut listed = listed.filter(|port| *port == tensor);
-        let mut binders = self.storage.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
+        let mut binders = self.names.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
         listed.next().is_none() && binders.all(|(other, _)| *other == stmt) && !self.is_dropped(tensor)
     }
 
     fn is_dropped(&self, tensor: TensorId) -> bool {
-        self.storage.of_tensor(tensor).iter().any(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate))
+        self.names.of_tensor(tensor).iter().any(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate))
     }
 
     /// Whether a statement alone writes its result, into storage of its own.
     fn own_result(&self, tensor: TensorId, stmt: StmtId, in_loop: bool) -> bool {
-        let binders = self.storage.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
+        let binders = self.names.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
         let binders: FxHashSet<StmtId> = binders.map(|(stmt, _)| *stmt).collect();
         let fresh =
             |stmt: &StmtId| matches!(&self.program.stmts[*stmt], Stmt::Op(it) if it.op == Op::Allocate);
         let plain =
             |stmt: &StmtId| matches!(&self.program.stmts[*stmt], Stmt::Op(it) if it.attr("alias").is_none());
-        !self.storage.is_port(tensor)
-            && self.storage.writers(tensor).all(|writer| writer == stmt)
+        !self.names.is_port(tensor)
+            && self.names.writers(tensor).all(|writer| writer == stmt)
             && binders.len() <= 1
             && binders.iter().all(|it| self.is_allocation(*it) && plain(it))
             && (!in_loop
@@ -328,14 +292,11 @@ impl Finder<'_> {
 
     /// Whether `a` is not dropped as long as `b` is used.
     fn last_allows(&self, a: TensorId, b: TensorId) -> bool {
-        let place = |stmt: &StmtId| self.storage.place.get(stmt).copied();
-        let drops = self
-            .storage
-            .of_tensor(a)
-            .iter()
-            .filter(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate));
+        let place = |stmt: &StmtId| self.names.place.get(stmt).copied();
+        let drops =
+            self.names.of_tensor(a).iter().filter(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate));
         let first_drop = drops.map(|(stmt, _)| place(stmt)).min();
-        let uses = self.storage.of_tensor(b).iter();
+        let uses = self.names.of_tensor(b).iter();
         let last_use = uses
             .filter(|(stmt, _)| self.effect(*stmt) != Some(Effect::Deallocate))
             .map(|(stmt, _)| place(stmt))
@@ -348,7 +309,7 @@ impl Finder<'_> {
         let (Some(a), Some(b)) = (first.out_tensor(), it.out_tensor()) else { return };
         self.merges.taken.extend([a, b]);
         self.merges.dropped.insert(stmt);
-        for (other, _) in self.storage.of_tensor(b) {
+        for (other, _) in self.names.of_tensor(b) {
             if matches!(self.effect(*other), Some(Effect::Allocate | Effect::Deallocate)) {
                 self.merges.dropped.insert(*other);
             }
@@ -372,60 +333,6 @@ fn is_view(it: &OpStmt) -> bool {
 /// Whether an operator writes new elements that depend on its operands alone.
 fn is_computation(it: &OpStmt) -> bool {
     let row = it.op.row();
-    let own = match row.effect {
-        Effect::Map => true,
-        Effect::Compute => !may_rearrange(row.rule),
-        Effect::View
-        | Effect::Allocate
-        | Effect::Deallocate
-        | Effect::Communicate
-        | Effect::Wait
-        | Effect::Stream
-        | Effect::Group
-        | Effect::Share
-        | Effect::Unit
-        | Effect::Opaque => false,
-    };
-    own && it.outs.len() == 1 && it.number.is_none()
-}
-
-/// Drops statements and renames what they gave.
-fn apply(program: &mut Program, body: BlockId, merges: &Merges) {
-    rewrite(program, body, &mut |_, stmt| match merges.dropped.contains(&stmt) {
-        true => Edit::Remove,
-        false => Edit::Keep,
-    });
-    for id in program.stmts.ids() {
-        let Stmt::Op(it) = &mut program.stmts[id] else { continue };
-        let first = Program::tensors_of(&it.args).next();
-        let rename = |tensor: &mut TensorId| *tensor = merges.tensors.get(tensor).copied().unwrap_or(*tensor);
-        let operand = |it: &mut Operand| {
-            if let Operand::Tensor(tensor) = it {
-                rename(tensor);
-            }
-        };
-        it.outs.iter_mut().chain(&mut it.args).for_each(operand);
-        for (_, attr) in &mut it.attrs {
-            match attr {
-                Attr::Tensor(tensor) => rename(tensor),
-                Attr::Values(values) => values.iter_mut().for_each(operand),
-                Attr::Axis(axis) => {
-                    let new = first.and_then(|first| merges.axes.get(&(first, *axis)));
-                    *axis = new.copied().unwrap_or(*axis);
-                }
-                Attr::Scalar(_)
-                | Attr::Word(_)
-                | Attr::Name(_)
-                | Attr::DType(_)
-                | Attr::Bool(_)
-                | Attr::Team(_)
-                | Attr::Flags(_)
-                | Attr::Scalars(_)
-                | Attr::Ranges(_)
-                | Attr::Unit(_)
-                | Attr::Work(_)
-                | Attr::Stmts(_) => (),
-            }
-        }
-    }
+    let copies = row.effect == Effect::Compute && may_rearrange(row.rule);
+    computes(it) && !copies && it.outs.len() == 1 && it.number.is_none()
 }

@@ -18,6 +18,7 @@
 //! * Every Set that is left is one step of `reshard::Step`, every reduction over devices is one all-reduce, one
 //!   reduce-scatter, or a reduce to each device of another mesh.
 
+mod propagation;
 mod sums;
 
 use grammar::{
@@ -37,8 +38,9 @@ use crate::{
     dims::{self, Fate},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     reshard::{self, Step},
-    sharding::{Dim, Piece, Sharding},
+    sharding::Sharding,
 };
+use propagation::own_parts;
 use sums::{has_spread_sum, partial_device};
 pub(crate) use sums::{red_op, reduces_in_one_step};
 
@@ -264,63 +266,6 @@ impl Ctx<'_> {
         args.iter().all(|arg| spread(*arg) == spread(out))
     }
 
-    /// What an operator needs of each operand for its result to be spread as `goal` says.
-    fn needs(&self, args: &[TensorId], fates: &[Vec<Fate>], goal: &Sharding) -> Vec<Sharding> {
-        // A product whose result counts partial sums has its summed axis on the devices that they are counted over.
-        let partial = goal.dims.iter().find(|dim| dim.partial).and_then(|dim| dim.pieces.first().copied());
-        self.needs_with(args, fates, goal, partial)
-    }
-
-    fn needs_with(
-        &self,
-        args: &[TensorId],
-        fates: &[Vec<Fate>],
-        goal: &Sharding,
-        summed: Option<Piece>,
-    ) -> Vec<Sharding> {
-        let need = |arg: &TensorId, fates: &Vec<Fate>| {
-            let dims = fates.iter().enumerate().filter_map(|(at, fate)| {
-                let extent = dims::extent(self.program, *arg, at)?;
-                let pieces = match fate {
-                    Fate::Kept(to) => goal.dims[*to].pieces.clone(),
-                    Fate::Summed => summed.into_iter().collect(),
-                    Fate::Whole => Vec::new(),
-                };
-                Some(Dim { pieces, ..Dim::whole(extent) })
-            });
-            Sharding { mesh: goal.mesh.clone(), dims: dims.collect() }
-        };
-        args.iter().zip(fates).map(|(arg, fates)| need(arg, fates)).collect()
-    }
-
-    /// How the result is spread if no operand moves; `None` where they do not agree.
-    fn result_of(&self, from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding) -> Option<Sharding> {
-        let mut spread = from.iter().filter(|it| !it.is_replicated()).map(|it| &it.mesh);
-        let mesh = spread.next()?;
-        // Partial sums are counted where the result says.
-        if spread.any(|it| it != mesh) || goal.dims.iter().any(|dim| dim.partial) {
-            return None;
-        }
-        let mut result = goal.without_streams().on(mesh.clone());
-        result.dims.iter_mut().for_each(|dim| dim.pieces.clear());
-        for (sharding, fates) in from.iter().zip(fates) {
-            for (dim, fate) in sharding.dims.iter().zip(fates) {
-                match fate {
-                    Fate::Kept(to) if dim.devices().next().is_some() => {
-                        result.dims[*to].pieces = dim.without_streams().pieces;
-                    }
-                    Fate::Summed if dim.devices().next().is_some() => return None,
-                    Fate::Kept(_) | Fate::Summed | Fate::Whole => (),
-                }
-            }
-        }
-        // One device axis spreads one dimension, and there is one stream.
-        let all: Vec<Parallel> =
-            result.dims.iter().flat_map(|dim| &dim.pieces).map(|it| it.parallel).collect();
-        let is_twice = |at: usize| all[..at].contains(&all[at]);
-        (!(0..all.len()).any(is_twice)).then_some(result)
-    }
-
     // ---- statements
 
     fn emit(&mut self, stmt: OpStmt) {
@@ -387,20 +332,6 @@ impl Ctx<'_> {
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
         it.help("give operands and results one sharding, with Sets around the operator")
     }
-}
-
-/// The result's sharding without the pieces that an operator cannot compute by themselves: a slice or a reshape across
-/// them.
-fn own_parts(it: &OpStmt, fates: &[Vec<Fate>], goal: &Sharding) -> Sharding {
-    let mut own = goal.clone();
-    if matches!(it.op.row().rule, Rule::Slice | Rule::Reshape) {
-        for (at, dim) in own.dims.iter_mut().enumerate() {
-            if !fates[0].contains(&Fate::Kept(at)) {
-                *dim = dim.without_devices();
-            }
-        }
-    }
-    own
 }
 
 /// How many statements write each tensor.

@@ -9,7 +9,7 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{bindings::symbols_through, loop_body::works, storage::Storage};
+use crate::{loop_body::works, names::Names};
 
 /// What a body does to names.
 pub(crate) struct Body {
@@ -169,11 +169,7 @@ fn slice_or_fresh(program: &Program, it: &OpStmt, around: &For) -> Option<Reach>
 /// Whether an expression has another value in every iteration: the index, plus or minus what does not depend on it,
 /// modulo no less than the number of iterations.
 fn differs(program: &Program, expr: ExprId, index: SymbolId, count: Option<i64>) -> bool {
-    let depends = |expr: ExprId| {
-        let mut symbols = FxHashSet::default();
-        symbols_through(program, expr, &mut symbols);
-        symbols.contains(&index)
-    };
+    let depends = |expr: ExprId| program.depends_on(expr, &|symbol| symbol == index);
     match &program.exprs[expr] {
         Expr::Symbol(symbol) if *symbol == index => true,
         Expr::Symbol(symbol) => {
@@ -198,20 +194,20 @@ fn differs(program: &Program, expr: ExprId, index: SymbolId, count: Option<i64>)
 }
 
 /// Whether what the second body does in one iteration and the first in later ones can change places.
-pub(crate) fn independent(program: &Program, storage: &Storage, one: &Body, two: &Body) -> bool {
+pub(crate) fn independent(program: &Program, names: &Names, one: &Body, two: &Body) -> bool {
     let meets = |a: (&TensorId, &Access), b: (&TensorId, &Access)| {
         let ((s, x), (t, y)) = (a, b);
         // A name that one of them binds, both have to bind before they use it.
         let own = |access: &Access| matches!(access.reach, Reach::Fresh | Reach::Slice(..));
-        let names = s != t || !(x.binds || y.binds) || own(x) && own(y);
+        let renewed = s != t || !(x.binds || y.binds) || own(x) && own(y);
         // Elements.
-        let apart = storage.class(*s) != storage.class(*t)
+        let apart = names.class(*s) != names.class(*t)
             || !(x.writes || y.writes)
             || [x, y].iter().any(|it| matches!(it.reach, Reach::Fresh | Reach::Base))
             || matches!(x.reach, Reach::Slice(..)) && x.reach == y.reach
             || matches!((&x.reach, &y.reach), (Reach::Slice(..), Reach::Slice(..)))
                 && separate(program, &x.reach, &y.reach);
-        names && apart
+        renewed && apart
     };
     // Transfers may match those of another iteration on another rank: in between, nothing else may be waited for.
     let ordered =

@@ -1,9 +1,11 @@
 //! Simplifies scalar expressions, exactly: what has a value keeps it, on every rank and in every iteration.
 //!
-//! Arithmetic is that of the language: 64-bit integers, `/` and `%` truncate toward zero. What would overflow or divide
-//! by zero stays as it is, for the planner to report; so do real numbers.
+//! What would overflow or divide by zero stays as it is, for the planner to report; so do real numbers.
 
-use grammar::ir::{Expr, ExprId, Program, SymbolId};
+use grammar::{
+    arithmetic::{self, Constant},
+    ir::{Expr, ExprId, Program, SymbolId},
+};
 use rustc_hash::FxHashMap;
 
 /// Values from the first up to and including the second.
@@ -16,40 +18,25 @@ pub(crate) struct Folder {
     pub(crate) ranges: FxHashMap<SymbolId, Range>,
 }
 
-/// A value that needs no rank and no iteration.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Constant {
-    Int(i64),
-    Bool(bool),
+/// The value of an expression that is a constant.
+fn constant(program: &Program, expr: ExprId) -> Option<Constant> {
+    match &program.exprs[expr] {
+        Expr::Int(value) => Some(Constant::Int(*value)),
+        Expr::Bool(value) => Some(Constant::Bool(*value)),
+        Expr::Float(..) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
+    }
 }
 
-impl Constant {
-    fn of(program: &Program, expr: ExprId) -> Option<Self> {
-        match &program.exprs[expr] {
-            Expr::Int(value) => Some(Self::Int(*value)),
-            Expr::Bool(value) => Some(Self::Bool(*value)),
-            Expr::Float(..) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
-        }
-    }
-
-    fn int(self) -> i64 {
-        match self {
-            Self::Int(value) => value,
-            Self::Bool(value) => i64::from(value),
-        }
-    }
-
-    fn expr(self, program: &mut Program) -> ExprId {
-        program.expr(match self {
-            Self::Int(value) => Expr::Int(value),
-            Self::Bool(value) => Expr::Bool(value),
-        })
-    }
+fn literal(program: &mut Program, value: Constant) -> ExprId {
+    program.expr(match value {
+        Constant::Int(value) => Expr::Int(value),
+        Constant::Bool(value) => Expr::Bool(value),
+    })
 }
 
 /// The truth value of a predicate that is a constant.
 pub(crate) fn truth(program: &Program, expr: ExprId) -> Option<bool> {
-    Constant::of(program, expr).map(|it| it.int() != 0)
+    constant(program, expr).map(|it| it.int() != 0)
 }
 
 /// The predicate that holds where `expr` does not.
@@ -122,9 +109,9 @@ impl Folder {
             Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => expr,
             Expr::Prefix(sign, operand) => {
                 let operand = self.fold(program, operand);
-                let value = Constant::of(program, operand).and_then(|it| prefix(sign, it));
+                let value = constant(program, operand).and_then(|it| arithmetic::prefix(sign, it));
                 match (value, sign, &program.exprs[operand]) {
-                    (Some(value), ..) => value.expr(program),
+                    (Some(value), ..) => literal(program, value),
                     (None, "!", Expr::Prefix("!", inner)) if is_boolean(program, *inner) => *inner,
                     (None, ..) => program.expr(Expr::Prefix(sign, operand)),
                 }
@@ -135,10 +122,9 @@ impl Folder {
             }
             Expr::Call(name, args) => {
                 let args: Vec<ExprId> = args.iter().map(|arg| self.fold(program, *arg)).collect();
-                let values: Option<Vec<Constant>> =
-                    args.iter().map(|arg| Constant::of(program, *arg)).collect();
-                match values.and_then(|values| call(&name, &values)) {
-                    Some(value) => value.expr(program),
+                let values: Option<Vec<Constant>> = args.iter().map(|arg| constant(program, *arg)).collect();
+                match values.and_then(|values| arithmetic::call(&name, &values)) {
+                    Some(value) => literal(program, value),
                     None => program.expr(Expr::Call(name, args)),
                 }
             }
@@ -147,10 +133,10 @@ impl Folder {
 
     /// An infix expression of simplified operands.
     fn infix(&self, program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
-        let (a, b) = (Constant::of(program, lhs), Constant::of(program, rhs));
-        let value = a.zip(b).and_then(|(a, b)| infix(sign, a, b));
+        let (a, b) = (constant(program, lhs), constant(program, rhs));
+        let value = a.zip(b).and_then(|(a, b)| arithmetic::infix(sign, a, b));
         if let Some(value) = value.or_else(|| self.compare(program, sign, lhs, rhs)) {
-            return value.expr(program);
+            return literal(program, value);
         }
         use Constant::{Bool, Int};
         let neutral = match (sign, a, b) {
@@ -210,60 +196,4 @@ impl Folder {
             Expr::Bool(_) | Expr::Float(..) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
         }
     }
-}
-
-fn prefix(sign: &str, operand: Constant) -> Option<Constant> {
-    match (sign, operand) {
-        ("-", Constant::Int(it)) => it.checked_neg().map(Constant::Int),
-        ("~", Constant::Int(it)) => Some(Constant::Int(!it)),
-        ("!", it) => Some(Constant::Bool(it.int() == 0)),
-        _ => None,
-    }
-}
-
-fn infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> {
-    if let (Constant::Bool(a), Constant::Bool(b)) = (lhs, rhs) {
-        match sign {
-            "&" => return Some(Constant::Bool(a && b)),
-            "|" => return Some(Constant::Bool(a || b)),
-            "^" => return Some(Constant::Bool(a != b)),
-            _ => (),
-        }
-    }
-    let (a, b) = (lhs.int(), rhs.int());
-    let value = match sign {
-        "+" => a.checked_add(b),
-        "-" => a.checked_sub(b),
-        "*" => a.checked_mul(b),
-        "/" => a.checked_div(b),
-        "%" => a.checked_rem(b),
-        "<<" => u32::try_from(b).ok().and_then(|b| a.checked_shl(b)),
-        ">>" => u32::try_from(b).ok().and_then(|b| a.checked_shr(b)),
-        "&" => Some(a & b),
-        "|" => Some(a | b),
-        "^" => Some(a ^ b),
-        "==" => return Some(Constant::Bool(a == b)),
-        "!=" => return Some(Constant::Bool(a != b)),
-        "<" => return Some(Constant::Bool(a < b)),
-        "<=" => return Some(Constant::Bool(a <= b)),
-        ">" => return Some(Constant::Bool(a > b)),
-        ">=" => return Some(Constant::Bool(a >= b)),
-        "&&" => return Some(Constant::Bool(a != 0 && b != 0)),
-        "||" => return Some(Constant::Bool(a != 0 || b != 0)),
-        _ => None,
-    };
-    value.map(Constant::Int)
-}
-
-fn call(name: &str, args: &[Constant]) -> Option<Constant> {
-    let value = match (name, args) {
-        ("ceilDiv", [Constant::Int(a), Constant::Int(b)]) => {
-            b.checked_sub(1).and_then(|up| a.checked_add(up)).and_then(|sum| sum.checked_div(*b))
-        }
-        ("max", [Constant::Int(a), Constant::Int(b)]) => Some(*a.max(b)),
-        ("min", [Constant::Int(a), Constant::Int(b)]) => Some(*a.min(b)),
-        ("abs", [Constant::Int(a)]) => a.checked_abs(),
-        _ => None,
-    };
-    value.map(Constant::Int)
 }

@@ -31,8 +31,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     blocks::{Edit, rewrite},
+    names::Names,
     pass::{Arguments, Change, Pass},
-    storage::Storage,
 };
 
 /// The pass.
@@ -45,7 +45,7 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let storage = Storage::of(program, body);
+    let names = Names::of(program, body);
     let mut blocks = vec![body];
     program.walk(body, &mut |stmt| match &program.stmts[stmt] {
         Stmt::Op(_) | Stmt::Let(..) => (),
@@ -56,7 +56,7 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     let mut dropped: FxHashSet<StmtId> = FxHashSet::default();
     for block in blocks {
         for (at, stmt) in program.block(block).iter().enumerate() {
-            if let Some((product, new, storage)) = fuse(program, &storage, block, at) {
+            if let Some((product, new, storage)) = fuse(program, &names, block, at) {
                 dropped.insert(product);
                 dropped.extend(storage);
                 fused.insert(*stmt, new);
@@ -77,7 +77,7 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
 /// The product that the sum at `at` ends, the statement that does both, and what gave the product storage.
 fn fuse(
     program: &Program,
-    storage: &Storage,
+    names: &Names,
     block: BlockId,
     at: usize,
 ) -> Option<(StmtId, OpStmt, Vec<StmtId>)> {
@@ -108,7 +108,7 @@ fn fuse(
     let [Operand::Tensor(x), Operand::Tensor(weight)] = linear.args[..] else { return None };
     let bias = match broadcasts.get(&addend) {
         Some(it) => broadcast_bias(it)?,
-        None => earlier_bias(program, storage, stmts, addend).unwrap_or(addend),
+        None => earlier_bias(program, names, stmts, addend).unwrap_or(addend),
     };
     let between = stmts[..at].iter().rev().take_while(|stmt| **stmt != product).filter_map(op);
     for it in between {
@@ -116,21 +116,21 @@ fn fuse(
         mentions(program, it, &mut |tensor, mode| {
             clear &= mode != Mode::Bind || ![x, weight, bias, made].contains(&tensor);
             // A broadcast whose result has storage writes into it.
-            let written = [x, weight, bias].iter().any(|it| storage.class(*it) == storage.class(tensor));
+            let written = [x, weight, bias].iter().any(|it| names.class(*it) == names.class(tensor));
             clear &= mode != Mode::Write || tensor == addend || !written;
         });
         if !clear {
             return None;
         }
     }
-    let allocations = only_uses(program, storage, made, product, stmts[at])?;
+    let allocations = only_uses(program, names, made, product, stmts[at])?;
     let fits = made != addend
         && alike(program, made, out)
         && [x, weight, addend, bias].iter().all(|it| program.tensors[*it].dtype == program.tensors[out].dtype)
         && [x, weight, addend, bias].iter().all(|it| program.tensors[*it].mesh == program.tensors[out].mesh)
         && is_whole_bias(program, bias, out)
         // The sum may write where the product still reads.
-        && [x, weight, bias].iter().all(|it| storage.class(*it) != storage.class(out));
+        && [x, weight, bias].iter().all(|it| names.class(*it) != names.class(out));
     fits.then(|| {
         let args = vec![Operand::Tensor(x), Operand::Tensor(weight), Operand::Tensor(bias)];
         (product, OpStmt { outs: sum.outs.clone(), args, ..linear.clone() }, allocations)
@@ -138,22 +138,17 @@ fn fuse(
 }
 
 /// The bias that an earlier statement of the block broadcast, if nothing else gives either a meaning.
-fn earlier_bias(
-    program: &Program,
-    storage: &Storage,
-    stmts: &[StmtId],
-    addend: TensorId,
-) -> Option<TensorId> {
+fn earlier_bias(program: &Program, names: &Names, stmts: &[StmtId], addend: TensorId) -> Option<TensorId> {
     let made =
         |stmt: &&StmtId| matches!(&program.stmts[**stmt], Stmt::Op(it) if it.out_tensor() == Some(addend));
     let mut makers = stmts.iter().filter(made);
     let (Some(maker), None) = (makers.next(), makers.next()) else { return None };
     let Stmt::Op(it) = &program.stmts[*maker] else { return None };
     let bias = broadcast_bias(it).filter(|_| it.op == Op::Broadcast)?;
-    let named = |tensor| storage.of_tensor(tensor).iter().filter(|(stmt, _)| stmt != maker);
+    let named = |tensor| names.of_tensor(tensor).iter().filter(|(stmt, _)| stmt != maker);
     let kept = named(bias).chain(named(addend)).all(|(_, mode)| *mode == Mode::Read);
-    let unwritten = [bias, addend].iter().all(|it| storage.writers(*it).all(|writer| writer == *maker));
-    (kept && unwritten && storage.of_tensor(bias).iter().all(|(_, mode)| *mode == Mode::Read)).then_some(bias)
+    let unwritten = [bias, addend].iter().all(|it| names.writers(*it).all(|writer| writer == *maker));
+    (kept && unwritten && names.of_tensor(bias).iter().all(|(_, mode)| *mode == Mode::Read)).then_some(bias)
 }
 
 /// The operand of a broadcast that adds axes in front only.
@@ -169,15 +164,15 @@ fn broadcast_bias(it: &OpStmt) -> Option<TensorId> {
 /// The statements that give a tensor storage, if nothing else but the product and the sum mentions it.
 fn only_uses(
     program: &Program,
-    storage: &Storage,
+    names: &Names,
     tensor: TensorId,
     product: StmtId,
     sum: StmtId,
 ) -> Option<Vec<StmtId>> {
-    if storage.is_port(tensor) || storage.writers(tensor).any(|it| it != product) {
+    if names.is_port(tensor) || names.writers(tensor).any(|it| it != product) {
         return None;
     }
-    let others = storage.of_tensor(tensor).iter().map(|(stmt, _)| *stmt);
+    let others = names.of_tensor(tensor).iter().map(|(stmt, _)| *stmt);
     let others: FxHashSet<StmtId> = others.filter(|stmt| ![product, sum].contains(stmt)).collect();
     let is_storage = |stmt: &StmtId| match &program.stmts[*stmt] {
         Stmt::Op(it) => match it.op.row().effect {

@@ -104,10 +104,10 @@ fn highest(program: &Program, storage: &Storage, block: BlockId, first: usize, l
 /// Whether a communication has to come behind a statement.
 fn stops(storage: &Storage, above: &Effects, posted: &Effects) -> bool {
     let names = |tensor: &_| {
-        let root = storage.root(*tensor);
+        let class = storage.class(*tensor);
         posted.names.contains(tensor)
-            || posted.accesses.reads.contains(&root)
-            || posted.accesses.writes.contains(&root)
+            || posted.accesses.reads.contains(&class)
+            || posted.accesses.writes.contains(&class)
     };
     above.streams
         || above.shares

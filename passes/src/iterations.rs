@@ -12,8 +12,9 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    accesses::{Storage, may_rearrange, stale},
+    accesses::{Storage, stale},
     bindings::symbols_through,
+    sharing::may_rearrange,
 };
 
 /// Why iterations have to run one after the other.
@@ -93,14 +94,14 @@ fn storages(program: &Program, storage: &Storage, all: &Mentioned, it: &For) -> 
                 Mode::Write => true,
                 Mode::Bind | Mode::Mention => return,
             };
-            let root = storage.root(tensor);
-            order.push(root);
+            let class = storage.class(tensor);
+            order.push(class);
             let part = parts.get(&tensor).cloned();
-            accesses.entry(root).or_default().push(Access { part, write, tensor, stmt: id });
+            accesses.entry(class).or_default().push(Access { part, write, tensor, stmt: id });
         });
     });
-    order.iter().find_map(|root| {
-        let all = &accesses[root];
+    order.iter().find_map(|class| {
+        let all = &accesses[class];
         let write = all.iter().find(|it| it.write)?;
         let part = all.first().and_then(|it| it.part.as_ref());
         let apart = part.is_some() && all.iter().all(|it| it.part.as_ref() == part);
@@ -344,7 +345,5 @@ fn step(program: &Program, expr: ExprId, index: SymbolId) -> Option<i64> {
         | Expr::Infix(..)
         | Expr::Call(..) => (),
     }
-    let mut symbols = FxHashSet::default();
-    symbols_through(program, expr, &mut symbols);
-    (!symbols.contains(&index)).then_some(0)
+    (!program.depends_on(expr, &|symbol| symbol == index)).then_some(0)
 }

@@ -57,12 +57,13 @@ mod fold;
 mod iterations;
 mod loop_body;
 mod mesh;
+mod names;
 mod pack;
 mod places;
 mod reshard;
 mod scalars;
 mod sharding;
-mod storage;
+mod sharing;
 #[allow(dead_code, reason = "the passes that use it come with it")]
 mod substitute;
 

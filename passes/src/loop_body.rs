@@ -1,34 +1,11 @@
 //! What an iteration of a loop does to names and to posted work.
 
 use grammar::{
-    ir::{Attr, BlockId, ExprId, For, OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, BlockId, ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::{Effect, Op},
 };
 use rustc_hash::FxHashSet;
-
-use crate::bindings::symbols_through;
-
-/// The names that a loop over an axis forgets in every iteration: those whose view or storage an attribute gives with
-/// the index, and what is made of these, in the order of the text. This is the planner's rule, to the letter.
-pub(crate) fn forgotten(program: &Program, it: &For) -> Vec<TensorId> {
-    let mut found: Vec<TensorId> = Vec::new();
-    program.walk(it.body, &mut |stmt| {
-        let Stmt::Op(op) = &program.stmts[stmt] else { return };
-        let by_index = op.attrs.iter().any(|(_, attr)| {
-            let Attr::Scalar(expr) = attr else { return false };
-            let mut symbols = FxHashSet::default();
-            symbols_through(program, *expr, &mut symbols);
-            symbols.contains(&it.index)
-        });
-        if by_index || Program::tensors_of(&op.args).any(|arg| found.contains(&arg)) {
-            let new: Vec<TensorId> =
-                Program::tensors_of(&op.outs).filter(|out| !found.contains(out)).collect();
-            found.extend(new);
-        }
-    });
-    found
-}
 
 /// What an iteration does first to a name.
 #[derive(Clone, Copy, PartialEq, Eq)]

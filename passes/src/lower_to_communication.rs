@@ -26,13 +26,15 @@
 //! The table is that of nvFuser's lowering (`lower_to_communication.cpp`). Collectives move equal parts of dense memory,
 //! outermost first: where the axis is another one, the tensor is permuted before or behind.
 
-use std::sync::Arc;
+mod parts;
+mod post;
+mod steps;
 
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisKind, DeviceDim, Memory, Mesh, OpStmt, Parallel, Program, Stmt, StmtId, TensorId},
-    ops::{Effect, Op, Rule},
+    ir::{AxisKind, OpStmt, Program, Stmt, StmtId, TensorId},
+    ops::{Effect, Rule},
     span::Span,
 };
 use rustc_hash::FxHashSet;
@@ -40,14 +42,15 @@ use rustc_hash::FxHashSet;
 use crate::{
     bindings,
     blocks::expand,
-    create::{self, Fresh},
+    create::Fresh,
     decompose_resharding::{is_copy, red_op, reduces_in_one_step},
     dims::{self, Fate},
-    pack::{self, Leaf},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     reshard::{self, Step},
-    sharding::{Dim, Sharding, split_by_stream},
+    sharding::{Dim, Sharding},
 };
+use post::Post;
+pub(crate) use steps::teams;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -114,17 +117,6 @@ struct Ctx<'p> {
     works: Vec<u32>,
     /// Other shapes of results that are filled in part by part.
     names: Vec<TensorId>,
-}
-
-/// A communication to post.
-struct Post<'t> {
-    kind: &'static str,
-    team: &'t [usize],
-    /// A member of the team.
-    root: Option<usize>,
-    red_op: Option<&'static str>,
-    input: TensorId,
-    output: TensorId,
 }
 
 impl Ctx<'_> {
@@ -258,243 +250,6 @@ impl Ctx<'_> {
         Ok(true)
     }
 
-    // ---- steps
-
-    fn allgather(&mut self, arg: TensorId, out: TensorId, recv: &Sharding, at: (usize, DeviceDim)) {
-        let teams = teams(&recv.mesh, at.1);
-        self.unpacked(out, recv, at, &mut |this, buffer| {
-            for team in &teams {
-                let (input, output) = (arg, buffer);
-                this.post(Post { kind: "Allgather", team, root: None, red_op: None, input, output });
-            }
-        });
-    }
-
-    fn gather(
-        &mut self,
-        arg: TensorId,
-        senders: &Mesh,
-        out: TensorId,
-        recv: &Sharding,
-        at: (usize, DeviceDim),
-    ) {
-        let team = senders.devices.clone();
-        let receivers = recv.mesh.devices.clone();
-        self.unpacked(out, recv, at, &mut |this, buffer| {
-            for receiver in &receivers {
-                match team.iter().position(|rank| rank == receiver) {
-                    Some(root) => {
-                        let (root, input, output) = (Some(root), arg, buffer);
-                        this.post(Post { kind: "Gather", team: &team, root, red_op: None, input, output });
-                    }
-                    None => {
-                        let parts = this.as_parts(buffer, team.len());
-                        for (at, sender) in team.iter().enumerate() {
-                            let slot = this.part(parts, at);
-                            this.send(*sender, *receiver, arg, slot);
-                        }
-                    }
-                }
-            }
-        });
-    }
-
-    fn scatter(
-        &mut self,
-        arg: TensorId,
-        send: &Sharding,
-        out: TensorId,
-        receivers: &Arc<Mesh>,
-        at: (usize, DeviceDim),
-    ) {
-        let input = self.parts_of(arg, send, at);
-        self.allocate(out);
-        let from = &send.mesh;
-        for team in teams(receivers, at.1) {
-            match team.iter().position(|rank| from.contains(*rank)) {
-                Some(root) => {
-                    let (root, output) = (Some(root), out);
-                    self.post(Post { kind: "Scatter", team: &team, root, red_op: None, input, output });
-                }
-                None => {
-                    let parts = self.as_parts(input, team.len());
-                    for (at, receiver) in team.iter().enumerate() {
-                        let slot = self.part(parts, at);
-                        self.send(from.devices[0], *receiver, slot, out);
-                    }
-                }
-            }
-        }
-    }
-
-    fn all_to_all(
-        &mut self,
-        arg: TensorId,
-        (send, sent): (&Sharding, usize),
-        out: TensorId,
-        (recv, received): (&Sharding, usize),
-        device: DeviceDim,
-    ) {
-        let input = self.parts_of(arg, send, (sent, device));
-        let teams = teams(&send.mesh, device);
-        self.unpacked(out, recv, (received, device), &mut |this, buffer| {
-            for team in &teams {
-                let output = buffer;
-                this.post(Post { kind: "AllToAll", team, root: None, red_op: None, input, output });
-            }
-        });
-    }
-
-    // ---- parts in memory
-
-    /// Lets `post` put the parts of all devices into a buffer, outermost first, and that into `out`. `recv` is how
-    /// `out` is spread, with the piece that tells the parts apart.
-    fn unpacked(
-        &mut self,
-        out: TensorId,
-        recv: &Sharding,
-        (dim, device): (usize, DeviceDim),
-        post: &mut dyn FnMut(&mut Self, TensorId),
-    ) {
-        let split = self.program.stream_split(out);
-        let mut leaves = pack::leaves(self.program, recv, split);
-        let Some(at) = pack::position(&leaves, dim, device) else { return };
-        leaves[at] = leaves[at].serial();
-        if pack::is_outermost(self.program, &leaves, at) {
-            self.allocate(out);
-            return post(self, out);
-        }
-        let arrived = pack::moved(&leaves, at, 0);
-        let buffer = pack::tensor(self.program, self.fresh, out, &arrived);
-        let allocate = create::allocate(self.program, buffer);
-        self.emit(allocate);
-        post(self, buffer);
-        self.wait();
-        let (permuted, stmt) = pack::permuted(self.program, self.fresh, buffer, &arrived, (0, at));
-        if self.views.contains(&out) {
-            // A slice of something larger is not dense: then what is copied to it has to be.
-            let allocate = create::allocate(self.program, permuted);
-            self.emit(allocate);
-        }
-        self.emit(stmt);
-        self.allocate(out);
-        self.emit(pack::copying(Op::Reshape, permuted, out));
-        // In a loop, the next iteration's name is another view.
-        self.emit(create::deallocate(permuted));
-    }
-
-    /// The tensor as parts, one for each device, outermost first. `send` is how it is spread, with the piece that tells
-    /// the parts apart.
-    fn parts_of(&mut self, arg: TensorId, send: &Sharding, (dim, device): (usize, DeviceDim)) -> TensorId {
-        let split = self.program.stream_split(arg);
-        let mut leaves = pack::leaves(self.program, send, split);
-        let Some(at) = pack::position(&leaves, dim, device) else { return arg };
-        leaves[at] = leaves[at].serial();
-        if pack::is_outermost(self.program, &leaves, at) {
-            return arg;
-        }
-        let cut = pack::tensor(self.program, self.fresh, arg, &leaves);
-        self.emit(pack::copying(Op::Reshape, arg, cut));
-        let (packed, stmt) = pack::permuted(self.program, self.fresh, cut, &leaves, (at, 0));
-        let allocate = create::allocate(self.program, packed);
-        self.emit(allocate);
-        self.emit(stmt);
-        // In a loop, the next iteration's name is another view.
-        self.emit(create::deallocate(cut));
-        packed
-    }
-
-    /// A tensor with its parts as a dimension of their own.
-    fn as_parts(&mut self, tensor: TensorId, count: usize) -> TensorId {
-        let Some(sharding) = Sharding::of(self.program, tensor) else { return tensor };
-        let split = self.program.stream_split(tensor);
-        let mut leaves = pack::leaves(self.program, &sharding, split);
-        let count = self.program.int(count as i64);
-        let Some(at) = leaves.iter().position(|leaf| leaf.is_wide(self.program)) else { return tensor };
-        if crate::sharding::same(self.program, leaves[at].extent, count) && at == 0 {
-            return tensor;
-        }
-        leaves[at].extent = crate::sharding::divide(self.program, leaves[at].extent, count);
-        leaves.insert(0, Leaf { dim: 0, extent: count, parallel: Parallel::Serial });
-        let parts = pack::tensor(self.program, self.fresh, tensor, &leaves);
-        self.emit(pack::copying(Op::Reshape, tensor, parts));
-        self.names.push(parts);
-        parts
-    }
-
-    /// One part, as a view.
-    fn part(&mut self, parts: TensorId, at: usize) -> TensorId {
-        let Some(axis) = self.program.dimensions(parts).next() else { return parts };
-        let Some(mut sharding) = Sharding::of(self.program, parts) else { return parts };
-        sharding.dims.remove(0);
-        let view = sharding.tensor(self.program, self.fresh, parts, Memory::Local);
-        // A slice of what is one stream's already is that stream's too.
-        if self.program.stream_split(parts) {
-            split_by_stream(self.program, view);
-        }
-        let index = self.program.int(at as i64);
-        self.emit(create::select(view, parts, axis, index));
-        view
-    }
-
-    // ---- statements
-
-    fn emit(&mut self, stmt: OpStmt) {
-        let id = create::add(self.program, stmt, self.span);
-        self.stmts.push(id);
-    }
-
-    /// Storage for a result that has none.
-    fn allocate(&mut self, tensor: TensorId) {
-        if !self.is_bound {
-            self.is_bound = true;
-            let allocate = create::allocate(self.program, tensor);
-            self.emit(allocate);
-        }
-    }
-
-    fn post(&mut self, post: Post<'_>) {
-        let Post { kind, team, root, red_op, input, output } = post;
-        let mut attrs = vec![("type", Attr::Word(kind)), ("team", Attr::Team(team.to_vec()))];
-        if let Some(root) = root {
-            attrs.push(("root", Attr::Scalar(self.program.int(root as i64))));
-        }
-        attrs.extend(red_op.map(|op| ("red_op", Attr::Word(op))));
-        let has_cuda = matches!(kind, "Broadcast" | "Allgather" | "Allreduce" | "Reduce");
-        let mut ranks = team.to_vec();
-        ranks.sort_unstable();
-        let backend = match self.backend {
-            "CUDA" if !has_cuda || ranks != self.world => "NCCL",
-            backend => backend,
-        };
-        attrs.extend([
-            ("input", Attr::Tensor(input)),
-            ("output", Attr::Tensor(output)),
-            ("backend", Attr::Word(backend)),
-        ]);
-        let work = self.fresh.work();
-        self.emit(OpStmt { number: Some(work), attrs, ..create::op(Op::Communication) });
-        self.works.push(work);
-    }
-
-    /// One device's tensor to another; a copy where they are the same.
-    fn send(&mut self, sender: usize, receiver: usize, input: TensorId, output: TensorId) {
-        let mut team = vec![sender, receiver];
-        team.dedup();
-        self.post(Post { kind: "SendRecv", team: &team, root: Some(0), red_op: None, input, output });
-    }
-
-    /// Waits for what is posted.
-    fn wait(&mut self) {
-        for work in std::mem::take(&mut self.works) {
-            self.emit(create::wait(work));
-        }
-        // In a loop, the next iteration's name is another view.
-        for name in std::mem::take(&mut self.names) {
-            self.emit(create::deallocate(name));
-        }
-    }
-
     /// A view's axes that a communication has summed away say nothing any more.
     fn forget_reductions(&mut self, tensor: TensorId) {
         if !self.views.contains(&tensor) {
@@ -520,24 +275,6 @@ fn with_dim(sharding: &Sharding, dim: usize, other: &Dim) -> Sharding {
     let mut it = sharding.clone();
     it.dims[dim] = other.clone();
     it
-}
-
-/// The rows of a mesh along one of its dimensions.
-pub(crate) fn teams(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
-    let mut teams: Vec<Vec<usize>> = Vec::new();
-    let mut rows: Vec<Vec<Option<usize>>> = Vec::new();
-    for rank in &mesh.devices {
-        let others = [DeviceDim::X, DeviceDim::Y, DeviceDim::Z].into_iter().filter(|dim| *dim != device);
-        let row: Vec<Option<usize>> = others.map(|dim| mesh.coordinate(*rank, dim)).collect();
-        match rows.iter().position(|it| *it == row) {
-            Some(at) => teams[at].push(*rank),
-            None => {
-                rows.push(row);
-                teams.push(vec![*rank]);
-            }
-        }
-    }
-    teams
 }
 
 /// Tensors that statements bind to views of others.

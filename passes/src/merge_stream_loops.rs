@@ -47,6 +47,7 @@
 //! come behind the join of the iteration before, and the iterations run one after the other.
 
 use grammar::{
+    dependents,
     diagnostic::Diagnostic,
     ir::{BlockId, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
     ops::{Effect, Op},
@@ -54,12 +55,10 @@ use grammar::{
 use rustc_hash::FxHashSet;
 
 use crate::{
-    bindings::symbols_through,
     create,
     dependences::{Body, independent},
-    loop_body::forgotten,
+    names::Names,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
-    storage::Storage,
     substitute::Substitution,
 };
 
@@ -94,10 +93,10 @@ fn round(program: &mut Program, body: BlockId, forks: bool) -> bool {
         Stmt::For(it) => blocks.push(it.body),
         Stmt::If(it) => blocks.extend([it.then].into_iter().chain(it.other)),
     });
-    let storage = Storage::of(program, body);
+    let names = Names::of(program, body);
     for block in blocks {
         for at in 0..program.block(block).len() {
-            let Some((between, merged)) = pair(program, &storage, block, at, forks) else { continue };
+            let Some((between, merged)) = pair(program, &names, block, at, forks) else { continue };
             let stmts = program.block(block).to_vec();
             let (first, second) = (stmts[at], stmts[between.next]);
             let before = stmts[..at].iter().chain(&between.moved).chain([&first]).copied();
@@ -213,7 +212,7 @@ struct Merged {
 /// Whether the loop at `at` can take in the next one, and what stands between them.
 fn pair(
     program: &mut Program,
-    storage: &Storage,
+    names: &Names,
     block: BlockId,
     at: usize,
     forks: bool,
@@ -237,7 +236,7 @@ fn pair(
     });
     let clear = moved.into_iter().all(|tensor| !one.names.contains_key(&tensor));
     let merged = streams(program, first.body, renamed, &between, forks)?;
-    (clear && forgets_alike(program, &first, renamed) && independent(program, storage, &one, &two))
+    (clear && forgets_alike(program, &first, renamed) && independent(program, names, &one, &two))
         .then_some((between, merged))
 }
 
@@ -248,15 +247,13 @@ fn forgets_alike(program: &mut Program, first: &For, second: BlockId) -> bool {
     }
     let both = program.block(first.body).iter().chain(program.block(second)).copied().collect();
     let both = program.blocks.push(both);
-    let of = |body: BlockId| forgotten(program, &For { body, ..first.clone() });
+    let of = |body: BlockId| dependents(program, &For { body, ..first.clone() });
     let apart: FxHashSet<TensorId> = of(first.body).into_iter().chain(of(second)).collect();
     of(both).into_iter().collect::<FxHashSet<TensorId>>() == apart
 }
 
 fn depends_on_rank(program: &Program, expr: ExprId) -> bool {
-    let mut symbols = FxHashSet::default();
-    symbols_through(program, expr, &mut symbols);
-    symbols.iter().any(|it| matches!(program.symbols[*it].as_str(), "rank" | "deviceIdx.x"))
+    program.depends_on(expr, &|it| matches!(program.symbols[it].as_str(), "rank" | "deviceIdx.x"))
 }
 
 /// Puts the second loop's statements into the first.

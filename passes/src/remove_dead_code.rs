@@ -32,10 +32,10 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    accesses::may_rearrange,
     bindings::{self, Facts},
     blocks::{Edit, prune, rewrite},
     pass::{Arguments, Change, Pass},
+    sharing::may_rearrange,
 };
 
 /// The pass.

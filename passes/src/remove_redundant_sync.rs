@@ -37,7 +37,6 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    bindings::symbols_through,
     blocks::{Edit, rewrite},
     pass::{Arguments, Change, Pass},
 };
@@ -134,11 +133,7 @@ impl State {
     fn forget(&mut self, program: &Program, symbol: SymbolId) {
         let depends = |key: &Key| match key {
             Key::Entry | Key::Named(_) => false,
-            Key::Index(index) => {
-                let mut symbols = FxHashSet::default();
-                symbols_through(program, *index, &mut symbols);
-                symbols.contains(&symbol)
-            }
+            Key::Index(index) => program.depends_on(*index, &|it| it == symbol),
         };
         self.current = self.current.filter(|it| !depends(it));
         self.names.retain(|_, key| !depends(key));

@@ -109,8 +109,8 @@ pub(crate) fn lowest(
 fn stops(storage: &Storage, effects: &Effects, number: u32) -> bool {
     let work = storage.work(number);
     let used = |tensor: &_| {
-        let root = storage.root(*tensor);
-        work.reads.contains(&root) || work.writes.contains(&root)
+        let class = storage.class(*tensor);
+        work.reads.contains(&class) || work.writes.contains(&class)
     };
     effects.streams
         || effects.posts.contains(&number)

@@ -34,19 +34,19 @@
 
 use grammar::{
     codes::Code,
+    dependents,
     diagnostic::Diagnostic,
     ir::{BlockId, ExprId, For, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
     mentions,
     ops::Op,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::{
-    bindings::symbols_through,
     blocks::{Edit, rejected, rewrite},
     create::{self, Fresh},
     fold::Folder,
-    loop_body::{First, ends_bound, first_mention, forgotten, own_works, works},
+    loop_body::{First, ends_bound, first_mention, own_works, works},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     scalars,
     substitute::Substitution,
@@ -276,7 +276,7 @@ impl Copies {
         };
         let repeats = range.inner || leaves_loop;
         let (mut dropped, mut last_drops) = (Vec::new(), true);
-        let forgotten = if it.axis.is_some() { forgotten(program, it) } else { Vec::new() };
+        let forgotten = if it.axis.is_some() { dependents(program, it) } else { Vec::new() };
         for tensor in forgotten {
             if first_mention(program, it.body, tensor) != First::Uses {
                 continue;
@@ -335,11 +335,7 @@ impl Copies {
 
 /// Whether the loop's index can be replaced wherever it stands.
 fn replaceable(program: &Program, it: &For) -> Result<(), String> {
-    let depends = |expr: ExprId| {
-        let mut symbols = FxHashSet::default();
-        symbols_through(program, expr, &mut symbols);
-        symbols.contains(&it.index)
-    };
+    let depends = |expr: ExprId| program.depends_on(expr, &|symbol| symbol == it.index);
     let mut assigned = false;
     program.walk(it.body, &mut |stmt| {
         assigned |= matches!(&program.stmts[stmt], Stmt::Let(symbol, _) if *symbol == it.index)

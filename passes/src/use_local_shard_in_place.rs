@@ -84,7 +84,7 @@ impl Uses {
         program.walk(body, &mut |stmt| {
             let Some(it) = op(program, stmt) else { return };
             mentions(program, it, &mut |tensor, _| {
-                let all = stmts.entry(storage.root(tensor)).or_default();
+                let all = stmts.entry(storage.class(tensor)).or_default();
                 if all.last() != Some(&stmt) {
                     all.push(stmt);
                 }
@@ -93,8 +93,8 @@ impl Uses {
         Self { storage, stmts, stale: FxHashSet::default() }
     }
 
-    fn of_root(&self, root: TensorId) -> &[StmtId] {
-        self.stmts.get(&root).map_or(&[], Vec::as_slice)
+    fn of_class(&self, class: TensorId) -> &[StmtId] {
+        self.stmts.get(&class).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -182,24 +182,24 @@ fn is_safe(
         other.insert(stmt);
     });
     let names = [found.shard_name, whole];
-    if names.iter().any(|name| uses.stale.contains(&uses.storage.root(*name))) {
+    if names.iter().any(|name| uses.stale.contains(&uses.storage.class(*name))) {
         *uses = Uses::of(program, body);
     }
     let storage = &uses.storage;
-    let [shards, slices] = names.map(|name| storage.root(name));
+    let [shards, slices] = names.map(|name| storage.class(name));
     if shards == slices {
         return false;
     }
     let mut safe = true;
-    for stmt in uses.of_root(shards).iter().chain(uses.of_root(slices)).copied() {
+    for stmt in uses.of_class(shards).iter().chain(uses.of_class(slices)).copied() {
         let Some(it) = op(program, stmt) else { continue };
         let effect = it.op.row().effect;
         mentions(program, it, &mut |tensor, mode| {
-            let root = storage.root(tensor);
-            if root == shards && matches!(mode, Mode::Write | Mode::Transfer) {
+            let class = storage.class(tensor);
+            if class == shards && matches!(mode, Mode::Write | Mode::Transfer) {
                 safe = false;
             }
-            if root != slices || own.contains(&stmt) || other.contains(&stmt) && tensor == found.name {
+            if class != slices || own.contains(&stmt) || other.contains(&stmt) && tensor == found.name {
                 return;
             }
             let dropped = effect == Effect::Deallocate;
@@ -221,7 +221,7 @@ fn rebind(program: &mut Program, uses: &mut Uses, block: BlockId, found: &Copied
     let view = program.blocks[block].remove(found.view);
     program.blocks[found.other].insert(0, view);
     let mut mentioned = 0;
-    for stmt in uses.of_root(uses.storage.root(found.shard_name)) {
+    for stmt in uses.of_class(uses.storage.class(found.shard_name)) {
         if let Some(it) = op(program, *stmt)
             && it.op.row().effect != Effect::Deallocate
         {
@@ -229,7 +229,7 @@ fn rebind(program: &mut Program, uses: &mut Uses, block: BlockId, found: &Copied
         }
     }
     for name in [found.name, found.shard_name] {
-        uses.stale.insert(uses.storage.root(name));
+        uses.stale.insert(uses.storage.class(name));
     }
     let span = program.stmt_span(found.copy);
     let Some(shard) = op(program, found.shard).cloned() else { return };

@@ -8,11 +8,11 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{Attr, BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{Effect, Op},
     span::{LineIndex, Span},
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::{
     Buffer, BufferNo, Frame, Inst, InstKind, Origin, Plan, Side, StreamNo, View,
@@ -346,19 +346,7 @@ impl Builder<'_> {
         if let Some(known) = self.dependents.get(&it.body) {
             return known.clone();
         }
-        let mut found: FxHashSet<TensorId> = FxHashSet::default();
-        let index = it.index;
-        self.program.walk(it.body, &mut |stmt| {
-            let Stmt::Op(op) = &self.program.stmts[stmt] else { return };
-            let scalar = |expr: &ExprId| self.scalars.depends_on(*expr, &|symbol: SymbolId| symbol == index);
-            let by_index =
-                op.attrs.iter().any(|(_, attr)| matches!(attr, Attr::Scalar(expr) if scalar(expr)));
-            let by_tensor = Program::tensors_of(&op.args).any(|arg| found.contains(&arg));
-            if by_index || by_tensor {
-                found.extend(Program::tensors_of(&op.outs));
-            }
-        });
-        let found: Vec<TensorId> = found.into_iter().collect();
+        let found = grammar::dependents(self.program, it);
         self.dependents.insert(it.body, found.clone());
         found
     }

@@ -278,6 +278,22 @@ pub enum CollectiveKind {
     },
 }
 
+impl CollectiveKind {
+    /// How it combines the members' inputs, if it does.
+    pub fn combines(self) -> Option<ReduceOp> {
+        match self {
+            Self::Reduce { op, .. } | Self::Allreduce { op } | Self::ReduceScatter { op } => Some(op),
+            Self::Broadcast { .. }
+            | Self::Gather { .. }
+            | Self::Allgather
+            | Self::Scatter { .. }
+            | Self::SendRecv { .. }
+            | Self::AllToAll
+            | Self::Permute { .. } => None,
+        }
+    }
+}
+
 /// Sends and receives that are posted as one and complete as one. Each side matches the peer's other side in order of
 /// posting, a pair at a time.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,14 @@
 //! Scalars of one rank at one moment: loop indices, `rank`, definitions and bindings.
 //!
-//! Arithmetic is nvFuser's host arithmetic (format survey, section 4): 64-bit integers, `/` and `%` truncate toward zero,
-//! `ceilDiv(a, b)` is `(a + b - 1) / b`.
+//! Arithmetic of integers and truth values is `grammar::arithmetic`; real numbers, and why there is no value, stand here.
 
 use std::cell::{Cell, RefCell};
 
-use grammar::ir::{Expr, ExprId, Parallel, Program, SymbolId};
-use rustc_hash::{FxHashMap, FxHashSet};
+use grammar::{
+    arithmetic::{self, Constant},
+    ir::{Expr, ExprId, Parallel, Program, SymbolId},
+};
+use rustc_hash::FxHashMap;
 
 /// The value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,6 +19,34 @@ pub(crate) enum Value {
     Bool(bool),
     /// A real number.
     Float(f64),
+}
+
+impl Value {
+    /// Nothing for real numbers.
+    fn constant(self) -> Option<Constant> {
+        match self {
+            Self::Int(it) => Some(Constant::Int(it)),
+            Self::Bool(it) => Some(Constant::Bool(it)),
+            Self::Float(_) => None,
+        }
+    }
+
+    fn real(self) -> f64 {
+        match self {
+            Self::Int(it) => it as f64,
+            Self::Bool(it) => f64::from(u8::from(it)),
+            Self::Float(it) => it,
+        }
+    }
+}
+
+impl From<Constant> for Value {
+    fn from(constant: Constant) -> Self {
+        match constant {
+            Constant::Int(it) => Self::Int(it),
+            Constant::Bool(it) => Self::Bool(it),
+        }
+    }
 }
 
 /// Why a scalar has no value.
@@ -164,26 +194,7 @@ impl<'p> Scalars<'p> {
 
     /// Whether an expression can differ between ranks.
     pub(crate) fn depends_on_rank(&self, expr: ExprId) -> bool {
-        self.depends_on(expr, &|symbol| Some(symbol) == self.rank || Some(symbol) == self.device)
-    }
-
-    /// Whether an expression names, itself or through definitions, a symbol that `wanted` holds for.
-    pub(crate) fn depends_on(&self, expr: ExprId, wanted: &dyn Fn(SymbolId) -> bool) -> bool {
-        let mut seen = FxHashSet::default();
-        let mut pending = vec![expr];
-        while let Some(expr) = pending.pop() {
-            let mut symbols = Vec::new();
-            self.program.symbols_of(expr, &mut symbols);
-            for symbol in symbols {
-                if wanted(symbol) {
-                    return true;
-                }
-                if seen.insert(symbol) {
-                    pending.extend(self.program.definitions.get(&symbol));
-                }
-            }
-        }
-        false
+        self.program.depends_on(expr, &|symbol| Some(symbol) == self.rank || Some(symbol) == self.device)
     }
 }
 
@@ -215,66 +226,25 @@ fn overflow() -> ScalarFault {
 }
 
 fn prefix(sign: &str, operand: Value) -> Result<Value, ScalarFault> {
-    match (sign, operand) {
-        ("-", Value::Int(it)) => it.checked_neg().map(Value::Int).ok_or_else(overflow),
-        ("-", Value::Float(it)) => Ok(Value::Float(-it)),
-        ("!", Value::Bool(it)) => Ok(Value::Bool(!it)),
-        ("!", Value::Int(it)) => Ok(Value::Bool(it == 0)),
-        ("~", Value::Int(it)) => Ok(Value::Int(!it)),
-        _ => Err(ScalarFault::Arithmetic(format!("`{sign}` does not take this operand"))),
+    let value = operand.constant().and_then(|it| arithmetic::prefix(sign, it));
+    match (value, sign, operand) {
+        (Some(value), ..) => Ok(value.into()),
+        (None, "-", Value::Float(it)) => Ok(Value::Float(-it)),
+        (None, "-", Value::Int(_)) => Err(overflow()),
+        (None, ..) => Err(ScalarFault::Arithmetic(format!("`{sign}` does not take this operand"))),
     }
 }
 
 fn infix(sign: &str, lhs: Value, rhs: Value) -> Result<Value, ScalarFault> {
-    match (lhs, rhs) {
-        (Value::Bool(a), Value::Bool(b)) => match sign {
-            "&&" | "&" => Ok(Value::Bool(a && b)),
-            "||" | "|" => Ok(Value::Bool(a || b)),
-            "^" | "!=" => Ok(Value::Bool(a != b)),
-            "==" => Ok(Value::Bool(a == b)),
-            _ => integers(sign, i64::from(a), i64::from(b)),
-        },
-        (Value::Int(a), Value::Int(b)) => integers(sign, a, b),
-        (Value::Bool(a), Value::Int(b)) => integers(sign, i64::from(a), b),
-        (Value::Int(a), Value::Bool(b)) => integers(sign, a, i64::from(b)),
-        (Value::Float(_), _) | (_, Value::Float(_)) => {
-            let real = |it: Value| match it {
-                Value::Int(it) => it as f64,
-                Value::Bool(it) => f64::from(u8::from(it)),
-                Value::Float(it) => it,
-            };
-            reals(sign, real(lhs), real(rhs))
-        }
-    }
-}
-
-fn integers(sign: &str, a: i64, b: i64) -> Result<Value, ScalarFault> {
-    let by_zero = || ScalarFault::Arithmetic(format!("`{a} {sign} {b}` divides by zero"));
-    let shift = u32::try_from(b).ok();
-    let value = match sign {
-        "+" => a.checked_add(b),
-        "-" => a.checked_sub(b),
-        "*" => a.checked_mul(b),
-        "/" if b == 0 => return Err(by_zero()),
-        "%" if b == 0 => return Err(by_zero()),
-        "/" => a.checked_div(b),
-        "%" => a.checked_rem(b),
-        "<<" => shift.and_then(|it| a.checked_shl(it)),
-        ">>" => shift.and_then(|it| a.checked_shr(it)),
-        "&" => Some(a & b),
-        "|" => Some(a | b),
-        "^" => Some(a ^ b),
-        "==" => return Ok(Value::Bool(a == b)),
-        "!=" => return Ok(Value::Bool(a != b)),
-        "<" => return Ok(Value::Bool(a < b)),
-        "<=" => return Ok(Value::Bool(a <= b)),
-        ">" => return Ok(Value::Bool(a > b)),
-        ">=" => return Ok(Value::Bool(a >= b)),
-        "&&" => return Ok(Value::Bool(a != 0 && b != 0)),
-        "||" => return Ok(Value::Bool(a != 0 || b != 0)),
-        _ => return Err(ScalarFault::Arithmetic(format!("unknown operator `{sign}`"))),
+    let Some((a, b)) = lhs.constant().zip(rhs.constant()) else {
+        return reals(sign, lhs.real(), rhs.real());
     };
-    value.map(Value::Int).ok_or_else(overflow)
+    let value = arithmetic::infix(sign, a, b).map(Value::from);
+    value.ok_or_else(|| match (sign, a.int(), b.int()) {
+        ("/" | "%", a, 0) => ScalarFault::Arithmetic(format!("`{a} {sign} 0` divides by zero")),
+        ("+" | "-" | "*" | "/" | "%" | "<<" | ">>", ..) => overflow(),
+        _ => ScalarFault::Arithmetic(format!("unknown operator `{sign}`")),
+    })
 }
 
 fn reals(sign: &str, a: f64, b: f64) -> Result<Value, ScalarFault> {
@@ -294,19 +264,23 @@ fn reals(sign: &str, a: f64, b: f64) -> Result<Value, ScalarFault> {
     })
 }
 
+/// A function of integers whose result need not fit.
+fn integers(name: &str, args: &[Value]) -> Result<Value, ScalarFault> {
+    let args: Vec<Constant> = args.iter().filter_map(|it| it.constant()).collect();
+    arithmetic::call(name, &args).map(Value::from).ok_or_else(overflow)
+}
+
 fn call(name: &str, args: &[Value]) -> Result<Value, ScalarFault> {
     let unknown = || ScalarFault::Arithmetic(format!("`{name}` with {} operands is not known", args.len()));
     match (name, args) {
-        ("ceilDiv", [Value::Int(a), Value::Int(b)]) => match b {
-            0 => Err(ScalarFault::Arithmetic(format!("`ceilDiv({a}, 0)` divides by zero"))),
-            _ => {
-                let sum = b.checked_sub(1).and_then(|it| a.checked_add(it));
-                sum.and_then(|sum| sum.checked_div(*b)).map(Value::Int).ok_or_else(overflow)
-            }
-        },
-        ("max" | "fmax", [Value::Int(a), Value::Int(b)]) => Ok(Value::Int(*a.max(b))),
-        ("min" | "fmin", [Value::Int(a), Value::Int(b)]) => Ok(Value::Int(*a.min(b))),
-        ("abs", [Value::Int(a)]) => a.checked_abs().map(Value::Int).ok_or_else(overflow),
+        ("ceilDiv", [Value::Int(a), Value::Int(0)]) => {
+            Err(ScalarFault::Arithmetic(format!("`ceilDiv({a}, 0)` divides by zero")))
+        }
+        ("ceilDiv" | "max" | "min", [Value::Int(_), Value::Int(_)]) | ("abs", [Value::Int(_)]) => {
+            integers(name, args)
+        }
+        ("fmax", [Value::Int(_), Value::Int(_)]) => integers("max", args),
+        ("fmin", [Value::Int(_), Value::Int(_)]) => integers("min", args),
         ("neg", [operand]) => prefix("-", *operand),
         ("gcd", [Value::Int(a), Value::Int(b)]) => {
             let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());

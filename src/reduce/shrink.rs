@@ -27,15 +27,7 @@ pub(super) fn numbers(reducer: &mut Reducer<'_>) -> bool {
 
 /// The largest number below a bound that may become smaller.
 fn largest(program: &Program, bound: i64) -> Option<i64> {
-    let written = program.exprs.iter().filter_map(|(_, expr)| match expr {
-        Expr::Int(value) => Some(*value),
-        Expr::Bool(_)
-        | Expr::Float(..)
-        | Expr::Symbol(_)
-        | Expr::Prefix(..)
-        | Expr::Infix(..)
-        | Expr::Call(..) => None,
-    });
+    let written = program.exprs.ids().filter_map(|expr| program.constant(expr));
     written.filter(|it| (2..bound).contains(it)).max()
 }
 

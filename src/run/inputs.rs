@@ -15,7 +15,7 @@ use crate::{
         generate::{ExactRange, Generator, Kind},
         shard,
     },
-    plan::{CollectiveKind, InstKind, Plan, Port, ReduceOp},
+    plan::{InstKind, Plan, Port, ReduceOp},
 };
 
 /// `--input NAME=…` or `--input NAME@local=…`.
@@ -216,19 +216,7 @@ pub fn longest_sum(plans: &[Plan]) -> usize {
         }
         InstKind::Collective(it) => {
             let sums = |op: ReduceOp| matches!(op, ReduceOp::Sum | ReduceOp::Avg);
-            let reduces = match it.kind {
-                CollectiveKind::Reduce { op, .. }
-                | CollectiveKind::Allreduce { op }
-                | CollectiveKind::ReduceScatter { op } => sums(op),
-                CollectiveKind::Broadcast { .. }
-                | CollectiveKind::Gather { .. }
-                | CollectiveKind::Allgather
-                | CollectiveKind::Scatter { .. }
-                | CollectiveKind::SendRecv { .. }
-                | CollectiveKind::AllToAll
-                | CollectiveKind::Permute { .. } => false,
-            };
-            if reduces {
+            if it.kind.combines().is_some_and(sums) {
                 over_ranks = over_ranks.max(plan.communicators[it.communicator as usize].team.len());
             }
         }

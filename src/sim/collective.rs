@@ -213,21 +213,11 @@ impl Meeting<'_> {
         }
         // What combines delivers nothing else: the inputs are not wanted any more.
         let parts: Vec<Block> = inputs.iter_mut().filter_map(Option::take).collect();
-        let (op, dtype) = match self.them[0].kind {
-            CollectiveKind::Reduce { op, .. }
-            | CollectiveKind::Allreduce { op }
-            | CollectiveKind::ReduceScatter { op } => (op, parts[0].data.dtype()),
-            CollectiveKind::Broadcast { .. }
-            | CollectiveKind::Gather { .. }
-            | CollectiveKind::Allgather
-            | CollectiveKind::Scatter { .. }
-            | CollectiveKind::SendRecv { .. }
-            | CollectiveKind::AllToAll
-            | CollectiveKind::Permute { .. } => {
-                return Err(Fault::Internal("a collective that combines nothing".to_owned()));
-            }
+        let Some(op) = self.them[0].kind.combines() else {
+            return Err(Fault::Internal("a collective that combines nothing".to_owned()));
         };
-        kernels::combine(op, &parts, dtype, &mut notes.exactness).map_err(|it| self.fault(0, it.into()))
+        kernels::combine(op, &parts, parts[0].data.dtype(), &mut notes.exactness)
+            .map_err(|it| self.fault(0, it.into()))
     }
 
     /// Where one of as many equal parts as there are members lies, or the whole.

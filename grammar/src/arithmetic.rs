@@ -1,0 +1,86 @@
+//! Arithmetic of scalar constants, as nvFuser's host does it: 64-bit integers, `/` and `%` truncate toward zero,
+//! `ceilDiv(a, b)` is `(a + b - 1) / b`.
+//!
+//! Invariant: what would overflow or divide by zero has no value.
+
+/// A value that needs no rank and no iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Constant {
+    /// An integer.
+    Int(i64),
+    /// A truth value.
+    Bool(bool),
+}
+
+impl Constant {
+    /// The integer; a truth value counts as 0 or 1.
+    pub fn int(self) -> i64 {
+        match self {
+            Self::Int(value) => value,
+            Self::Bool(value) => i64::from(value),
+        }
+    }
+}
+
+/// The value of a sign before an operand; `None` where there is none, or the sign does not take the operand.
+pub fn prefix(sign: &str, operand: Constant) -> Option<Constant> {
+    match (sign, operand) {
+        ("-", Constant::Int(it)) => it.checked_neg().map(Constant::Int),
+        ("~", Constant::Int(it)) => Some(Constant::Int(!it)),
+        ("!", it) => Some(Constant::Bool(it.int() == 0)),
+        _ => None,
+    }
+}
+
+/// The value of a sign between operands; `None` where there is none, or the sign is not known.
+pub fn infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> {
+    if let (Constant::Bool(a), Constant::Bool(b)) = (lhs, rhs) {
+        match sign {
+            "&" => return Some(Constant::Bool(a && b)),
+            "|" => return Some(Constant::Bool(a || b)),
+            "^" => return Some(Constant::Bool(a != b)),
+            _ => (),
+        }
+    }
+    let (a, b) = (lhs.int(), rhs.int());
+    let shift = u32::try_from(b).ok();
+    let value = match sign {
+        "+" => a.checked_add(b),
+        "-" => a.checked_sub(b),
+        "*" => a.checked_mul(b),
+        "/" => a.checked_div(b),
+        "%" => a.checked_rem(b),
+        "<<" => shift.and_then(|it| a.checked_shl(it)),
+        ">>" => shift.and_then(|it| a.checked_shr(it)),
+        "&" => Some(a & b),
+        "|" => Some(a | b),
+        "^" => Some(a ^ b),
+        "==" => return Some(Constant::Bool(a == b)),
+        "!=" => return Some(Constant::Bool(a != b)),
+        "<" => return Some(Constant::Bool(a < b)),
+        "<=" => return Some(Constant::Bool(a <= b)),
+        ">" => return Some(Constant::Bool(a > b)),
+        ">=" => return Some(Constant::Bool(a >= b)),
+        "&&" => return Some(Constant::Bool(a != 0 && b != 0)),
+        "||" => return Some(Constant::Bool(a != 0 || b != 0)),
+        _ => None,
+    };
+    value.map(Constant::Int)
+}
+
+/// The value of a function of integers; `None` where there is none, or the function is not one of these.
+pub fn call(name: &str, args: &[Constant]) -> Option<Constant> {
+    let value = match (name, args) {
+        ("ceilDiv", [Constant::Int(a), Constant::Int(b)]) => {
+            b.checked_sub(1).and_then(|up| a.checked_add(up)).and_then(|sum| sum.checked_div(*b))
+        }
+        ("max", [Constant::Int(a), Constant::Int(b)]) => Some(*a.max(b)),
+        ("min", [Constant::Int(a), Constant::Int(b)]) => Some(*a.min(b)),
+        ("abs", [Constant::Int(a)]) => a.checked_abs(),
+        _ => None,
+    };
+    value.map(Constant::Int)
+}
+
+#[cfg(test)]
+mod tests;

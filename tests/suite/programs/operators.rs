@@ -1,0 +1,304 @@
+//! Operators, with operands and results that fit them.
+
+use std::fmt::Write as _;
+
+use super::{
+    Builder,
+    shapes::{Want, plain},
+};
+
+impl Builder {
+    fn define(&mut self, out: usize, value: &str) {
+        let _ = writeln!(self.body, "  {}\n     = {value}", self.tensors[out].text);
+        if !self.outputs.contains(&out) {
+            self.outputs.push(out);
+        }
+    }
+
+    fn result(&mut self, wants: &[Want], element: &'static str, value: &str) -> usize {
+        let is_plain = wants.iter().all(|it| it.kind == 'i' && it.partial.is_none() && it.number.is_none());
+        let extents: Vec<usize> = wants.iter().map(|it| it.extent).collect();
+        let again = if is_plain { self.written(&extents, element) } else { None };
+        // Not what the value itself reads: that would depend on the order in which ranks come by.
+        let again = again.filter(|it| !value.contains(&self.tensors[*it].text));
+        let out = again.unwrap_or_else(|| self.tensor(wants, element));
+        self.define(out, value);
+        out
+    }
+
+    fn named(&self, tensor: usize) -> (String, Vec<usize>, &'static str) {
+        let it = &self.tensors[tensor];
+        (it.text.clone(), it.extents.clone(), it.element)
+    }
+
+    pub(super) fn operator(&mut self) {
+        match self.dice.roll(26) {
+            0..=3 => {
+                let (text, extents, element) = self.start(&[1, 2, 3]);
+                self.result(&plain(&extents), element, &format!("Set( {text} )"));
+            }
+            4..=6 => self.linear(),
+            7..=9 => self.matmul(),
+            10 | 11 => self.binary(),
+            12 => {
+                let (text, extents, element) = self.start(&[1, 2, 3]);
+                let name = self.dice.any(&["neg", "abs", "relu"]);
+                self.result(&plain(&extents), element, &format!("{name}({text});"));
+            }
+            13 => self.choice(),
+            14..=17 => self.reduction(),
+            18 => self.broadcast(),
+            19 => self.squeeze(),
+            20 => {
+                let (text, extents, element) = self.start(&[2, 3]);
+                let order = self.dice.order(extents.len());
+                let want = |at: &usize| Want {
+                    extent: extents[*at],
+                    kind: 'i',
+                    number: Some(*at),
+                    ..Want::default()
+                };
+                let wants: Vec<Want> = order.iter().map(want).collect();
+                self.result(&wants, element, &format!("Set.Permute( {text} )"));
+            }
+            21 => self.reshape(),
+            22 => self.slice(),
+            23 => self.cat(),
+            24 => self.select(),
+            _ => {
+                let (text, extents, element) = self.start(&[1, 2, 3]);
+                let to = if element == "double" { "int64_t" } else { "double" };
+                let cast = match (element, to) {
+                    ("float", _) => "__float2double",
+                    (_, "double") => "__to_double",
+                    _ => "__to_int64_t",
+                };
+                self.result(&plain(&extents), to, &format!("{cast}({text});"));
+            }
+        }
+    }
+
+    fn start(&mut self, ranks: &[usize]) -> (String, Vec<usize>, &'static str) {
+        let subject = self.subject(ranks, true);
+        self.named(subject)
+    }
+
+    fn linear(&mut self) {
+        let subject = self.subject(&[1, 2, 3], false);
+        let (x, mut extents, element) = self.named(subject);
+        let k = extents.pop().unwrap_or(1);
+        let n = self.extent();
+        let weight = self.operand(&[n, k], element);
+        extents.push(n);
+        let bias = self.dice.chance(40);
+        let (first, devices) = (self.meshes[0].clone(), self.meshes[0].extents());
+        let device = self.dice.roll(devices.len());
+        let partial = !bias && k.is_multiple_of(devices[device]) && self.dice.chance(35);
+        let mut value = format!("linear({x},\n              {}", self.tensors[weight].text);
+        if bias {
+            let bias = self.operand(&[n], element);
+            let _ = write!(value, ",\n          {}", self.tensors[bias].text);
+        }
+        let mut wants = plain(&extents);
+        if !partial || first.shape.is_empty() {
+            if self.dice.chance(50) {
+                wants.push(Want { extent: k, kind: 'r', ..Want::default() });
+            }
+            self.result(&wants, element, &format!("{value})"));
+            return;
+        }
+        // Partial sums on every device, and their sum.
+        let count = Want { extent: devices[device], kind: 'i', partial: Some(device), number: None };
+        wants.insert(0, count.clone());
+        let sums = self.result(&wants, element, &format!("{value})"));
+        let mut wants = plain(&extents);
+        wants.insert(0, Want { kind: 'r', partial: None, ..count });
+        let value = reduction(&self.tensors[sums].text, "add", element);
+        self.result(&wants, element, &value);
+    }
+
+    fn matmul(&mut self) {
+        let subject = self.subject(&[1, 2, 3], false);
+        let (a, extents, element) = self.named(subject);
+        let k = extents.last().copied().unwrap_or(1);
+        let n = self.extent();
+        let mut shape = vec![k, n];
+        let mut result = extents[..extents.len() - 1].to_vec();
+        match self.dice.roll(4) {
+            0 if extents.len() < 3 => shape = vec![k],
+            1 if extents.len() == 3 => shape.insert(0, extents[0]),
+            2 if extents.len() == 3 => shape.insert(0, 1),
+            3 if extents.len() == 2 => {
+                shape.insert(0, self.extent());
+                result.insert(0, shape[0]);
+            }
+            _ => (),
+        }
+        if shape.len() > 1 {
+            result.push(n);
+        }
+        let b = self.operand(&shape, element);
+        let b = self.tensors[b].text.clone();
+        let mut wants = plain(&result);
+        if self.dice.chance(50) {
+            wants.push(Want { extent: k, kind: 'r', ..Want::default() });
+        }
+        self.result(&wants, element, &format!("matmul({a},\n              {b})"));
+    }
+
+    fn binary(&mut self) {
+        let (a, extents, element) = self.start(&[1, 2, 3]);
+        let mut other = extents.clone();
+        if self.dice.chance(30) {
+            let at = self.dice.roll(other.len());
+            other[at] = 1;
+        }
+        let b = match self.dice.chance(15) {
+            true => {
+                if element == "int64_t" {
+                    "3".to_owned()
+                } else {
+                    format!("{element}(3)")
+                }
+            }
+            false => {
+                let b = self.operand(&other, element);
+                self.tensors[b].text.clone()
+            }
+        };
+        let (a, b) = if self.dice.chance(50) { (a, b) } else { (b, a) };
+        let value = match self.dice.any(&["+", "-", "*", "max", "min"]) {
+            name @ ("max" | "min") => format!("{name}({a}\n     , {b});"),
+            sign => format!("{a}\n     {sign} {b};"),
+        };
+        self.result(&plain(&extents), element, &value);
+    }
+
+    fn choice(&mut self) {
+        let (a, extents, element) = self.start(&[1, 2]);
+        let (b, c) = (self.operand(&extents, element), self.operand(&extents, element));
+        let (b, c) = (self.tensors[b].text.clone(), self.tensors[c].text.clone());
+        let cond = self.result(&plain(&extents), "bool", &format!("{a}\n     < {b};"));
+        let cond = self.tensors[cond].text.clone();
+        self.result(&plain(&extents), element, &format!("where({cond}\n     , {b}\n     , {c});"));
+    }
+
+    fn reduction(&mut self) {
+        let (text, extents, element) = self.start(&[1, 2, 3]);
+        let mut wants = plain(&extents);
+        let first = self.dice.roll(wants.len());
+        wants[first].kind = 'r';
+        if self.dice.chance(30) {
+            let second = self.dice.roll(wants.len());
+            wants[second].kind = 'r';
+        }
+        let op = match element {
+            "int64_t" => self.dice.any(&["add", "add", "max", "min", "mul", "bitwise_or", "bitwise_xor"]),
+            _ => self.dice.any(&["add", "add", "max", "min", "mul", "fmax"]),
+        };
+        let mut value = reduction(&text, op, element);
+        if op == "add" && self.dice.chance(15) {
+            value = value.replace("value = 0,", "value = 10,").replace("(0)", "(10)");
+        }
+        self.result(&wants, element, &value);
+    }
+
+    fn broadcast(&mut self) {
+        let (text, extents, element) = self.start(&[1, 2]);
+        let at = self.dice.roll(extents.len() + 1);
+        let mut wants = plain(&extents);
+        wants.insert(at, Want { extent: 1, kind: 'b', ..Want::default() });
+        let value = format!("broadcast( {text}, flags = {} )", flags(wants.len(), at));
+        self.result(&wants, element, &value);
+    }
+
+    fn squeeze(&mut self) {
+        let mut extents = self.extents(&[1, 2]);
+        let at = self.dice.roll(extents.len() + 1);
+        extents.insert(at, 1);
+        let element = self.element;
+        let subject = self.operand(&extents, element);
+        let value =
+            format!("squeeze( {}, flags = {} )", self.tensors[subject].text, flags(extents.len(), at));
+        extents.remove(at);
+        self.result(&plain(&extents), element, &value);
+    }
+
+    fn reshape(&mut self) {
+        let (text, mut extents, element) = self.start(&[1, 2, 3]);
+        if extents.len() > 1 && self.dice.chance(60) {
+            let at = self.dice.roll(extents.len() - 1);
+            let inner = extents.remove(at + 1);
+            extents[at] *= inner;
+        } else {
+            let at = self.dice.roll(extents.len());
+            let divisors: Vec<usize> =
+                (1..=extents[at]).filter(|it| extents[at].is_multiple_of(*it)).collect();
+            let inner = self.dice.any(&divisors);
+            extents[at] /= inner;
+            extents.insert(at + 1, inner);
+        }
+        self.result(&plain(&extents), element, &format!("reshape( {text} )"));
+    }
+
+    fn slice(&mut self) {
+        let (text, extents, element) = self.start(&[1, 2]);
+        let (mut ranges, mut result) = (Vec::new(), Vec::new());
+        for extent in extents {
+            let start = self.dice.roll(extent);
+            let stop = start + 1 + self.dice.roll(extent - start);
+            let (start, stop) = if self.dice.chance(50) { (0, extent) } else { (start, stop) };
+            ranges.push(format!("{{{start}, {stop}, 1}}"));
+            result.push(stop - start);
+        }
+        self.result(&plain(&result), element, &format!("slice( {text}, {{ {} }} )", ranges.join(" ")));
+    }
+
+    fn cat(&mut self) {
+        let (text, mut extents, element) = self.start(&[1, 2]);
+        let other = self.operand(&extents, element);
+        let at = self.dice.roll(extents.len());
+        extents[at] *= 2;
+        let value = format!("cat( {text}, {}, {at} )", self.tensors[other].text);
+        self.result(&plain(&extents), element, &value);
+    }
+
+    fn select(&mut self) {
+        // The axis is named in the statement: a tensor whose axes are whole.
+        let extents = self.extents(&[2, 3]);
+        let mesh = self.meshes[0].clone();
+        let first = self.axes;
+        let wants = plain(&extents);
+        let element = self.element;
+        let subject = self.spelled(&wants, &vec![Vec::new(); wants.len()], &mesh, element);
+        self.inputs.push(subject);
+        let at = self.dice.roll(extents.len());
+        let index = self.dice.roll(extents[at]);
+        let (text, mut extents, element) = self.named(subject);
+        let axis = format!("iS{}{{{}}}", first + at, extents[at]);
+        extents.remove(at);
+        // A view of the operand: it is where that is.
+        let out = self.spelled(&plain(&extents), &vec![Vec::new(); extents.len()], &mesh, element);
+        self.define(out, &format!("select( {text}, axis = {axis}, index = {index} )"));
+    }
+}
+
+fn reduction(text: &str, op: &str, element: &str) -> String {
+    let is_integer = element == "int64_t";
+    let init = match (op, is_integer) {
+        ("add" | "bitwise_or" | "bitwise_xor", true) => "0".to_owned(),
+        ("mul", true) => "1".to_owned(),
+        ("max", true) => i64::MIN.to_string(),
+        (_, true) => i64::MAX.to_string(),
+        ("add", false) => format!("{element}(0)"),
+        ("mul", false) => format!("{element}(1)"),
+        ("max" | "fmax", false) => format!("{element}(-inf)"),
+        (_, false) => format!("{element}(inf)"),
+    };
+    format!("reduction( {text}, op = {op}, initial value = {init}, allreduce = false )")
+}
+
+fn flags(count: usize, set: usize) -> String {
+    let flags: Vec<&str> = (0..count).map(|at| if at == set { "true" } else { "false" }).collect();
+    format!("{{{}}}", flags.join(", "))
+}

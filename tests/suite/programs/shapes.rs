@@ -1,0 +1,287 @@
+//! Meshes, shapes and shardings, drawn and spelled.
+
+use std::fmt::Write as _;
+
+use super::{Builder, Tensor};
+use crate::dice::Dice;
+
+/// Devices in one or two dimensions; none: every rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Mesh {
+    /// Slowest first.
+    pub(super) shape: Vec<usize>,
+    pub(super) devices: Vec<usize>,
+}
+
+pub(super) fn mesh(dice: &mut Dice) -> Mesh {
+    let shapes: &[&[usize]] =
+        &[&[2], &[2], &[3], &[4], &[5], &[6], &[1], &[2, 2], &[2, 3], &[3, 2], &[2, 2], &[1, 3], &[2, 1]];
+    let shape = dice.any(shapes).to_vec();
+    let count: usize = shape.iter().product();
+    let mut devices = dice.order(6);
+    devices.truncate(count);
+    if dice.chance(50) {
+        devices = (0..count).collect();
+    } else if dice.chance(60) {
+        devices.sort_unstable();
+    }
+    Mesh { shape, devices }
+}
+
+impl Mesh {
+    /// The number of devices along `.x`, `.y`.
+    pub(super) fn extents(&self) -> Vec<usize> {
+        self.shape.iter().rev().copied().collect()
+    }
+
+    pub(super) fn text(&self) -> String {
+        let row = |devices: &[usize]| {
+            let devices: Vec<String> = devices.iter().map(usize::to_string).collect();
+            format!("{{{}}}", devices.join(" "))
+        };
+        match self.shape[..] {
+            [] => String::new(),
+            [_] => format!(" (DeviceMesh{})", row(&self.devices)),
+            [_, inner, ..] => {
+                let rows: String = self.devices.chunks(inner).map(row).collect();
+                format!(" (DeviceMesh{{{rows}}})")
+            }
+        }
+    }
+}
+
+pub(super) const NAMES: [&str; 2] = ["deviceIdx.x", "deviceIdx.y"];
+pub(super) const STREAM: &str = "streamIdx";
+
+/// What cuts a dimension, and into how many parts.
+pub(super) type Piece = (&'static str, usize);
+
+/// What a tensor's axis has to be.
+#[derive(Clone, Default)]
+pub(super) struct Want {
+    pub(super) extent: usize,
+    /// `i`, `b` or `r`.
+    pub(super) kind: char,
+    /// Counts partial sums over this device axis.
+    pub(super) partial: Option<usize>,
+    /// The place of its number among the tensor's, for results of Permute.
+    pub(super) number: Option<usize>,
+}
+
+pub(super) fn plain(extents: &[usize]) -> Vec<Want> {
+    extents.iter().map(|extent| Want { extent: *extent, kind: 'i', ..Want::default() }).collect()
+}
+
+impl Builder {
+    pub(super) fn extent(&mut self) -> usize {
+        let devices: Vec<usize> = self.meshes[..2].iter().flat_map(Mesh::extents).chain([1]).collect();
+        let (one, other) = (self.dice.any(&devices), self.dice.any(&devices));
+        match self.dice.roll(5) {
+            0 => self.dice.any(&[1, 2, 3, 5, 6, 7, 8]),
+            1 => one,
+            2 if one * other <= 12 => one * other,
+            _ => one * self.dice.any(&[1, 2, 3]),
+        }
+    }
+
+    pub(super) fn extents(&mut self, ranks: &[usize]) -> Vec<usize> {
+        let rank = self.dice.any(ranks);
+        (0..rank).map(|_| self.extent()).collect()
+    }
+
+    pub(super) fn axis(&mut self) -> usize {
+        self.axes += 1;
+        self.axes - 1
+    }
+
+    /// A tensor somewhere, spread somehow.
+    pub(super) fn tensor(&mut self, wants: &[Want], element: &'static str) -> usize {
+        self.somewhere(wants, element, false)
+    }
+
+    pub(super) fn somewhere(&mut self, wants: &[Want], element: &'static str, is_input: bool) -> usize {
+        let first = self.meshes[0].clone();
+        let mut mesh = match self.dice.roll(10) {
+            0..=5 => first.clone(),
+            6 | 7 => self.meshes[1].clone(),
+            8 => self.meshes[2].clone(),
+            _ => self.tensors.last().map_or(first.clone(), |it| it.mesh.clone()),
+        };
+        if mesh.shape.is_empty() {
+            mesh = first;
+        }
+        if is_input && self.dice.chance(5) {
+            mesh = Mesh::default();
+        }
+        let partial = wants.iter().find_map(|it| it.partial.map(|device| (device, it.extent)));
+        if partial.is_some() {
+            mesh = self.meshes[0].clone();
+        }
+        let devices = mesh.extents();
+        // What may cut a dimension: every device axis that does not count partial sums, and for some results a stream.
+        let mut cuts: Vec<Piece> = NAMES.into_iter().zip(devices.iter().copied()).collect();
+        cuts.retain(|(name, _)| partial.is_none_or(|(taken, _)| NAMES[taken] != *name));
+        let all = cuts.clone();
+        if !is_input && self.dice.chance(12) {
+            cuts.push((STREAM, self.dice.any(&[2, 3, 4])));
+        }
+        let mut pieces: Vec<Vec<Piece>> = vec![Vec::new(); wants.len()];
+        let mut rest: Vec<usize> = wants.iter().map(|it| it.extent).collect();
+        for cut in self.dice.order(cuts.len()) {
+            let (name, count) = cuts[cut];
+            let fits = |at: &usize| {
+                wants[*at].kind == 'i' && wants[*at].partial.is_none() && rest[*at].is_multiple_of(count)
+            };
+            let fits: Vec<usize> = (0..wants.len()).filter(fits).collect();
+            if !fits.is_empty() && self.dice.chance(65) {
+                let at = self.dice.any(&fits);
+                pieces[at].push((name, count));
+                rest[at] /= count;
+            }
+        }
+        let is_free = |cut: &&Piece| !pieces.iter().flatten().any(|it| it.0 == cut.0);
+        let free: Vec<Piece> = all.iter().filter(is_free).copied().collect();
+        for (at, want) in wants.iter().enumerate() {
+            if want.kind == 'r' && partial.is_none() && self.dice.chance(40) {
+                let fits = |it: &&Piece| want.extent.is_multiple_of(it.1);
+                pieces[at].extend(free.iter().find(fits));
+                break;
+            }
+        }
+        self.spelled(wants, &pieces, &mesh, element)
+    }
+
+    pub(super) fn spelled(
+        &mut self,
+        wants: &[Want],
+        pieces: &[Vec<Piece>],
+        mesh: &Mesh,
+        element: &'static str,
+    ) -> usize {
+        let first = self.axes;
+        self.axes += wants.len();
+        let (mut logical, mut loops, mut splits) = (Vec::new(), Vec::new(), String::new());
+        for (at, want) in wants.iter().enumerate() {
+            let number = first + want.number.unwrap_or(at);
+            let mut name = format!("{}S{number}{{{}}}", want.kind, want.extent);
+            let mut rest = Some(want.extent);
+            if let Some(device) = want.partial {
+                name = format!("i{}{number}{{{}}}rf", NAMES[device], want.extent);
+                loops.push((true, name.clone()));
+                rest = None;
+            }
+            let mut whole = (pieces[at].is_empty() || want.partial.is_some()).then(|| name.clone());
+            for (cut, count) in pieces[at].iter().copied() {
+                let Some(extent) = rest else { break };
+                if extent == count && self.dice.chance(70) {
+                    // The axis is the devices'.
+                    let is_first = whole.is_none() && extent == want.extent;
+                    let spelled = format!("{}{}", want.kind, cut);
+                    let (number, old) = match is_first {
+                        true => (number, name.clone()),
+                        false => (self.axes - 1, format!("{}S{}{{{extent}}}", want.kind, self.axes - 1)),
+                    };
+                    let new = format!("{spelled}{number}{{{extent}}}");
+                    if is_first {
+                        whole = Some(new.clone());
+                    } else {
+                        splits = splits.replace(&old, &new);
+                    }
+                    loops.push((true, new));
+                    rest = None;
+                    break;
+                }
+                let input = match whole.is_none() {
+                    true => name.clone(),
+                    false => format!("{}S{}{{{extent}}}", want.kind, self.axes - 1),
+                };
+                whole.get_or_insert_with(|| name.clone());
+                let (outer, inner) = (self.axis(), self.axis());
+                let outer = format!("{}{}{outer}{{{count}}}", want.kind, cut);
+                let _ = write!(
+                    splits,
+                    ", outer_split({input}, {count}) -> ({outer}, {}S{inner}{{{}}})",
+                    want.kind,
+                    extent / count
+                );
+                loops.push((true, outer));
+                rest = Some(extent / count);
+            }
+            match (rest, pieces[at].is_empty()) {
+                (Some(_), true) => loops.push((false, name.clone())),
+                (Some(extent), false) => {
+                    loops.push((false, format!("{}S{}{{{extent}}}", want.kind, self.axes - 1)));
+                }
+                (None, _) => (),
+            }
+            logical.push(whole.unwrap_or(name));
+        }
+        if self.dice.chance(50) {
+            loops.sort_by_key(|(is_device, _)| !is_device);
+        }
+        let loops: Vec<String> = loops.into_iter().map(|(_, text)| text).collect();
+        let number = self.tensors.len();
+        let _ = writeln!(self.domains, "  T{number}: logical({}){splits}", logical.join(", "));
+        self.tensors.push(Tensor {
+            text: format!("T{number}_g_{element}[{}]{}", loops.join(", "), mesh.text()),
+            extents: wants.iter().filter(|it| it.kind != 'r').map(|it| it.extent).collect(),
+            is_partial: wants.iter().any(|it| it.partial.is_some()),
+            is_plain: wants.iter().all(|it| it.kind == 'i' && it.partial.is_none() && it.number.is_none()),
+            element,
+            mesh: mesh.clone(),
+        });
+        number
+    }
+
+    pub(super) fn input(&mut self, extents: &[usize], element: &'static str) -> usize {
+        let input = self.somewhere(&plain(extents), element, true);
+        self.inputs.push(input);
+        input
+    }
+
+    /// A tensor with these extents, there already or new.
+    pub(super) fn operand(&mut self, extents: &[usize], element: &'static str) -> usize {
+        let fits = |at: &usize| {
+            let it = &self.tensors[*at];
+            it.extents == extents && it.element == element && !it.is_partial
+        };
+        let known: Vec<usize> = (0..self.tensors.len()).filter(fits).collect();
+        match known.is_empty() || self.dice.chance(40) {
+            true => self.input(extents, element),
+            false => self.dice.any(&known),
+        }
+    }
+
+    /// A tensor with these extents that a statement has written already: it may be written again.
+    pub(super) fn written(&mut self, extents: &[usize], element: &'static str) -> Option<usize> {
+        let fits = |at: &usize| {
+            let it = &self.tensors[*at];
+            it.extents == extents && it.element == element && it.is_plain
+        };
+        let known: Vec<usize> = self.outputs.iter().copied().filter(fits).collect();
+        (!known.is_empty() && self.dice.chance(8)).then(|| self.dice.any(&known))
+    }
+
+    /// The tensor that an operator begins with: the latest, if it has one of these ranks, or a new one.
+    pub(super) fn subject(&mut self, ranks: &[usize], takes_integers: bool) -> usize {
+        let usable = |it: &Tensor| {
+            ranks.contains(&it.extents.len())
+                && !it.is_partial
+                && it.element != "bool"
+                && (takes_integers || it.element != "int64_t")
+        };
+        match self.tensors.last() {
+            Some(last) if usable(last) && self.dice.chance(80) => self.tensors.len() - 1,
+            _ => {
+                let extents = self.extents(ranks);
+                let element = if takes_integers { self.element } else { self.real() };
+                self.input(&extents, element)
+            }
+        }
+    }
+
+    /// The element type, if it is a float, else double.
+    pub(super) fn real(&self) -> &'static str {
+        if self.element == "int64_t" { "double" } else { self.element }
+    }
+}
