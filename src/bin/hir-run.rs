@@ -297,8 +297,10 @@ fn run(
     if choice.is_none() {
         return on_gpus(options, plans, &names, &setup, filling, peers, &mut say).inspect_err(|failure| {
             // The others wait for this rank.
-            let (exit, message) = failure.summary();
-            peers.give_up(exit, &message);
+            match failure {
+                Failure::Other(exit, message) => peers.give_up(*exit, message),
+                Failure::Rejected(..) => peers.give_up(Exit::Rejected, &failure.summary().1),
+            }
         });
     }
     let inputs = filling.fill(plans)?;
