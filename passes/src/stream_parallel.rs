@@ -40,6 +40,7 @@ use crate::{
     bindings,
     component::computes,
     create::Fresh,
+    lower_to_communication::world,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     sharding::same,
 };
@@ -167,6 +168,7 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
         fresh: Fresh::of(program),
         bound: bindings::facts(program).bound,
         uses: uses(program),
+        world: world(program),
         writes: writes(program),
         program,
         out: Vec::new(),
@@ -190,6 +192,8 @@ struct StreamParallel<'p> {
     bound: FxHashSet<StmtId>,
     /// How many statements mention a tensor; the header's lists count too.
     uses: FxHashMap<TensorId, usize>,
+    /// All ranks that the program names.
+    world: Vec<usize>,
     /// How many statements write a tensor.
     writes: FxHashMap<TensorId, usize>,
     /// The new body.

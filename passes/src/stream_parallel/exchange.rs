@@ -17,7 +17,7 @@ use super::{Allgather, Member, ReduceScatter, StreamParallel, body::Loop};
 use crate::{
     create::{self, infix},
     decompose_resharding::red_op,
-    lower_to_communication::{teams, world},
+    lower_to_communication::teams,
     mesh, pack,
     sharding::{Dim, Sharding},
 };
@@ -138,7 +138,7 @@ fn transfer(
     // Handles are exchanged by all ranks: a ring of some of them is left to NCCL.
     let mut ranks = members.devices.clone();
     ranks.sort_unstable();
-    let cuda = settings.cuda && ranks == world(it.pass.program);
+    let cuda = settings.cuda && ranks == it.pass.world;
     let program = &mut *it.pass.program;
     let me = mesh::coordinate(program, &members, device);
     let cond = infix(program, "==", own, me);
@@ -222,7 +222,7 @@ fn post(
     let mut ranks = team.to_vec();
     ranks.sort_unstable();
     // The CUDA backend's collectives are those of all ranks.
-    let cuda = it.pass.settings.cuda && ranks == world(it.pass.program);
+    let cuda = it.pass.settings.cuda && ranks == it.pass.world;
     let mut attrs =
         vec![("type", Attr::Word(kind)), ("team", Attr::Team(team.to_vec())), ("root", Attr::Scalar(root))];
     attrs.extend(red_op.map(|op| ("red_op", Attr::Word(op))));
