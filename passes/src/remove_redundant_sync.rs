@@ -56,7 +56,8 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     loop {
         let mut redundant = FxHashSet::default();
         let captures = captures(program);
-        let mut order = Order { program, captures: &captures, redundant: Some(&mut redundant) };
+        let entry = FxHashSet::default();
+        let mut order = Order { program, captures: &captures, entry, redundant: Some(&mut redundant) };
         let _ = order.block(body, State { current: Some(Key::Entry), ..State::default() });
         if redundant.is_empty() {
             // The stream current at the end is where the outputs are read.
@@ -173,6 +174,8 @@ struct Order<'p, 'r> {
     program: &'p Program,
     /// How often each stream is captured, and whether a loop does.
     captures: &'r FxHashMap<u32, (usize, bool)>,
+    /// Captured names of the stream that was current at entry.
+    entry: FxHashSet<u32>,
     /// Statements that change nothing; `None` while a loop's state is still being found.
     redundant: Option<&'r mut FxHashSet<StmtId>>,
 }
@@ -257,7 +260,10 @@ impl Order<'_, '_> {
             return false;
         }
         let Some(Operand::Stream(stream)) = it.args.first() else { return false };
-        let key = state.key(program, *stream);
+        let key = match program.streams[*stream] {
+            Stream::Named(name) if self.entry.contains(&name) => Key::Entry,
+            Stream::Named(_) | Stream::Index(_) => state.key(program, *stream),
+        };
         if it.op == Op::SetCurrentStream {
             return state.current.replace(key) == Some(key);
         }
@@ -279,10 +285,14 @@ impl Order<'_, '_> {
     }
 
     /// The first capture of a name stays.
-    fn capture(&self, name: u32, state: &mut State) {
+    fn capture(&mut self, name: u32, state: &mut State) {
         let (captures, in_loop) = self.captures.get(&name).copied().unwrap_or((0, false));
         if let (1, false, Some(current)) = (captures, in_loop, state.current) {
-            state.names.insert(name, current);
+            // What stands for the entry does so from here on; the state stays small.
+            match current {
+                Key::Entry => _ = self.entry.insert(name),
+                Key::Named(_) | Key::Index(_) => _ = state.names.insert(name, current),
+            }
         }
     }
 }
