@@ -26,9 +26,9 @@ pub mod dialect;
 mod dependents;
 mod domains;
 mod fix;
+mod operands;
 mod print;
 mod resolve;
-mod scalars;
 mod verify;
 
 pub mod codes;

@@ -113,35 +113,19 @@ impl Substitution {
     fn op(&mut self, program: &mut Program, mut it: OpStmt) -> OpStmt {
         it.number = it.number.map(|number| self.works.get(&number).copied().unwrap_or(number));
         it.scalars_mut(&mut |expr| *expr = self.expr(program, *expr));
-        it.outs.iter_mut().chain(&mut it.args).for_each(|operand| self.operand(program, operand));
+        it.tensors_mut(&mut |tensor| *tensor = self.tensor(*tensor));
+        for operand in it.outs.iter_mut().chain(&mut it.args) {
+            if let Operand::Stream(stream) = operand {
+                *stream = self.stream(program, *stream);
+            }
+        }
         for (_, attr) in &mut it.attrs {
-            match attr {
-                Attr::Tensor(tensor) => *tensor = self.tensor(*tensor),
-                Attr::Values(values) => values.iter_mut().for_each(|it| self.operand(program, it)),
-                Attr::Work(number) => *number = self.works.get(number).copied().unwrap_or(*number),
-                Attr::Stmts(stmts) => stmts.iter_mut().for_each(|it| *it = self.stmt(program, *it)),
-                Attr::Scalar(_)
-                | Attr::Axis(_)
-                | Attr::Word(_)
-                | Attr::Name(_)
-                | Attr::DType(_)
-                | Attr::Bool(_)
-                | Attr::Team(_)
-                | Attr::Flags(_)
-                | Attr::Scalars(_)
-                | Attr::Ranges(_)
-                | Attr::Unit(_) => (),
+            if let Attr::Work(number) = attr {
+                *number = self.works.get(number).copied().unwrap_or(*number);
+            } else if let Attr::Stmts(stmts) = attr {
+                stmts.iter_mut().for_each(|it| *it = self.stmt(program, *it));
             }
         }
         it
-    }
-
-    /// Tensors and streams; scalars are visited with the attributes'.
-    fn operand(&mut self, program: &mut Program, operand: &mut Operand) {
-        match operand {
-            Operand::Tensor(tensor) => *tensor = self.tensor(*tensor),
-            Operand::Stream(stream) => *stream = self.stream(program, *stream),
-            Operand::Scalar(_) => (),
-        }
     }
 }

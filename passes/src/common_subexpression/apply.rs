@@ -1,6 +1,6 @@
 //! Statements that others stand for, out of the program.
 
-use grammar::ir::{Attr, BlockId, Operand, Program, Stmt, TensorId};
+use grammar::ir::{Attr, BlockId, Program, Stmt};
 
 use super::Merges;
 use crate::blocks::{Edit, rewrite};
@@ -14,33 +14,11 @@ pub(super) fn apply(program: &mut Program, body: BlockId, merges: &Merges) {
     for id in program.stmts.ids() {
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
         let first = Program::tensors_of(&it.args).next();
-        let rename = |tensor: &mut TensorId| *tensor = merges.tensors.get(tensor).copied().unwrap_or(*tensor);
-        let operand = |it: &mut Operand| {
-            if let Operand::Tensor(tensor) = it {
-                rename(tensor);
-            }
-        };
-        it.outs.iter_mut().chain(&mut it.args).for_each(operand);
+        it.tensors_mut(&mut |tensor| *tensor = merges.tensors.get(tensor).copied().unwrap_or(*tensor));
         for (_, attr) in &mut it.attrs {
-            match attr {
-                Attr::Tensor(tensor) => rename(tensor),
-                Attr::Values(values) => values.iter_mut().for_each(operand),
-                Attr::Axis(axis) => {
-                    let new = first.and_then(|first| merges.axes.get(&(first, *axis)));
-                    *axis = new.copied().unwrap_or(*axis);
-                }
-                Attr::Scalar(_)
-                | Attr::Word(_)
-                | Attr::Name(_)
-                | Attr::DType(_)
-                | Attr::Bool(_)
-                | Attr::Team(_)
-                | Attr::Flags(_)
-                | Attr::Scalars(_)
-                | Attr::Ranges(_)
-                | Attr::Unit(_)
-                | Attr::Work(_)
-                | Attr::Stmts(_) => (),
+            if let Attr::Axis(axis) = attr {
+                let new = first.and_then(|first| merges.axes.get(&(first, *axis)));
+                *axis = new.copied().unwrap_or(*axis);
             }
         }
     }
