@@ -7,7 +7,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Arg, BufferNo, InstKind, Place, Plan, Slot, View};
+use crate::plan::{BufferNo, InstKind, Plan, Slot};
 
 /// Buffers begin at multiples of this many bytes: what cuBLASLt likes best.
 pub const ALIGNMENT: usize = 256;
@@ -63,12 +63,11 @@ impl WorldLayout {
         let mut has_peers = false;
         for plan in plans {
             for inst in &plan.code {
-                for (place, _) in touched(plan.rank, &inst.kind) {
-                    if place.rank != plan.rank {
+                for it in inst.kind.accesses(plan.rank) {
+                    if it.rank != plan.rank {
                         has_peers = true;
-                        if let Some(it) =
-                            shared.get_mut(place.rank).and_then(|it| it.get_mut(place.view.buffer as usize))
-                        {
+                        let flags = shared.get_mut(it.rank);
+                        if let Some(it) = flags.and_then(|flags| flags.get_mut(it.view.buffer as usize)) {
                             *it = true;
                         }
                     }
@@ -134,52 +133,6 @@ impl WorldLayout {
     }
 }
 
-/// The views that an instruction touches, with the rank whose memory they are in and whether they are written.
-pub(super) fn touched(rank: usize, kind: &InstKind) -> Vec<(Place, bool)> {
-    let here = |view: &View, written: bool| (Place { rank, view: view.clone() }, written);
-    match kind {
-        InstKind::Copy { from, to } => vec![(from.clone(), false), (to.clone(), true)],
-        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => vec![here(to, true)],
-        InstKind::Gemm(it) => {
-            let mut views = vec![here(&it.out, true), here(&it.a, false), here(&it.b, false)];
-            views.extend(it.bias.iter().map(|it| here(it, false)));
-            views
-        }
-        InstKind::Map { args, out, .. } => {
-            let views = args.iter().filter_map(|it| match it {
-                Arg::View(view) => Some(here(view, false)),
-                Arg::Number(_) => None,
-            });
-            views.chain([here(out, true)]).collect()
-        }
-        InstKind::Reduce(it) => vec![here(&it.input, false), here(&it.out, true)],
-        InstKind::Combine { parts, out, .. } => {
-            parts.iter().map(|it| (it.clone(), false)).chain([here(out, true)]).collect()
-        }
-        InstKind::Collective(it) => {
-            let views = it.input.iter().map(|it| here(it, false));
-            views.chain(it.output.iter().map(|it| here(it, true))).collect()
-        }
-        InstKind::Transfer(it) => {
-            let is_written = |it| matches!(it, crate::plan::Direction::Recv);
-            it.sides.iter().map(|side| here(&side.view, is_written(side.direction))).collect()
-        }
-        InstKind::Reshard(it) => {
-            let views = it.operands.iter().filter_map(|it| it.view.as_ref()).map(|it| here(it, false));
-            views.chain(it.result.view.iter().map(|it| here(it, true))).collect()
-        }
-        InstKind::Alloc { .. }
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::Await { .. }
-        | InstKind::Record { .. }
-        | InstKind::Join { .. }
-        | InstKind::Exchange { .. }
-        | InstKind::Barrier
-        | InstKind::Finish => Vec::new(),
-    }
-}
-
 /// Buffers of a rank that some rank writes while the program runs.
 pub(super) fn written(plans: &[Plan], rank: usize) -> Vec<bool> {
     let mut flags = vec![false; plans.get(rank).map_or(0, |it| it.buffers.len())];
@@ -190,10 +143,8 @@ pub(super) fn written(plans: &[Plan], rank: usize) -> Vec<bool> {
             {
                 flags[buffer as usize] = true;
             }
-            for (place, is_written) in touched(plan.rank, &inst.kind) {
-                if is_written && place.rank == rank {
-                    flags[place.view.buffer as usize] = true;
-                }
+            for it in inst.kind.accesses(plan.rank).iter().filter(|it| it.written && it.rank == rank) {
+                flags[it.view.buffer as usize] = true;
             }
         }
     }

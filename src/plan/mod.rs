@@ -12,6 +12,7 @@
 //!
 //! Invariant: a plan holds plain data: no names to look up, no expression to evaluate.
 
+mod access;
 mod bind;
 mod build;
 mod comm;
@@ -29,6 +30,7 @@ mod unit;
 mod view;
 mod world;
 
+pub use access::Access;
 pub use inst::{
     Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Handle, Inst, InstKind, Meaning,
     Number, Reduce, ReduceOp, Reshard, Side, Slot, Transfer,

@@ -297,9 +297,9 @@ fn intrusions(plans: &[Plan]) -> Vec<Vec<InstRef>> {
     let mut res = vec![Vec::new(); plans.len()];
     for (rank, plan) in plans.iter().enumerate() {
         for (inst, it) in plan.code.iter().enumerate() {
-            for (to, _) in super::writes(rank, &it.kind) {
-                if to != rank && to < plans.len() {
-                    res[to].push(InstRef { rank, inst });
+            for it in it.kind.accesses(rank) {
+                if it.written && it.rank != rank && it.rank < plans.len() {
+                    res[it.rank].push(InstRef { rank, inst });
                 }
             }
         }

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::{
     io::data::Data,
-    plan::{BufferNo, InstKind, Place, Plan, View},
+    plan::{BufferNo, InstKind, Place, Plan},
 };
 
 mod advance;
@@ -206,8 +206,8 @@ pub fn late_writers(plans: &[Plan], outcome: &Outcome, rank: usize, output: usiz
     let port = plans.get(rank).and_then(|it| it.outputs.get(output));
     let Some(view) = port.and_then(|it| it.shard.view.as_ref()) else { return Vec::new() };
     let hits = |it: &&InstRef| {
-        let kind = &plans[it.rank].code[it.inst].kind;
-        writes(it.rank, kind).iter().any(|(to, written)| *to == rank && written.buffer == view.buffer)
+        let accesses = plans[it.rank].code[it.inst].kind.accesses(it.rank);
+        accesses.iter().any(|it| it.written && it.rank == rank && it.view.buffer == view.buffer)
     };
     outcome.pending.get(rank).map(|it| it.iter().filter(hits).copied().collect()).unwrap_or_default()
 }
@@ -217,32 +217,6 @@ pub fn describe(plans: &[Plan], at: InstRef) -> String {
     let plan = &plans[at.rank];
     let stream = plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it);
     format!("{} on {stream}", located(plans, at).1)
-}
-
-/// The views that an instruction writes to, with the rank whose memory it is.
-fn writes(rank: usize, kind: &InstKind) -> Vec<(usize, &View)> {
-    match kind {
-        InstKind::Copy { to, .. } => vec![(to.rank, &to.view)],
-        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => vec![(rank, to)],
-        InstKind::Gemm(it) => vec![(rank, &it.out)],
-        InstKind::Map { out, .. } | InstKind::Combine { out, .. } => vec![(rank, out)],
-        InstKind::Reduce(it) => vec![(rank, &it.out)],
-        InstKind::Collective(it) => it.output.iter().map(|it| (rank, it)).collect(),
-        InstKind::Transfer(it) => {
-            let gets = it.sides.iter().filter(|it| it.direction == crate::plan::Direction::Recv);
-            gets.map(|it| (rank, &it.view)).collect()
-        }
-        InstKind::Reshard(it) => it.result.view.iter().map(|it| (rank, it)).collect(),
-        InstKind::Alloc { .. }
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::Await { .. }
-        | InstKind::Record { .. }
-        | InstKind::Join { .. }
-        | InstKind::Exchange { .. }
-        | InstKind::Barrier
-        | InstKind::Finish => Vec::new(),
-    }
 }
 
 impl Outcome {

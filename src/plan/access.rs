@@ -1,0 +1,66 @@
+//! Which memory instructions read and write.
+
+use super::{Arg, Direction, InstKind, View};
+
+/// A view that an instruction reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Access<'p> {
+    /// The rank whose memory it is.
+    pub rank: usize,
+    /// The elements.
+    pub view: &'p View,
+    /// Whether they are written.
+    pub written: bool,
+}
+
+impl InstKind {
+    /// What the instruction reads and writes when `rank` executes it.
+    pub fn accesses(&self, rank: usize) -> Vec<Access<'_>> {
+        let read = |view| Access { rank, view, written: false };
+        let write = |view| Access { rank, view, written: true };
+        match self {
+            Self::Copy { from, to } => {
+                let from = Access { rank: from.rank, ..read(&from.view) };
+                vec![from, Access { rank: to.rank, ..write(&to.view) }]
+            }
+            Self::Fill { to, .. } | Self::Iota { to, .. } => vec![write(to)],
+            Self::Gemm(it) => {
+                let operands = [&it.a, &it.b].into_iter().chain(&it.bias);
+                operands.map(read).chain([write(&it.out)]).collect()
+            }
+            Self::Map { args, out, .. } => {
+                let views = args.iter().filter_map(|it| match it {
+                    Arg::View(view) => Some(view),
+                    Arg::Number(_) => None,
+                });
+                views.map(read).chain([write(out)]).collect()
+            }
+            Self::Reduce(it) => vec![read(&it.input), write(&it.out)],
+            Self::Combine { parts, out, .. } => {
+                let parts = parts.iter().map(|it| Access { rank: it.rank, ..read(&it.view) });
+                parts.chain([write(out)]).collect()
+            }
+            Self::Collective(it) => it.input.iter().map(read).chain(it.output.iter().map(write)).collect(),
+            Self::Transfer(it) => {
+                let side = |direction, view| match direction {
+                    Direction::Send => read(view),
+                    Direction::Recv => write(view),
+                };
+                it.sides.iter().map(|it| side(it.direction, &it.view)).collect()
+            }
+            Self::Reshard(it) => {
+                let operands = it.operands.iter().filter_map(|it| it.view.as_ref()).map(read);
+                operands.chain(it.result.view.iter().map(write)).collect()
+            }
+            Self::Alloc { .. }
+            | Self::Wait { .. }
+            | Self::Signal { .. }
+            | Self::Await { .. }
+            | Self::Record { .. }
+            | Self::Join { .. }
+            | Self::Exchange { .. }
+            | Self::Barrier
+            | Self::Finish => Vec::new(),
+        }
+    }
+}
