@@ -18,15 +18,13 @@
 //! * Every Set that is left is one step of `reshard::Step`, every reduction over devices is one all-reduce, one
 //!   reduce-scatter, or a reduce to each device of another mesh.
 
-mod propagation;
 mod sums;
 
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Attr, AxisId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::{Effect, Mode, Op, Rule},
+    ops::{Effect, Op, Rule},
     span::Span,
 };
 use rustc_hash::FxHashMap;
@@ -36,11 +34,12 @@ use crate::{
     component::computes,
     create::{self, Fresh},
     dims::{self, Fate},
+    names::written,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    propagation,
     reshard::{self, Step},
     sharding::Sharding,
 };
-use propagation::own_parts;
 use sums::{has_spread_sum, partial_device};
 pub(crate) use sums::{red_op, reduces_in_one_step};
 
@@ -60,7 +59,7 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut fresh = Fresh::of(program);
-    let written = written(program);
+    let written = written(program, &|_| true);
     let by_result = arguments.text("reshard") == Some("result");
     let changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
@@ -77,7 +76,7 @@ struct Ctx<'p> {
     program: &'p mut Program,
     fresh: &'p mut Fresh,
     /// How many statements write each tensor.
-    written: &'p FxHashMap<TensorId, u32>,
+    written: &'p FxHashMap<TensorId, usize>,
     span: Span,
     by_result: bool,
     stmts: Vec<StmtId>,
@@ -143,25 +142,22 @@ impl Ctx<'_> {
         out: TensorId,
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let own = own_parts(it, fates, goal);
-        let needs = self.needs(args, fates, &own);
-        let fits = |(from, need): (&Sharding, &Sharding)| {
-            reshard::step(self.program, from, need) == Some(Step::Local)
-        };
-        if own == *goal && from.iter().zip(&needs).all(fits) {
+        let own = propagation::own_parts(it, fates, goal);
+        let needs = propagation::needs(self.program, args, fates, &own);
+        if own == *goal && propagation::is_local(self.program, from, &needs) {
             return Ok(false);
         }
         if let Some(device) = partial_device(from, fates, goal) {
             self.partial(it, args, from, fates, out, goal, device)?;
             return Ok(true);
         }
-        let at_operands = if self.by_result { self.result_of(from, fates, &own) } else { None };
+        let at_operands = if self.by_result { propagation::result_of(from, fates, &own) } else { None };
         let computed = at_operands.unwrap_or(own);
         if computed == *goal {
             self.compute(it, args, from, &needs, out)?;
             return Ok(true);
         }
-        let needs = self.needs(args, fates, &computed);
+        let needs = propagation::needs(self.program, args, fates, &computed);
         let temporary = self.result(it, &computed, &needs, fates, out);
         self.compute(it, args, from, &needs, temporary)?;
         self.reshard(temporary, &computed, goal, Some(out))?;
@@ -227,10 +223,7 @@ impl Ctx<'_> {
             Sharding::replicated(goal.mesh.clone(), extents)
         };
         let needs: Vec<Sharding> = from.iter().map(whole).collect();
-        let fits = |(from, need): (&Sharding, &Sharding)| {
-            reshard::step(self.program, from, need) == Some(Step::Local)
-        };
-        if goal.is_replicated() && from.iter().zip(&needs).all(fits) {
+        if goal.is_replicated() && propagation::is_local(self.program, from, &needs) {
             return Ok(false);
         }
         let computed = whole(goal);
@@ -332,25 +325,6 @@ impl Ctx<'_> {
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
         it.help("give operands and results one sharding, with Sets around the operator")
     }
-}
-
-/// How many statements write each tensor.
-fn written(program: &Program) -> FxHashMap<TensorId, u32> {
-    let mut written = FxHashMap::default();
-    let mut count = |it: &OpStmt| {
-        mentions(program, it, &mut |tensor, mode| {
-            if matches!(mode, Mode::Write | Mode::Transfer) {
-                *written.entry(tensor).or_default() += 1;
-            }
-        });
-    };
-    for (_, stmt) in program.stmts.iter() {
-        match stmt {
-            Stmt::Op(it) => count(it),
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => (),
-        }
-    }
-    written
 }
 
 /// Whether it moves elements and changes nothing about them.

@@ -3,7 +3,7 @@
 //! Invariant: every statement counts, wherever it stands; the order of statements is not looked at.
 
 use grammar::{
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::Mode,
 };
@@ -63,4 +63,20 @@ impl Names {
     pub(crate) fn of_tensor(&self, tensor: TensorId) -> &[(StmtId, Mode)] {
         self.mentions.get(&tensor).map_or(&[], Vec::as_slice)
     }
+}
+
+/// How many statements write each tensor, of those that count.
+pub(crate) fn written(program: &Program, counts: &dyn Fn(&OpStmt) -> bool) -> FxHashMap<TensorId, usize> {
+    let mut written = FxHashMap::default();
+    program.body.iter().for_each(|body| {
+        program.walk(*body, &mut |stmt| {
+            let Stmt::Op(it) = &program.stmts[stmt] else { return };
+            mentions(program, it, &mut |tensor, mode| {
+                if matches!(mode, Mode::Write | Mode::Transfer) && counts(it) {
+                    *written.entry(tensor).or_default() += 1;
+                }
+            });
+        });
+    });
+    written
 }

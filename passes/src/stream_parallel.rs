@@ -41,6 +41,7 @@ use crate::{
     component::computes,
     create::Fresh,
     lower_to_communication::world,
+    names::written,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
     sharding::same,
 };
@@ -169,7 +170,7 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
         bound: bindings::facts(program).bound,
         uses: uses(program),
         world: world(program),
-        writes: writes(program),
+        writes: written(program, &computes),
         program,
         out: Vec::new(),
         group: None,
@@ -226,7 +227,8 @@ impl StreamParallel<'_> {
             Stmt::Op(it) => kind::slicing(self.program, self.settings, it),
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         };
-        let slicing = slicing.filter(|it| self.has_values_only(it));
+        let values = |it: &Slicing| it.operands.iter().all(|operand| self.is_value(operand.tensor));
+        let slicing = slicing.filter(|it| self.is_value(it.out) && values(it));
         let Some(slicing) = slicing else {
             // What has nothing to do with the loop goes before it, and does not end it.
             if !self.is_independent(stmt) {
@@ -254,11 +256,10 @@ impl StreamParallel<'_> {
         }
     }
 
-    /// Whether the tensors of a statement get their values once. What is written again can be what another name shows too,
-    /// as a copy without storage of its own does.
-    fn has_values_only(&self, slicing: &Slicing) -> bool {
-        let mut tensors = slicing.operands.iter().map(|it| it.tensor).chain([slicing.out]);
-        tensors.all(|tensor| self.writes.get(&tensor).is_none_or(|count| *count < 2))
+    /// Whether a tensor gets its value once. What is written again can be what another name shows too, as a copy without
+    /// storage of its own does.
+    fn is_value(&self, tensor: TensorId) -> bool {
+        self.writes.get(&tensor).is_none_or(|count| *count < 2)
     }
 
     /// Whether a statement may run before the loop of the group: it computes into storage of its own, from what the loop
@@ -271,10 +272,10 @@ impl StreamParallel<'_> {
             members.clone().any(|it| it.out == tensor)
                 || it.out_tensor() == Some(tensor) && members.clone().any(reads)
         };
-        let written = |tensor: TensorId| self.writes.get(&tensor).is_some_and(|count| *count > 1);
         let mut free = computes(it) && !self.bound.contains(&stmt);
-        grammar::mentions(self.program, it, &mut |tensor, _| free &= !written(tensor));
-        grammar::mentions(self.program, it, &mut |tensor, _| free &= !touched(tensor));
+        grammar::mentions(self.program, it, &mut |tensor, _| {
+            free &= self.is_value(tensor) && !touched(tensor)
+        });
         free
     }
 
@@ -335,19 +336,4 @@ fn uses(program: &Program) -> FxHashMap<TensorId, usize> {
         });
     }
     uses
-}
-
-/// How many statements write each tensor.
-fn writes(program: &Program) -> FxHashMap<TensorId, usize> {
-    let mut writes: FxHashMap<TensorId, usize> = FxHashMap::default();
-    if let Some(body) = program.body {
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                Program::tensors_of(&it.outs)
-                    .filter(|_| computes(it))
-                    .for_each(|out| *writes.entry(out).or_default() += 1);
-            }
-        });
-    }
-    writes
 }

@@ -21,7 +21,7 @@ pub(super) struct Target {
 }
 
 /// An all-gather is cut into one chunk a device, and so is what a reduce-scatter takes; an all-reduce into `count` chunks
-/// of its outermost dimension, or as many fewer as divide it. What does not divide stays whole, as does what has a stream axis.
+/// of its outermost dimension, or as many fewer as divide it.
 pub(super) fn targets(program: &Program, count: i64) -> Vec<Target> {
     let mut found = Vec::new();
     for stmt in program.body() {
@@ -40,15 +40,7 @@ pub(super) fn targets(program: &Program, count: i64) -> Vec<Target> {
             }
             _ => None,
         };
-        let divides = |target: &Target| {
-            let whole = dims::extent(program, target.tensor, target.dim).and_then(|it| program.constant(it));
-            whole.is_none_or(|extent| extent % target.count == 0)
-        };
-        let is_free = |target: &Target| {
-            Sharding::of(program, target.tensor)
-                .is_some_and(|it| it.dims.iter().all(|dim| dim.stream().is_none()))
-        };
-        found.extend(target.filter(|it| it.count > 1 && divides(it) && is_free(it)));
+        found.extend(target.filter(|it| it.count > 1));
     }
     found
 }

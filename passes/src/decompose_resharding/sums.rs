@@ -23,7 +23,7 @@ use super::{Ctx, set};
 use crate::{
     create,
     dims::Fate,
-    pack,
+    pack, propagation,
     reshard::{self, Step},
     sharding::{Dim, Piece, Sharding, divide, same},
 };
@@ -56,7 +56,7 @@ impl Ctx<'_> {
         let mut product = OpStmt { args: it.args[..product].to_vec(), ..it.clone() };
         product.outs = vec![Operand::Tensor(temporary)];
         let with_partial: Vec<Vec<Fate>> = fates[..2].to_vec();
-        let needs = self.needs_with(&args[..2], &with_partial, &sums, Some(piece));
+        let needs = propagation::needs_with(self.program, &args[..2], &with_partial, &sums, Some(piece));
         self.compute(&product, &args[..2], &from[..2], &needs, temporary)?;
         // The result of the sum: as the goal asks if that is one step, else whole and resharded then.
         let one_step = goal.dims.iter().zip(&sums.dims).all(|(want, have)| {
@@ -120,7 +120,7 @@ impl Ctx<'_> {
         let summed: Vec<usize> = (0..fates.len()).filter(|at| fates[*at] == Fate::Summed).collect();
         if red_op(self.program, it).is_none() {
             // Bring everything together and combine it there.
-            let needs = self.needs(&[arg], &[fates.to_vec()], goal);
+            let needs = propagation::needs(self.program, &[arg], &[fates.to_vec()], goal);
             self.compute(it, &[arg], std::slice::from_ref(from), &needs, out)?;
             return Ok(true);
         }

@@ -1,12 +1,9 @@
 //! The statements of a communication: its storage, the post and the Wait.
 
-use grammar::{
-    ir::{Attr, OpStmt, TensorId},
-    ops::Op,
-};
+use grammar::ir::{OpStmt, TensorId};
 
 use super::Ctx;
-use crate::create;
+use crate::{collective::Collective, create};
 
 /// A communication to post.
 pub(super) struct Post<'t> {
@@ -36,25 +33,11 @@ impl Ctx<'_> {
 
     pub(super) fn post(&mut self, post: Post<'_>) {
         let Post { kind, team, root, red_op, input, output } = post;
-        let mut attrs = vec![("type", Attr::Word(kind)), ("team", Attr::Team(team.to_vec()))];
-        if let Some(root) = root {
-            attrs.push(("root", Attr::Scalar(self.program.int(root as i64))));
-        }
-        attrs.extend(red_op.map(|op| ("red_op", Attr::Word(op))));
-        let has_cuda = matches!(kind, "Broadcast" | "Allgather" | "Allreduce" | "Reduce");
-        let mut ranks = team.to_vec();
-        ranks.sort_unstable();
-        let backend = match self.backend {
-            "CUDA" if !has_cuda || ranks != self.world => "NCCL",
-            backend => backend,
-        };
-        attrs.extend([
-            ("input", Attr::Tensor(input)),
-            ("output", Attr::Tensor(output)),
-            ("backend", Attr::Word(backend)),
-        ]);
+        let root = root.map(|root| self.program.int(root as i64));
         let work = self.fresh.work();
-        self.emit(OpStmt { number: Some(work), attrs, ..create::op(Op::Communication) });
+        let stmt =
+            Collective { kind, team, root, red_op, input, output }.stmt(work, self.backend, self.world);
+        self.emit(stmt);
         self.works.push(work);
     }
 

@@ -15,6 +15,7 @@ use grammar::{
 
 use super::{Allgather, Member, ReduceScatter, StreamParallel, body::Loop};
 use crate::{
+    collective::{Collective, is_everybody},
     create::{self, infix},
     decompose_resharding::red_op,
     lower_to_communication::teams,
@@ -31,7 +32,8 @@ pub(super) fn allgather(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDi
         Allgather::Broadcast | Allgather::Whole => {
             let root = it.iteration;
             for team in teams(&members, device) {
-                post(it, "Broadcast", &team, root, None, input, output);
+                let (kind, team, root, red_op) = ("Broadcast", &team[..], Some(root), None);
+                post(it, Collective { kind, team, root, red_op, input, output });
             }
             wait(it);
         }
@@ -80,7 +82,8 @@ pub(super) fn reduce_scatter(it: &mut Loop<'_, '_>, member: &Member, device: Dev
             let root = it.iteration;
             for team in teams(&members, device) {
                 let red_op = red_op(it.pass.program, &sum);
-                post(it, "Reduce", &team, root, red_op, input, out);
+                let (kind, team, root, output) = ("Reduce", &team[..], Some(root), out);
+                post(it, Collective { kind, team, root, red_op, input, output });
             }
             wait(it);
         }
@@ -136,9 +139,7 @@ fn transfer(
     let settings = it.pass.settings;
     let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
     // Handles are exchanged by all ranks: a ring of some of them is left to NCCL.
-    let mut ranks = members.devices.clone();
-    ranks.sort_unstable();
-    let cuda = settings.cuda && ranks == it.pass.world;
+    let cuda = settings.cuda && is_everybody(&members.devices, &it.pass.world);
     let program = &mut *it.pass.program;
     let me = mesh::coordinate(program, &members, device);
     let cond = infix(program, "==", own, me);
@@ -202,7 +203,7 @@ fn side(it: &mut Loop<'_, '_>, cuda: bool, kind: &'static str, buffer: TensorId,
         ("type", Attr::Word(kind)),
         ("buffer", Attr::Tensor(buffer)),
         ("peer", Attr::Scalar(peer)),
-        ("backend", Attr::Word(if cuda { "CUDA" } else { "NCCL" })),
+        ("backend", Attr::Word(backend(cuda))),
     ];
     if cuda && it.pass.settings.put {
         attrs.push(("protocol", Attr::Name("put".to_owned())));
@@ -210,30 +211,15 @@ fn side(it: &mut Loop<'_, '_>, cuda: bool, kind: &'static str, buffer: TensorId,
     OpStmt { number: Some(it.pass.fresh.work()), attrs, ..create::op(Op::P2PCommunication) }
 }
 
-fn post(
-    it: &mut Loop<'_, '_>,
-    kind: &'static str,
-    team: &[usize],
-    root: ExprId,
-    red_op: Option<&'static str>,
-    input: TensorId,
-    output: TensorId,
-) {
-    let mut ranks = team.to_vec();
-    ranks.sort_unstable();
-    // The CUDA backend's collectives are those of all ranks.
-    let cuda = it.pass.settings.cuda && ranks == it.pass.world;
-    let mut attrs =
-        vec![("type", Attr::Word(kind)), ("team", Attr::Team(team.to_vec())), ("root", Attr::Scalar(root))];
-    attrs.extend(red_op.map(|op| ("red_op", Attr::Word(op))));
-    attrs.extend([
-        ("input", Attr::Tensor(input)),
-        ("output", Attr::Tensor(output)),
-        ("backend", Attr::Word(if cuda { "CUDA" } else { "NCCL" })),
-    ]);
+fn post(it: &mut Loop<'_, '_>, collective: Collective<'_>) {
     let work = it.pass.fresh.work();
-    it.emit(OpStmt { number: Some(work), attrs, ..create::op(Op::Communication) });
+    let stmt = collective.stmt(work, backend(it.pass.settings.cuda), &it.pass.world);
+    it.emit(stmt);
     it.waits.push(work);
+}
+
+fn backend(cuda: bool) -> &'static str {
+    if cuda { "CUDA" } else { "NCCL" }
 }
 
 /// Waits for what is posted.

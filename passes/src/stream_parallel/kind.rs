@@ -10,6 +10,7 @@ use crate::{
     component::computes,
     decompose_resharding::{is_copy, reduces_in_one_step},
     dims::{self, Fate},
+    propagation,
     reshard::{self, Step},
     sharding::{Dim, Sharding, same},
 };
@@ -115,7 +116,8 @@ impl Ctx<'_> {
             return None;
         }
         let style = self.style(dim, &operands)?;
-        let kind = match self.is_local() {
+        let needs = propagation::needs(self.program, self.args, self.fates, self.goal);
+        let kind = match propagation::is_local(self.program, self.from, &needs) {
             true => Kind::Local,
             false if self.leaves_alone(dim) && !stream.swizzled => Kind::Collective,
             false => return None,
@@ -193,27 +195,6 @@ impl Ctx<'_> {
             None if selects => Some(Style::Select),
             None => Some(Style::Shard),
         }
-    }
-
-    /// Whether every device has what it needs.
-    fn is_local(&self) -> bool {
-        let fits = |(from, fates): (&Sharding, &Vec<Fate>)| {
-            let placed = from.mesh == self.goal.mesh
-                || from.is_replicated()
-                    && (from.mesh.is_empty()
-                        || self.goal.mesh.devices.iter().all(|it| from.mesh.contains(*it)));
-            let partial = |fate: &Fate| *fate == Fate::Summed && self.goal.dims.iter().any(|dim| dim.partial);
-            placed
-                && from.dims.iter().zip(fates).all(|(dim, fate)| match fate {
-                    Fate::Kept(to) => Sharding::aligned(
-                        self.program,
-                        &dim.without_streams(),
-                        &self.goal.dims[*to].without_streams(),
-                    ),
-                    Fate::Summed | Fate::Whole => partial(fate) || dim.devices().next().is_none(),
-                })
-        };
-        self.from.iter().zip(self.fates).all(fits)
     }
 
     /// Whether resharding leaves the sliced dimension as it is.
