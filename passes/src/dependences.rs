@@ -3,13 +3,13 @@
 //! Invariant: only what is certain counts; whatever is not known to be apart depends on each other.
 
 use grammar::{
-    ir::{Attr, BlockId, Expr, ExprId, For, OpStmt, Program, Stmt, SymbolId, TensorId},
+    ir::{Attr, BlockId, For, OpStmt, Program, Stmt, TensorId},
     mentions,
     ops::{Effect, Mode, Op},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{loop_body::works, names::Names};
+use crate::{iterations::is_different_in_each, loop_body::works, names::Names};
 
 /// What a body does to names.
 pub(crate) struct Body {
@@ -147,11 +147,9 @@ fn slice_or_fresh(program: &Program, it: &OpStmt, around: &For) -> Option<Reach>
         Effect::View => {
             let base = Program::tensors_of(&it.args).next()?;
             let index = it.scalar_attr("index").or_else(|| it.scalar_attr("stream_index"))?;
-            let count = program.constant(around.start).zip(program.constant(around.stop));
-            let count = count.and_then(|(start, stop)| stop.checked_sub(start));
             let held = program.tensors[base].mesh == program.tensors[it.out_tensor()?].mesh;
-            let differs = differs(program, index, around.index, count);
-            (held && differs).then(|| Reach::Slice(it.op, base, it.attrs.clone()))
+            (held && is_different_in_each(program, around, index))
+                .then(|| Reach::Slice(it.op, base, it.attrs.clone()))
         }
         Effect::Compute
         | Effect::Map
@@ -163,33 +161,6 @@ fn slice_or_fresh(program: &Program, it: &OpStmt, around: &For) -> Option<Reach>
         | Effect::Share
         | Effect::Unit
         | Effect::Opaque => None,
-    }
-}
-
-/// Whether an expression has another value in every iteration: the index, plus or minus what does not depend on it,
-/// modulo no less than the number of iterations.
-fn differs(program: &Program, expr: ExprId, index: SymbolId, count: Option<i64>) -> bool {
-    let depends = |expr: ExprId| program.depends_on(expr, &|symbol| symbol == index);
-    match &program.exprs[expr] {
-        Expr::Symbol(symbol) if *symbol == index => true,
-        Expr::Symbol(symbol) => {
-            program.definitions.get(symbol).is_some_and(|value| differs(program, *value, index, count))
-        }
-        Expr::Infix("+" | "-", lhs, rhs) => match (depends(*lhs), depends(*rhs)) {
-            (true, false) => differs(program, *lhs, index, count),
-            (false, true) => differs(program, *rhs, index, count),
-            (true, true) | (false, false) => false,
-        },
-        Expr::Infix("%", lhs, rhs) => {
-            let wide = program.constant(*rhs).zip(count).is_some_and(|(modulus, count)| modulus >= count);
-            wide && differs(program, *lhs, index, count)
-        }
-        Expr::Int(_)
-        | Expr::Bool(_)
-        | Expr::Float(..)
-        | Expr::Prefix(..)
-        | Expr::Infix(..)
-        | Expr::Call(..) => false,
     }
 }
 
