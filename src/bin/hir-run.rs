@@ -16,7 +16,7 @@ use hir::{
     plan::Plan,
     run::{
         RunError,
-        compare::Tolerance,
+        compare::{Agreement, Tolerance},
         gpu,
         inputs::{Filling, InputFlag, longest_sum},
         job::{self, Expectation, Target},
@@ -336,7 +336,13 @@ fn run(
         };
         let terms = longest_sum(plans);
         let exact = Some(outcome.notes.exactness.is_exact());
-        let judged = job::judge(plans, &outcome, &expectations, options.inputs, tolerance, terms, exact)?;
+        let judged = job::judge(
+            plans,
+            &outcome,
+            &expectations,
+            Agreement::new(tolerance, options.inputs, terms),
+            exact,
+        )?;
         let owner = launch.map(|it| it.rank);
         output::write_outputs(plans, &outcome, &options.output, owner, &mut say)?;
         if judged.exit != Exit::Success {

@@ -5,10 +5,7 @@ use std::fmt;
 use grammar::dtype::{Class, DType};
 
 use crate::{
-    io::{
-        data::{Data, Tensor},
-        shard::unravel,
-    },
+    io::{data::Tensor, generate::Kind, shard::unravel},
     plan::Number,
 };
 
@@ -37,6 +34,59 @@ impl Tolerance {
         Self { rtol: 2.0 * ulp(bits), atol: terms * terms.sqrt() * ulp(bits.max(24)) }
     }
 }
+
+/// How near results have to be to what is expected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Agreement {
+    /// Equal.
+    Equal,
+    /// As near as the user says.
+    Within(Tolerance),
+    /// As two orders of summing `terms` products.
+    Sums {
+        /// Terms of the longest sum.
+        terms: usize,
+    },
+    /// As two machines, whose mathematical functions differ besides.
+    Machines {
+        /// Terms of the longest sum.
+        terms: usize,
+    },
+}
+
+impl Agreement {
+    /// What the user says, or else: sums of random numbers are rounded in some order.
+    pub fn new(given: Option<Tolerance>, kind: Kind, terms: usize) -> Self {
+        match given {
+            Some(tolerance) => Self::Within(tolerance),
+            None if kind == Kind::Random => Self::Sums { terms },
+            None => Self::Equal,
+        }
+    }
+
+    /// The tolerance for elements of a type.
+    pub fn tolerance(self, dtype: DType) -> Tolerance {
+        let integral = match dtype.class() {
+            Class::Int | Class::Bool => true,
+            Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => false,
+        };
+        match self {
+            Self::Within(tolerance) => tolerance,
+            Self::Equal => Tolerance::EXACT,
+            Self::Sums { .. } | Self::Machines { .. } if integral => Tolerance::EXACT,
+            Self::Sums { terms } => Tolerance::for_terms(dtype, terms),
+            Self::Machines { terms } => {
+                let sums = Tolerance::for_terms(dtype, terms);
+                let computed = if dtype == DType::Double { 53 } else { 24 };
+                Tolerance { rtol: sums.rtol + FUNCTION_ULPS * 2f64.powi(-computed), ..sums }
+            }
+        }
+    }
+}
+
+/// Units in the last place by which a mathematical function may be off: the largest in the tables of the CUDA C++
+/// Programming Guide, "Mathematical Functions", among those that operators compute.
+const FUNCTION_ULPS: f64 = 8.0;
 
 /// The first element that is too far off.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,13 +153,5 @@ impl fmt::Display for Mismatch {
             write!(f, ", {} elements differ", self.count)?;
         }
         Ok(())
-    }
-}
-
-/// Whether the type has no roundings to tolerate.
-pub fn is_integral(data: &Data) -> bool {
-    match data.dtype().class() {
-        Class::Int | Class::Bool => true,
-        Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => false,
     }
 }

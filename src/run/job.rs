@@ -2,17 +2,14 @@
 
 use super::{
     RunError,
-    compare::{Tolerance, compare, is_integral},
+    compare::{Agreement, compare},
     inputs::Filling,
     prepare::{Failure, Setup, Texts, prepare},
     results::{self, blame},
 };
 use crate::{
     exit::Exit,
-    io::{
-        data::{Data, Tensor},
-        generate::Kind,
-    },
+    io::data::{Data, Tensor},
     plan::{InstKind, Place, Plan},
     sim::{self, Outcome, Schedule},
 };
@@ -153,9 +150,7 @@ pub fn judge(
     plans: &[Plan],
     outcome: &Outcome,
     expectations: &[Expectation],
-    kind: Kind,
-    tolerance: Option<Tolerance>,
-    terms: usize,
+    agreement: Agreement,
     exact: Option<bool>,
 ) -> Result<Verdict, RunError> {
     let outputs = results::outputs(plans, outcome)?;
@@ -182,11 +177,8 @@ pub fn judge(
                 None,
             ));
         };
-        let default = match kind == Kind::Random && !is_integral(&output.whole.tensor.data) {
-            true => Tolerance::for_terms(output.whole.tensor.data.dtype(), terms),
-            false => Tolerance::EXACT,
-        };
-        match compare(&output.whole.tensor, &expectation.tensor, tolerance.unwrap_or(default)) {
+        let tolerance = agreement.tolerance(output.whole.tensor.data.dtype());
+        match compare(&output.whole.tensor, &expectation.tensor, tolerance) {
             Ok(None) => compared += output.whole.tensor.data.len(),
             Ok(Some(mismatch)) => {
                 let rank = output.whole.owners.get(mismatch.flat).copied().flatten().unwrap_or(0);
@@ -218,12 +210,11 @@ pub fn judge(
         false => format!(
             "[SUCCESS] {compared} elements equal to {}{}",
             origins.join(", "),
-            if tolerance.is_some() || kind == Kind::Random {
-                " within the tolerance"
-            } else if exact.is_none() {
-                ""
-            } else {
-                ", not exact: some sums were rounded"
+            match agreement {
+                Agreement::Equal if exact.is_none() => "",
+                Agreement::Equal => ", not exact: some sums were rounded",
+                Agreement::Within(_) | Agreement::Sums { .. } | Agreement::Machines { .. } =>
+                    " within the tolerance",
             }
         ),
     };

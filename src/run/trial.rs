@@ -4,12 +4,13 @@ use grammar::ir::StmtId;
 
 use super::{
     RunError,
+    compare::Agreement,
     job::{Expectation, judge, simulate},
     results::{self, suspect},
 };
 use crate::{
     exit::Exit,
-    io::{data::Data, generate::Kind},
+    io::data::Data,
     plan::Plan,
     sim::{Deadlock, Fault, InstRef, Schedule, report::Cause},
 };
@@ -71,7 +72,7 @@ pub fn trial(
     let stopped = |fault: RunError| Box::new(Mishap::stopped(schedule, &fault));
     let outcome = simulate(plans, inputs.to_vec(), schedule, Vec::new()).map_err(stopped)?;
     let verdict =
-        judge(plans, &outcome, expectations, Kind::Exact, None, 0, Some(outcome.notes.exactness.is_exact()))
+        judge(plans, &outcome, expectations, Agreement::Equal, Some(outcome.notes.exactness.is_exact()))
             .map_err(stopped)?;
     if verdict.exit == Exit::Success {
         return Ok(Ran { outputs: verdict.outputs, exact: outcome.notes.exactness.is_exact() });

@@ -16,7 +16,8 @@ use hir::{
     io::generate::Kind,
     plan::{self, InstKind, Plan},
     run::{
-        inputs::{Filling, longest_sum},
+        compare::Agreement,
+        inputs::Filling,
         job::{Expectation, Target, judge, simulate},
         results,
     },
@@ -201,15 +202,8 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
         if !is_exact {
             continue;
         }
-        let verdict = judge(
-            &after,
-            &outcome,
-            &expected,
-            Kind::Exact,
-            None,
-            longest_sum(&after),
-            Some(outcome.notes.exactness.is_exact()),
-        );
+        let verdict =
+            judge(&after, &outcome, &expected, Agreement::Equal, Some(outcome.notes.exactness.is_exact()));
         let verdict = verdict.map_err(|it| fault(&it))?;
         if verdict.exit != Exit::Success {
             return Err(fault(&verdict.line));

@@ -20,10 +20,26 @@ struct bf16 { u16 bits; };
 
 #define D __device__ __forceinline__
 
+// The instructions that have no name in C++. A compiler for another machine brings functions of the same names.
+#ifdef __CUDACC_RTC__
+D f32 half_to_float(u16 v) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v)); return r; }
+D u16 float_to_half(f32 v) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
+D u16 float_to_bfloat(f32 v) { u16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
+// Whoever sees the value sees all that came before, on whatever GPU.
+D void store_release(u64 at, u32 v) {
+  asm volatile("fence.acq_rel.sys; st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+}
+D u32 load_acquire(u64 at) {
+  u32 r;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(r) : "l"(at) : "memory");
+  return r;
+}
+#endif
+
 D f32 wide(f32 v) { return v; }
 D f64 wide(f64 v) { return v; }
 D f32 wide(bf16 v) { return __uint_as_float((u32)v.bits << 16); }
-D f32 wide(f16 v) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v.bits)); return r; }
+D f32 wide(f16 v) { return half_to_float(v.bits); }
 D i32 wide(b8 v) { return v.bits != 0; }
 D i8 wide(i8 v) { return v; }
 D u8 wide(u8 v) { return v; }
@@ -45,8 +61,8 @@ D f32 odd(i64 v) { f32 r = __ll2float_rz(v); return (i64)r == v ? r : __uint_as_
 D f32 odd(u64 v) { f32 r = __ull2float_rz(v); return (u64)r == v ? r : __uint_as_float(__float_as_uint(r) | 1u); }
 
 template<class T> struct To {};
-template<class C> D bf16 down(To<bf16>, C v) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(odd(v))); return r; }
-template<class C> D f16 down(To<f16>, C v) { f16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(odd(v))); return r; }
+template<class C> D bf16 down(To<bf16>, C v) { bf16 r; r.bits = float_to_bfloat(odd(v)); return r; }
+template<class C> D f16 down(To<f16>, C v) { f16 r; r.bits = float_to_half(odd(v)); return r; }
 template<class C> D f32 down(To<f32>, C v) { return (f32)v; }
 template<class C> D f64 down(To<f64>, C v) { return (f64)v; }
 template<class C> D b8 down(To<b8>, C v) { b8 r; r.bits = v != (C)0; return r; }
@@ -183,14 +199,11 @@ struct Product {
 // has no constants that change.
 struct Flag { u64 flag, epoch; };
 extern "C" __global__ void raise_flag(const __grid_constant__ Flag p) {
-  const u32 epoch = *reinterpret_cast<const u32*>(p.epoch);
-  asm volatile("fence.acq_rel.sys; st.release.sys.global.u32 [%0], %1;" ::"l"(p.flag), "r"(epoch) : "memory");
+  store_release(p.flag, *reinterpret_cast<const u32*>(p.epoch));
 }
 extern "C" __global__ void await_flag(const __grid_constant__ Flag p) {
   const u32 epoch = *reinterpret_cast<const u32*>(p.epoch);
-  u32 seen;
-  do asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(p.flag) : "memory");
-  while ((i32)(seen - epoch) < 0);
+  while ((i32)(load_acquire(p.flag) - epoch) < 0) {}
 }
 extern "C" __global__ void advance_epoch(const __grid_constant__ Flag p) {
   *reinterpret_cast<u32*>(p.epoch) += 1;
