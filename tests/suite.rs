@@ -33,6 +33,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 #[path = "suite/dice.rs"]
 mod dice;
+#[path = "suite/emulated.rs"]
+mod emulated;
 #[path = "suite/generator.rs"]
 mod generator;
 #[path = "suite/mutations.rs"]
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(generator::trials());
     trials.extend(ranks::trials());
+    trials.extend(emulated::trials(&cases));
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

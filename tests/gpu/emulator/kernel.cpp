@@ -1,0 +1,234 @@
+// NVRTC and modules: a source becomes a library of the host, whose bytes stand for the machine code.
+//
+// Libraries are kept beside this one, under a name made from the source: the ranks of a job compile one program once.
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <elf.h>
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "emulator.h"
+#include "stream.h"
+
+using namespace emulator;
+
+extern char** environ;
+
+namespace {
+
+enum : Status { NVRTC_INVALID_INPUT = 3, NVRTC_INVALID_PROGRAM = 4, NVRTC_INVALID_OPTION = 5, NVRTC_COMPILATION = 6 };
+
+struct Program {
+  std::string source, log, image;
+};
+
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+// The sources of the emulator are where it was built.
+std::string shim() { return folder_of(__FILE__) + "/kernel.h"; }
+
+std::string kernels() {
+  Dl_info info;
+  dladdr(reinterpret_cast<const void*>(&kernels), &info);
+  return folder_of(info.dli_fname);
+}
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Every kernel gets two companions: the size of its parameter, and what runs a grid of it.
+std::string with_entries(const std::string& source) {
+  static const std::regex kernel(
+      R"re(extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(const __grid_constant__ ([^)]*?) p\))re");
+  std::vector<std::smatch> found;
+  for (std::sregex_iterator it(source.begin(), source.end(), kernel), end; it != end; ++it) found.push_back(*it);
+  std::string entries;
+  for (size_t at = 0; at < found.size(); ++at) {
+    const auto start = static_cast<size_t>(found[at].position());
+    const size_t end = at + 1 < found.size() ? static_cast<size_t>(found[at + 1].position()) : source.size();
+    const bool meets = source.substr(start, end - start).find("__syncthreads") != std::string::npos;
+    const std::string name = found[at][1], type = found[at][2];
+    entries += "extern \"C\" unsigned long size_" + name + "() { return sizeof(" + type + "); }\n";
+    entries += "extern \"C\" bool run_" + name + "(const void* words, unsigned grid, unsigned block) {\n  return host::run<&" +
+               name + ", " + type + ">(words, grid, block, " + (meets ? "true" : "false") + ");\n}\n";
+  }
+  return "#include \"" + shim() + "\"\n" + source + "\n" + entries;
+}
+
+int run(const std::vector<std::string>& words, const std::string& log) {
+  std::vector<char*> arguments;
+  for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  pid_t child;
+  int status = -1;
+  if (posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ) == 0) waitpid(child, &status, 0);
+  posix_spawn_file_actions_destroy(&actions);
+  return status;
+}
+
+bool compile(Program& program) {
+  const std::string text = with_entries(program.source);
+  const std::string stem =
+      kernels() + "/kernel-" + std::to_string(std::hash<std::string>()(text + read(shim())));
+  const std::string library = stem + ".so";
+  program.image = read(library);
+  if (!program.image.empty()) return true;
+  const std::string own = stem + "-" + std::to_string(getpid());
+  std::ofstream(own + ".cpp") << text;
+  // As NVRTC is told: a product and a sum are rounded each.
+  const int status = run({"c++", "-std=c++20", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-o", own + ".so", own + ".cpp"},
+                         own + ".log");
+  program.log = read(own + ".log");
+  unlink((own + ".log").c_str());
+  if (status != 0) return false;
+  unlink((own + ".cpp").c_str());
+  program.image = read(own + ".so");
+  return rename((own + ".so").c_str(), library.c_str()) == 0;
+}
+
+}  // namespace
+
+API Status nvrtcVersion(int* major, int* minor) {
+  *major = 13;
+  *minor = 0;
+  return SUCCESS;
+}
+
+API Status nvrtcGetNumSupportedArchs(int* count) {
+  *count = 3;
+  return SUCCESS;
+}
+
+API Status nvrtcGetSupportedArchs(int* list) {
+  const int known[] = {80, 90, 100};
+  memcpy(list, known, sizeof known);
+  return SUCCESS;
+}
+
+API Status nvrtcCreateProgram(Program** program, const char* source, const char*, int headers, const char* const*,
+                              const char* const*) {
+  if (headers != 0) return NVRTC_INVALID_INPUT;
+  *program = new Program{source, {}, {}};
+  return SUCCESS;
+}
+
+API Status nvrtcCompileProgram(Program* program, int count, const char* const* options) {
+  for (int at = 0; at < count; ++at) {
+    const std::string option = options[at];
+    const bool known = option.starts_with("--gpu-architecture=sm_") || option == "--std=c++17" || option == "--fmad=false";
+    if (!known) return NVRTC_INVALID_OPTION;
+  }
+  return compile(*program) ? static_cast<Status>(SUCCESS) : static_cast<Status>(NVRTC_COMPILATION);
+}
+
+API Status nvrtcGetCUBINSize(const Program* program, size_t* size) {
+  *size = program->image.size();
+  return program->image.empty() ? static_cast<Status>(NVRTC_INVALID_PROGRAM) : static_cast<Status>(SUCCESS);
+}
+
+API Status nvrtcGetCUBIN(const Program* program, char* bytes) {
+  memcpy(bytes, program->image.data(), program->image.size());
+  return SUCCESS;
+}
+
+API Status nvrtcGetProgramLogSize(const Program* program, size_t* size) {
+  *size = program->log.size() + 1;
+  return SUCCESS;
+}
+
+API Status nvrtcGetProgramLog(const Program* program, char* bytes) {
+  memcpy(bytes, program->log.c_str(), program->log.size() + 1);
+  return SUCCESS;
+}
+
+API Status nvrtcDestroyProgram(Program** program) {
+  delete *program;
+  *program = nullptr;
+  return SUCCESS;
+}
+
+API const char* nvrtcGetErrorString(Status status) {
+  switch (status) {
+    case SUCCESS: return "NVRTC_SUCCESS";
+    case NVRTC_INVALID_INPUT: return "NVRTC_ERROR_INVALID_INPUT";
+    case NVRTC_INVALID_PROGRAM: return "NVRTC_ERROR_INVALID_PROGRAM";
+    case NVRTC_INVALID_OPTION: return "NVRTC_ERROR_INVALID_OPTION";
+    case NVRTC_COMPILATION: return "NVRTC_ERROR_COMPILATION";
+    default: return "NVRTC_ERROR_INTERNAL_ERROR";
+  }
+}
+
+namespace {
+
+struct Function {
+  std::string name;
+  size_t bytes;
+  bool (*run)(const void* words, unsigned grid, unsigned block);
+};
+
+}  // namespace
+
+API Status cuModuleLoadData(void** module, const void* image) {
+  if (const Status status = enter_unsafe()) return status;
+  const auto* header = static_cast<const Elf64_Ehdr*>(image);
+  if (memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return INVALID_IMAGE;
+  // The table of sections comes last.
+  const size_t bytes = header->e_shoff + static_cast<size_t>(header->e_shnum) * header->e_shentsize;
+  // Never closed: the loader knows a library by its path, which holds the file's number.
+  const int file = memfd_create("module", MFD_CLOEXEC);
+  if (file < 0 || write(file, image, bytes) != static_cast<ssize_t>(bytes)) return OUT_OF_MEMORY;
+  *module = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (*module == nullptr) fprintf(stderr, "emulated GPU: %s\n", dlerror());
+  return *module == nullptr ? INVALID_IMAGE : SUCCESS;
+}
+
+API Status cuModuleGetFunction(Function** function, void* module, const char* name) {
+  if (const Status status = enter()) return status;
+  void* size = dlsym(module, (std::string("size_") + name).c_str());
+  void* run = dlsym(module, (std::string("run_") + name).c_str());
+  if (size == nullptr || run == nullptr) return NOT_FOUND;
+  *function = new Function{name, reinterpret_cast<unsigned long (*)()>(size)(),
+                           reinterpret_cast<bool (*)(const void*, unsigned, unsigned)>(run)};
+  return SUCCESS;
+}
+
+API Status cuLaunchKernel(const Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned shared, Stream* stream, void** parameters,
+                          void** extra) {
+  constexpr size_t MOST_PARAMETERS = 4096;
+  if (const Status status = enter()) return status;
+  if (grid_x == 0 || block_x == 0 || block_x > 1024 || grid_x > 0x7fffffff) return INVALID_VALUE;
+  if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || shared != 0 || extra != nullptr) return INVALID_VALUE;
+  if (function->bytes > MOST_PARAMETERS) return INVALID_VALUE;
+  const auto* first = static_cast<const char*>(parameters[0]);
+  const std::vector<char> words(first, first + function->bytes);
+  return enqueue(stream, function->name.c_str(), [=] {
+    // Structures of parameters hold 8-byte words.
+    const std::vector<uint64_t> aligned = [&] {
+      std::vector<uint64_t> copy((words.size() + 7) / 8);
+      memcpy(copy.data(), words.data(), words.size());
+      return copy;
+    }();
+    if (!function->run(aligned.data(), grid_x, block_x)) {
+      fail(ILLEGAL_ADDRESS, "threads of a block of %s wait for others that have ended", function->name.c_str());
+    }
+  });
+}

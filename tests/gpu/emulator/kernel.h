@@ -1,0 +1,169 @@
+// What a kernel's source finds when the host's compiler takes the place of NVRTC: CUDA's words and built-in functions, as far
+// as the sources of src/cuda/kernels use them. A block's threads run one after another; where they wait for each other, each
+// is a context of its own.
+#pragma once
+
+// C's headers: each kernel's compiler reads them, and they are short.
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+// A block at a time on each host thread.
+#define __shared__ static thread_local
+
+struct dim3 { unsigned x = 1, y = 1, z = 1; };
+// As aligned as the device's: a wide access elsewhere is a fault there.
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+
+static thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace host {
+
+static thread_local ucontext_t scheduler;
+static thread_local ucontext_t* contexts;
+static thread_local const void* parameters;
+static thread_local unsigned finished;
+
+inline void barrier() {
+  const unsigned own = threadIdx.x;
+  swapcontext(&contexts[own], &scheduler);
+  threadIdx.x = own;
+}
+
+template <auto KERNEL, class P> void thread() {
+  KERNEL(*static_cast<const P*>(parameters));
+  ++finished;
+}
+
+constexpr size_t STACK = 64 << 10;
+
+// Runs a block whose threads wait for each other; false where some wait for others that have ended.
+template <auto KERNEL, class P> bool run_together(unsigned block, char* stacks) {
+  finished = 0;
+  for (unsigned number = 0; number < block; ++number) {
+    getcontext(&contexts[number]);
+    contexts[number].uc_stack.ss_sp = stacks + STACK * number;
+    contexts[number].uc_stack.ss_size = STACK;
+    contexts[number].uc_link = &scheduler;
+    makecontext(&contexts[number], thread<KERNEL, P>, 0);
+  }
+  while (finished < block) {
+    for (unsigned number = 0; number < block; ++number) {
+      threadIdx.x = number;
+      swapcontext(&scheduler, &contexts[number]);
+    }
+    if (finished > 0 && finished < block) return false;
+  }
+  return true;
+}
+
+template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsigned block, bool meets) {
+  gridDim.x = grid;
+  blockDim.x = block;
+  parameters = words;
+  char* stacks = nullptr;
+  if (meets) {
+    contexts = static_cast<ucontext_t*>(malloc(sizeof(ucontext_t) * block));
+    stacks = static_cast<char*>(malloc(STACK * block));
+  }
+  bool fine = true;
+  for (unsigned at = 0; at < grid && fine; ++at) {
+    blockIdx.x = at;
+    if (meets) {
+      fine = run_together<KERNEL, P>(block, stacks);
+      continue;
+    }
+    for (unsigned number = 0; number < block; ++number) {
+      threadIdx.x = number;
+      KERNEL(*static_cast<const P*>(words));
+    }
+  }
+  if (meets) {
+    free(stacks);
+    free(contexts);
+  }
+  return fine;
+}
+
+}  // namespace host
+
+inline void __syncthreads() { host::barrier(); }
+
+inline float __uint_as_float(unsigned bits) { float r; memcpy(&r, &bits, 4); return r; }
+inline float __int_as_float(int bits) { float r; memcpy(&r, &bits, 4); return r; }
+inline unsigned __float_as_uint(float v) { unsigned r; memcpy(&r, &v, 4); return r; }
+
+// Towards zero.
+namespace host {
+template <class V> float toward_zero(V v) {
+  const float r = static_cast<float>(v);
+  const auto wide = static_cast<long double>(v), rounded = static_cast<long double>(r);
+  return fabsl(rounded) > fabsl(wide) ? nextafterf(r, 0.0f) : r;
+}
+}  // namespace host
+inline float __double2float_rz(double v) { return host::toward_zero(v); }
+inline float __ll2float_rz(long long v) { return host::toward_zero(v); }
+inline float __ull2float_rz(unsigned long long v) { return host::toward_zero(v); }
+
+// The instructions that have no name in C++; see src/cuda/kernels/prelude.cu.
+inline float half_to_float(unsigned short bits) {
+  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  const float size = exponent == 31  ? (fraction != 0 ? NAN : INFINITY)
+                     : exponent == 0 ? ldexpf(static_cast<float>(fraction), -24)
+                                     : ldexpf(static_cast<float>(fraction + 1024), exponent - 25);
+  return (bits & 0x8000) != 0 ? -size : size;
+}
+inline unsigned short float_to_half(float v) {
+  const unsigned short sign = signbit(v) ? 0x8000 : 0;
+  if (v != v) return 0x7fff;
+  const float size = fabsf(v);
+  if (size >= 65520.0f) return sign | 0x7c00;
+  // Steps of 2^-24 below the smallest normal number, of 2^(exponent - 10) above; the tie goes to the even one.
+  int exponent = size < 6.103515625e-5f ? -14 : ilogbf(size);
+  const auto steps = static_cast<unsigned>(nearbyintf(ldexpf(size, 10 - exponent)));
+  return static_cast<unsigned short>(sign | (steps + (static_cast<unsigned>(exponent + 14) << 10)));
+}
+inline unsigned short float_to_bfloat(float v) {
+  if (v != v) return 0x7fff;
+  const unsigned bits = __float_as_uint(v);
+  return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline void store_release(unsigned long long at, unsigned value) {
+  __atomic_store_n(reinterpret_cast<unsigned*>(at), value, __ATOMIC_RELEASE);
+}
+inline unsigned load_acquire(unsigned long long at) {
+  // Whoever asks again and again lets others work.
+  sched_yield();
+  return __atomic_load_n(reinterpret_cast<unsigned*>(at), __ATOMIC_ACQUIRE);
+}
+
+// Inverses by halving: right to the last bits, slowly.
+namespace host {
+inline double inverse(double (*falling)(double), double v, double low, double high) {
+  for (int round = 0; round < 200; ++round) {
+    const double middle = 0.5 * (low + high);
+    (falling(middle) > v ? low : high) = middle;
+  }
+  return 0.5 * (low + high);
+}
+}  // namespace host
+inline double erfcinv(double v) {
+  if (!(v >= 0 && v <= 2)) return NAN;
+  if (v == 0 || v == 2) return v == 0 ? INFINITY : -INFINITY;
+  return host::inverse(erfc, v, -30, 30);
+}
+inline double erfinv(double v) {
+  if (!(fabs(v) <= 1)) return NAN;
+  if (fabs(v) == 1) return v * INFINITY;
+  return -host::inverse([](double x) { return -erf(x); }, -v, -30, 30) * -1;
+}
+inline float erfcinvf(float v) { return static_cast<float>(erfcinv(v)); }
+inline float erfinvf(float v) { return static_cast<float>(erfinv(v)); }

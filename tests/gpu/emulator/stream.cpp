@@ -1,0 +1,289 @@
+// Streams and events: each stream is a thread that takes its work in order. Nothing orders streams but what was asked for.
+//
+//   HIR_EMULATED_DELAY    each piece of work is held up by a random time of up to so many microseconds; 0
+
+#include "stream.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+using namespace emulator;
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void delay() {
+  static const uint64_t most = setting("HIR_EMULATED_DELAY", 0);
+  thread_local std::mt19937_64 dice(
+      static_cast<uint64_t>(getpid()) ^ std::hash<std::thread::id>()(std::this_thread::get_id()));
+  if (most > 0) std::this_thread::sleep_for(std::chrono::microseconds(dice() % (most + 1)));
+}
+
+void work(Stream* stream) {
+  for (;;) {
+    std::unique_lock lock(stream->guard);
+    stream->changed.wait(lock, [&] { return !stream->queue.empty(); });
+    const auto next = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    lock.unlock();
+    delay();
+    // After a fault the GPU does nothing more.
+    if (failed() == SUCCESS) next();
+    lock.lock();
+    --stream->open;
+    lock.unlock();
+    stream->changed.notify_all();
+  }
+}
+
+void spoil(const std::shared_ptr<Graph>& graph) {
+  if (graph) graph->spoilt = true;
+}
+
+// The graph that this thread captures into.
+std::weak_ptr<Graph>& captured() {
+  thread_local std::weak_ptr<Graph> it;
+  return it;
+}
+
+}  // namespace
+
+std::recursive_mutex& emulator::api() {
+  static auto* it = new std::recursive_mutex;
+  return *it;
+}
+
+void emulator::wait_until(const std::function<bool()>& holds) {
+  // Many wait while one works, on few cores: those who have waited long look seldom.
+  constexpr std::chrono::microseconds MOST(1000);
+  std::chrono::microseconds pause(10);
+  for (int round = 0; !holds() && failed() == SUCCESS; ++round) {
+    if (round < 20) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, MOST);
+  }
+}
+
+Status emulator::enter_unsafe() {
+  const std::lock_guard lock(api());
+  const auto graph = captured().lock();
+  if (graph && graph->open) {
+    spoil(graph);
+    return STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return enter();
+}
+
+Status emulator::enqueue(Stream* stream, const char* what, std::function<void()> work) {
+  if (stream == nullptr) return INVALID_HANDLE;
+  const std::lock_guard api_lock(api());
+  if (stream->graph) {
+    if (stream->graph->spoilt) return STREAM_CAPTURE_INVALIDATED;
+    stream->graph->nodes.push_back(Node{what, std::move(work), stream->last, stream});
+    stream->last = {stream->graph->nodes.size() - 1};
+    return SUCCESS;
+  }
+  {
+    const std::lock_guard lock(stream->guard);
+    stream->queue.push_back(std::move(work));
+    ++stream->open;
+  }
+  stream->changed.notify_all();
+  return SUCCESS;
+}
+
+API Status cuStreamCreateWithPriority(Stream** stream, unsigned flags, int priority) {
+  if (const Status status = enter()) return status;
+  // Only streams that wait for no other by themselves: the default stream's rules are not kept here.
+  if (flags != 1 || priority < -5 || priority > 0) return INVALID_VALUE;
+  *stream = new Stream;
+  std::thread(work, *stream).detach();
+  return SUCCESS;
+}
+
+API Status cuStreamQuery(Stream* stream) {
+  if (const Status status = enter()) return status;
+  const std::lock_guard api_lock(api());
+  if (stream->graph) {
+    spoil(stream->graph);
+    return STREAM_CAPTURE_UNSUPPORTED;
+  }
+  const std::lock_guard lock(stream->guard);
+  return stream->open == 0 ? SUCCESS : NOT_READY;
+}
+
+API Status cuStreamSynchronize(Stream* stream) {
+  if (const Status status = enter()) return status;
+  {
+    const std::lock_guard api_lock(api());
+    if (stream->graph) {
+      spoil(stream->graph);
+      return STREAM_CAPTURE_UNSUPPORTED;
+    }
+  }
+  std::unique_lock lock(stream->guard);
+  stream->changed.wait(lock, [&] { return stream->open == 0; });
+  return failed();
+}
+
+API Status cuEventCreate(Event** event, unsigned flags) {
+  constexpr unsigned DISABLE_TIMING = 2;
+  if (const Status status = enter()) return status;
+  if ((flags & ~DISABLE_TIMING) != 0) return INVALID_VALUE;
+  *event = new Event{(flags & DISABLE_TIMING) == 0, nullptr};
+  return SUCCESS;
+}
+
+API Status cuEventRecord(Event* event, Stream* stream) {
+  if (const Status status = enter()) return status;
+  const std::lock_guard lock(api());
+  const auto record = std::make_shared<Record>();
+  event->last = record;
+  if (stream->graph) {
+    record->graph = stream->graph;
+    record->nodes = stream->last;
+    return SUCCESS;
+  }
+  return enqueue(stream, "record", [record] {
+    record->seconds = now();
+    record->done = true;
+  });
+}
+
+API Status cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags) {
+  if (const Status status = enter()) return status;
+  if (flags != 0) return INVALID_VALUE;
+  const std::lock_guard lock(api());
+  const auto record = event->last;
+  // An event that was never recorded is complete.
+  if (!record) return SUCCESS;
+  if (record->graph) {
+    if (!record->graph->open) return CAPTURED_EVENT;
+    if (stream->graph && stream->graph != record->graph) return STREAM_CAPTURE_ISOLATION;
+    if (!stream->graph) {
+      stream->graph = record->graph;
+      stream->graph->members.insert(stream);
+      stream->last.clear();
+    }
+    stream->last.insert(record->nodes.begin(), record->nodes.end());
+    return SUCCESS;
+  }
+  if (stream->graph) {
+    spoil(stream->graph);
+    return STREAM_CAPTURE_ISOLATION;
+  }
+  return enqueue(stream, "wait", [record] { wait_until([&] { return record->done.load(); }); });
+}
+
+API Status cuEventElapsedTime(float* milliseconds, const Event* from, const Event* to) {
+  if (const Status status = enter()) return status;
+  if (!from->timed || !to->timed || !from->last || !to->last) return INVALID_HANDLE;
+  if (!from->last->done || !to->last->done) return from->last->graph || to->last->graph ? CAPTURED_EVENT : NOT_READY;
+  *milliseconds = static_cast<float>((to->last->seconds - from->last->seconds) * 1e3);
+  return SUCCESS;
+}
+
+API Status cuStreamWriteValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned flags) {
+  if (const Status status = enter()) return status;
+  auto* flag = reinterpret_cast<uint32_t*>(address);
+  if (flags != 0 || address % 4 != 0 || !is_mapped(flag, 4)) return INVALID_VALUE;
+  return enqueue(stream, "write value", [=] { std::atomic_ref(*flag).store(value); });
+}
+
+API Status cuStreamWaitValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned flags) {
+  constexpr unsigned GEQ = 0;
+  if (const Status status = enter()) return status;
+  auto* flag = reinterpret_cast<uint32_t*>(address);
+  if (flags != GEQ || address % 4 != 0 || !is_mapped(flag, 4)) return INVALID_VALUE;
+  return enqueue(stream, "wait value", [=] {
+    wait_until([=] { return static_cast<int32_t>(std::atomic_ref(*flag).load() - value) >= 0; });
+  });
+}
+
+API Status cuStreamBeginCapture_v2(Stream* stream, unsigned mode) {
+  if (const Status status = enter()) return status;
+  const std::lock_guard lock(api());
+  if (mode > 2 || stream->graph) return INVALID_VALUE;
+  const auto graph = std::make_shared<Graph>();
+  graph->origin = stream;
+  graph->members = {stream};
+  graph->thread = std::this_thread::get_id();
+  stream->graph = graph;
+  stream->last.clear();
+  // A relaxed capture forbids nothing.
+  if (mode != 2) captured() = graph;
+  return SUCCESS;
+}
+
+API Status cuStreamEndCapture(Stream* stream, std::shared_ptr<Graph>** result) {
+  if (const Status status = enter()) return status;
+  const std::lock_guard lock(api());
+  *result = nullptr;
+  const auto graph = stream->graph;
+  if (!graph || graph->origin != stream || graph->thread != std::this_thread::get_id()) return STREAM_CAPTURE_UNMATCHED;
+  // What the origin's end comes after.
+  std::set<size_t> before = stream->last;
+  for (size_t at = graph->nodes.size(); at-- > 0;) {
+    if (before.contains(at)) before.insert(graph->nodes[at].needs.begin(), graph->nodes[at].needs.end());
+  }
+  bool joined = true;
+  for (Stream* member : graph->members) {
+    for (const size_t node : member->last) joined &= before.contains(node);
+    member->graph = nullptr;
+    member->last.clear();
+  }
+  graph->open = false;
+  if (graph->spoilt) return STREAM_CAPTURE_INVALIDATED;
+  if (!joined) return STREAM_CAPTURE_UNJOINED;
+  *result = new std::shared_ptr<Graph>(graph);
+  return SUCCESS;
+}
+
+API Status cuGraphGetNodes(const std::shared_ptr<Graph>* graph, void** nodes, size_t* count) {
+  if (const Status status = enter()) return status;
+  if (nodes != nullptr) return INVALID_VALUE;
+  *count = (*graph)->nodes.size();
+  return SUCCESS;
+}
+
+API Status cuGraphInstantiateWithFlags(std::shared_ptr<Graph>** executable, const std::shared_ptr<Graph>* graph,
+                                       unsigned long long flags) {
+  constexpr unsigned long long USE_NODE_PRIORITY = 8;
+  if (const Status status = enter()) return status;
+  if ((flags & ~USE_NODE_PRIORITY) != 0) return INVALID_VALUE;
+  *executable = new std::shared_ptr<Graph>(*graph);
+  return SUCCESS;
+}
+
+API Status cuGraphLaunch(const std::shared_ptr<Graph>* executable, Stream* stream) {
+  if (const Status status = enter()) return status;
+  const auto graph = *executable;
+  return enqueue(stream, "graph", [graph] {
+    // Branches run side by side: one may wait for what another rank's branch raises.
+    std::vector<std::atomic<bool>> done(graph->nodes.size());
+    std::set<const Stream*> lanes;
+    for (const Node& node : graph->nodes) lanes.insert(node.lane);
+    std::vector<std::thread> threads;
+    for (const Stream* lane : lanes) {
+      threads.emplace_back([&, lane] {
+        for (size_t at = 0; at < graph->nodes.size(); ++at) {
+          if (graph->nodes[at].lane != lane) continue;
+          for (const size_t need : graph->nodes[at].needs) wait_until([&, need] { return done[need].load(); });
+          delay();
+          if (failed() == SUCCESS) graph->nodes[at].work();
+          done[at] = true;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}

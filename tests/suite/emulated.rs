@@ -1,0 +1,160 @@
+//! What the simulator runs, the GPU executor runs with the same results: every program of the cases and samples that ends in
+//! success, step by step and as a graph, on as many processes as it has ranks.
+//!
+//! The GPUs and the vendor's libraries are emulated (`tests/gpu/emulator`), so this needs a C++ compiler and no GPU. Where
+//! there is none the trials are ignored; with `HIR_REQUIRE_CXX=1` they fail there. What only real GPUs can show (speed, the
+//! vendor's own rules) is tested by `tests/gpu/run.sh`.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::LazyLock,
+};
+
+use libtest_mimic::{Failed, Trial};
+
+use super::{ENVIRONMENT, ROOT, files, shown, split};
+
+/// A trial for each file with a program that runs.
+pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for case in cases {
+        let snapshot = fs::read_to_string(format!("{}.snap", case.display())).unwrap_or_default();
+        let all: Vec<(Run, bool)> = snapshot.split("\n$ ").filter_map(|it| Run::of(it, case)).collect();
+        // What fails under some schedule is free to fail here.
+        let (right, wrong): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, succeeds)| *succeeds);
+        let wrong: BTreeSet<Run> = wrong.into_iter().map(|it| it.0).collect();
+        let runs: BTreeSet<Run> = right.into_iter().map(|it| it.0).filter(|it| !wrong.contains(it)).collect();
+        if runs.is_empty() {
+            continue;
+        }
+        let trial =
+            Trial::test(format!("emulated {}", shown(case)), move || runs.iter().try_for_each(Run::check));
+        trials.push(trial.with_ignored_flag(lacks_compiler()));
+    }
+    trials
+}
+
+/// A program on a number of ranks.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Run {
+    ranks: usize,
+    arguments: Vec<String>,
+}
+
+/// Arguments with a value that choose how the simulator runs, what it is compared with, and what is printed.
+const DROPPED: [&str; 8] =
+    ["--schedule", "--reference", "--device", "--ranks", "--output", "--trace", "--json", "--expect"];
+
+impl Run {
+    /// What a command of a snapshot, with what it printed, has run, and whether with success.
+    fn of(transcript: &str, case: &Path) -> Option<(Self, bool)> {
+        let (command, printed) = transcript.split_once('\n')?;
+        let command = command.strip_prefix("$ ").unwrap_or(command).strip_prefix("hir-run ")?;
+        let ranks = printed.split(" simulated rank").next()?.rsplit(' ').next()?.parse().ok()?;
+        let mut arguments = Vec::new();
+        let folder = shown(case.parent()?);
+        let mut words = split(command).into_iter();
+        while let Some(word) = words.next() {
+            let name = word.split('=').next().unwrap_or(&word);
+            if DROPPED.contains(&name) {
+                if !word.contains('=') {
+                    words.next();
+                }
+                continue;
+            }
+            // Files of another run, programs for each rank and what is no run are left to the cases themselves.
+            if word.contains("%t") || ["--program", "--memory"].contains(&name) {
+                return None;
+            }
+            arguments.push(word.replace("%S", &folder).replace("%s", &shown(case)));
+        }
+        Some((Self { ranks, arguments }, printed.starts_with("exit: 0\n") && printed.contains("[SUCCESS]")))
+    }
+
+    /// Runs it; resharding operators are lowered first, as users are told to.
+    fn check(&self) -> Result<(), Failed> {
+        let (done, text) = self.run(&[])?;
+        let (done, text) =
+            match text.contains("a resharding operator runs on the simulator only: lower it first") {
+                true => self.run(&["--passes", "@lower"])?,
+                false => (done, text),
+            };
+        let right = ["equal to the simulator", "[SUCCESS] ran, complete"].iter().any(|it| text.contains(it));
+        match done && right {
+            true => Ok(()),
+            false => Err(format!("{} ranks, {:?}\n{text}", self.ranks, self.arguments).into()),
+        }
+    }
+
+    /// On emulated GPUs, once step by step for the verdict, then captured: whether that succeeds, and what is printed.
+    fn run(&self, more: &[&str]) -> Result<(bool, String), Failed> {
+        let library = LIBRARY.as_ref().map_err(Clone::clone)?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+        command.args(&self.arguments).args(more).args([
+            "--device=cuda",
+            "--expect=sim",
+            "-w",
+            "1",
+            "-n",
+            "2",
+            "-G",
+        ]);
+        if self.ranks > 1 {
+            command.arg("--ranks").arg(self.ranks.to_string());
+        }
+        command
+            .current_dir(ROOT)
+            .env_clear()
+            .envs(ENVIRONMENT.iter().copied())
+            .env_remove("CUDA_VISIBLE_DEVICES");
+        let passed = |name: &str| name == "PATH" || name.starts_with("HIR_EMULATED_");
+        command.envs(std::env::vars().filter(|(name, _)| passed(name)));
+        command.envs(["HIR_CUDA", "HIR_NVRTC", "HIR_CUBLASLT", "HIR_NCCL"].map(|it| (it, library)));
+        let output = command.output().map_err(|fault| fault.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        Ok((output.status.success(), text.into_owned()))
+    }
+}
+
+/// Whether there is no C++ compiler, and nobody insists.
+fn lacks_compiler() -> bool {
+    static LACKS: LazyLock<bool> = LazyLock::new(|| {
+        std::env::var("HIR_REQUIRE_CXX").as_deref() != Ok("1")
+            && Command::new("c++").arg("--version").output().is_err()
+    });
+    *LACKS
+}
+
+/// The emulator, built once for its sources.
+static LIBRARY: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
+    let folder = Path::new(ROOT).join("tests/gpu/emulator");
+    let (sources, headers) = (files(&folder, "cpp"), files(&folder, "h"));
+    let mut hasher = DefaultHasher::new();
+    for source in sources.iter().chain(&headers) {
+        fs::read(source).map_err(|fault| fault.to_string())?.hash(&mut hasher);
+    }
+    // Its kernels are kept beside it.
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("emulator-{:016x}", hasher.finish()));
+    let library = place.join("libgpu.so");
+    if library.exists() {
+        return Ok(library);
+    }
+    fs::create_dir_all(&place).map_err(|fault| fault.to_string())?;
+    let fresh = place.join(format!("libgpu-{}.so", std::process::id()));
+    let mut compiler = Command::new("c++");
+    compiler
+        .args(["-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-o"])
+        .arg(&fresh)
+        .args(&sources)
+        .arg("-ldl");
+    let output = compiler.output().map_err(|fault| format!("c++: {fault}"))?;
+    if !output.status.success() {
+        return Err(format!("the emulator does not compile:\n{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    fs::rename(&fresh, &library).map_err(|fault| fault.to_string())?;
+    Ok(library)
+});
