@@ -13,6 +13,7 @@ use super::{
     device::Stream,
     error::CudaError,
     library::{self, Nccl},
+    order,
 };
 use crate::plan::{CollectiveKind, Communicator, Plan, ReduceOp};
 
@@ -42,6 +43,8 @@ pub(super) struct Group {
 /// The communicators of this rank.
 pub(super) struct Comms {
     known: Vec<(Communicator, Comm)>,
+    /// Whether this rank's communications run one after another, whatever their communicators.
+    pub in_turns: bool,
     /// Which NCCL it is; `None` where it is not needed.
     pub library: Option<String>,
 }
@@ -55,7 +58,7 @@ impl Comms {
                 teams.push(it);
             }
         }
-        let mut comms = Self { known: Vec::new(), library: None };
+        let mut comms = Self { known: Vec::new(), in_turns: order::is_total(plans), library: None };
         if teams.is_empty() {
             return Ok(comms);
         }

@@ -387,13 +387,15 @@ impl Device {
     /// Ends the capture; all streams must have been joined.
     pub fn end_capture(&self, stream: Stream) -> Result<Graph, CudaError> {
         let (mut graph, mut exec, mut nodes) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // Nodes keep the priority of the stream that they were captured from.
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
         // SAFETY: the pointers are to live handles; the graph is the one just captured and is never destroyed.
         unsafe {
             self.driver
                 .check("cuStreamEndCapture", (self.driver.cuStreamEndCapture)(stream.0, &raw mut graph))?;
             let status = (self.driver.cuGraphGetNodes)(graph, std::ptr::null_mut(), &raw mut nodes);
             self.driver.check("cuGraphGetNodes", status)?;
-            let status = (self.driver.cuGraphInstantiateWithFlags)(&raw mut exec, graph, 0);
+            let status = (self.driver.cuGraphInstantiateWithFlags)(&raw mut exec, graph, u64::from(flags.0));
             self.driver.check("cuGraphInstantiate", status)?;
         }
         Ok(Graph { exec, nodes })

@@ -19,6 +19,8 @@ use super::{
     library::{self, CublasLt},
 };
 
+/// An epilogue's bias lies at a multiple of this: the choice of an algorithm is told how operands lie, not how a bias does.
+pub(super) const BIAS_ALIGNMENT: u64 = 16;
 /// Bytes that an algorithm may use; what NVIDIA recommends for Hopper.
 pub(super) const WORKSPACE: usize = 32 << 20;
 
@@ -79,6 +81,11 @@ pub(super) struct Form {
 }
 
 impl Form {
+    /// Length of a bias that the epilogue adds.
+    pub fn vector_bytes(&self) -> Option<usize> {
+        (self.bias == Bias::Vector).then(|| self.out.rows as usize * self.result.size())
+    }
+
     /// How cuBLASLt would do a product.
     ///
     /// # Errors

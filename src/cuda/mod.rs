@@ -18,6 +18,7 @@ mod kernels;
 pub mod layout;
 mod library;
 mod memory;
+mod order;
 mod program;
 #[cfg(test)]
 mod tests;
@@ -79,12 +80,21 @@ impl Peers for Alone {
 }
 
 /// Settings that the vendor's libraries read from the environment when they start.
-const ENVIRONMENT: [(&str, &str); 2] = [
+const ENVIRONMENT: [(&str, &str); 5] = [
     // NVLink multicast stays off.
     ("NCCL_NVLS_ENABLE", "0"),
-    // A stream blocked in a wait must not hold back the one that would free it.
+    // A stream blocked in a wait must not hold back the one that would free it: work and copies have as many queues as there
+    // can be.
     ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+    ("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32"),
+    // A host that waits for every launch would wait for what it has yet to issue.
+    ("CUDA_LAUNCH_BLOCKING", "0"),
+    // binary32 means binary32.
+    ("NVIDIA_TF32_OVERRIDE", "0"),
 ];
+
+/// Queues between the host and the device, as `ENVIRONMENT` asks for them; more streams than that share some.
+const CONNECTIONS: usize = 32;
 
 /// Sets what has to be set before a library starts. To be called first thing in `main`.
 pub fn set_environment() {

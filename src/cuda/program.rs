@@ -1,10 +1,11 @@
 //! From a plan to steps: each is one call with nothing left to decide.
 
 use super::{
+    CONNECTIONS,
     comm::{Comms, Group},
     device::{Device, Event, Function, Rows, Stream},
     error::CudaError,
-    gemm::{Form, Product, Products, WORKSPACE},
+    gemm::{BIAS_ALIGNMENT, Form, Product, Products, WORKSPACE},
     kernels::{self, Argument, COMMON, Kernels, Launch, Located},
     memory::Memory,
 };
@@ -42,8 +43,8 @@ impl Action {
     /// Whether a captured plan has a node for it at least.
     pub fn is_node(&self) -> bool {
         match self {
-            Self::Set { bytes, .. } => *bytes > 0,
-            Self::Copy { .. }
+            Self::Set { .. }
+            | Self::Copy { .. }
             | Self::Rows(_)
             | Self::Launch { .. }
             | Self::Product(_)
@@ -91,9 +92,22 @@ struct Builder<'a, 'm> {
     queues: Vec<Stream>,
     events: Vec<Event>,
     works: Vec<Event>,
+    /// The queue of the last communication, and what is set when it is done, where communications take turns.
+    last: Option<(Stream, Event)>,
     /// Room for cuBLASLt, by stream of the plan.
     workspaces: Vec<Option<u64>>,
+    /// Room for what instructions keep while they run.
+    rooms: Vec<Room>,
     notes: Vec<String>,
+}
+
+/// Memory that one instruction after another uses: a stream runs them in order.
+struct Room {
+    stream: Stream,
+    /// An instruction that needs several takes them by number.
+    number: usize,
+    address: u64,
+    bytes: usize,
 }
 
 /// Prepares a plan. `first` is the stream of everything before and after it, the plan's stream 0.
@@ -105,8 +119,8 @@ pub(super) fn prepare(
     first: Stream,
 ) -> Result<Program, CudaError> {
     let mut streams = vec![first];
-    for _ in 1..plan.streams.len() {
-        streams.push(device.stream(false)?);
+    for number in 1..plan.streams.len() {
+        streams.push(device.stream(only_moves(plan, number as u32))?);
     }
     let mut names = plan.streams.clone();
     let mut queues = Vec::new();
@@ -129,6 +143,8 @@ pub(super) fn prepare(
         events: (0..plan.events).map(event).collect::<Result<_, _>>()?,
         works: (0..plan.works).map(event).collect::<Result<_, _>>()?,
         workspaces: vec![None; plan.streams.len()],
+        last: None,
+        rooms: Vec::new(),
         streams,
         notes: Vec::new(),
     };
@@ -140,8 +156,40 @@ pub(super) fn prepare(
     let functions = device.functions(&cubin, &names)?;
     let Builder { steps, streams, names, mut notes, products, .. } = builder;
     notes.dedup();
+    let waits = steps.iter().any(|it| matches!(it.action, Action::Await(_)));
+    if waits && streams.len() > CONNECTIONS {
+        notes.push(format!(
+            "{} streams share {CONNECTIONS} queues to the GPU: one that waits for another rank may hold up others",
+            streams.len()
+        ));
+    }
     notes.extend(products.map(|it| it.describe_library()));
     Ok(Program { steps, streams, names, functions, notes })
+}
+
+/// Whether a stream of a plan moves data between ranks and computes nothing else: it goes first where both could.
+fn only_moves(plan: &Plan, stream: u32) -> bool {
+    let mut moves = false;
+    for inst in plan.code.iter().filter(|it| it.stream == stream) {
+        match &inst.kind {
+            InstKind::Gemm(_) | InstKind::Map { .. } | InstKind::Reduce(_) => return false,
+            InstKind::Combine { .. } | InstKind::Signal { .. } | InstKind::Await { .. } => moves = true,
+            InstKind::Alloc { .. }
+            | InstKind::Copy { .. }
+            | InstKind::Fill { .. }
+            | InstKind::Iota { .. }
+            | InstKind::Collective(_)
+            | InstKind::Transfer(_)
+            | InstKind::Wait { .. }
+            | InstKind::Record { .. }
+            | InstKind::Join { .. }
+            | InstKind::Exchange { .. }
+            | InstKind::Barrier
+            | InstKind::Reshard(_)
+            | InstKind::Finish => {}
+        }
+    }
+    moves
 }
 
 /// The dense form of a view's elements, where they lie in a row.
@@ -248,6 +296,9 @@ impl Builder<'_, '_> {
     }
 
     fn push(&mut self, inst: u32, stream: Stream, action: Action) {
+        if let Action::Set { bytes: 0, .. } | Action::Copy { bytes: 0, .. } = action {
+            return;
+        }
         self.steps.push(Step { action, stream, inst });
     }
 
@@ -297,7 +348,7 @@ impl Builder<'_, '_> {
             return Ok(());
         }
         let dense = View::contiguous(0, out.view.shape.clone());
-        let address = self.memory.scratch(self.device, dense.len() * out.dtype.size())?;
+        let address = self.room(stream, 0, dense.len() * out.dtype.size())?;
         let between = Located { address, dtype: out.dtype, view: &dense };
         let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
         let first = kernels::map(function, operands, &between).map_err(refuse)?;
@@ -381,7 +432,12 @@ impl Builder<'_, '_> {
                 };
                 let workspace = self.workspace(inst.stream as usize)?;
                 let addresses = [a.address, b.address, out.address];
-                let address = bias.as_ref().map_or(0, |it| it.address);
+                let mut address = bias.as_ref().map_or(0, |it| it.address);
+                if let Some(bytes) = form.vector_bytes().filter(|_| !address.is_multiple_of(BIAS_ALIGNMENT)) {
+                    let room = self.room(stream, 0, bytes)?;
+                    self.push(at, stream, Action::Copy { to: room, from: address, bytes });
+                    address = room;
+                }
                 if let Some(product) = products.prepare(&form, addresses, address, workspace)? {
                     self.push(at, stream, Action::Product(Box::new(product)));
                     return Ok(());
@@ -400,6 +456,22 @@ impl Builder<'_, '_> {
             .push(format!("{}: the matrix product runs on a plain kernel: {why}", self.plan.place(inst)));
         self.launch(at, stream, launch);
         Ok(())
+    }
+
+    /// Room for as long as an instruction of a stream runs: `number` tells several of one instruction apart.
+    fn room(&mut self, stream: Stream, number: usize, bytes: usize) -> Result<u64, CudaError> {
+        let known = self.rooms.iter_mut().find(|it| it.stream == stream && it.number == number);
+        if let Some(room) = &known
+            && room.bytes >= bytes
+        {
+            return Ok(room.address);
+        }
+        let address = self.memory.scratch(self.device, bytes)?;
+        match known {
+            Some(room) => (room.address, room.bytes) = (address, bytes),
+            None => self.rooms.push(Room { stream, number, address, bytes }),
+        }
+        Ok(address)
     }
 
     /// Products on one stream share room; streams run side by side.

@@ -1,7 +1,7 @@
 //! Combinations along axes: a block for each result where many terms lie in a row, else a thread.
 
 use super::{
-    BLOCK, DIMS, Kernel, Launch, Located, check, expression, floats, integers, is_integer, named,
+    BLOCK, DIMS, Kernel, Launch, Located, WIDEST, check, expression, floats, integers, is_integer, named,
     shape::merged,
 };
 use crate::{
@@ -44,30 +44,47 @@ pub(in crate::cuda) fn fold(
     let dense = reduced.strides[0].last().is_some_and(|it| *it == 1);
     let block = terms >= MANY && (dense || outputs < 1 << 14);
     let sizes = [out.dtype.size(), input.dtype.size()];
-    let most = 16 / sizes.into_iter().max().unwrap_or(1);
-    let aligned = |width: usize| reduced.strides[0].iter().all(|it| it.is_multiple_of(width));
-    let mut width = if block { 1 } else { kept.width(most, &[out.address, input.address], &sizes) };
-    // Both must have neighbours: a result for each lane, and each lane's own terms.
-    let last = kept.extents.len() - 1;
-    let packed = kept.strides.iter().all(|it| it[last] == 1);
-    while width > 1 && !(packed && aligned(width)) {
-        width /= 2;
-    }
+    let aligned = |strides: &[usize], width: usize| strides.iter().all(|it| it.is_multiple_of(width));
+    let width = match block {
+        // Neighbours are terms of one result.
+        true => {
+            let most = if dense { WIDEST / sizes[1] } else { 1 };
+            let width = reduced.width(most, &[input.address], &sizes[1..]);
+            narrowed(width, |it| aligned(&kept.strides[1], it))
+        }
+        // Both have neighbours: a result for each lane, and each lane's own terms.
+        false => {
+            let last = kept.extents.len() - 1;
+            let packed = kept.strides.iter().all(|it| it[last] == 1);
+            let most = WIDEST / sizes.into_iter().max().unwrap_or(1);
+            let width = kept.width(most, &[out.address, input.address], &sizes);
+            narrowed(width, |it| packed && aligned(&reduced.strides[0], it))
+        }
+    };
+    let (of_kept, of_reduced) = if block { (1, width) } else { (width, 1) };
     let (start_real, start_whole) = start(reduce.init, out.dtype, whole)?;
     let start_real = if computed == super::Computed::F32 { f64::from(start_real as f32) } else { start_real };
     let mut words = vec![out.address, input.address];
-    words.extend(kept.extent_words(width));
-    words.extend(reduced.extent_words(1));
-    words.extend(kept.stride_words(0, sizes[0], width));
-    words.extend(kept.stride_words(1, sizes[1], width));
-    words.extend(reduced.stride_words(0, sizes[1], 1));
-    let groups = (outputs / width) as u64;
-    words.extend([kept.extents.len() as u64, reduced.extents.len() as u64, groups, terms as u64]);
+    words.extend(kept.extent_words(of_kept));
+    words.extend(reduced.extent_words(of_reduced));
+    words.extend(kept.stride_words(0, sizes[0], of_kept));
+    words.extend(kept.stride_words(1, sizes[1], of_kept));
+    words.extend(reduced.stride_words(0, sizes[1], of_reduced));
+    let (groups, loads) = ((outputs / of_kept) as u64, (terms / of_reduced) as u64);
+    words.extend([kept.extents.len() as u64, reduced.extents.len() as u64, groups, loads]);
     words.extend([start_real.to_bits(), start_whole as u64]);
     debug_assert_eq!(words.len(), 2 + 5 * DIMS + 6);
     let kernel = Kernel::Fold { op: reduce.op, input: input.dtype, out: out.dtype, computed, width, block };
     let blocks = if block { groups } else { groups.div_ceil(u64::from(BLOCK)) };
     Ok(Some(Launch { kernel, words, blocks }))
+}
+
+/// The widest access that is allowed, halved until it is.
+fn narrowed(mut width: usize, allowed: impl Fn(usize) -> bool) -> usize {
+    while width > 1 && !allowed(width) {
+        width /= 2;
+    }
+    width
 }
 
 /// The value to start from. Integers start from what the result's type makes of it.
@@ -91,8 +108,10 @@ pub(super) fn body(kernel: &Kernel) -> String {
     let step = expression::step(*op, *computed).unwrap_or_default();
     let neutral = expression::neutral(*op, *computed);
     let start = if computed.is_float() { "(C)p.start_real" } else { "(C)p.start_whole" };
+    let lanes = if *block { *width } else { 1 };
+    let average = format!("r / (C)(p.terms ? p.terms * {lanes} : 1)");
     let finish = match op {
-        ReduceOp::Avg => "r / (C)(p.terms ? p.terms : 1)",
+        ReduceOp::Avg => average.as_str(),
         ReduceOp::Sum
         | ReduceOp::Product
         | ReduceOp::Min
@@ -113,8 +132,12 @@ pub(super) fn body(kernel: &Kernel) -> String {
     const u64 in = p.in + offset(g, p.kept_dims, p.kept, p.in_kept);
     C sum = {neutral};
     for (u64 t = threadIdx.x; t < p.terms; t += {BLOCK}) {{
-      const C a = sum, b = up<C>(load<{input}, 1>(in + {read}).e[0]);
-      sum = {step};
+      const Pack<{input}, {width}> x = load<{input}, {width}>(in + {read});
+#pragma unroll
+      for (int v = 0; v < {width}; ++v) {{
+        const C a = sum, b = up<C>(x.e[v]);
+        sum = {step};
+      }}
     }}
     part[threadIdx.x] = sum;
     __syncthreads();

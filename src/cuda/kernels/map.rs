@@ -5,7 +5,7 @@ use std::fmt::Write;
 use grammar::{dtype::DType, ops::Op};
 
 use super::{
-    Access, BLOCK, Computed, Function, Kernel, Launch, Located, check, expression, floats, integers,
+    Access, BLOCK, Computed, Function, Kernel, Launch, Located, WIDEST, check, expression, floats, integers,
     is_integer, named, shape::merged,
 };
 use crate::plan::{Number, ReduceOp};
@@ -18,9 +18,6 @@ pub(in crate::cuda) enum Argument<'a> {
     /// One value for all.
     Number(Number),
 }
-
-/// Bytes of the widest access.
-const WIDEST: usize = 16;
 
 /// Prepares a map; `None` where there is nothing to do.
 ///

@@ -32,6 +32,8 @@ pub(super) use shape::merged;
 const PRELUDE: &str = include_str!("prelude.cu");
 /// Threads of a block.
 pub(super) const BLOCK: u32 = 256;
+/// Bytes of the widest access.
+const WIDEST: usize = 16;
 /// Most dimensions of a view, after merging.
 pub(super) const DIMS: usize = 8;
 

@@ -50,11 +50,11 @@ impl Builder<'_, '_> {
         } else {
             let handle = self.comms.find(communicator);
             let comm = handle.ok_or_else(|| CudaError::Internal("a team without communicator".to_owned()))?;
-            let from = input.map(|it| self.packed(at, inst, queue, it, true)).transpose()?;
-            let to = output.map(|it| self.packed(at, inst, queue, it, false)).transpose()?;
+            let from = input.map(|it| self.packed(at, inst, queue, 0, it, true)).transpose()?;
+            let to = output.map(|it| self.packed(at, inst, queue, 1, it, false)).transpose()?;
             let calls = comm::calls(it.kind, members, me, from, to)
                 .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
-            self.group(at, queue, comm, calls);
+            self.group(at, queue, comm, calls)?;
             if let (Some(view), Some(dense)) = (output, to) {
                 self.unpack(at, inst, queue, dense, view)?;
             }
@@ -78,14 +78,14 @@ impl Builder<'_, '_> {
         }
         self.post(at, stream, queue)?;
         let (mut calls, mut arrivals) = (Vec::new(), Vec::new());
-        for side in &it.sides {
+        for (number, side) in it.sides.iter().enumerate() {
             let peer = communicator.team.iter().position(|rank| *rank == side.peer);
             let peer = peer.ok_or_else(|| {
                 let message = format!("rank {} is outside the team {:?}", side.peer, communicator.team);
                 CudaError::unsupported(self.plan, inst, message)
             })?;
             let sends = side.direction == Direction::Send;
-            let dense = self.packed(at, inst, queue, &side.view, sends)?;
+            let dense = self.packed(at, inst, queue, number, &side.view, sends)?;
             let bytes = dense.count * dense.dtype.size();
             calls.push(match side.direction {
                 Direction::Send => Call::Send { from: dense.address, bytes, peer },
@@ -96,7 +96,7 @@ impl Builder<'_, '_> {
             }
         }
         match self.comms.find(communicator) {
-            Some(comm) => self.group(at, queue, comm, calls),
+            Some(comm) => self.group(at, queue, comm, calls)?,
             None => self.loop_back(at, queue, &calls),
         }
         for (dense, view) in arrivals {
@@ -115,10 +115,21 @@ impl Builder<'_, '_> {
         Ok(())
     }
 
-    fn group(&mut self, at: u32, queue: Stream, comm: comm::Comm, calls: Vec<Call>) {
-        if !calls.is_empty() {
-            self.push(at, queue, Action::Group(Box::new(Group { comm, calls })));
+    /// Issues calls, behind those of the last communication where communications take turns.
+    fn group(&mut self, at: u32, queue: Stream, comm: comm::Comm, calls: Vec<Call>) -> Result<(), CudaError> {
+        if calls.is_empty() {
+            return Ok(());
         }
+        if let Some((_, done)) = self.last.filter(|(other, _)| *other != queue) {
+            self.push(at, queue, Action::Wait(done));
+        }
+        self.push(at, queue, Action::Group(Box::new(Group { comm, calls })));
+        if self.comms.in_turns {
+            let done = self.device.event(false)?;
+            self.push(at, queue, Action::Record(done));
+            self.last = Some((queue, done));
+        }
+        Ok(())
     }
 
     /// In a world of one rank every send meets a receive of the same rank, in order.
@@ -136,12 +147,14 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// The dense elements of a view: itself, or memory beside it, filled first where it is given.
+    /// The dense elements of a view: itself, or room of the queue, filled first where it is given; `number` tells the views of
+    /// one instruction apart.
     fn packed(
         &mut self,
         at: u32,
         inst: &Inst,
         queue: Stream,
+        number: usize,
         view: &View,
         filled: bool,
     ) -> Result<Dense, CudaError> {
@@ -150,7 +163,7 @@ impl Builder<'_, '_> {
         if is_dense(view) {
             return Ok(Dense { address: located.address, count, dtype });
         }
-        let address = self.memory.scratch(self.device, count * dtype.size())?;
+        let address = self.room(queue, number, count * dtype.size())?;
         if filled {
             let dense = View::contiguous(0, view.shape.clone());
             let out = Located { address, dtype, view: &dense };
@@ -191,7 +204,7 @@ impl Builder<'_, '_> {
             let message = format!("delivers {given} elements, the output holds {wanted}");
             return Err(CudaError::unsupported(self.plan, inst, message));
         }
-        let source = self.packed(at, inst, queue, from.view, true)?;
+        let source = self.packed(at, inst, queue, 0, from.view, true)?;
         let bytes = source.count * source.dtype.size();
         if is_dense(to.view) {
             if source.address != to.address && bytes > 0 {
