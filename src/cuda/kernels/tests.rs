@@ -11,7 +11,6 @@ use crate::{
     plan::{Number, Reduce, ReduceOp, View},
 };
 
-const ARCHITECTURES: [i32; 3] = [80, 90, 100];
 const DTYPES: [DType; 13] = [
     DType::Bool,
     DType::Double,
@@ -112,13 +111,14 @@ fn instances() -> Result<Kernels, String> {
     Ok(kernels)
 }
 
-#[test]
-fn everything_compiles_for_every_architecture() -> Result<(), Box<dyn std::error::Error>> {
+/// Compiles all instances for an architecture. Without NVRTC the test says that it is skipped, or fails where
+/// `HIR_REQUIRE_NVRTC=1` insists.
+fn compiles_for(architecture: i32) -> Result<(), Box<dyn std::error::Error>> {
     let source = instances()?.source();
     assert!(!source.contains("void,"), "a type without a name");
     let known = match nvrtc::capabilities() {
         Ok(known) => known,
-        Err(CudaError::Environment(why)) => {
+        Err(CudaError::Environment(why)) if std::env::var("HIR_REQUIRE_NVRTC").as_deref() != Ok("1") => {
             use std::io::Write;
             // Past the harness, which shows nothing of a test that passes.
             writeln!(std::io::stderr(), "skipped: {why}")?;
@@ -126,14 +126,31 @@ fn everything_compiles_for_every_architecture() -> Result<(), Box<dyn std::error
         }
         Err(other) => return Err(other.into()),
     };
-    let mut compiled = 0;
-    for architecture in ARCHITECTURES.iter().filter(|it| known.contains(it)) {
-        let cubin = nvrtc::compile(&source, *architecture)?;
-        assert!(cubin.starts_with(b"\x7fELF"), "no machine code for {architecture}");
-        compiled += 1;
+    // CUDA 12.8 is the first to know 10.0.
+    if !known.contains(&architecture) {
+        assert_eq!(architecture, 100, "NVRTC knows {known:?}");
+        return Ok(());
     }
-    assert!(compiled >= 2, "NVRTC knows {known:?}");
+    let cubin = nvrtc::compile(&source, architecture)?;
+    assert!(cubin.starts_with(b"\x7fELF"), "no machine code for {architecture}");
     Ok(())
+}
+
+// Three tests, which run side by side.
+
+#[test]
+fn everything_compiles_for_ampere() -> Result<(), Box<dyn std::error::Error>> {
+    compiles_for(80)
+}
+
+#[test]
+fn everything_compiles_for_hopper() -> Result<(), Box<dyn std::error::Error>> {
+    compiles_for(90)
+}
+
+#[test]
+fn everything_compiles_for_blackwell() -> Result<(), Box<dyn std::error::Error>> {
+    compiles_for(100)
 }
 
 #[test]
