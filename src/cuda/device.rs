@@ -15,7 +15,7 @@ use super::{
 const OLDEST_DRIVER: i32 = 12000;
 
 /// A stream. Plain handles are copied freely; the driver keeps what they stand for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Stream(pub sys::CUstream);
 
 /// An event.
@@ -37,7 +37,7 @@ pub(super) struct Graph {
 /// The GPU of this rank, current for this thread.
 #[derive(Clone, Copy)]
 pub(super) struct Device {
-    driver: &'static Driver,
+    pub driver: &'static Driver,
     /// 10 · major + minor of its compute capability: 90 for an H200.
     pub capability: i32,
     /// Number of multiprocessors.

@@ -11,7 +11,7 @@ use super::{
     comm::Comms,
     device::{Device, Event, Graph, Stream},
     error::CudaError,
-    kernels::BLOCK,
+    kernels::{BLOCK, FLAG_BLOCK},
     layout,
     memory::Memory,
     program::{self, Action, Program, Step},
@@ -69,8 +69,6 @@ pub struct Engine<'a> {
     outputs: Vec<Option<Output>>,
     /// The number of the last run that was issued; flags compare with it.
     epoch: u32,
-    /// Where the device keeps the same number for captured runs.
-    counter: u64,
     barriers: u32,
     /// Steps that each stream has come past, in page-locked memory.
     marks: *mut u32,
@@ -128,7 +126,6 @@ impl<'a> Engine<'a> {
                 }
             });
         }
-        let counter = memory.scratch(&device, 4)?;
         let event = |_| device.event(false);
         let ends = program.streams.iter().map(event).collect::<Result<_, _>>()?;
         let marks = device.host(4 * program.streams.len())?.cast();
@@ -147,7 +144,6 @@ impl<'a> Engine<'a> {
             inputs,
             outputs,
             epoch: 0,
-            counter,
             barriers: 0,
             marks,
         })
@@ -266,8 +262,7 @@ impl<'a> Engine<'a> {
     fn begin(&mut self, mode: Mode) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
         if mode == Mode::Captured {
-            let words = [self.counter, self.counter];
-            self.device.launch(self.program.functions[2], 1, 1, &words, self.first)?;
+            self.device.launch(self.program.functions[2], 1, 1, &[self.program.counter], self.first)?;
         }
         self.device.record(self.start, self.first)?;
         for stream in &self.program.streams[1..] {
@@ -311,14 +306,14 @@ impl<'a> Engine<'a> {
             Action::Group(it) => it.issue(stream),
             Action::Record(event) => device.record(*event, stream),
             Action::Wait(event) => device.wait(stream, *event),
-            Action::Raise(flag) if captured => {
-                device.launch(self.program.functions[0], 1, 1, &[*flag, self.counter], stream)
+            Action::Raise(flags) if captured => {
+                device.launch(self.program.functions[0], 1, FLAG_BLOCK, flags.words(), stream)
             }
-            Action::Await(flag) if captured => {
-                device.launch(self.program.functions[1], 1, 1, &[*flag, self.counter], stream)
+            Action::Await(flags) if captured => {
+                device.launch(self.program.functions[1], 1, FLAG_BLOCK, flags.words(), stream)
             }
-            Action::Raise(flag) => device.write_flag(*flag, self.epoch, stream),
-            Action::Await(flag) => device.wait_flag(*flag, self.epoch, stream),
+            Action::Raise(flags) => device.raise(flags, self.epoch, stream),
+            Action::Await(flags) => device.wait_for(flags, self.epoch, stream),
             Action::Finish if mode == Mode::Checked => self.download(stream),
             Action::Finish => Ok(()),
         }
@@ -402,7 +397,7 @@ impl<'a> Engine<'a> {
     /// Captures the plan as a graph.
     fn capture(&mut self) -> Result<Graph, CudaError> {
         // The device's count of runs goes on from the host's.
-        self.device.upload(self.counter, &self.epoch.to_le_bytes(), self.first)?;
+        self.device.upload(self.program.counter, &self.epoch.to_le_bytes(), self.first)?;
         let before = self.epoch;
         self.device.begin_capture(self.first)?;
         let issued = self.issue(Mode::Captured);

@@ -80,6 +80,7 @@ functions! {
         cuStreamWaitEvent(CUstream, CUevent, c_uint);
         cuStreamWriteValue32_v2(CUstream, CUdeviceptr, cuuint32_t, c_uint);
         cuStreamWaitValue32_v2(CUstream, CUdeviceptr, cuuint32_t, c_uint);
+        cuStreamBatchMemOp_v2(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
         cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
         cuStreamEndCapture(CUstream, *mut CUgraph);
         cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);

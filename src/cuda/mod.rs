@@ -13,6 +13,7 @@ mod comm;
 mod device;
 mod engine;
 mod error;
+mod flags;
 mod gemm;
 mod kernels;
 pub mod layout;

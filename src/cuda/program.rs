@@ -5,10 +5,13 @@ use super::{
     comm::{Comms, Group},
     device::{Device, Event, Function, Rows, Stream},
     error::CudaError,
+    flags::Flags,
     gemm::{BIAS_ALIGNMENT, Form, Product, Products, WORKSPACE},
     kernels::{self, Argument, COMMON, Kernels, Launch, Located},
     memory::Memory,
 };
+use rustc_hash::FxHashMap;
+
 use crate::plan::{Arg, Gemm, Inst, InstKind, Number, Place, Plan, Slot, View};
 
 mod queue;
@@ -31,10 +34,10 @@ pub(super) enum Action {
     Record(Event),
     /// The stream waits for an event.
     Wait(Event),
-    /// A flag is raised to the number of the run.
-    Raise(u64),
-    /// The stream waits until a flag has come to the number of the run.
-    Await(u64),
+    /// Flags are raised to the number of the run.
+    Raise(Box<Flags>),
+    /// The stream waits until flags have come to the number of the run.
+    Await(Box<Flags>),
     /// The outputs are read.
     Finish,
 }
@@ -73,6 +76,8 @@ pub(super) struct Program {
     pub names: Vec<String>,
     /// The functions of the module, the common ones first.
     pub functions: Vec<Function>,
+    /// Where the device keeps the number of the run for captured runs.
+    pub counter: u64,
     /// What the user may want to know, by line.
     pub notes: Vec<String>,
 }
@@ -86,6 +91,10 @@ struct Builder<'a, 'm> {
     products: Option<Products>,
     kernels: Kernels,
     steps: Vec<Step>,
+    /// The last step of each stream.
+    newest: FxHashMap<Stream, usize>,
+    /// Where the device counts runs.
+    counter: u64,
     streams: Vec<Stream>,
     names: Vec<String>,
     /// The stream of each communicator.
@@ -130,6 +139,7 @@ pub(super) fn prepare(
     }
     streams.extend(&queues);
     let event = |_| device.event(false);
+    let counter = memory.scratch(device, 4)?;
     let mut builder = Builder {
         device,
         plan,
@@ -138,6 +148,8 @@ pub(super) fn prepare(
         products: None,
         kernels: Kernels::default(),
         steps: Vec::new(),
+        newest: FxHashMap::default(),
+        counter,
         names,
         queues,
         events: (0..plan.events).map(event).collect::<Result<_, _>>()?,
@@ -164,7 +176,7 @@ pub(super) fn prepare(
         ));
     }
     notes.extend(products.map(|it| it.describe_library()));
-    Ok(Program { steps, streams, names, functions, notes })
+    Ok(Program { steps, streams, names, functions, counter, notes })
 }
 
 /// Whether a stream of a plan moves data between ranks and computes nothing else: it goes first where both could.
@@ -267,11 +279,23 @@ impl Builder<'_, '_> {
             }
             InstKind::Signal { slot } => {
                 let flag = self.flag(slot)?;
-                self.push(at, stream, Action::Raise(flag));
+                let joins = match self.previous(stream) {
+                    Some(Action::Raise(flags)) => flags.add(flag),
+                    _ => false,
+                };
+                if !joins {
+                    self.push(at, stream, Action::Raise(Box::new(Flags::new(self.counter, flag))));
+                }
             }
             InstKind::Await { slot } => {
                 let flag = self.flag(slot)?;
-                self.push(at, stream, Action::Await(flag));
+                let joins = match self.previous(stream) {
+                    Some(Action::Await(flags)) => flags.add(flag),
+                    _ => false,
+                };
+                if !joins {
+                    self.push(at, stream, Action::Await(Box::new(Flags::new(self.counter, flag))));
+                }
             }
             InstKind::Record { event } => {
                 let event = self.events[*event as usize];
@@ -299,7 +323,14 @@ impl Builder<'_, '_> {
         if let Action::Set { bytes: 0, .. } | Action::Copy { bytes: 0, .. } = action {
             return;
         }
+        self.newest.insert(stream, self.steps.len());
         self.steps.push(Step { action, stream, inst });
+    }
+
+    /// The last thing on a stream so far. More of the same may join it: nothing of the stream lies between.
+    fn previous(&mut self, stream: Stream) -> Option<&mut Action> {
+        let at = *self.newest.get(&stream)?;
+        self.steps.get_mut(at).map(|it| &mut it.action)
     }
 
     fn launch(&mut self, inst: u32, stream: Stream, launch: Option<Launch>) {

@@ -30,6 +30,8 @@ pub(super) use shape::merged;
 
 /// The element types, functions and index code that all instances share.
 const PRELUDE: &str = include_str!("prelude.cu");
+/// Threads of a block of kernels that handle flags, one each.
+pub(super) const FLAG_BLOCK: u32 = 32;
 /// Threads of a block.
 pub(super) const BLOCK: u32 = 256;
 /// Bytes of the widest access.
@@ -125,7 +127,7 @@ pub(super) struct Kernels {
 }
 
 /// The kernels that every module has.
-pub(super) const COMMON: [&str; 3] = ["raise_flag", "await_flag", "advance_epoch"];
+pub(super) const COMMON: [&str; 3] = ["raise_flags", "await_flags", "advance_epoch"];
 
 impl Kernels {
     /// The number of an instance, added where it is new.

@@ -197,14 +197,17 @@ struct Product {
 
 // Flags in memory that peers reach, compared with the number of the run, which the device counts itself: a captured plan
 // has no constants that change.
-struct Flag { u64 flag, epoch; };
-extern "C" __global__ void raise_flag(const __grid_constant__ Flag p) {
-  store_release(p.flag, *reinterpret_cast<const u32*>(p.epoch));
+constexpr int FLAGS = 32;
+struct Flags { u64 epoch, count, flag[FLAGS]; };
+extern "C" __global__ void raise_flags(const __grid_constant__ Flags p) {
+  if (threadIdx.x < p.count) store_release(p.flag[threadIdx.x], *reinterpret_cast<const u32*>(p.epoch));
 }
-extern "C" __global__ void await_flag(const __grid_constant__ Flag p) {
+extern "C" __global__ void await_flags(const __grid_constant__ Flags p) {
+  if (threadIdx.x >= p.count) return;
   const u32 epoch = *reinterpret_cast<const u32*>(p.epoch);
-  while ((i32)(load_acquire(p.flag) - epoch) < 0) {}
+  while ((i32)(load_acquire(p.flag[threadIdx.x]) - epoch) < 0) {}
 }
-extern "C" __global__ void advance_epoch(const __grid_constant__ Flag p) {
+struct Epoch { u64 epoch; };
+extern "C" __global__ void advance_epoch(const __grid_constant__ Epoch p) {
   *reinterpret_cast<u32*>(p.epoch) += 1;
 }

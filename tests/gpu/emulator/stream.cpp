@@ -209,6 +209,30 @@ API Status cuStreamWaitValue32_v2(Stream* stream, uint64_t address, uint32_t val
   });
 }
 
+// CUstreamBatchMemOpParams of cuda.h.
+struct MemoryOperation {
+  unsigned operation;
+  uint64_t address;
+  uint64_t value;
+  unsigned flags;
+  uint64_t alias, rest;
+};
+static_assert(sizeof(MemoryOperation) == 48);
+
+// In the order of the list.
+API Status cuStreamBatchMemOp_v2(Stream* stream, unsigned count, MemoryOperation* operations, unsigned flags) {
+  constexpr unsigned WAIT_VALUE_32 = 1, WRITE_VALUE_32 = 2, MOST = 256;
+  if (const Status status = enter()) return status;
+  if (count == 0 || count > MOST || flags != 0) return INVALID_VALUE;
+  for (unsigned at = 0; at < count; ++at) {
+    const MemoryOperation& it = operations[at];
+    const auto call = it.operation == WAIT_VALUE_32 ? cuStreamWaitValue32_v2 : cuStreamWriteValue32_v2;
+    if (it.operation != WAIT_VALUE_32 && it.operation != WRITE_VALUE_32) return INVALID_VALUE;
+    if (const Status status = call(stream, it.address, static_cast<uint32_t>(it.value), it.flags)) return status;
+  }
+  return SUCCESS;
+}
+
 API Status cuStreamBeginCapture_v2(Stream* stream, unsigned mode) {
   if (const Status status = enter()) return status;
   const std::lock_guard lock(api());
