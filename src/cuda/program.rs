@@ -69,8 +69,6 @@ pub(super) struct Program {
     pub steps: Vec<Step>,
     /// All streams: those of the plan, then those of communicators.
     pub streams: Vec<Stream>,
-    /// What streams are called.
-    pub names: Vec<String>,
     /// The functions of the module, the common ones first.
     pub functions: Vec<Function>,
     /// What the user may want to know, by line.
@@ -87,7 +85,6 @@ struct Builder<'a, 'm> {
     kernels: Kernels,
     steps: Vec<Step>,
     streams: Vec<Stream>,
-    names: Vec<String>,
     /// The stream of each communicator.
     queues: Vec<Stream>,
     events: Vec<Event>,
@@ -122,11 +119,9 @@ pub(super) fn prepare(
     for number in 1..plan.streams.len() {
         streams.push(device.stream(only_moves(plan, number as u32))?);
     }
-    let mut names = plan.streams.clone();
     let mut queues = Vec::new();
-    for it in &plan.communicators {
+    for _ in &plan.communicators {
         queues.push(device.stream(true)?);
-        names.push(format!("the {:?} queue of team {:?}", it.backend, it.team));
     }
     streams.extend(&queues);
     let event = |_| device.event(false);
@@ -138,7 +133,6 @@ pub(super) fn prepare(
         products: None,
         kernels: Kernels::default(),
         steps: Vec::new(),
-        names,
         queues,
         events: (0..plan.events).map(event).collect::<Result<_, _>>()?,
         works: (0..plan.works).map(event).collect::<Result<_, _>>()?,
@@ -154,7 +148,7 @@ pub(super) fn prepare(
     let (source, names) = (builder.kernels.source(), builder.kernels.names());
     let cubin = kernels::nvrtc::compile(&source, device.capability)?;
     let functions = device.functions(&cubin, &names)?;
-    let Builder { steps, streams, names, mut notes, products, .. } = builder;
+    let Builder { steps, streams, mut notes, products, .. } = builder;
     notes.dedup();
     let waits = steps.iter().any(|it| matches!(it.action, Action::Await(_)));
     if waits && streams.len() > CONNECTIONS {
@@ -164,7 +158,7 @@ pub(super) fn prepare(
         ));
     }
     notes.extend(products.map(|it| it.describe_library()));
-    Ok(Program { steps, streams, names, functions, notes })
+    Ok(Program { steps, streams, functions, notes })
 }
 
 /// Whether a stream of a plan moves data between ranks and computes nothing else: it goes first where both could.
