@@ -127,7 +127,10 @@ impl Member {
     /// # Errors
     /// The job's fault.
     pub fn conclude(&self, exit: Exit, message: &str) -> Result<(Exit, Vec<String>), LaunchError> {
-        self.phase("finished, waiting for the other ranks");
+        // Where it failed is what reports have to say.
+        if exit == Exit::Success {
+            self.phase("finished, waiting for the other ranks");
+        }
         let mine = wire::join([&[exit as u8][..], message.as_bytes()]);
         let all = self.channel.all_gather(&mine)?;
         // From here on the launcher may end whoever is not as quick as the others.

@@ -328,13 +328,13 @@ impl Notes<'_> {
         };
         let mut text = match self.head(Actor::Host(rank)) {
             Some(at) => format!("at {}", self.place(rank, at)),
-            None => "all issued".to_owned(),
+            None => "at the end".to_owned(),
         };
         if run.round > 0 {
             text += &format!(" of run {}", run.round);
         }
         if run.streams.is_empty() {
-            text += &format!("; its GPU has completed {} runs", run.complete);
+            text += &format!("; the GPU has completed {} runs", run.complete);
         }
         let whom = |needs: &[Need]| {
             let mut ranks: Vec<usize> = needs.iter().map(|it| it.0).collect();

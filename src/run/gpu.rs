@@ -165,8 +165,7 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
     member.phase("giving its outputs to rank 0");
     let mut outcome = gather(job.plans, mine, member)?;
     outcome.watched = watched(job, &engine, member)?;
-    member.phase("judging the outputs");
-    let mut verdict = judge(job, &outcome, peers)?;
+    let mut verdict = judge(job, &outcome, member)?;
     let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) else {
         return Ok(Ran { verdict, outcome, timing: None });
     };
@@ -177,7 +176,7 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
     member.phase("giving its outputs to rank 0");
     let last = gather(job.plans, mine, member)?;
     outcome.outputs = last.outputs;
-    verdict = judge(job, &outcome, peers)?;
+    verdict = judge(job, &outcome, member)?;
     let lines = engine.lines(peers)?;
     Ok(Ran { verdict, outcome, timing: Some((timing, lines)) })
 }
@@ -244,8 +243,10 @@ fn watched(job: &Job<'_>, engine: &Engine<'_>, member: &Member) -> Result<Vec<Bl
 }
 
 /// Rank 0 judges and tells the others.
-fn judge(job: &Job<'_>, outcome: &Outcome, peers: &dyn Peers) -> Result<Verdict, Failure> {
+fn judge(job: &Job<'_>, outcome: &Outcome, member: &Member) -> Result<Verdict, Failure> {
+    let peers: &dyn Peers = member;
     if peers.rank() > 0 {
+        member.phase("done, rank 0 judges the outputs");
         let told = peers.all_gather(&[])?;
         let exit = match told.first().and_then(|it| it.first()) {
             Some(0) => Exit::Success,
@@ -253,6 +254,7 @@ fn judge(job: &Job<'_>, outcome: &Outcome, peers: &dyn Peers) -> Result<Verdict,
         };
         return Ok(Verdict { exit, line: String::new(), outputs: Vec::new(), wrong: None });
     }
+    member.phase("judging the outputs");
     // The simulator says whether anything was rounded: if not, both machines give the same bits.
     let agreement = match Agreement::new(job.tolerance, job.kind, job.terms) {
         Agreement::Equal | Agreement::Sums { .. } if job.exact != Some(true) => {

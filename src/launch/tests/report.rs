@@ -61,7 +61,7 @@ fn who_never_issued_is_the_cause() {
         text,
         "rank 2 never issued line 10, i8=1 (Allreduce): it is at line 7, i8=1; ranks 0 1 3 wait in it\n\
          no rank got any further for 60 s\n\
-         ranks 0 1 3: all issued; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+         ranks 0 1 3: at the end; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
          waits for rank 2\n\
          rank 2: at line 7, i8=1"
     );
@@ -80,11 +80,11 @@ fn who_has_not_reached_it_is_the_cause() {
     let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
-        "rank 1 has not come to line 10, i8=1 (Allreduce): all issued; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
+        "rank 1 has not come to line 10, i8=1 (Allreduce): at the end; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
          no rank got any further for 60 s\n\
-         ranks 0 2 3: all issued; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+         ranks 0 2 3: at the end; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
          waits for rank 1\n\
-         rank 1: all issued; main runs line 7, i8=0"
+         rank 1: at the end; main runs line 7, i8=0"
     );
 }
 
@@ -116,8 +116,8 @@ fn streams_that_do_not_tell_are_not_made_up() {
     assert_eq!(
         report(&LaunchError::Stalled { seconds: 60 }, &records, &plans),
         "no rank got any further for 60 s\n\
-         ranks 0 2 3: all issued of run 7; its GPU has completed 3 runs\n\
-         rank 1: at line 11, i8=0 of run 7; its GPU has completed 3 runs"
+         ranks 0 2 3: at the end of run 7; the GPU has completed 3 runs\n\
+         rank 1: at line 11, i8=0 of run 7; the GPU has completed 3 runs"
     );
 }
 
