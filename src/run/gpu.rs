@@ -171,6 +171,7 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
     };
     member.brief("putting its inputs into memory");
     engine.fill(&job.inputs[peers.rank()], peers)?;
+    member.brief("preparing timed runs");
     let (timing, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
     // The last of the timed runs has to be right as well.
     member.phase("giving its outputs to rank 0");
