@@ -43,6 +43,13 @@ impl Exit {
     }
 }
 
+impl Exit {
+    /// Ends the process here and now: what runs at exit may wait for a device that hangs, or for other threads.
+    pub fn now(self) -> ! {
+        signal_hook::low_level::exit(i32::from(self as u8))
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)

@@ -35,6 +35,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 mod dice;
 #[path = "suite/emulated.rs"]
 mod emulated;
+#[path = "suite/emulator.rs"]
+mod emulator;
 #[path = "suite/generator.rs"]
 mod generator;
 #[path = "suite/mutations.rs"]

@@ -3,6 +3,7 @@
 use std::{
     io::Write,
     process::ExitCode,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,7 +13,7 @@ use hir::{
     cuda,
     exit::Exit,
     io::{file, generate::Kind},
-    launch::{environment, environment::Launch, handshake::Statement, spawn},
+    launch::{environment, environment::Launch, handshake::Statement, member::Member, spawn},
     plan::Plan,
     run::{
         RunError,
@@ -163,8 +164,7 @@ fn main() -> ExitCode {
             spawned(options.ranks.unwrap_or(1), screen)
         }
         Ok(_) => {
-            let verdict =
-                run(&options, screen, None, &cuda::Alone).unwrap_or_else(|failure| fail(screen, failure));
+            let verdict = run(&options, screen, None).unwrap_or_else(|failure| fail(screen, failure));
             verdict.line.iter().for_each(|line| {
                 // A reader that went away has seen enough.
                 let _ = writeln!(std::io::stdout(), "{line}");
@@ -184,10 +184,9 @@ fn member(options: &Options, screen: Screen, launch: &Launch) -> Exit {
         }
         None => ranks::statement(options.stated(), &options.texts(), options.reference.as_deref()),
     };
-    let timeout = Duration::from_secs(u64::from(options.timeout));
-    ranks::run(launch, timeout, screen, statement, |member, failure| {
+    ranks::run(launch, options.patience(), screen, statement, |member, failure| {
         let screen = if launch.rank == 0 { screen } else { screen.silenced() };
-        let outcome = failure.map_or_else(|| run(options, screen, Some(launch), &*member.channel), Err);
+        let outcome = failure.map_or_else(|| run(options, screen, Some(member)), Err);
         outcome.unwrap_or_else(|failure| {
             let summary = failure.summary().1;
             Verdict { summary, ..fail(screen, failure) }
@@ -207,6 +206,11 @@ fn spawned(ranks: usize, screen: Screen) -> Exit {
 impl Options {
     fn texts(&self) -> Texts {
         self.program.clone().unwrap_or_else(|| Texts::One(self.file.clone().unwrap_or_default()))
+    }
+
+    /// How long ranks wait.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(u64::from(self.timeout))
     }
 
     /// What all ranks of a job have to be given alike, an option a line.
@@ -245,19 +249,15 @@ impl Options {
 
 /// Runs the program. Every process of a launched job prepares the whole job; on simulated ranks it runs all of it too. The
 /// first one reports.
-fn run(
-    options: &Options,
-    screen: Screen,
-    launch: Option<&Launch>,
-    peers: &dyn cuda::Peers,
-) -> Result<Verdict, Failure> {
+fn run(options: &Options, screen: Screen, member: Option<&Member>) -> Result<Verdict, Failure> {
+    let owner = member.map(|it| it.channel.rank);
     let silent = |exit| Verdict { exit, line: None, summary: "rejected".to_owned() };
     let calls = match options.passes.as_deref().map(|text| screen.pipeline(text)) {
         Some(Err(exit)) => return Ok(silent(exit)),
         Some(Ok(calls)) => calls,
         None => Vec::new(),
     };
-    let quiet = launch.is_some_and(|it| it.rank > 0);
+    let quiet = owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
         if !quiet {
             // A reader that went away has seen enough.
@@ -266,7 +266,7 @@ fn run(
     };
     let rewrite = |program: &mut Program, source: &Source| rewrite(&calls, program, source);
     let setup = Setup {
-        ranks: options.ranks.or(launch.map(|it| it.size)),
+        ranks: options.ranks.or(member.map(|it| it.channel.world)),
         container: options.container,
         bindings: &options.set,
         reference: false,
@@ -280,7 +280,7 @@ fn run(
     };
     let start = Instant::now();
     let prepared = prepare(&options.texts(), &setup)?;
-    let plans = &prepared.plans;
+    let plans = &Arc::new(prepared.plans);
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
         screen.draw(source, warnings);
     }
@@ -289,19 +289,26 @@ fn run(
         gpu::memory(plans)?.into_iter().for_each(say);
         return Ok(silent(Exit::Success));
     }
-    let choice = choose(options, plans, peers.world())?;
-    if let (Some(why), Some(Device::Auto)) = (&choice, options.device) {
+    let choice = choose(options, plans, member.map_or(&cuda::Alone, |it| it))?;
+    if let (Err(why), Some(Device::Auto)) = (&choice, options.device) {
         say(format!("# the simulator runs this: {why}"));
     }
     let mut filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
-    if choice.is_none() {
-        return on_gpus(options, plans, &names, &setup, filling, peers, &mut say).inspect_err(|failure| {
-            // The others wait for this rank.
-            match failure {
-                Failure::Other(exit, message) => peers.give_up(*exit, message),
-                Failure::Rejected(..) => peers.give_up(Exit::Rejected, &failure.summary().1),
+    if let Ok(gpu) = choice {
+        let alone;
+        let member = match member {
+            Some(it) => it,
+            None => {
+                alone = Member::alone(options.patience(), ranks::end())?;
+                &alone
             }
-        });
+        };
+        return on_gpus(options, plans, &names, &setup, filling, (gpu, member), &mut say).inspect_err(
+            |failure| match failure {
+                Failure::Other(exit, message) => member.give_up(*exit, message),
+                Failure::Rejected(..) => member.give_up(Exit::Rejected, &failure.summary().1),
+            },
+        );
     }
     let inputs = filling.fill(plans)?;
     let mut expectations = expectations(options, &setup, &filling, plans)?;
@@ -323,7 +330,7 @@ fn run(
     if let Some(note) = job::ends_elsewhere(plans) {
         say(format!("# warning: {note}"));
     }
-    let watch = output::watches(plans, &options.output)?;
+    let watch = output::watches(plans, &options.output, owner)?;
     let tolerance = options.tolerance();
     let mut verdict = None;
     for schedule in &options.schedule.0 {
@@ -343,7 +350,6 @@ fn run(
             Agreement::new(tolerance, options.inputs, terms),
             exact,
         )?;
-        let owner = launch.map(|it| it.rank);
         output::write_outputs(plans, &outcome, &options.output, owner, &mut say)?;
         if judged.exit != Exit::Success {
             say(format!("# schedule {schedule}"));
@@ -379,45 +385,46 @@ fn conclude(verdict: job::Verdict, say: &mut dyn FnMut(String)) -> Result<Verdic
     Ok(Verdict { exit: verdict.exit, summary: verdict.line.clone(), line: Some(verdict.line) })
 }
 
-/// Why the simulator runs the plans; `None`: GPUs do.
-fn choose(options: &Options, plans: &[Plan], processes: usize) -> Result<Option<String>, Failure> {
+/// The GPU that runs this rank's plan, or why the simulator does. All ranks choose alike, and fail alike.
+fn choose(
+    options: &Options,
+    plans: &[Plan],
+    peers: &dyn cuda::Peers,
+) -> Result<Result<cuda::Gpu, String>, Failure> {
     match options.device.unwrap_or(Device::Sim) {
-        Device::Sim => Ok(Some("it was asked for".to_owned())),
-        Device::Cuda => {
-            // What is missing here is told before anything is computed.
-            cuda::devices()?;
-            Ok(None)
+        Device::Sim => Ok(Err("it was asked for".to_owned())),
+        Device::Cuda if plans.len() != peers.world() => {
+            let (ranks, processes) = (plans.len(), peers.world());
+            let message = format!(
+                "{ranks} ranks on GPUs need as many processes, there are {processes}: use mpirun, torchrun or \
+                 `--ranks {ranks}`"
+            );
+            Err(Failure::Other(Exit::Environment, message))
         }
+        // What is missing here is told before anything is computed.
+        Device::Cuda => Ok(Ok(cuda::settle(peers)?)),
         Device::Auto if options.schedule.0 != [Schedule::Program] => {
-            Ok(Some("only it has schedules".to_owned()))
+            Ok(Err("only it has schedules".to_owned()))
         }
-        Device::Auto => Ok(gpu::obstacle(plans, processes)),
+        Device::Auto => Ok(gpu::find(plans, peers)),
     }
 }
 
 /// This rank's part of a job on GPUs.
 fn on_gpus(
     options: &Options,
-    plans: &[Plan],
+    plans: &Arc<Vec<Plan>>,
     names: &[&str],
     setup: &Setup<'_>,
     mut filling: Filling,
-    peers: &dyn cuda::Peers,
+    (gpu, member): (cuda::Gpu, &Member),
     say: &mut dyn FnMut(String),
 ) -> Result<Verdict, Failure> {
-    if plans.len() != peers.world() {
-        let message = format!(
-            "{} ranks on GPUs need as many processes, there are {}: use mpirun, torchrun or `--ranks {}`",
-            plans.len(),
-            peers.world(),
-            plans.len()
-        );
-        return Err(Failure::Other(Exit::Environment, message));
-    }
-    let first = peers.rank() == 0;
+    let rank = member.channel.rank;
+    let first = rank == 0;
     let simulates = first && options.expect.iter().any(|it| matches!(it, Expect::Sim));
     // Inputs of other ranks are made up only where they are needed.
-    let inputs = filling.fill_some(plans, |rank| simulates || rank == peers.rank())?;
+    let inputs = filling.fill_some(plans, |it| simulates || it == rank)?;
     let (mut expected, mut exact) = (Vec::new(), None);
     if first {
         expected = expectations(options, setup, &filling, plans)?;
@@ -429,9 +436,11 @@ fn on_gpus(
     }
     let (kind, seed) = (options.inputs, options.seed);
     say(format!("# {}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), plans.len()));
-    let watch = output::watches(plans, &options.output)?;
+    let watch = output::watches(plans, &options.output, Some(rank))?;
+    let gathered = output::watches(plans, &options.output, Some(0))?;
     let (warmup, iterations, graph) = (options.warmup, options.iters, options.cudagraph);
     let job = gpu::Job {
+        gpu,
         plans,
         inputs: &inputs,
         expectations: &expected,
@@ -440,12 +449,12 @@ fn on_gpus(
         tolerance: options.tolerance(),
         terms: longest_sum(plans),
         watch: &watch,
+        gathered: &gathered,
         bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
-        timeout: Duration::from_secs(u64::from(options.timeout)),
     };
-    let ran = gpu::run(&job, peers, &mut |note| say(format!("# {note}")))?;
-    output::write_outputs(plans, &ran.outcome, &options.output, Some(peers.rank()), say)?;
-    if peers.rank() > 0 {
+    let ran = gpu::run(&job, member, &mut |note| say(format!("# {note}")))?;
+    output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
+    if rank > 0 {
         return Ok(Verdict { exit: ran.verdict.exit, line: None, summary: String::new() });
     }
     if let Some((timing, lines)) = &ran.timing {

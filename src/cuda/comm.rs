@@ -87,6 +87,7 @@ impl Comms {
             let Some(bytes) = ids.get(root).and_then(|all| all.get(at..)?.first_chunk::<128>()) else {
                 return Err(CudaError::Internal(format!("rank {root} published too few identifiers")));
             };
+            peers.phase(&format!("meeting the other ranks of team {:?} in NCCL", it.team));
             let id = sys::ncclUniqueId { internal: bytes.map(|it| it as std::ffi::c_char) };
             let mut comm = std::ptr::null_mut();
             // SAFETY: the pointer is to a live handle; all members make this call with the same identifier.
@@ -103,16 +104,17 @@ impl Comms {
         self.known.iter().find(|(it, _)| it == communicator).map(|(_, comm)| *comm)
     }
 
-    /// An error that a communicator met on the way.
-    pub fn trouble(&self) -> Option<String> {
-        let nccl = library::nccl().ok()?;
+    /// An error that a communicator has met while its work ran.
+    pub fn trouble(&self) -> Option<(&Communicator, CudaError)> {
+        let nccl = library::nccl().ok().filter(|_| !self.known.is_empty())?;
         self.known.iter().find_map(|(it, comm)| {
             let mut status = 0;
             // SAFETY: the communicator is live and the pointer is to a live integer.
-            unsafe { (nccl.ncclCommGetAsyncError)(comm.0, &raw mut status) };
-            nccl.check("ncclCommGetAsyncError", status)
-                .err()
-                .map(|error| format!("team {:?}: {error}", it.team))
+            let asked = unsafe { (nccl.ncclCommGetAsyncError)(comm.0, &raw mut status) };
+            let checked = nccl
+                .check("ncclCommGetAsyncError", asked)
+                .and_then(|()| nccl.check(&format!("communication of team {:?}", it.team), status));
+            checked.err().map(|error| (it, error))
         })
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! Everything lives as long as the process: streams, events and memory are made while a plan is prepared and never again.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    sync::atomic::AtomicU32,
+};
 
 use cudarc::driver::sys;
 
@@ -90,23 +93,38 @@ fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, CudaError> {
     Ok(String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
+/// The GPU for a rank of this host: its number among those that this process sees, and an identity that no other has.
+///
+/// # Errors
+/// As `devices`; fewer GPUs than needed.
+pub(super) fn choose(local_rank: usize) -> Result<(usize, String), CudaError> {
+    let names = devices()?;
+    // A launcher that shows each process its own GPU shows one.
+    let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
+    let ordinal = if own { 0 } else { local_rank };
+    if ordinal >= names.len() {
+        return Err(CudaError::Environment(format!(
+            "GPU {ordinal} of this host is wanted, which has {} ({}); `CUDA_VISIBLE_DEVICES` may hide some",
+            names.len(),
+            names.join(", ")
+        )));
+    }
+    let driver = library::driver()?;
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    let device = handle(driver, ordinal as c_int)?;
+    // SAFETY: the device is valid and the pointer is to a live identifier.
+    driver.check("cuDeviceGetUuid", unsafe { (driver.cuDeviceGetUuid_v2)(&raw mut uuid, device) })?;
+    let digits: String = uuid.bytes.iter().map(|it| format!("{:02x}", *it as u8)).collect();
+    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+    Ok((ordinal, format!("GPU-{}", parts.join("-"))))
+}
+
 impl Device {
-    /// Takes a GPU for this process and makes it current for this thread.
+    /// Takes a GPU for this process, one that `choose` has found, and makes it current for this thread.
     ///
     /// # Errors
-    /// Fewer GPUs than needed, or one that does not start.
+    /// One that does not start.
     pub fn open(ordinal: usize) -> Result<Self, CudaError> {
-        let names = devices()?;
-        // A launcher that shows each process its own GPU shows one.
-        let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
-        let ordinal = if own { 0 } else { ordinal };
-        if ordinal >= names.len() {
-            return Err(CudaError::Environment(format!(
-                "this rank wants GPU {ordinal} of this host, which has {} ({}); `CUDA_VISIBLE_DEVICES` may hide some",
-                names.len(),
-                names.join(", ")
-            )));
-        }
         let driver = library::driver()?;
         let device = handle(driver, ordinal as c_int)?;
         let mut context: sys::CUcontext = std::ptr::null_mut();
@@ -130,7 +148,7 @@ impl Device {
         if major < 8 {
             return Err(CudaError::Environment(format!(
                 "GPU {ordinal} ({}) has compute capability {major}.{minor}; 8.0 or later is needed",
-                names[ordinal]
+                name(driver, device)?
             )));
         }
         let processors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?.unsigned_abs();
@@ -224,6 +242,17 @@ impl Device {
         let status = unsafe { (self.driver.cuMemHostAlloc)(&raw mut pointer, bytes.max(1), 0) };
         self.driver.check("cuMemHostAlloc", status)?;
         Ok(pointer.cast())
+    }
+
+    /// Words in page-locked memory, all 0, that this process reads while streams write them.
+    pub fn words(&self, count: usize) -> Result<&'static [AtomicU32], CudaError> {
+        let first = self.host(count * size_of::<AtomicU32>())?;
+        // SAFETY: so many bytes are there for the life of the process, aligned to a page; 0 is a valid word. The device writes
+        // whole words, as another thread would.
+        unsafe {
+            first.write_bytes(0, count * size_of::<AtomicU32>());
+            Ok(std::slice::from_raw_parts(first.cast(), count))
+        }
     }
 
     /// Copies device memory, a peer's perhaps. The caller vouches for the addresses: plans' views lie inside their buffers.

@@ -4,7 +4,10 @@
 //! The outputs are read where the plan says, on the stream current at its `Finish`, before the others are waited for: a
 //! program that lacks an order shows it.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     Peers,
@@ -14,11 +17,13 @@ use super::{
     kernels::{BLOCK, FLAG_BLOCK},
     layout,
     memory::Memory,
+    place::Gpu,
     program::{self, Action, Program, Step},
+    progress::Progress,
 };
 use crate::{
     io::data::Data,
-    plan::{Plan, View},
+    plan::{Inst, Plan, View},
     sim::memory::Block,
 };
 
@@ -29,13 +34,6 @@ mod timing;
 pub use bytes::{data as data_of, of as bytes_of};
 pub use lines::Line;
 pub use timing::Timing;
-
-/// How plans are run.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// How long a run may take.
-    pub timeout: Duration,
-}
 
 /// An input of this rank.
 struct Input {
@@ -61,7 +59,6 @@ pub struct Engine<'a> {
     memory: Memory<'a>,
     comms: Comms,
     program: Program,
-    options: Options,
     first: Stream,
     start: Event,
     ends: Vec<Event>,
@@ -70,8 +67,7 @@ pub struct Engine<'a> {
     /// The number of the last run that was issued; flags compare with it.
     epoch: u32,
     barriers: u32,
-    /// Steps that each stream has come past, in page-locked memory.
-    marks: *mut u32,
+    progress: Arc<Progress>,
 }
 
 /// How steps are issued.
@@ -90,15 +86,17 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// What is missing, what the plan asks for and this executor lacks.
-    pub fn new(plans: &'a [Plan], peers: &dyn Peers, options: Options) -> Result<Self, CudaError> {
+    pub fn new(plans: &'a [Plan], peers: &dyn Peers, gpu: Gpu) -> Result<Self, CudaError> {
         let rank = peers.rank();
         let plan = plans.get(rank).filter(|_| plans.len() == peers.world()).ok_or_else(|| {
             CudaError::Environment(format!("{} plans for {} processes", plans.len(), peers.world()))
         })?;
-        let device = Device::open(peers.local_rank())?;
+        peers.phase("starting its GPU");
+        let device = Device::open(gpu.ordinal)?;
         let first = device.stream(false)?;
         let mut memory = Memory::new(&device, plans, peers, first)?;
         let comms = Comms::new(plans, peers)?;
+        peers.phase("preparing the program for its GPU");
         let program = program::prepare(&device, plan, &mut memory, &comms, first)?;
         let written = layout::written(plans, rank);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
@@ -128,7 +126,12 @@ impl<'a> Engine<'a> {
         }
         let event = |_| device.event(false);
         let ends = program.streams.iter().map(event).collect::<Result<_, _>>()?;
-        let marks = device.host(4 * program.streams.len())?.cast();
+        let lane = |step: &Step| {
+            let found = program.streams.iter().position(|it| *it == step.stream);
+            (found.unwrap_or(usize::MAX), step.inst)
+        };
+        let words = device.words(program.streams.len() + 1)?;
+        let progress = Arc::new(Progress::new(plan, program.steps.iter().map(lane), words));
         let start = device.event(false)?;
         peers.barrier()?;
         Ok(Self {
@@ -137,7 +140,6 @@ impl<'a> Engine<'a> {
             memory,
             comms,
             program,
-            options,
             first,
             start,
             ends,
@@ -145,8 +147,13 @@ impl<'a> Engine<'a> {
             outputs,
             epoch: 0,
             barriers: 0,
-            marks,
+            progress,
         })
+    }
+
+    /// How far this rank is, for another thread.
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
     }
 
     /// What the user may want to know.
@@ -199,13 +206,10 @@ impl<'a> Engine<'a> {
     /// Runs once and reads the outputs, by output.
     ///
     /// # Errors
-    /// A failed call, a run that does not end in time.
+    /// A failed call.
     pub fn run(&mut self) -> Result<Vec<Option<Block>>, CudaError> {
-        for stream in 0..self.program.streams.len() {
-            // SAFETY: `marks` has a number for each stream, and nothing is running that writes to it.
-            unsafe { self.marks.add(stream).write_volatile(0) };
-        }
         self.issue(Mode::Checked)?;
+        self.count()?;
         self.finish()?;
         self.read()
     }
@@ -261,6 +265,7 @@ impl<'a> Engine<'a> {
     /// Begins a run: all streams wait for the first.
     fn begin(&mut self, mode: Mode) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
+        self.progress.begin(self.round(), mode == Mode::Checked);
         if mode == Mode::Captured {
             self.device.launch(self.program.functions[2], 1, 1, &[self.program.counter], self.first)?;
         }
@@ -269,6 +274,11 @@ impl<'a> Engine<'a> {
             self.device.wait(*stream, self.start)?;
         }
         Ok(())
+    }
+
+    /// The number of the run that is being issued, from 0.
+    fn round(&self) -> u32 {
+        self.epoch.wrapping_sub(1)
     }
 
     /// Issues the whole plan once.
@@ -285,6 +295,7 @@ impl<'a> Engine<'a> {
 
     /// Ends a run: the first stream waits for all others.
     fn join(&self) -> Result<(), CudaError> {
+        self.progress.issued(self.round());
         for (stream, end) in self.program.streams.iter().zip(&self.ends).skip(1) {
             self.device.record(*end, *stream)?;
             self.device.wait(self.first, *end)?;
@@ -293,6 +304,7 @@ impl<'a> Engine<'a> {
     }
 
     fn step(&self, step: &Step, mode: Mode) -> Result<(), CudaError> {
+        self.progress.issue(self.round(), step.inst);
         let (device, stream) = (&self.device, step.stream);
         let captured = mode == Mode::Captured;
         match &step.action {
@@ -322,48 +334,39 @@ impl<'a> Engine<'a> {
     /// A stream tells that it has come past a step.
     fn mark(&self, stream: Stream, step: usize) -> Result<(), CudaError> {
         let Some(at) = self.program.streams.iter().position(|it| *it == stream) else { return Ok(()) };
-        self.device.write_flag(self.marks as u64 + 4 * at as u64, step as u32 + 1, stream)
+        self.device.write_flag(self.progress.mark(at), step as u32 + 1, stream)
     }
 
-    /// Waits for the end of all that was issued, for as long as the options say.
+    /// The first stream tells that the run is complete.
+    fn count(&self) -> Result<(), CudaError> {
+        self.device.write_flag(self.progress.count(), self.epoch, self.first)
+    }
+
+    /// Waits for the end of all that was issued. Whether that takes too long is for the guard of the job to say.
     fn finish(&self) -> Result<(), CudaError> {
         let begin = Instant::now();
         loop {
-            if self.device.is_idle(self.first)? {
+            if self.device.is_idle(self.first).map_err(|it| it.near(self.plan, self.earliest()))? {
+                self.progress.end();
                 return Ok(());
             }
-            if begin.elapsed() > self.options.timeout {
-                return Err(CudaError::Hang(self.report()));
+            if begin.elapsed() < Duration::from_millis(20) {
+                std::thread::yield_now();
+                continue;
             }
-            match begin.elapsed() < Duration::from_millis(20) {
-                true => std::thread::yield_now(),
-                false => std::thread::sleep(Duration::from_micros(200)),
+            if let Some((communicator, error)) = self.comms.trouble() {
+                let queue = self.plan.communicators.iter().position(|it| it == communicator);
+                let at = queue.and_then(|it| self.progress.queues().get(it).copied());
+                return Err(error.near(self.plan, at.and_then(|it| self.plan.code.get(it as usize))));
             }
+            std::thread::sleep(Duration::from_micros(200));
         }
     }
 
-    /// Who waits for what when a run does not end.
-    fn report(&self) -> String {
-        let rank = self.plan.rank;
-        let seconds = self.options.timeout.as_secs_f64();
-        let mut text = format!("rank {rank}: the run has not ended after {seconds} s");
-        for (at, (stream, name)) in self.program.streams.iter().zip(&self.program.names).enumerate() {
-            // SAFETY: `marks` has a number for each stream; the device writes to it meanwhile, a whole word at a time.
-            let past = unsafe { self.marks.add(at).read_volatile() } as usize;
-            let steps = self.program.steps.iter().enumerate().skip(past);
-            if let Some((_, step)) = steps.into_iter().find(|(_, it)| it.stream == *stream) {
-                let inst = &self.plan.code[step.inst as usize];
-                text += &format!(
-                    "\nrank {rank}: {name} has not come past {}: {}",
-                    self.plan.place(inst),
-                    crate::plan::inst_text(self.plan, inst)
-                );
-            }
-        }
-        if let Some(trouble) = self.comms.trouble() {
-            text += &format!("\nrank {rank}: NCCL: {trouble}");
-        }
-        text
+    /// The first instruction that no stream has come past, where streams tell.
+    fn earliest(&self) -> Option<&Inst> {
+        let at = self.progress.streams().into_iter().chain(self.progress.queues()).min()?;
+        self.plan.code.get(at as usize)
     }
 
     /// Puts back the inputs that the program has written to.
@@ -404,6 +407,7 @@ impl<'a> Engine<'a> {
         let graph = self.device.end_capture(self.first);
         // Capturing is not running.
         self.epoch = before;
+        self.progress.end();
         issued?;
         graph
     }

@@ -30,9 +30,6 @@ pub enum CudaError {
         /// What is not supported.
         message: String,
     },
-    /// A stream does not come to its end.
-    #[error("{0}")]
-    Hang(String),
     /// Our bug.
     #[error("internal error: {0}")]
     Internal(String),
@@ -50,6 +47,17 @@ impl CudaError {
             Self::Call { function, code, text, .. } => {
                 let place = format!("rank {}: {}: ", plan.rank, plan.place(inst));
                 Self::Call { function, code, text, place }
+            }
+            other => other,
+        }
+    }
+
+    /// Names the instruction that was running when the device failed, as far as that is known.
+    pub(super) fn near(self, plan: &Plan, inst: Option<&Inst>) -> Self {
+        match self {
+            Self::Call { function, code, text, .. } => {
+                let line = inst.map_or(String::new(), |it| format!("at {} or later: ", plan.place(it)));
+                Self::Call { function, code, text, place: format!("rank {}: {line}", plan.rank) }
             }
             other => other,
         }

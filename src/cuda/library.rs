@@ -70,6 +70,7 @@ functions! {
         cuDeviceGetCount(*mut c_int);
         cuDeviceGet(*mut CUdevice, c_int);
         cuDeviceGetName(*mut c_char, c_int, CUdevice);
+        cuDeviceGetUuid_v2(*mut CUuuid, CUdevice);
         cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
         cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
         cuCtxSetCurrent(CUcontext);

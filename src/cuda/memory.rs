@@ -7,6 +7,7 @@ use super::{
     device::{Device, Stream},
     error::CudaError,
     layout::{RankLayout, WorldLayout},
+    place::host,
 };
 use crate::plan::{Plan, View};
 
@@ -134,11 +135,4 @@ impl<'a> Memory<'a> {
         self.allocated += bytes;
         device.allocate(bytes)
     }
-}
-
-/// This host, as processes on it and no others name it.
-fn host() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{} {}", name.trim(), boot.trim())
 }

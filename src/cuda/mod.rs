@@ -2,7 +2,8 @@
 //!
 //! `library` finds what the vendor supplies; `device` is the GPU; `layout` says, from the plans alone, where everything lies,
 //! and `memory` takes it and maps the peers' part; `kernels`, `gemm` and `comm` prepare single instructions; `program` turns
-//! a plan into a list of prepared steps, and `engine` issues them, once, many times, or as a captured graph.
+//! a plan into a list of prepared steps, and `engine` issues them, once, many times, or as a captured graph; `progress` says
+//! meanwhile how far they are. `place` finds a GPU for each rank, before all of that.
 //!
 //! Invariant: what can be decided is decided while a plan is prepared. Issuing a step allocates nothing, exchanges nothing
 //! and looks nothing up. What an instruction means is what `sim` does for it.
@@ -20,15 +21,17 @@ pub mod layout;
 mod library;
 mod memory;
 mod order;
+mod place;
 mod program;
+mod progress;
 #[cfg(test)]
 mod tests;
 
 pub use device::devices;
-pub use engine::{Engine, Line, Options, Timing, bytes_of, data_of};
+pub use engine::{Engine, Line, Timing, bytes_of, data_of};
 pub use error::CudaError;
-
-use crate::exit::Exit;
+pub use place::{Gpu, settle};
+pub use progress::Progress;
 
 /// The other processes of the job, as far as this room needs them.
 pub trait Peers {
@@ -48,8 +51,8 @@ pub trait Peers {
     /// # Errors
     /// A rank that does not answer.
     fn barrier(&self) -> Result<(), CudaError>;
-    /// Tells the others that this rank fails: they would wait for it in vain.
-    fn give_up(&self, exit: Exit, reason: &str);
+    /// Says what this rank does now: `compiling kernels`. Whoever guards the job may take it for lost where that lasts.
+    fn phase(&self, what: &str);
 }
 
 /// A job of one process.
@@ -77,7 +80,7 @@ impl Peers for Alone {
         Ok(())
     }
 
-    fn give_up(&self, _: Exit, _: &str) {}
+    fn phase(&self, _: &str) {}
 }
 
 /// Settings that the vendor's libraries read from the environment when they start.

@@ -72,8 +72,6 @@ pub(super) struct Program {
     pub steps: Vec<Step>,
     /// All streams: those of the plan, then those of communicators.
     pub streams: Vec<Stream>,
-    /// What streams are called.
-    pub names: Vec<String>,
     /// The functions of the module, the common ones first.
     pub functions: Vec<Function>,
     /// Where the device keeps the number of the run for captured runs.
@@ -96,7 +94,6 @@ struct Builder<'a, 'm> {
     /// Where the device counts runs.
     counter: u64,
     streams: Vec<Stream>,
-    names: Vec<String>,
     /// The stream of each communicator.
     queues: Vec<Stream>,
     events: Vec<Event>,
@@ -131,11 +128,9 @@ pub(super) fn prepare(
     for number in 1..plan.streams.len() {
         streams.push(device.stream(only_moves(plan, number as u32))?);
     }
-    let mut names = plan.streams.clone();
     let mut queues = Vec::new();
-    for it in &plan.communicators {
+    for _ in &plan.communicators {
         queues.push(device.stream(true)?);
-        names.push(format!("the {:?} queue of team {:?}", it.backend, it.team));
     }
     streams.extend(&queues);
     let event = |_| device.event(false);
@@ -150,7 +145,6 @@ pub(super) fn prepare(
         steps: Vec::new(),
         newest: FxHashMap::default(),
         counter,
-        names,
         queues,
         events: (0..plan.events).map(event).collect::<Result<_, _>>()?,
         works: (0..plan.works).map(event).collect::<Result<_, _>>()?,
@@ -166,7 +160,7 @@ pub(super) fn prepare(
     let (source, names) = (builder.kernels.source(), builder.kernels.names());
     let cubin = kernels::nvrtc::compile(&source, device.capability)?;
     let functions = device.functions(&cubin, &names)?;
-    let Builder { steps, streams, names, mut notes, products, .. } = builder;
+    let Builder { steps, streams, mut notes, products, .. } = builder;
     notes.dedup();
     let waits = steps.iter().any(|it| matches!(it.action, Action::Await(_)));
     if waits && streams.len() > CONNECTIONS {
@@ -176,7 +170,7 @@ pub(super) fn prepare(
         ));
     }
     notes.extend(products.map(|it| it.describe_library()));
-    Ok(Program { steps, streams, names, functions, counter, notes })
+    Ok(Program { steps, streams, functions, counter, notes })
 }
 
 /// Whether a stream of a plan moves data between ranks and computes nothing else: it goes first where both could.

@@ -5,7 +5,7 @@ use grammar::dtype::DType;
 use super::layout::{ALIGNMENT, WorldLayout};
 use crate::plan::{Buffer, Inst, InstKind, Meaning, Origin, Place, Plan, Slot, View};
 
-fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
+pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
     let buffer = |len: &usize| Buffer { name: "T0".to_owned(), dtype: DType::BFloat, len: *len };
     Plan {
         rank,

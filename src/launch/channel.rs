@@ -41,6 +41,9 @@ impl Default for Patience {
     }
 }
 
+/// Bytes that a rank sends at once for a `gather`.
+const PIECE: usize = 16 << 20;
+
 /// Between two pulses of a rank.
 const BEAT: Duration = Duration::from_millis(200);
 
@@ -89,6 +92,8 @@ struct Peer {
     heard: Instant,
     record: Option<(Instant, Vec<u8>)>,
     parts: VecDeque<(Instant, Vec<u8>)>,
+    /// Whether it has given all of its part of the `gather` that rank 0 is in.
+    given: bool,
     left: bool,
 }
 
@@ -174,6 +179,54 @@ impl Channel {
         shared.send(&shared.links[0], Kind::Part, mine)?;
         let bytes = shared.wait(|state| state.gathered.pop_front())?;
         wire::split(&bytes).filter(|it| it.len() == self.world).ok_or(LaunchError::Gone { rank: 0 })
+    }
+
+    /// Every rank's bytes, by rank, on rank 0; nothing on the others, which do not wait. All ranks have to call it, in the
+    /// order of other calls. Parts may be of any size.
+    ///
+    /// # Errors
+    /// As `all_gather`.
+    pub fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, LaunchError> {
+        let shared = &self.shared;
+        if let Some(fault) = self.fault() {
+            return Err(fault);
+        }
+        if self.rank > 0 {
+            let last = mine.len().saturating_sub(1) / PIECE;
+            for at in 0..=last {
+                // Each piece says first whether another follows.
+                let mut piece = vec![u8::from(at < last)];
+                piece.extend(&mine[at * PIECE..mine.len().min((at + 1) * PIECE)]);
+                shared.send(&shared.links[0], Kind::Part, &piece)?;
+            }
+            return Ok(Vec::new());
+        }
+        let mut all = vec![mine];
+        all.resize(self.world, Vec::new());
+        loop {
+            let pieces = shared.wait(|state| {
+                let mut pieces = Vec::new();
+                for (link, peer) in shared.links.iter().zip(&mut state.peers) {
+                    while !peer.given
+                        && let Some((_, piece)) = peer.parts.pop_front()
+                    {
+                        peer.given = piece.first() != Some(&1);
+                        pieces.push((link.peer, piece));
+                    }
+                }
+                let complete = state.peers.iter().all(|it| it.given);
+                if complete {
+                    state.peers.iter_mut().for_each(|it| it.given = false);
+                }
+                (complete || !pieces.is_empty()).then_some((complete, pieces))
+            })?;
+            for (rank, piece) in pieces.1 {
+                all[rank].extend(piece.get(1..).unwrap_or_default());
+            }
+            if pieces.0 {
+                return Ok(all);
+            }
+        }
     }
 
     /// Returns when every rank has called it.
@@ -265,7 +318,8 @@ impl Drop for Channel {
 impl Shared {
     fn new(rank: usize, patience: Patience, links: Vec<Link>) -> Self {
         let now = Instant::now();
-        let peer = |_: &Link| Peer { heard: now, record: None, parts: VecDeque::new(), left: false };
+        let peer =
+            |_: &Link| Peer { heard: now, record: None, parts: VecDeque::new(), given: false, left: false };
         let state = State {
             peers: links.iter().map(peer).collect(),
             gathered: VecDeque::new(),
@@ -298,7 +352,7 @@ impl Shared {
             if let Some(fault) = &state.fault {
                 break Err(fault.clone());
             }
-            if let Some(at) = state.peers.iter().position(|it| it.left && it.parts.is_empty()) {
+            if let Some(at) = state.peers.iter().position(|it| it.left && it.parts.is_empty() && !it.given) {
                 drop(state);
                 let fault = self.fail(LaunchError::Gone { rank: self.links[at].peer });
                 state = self.lock();
@@ -318,7 +372,7 @@ impl Shared {
             return None;
         }
         let mine = state.waiting.is_none().then_some(0);
-        let absent = self.links.iter().zip(&state.peers).filter(|(_, it)| it.parts.is_empty());
+        let absent = self.links.iter().zip(&state.peers).filter(|(_, it)| it.parts.is_empty() && !it.given);
         let ranks: Vec<usize> = mine.into_iter().chain(absent.map(|(link, _)| link.peer)).collect();
         // All are there: the last one has come just now.
         (!ranks.is_empty())

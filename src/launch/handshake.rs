@@ -112,39 +112,6 @@ fn difference(texts: &[Vec<u8>]) -> String {
     "the ranks do not hold the same job".to_owned()
 }
 
-/// Who uses which device: what each rank says of itself, opaque texts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The host, by a name that no other host has.
-    pub host: String,
-    /// Number of devices that the rank sees.
-    pub visible: usize,
-    /// The device that it takes, by an identity that no other device has; `None`: there is none for it.
-    pub device: Option<String>,
-}
-
-/// What is wrong with the devices that the ranks take, by rank: too few, or one taken twice.
-pub fn misplaced(claims: &[Claim]) -> Option<String> {
-    for (rank, claim) in claims.iter().enumerate() {
-        let Some(device) = &claim.device else {
-            let ranks = claims.iter().filter(|it| it.host == claim.host).count();
-            return Some(format!(
-                "rank {rank} has no GPU: host {} runs {ranks} ranks and shows it {} GPUs",
-                claim.host, claim.visible
-            ));
-        };
-        let same = |it: &Claim| it.host == claim.host && it.device.as_ref() == Some(device);
-        if let Some(other) = claims[..rank].iter().position(same) {
-            return Some(format!(
-                "ranks {other} and {rank} both use GPU {device} of host {}: give each its own with the launcher's local \
-                 rank, or with `CUDA_VISIBLE_DEVICES`",
-                claim.host
-            ));
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,22 +132,5 @@ mod tests {
         let wanted = "the ranks do not hold the same job: the programs of ranks 1, 3 differ from rank 0's\n\
                       --- rank 0: a.hir\n+++ rank 1: b.hir\n@@ -1,3 +1,3 @@\n x\n-y\n+Y\n z";
         assert_eq!(told, wanted);
-    }
-
-    #[test]
-    fn a_device_is_for_one_rank() {
-        let claim = |host: &str, device: Option<&str>| Claim {
-            host: host.to_owned(),
-            visible: 1,
-            device: device.map(str::to_owned),
-        };
-        assert_eq!(
-            misplaced(&[claim("a", Some("g0")), claim("b", Some("g0")), claim("a", Some("g1"))]),
-            None
-        );
-        let twice = misplaced(&[claim("a", Some("g0")), claim("a", Some("g0"))]);
-        assert!(twice.is_some_and(|it| it.starts_with("ranks 0 and 1 both use GPU g0 of host a")));
-        let few = misplaced(&[claim("a", Some("g0")), claim("a", None)]);
-        assert_eq!(few.as_deref(), Some("rank 1 has no GPU: host a runs 2 ranks and shows it 1 GPUs"));
     }
 }

@@ -2,7 +2,8 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -17,6 +18,9 @@ use super::{
     wire,
 };
 use crate::{exit::Exit, plan::Plan};
+
+/// For the loss of another rank to be noticed before an error that may come from it is told.
+const CAUSE: Duration = Duration::from_millis(300);
 
 /// This process in its job.
 pub struct Member {
@@ -44,29 +48,68 @@ impl Member {
         let address = rendezvous::address(launch, &variable)?;
         let patience = Patience { rendezvous: timeout, step: timeout, ..Patience::default() };
         let patience = Patience { silence: patience.silence.min(timeout), ..patience };
-        let channel = Arc::new(Channel::open(launch, &address, patience)?);
+        Self::guard(Channel::open(launch, &address, patience)?, timeout, end)
+    }
+
+    /// The only process of its job, guarded as others are.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn alone(timeout: Duration, end: End) -> Result<Self, LaunchError> {
+        Self::guard(Channel::alone(), timeout, end)
+    }
+
+    fn guard(channel: Channel, timeout: Duration, end: End) -> Result<Self, LaunchError> {
+        let channel = Arc::new(channel);
         let progress = Arc::new(Mutex::new(Progress::default()));
         let shared = Arc::clone(&progress);
         channel.on_pulse(move || shared.lock().unwrap_or_else(PoisonError::into_inner).encode());
         let notes =
             Box::new(|fault: &LaunchError, records: &[Option<Vec<u8>>]| report::report(fault, records, &[]));
+        let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
         let watchdog = Watchdog::start(Arc::clone(&channel), timeout, notes, end).map_err(system)?;
         Ok(Self { channel, watchdog, progress })
     }
 
     /// Says what this rank does now, for reports: `reading the program`.
     pub fn phase(&self, what: &str) {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).phase = what.to_owned();
+        self.enter(what, false);
     }
 
-    /// From here on this rank runs its plan: `run` says how far it is, and must not wait. Reports name lines of the plans.
-    pub fn watch(&self, plans: Arc<Vec<Plan>>, run: impl Fn() -> Run + Send + 'static) {
+    /// Says what this rank does now, which is over soon: a job that stands still in it for the time-out is lost.
+    pub fn brief(&self, what: &str) {
+        self.enter(what, true);
+    }
+
+    fn enter(&self, what: &str, brief: bool) {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        (progress.phase, progress.brief) = (what.to_owned(), brief);
+    }
+
+    /// From here on `run` says how far this rank is in its plan while it runs it; it must not wait. Reports name lines of
+    /// the plans.
+    pub fn watch(&self, plans: Arc<Vec<Plan>>, run: impl Fn() -> Option<Run> + Send + 'static) {
         self.watchdog.set_notes(Box::new(move |fault, records| report::report(fault, records, &plans)));
         let progress = Arc::clone(&self.progress);
         self.channel.on_pulse(move || {
-            let phase = progress.lock().unwrap_or_else(PoisonError::into_inner).phase.clone();
-            Progress { phase, run: Some(run()) }.encode()
+            let at = progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Progress { run: run(), ..at }.encode()
         });
+    }
+
+    /// This rank fails, and others would wait for it in vain: the job is lost, unless it is lost already.
+    pub fn give_up(&self, exit: Exit, reason: &str) {
+        if self.channel.world == 1 {
+            return;
+        }
+        // Communication fails where a peer has died, which is then the cause, and known in a moment.
+        let until = Instant::now() + CAUSE;
+        while exit == Exit::Device && self.channel.fault().is_none() && Instant::now() < until {
+            thread::sleep(CAUSE / 10);
+        }
+        // A fault names its rank itself.
+        let rank = format!("rank {}: ", self.channel.rank);
+        self.channel.abort(exit, reason.strip_prefix(&rank).unwrap_or(reason));
     }
 
     /// Compares what all ranks hold; on all ranks the same difference, if there is one.
@@ -84,7 +127,10 @@ impl Member {
     /// # Errors
     /// The job's fault.
     pub fn conclude(&self, exit: Exit, message: &str) -> Result<(Exit, Vec<String>), LaunchError> {
-        self.phase("finished, waiting for the other ranks");
+        // Where it failed is what reports have to say.
+        if exit == Exit::Success {
+            self.phase("finished, waiting for the other ranks");
+        }
         let mine = wire::join([&[exit as u8][..], message.as_bytes()]);
         let all = self.channel.all_gather(&mine)?;
         // From here on the launcher may end whoever is not as quick as the others.
@@ -107,7 +153,7 @@ impl Member {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc, thread};
+    use std::sync::mpsc;
 
     use super::*;
     use crate::plan;
@@ -143,11 +189,9 @@ mod tests {
                     });
                     let member = Member::join(&launch, Duration::from_secs(1), variable, end);
                     if let Ok(member) = &member {
-                        member.watch(plans, move || Run {
-                            issued,
-                            streams: vec![issued.min(2)],
-                            ..Run::default()
-                        });
+                        let run =
+                            Run { issued, streams: vec![issued.min(2)], queues: vec![0], ..Run::default() };
+                        member.watch(plans, move || Some(run.clone()));
                     }
                     let _ = over.recv_timeout(Duration::from_secs(10));
                 });
@@ -157,6 +201,32 @@ mod tests {
         let mut ends: Vec<_> = ends.into_iter().collect();
         ends.sort_by_key(|it: &(usize, Exit, Option<String>)| it.0);
         ends
+    }
+
+    /// What the only process of a job ends with, if it does not end before.
+    fn alone(act: impl FnOnce(&Member)) -> Option<(Exit, Option<String>)> {
+        let (sender, ends) = mpsc::channel();
+        let end = Box::new(move |exit, report| {
+            let _ = sender.send((exit, report));
+        });
+        let member = Member::alone(Duration::from_secs(1), end).ok()?;
+        act(&member);
+        ends.recv_timeout(Duration::from_secs(3)).ok()
+    }
+
+    #[test]
+    fn what_is_brief_does_not_last() {
+        let told = alone(|it| it.brief("compiling kernels")).and_then(|it| it.1);
+        assert_eq!(told.as_deref(), Some("no rank got any further for 1 s\nrank 0: compiling kernels"));
+        // This may.
+        assert_eq!(alone(|it| it.phase("judging")), None);
+        // A plan whose executor does not know how far its streams are.
+        let run = Run { round: 7, complete: 3, ..Run::default() };
+        let told = alone(|it| {
+            let plans = plan::build_each(&[]).unwrap_or_default();
+            it.watch(Arc::new(plans), move || Some(run.clone()));
+        });
+        assert_eq!(told.map(|it| it.0), Some(Exit::Hang));
     }
 
     #[test]

@@ -80,16 +80,16 @@ impl Notes<'_> {
         self.plans.get(rank).map(|plan| (plan, run))
     }
 
-    /// The first instruction of an actor that is not complete.
+    /// The first instruction of an actor that is not complete, as far as that is known.
     fn head(&self, actor: Actor) -> Option<usize> {
         let (plan, run) = self.run(actor.rank())?;
         let issued = plan.code.len().min(run.issued as usize);
-        let first = |from: &[u32], at: usize| from.get(at).map_or(0, |it| *it as usize).min(issued);
+        let first = |from: &[u32], at: usize| from.get(at).map(|it| issued.min(*it as usize));
         match actor {
             Actor::Host(_) => (issued < plan.code.len()).then_some(issued),
-            Actor::Stream(_, stream) => (first(&run.streams, stream as usize)..issued)
+            Actor::Stream(_, stream) => (first(&run.streams, stream as usize)?..issued)
                 .find(|&at| plan.code[at].stream == stream && !on_host(&plan.code[at].kind)),
-            Actor::Queue(rank, queue) => (first(&run.queues, queue)..issued)
+            Actor::Queue(rank, queue) => (first(&run.queues, queue)?..issued)
                 .find(|&at| self.queue(rank, at) == Some(queue) && self.posted(rank, at)),
         }
     }
@@ -135,6 +135,10 @@ impl Notes<'_> {
             (Some(at), Some((_, run))) => (run.issued as usize) < at,
             _ => true,
         };
+        // A host goes on where a stream waits.
+        if matches!(actor, Actor::Host(_)) && !on_host(&plan.code[at].kind) {
+            return Vec::new();
+        }
         let on_queue = matches!(actor, Actor::Queue(..));
         match &plan.code[at].kind {
             InstKind::Join { event } => {
@@ -324,10 +328,13 @@ impl Notes<'_> {
         };
         let mut text = match self.head(Actor::Host(rank)) {
             Some(at) => format!("at {}", self.place(rank, at)),
-            None => "all issued".to_owned(),
+            None => "at the end".to_owned(),
         };
         if run.round > 0 {
             text += &format!(" of run {}", run.round);
+        }
+        if run.streams.is_empty() {
+            text += &format!("; the GPU has completed {} runs", run.complete);
         }
         let whom = |needs: &[Need]| {
             let mut ranks: Vec<usize> = needs.iter().map(|it| it.0).collect();

@@ -44,7 +44,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Guards the job of a channel. Ranks that run their plans and get no further for `timeout` end it. `end` is called at most once, on another thread, and has to end the process.
+    /// Guards the job of a channel. Ranks that run their plans, or do what is brief, and get no further for `timeout` end it.
+    /// `end` is called at most once, on another thread, and has to end the process.
     ///
     /// # Errors
     /// What the operating system says about signals and threads.
@@ -92,7 +93,7 @@ struct Signals {
     terminate: Arc<AtomicBool>,
 }
 
-/// Whether ranks that run their plans get any further.
+/// Whether ranks that run their plans, or do what is brief, get any further.
 struct Stalled {
     timeout: Duration,
     since: Instant,
@@ -106,7 +107,7 @@ impl Stalled {
         }
         let records: Vec<_> = channel.records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
         let runs = |it: &Option<Vec<u8>>| {
-            it.as_deref().and_then(Progress::decode).is_some_and(|it| it.run.is_some())
+            it.as_deref().and_then(Progress::decode).is_some_and(|it| it.run.is_some() || it.brief)
         };
         if records != self.records || !records.iter().any(runs) {
             (self.since, self.records) = (Instant::now(), records);

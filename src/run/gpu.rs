@@ -1,6 +1,6 @@
 //! One rank's part of a job on GPUs: run, judge, time. All ranks run their plans; rank 0 gathers the outputs and judges.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use super::{
     compare::{Agreement, Tolerance},
@@ -8,18 +8,20 @@ use super::{
     prepare::Failure,
 };
 use crate::{
-    cuda::{CudaError, Engine, Line, Options, Peers, Timing, layout::WorldLayout},
+    cuda::{self, CudaError, Engine, Gpu, Line, Peers, Timing, layout::WorldLayout},
     exit::Exit,
     io::{data::Data, generate::Kind},
-    launch::channel::Channel,
+    launch::{LaunchError, member::Member, progress::Run},
     plan::{InstKind, Place, Plan, View},
     sim::{Outcome, memory::Block},
 };
 
 /// What a job on GPUs is asked for.
 pub struct Job<'a> {
+    /// This rank's GPU.
+    pub gpu: Gpu,
     /// The plans of all ranks.
-    pub plans: &'a [Plan],
+    pub plans: &'a Arc<Vec<Plan>>,
     /// Every rank's part of every input.
     pub inputs: &'a [Vec<Data>],
     /// What outputs are compared with; only rank 0 looks at them.
@@ -32,12 +34,12 @@ pub struct Job<'a> {
     pub tolerance: Option<Tolerance>,
     /// Terms of the longest sum.
     pub terms: usize,
-    /// Tensors that are wanted besides, of all ranks.
+    /// Tensors that this rank wants besides the outputs.
     pub watch: &'a [Place],
+    /// Tensors that rank 0 wants, of all ranks; all ranks know them.
+    pub gathered: &'a [Place],
     /// Timed runs.
     pub bench: Option<Bench>,
-    /// How long a run may take.
-    pub timeout: Duration,
 }
 
 /// What is timed.
@@ -55,38 +57,42 @@ pub struct Bench {
 pub struct Ran {
     /// The verdict; on other ranks than 0 only its exit code and line are set.
     pub verdict: Verdict,
-    /// What all ranks hold.
+    /// What all ranks hold; on other ranks than 0, what they themselves want.
     pub outcome: Outcome,
     /// Times, if asked for: of whole runs, and of lines.
     pub timing: Option<(Timing, Vec<Line>)>,
 }
 
-impl Peers for Channel {
+impl Peers for Member {
     fn rank(&self) -> usize {
-        self.rank
+        self.channel.rank
     }
 
     fn world(&self) -> usize {
-        self.world
+        self.channel.world
     }
 
     fn local_rank(&self) -> usize {
-        self.local_rank
+        self.channel.local_rank
     }
 
     // A job that has lost a rank is ended by its watchdog; until then this is why nothing goes on.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
-        Self::all_gather(self, mine).map_err(|fault| CudaError::Environment(fault.to_string()))
+        self.channel.all_gather(mine).map_err(|fault| CudaError::Environment(fault.to_string()))
     }
 
     fn barrier(&self) -> Result<(), CudaError> {
-        Self::barrier(self).map_err(|fault| CudaError::Environment(fault.to_string()))
+        self.channel.barrier().map_err(|fault| CudaError::Environment(fault.to_string()))
     }
 
-    fn give_up(&self, exit: Exit, reason: &str) {
-        if self.world > 1 {
-            self.abort(exit, reason);
-        }
+    fn phase(&self, what: &str) {
+        self.brief(what);
+    }
+}
+
+impl From<LaunchError> for Failure {
+    fn from(fault: LaunchError) -> Self {
+        Self::Other(fault.exit(), fault.to_string())
     }
 }
 
@@ -96,24 +102,23 @@ impl From<CudaError> for Failure {
             CudaError::Environment(_) => Exit::Environment,
             CudaError::Call { .. } => Exit::Device,
             CudaError::Unsupported { .. } => Exit::Rejected,
-            CudaError::Hang(_) => Exit::Hang,
             CudaError::Internal(_) => Exit::Bug,
         };
-        // A hang's first line is the verdict, the rest its report.
         Self::Other(exit, error.to_string())
     }
 }
 
-/// Why plans cannot run on GPUs, where the simulator can run them; `None` where nothing is known against it.
-pub fn obstacle(plans: &[Plan], processes: usize) -> Option<String> {
+/// A GPU for each rank to run plans that the simulator can run as well, or why there is none; the same on all ranks, which
+/// all have to call this.
+pub fn find(plans: &[Plan], peers: &dyn Peers) -> Result<Gpu, String> {
     let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
     if plans.iter().any(reshards) {
-        return Some("the program has resharding operators that are not lowered".to_owned());
+        return Err("the program has resharding operators that are not lowered".to_owned());
     }
-    if plans.len() != processes {
-        return Some(format!("{} ranks in {processes} process", plans.len()));
+    if plans.len() != peers.world() {
+        return Err(format!("{} ranks in {} process", plans.len(), peers.world()));
     }
-    crate::cuda::devices().err().map(|it| it.to_string())
+    cuda::settle(peers).map_err(|it| it.to_string())
 }
 
 /// The memory of all ranks for people.
@@ -144,39 +149,51 @@ pub fn memory(plans: &[Plan]) -> Result<Vec<String>, Failure> {
 ///
 /// # Errors
 /// What `Engine` and `judge` find.
-pub fn run(job: &Job<'_>, peers: &dyn Peers, say: &mut dyn FnMut(String)) -> Result<Ran, Failure> {
-    let mut engine = Engine::new(job.plans, peers, Options { timeout: job.timeout })?;
+pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Result<Ran, Failure> {
+    let peers: &dyn Peers = member;
+    let mut engine = Engine::new(job.plans, peers, job.gpu)?;
+    let progress = engine.progress();
+    member.watch(Arc::clone(job.plans), move || {
+        let (round, issued) = progress.host()?;
+        let complete = progress.complete();
+        Some(Run { round, complete, issued, streams: progress.streams(), queues: progress.queues() })
+    });
     engine.notes().into_iter().for_each(&mut *say);
+    member.brief("putting its inputs into memory");
     engine.fill(&job.inputs[peers.rank()], peers)?;
     let mine = engine.run()?;
-    let mut outcome = gather(job.plans, mine, peers)?;
-    outcome.watched = watched(job, &engine, peers)?;
-    let mut verdict = judge(job, &outcome, peers)?;
+    member.phase("giving its outputs to rank 0");
+    let mut outcome = gather(job.plans, mine, member)?;
+    outcome.watched = watched(job, &engine, member)?;
+    let mut verdict = judge(job, &outcome, member)?;
     let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) else {
         return Ok(Ran { verdict, outcome, timing: None });
     };
+    member.brief("putting its inputs into memory");
     engine.fill(&job.inputs[peers.rank()], peers)?;
+    member.brief("preparing timed runs");
     let (timing, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
     // The last of the timed runs has to be right as well.
-    let last = gather(job.plans, mine, peers)?;
+    member.phase("giving its outputs to rank 0");
+    let last = gather(job.plans, mine, member)?;
     outcome.outputs = last.outputs;
-    verdict = judge(job, &outcome, peers)?;
+    verdict = judge(job, &outcome, member)?;
     let lines = engine.lines(peers)?;
     Ok(Ran { verdict, outcome, timing: Some((timing, lines)) })
 }
 
-/// All ranks' outputs, on every rank.
-fn gather(plans: &[Plan], mine: Vec<Option<Block>>, peers: &dyn Peers) -> Result<Outcome, Failure> {
+/// All ranks' outputs, on rank 0.
+fn gather(plans: &[Plan], mine: Vec<Option<Block>>, member: &Member) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(plans);
-    if peers.world() == 1 {
+    if member.channel.world == 1 {
         outcome.outputs = vec![mine];
         return Ok(outcome);
     }
     let mut bytes = Vec::new();
     for block in mine.iter().flatten() {
-        bytes.extend_from_slice(crate::cuda::bytes_of(&block.data));
+        bytes.extend_from_slice(cuda::bytes_of(&block.data));
     }
-    let all = peers.all_gather(&bytes)?;
+    let all = member.channel.gather(bytes)?;
     for (plan, bytes) in plans.iter().zip(all) {
         let mut rest = bytes.as_slice();
         for (at, port) in plan.outputs.iter().enumerate() {
@@ -186,7 +203,7 @@ fn gather(plans: &[Plan], mine: Vec<Option<Block>>, peers: &dyn Peers) -> Result
                 let message = format!("rank {} gave too few bytes of {}", plan.rank, port.name);
                 Failure::Other(Exit::Bug, message)
             })?;
-            let data = crate::cuda::data_of(port.dtype, part)
+            let data = cuda::data_of(port.dtype, part)
                 .map_err(|it| Failure::Other(Exit::Rejected, it.to_string()))?;
             outcome.outputs[plan.rank][at] = Some(Block::full(view.shape.clone(), data));
         }
@@ -194,36 +211,43 @@ fn gather(plans: &[Plan], mine: Vec<Option<Block>>, peers: &dyn Peers) -> Result
     Ok(outcome)
 }
 
-/// The tensors that are wanted besides the outputs, on every rank.
-fn watched(job: &Job<'_>, engine: &Engine<'_>, peers: &dyn Peers) -> Result<Vec<Block>, Failure> {
-    if job.watch.is_empty() {
-        return Ok(Vec::new());
+/// The tensors that this rank wants besides the outputs; rank 0 gets those of others from them.
+fn watched(job: &Job<'_>, engine: &Engine<'_>, member: &Member) -> Result<Vec<Block>, Failure> {
+    let me = member.channel.rank;
+    let here = |places: &[Place]| -> Result<Vec<Block>, CudaError> {
+        let views: Vec<&View> = places.iter().filter(|it| it.rank == me).map(|it| &it.view).collect();
+        engine.peek(&views)
+    };
+    if job.gathered.is_empty() {
+        return Ok(here(job.watch)?);
     }
-    let here = |rank: usize| job.watch.iter().filter(move |it| it.rank == rank).map(|it| &it.view);
-    let views: Vec<&View> = here(peers.rank()).collect();
     let mut bytes = Vec::new();
-    for block in engine.peek(&views)? {
-        bytes.extend_from_slice(crate::cuda::bytes_of(&block.data));
+    for block in here(job.gathered)? {
+        bytes.extend_from_slice(cuda::bytes_of(&block.data));
     }
-    let all = peers.all_gather(&bytes)?;
+    let all = member.channel.gather(bytes)?;
+    if me > 0 {
+        return Ok(here(job.watch)?);
+    }
     let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
     let mut blocks = Vec::new();
-    for place in job.watch {
+    for place in job.gathered {
         let dtype = job.plans[place.rank].buffers[place.view.buffer as usize].dtype;
         let part = rests.get_mut(place.rank).and_then(|it| it.split_off(..place.view.len() * dtype.size()));
         let Some(part) = part else {
             return Err(Failure::Other(Exit::Bug, format!("rank {} gave too few bytes", place.rank)));
         };
-        let data =
-            crate::cuda::data_of(dtype, part).map_err(|it| Failure::Other(Exit::Rejected, it.to_string()))?;
+        let data = cuda::data_of(dtype, part).map_err(|it| Failure::Other(Exit::Rejected, it.to_string()))?;
         blocks.push(Block::full(place.view.shape.clone(), data));
     }
     Ok(blocks)
 }
 
 /// Rank 0 judges and tells the others.
-fn judge(job: &Job<'_>, outcome: &Outcome, peers: &dyn Peers) -> Result<Verdict, Failure> {
+fn judge(job: &Job<'_>, outcome: &Outcome, member: &Member) -> Result<Verdict, Failure> {
+    let peers: &dyn Peers = member;
     if peers.rank() > 0 {
+        member.phase("done, rank 0 judges the outputs");
         let told = peers.all_gather(&[])?;
         let exit = match told.first().and_then(|it| it.first()) {
             Some(0) => Exit::Success,
@@ -231,6 +255,7 @@ fn judge(job: &Job<'_>, outcome: &Outcome, peers: &dyn Peers) -> Result<Verdict,
         };
         return Ok(Verdict { exit, line: String::new(), outputs: Vec::new(), wrong: None });
     }
+    member.phase("judging the outputs");
     // The simulator says whether anything was rounded: if not, both machines give the same bits.
     let agreement = match Agreement::new(job.tolerance, job.kind, job.terms) {
         Agreement::Equal | Agreement::Sums { .. } if job.exact != Some(true) => {

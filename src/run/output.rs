@@ -38,21 +38,35 @@ impl std::str::FromStr for OutputFlag {
     }
 }
 
-/// Where `--output` flags find their tensors when the program has run: bound names, every rank's.
+impl OutputFlag {
+    /// Whether the process of `owner` writes a rank's part; it writes all where there is no other process. Rank 0 writes whole
+    /// tensors, and all parts that go to the terminal.
+    fn is_for(&self, owner: Option<usize>, rank: usize) -> bool {
+        match owner {
+            None => true,
+            Some(owner) if self.local && self.value != "-" => owner == rank,
+            Some(owner) => owner == 0,
+        }
+    }
+}
+
+/// Where `--output` flags find the tensors that this process writes when the program has run: bound names. `owner` as
+/// `write_outputs` has it.
 ///
 /// # Errors
 /// A name that is not bound at the end.
-pub fn watches(plans: &[Plan], flags: &[OutputFlag]) -> Result<Vec<Place>, Failure> {
+pub fn watches(plans: &[Plan], flags: &[OutputFlag], owner: Option<usize>) -> Result<Vec<Place>, Failure> {
     let mut places = Vec::new();
     for flag in flags {
-        let before = places.len();
+        let mut bound = false;
         for plan in plans {
             let port = plan.named.iter().find(|port| port.name == flag.name);
-            places.extend(
-                port.and_then(|port| port.shard.view.clone()).map(|view| Place { rank: plan.rank, view }),
-            );
+            let view = port.and_then(|port| port.shard.view.clone());
+            bound |= view.is_some();
+            let view = view.filter(|_| flag.is_for(owner, plan.rank));
+            places.extend(view.map(|view| Place { rank: plan.rank, view }));
         }
-        if places.len() == before {
+        if !bound {
             let message =
                 format!("`--output {}`: no tensor of this name is bound when the program ends", flag.name);
             return Err(Failure::Other(Exit::Usage, message));
@@ -61,8 +75,8 @@ pub fn watches(plans: &[Plan], flags: &[OutputFlag]) -> Result<Vec<Place>, Failu
     Ok(places)
 }
 
-/// Writes what `--output` asks for; `text` gets what goes to the terminal. Where each rank has a process, `owner` is the
-/// one of this process: it writes its own parts, and rank 0 the whole tensors.
+/// Writes what `--output` asks for, from a run that watched what `watches` says; `text` gets what goes to the terminal. Where
+/// each rank has a process, `owner` is the one of this process: it writes its own parts, and rank 0 the whole tensors.
 ///
 /// # Errors
 /// A file that cannot be written, parts that do not make up a whole.
@@ -73,28 +87,25 @@ pub fn write_outputs(
     owner: Option<usize>,
     text: &mut dyn FnMut(String),
 ) -> Result<(), Failure> {
-    let owns = |rank: usize| owner.is_none_or(|it| it == rank);
     let mut blocks = outcome.watched.iter();
     let mut files: Vec<(File, Tensor)> = Vec::new();
     for flag in flags {
         let mut parts = Vec::new();
-        for plan in plans {
+        for plan in plans.iter().filter(|it| flag.is_for(owner, it.rank)) {
             let port = plan.named.iter().find(|port| port.name == flag.name && port.shard.view.is_some());
             if let (Some(port), Some(block)) = (port, port.and_then(|_| blocks.next())) {
                 parts.push((plan.rank, port, block.clone()));
             }
         }
         if flag.local {
-            // All parts go to one terminal, rank 0's.
-            let owns = |rank: usize| if flag.value == "-" { owns(0) } else { owns(rank) };
-            for (rank, _, block) in parts.into_iter().filter(|it| owns(it.0)) {
+            for (rank, _, block) in parts {
                 let tensor = Tensor { shape: block.shape.clone(), data: block.data };
                 let value = flag.value.replace("%r", &rank.to_string());
                 emit(&flag.name, &value, tensor, &mut files, text)?;
             }
             continue;
         }
-        if !owns(0) {
+        if parts.is_empty() {
             continue;
         }
         let whole = results::gather(&parts)?.whole;

@@ -5,7 +5,7 @@ use std::{io::Write, time::Duration};
 use super::prepare::{Failure, Texts};
 use crate::{
     exit::Exit,
-    launch::{LaunchError, environment::Launch, handshake::Statement, member::Member},
+    launch::{LaunchError, environment::Launch, handshake::Statement, member::Member, watchdog::End},
     source::Source,
     tool::Screen,
 };
@@ -71,13 +71,7 @@ pub fn run(
     statement: impl FnOnce() -> (Statement, Option<Failure>),
     run: impl FnOnce(&Member, Option<Failure>) -> Verdict,
 ) -> Exit {
-    let end = Box::new(|exit: Exit, report: Option<String>| {
-        if let Some(report) = report {
-            tell(&report);
-        }
-        std::process::exit(i32::from(exit as u8))
-    });
-    let member = match Member::join(launch, timeout, |name| std::env::var(name).ok(), end) {
+    let member = match Member::join(launch, timeout, |name| std::env::var(name).ok(), end()) {
         Ok(member) => member,
         Err(fault) => return screen.fail(fault.exit(), &fault.to_string()),
     };
@@ -117,6 +111,14 @@ pub fn run(
         }
     }
     exit
+}
+
+/// Ends this process of a job that is lost, with its report where it is the one to tell.
+pub fn end() -> End {
+    Box::new(|exit, report| {
+        report.iter().for_each(|it| tell(it));
+        exit.now()
+    })
 }
 
 /// The watchdog ends the process; should it not, this does.

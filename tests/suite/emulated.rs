@@ -8,15 +8,13 @@
 use std::{
     collections::BTreeSet,
     fs,
-    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     process::Command,
-    sync::LazyLock,
 };
 
 use libtest_mimic::{Failed, Trial};
 
-use super::{ENVIRONMENT, ROOT, files, shown, split};
+use super::{ENVIRONMENT, ROOT, emulator, shown, split};
 
 /// A trial for each file with a program that runs.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
@@ -33,7 +31,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         }
         let trial =
             Trial::test(format!("emulated {}", shown(case)), move || runs.iter().try_for_each(Run::check));
-        trials.push(trial.with_ignored_flag(lacks_compiler()));
+        trials.push(trial.with_ignored_flag(emulator::is_missing()));
     }
     trials
 }
@@ -92,17 +90,8 @@ impl Run {
 
     /// On emulated GPUs, once step by step for the verdict, then captured: whether that succeeds, and what is printed.
     fn run(&self, more: &[&str]) -> Result<(bool, String), Failed> {
-        let library = LIBRARY.as_ref().map_err(Clone::clone)?;
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
-        command.args(&self.arguments).args(more).args([
-            "--device=cuda",
-            "--expect=sim",
-            "-w",
-            "1",
-            "-n",
-            "2",
-            "-G",
-        ]);
+        command.args(&self.arguments).args(more).args("--device=cuda --expect=sim -w 1 -n 2 -G".split(' '));
         if self.ranks > 1 {
             command.arg("--ranks").arg(self.ranks.to_string());
         }
@@ -111,50 +100,9 @@ impl Run {
             .env_clear()
             .envs(ENVIRONMENT.iter().copied())
             .env_remove("CUDA_VISIBLE_DEVICES");
-        let passed = |name: &str| name == "PATH" || name.starts_with("HIR_EMULATED_");
-        command.envs(std::env::vars().filter(|(name, _)| passed(name)));
-        command.envs(["HIR_CUDA", "HIR_NVRTC", "HIR_CUBLASLT", "HIR_NCCL"].map(|it| (it, library)));
+        command.envs(emulator::environment()?);
         let output = command.output().map_err(|fault| fault.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         Ok((output.status.success(), text.into_owned()))
     }
 }
-
-/// Whether there is no C++ compiler, and nobody insists.
-fn lacks_compiler() -> bool {
-    static LACKS: LazyLock<bool> = LazyLock::new(|| {
-        std::env::var("HIR_REQUIRE_CXX").as_deref() != Ok("1")
-            && Command::new("c++").arg("--version").output().is_err()
-    });
-    *LACKS
-}
-
-/// The emulator, built once for its sources.
-static LIBRARY: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
-    let folder = Path::new(ROOT).join("tests/gpu/emulator");
-    let (sources, headers) = (files(&folder, "cpp"), files(&folder, "h"));
-    let mut hasher = DefaultHasher::new();
-    for source in sources.iter().chain(&headers) {
-        fs::read(source).map_err(|fault| fault.to_string())?.hash(&mut hasher);
-    }
-    // Its kernels are kept beside it.
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("emulator-{:016x}", hasher.finish()));
-    let library = place.join("libgpu.so");
-    if library.exists() {
-        return Ok(library);
-    }
-    fs::create_dir_all(&place).map_err(|fault| fault.to_string())?;
-    let fresh = place.join(format!("libgpu-{}.so", std::process::id()));
-    let mut compiler = Command::new("c++");
-    compiler
-        .args(["-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-o"])
-        .arg(&fresh)
-        .args(&sources)
-        .arg("-ldl");
-    let output = compiler.output().map_err(|fault| format!("c++: {fault}"))?;
-    if !output.status.success() {
-        return Err(format!("the emulator does not compile:\n{}", String::from_utf8_lossy(&output.stderr)));
-    }
-    fs::rename(&fresh, &library).map_err(|fault| fault.to_string())?;
-    Ok(library)
-});

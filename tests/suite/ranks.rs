@@ -1,5 +1,5 @@
 //! Jobs of several processes, started as torchrun starts them: they agree on one verdict, and when one of them is lost
-//! the others name it and end.
+//! the others name it and end. So do jobs on GPUs, which are emulated here.
 
 use std::{
     fs,
@@ -14,33 +14,56 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
-use crate::{MPIRUN, ROOT, lacks_mpirun};
+use crate::{MPIRUN, ROOT, emulator, lacks_mpirun};
 
 /// A program, and schedules that keep it running for longer than any test waits.
 const ENDLESS: &[&str] = &["samples/ring.hir", "--schedule=seed:0..100000", "--device=sim", "-T", "5"];
+/// The same on GPUs.
+const ENDLESS_ON_GPUS: &[&str] =
+    &["tests/cases/launch/loop.hir", "--device=cuda", "-T", "5", "-n", "1000000"];
+/// Such jobs, with their numbers of ranks, and of lines that rank 0 says before all run.
+const SIMULATED: (&[&str], usize, usize) = (ENDLESS, 8, 1);
+const ON_GPUS: (&[&str], usize, usize) = (ENDLESS_ON_GPUS, 4, 3);
 /// By when a lost job has ended: what is silent is known after `-T`, and the rest has five seconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
 pub fn trials() -> Vec<Trial> {
-    vec![
+    let on_gpus = [
+        Trial::test("gpus::who_is_killed_is_named", || {
+            loses(ON_GPUS, 2, Some("KILL"), "rank 2 is silent: its connection closed")
+        }),
+        Trial::test("gpus::who_is_stopped_is_named", || {
+            loses(ON_GPUS, 1, Some("STOP"), "rank 1 is silent for")
+        }),
+        Trial::test("gpus::a_report_may_be_asked_for", || {
+            loses(ON_GPUS, 3, Some("USR1"), "rank 3: asked for a report (SIGUSR1)")
+        }),
+        Trial::test("gpus::who_holds_up_the_others_is_named", who_holds_up_the_others_is_named),
+        Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
+    ];
+    let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
+    let trials = vec![
         Trial::test("ranks::each_writes_its_own_part", each_writes_its_own_part),
         Trial::test("ranks::who_fails_alone_fails_all", who_fails_alone_fails_all),
         Trial::test("ranks::who_is_killed_is_named", || {
-            loses(1, Some("KILL"), "rank 1 is silent: its connection closed")
+            loses(SIMULATED, 1, Some("KILL"), "rank 1 is silent: its connection closed")
         }),
         Trial::test("ranks::rank_0_is_named_too", || {
-            loses(0, Some("KILL"), "rank 0 is silent: its connection closed")
+            loses(SIMULATED, 0, Some("KILL"), "rank 0 is silent: its connection closed")
         }),
-        Trial::test("ranks::who_is_stopped_is_named", || loses(2, Some("STOP"), "rank 2 is silent for")),
+        Trial::test("ranks::who_is_stopped_is_named", || {
+            loses(SIMULATED, 2, Some("STOP"), "rank 2 is silent for")
+        }),
         Trial::test("ranks::a_report_may_be_asked_for", || {
-            loses(1, Some("USR1"), "rank 1: asked for a report (SIGUSR1)")
+            loses(SIMULATED, 1, Some("USR1"), "rank 1: asked for a report (SIGUSR1)")
         }),
         Trial::test("ranks::who_does_not_come_is_named", who_does_not_come_is_named),
-        Trial::test("ranks::children_end_with_their_parent", || loses(0, None, "")),
+        Trial::test("ranks::children_end_with_their_parent", || loses(SIMULATED, 0, None, "")),
         Trial::test("ranks::a_failing_child_ends_all", a_failing_child_ends_all),
         Trial::test("ranks::children_run_a_job", children_run_a_job),
         Trial::test("ranks::mpirun_loses_a_rank", mpirun_loses_a_rank).with_ignored_flag(lacks_mpirun()),
-    ]
+    ];
+    trials.into_iter().chain(on_gpus).collect()
 }
 
 /// One process of a job of `world`.
@@ -52,6 +75,10 @@ fn rank(at: usize, world: usize, port: u16, arguments: &[&str]) -> Command {
         .env("WORLD_SIZE", world.to_string())
         .env("LOCAL_RANK", at.to_string());
     command.env("HIR_MASTER_PORT", port.to_string()).env("NO_COLOR", "1");
+    if arguments.contains(&"--device=cuda") {
+        // A trial that finds no emulator says so when its processes find no library.
+        command.envs(emulator::environment().unwrap_or_default());
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -137,22 +164,28 @@ fn who_fails_alone_fails_all() -> Result<(), Failed> {
     expect(!ends[0].1.contains("[SUCCESS]"), &ends)
 }
 
-/// A running job of three loses a rank to a signal, or all of them lose their parent; whoever is left says so, and ends.
-fn loses(victim: usize, signal: Option<&str>, wanted: &str) -> Result<(), Failed> {
+/// A running job loses a rank to a signal, or all of them lose their parent; whoever is left says so, and ends.
+fn loses(
+    (arguments, world, lines): (&[&str], usize, usize),
+    victim: usize,
+    signal: Option<&str>,
+    wanted: &str,
+) -> Result<(), Failed> {
     let port = port()?;
-    let world = 8;
     let start = |at: usize| {
-        let mut command = rank(at, world, port, ENDLESS);
+        let mut command = rank(at, world, port, arguments);
         if signal.is_none() {
             command.env("HIR_LEASE", "stdin");
         }
         command.spawn()
     };
     let mut children: Vec<Child> = (0..world).map(start).collect::<Result<_, _>>()?;
-    // Rank 0 says a line once all have agreed.
+    // Rank 0 says a line once all have agreed, and on GPUs more once all are ready.
     let mut said = std::io::BufReader::new(children[0].stdout.take().ok_or("no standard output")?);
     let mut first = String::new();
-    std::io::BufRead::read_line(&mut said, &mut first)?;
+    for _ in 0..lines {
+        std::io::BufRead::read_line(&mut said, &mut first)?;
+    }
     match signal {
         Some(name) => {
             let id = children[victim].id().to_string();
@@ -182,6 +215,31 @@ fn loses(victim: usize, signal: Option<&str>, wanted: &str) -> Result<(), Failed
         Some(_) if !text.contains(&cause) => Err(format!("{text}\nno `{cause}`").into()),
         _ => Ok(()),
     }
+}
+
+fn who_holds_up_the_others_is_named() -> Result<(), Failed> {
+    let (port, start) = (port()?, Instant::now());
+    let arguments = ["tests/cases/deadlock/one-rank-skips.hir", "--device=cuda", "-T", "3"];
+    let start_rank = |at: usize| rank(at, 4, port, &arguments).spawn();
+    let ends = end((0..4).map(start_rank).collect::<Result<_, _>>()?, LIMIT)?;
+    let cause = "[FAILED] rank 3 has no part in line 7 (Allreduce), where ranks 0 1 2 wait for it";
+    expect(ends.iter().all(|it| it.0 == Some(4)), &ends)?;
+    expect(ends[0].1.contains(cause) && ends[1..].iter().all(|it| it.1.is_empty()), &ends)?;
+    expect(start.elapsed() > Duration::from_secs(3), &ends)
+}
+
+fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
+    let port = port()?;
+    let start = |at: usize| {
+        let gpu = if at == 2 { "0" } else { ["0", "1", "2", "3"][at] };
+        rank(at, 4, port, &["tests/cases/launch/loop.hir", "--device=cuda"])
+            .env("CUDA_VISIBLE_DEVICES", gpu)
+            .spawn()
+    };
+    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+    expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
+    // All ranks find out together, so nobody gives up: rank 0 says it once.
+    expect(ends[0].2.contains("ranks 0 and 2 both use GPU-") && !ends[0].1.contains("[FAILED]"), &ends)
 }
 
 fn who_does_not_come_is_named() -> Result<(), Failed> {

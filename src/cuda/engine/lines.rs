@@ -35,7 +35,7 @@ impl Engine<'_> {
     /// What each line costs, on all ranks.
     ///
     /// # Errors
-    /// A failed call, a run that does not end in time.
+    /// A failed call.
     pub fn lines(&mut self, peers: &dyn Peers) -> Result<Vec<Line>, CudaError> {
         let mut marks: Vec<Option<(Event, Event)>> = Vec::with_capacity(self.program.steps.len());
         for step in &self.program.steps {
@@ -49,6 +49,7 @@ impl Engine<'_> {
             self.restore()?;
             self.meet()?;
             self.issue_between(&marks)?;
+            self.count()?;
             self.finish()?;
             // The first run warms up.
             for (step, mark) in self.program.steps.iter().zip(&marks).filter(|_| run > 0) {

@@ -35,7 +35,7 @@ impl Engine<'_> {
     /// Times runs, captured as a graph or not, and reads the outputs of the last one.
     ///
     /// # Errors
-    /// A failed call, runs that do not end in time, a graph that loses nodes.
+    /// A failed call, a graph that loses nodes.
     pub fn time(
         &mut self,
         peers: &dyn Peers,
@@ -70,6 +70,8 @@ impl Engine<'_> {
             match captured {
                 Some(graph) => {
                     self.epoch = self.epoch.wrapping_add(1);
+                    self.progress.begin(self.round(), false);
+                    self.progress.issued(self.round());
                     self.device.replay(graph, self.first)?;
                 }
                 None => self.issue(Mode::Plain)?,
@@ -77,6 +79,7 @@ impl Engine<'_> {
             if let Some((_, end)) = mark {
                 self.device.record(end, self.first)?;
             }
+            self.count()?;
         }
         self.download(self.first)?;
         self.finish()?;

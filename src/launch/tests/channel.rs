@@ -61,6 +61,25 @@ fn ranks_gather_in_order() {
 }
 
 #[test]
+fn rank_0_gathers_parts_of_any_size() {
+    let seen = job("large", 3, QUICK, |it| {
+        // Of several pieces, of one, and of a piece to the byte; the others go on to what comes next at once.
+        let mine = |round: u8| {
+            vec![it.rank as u8 + round; [5, 40 << 20, 16 << 20][(it.rank + usize::from(round)) % 3]]
+        };
+        let (first, second) = (it.gather(mine(0))?, it.gather(mine(1))?);
+        let summed = [first, second]
+            .map(|all| all.iter().map(|it| (it.len(), it.first().copied())).collect::<Vec<_>>());
+        it.all_gather(&[it.rank as u8]).map(|all| (summed, all))
+    });
+    let next = vec![vec![0], vec![1], vec![2]];
+    let first = vec![(5, Some(0)), (40 << 20, Some(1)), (16 << 20, Some(2))];
+    let second = vec![(40 << 20, Some(1)), (16 << 20, Some(2)), (5, Some(3))];
+    let nothing = Ok(([vec![], vec![]], next.clone()));
+    assert_eq!(seen, Ok(vec![Ok(([first, second], next)), nothing.clone(), nothing]));
+}
+
+#[test]
 fn an_abort_ends_every_wait() {
     let seen = job("abort", 3, QUICK, |it| match it.rank {
         2 => {

@@ -30,8 +30,8 @@ fn at(plan: &Plan, which: usize, wanted: impl Fn(&InstKind) -> bool) -> u32 {
 /// A rank that has issued everything before `issued`; its streams have come to `stream`, its communications to `queue`.
 fn record(plan: &Plan, issued: u32, stream: u32, queue: u32) -> Option<Vec<u8>> {
     let (streams, queues) = (vec![stream; plan.streams.len()], vec![queue; plan.communicators.len()]);
-    let run = Some(Run { round: 0, issued, streams, queues });
-    Some(Progress { phase: String::new(), run }.encode())
+    let run = Some(Run { issued, streams, queues, ..Run::default() });
+    Some(Progress { run, ..Progress::default() }.encode())
 }
 
 fn collective(it: &InstKind) -> bool {
@@ -40,9 +40,9 @@ fn collective(it: &InstKind) -> bool {
 
 #[test]
 fn records_come_back() {
-    let run = Run { round: 2, issued: 7, streams: vec![1, 2], queues: vec![3] };
+    let run = Run { round: 2, complete: 1, issued: 7, streams: vec![1, 2], queues: vec![3] };
     for run in [None, Some(run), Some(Run::default())] {
-        let it = Progress { phase: "reading".to_owned(), run };
+        let it = Progress { phase: "reading".to_owned(), brief: run.is_some(), run };
         assert_eq!(Progress::decode(&it.encode()), Some(it));
     }
     assert_eq!(Progress::decode(b"abc"), None);
@@ -61,7 +61,7 @@ fn who_never_issued_is_the_cause() {
         text,
         "rank 2 never issued line 10, i8=1 (Allreduce): it is at line 7, i8=1; ranks 0 1 3 wait in it\n\
          no rank got any further for 60 s\n\
-         ranks 0 1 3: all issued; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+         ranks 0 1 3: at the end; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
          waits for rank 2\n\
          rank 2: at line 7, i8=1"
     );
@@ -80,11 +80,11 @@ fn who_has_not_reached_it_is_the_cause() {
     let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
-        "rank 1 has not come to line 10, i8=1 (Allreduce): all issued; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
+        "rank 1 has not come to line 10, i8=1 (Allreduce): at the end; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
          no rank got any further for 60 s\n\
-         ranks 0 2 3: all issued; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+         ranks 0 2 3: at the end; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
          waits for rank 1\n\
-         rank 1: all issued; main runs line 7, i8=0"
+         rank 1: at the end; main runs line 7, i8=0"
     );
 }
 
@@ -106,8 +106,24 @@ fn who_is_silent_comes_first() {
 }
 
 #[test]
+fn streams_that_do_not_tell_are_not_made_up() {
+    let plans = plans();
+    let all = plans[0].code.len() as u32;
+    let run = |issued, complete| Some(Run { round: 7, complete, issued, ..Run::default() });
+    let record =
+        |issued, complete| Some(Progress { run: run(issued, complete), ..Progress::default() }.encode());
+    let records = [record(all, 3), record(2, 3), record(all, 3), record(all, 3)];
+    assert_eq!(
+        report(&LaunchError::Stalled { seconds: 60 }, &records, &plans),
+        "no rank got any further for 60 s\n\
+         ranks 0 2 3: at the end of run 7; the GPU has completed 3 runs\n\
+         rank 1: at line 11, i8=0 of run 7; the GPU has completed 3 runs"
+    );
+}
+
+#[test]
 fn an_error_comes_first() {
-    let phase = |it: &str| Some(Progress { phase: it.to_owned(), run: None }.encode());
+    let phase = |it: &str| Some(Progress { phase: it.to_owned(), ..Progress::default() }.encode());
     let records = [phase("reading"), None, phase("reading")];
     let fault = LaunchError::Aborted { rank: 1, exit: 5, reason: "line 3: no memory".to_owned() };
     assert_eq!(

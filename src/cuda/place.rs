@@ -1,0 +1,102 @@
+//! Which rank takes which GPU. All ranks find out together, before anything is made on one: too few GPUs, or one for two
+//! ranks, would be NCCL's error, long after, on some of them.
+
+use super::{CudaError, Peers, device};
+
+/// The GPU of this rank, which no other rank takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Gpu {
+    /// Its number among those that this process sees.
+    pub(super) ordinal: usize,
+}
+
+/// Finds a GPU for each rank; all ranks have to call this, and all get the same error.
+///
+/// # Errors
+/// A rank without driver or GPU, a GPU for two ranks, ranks that do not answer.
+pub fn settle(peers: &dyn Peers) -> Result<Gpu, CudaError> {
+    let found = device::choose(peers.local_rank());
+    let mine = match &found {
+        Ok((_, uuid)) => format!("{}\n+{uuid}", host()),
+        Err(why) => format!("{}\n-{why}", host()),
+    };
+    let claims: Vec<Claim> =
+        peers.all_gather(mine.as_bytes())?.iter().map(|it| Claim::from_bytes(it)).collect();
+    if peers.world() > 1
+        && let Some(message) = misplaced(&claims)
+    {
+        return Err(CudaError::Environment(message));
+    }
+    found.map(|(ordinal, _)| Gpu { ordinal })
+}
+
+/// What a rank says of itself.
+#[derive(Debug)]
+struct Claim {
+    host: String,
+    /// The GPU that it takes, by an identity that no other GPU has, or why it has none.
+    gpu: Result<String, String>,
+}
+
+impl Claim {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let (host, gpu) = text.split_once('\n').unwrap_or((&text, ""));
+        // The host's name says enough to people.
+        let host = host.split(' ').next().unwrap_or_default().to_owned();
+        let gpu = match gpu.strip_prefix('+') {
+            Some(uuid) => Ok(uuid.to_owned()),
+            None => Err(gpu.trim_start_matches('-').to_owned()),
+        };
+        Self { host, gpu }
+    }
+}
+
+/// What is wrong with the GPUs that the ranks take, by rank.
+fn misplaced(claims: &[Claim]) -> Option<String> {
+    for (rank, Claim { host, gpu }) in claims.iter().enumerate() {
+        let uuid = match gpu {
+            Ok(uuid) => uuid,
+            Err(why) => return Some(format!("rank {rank} on host {host} has no GPU: {why}")),
+        };
+        if let Some(other) = claims[..rank].iter().position(|it| it.gpu.as_ref() == Ok(uuid)) {
+            return Some(format!(
+                "ranks {other} and {rank} both use {uuid} of host {host}: give each rank its own GPU, by the launcher's \
+                 local rank or `CUDA_VISIBLE_DEVICES`, or start fewer ranks"
+            ));
+        }
+    }
+    None
+}
+
+/// This host, as processes on it and no others name it.
+pub(super) fn host() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{} {}", name.trim(), boot.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_for_one_rank() {
+        let told = |claims: &[&str]| {
+            let claims: Vec<Claim> = claims.iter().map(|it| Claim::from_bytes(it.as_bytes())).collect();
+            misplaced(&claims)
+        };
+        assert_eq!(told(&["a 1\n+GPU-0", "a 1\n+GPU-1", "b 2\n+GPU-2"]), None);
+        assert_eq!(
+            told(&["a 1\n+GPU-0", "a 1\n+GPU-1", "a 1\n+GPU-0"]).as_deref(),
+            Some(
+                "ranks 0 and 2 both use GPU-0 of host a: give each rank its own GPU, by the launcher's local rank or \
+                 `CUDA_VISIBLE_DEVICES`, or start fewer ranks"
+            )
+        );
+        assert_eq!(
+            told(&["a 1\n+GPU-0", "b 2\n-the NVIDIA driver was not found"]).as_deref(),
+            Some("rank 1 on host b has no GPU: the NVIDIA driver was not found")
+        );
+    }
+}
