@@ -279,7 +279,8 @@ fn run(
         passes: &rewrite,
     };
     let start = Instant::now();
-    let prepared = prepare(&options.texts(), &setup)?;
+    let mut prepared = prepare(&options.texts(), &setup)?;
+    output::keep(&mut prepared.plans, &options.output);
     let plans = &prepared.plans;
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
         screen.draw(source, warnings);
