@@ -18,7 +18,8 @@
 //!
 //! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
 //! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`), and so does a program that
-//! the lowering passes change the meaning of (`generator`).
+//! the lowering passes change the meaning of (`generator`), and so does a layout that puts buffers into the same place that
+//! are in use at the same time (`layouts`).
 
 use std::{
     collections::HashSet,
@@ -39,6 +40,8 @@ mod emulated;
 mod emulator;
 #[path = "suite/generator.rs"]
 mod generator;
+#[path = "suite/layouts.rs"]
+mod layouts;
 #[path = "suite/mutations.rs"]
 mod mutations;
 #[path = "suite/programs.rs"]
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
     trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(generator::trials());
+    trials.extend(layouts::trials());
     trials.extend(ranks::trials());
     trials.extend(emulated::trials(&cases));
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));

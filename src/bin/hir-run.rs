@@ -279,7 +279,8 @@ fn run(options: &Options, screen: Screen, member: Option<&Member>) -> Result<Ver
         passes: &rewrite,
     };
     let start = Instant::now();
-    let prepared = prepare(&options.texts(), &setup)?;
+    let mut prepared = prepare(&options.texts(), &setup)?;
+    output::keep(&mut prepared.plans, &options.output);
     let plans = &Arc::new(prepared.plans);
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
         screen.draw(source, warnings);

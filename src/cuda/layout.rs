@@ -3,11 +3,24 @@
 //!
 //! A rank has two segments. Buffers that another rank touches lie in the symmetric one, behind the flags that others raise
 //! here; its size is the same on all ranks, and so are the offsets where ranks have the same buffers. The others lie in the
-//! private one. No offset is used twice: every buffer has its own place for the whole run.
+//! private one.
+//!
+//! A buffer takes the place of another where every instruction that touches the other, peers' included, happens before
+//! every one that touches it (`plan::order`): names do not matter, `Deallocate` neither, and what nobody waits for keeps
+//! its buffers to the end of the run. Inputs, outputs and flags have places of their own, and so has what is read before
+//! the run writes it. Runs follow each other behind a barrier of all ranks, so the order within one is enough.
+
+use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
 use crate::plan::{BufferNo, InstKind, Plan, Slot};
+
+mod lifetime;
+mod places;
+
+use lifetime::{Lifetime, lifetimes};
+use places::{Places, Tenant, place};
 
 /// Buffers begin at multiples of this many bytes: what cuBLASLt likes best.
 pub const ALIGNMENT: usize = 256;
@@ -34,6 +47,8 @@ pub struct RankLayout {
     pub spots: Vec<Spot>,
     /// Bytes of the private segment.
     pub private: usize,
+    /// Bytes of both segments if no place were used twice.
+    pub apart: usize,
 }
 
 /// Where all ranks' buffers and flags are.
@@ -82,23 +97,33 @@ impl WorldLayout {
         }
         let flags = flags.into_iter().max().unwrap_or(0).next_multiple_of(ALIGNMENT);
         let mut ranks = Vec::with_capacity(plans.len());
-        let mut symmetric = flags;
         for (plan, shared) in plans.iter().zip(&shared) {
-            let (mut own, mut private) = (flags, 0usize);
             let mut spots = Vec::with_capacity(plan.buffers.len());
             for (number, (buffer, symmetric)) in plan.buffers.iter().zip(shared).enumerate() {
                 let fault = (plan.rank, number as BufferNo);
                 let size = Some(buffer.dtype.size()).filter(|it| *it > 0).ok_or(fault)?;
                 let bytes = buffer.len.checked_mul(size).ok_or(fault)?;
-                let end = if *symmetric { &mut own } else { &mut private };
-                spots.push(Spot { symmetric: *symmetric, offset: *end, bytes });
-                let next = end.checked_add(bytes).and_then(|it| it.checked_next_multiple_of(ALIGNMENT));
-                *end = next.ok_or(fault)?;
+                spots.push(Spot { symmetric: *symmetric, offset: 0, bytes });
             }
-            symmetric = symmetric.max(own);
-            ranks.push(RankLayout { spots, private });
+            ranks.push(RankLayout { spots, private: 0, apart: 0 });
         }
-        let symmetric = symmetric.next_multiple_of(SHARED);
+        let lifetimes = lifetimes(plans);
+        // Where ranks have the same symmetric buffers, each lies at one offset on all of them.
+        let mut alike: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+        for (rank, it) in ranks.iter().enumerate() {
+            let sizes = it.spots.iter().filter(|it| it.symmetric).map(|it| it.bytes).collect();
+            alike.entry(sizes).or_default().push(rank);
+        }
+        let (mut symmetric, mut apart) = (flags, flags);
+        for members in alike.values() {
+            let places = settle(&mut ranks, members, true, &lifetimes, flags)?;
+            (symmetric, apart) = (symmetric.max(places.end), apart.max(places.apart));
+        }
+        let [symmetric, apart] = [symmetric, apart].map(|it| it.next_multiple_of(SHARED));
+        for rank in 0..ranks.len() {
+            let places = settle(&mut ranks, &[rank], false, &lifetimes, 0)?;
+            (ranks[rank].private, ranks[rank].apart) = (places.end, apart.saturating_add(places.apart));
+        }
         Ok(Self { ranks, symmetric, flags, slots, has_peers })
     }
 
@@ -122,15 +147,44 @@ impl WorldLayout {
             lines.push(format!("{:<10} {segment:<12} {:>14} {:>14}", buffer.name, spot.offset, spot.bytes));
         }
         lines.push(format!(
-            "rank {}: {} bytes symmetric ({} of flags), {} private, peak {}",
+            "rank {}: {} bytes symmetric ({} of flags), {} private, peak {}, without reuse {}",
             plan.rank,
             self.symmetric,
             self.flags,
             rank.private,
-            self.symmetric + rank.private
+            self.symmetric + rank.private,
+            rank.apart
         ));
         lines
     }
+}
+
+/// Gives the buffers of one segment their places, the same on all of `members`, which have as many and as long ones.
+fn settle(
+    ranks: &mut [RankLayout],
+    members: &[usize],
+    symmetric: bool,
+    lifetimes: &[Vec<Lifetime>],
+    start: usize,
+) -> Result<Places, (usize, BufferNo)> {
+    let numbers = |rank: &usize| -> Vec<usize> {
+        let spots = ranks[*rank].spots.iter().enumerate();
+        spots.filter(|(_, it)| it.symmetric == symmetric).map(|(number, _)| number).collect()
+    };
+    let numbers: Vec<Vec<usize>> = members.iter().map(numbers).collect();
+    let tenant = |at: usize| Tenant {
+        bytes: ranks[members[0]].spots[numbers[0][at]].bytes,
+        uses: members.iter().zip(&numbers).map(|(rank, numbers)| &lifetimes[*rank][numbers[at]]).collect(),
+    };
+    let count = numbers.first().map_or(0, Vec::len);
+    let tenants: Vec<Tenant> = (0..count).map(tenant).collect();
+    let places = place(&tenants, start).map_err(|at| (members[0], numbers[0][at] as BufferNo))?;
+    for (rank, numbers) in members.iter().zip(&numbers) {
+        for (number, offset) in numbers.iter().zip(&places.offsets) {
+            ranks[*rank].spots[*number].offset = *offset;
+        }
+    }
+    Ok(places)
 }
 
 /// Buffers of a rank that some rank writes while the program runs.

@@ -3,7 +3,7 @@
 use grammar::dtype::DType;
 
 use super::layout::{ALIGNMENT, WorldLayout};
-use crate::plan::{Buffer, Inst, InstKind, Meaning, Origin, Place, Plan, Slot, View};
+use crate::plan::{Buffer, Inst, InstKind, Meaning, Number, Origin, Place, Plan, Slot, View};
 
 pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
     let buffer = |len: &usize| Buffer { name: "T0".to_owned(), dtype: DType::BFloat, len: *len };
@@ -19,6 +19,7 @@ pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
         inputs: Vec::new(),
         outputs: Vec::new(),
         named: Vec::new(),
+        kept: Vec::new(),
         events: 0,
         works: 0,
     }
@@ -50,7 +51,9 @@ fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
 
 #[test]
 fn buffers_lie_apart_and_aligned() -> Result<(), (usize, u32)> {
-    let layout = WorldLayout::of(&[plan(0, &[1, 127, 0, 129, 5], Vec::new())])?;
+    let mut apart = plan(0, &[1, 127, 0, 129, 5], Vec::new());
+    apart.kept = (0..5).collect();
+    let layout = WorldLayout::of(&[apart])?;
     let spots = &layout.ranks[0].spots;
     for (at, spot) in spots.iter().enumerate() {
         assert_eq!(spot.offset % ALIGNMENT, 0);
@@ -60,5 +63,43 @@ fn buffers_lie_apart_and_aligned() -> Result<(), (usize, u32)> {
     assert!(!layout.has_peers);
     let huge = plan(0, &[usize::MAX / 2 + 1], Vec::new());
     assert_eq!(WorldLayout::of(&[huge]).map(|_| ()), Err((0, 0)));
+    Ok(())
+}
+
+/// A rank whose temporaries are filled and read one after the other.
+fn chain(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
+    let fill = |buffer: u32| InstKind::Fill { to: View::contiguous(buffer, vec![1]), value: Number::Int(0) };
+    let fills = (0..lens.len() as u32).map(fill);
+    plan(rank, lens, fills.chain(code).collect())
+}
+
+fn offsets(layout: &WorldLayout, rank: usize) -> Vec<usize> {
+    layout.ranks[rank].spots.iter().map(|it| it.offset / ALIGNMENT).collect()
+}
+
+#[test]
+fn places_are_split_joined_and_grown() -> Result<(), (usize, u32)> {
+    // In units of 128 elements: two small ones in the place of a large one, one in the place of both, one that needs more.
+    let units = |them: &[usize]| them.iter().map(|it| it * 128).collect::<Vec<_>>();
+    let layout = WorldLayout::of(&[chain(0, &units(&[3, 1, 2, 3, 5]), Vec::new())])?;
+    assert_eq!(offsets(&layout, 0), [0, 0, 0, 0, 0]);
+    assert_eq!((layout.ranks[0].private, layout.ranks[0].apart), (5 * ALIGNMENT, (2 << 20) + 14 * ALIGNMENT));
+    Ok(())
+}
+
+#[test]
+fn what_is_kept_or_read_unwritten_is_not_shared() -> Result<(), (usize, u32)> {
+    let mut kept = chain(0, &[8; 4], Vec::new());
+    kept.kept = vec![1];
+    assert_eq!(offsets(&WorldLayout::of(&[kept])?, 0), [1, 0, 1, 1]);
+    let place = |buffer| Place { rank: 0, view: View::contiguous(buffer, vec![1]) };
+    let mut early = chain(0, &[8; 3], Vec::new());
+    early.code[0].kind = InstKind::Copy { from: place(0), to: place(1) };
+    assert_eq!(offsets(&WorldLayout::of(&[early])?, 0), [0, 1, 1]);
+    // Zeros are written, and count.
+    let mut zero = chain(0, &[8; 3], Vec::new());
+    zero.code[0].kind = InstKind::Alloc { buffer: 0, zero: true };
+    zero.code[1].kind = InstKind::Copy { from: place(0), to: place(1) };
+    assert_eq!(offsets(&WorldLayout::of(&[zero])?, 0), [0, 1, 0]);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Which memory instructions read and write.
 
-use super::{Arg, Direction, InstKind, View};
+use super::{Arg, BufferNo, Direction, InstKind, View};
 
 /// A view that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +14,15 @@ pub struct Access<'p> {
 }
 
 impl InstKind {
+    /// Whose buffers the instruction touches when `rank` executes it, and whether it writes to them. Storage that comes
+    /// into being is touched where it becomes zero.
+    pub fn touched(&self, rank: usize) -> Vec<(usize, BufferNo, bool)> {
+        match self {
+            Self::Alloc { buffer, zero: true } => vec![(rank, *buffer, true)],
+            _ => self.accesses(rank).iter().map(|it| (it.rank, it.view.buffer, it.written)).collect(),
+        }
+    }
+
     /// What the instruction reads and writes when `rank` executes it.
     pub fn accesses(&self, rank: usize) -> Vec<Access<'_>> {
         let read = |view| Access { rank, view, written: false };

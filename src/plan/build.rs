@@ -84,6 +84,7 @@ pub(super) fn build_rank(
         inputs: Vec::new(),
         outputs: Vec::new(),
         named: Vec::new(),
+        kept: Vec::new(),
         events: 0,
         works: 0,
     };

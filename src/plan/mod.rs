@@ -20,6 +20,7 @@ mod compute;
 mod inst;
 pub mod limits;
 mod link;
+pub mod order;
 mod ports;
 mod reshard;
 mod scalar;
@@ -66,6 +67,8 @@ pub struct Plan {
     pub outputs: Vec<Port>,
     /// Every tensor of the container that is bound when the program ends.
     pub named: Vec<Port>,
+    /// Buffers besides those of the outputs that somebody reads when all has run: what is in them has to stay.
+    pub kept: Vec<BufferNo>,
     /// Number of events that `Record` sets.
     pub events: usize,
     /// Number of works that `Collective` and `Transfer` post.

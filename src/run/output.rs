@@ -75,6 +75,14 @@ pub fn watches(plans: &[Plan], flags: &[OutputFlag], owner: Option<usize>) -> Re
     Ok(places)
 }
 
+/// The plans' memory keeps to the end what `--output` flags ask for; names that nothing binds are for `watches` to refuse.
+pub fn keep(plans: &mut [Plan], flags: &[OutputFlag]) {
+    for plan in plans {
+        let wanted = plan.named.iter().filter(|port| flags.iter().any(|flag| flag.name == port.name));
+        plan.kept.extend(wanted.filter_map(|port| port.shard.view.as_ref()).map(|view| view.buffer));
+    }
+}
+
 /// Writes what `--output` asks for, from a run that watched what `watches` says; `text` gets what goes to the terminal. Where
 /// each rank has a process, `owner` is the one of this process: it writes its own parts, and rank 0 the whole tensors.
 ///

@@ -25,6 +25,7 @@ impl Rank {
             inputs: Vec::new(),
             outputs: Vec::new(),
             named: Vec::new(),
+            kept: Vec::new(),
             events: 0,
             works: 0,
         })

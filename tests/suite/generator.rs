@@ -78,7 +78,7 @@ const FOLLOWING: &[&str] = &[
 ];
 
 /// A pipeline that leaves no resharding operator.
-fn pipeline(dice: &mut Dice) -> String {
+pub fn pipeline(dice: &mut Dice) -> String {
     match dice.roll(10) {
         0..=3 => dice.any(LOWERINGS).to_owned(),
         4..=6 => {

@@ -1,0 +1,90 @@
+//! From when to when buffers are in use, as far as the plans order it.
+
+use crate::plan::{
+    Plan,
+    order::{Clock, Moment, walk},
+};
+
+/// The use of one buffer, by all ranks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lifetime {
+    /// Whether nothing may take its place, nor it another's: others than the program's instructions look at it, or some
+    /// instruction reads what nothing has written.
+    pub fixed: bool,
+    /// Which moment of all is the first that touches it; `None`: nothing does.
+    pub first: Option<usize>,
+    /// Which is the last.
+    pub last: usize,
+    /// What was known at the moments that touch it and before which no other does.
+    begins: Vec<Moment>,
+    /// By actor, the number of its last instruction that touches it.
+    ends: Vec<(u32, u32)>,
+    /// By actor, the number of its first instruction that writes to it.
+    writes: Vec<(u32, u32)>,
+}
+
+impl Lifetime {
+    /// Whether every moment that touches this one ends before any begins that touches `other`.
+    pub fn ends_before(&self, other: &Self) -> bool {
+        let known = |clock: &Clock| self.ends.iter().all(|(actor, number)| clock.ended(*actor) >= *number);
+        Some(self.last) < other.first && other.begins.iter().all(|it| known(&it.before))
+    }
+
+    fn touch(&mut self, at: usize, moment: &Moment, written: bool) {
+        self.first = self.first.or(Some(at));
+        self.last = at;
+        let clock = &moment.before;
+        let here = (moment.actor, moment.number);
+        self.fixed |= !written && !self.writes.iter().any(|(actor, number)| clock.ended(*actor) >= *number);
+        if written && !self.writes.iter().any(|(actor, _)| *actor == moment.actor) {
+            self.writes.push(here);
+        }
+        let follows = |it: &Moment| (it.actor, it.number) == here || it.happens_before(moment);
+        if !self.begins.iter().any(follows) {
+            self.begins.push(moment.clone());
+        }
+        match self.ends.iter_mut().find(|(actor, _)| *actor == moment.actor) {
+            Some((_, number)) => *number = moment.number,
+            None => self.ends.push(here),
+        }
+    }
+}
+
+/// The use of all ranks' buffers, by rank and buffer. Where the plans give no order all are fixed.
+pub(super) fn lifetimes(plans: &[Plan]) -> Vec<Vec<Lifetime>> {
+    let blank = |plan: &Plan| vec![Lifetime::default(); plan.buffers.len()];
+    let mut all: Vec<Vec<Lifetime>> = plans.iter().map(blank).collect();
+    for (plan, all) in plans.iter().zip(&mut all) {
+        let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
+        for buffer in ports.map(|it| it.buffer).chain(plan.kept.iter().copied()) {
+            all[buffer as usize].fixed = true;
+        }
+    }
+    let mut at = 0;
+    let walked = walk(plans, &mut |moment| {
+        for (rank, buffer, written) in plans[moment.rank].code[moment.inst].kind.touched(moment.rank) {
+            let it = all.get_mut(rank).and_then(|it| it.get_mut(buffer as usize));
+            if let Some(it) = it.filter(|it| !it.fixed) {
+                it.touch(at, &moment, written);
+            }
+        }
+        at += 1;
+    });
+    if walked.is_err() {
+        all.iter_mut().flatten().for_each(|it| it.fixed = true);
+    }
+    all
+}
+
+/// For each of `them`, whether something comes after its end: where not, nothing needs to ask for its place.
+pub(super) fn mortal(them: &[&Lifetime]) -> Vec<bool> {
+    let mut latest: Vec<u32> = Vec::new();
+    for it in them.iter().flat_map(|it| &it.begins) {
+        for actor in 0..it.before.actors() {
+            latest.resize(latest.len().max(actor + 1), 0);
+            latest[actor] = latest[actor].max(it.before.ended(actor as u32));
+        }
+    }
+    let followed = |(actor, number): &(u32, u32)| latest.get(*actor as usize).is_some_and(|it| it >= number);
+    them.iter().map(|it| it.ends.iter().all(followed)).collect()
+}

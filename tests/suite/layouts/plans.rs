@@ -1,0 +1,278 @@
+//! Random plans: several streams, ranks that write and read each other's memory, communications that are waited for or
+//! not, and often a race. They end under every schedule: all instructions are written down in an order in which they
+//! could run.
+
+use grammar::{dtype::DType, ops::Op};
+use hir::plan::{
+    Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Layout,
+    Meaning, Number, Origin, Place, Plan, Port, ReduceOp, Shard, Side, Slot, Transfer, View,
+};
+
+use crate::dice::Dice;
+
+/// Elements that an instruction touches, at least: as many as lie between two places of a layout.
+const PIECE: usize = 64;
+
+/// A buffer of some rank.
+type Known = (usize, u32);
+
+struct World {
+    dice: Dice,
+    plans: Vec<Plan>,
+    /// What each stream has written or waited for, by rank and stream.
+    seen: Vec<Vec<Vec<Known>>>,
+    /// Works that nobody has waited for, with what they bring.
+    posted: Vec<Vec<(u32, Vec<Known>)>>,
+    slots: u32,
+}
+
+/// The plans of a seed.
+pub fn plans(seed: u64) -> Vec<Plan> {
+    let mut dice = Dice(seed.wrapping_mul(0x9e6c_63d0_676a_9a99) ^ 0x1a70);
+    let (ranks, streams) = (1 + dice.roll(3), 1 + dice.roll(3));
+    let blank = |rank| Plan {
+        rank,
+        world: ranks,
+        streams: (0..streams).map(|it| format!("stream {it}")).collect(),
+        buffers: Vec::new(),
+        communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
+        code: Vec::new(),
+        origins: vec![Origin { stmt: None, line: 0, frame: None }],
+        frames: Vec::new(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        named: Vec::new(),
+        kept: Vec::new(),
+        events: 0,
+        works: 0,
+    };
+    let mut it = World {
+        plans: (0..ranks).map(blank).collect(),
+        seen: vec![vec![Vec::new(); streams]; ranks],
+        posted: vec![Vec::new(); ranks],
+        slots: 0,
+        dice,
+    };
+    for rank in 0..ranks {
+        let input = it.buffer(rank, 1);
+        it.plans[rank].inputs.push(port(input));
+        it.seen[rank].iter_mut().for_each(|seen| seen.push((rank, input)));
+    }
+    for _ in 0..10 + it.dice.roll(40) {
+        it.step();
+    }
+    for rank in 0..ranks {
+        it.on(rank, 0, InstKind::Finish);
+    }
+    it.plans
+}
+
+fn port(buffer: u32) -> Port {
+    let view = View::contiguous(buffer, vec![PIECE]);
+    let layout = Layout::whole(&view.shape);
+    Port { name: format!("T{buffer}"), dtype: DType::Float, shard: Shard { view: Some(view), layout } }
+}
+
+impl World {
+    fn on(&mut self, rank: usize, stream: usize, kind: InstKind) {
+        self.plans[rank].code.push(Inst { kind, stream: stream as u32, origin: 0 });
+    }
+
+    fn buffer(&mut self, rank: usize, pieces: usize) -> u32 {
+        let buffers = &mut self.plans[rank].buffers;
+        buffers.push(Buffer {
+            name: format!("T{}", buffers.len()),
+            dtype: DType::Float,
+            len: pieces * PIECE,
+        });
+        buffers.len() as u32 - 1
+    }
+
+    fn fresh(&mut self, rank: usize) -> u32 {
+        let pieces = 1 + self.dice.roll(3);
+        self.buffer(rank, pieces)
+    }
+
+    /// A piece of a buffer.
+    fn piece(&mut self, (rank, buffer): Known) -> View {
+        let pieces = self.plans[rank].buffers[buffer as usize].len / PIECE;
+        View { offset: PIECE * self.dice.roll(pieces), ..View::contiguous(buffer, vec![PIECE]) }
+    }
+
+    /// A buffer of `rank` that a stream of `by` knows of, mostly a late one; rarely any.
+    fn source(&mut self, by: (usize, usize), rank: usize) -> Known {
+        let mut known = self.seen[by.0][by.1].clone();
+        known.retain(|it| it.0 == rank);
+        let late = 1 + self.dice.roll(4);
+        match known.len() {
+            0 => (rank, self.dice.roll(self.plans[rank].buffers.len()) as u32),
+            _ if self.dice.chance(4) => (rank, self.dice.roll(self.plans[rank].buffers.len()) as u32),
+            count => known[count - late.min(count)],
+        }
+    }
+
+    fn see(&mut self, (rank, stream): (usize, usize), them: &[Known]) {
+        self.seen[rank][stream].extend(them);
+    }
+
+    /// A rank and one of its streams.
+    fn place(&mut self) -> (usize, usize) {
+        let rank = self.dice.roll(self.plans.len());
+        (rank, self.stream(rank))
+    }
+
+    fn stream(&mut self, rank: usize) -> usize {
+        self.dice.roll(self.plans[rank].streams.len())
+    }
+
+    fn step(&mut self) {
+        let (rank, stream) = self.place();
+        let peer = self.dice.roll(self.plans.len());
+        match self.dice.roll(20) {
+            0..=4 => self.compute((rank, stream)),
+            5 => {
+                let buffer = self.fresh(rank);
+                let zero = InstKind::Alloc { buffer, zero: true };
+                self.on(rank, stream, zero);
+                self.see((rank, stream), &[(rank, buffer)]);
+            }
+            6 | 7 => {
+                let (event, to) = (self.plans[rank].events as u32, self.stream(rank));
+                self.plans[rank].events += 1;
+                self.on(rank, stream, InstKind::Record { event });
+                self.on(rank, to, InstKind::Join { event });
+                let known = self.seen[rank][stream].clone();
+                self.see((rank, to), &known);
+            }
+            8 | 9 => {
+                let slot = Slot { from: rank, to: peer, meaning: Meaning::Ready, index: self.slots };
+                self.slots += 1;
+                let to = self.stream(peer);
+                self.on(rank, stream, InstKind::Signal { slot });
+                self.on(peer, to, InstKind::Await { slot });
+                let known = self.seen[rank][stream].clone();
+                self.see((peer, to), &known);
+            }
+            10 | 11 | 16..=19 => self.reach((rank, stream), peer),
+            12 => self.collective(),
+            13 => self.transfer(rank, peer),
+            14 => {
+                if self.posted[rank].is_empty() {
+                    return;
+                }
+                let (work, brought) = {
+                    let at = self.dice.roll(self.posted[rank].len());
+                    self.posted[rank].swap_remove(at)
+                };
+                self.on(rank, stream, InstKind::Wait { work });
+                self.see((rank, stream), &brought);
+            }
+            _ => {
+                let from = self.source((rank, stream), rank);
+                let output = self.buffer(rank, 1);
+                self.plans[rank].outputs.push(port(output));
+                self.copy((rank, stream), from, (rank, output));
+            }
+        }
+    }
+
+    fn copy(&mut self, (rank, stream): (usize, usize), from: Known, to: Known) {
+        let (from, to) =
+            (Place { rank: from.0, view: self.piece(from) }, Place { rank: to.0, view: self.piece(to) });
+        self.on(rank, stream, InstKind::Copy { from, to });
+    }
+
+    fn compute(&mut self, at: (usize, usize)) {
+        let rank = at.0;
+        let (a, b) = (self.source(at, rank), self.source(at, rank));
+        let out = if self.dice.chance(75) { (rank, self.fresh(rank)) } else { self.source(at, rank) };
+        let kind = match self.dice.roll(3) {
+            0 => {
+                let len = self.plans[rank].buffers[out.1 as usize].len;
+                let value = Number::Int(1 + self.dice.roll(1000) as i64);
+                InstKind::Fill { to: View::contiguous(out.1, vec![len]), value }
+            }
+            _ => {
+                let args = [a, b].map(|it| Arg::View(self.piece(it))).to_vec();
+                InstKind::Map { op: Op::Add, args, out: self.piece(out) }
+            }
+        };
+        self.on(at.0, at.1, kind);
+        self.see(at, &[out]);
+    }
+
+    /// Reads a peer's memory, or writes to it.
+    fn reach(&mut self, at: (usize, usize), peer: usize) {
+        let (from, to) = match self.dice.chance(60) {
+            true => (self.source(at, peer), (at.0, self.fresh(at.0))),
+            false => (self.source(at, at.0), self.source(at, peer)),
+        };
+        self.copy(at, from, to);
+        self.see(at, &[to]);
+    }
+
+    fn work(&mut self, rank: usize, brought: Vec<Known>) -> u32 {
+        let work = self.plans[rank].works as u32;
+        self.plans[rank].works += 1;
+        self.posted[rank].push((work, brought));
+        work
+    }
+
+    fn collective(&mut self) {
+        let ranks = self.plans.len();
+        let root = self.dice.roll(ranks);
+        let (permuted, op) = (self.dice.order(ranks), ReduceOp::Sum);
+        let kind = self.dice.roll(6);
+        for rank in 0..ranks {
+            let stream = self.stream(rank);
+            let from = self.source((rank, stream), rank);
+            let input = self.piece(from);
+            let to = self.buffer(rank, ranks);
+            let mut len = PIECE;
+            let kind = match kind {
+                0 => CollectiveKind::Broadcast { root },
+                1 => CollectiveKind::Allreduce { op },
+                2 => CollectiveKind::Reduce { root, op },
+                3 => {
+                    let recv_peer = permuted.iter().position(|it| *it == rank).unwrap_or(0);
+                    CollectiveKind::Permute { send_peer: permuted[rank], recv_peer }
+                }
+                4 => {
+                    len *= ranks;
+                    CollectiveKind::Gather { root }
+                }
+                _ => {
+                    len *= ranks;
+                    CollectiveKind::Allgather
+                }
+            };
+            let gets = match kind {
+                CollectiveKind::Reduce { .. } | CollectiveKind::Gather { .. } => rank == root,
+                _ => true,
+            };
+            let output = gets.then(|| View::contiguous(to, vec![len]));
+            let work = self.work(rank, if gets { vec![(rank, to)] } else { Vec::new() });
+            let it = Collective { communicator: 0, kind, input: Some(input), output, work };
+            self.on(rank, stream, InstKind::Collective(it));
+        }
+    }
+
+    fn transfer(&mut self, from: usize, to: usize) {
+        let streams = [self.stream(from), self.stream(to)];
+        let source = self.source((from, streams[0]), from);
+        let (sent, target) = (self.piece(source), (to, self.fresh(to)));
+        let send = Side { direction: Direction::Send, peer: to, view: sent };
+        let recv = Side { direction: Direction::Recv, peer: from, view: self.piece(target) };
+        let mut post = |rank: usize, stream: usize, sides: Vec<Side>, brought: Vec<Known>| {
+            let work = self.work(rank, brought);
+            self.on(rank, stream, InstKind::Transfer(Transfer { communicator: 0, sides, work }));
+        };
+        match from == to {
+            true => post(from, streams[0], vec![send, recv], vec![target]),
+            false => {
+                post(from, streams[0], vec![send], Vec::new());
+                post(to, streams[1], vec![recv], vec![target]);
+            }
+        }
+    }
+}
