@@ -13,7 +13,7 @@ use super::{
     device::Stream,
     error::CudaError,
     library::{self, Nccl},
-    order,
+    turns,
 };
 use crate::plan::{CollectiveKind, Communicator, Plan, ReduceOp};
 
@@ -58,7 +58,7 @@ impl Comms {
                 teams.push(it);
             }
         }
-        let mut comms = Self { known: Vec::new(), in_turns: order::is_total(plans), library: None };
+        let mut comms = Self { known: Vec::new(), in_turns: turns::are_possible(plans), library: None };
         if teams.is_empty() {
             return Ok(comms);
         }

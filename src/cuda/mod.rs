@@ -20,12 +20,12 @@ mod kernels;
 pub mod layout;
 mod library;
 mod memory;
-mod order;
 mod place;
 mod program;
 mod progress;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use device::devices;
 pub use engine::{Engine, Line, Timing, bytes_of, data_of};

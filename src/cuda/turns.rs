@@ -19,7 +19,7 @@ struct Posted<'a> {
 
 /// Whether the ranks' communications come to an end, each rank doing one at a time in its order. False as well for worlds
 /// where nothing is to be ordered: no rank has two communicators.
-pub(super) fn is_total(plans: &[Plan]) -> bool {
+pub(super) fn are_possible(plans: &[Plan]) -> bool {
     let shared = |plan: &&Plan| plan.communicators.iter().filter(|it| it.team.len() > 1).count() > 1;
     if !plans.iter().any(|it| shared(&it)) {
         return false;
@@ -135,13 +135,13 @@ mod tests {
     fn ranks_of_one_order_take_turns() {
         let plans = world(["NCCL", "UCC"]);
         assert_eq!(plans.len(), 2);
-        assert!(is_total(&plans));
+        assert!(are_possible(&plans));
     }
 
     #[test]
     fn crossed_orders_stay_independent() {
         let plans = world(["UCC", "NCCL"]);
         assert_eq!(plans.len(), 2);
-        assert!(!is_total(&plans));
+        assert!(!are_possible(&plans));
     }
 }
