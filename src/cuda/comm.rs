@@ -18,7 +18,7 @@ use super::{
 use crate::plan::{CollectiveKind, Communicator, Plan, ReduceOp};
 
 /// A communicator's handle.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) struct Comm(sys::ncclComm_t);
 
 /// One call of NCCL. Addresses are of dense data.
@@ -34,7 +34,7 @@ pub(super) enum Call {
 }
 
 /// Calls that are issued as one.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Group {
     pub comm: Comm,
     pub calls: Vec<Call>,
@@ -99,6 +99,11 @@ impl Comms {
         Ok(comms)
     }
 
+    /// Whether there is one communicator, or none.
+    pub fn is_one(&self) -> bool {
+        self.known.len() < 2
+    }
+
     /// The handle of a communicator; `None` for a team of one.
     pub fn find(&self, communicator: &Communicator) -> Option<Comm> {
         self.known.iter().find(|(it, _)| it == communicator).map(|(_, comm)| *comm)
@@ -120,6 +125,22 @@ impl Comms {
 }
 
 impl Group {
+    /// The same for whatever data: what NCCL prepares for one it has for the other.
+    pub fn without_addresses(&self) -> Self {
+        let mut calls = self.calls.clone();
+        for call in &mut calls {
+            match call {
+                Call::Send { from: address, .. } | Call::Recv { to: address, .. } => *address = 0,
+                Call::Broadcast { from, to, .. }
+                | Call::AllGather { from, to, .. }
+                | Call::AllReduce { from, to, .. }
+                | Call::Reduce { from, to, .. }
+                | Call::ReduceScatter { from, to, .. } => (*from, *to) = (0, 0),
+            }
+        }
+        Self { comm: self.comm, calls }
+    }
+
     /// Issues the calls.
     pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
         let nccl = library::nccl()?;

@@ -30,6 +30,7 @@ use crate::{
 mod bytes;
 mod lines;
 mod timing;
+mod warm;
 
 pub use bytes::{data as data_of, of as bytes_of};
 pub use lines::Line;
@@ -133,8 +134,7 @@ impl<'a> Engine<'a> {
         let words = device.words(program.streams.len() + 1)?;
         let progress = Arc::new(Progress::new(plan, program.steps.iter().map(lane), words));
         let start = device.event(false)?;
-        peers.barrier()?;
-        Ok(Self {
+        let engine = Self {
             device,
             plan,
             memory,
@@ -148,7 +148,10 @@ impl<'a> Engine<'a> {
             epoch: 0,
             barriers: 0,
             progress,
-        })
+        };
+        engine.warm(peers)?;
+        peers.barrier()?;
+        Ok(engine)
     }
 
     /// How far this rank is, for another thread.

@@ -76,6 +76,8 @@ pub(super) struct Program {
     pub functions: Vec<Function>,
     /// Where the device keeps the number of the run for captured runs.
     pub counter: u64,
+    /// Steps that call a library for something new.
+    pub firsts: Vec<usize>,
     /// What the user may want to know, by line.
     pub notes: Vec<String>,
 }
@@ -88,6 +90,10 @@ struct Builder<'a, 'm> {
     comms: &'a Comms,
     products: Option<Products>,
     kernels: Kernels,
+    /// What libraries have been called for, and the steps that did it first.
+    forms: Vec<Form>,
+    groups: Vec<Group>,
+    firsts: Vec<usize>,
     steps: Vec<Step>,
     /// The last step of each stream.
     newest: FxHashMap<Stream, usize>,
@@ -134,7 +140,8 @@ pub(super) fn prepare(
     }
     streams.extend(&queues);
     let event = |_| device.event(false);
-    let counter = memory.scratch(device, 4)?;
+    let counter = memory.scratch(device, 8)?;
+    device.set(counter, 0, 8, first)?;
     let mut builder = Builder {
         device,
         plan,
@@ -142,6 +149,9 @@ pub(super) fn prepare(
         comms,
         products: None,
         kernels: Kernels::default(),
+        forms: Vec::new(),
+        groups: Vec::new(),
+        firsts: Vec::new(),
         steps: Vec::new(),
         newest: FxHashMap::default(),
         counter,
@@ -160,7 +170,7 @@ pub(super) fn prepare(
     let (source, names) = (builder.kernels.source(), builder.kernels.names());
     let cubin = kernels::nvrtc::compile(&source, device.capability)?;
     let functions = device.functions(&cubin, &names)?;
-    let Builder { steps, streams, mut notes, products, .. } = builder;
+    let Builder { steps, firsts, streams, mut notes, products, .. } = builder;
     notes.dedup();
     let waits = steps.iter().any(|it| matches!(it.action, Action::Await(_)));
     if waits && streams.len() > CONNECTIONS {
@@ -170,7 +180,7 @@ pub(super) fn prepare(
         ));
     }
     notes.extend(products.map(|it| it.describe_library()));
-    Ok(Program { steps, streams, functions, counter, notes })
+    Ok(Program { steps, streams, functions, counter, firsts, notes })
 }
 
 /// Whether a stream of a plan moves data between ranks and computes nothing else: it goes first where both could.
@@ -464,6 +474,10 @@ impl Builder<'_, '_> {
                     address = room;
                 }
                 if let Some(product) = products.prepare(&form, addresses, address, workspace)? {
+                    if !self.forms.contains(&form) {
+                        self.firsts.push(self.steps.len());
+                        self.forms.push(form);
+                    }
                     self.push(at, stream, Action::Product(Box::new(product)));
                     return Ok(());
                 }

@@ -30,6 +30,8 @@ pub(super) use shape::merged;
 
 /// The element types, functions and index code that all instances share.
 const PRELUDE: &str = include_str!("prelude.cu");
+/// Words of the longest parameter: 4 KiB, CUDA's bound.
+pub(super) const PARAMETERS: usize = 512;
 /// Threads of a block of kernels that handle flags, one each.
 pub(super) const FLAG_BLOCK: u32 = 32;
 /// Threads of a block.

@@ -123,7 +123,13 @@ impl Builder<'_, '_> {
         if let Some((_, done)) = self.last.filter(|(other, _)| *other != queue) {
             self.push(at, queue, Action::Wait(done));
         }
-        self.push(at, queue, Action::Group(Box::new(Group { comm, calls })));
+        let group = Group { comm, calls };
+        let alike = group.without_addresses();
+        if !self.groups.contains(&alike) {
+            self.firsts.push(self.steps.len());
+            self.groups.push(alike);
+        }
+        self.push(at, queue, Action::Group(Box::new(group)));
         if self.comms.in_turns {
             let done = self.device.event(false)?;
             self.push(at, queue, Action::Record(done));

@@ -1,0 +1,45 @@
+//! What libraries do at the first call of a kind is done before the first run: kernels are loaded, products set up, ranks of a
+//! communicator connected.
+//!
+//! Such a first call may wait for everything that the GPU has begun (the CUDA C++ Programming Guide says so of lazy loading),
+//! and for other ranks; in the middle of a run it would wait for a stream that waits for what is not yet issued.
+
+use super::{BLOCK, CudaError, Engine, Peers};
+use crate::cuda::{
+    kernels::{COMMON, PARAMETERS},
+    program::Action,
+};
+
+impl Engine<'_> {
+    /// Makes the first call of every kind. What it leaves in memory is overwritten before the first run.
+    pub(super) fn warm(&self, peers: &dyn Peers) -> Result<(), CudaError> {
+        peers.phase("making its libraries ready");
+        let (device, program) = (&self.device, &self.program);
+        // No parameters mean nothing to do, but for the kernels that take the place of a number.
+        let mut words = [0; PARAMETERS];
+        for (number, function) in program.functions.iter().enumerate() {
+            words[0] = if number < COMMON.len() { program.counter } else { 0 };
+            let threads = if number < COMMON.len() { 1 } else { BLOCK };
+            device.launch(*function, 1, threads, &words, self.first)?;
+        }
+        for &at in &program.firsts {
+            let step = &program.steps[at];
+            match &step.action {
+                Action::Product(it) => it.issue(step.stream)?,
+                // Communicators that do not take turns might wait for each other.
+                Action::Group(it) if self.comms.in_turns || self.comms.is_one() => it.issue(step.stream)?,
+                Action::Group(_)
+                | Action::Set { .. }
+                | Action::Copy { .. }
+                | Action::Rows(_)
+                | Action::Launch { .. }
+                | Action::Record(_)
+                | Action::Wait(_)
+                | Action::Raise(_)
+                | Action::Await(_)
+                | Action::Finish => {}
+            }
+        }
+        program.streams.iter().try_for_each(|stream| device.finish(*stream))
+    }
+}
