@@ -19,6 +19,8 @@ pub(super) struct Memory<'a> {
     /// The symmetric segment of every rank, in this process's addresses; 0 where none is mapped.
     pub symmetric: Vec<u64>,
     private: u64,
+    /// Whether every rank has mapped all others.
+    mapped: bool,
     /// Bytes allocated by this process.
     pub allocated: usize,
 }
@@ -46,14 +48,20 @@ impl<'a> Memory<'a> {
         device.finish(stream)?;
         let mut symmetric = vec![0; plans.len()];
         symmetric[rank] = segment;
-        let mut memory = Self { plans, layout, rank, symmetric, private, allocated };
+        let mut memory = Self { plans, layout, rank, symmetric, private, mapped: false, allocated };
         if plans.len() > 1 {
-            memory.map(device, peers, segment)?;
+            memory.map(device, peers, segment, stream)?;
         }
         Ok(memory)
     }
 
-    fn map(&mut self, device: &Device, peers: &dyn Peers, segment: u64) -> Result<(), CudaError> {
+    fn map(
+        &mut self,
+        device: &Device,
+        peers: &dyn Peers,
+        segment: u64,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
         let mut mine = device.export(segment)?.to_vec();
         mine.extend((self.layout.symmetric as u64).to_le_bytes());
         mine.extend(host().into_bytes());
@@ -76,16 +84,32 @@ impl<'a> Memory<'a> {
                 }
                 continue;
             }
-            if rank != self.rank {
-                self.symmetric[rank] = device.import(*handle).map_err(|it| {
-                    CudaError::Environment(format!(
-                        "rank {} cannot map the memory of rank {rank}: {it}",
+            if rank == self.rank {
+                continue;
+            }
+            match device.import(*handle) {
+                Ok(address) => self.symmetric[rank] = address,
+                Err(fault) if self.layout.has_peers => {
+                    return Err(CudaError::Environment(format!(
+                        "rank {} cannot map the memory of rank {rank}: {fault}",
                         self.rank
-                    ))
-                })?;
+                    )));
+                }
+                // NCCL finds its own ways.
+                Err(_) => {}
             }
         }
-        peers.barrier()
+        // A peer's pages are mapped when they are first touched: not in the middle of a run.
+        let touched = self.scratch(device, 4)?;
+        for (_, address) in
+            self.symmetric.iter().enumerate().filter(|(rank, it)| *rank != self.rank && **it != 0)
+        {
+            device.copy(touched, *address, 4, stream)?;
+        }
+        device.finish(stream)?;
+        let mapped = self.symmetric.iter().all(|it| *it != 0);
+        self.mapped = peers.all_gather(&[u8::from(mapped)])?.iter().all(|it| *it == [1]);
+        Ok(())
     }
 
     /// The private segment and its length.
@@ -93,9 +117,9 @@ impl<'a> Memory<'a> {
         (self.private, self.layout.ranks[self.rank].private)
     }
 
-    /// Whether the memory of all peers is mapped.
+    /// Whether every rank has the memory of all others.
     pub fn is_mapped(&self) -> bool {
-        self.symmetric.iter().all(|it| *it != 0)
+        self.mapped
     }
 
     /// The address of a rank's buffer.
