@@ -100,6 +100,9 @@ struct Options {
     /// Time the plan as one captured graph.
     #[arg(short = 'G', long)]
     cudagraph: bool,
+    /// Tell what issuing the plan costs the host of a GPU, beside the bare calls that it is made of.
+    #[arg(long)]
+    profile_host: bool,
     /// Where the times go, as JSON.
     #[arg(short = 'J', long, value_name = "FILE")]
     json: Option<std::path::PathBuf>,
@@ -241,6 +244,7 @@ impl Options {
         });
         add("iters", (self.iters > 0).then(|| format!("{} after {}", self.iters, self.warmup)));
         add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
+        add("profile-host", self.profile_host.then(|| "yes".to_owned()));
         let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.output.iter().for_each(|it| add("output", output(it)));
         text
@@ -392,6 +396,10 @@ fn choose(
     plans: &[Plan],
     peers: &dyn cuda::Peers,
 ) -> Result<Result<cuda::Gpu, String>, Failure> {
+    if options.device != Some(Device::Cuda) && options.profile_host {
+        let message = "`--profile-host` times the calls of a GPU's host: add `--device=cuda`";
+        return Err(Failure::Other(Exit::Usage, message.to_owned()));
+    }
     match options.device.unwrap_or(Device::Sim) {
         Device::Sim => Ok(Err("it was asked for".to_owned())),
         Device::Cuda if plans.len() != peers.world() => {
@@ -452,6 +460,7 @@ fn on_gpus(
         watch: &watch,
         gathered: &gathered,
         bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
+        profile: options.profile_host.then_some(graph),
     };
     let ran = gpu::run(&job, member, &mut |note| say(format!("# {note}")))?;
     output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
@@ -460,11 +469,14 @@ fn on_gpus(
     }
     if let Some((timing, lines)) = &ran.timing {
         gpu::table(timing, lines, plans).into_iter().for_each(&mut *say);
-        if let Some(path) = &options.json {
-            let text = format!("{:#}\n", gpu::json(timing, lines, plans, names));
-            let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
-            std::fs::write(path, text).map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
-        }
+    }
+    if let Some(host) = &ran.host {
+        gpu::host_table(host, plans.len()).into_iter().for_each(&mut *say);
+    }
+    if let Some(path) = options.json.as_ref().filter(|_| ran.timing.is_some() || ran.host.is_some()) {
+        let text = format!("{:#}\n", gpu::json(&ran, plans, names));
+        let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
+        std::fs::write(path, text).map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
     }
     conclude(ran.verdict, say)
 }

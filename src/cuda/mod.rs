@@ -28,7 +28,7 @@ mod tests;
 mod turns;
 
 pub use device::devices;
-pub use engine::{Engine, Line, Timing, bytes_of, data_of};
+pub use engine::{Calls, Engine, Host, Line, Timing, bytes_of, data_of};
 pub use error::CudaError;
 pub use place::{Gpu, settle};
 pub use progress::Progress;

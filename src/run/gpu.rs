@@ -8,7 +8,7 @@ use super::{
     prepare::Failure,
 };
 use crate::{
-    cuda::{self, CudaError, Engine, Gpu, Line, Peers, Timing, layout::WorldLayout},
+    cuda::{self, Calls, CudaError, Engine, Gpu, Host, Line, Peers, Timing, layout::WorldLayout},
     exit::Exit,
     io::{data::Data, generate::Kind},
     launch::{LaunchError, member::Member, progress::Run},
@@ -40,6 +40,8 @@ pub struct Job<'a> {
     pub gathered: &'a [Place],
     /// Timed runs.
     pub bench: Option<Bench>,
+    /// Whether to find out what issuing costs the host, and whether that is the host of a captured plan as well.
+    pub profile: Option<bool>,
 }
 
 /// What is timed.
@@ -61,6 +63,8 @@ pub struct Ran {
     pub outcome: Outcome,
     /// Times, if asked for: of whole runs, and of lines.
     pub timing: Option<(Timing, Vec<Line>)>,
+    /// What issuing costs the host, if asked for.
+    pub host: Option<Host>,
 }
 
 impl Peers for Member {
@@ -166,20 +170,24 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
     let mut outcome = gather(job.plans, mine, member)?;
     outcome.watched = watched(job, &engine, member)?;
     let mut verdict = judge(job, &outcome, member)?;
-    let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) else {
-        return Ok(Ran { verdict, outcome, timing: None });
-    };
-    member.brief("putting its inputs into memory");
-    engine.fill(&job.inputs[peers.rank()], peers)?;
-    member.brief("preparing timed runs");
-    let (timing, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
-    // The last of the timed runs has to be right as well.
-    member.phase("giving its outputs to rank 0");
-    let last = gather(job.plans, mine, member)?;
-    outcome.outputs = last.outputs;
-    verdict = judge(job, &outcome, member)?;
-    let lines = engine.lines(peers)?;
-    Ok(Ran { verdict, outcome, timing: Some((timing, lines)) })
+    let (mut timing, mut host) = (None, None);
+    if let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) {
+        member.brief("putting its inputs into memory");
+        engine.fill(&job.inputs[peers.rank()], peers)?;
+        member.brief("preparing timed runs");
+        let (times, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
+        // The last of the timed runs has to be right as well.
+        member.phase("giving its outputs to rank 0");
+        outcome.outputs = gather(job.plans, mine, member)?.outputs;
+        verdict = judge(job, &outcome, member)?;
+        timing = Some((times, engine.lines(peers)?));
+    }
+    // What leaves garbage behind comes last.
+    if let Some(graph) = job.profile.filter(|_| verdict.exit == Exit::Success) {
+        member.brief("timing its host");
+        host = Some(engine.profile(peers, graph)?);
+    }
+    Ok(Ran { verdict, outcome, timing, host })
 }
 
 /// All ranks' outputs, on rank 0.
@@ -309,8 +317,58 @@ pub fn table(timing: &Timing, lines: &[Line], plans: &[Plan]) -> Vec<String> {
     rows
 }
 
-/// A timing for programs to read.
-pub fn json(timing: &Timing, lines: &[Line], plans: &[Plan], names: &[&str]) -> serde_json::Value {
+/// The table of what issuing costs the host.
+pub fn host_table(host: &Host, ranks: usize) -> Vec<String> {
+    let of = if ranks > 1 { format!(", rank {}, the furthest of {ranks}", host.rank) } else { String::new() };
+    let mut rows = vec![
+        format!("# host{of}: bare calls in loops of their own, medians"),
+        format!("# {:<14} {:>8} {:>12} {:>12}", "call", "count", "each(us)", "sum(us)"),
+    ];
+    rows.extend(host.calls.iter().map(|it| {
+        let sum = it.count as f64 * it.each;
+        format!("  {:<14} {:>8} {:>12.3} {:>12.2}", it.what, it.count, it.each, sum)
+    }));
+    let [median, least] = host.run;
+    rows.push(format!(
+        "# host: {median:.2} us a run (at least {least:.2}), bare calls {:.2} us, ratio {:.2}",
+        host.bare(),
+        host.ratio()
+    ));
+    rows.extend(host.graph.map(|([median, least], nodes)| {
+        format!("# host: {median:.2} us a launch (at least {least:.2}) of one graph of {nodes} nodes")
+    }));
+    rows
+}
+
+/// What was measured, for programs to read.
+pub fn json(ran: &Ran, plans: &[Plan], names: &[&str]) -> serde_json::Value {
+    let mut value = serde_json::json!({ "program": names, "ranks": plans.len() });
+    let mut add = |more: serde_json::Value| {
+        if let (Some(value), serde_json::Value::Object(more)) = (value.as_object_mut(), more) {
+            value.extend(more);
+        }
+    };
+    if let Some((timing, lines)) = &ran.timing {
+        add(times(timing, lines));
+    }
+    if let Some(host) = &ran.host {
+        let call = |it: &Calls| serde_json::json!({ "call": it.what, "count": it.count, "us": it.each });
+        let calls: Vec<serde_json::Value> = host.calls.iter().map(call).collect();
+        add(serde_json::json!({ "host": {
+            "rank": host.rank,
+            "calls": calls,
+            "run_us": host.run[0],
+            "run_min_us": host.run[1],
+            "bare_us": host.bare(),
+            "ratio": host.ratio(),
+            "graph_launch_us": host.graph.map(|it| it.0[0]),
+            "graph_nodes": host.graph.map(|it| it.1),
+        }}));
+    }
+    value
+}
+
+fn times(timing: &Timing, lines: &[Line]) -> serde_json::Value {
     let line = |it: &Line| {
         serde_json::json!({
             "line": it.line, "what": it.what, "count": it.count, "bytes": it.bytes, "us": it.time,
@@ -319,8 +377,6 @@ pub fn json(timing: &Timing, lines: &[Line], plans: &[Plan], names: &[&str]) -> 
     };
     let lines: Vec<serde_json::Value> = lines.iter().map(line).collect();
     serde_json::json!({
-        "program": names,
-        "ranks": plans.len(),
         "graph_nodes": timing.nodes,
         "lines": lines,
         "runs_us": timing.runs,

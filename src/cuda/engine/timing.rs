@@ -68,12 +68,7 @@ impl Engine<'_> {
                 self.device.record(begin, self.first)?;
             }
             match captured {
-                Some(graph) => {
-                    self.epoch = self.epoch.wrapping_add(1);
-                    self.progress.begin(self.round(), false);
-                    self.progress.issued(self.round());
-                    self.device.replay(graph, self.first)?;
-                }
+                Some(graph) => self.replay(graph)?,
                 None => self.issue(Mode::Plain)?,
             }
             if let Some((_, end)) = mark {

@@ -1,0 +1,296 @@
+//! What issuing a plan costs the host, beside the bare calls that it is made of.
+//!
+//! Both are timed in turn, with all streams drained in between, so that no queue is ever full and a slow minute hits both. A
+//! bare call is one of the plan's own, in a loop over all of its kind: same addresses, same sizes, same streams. Flags hold the
+//! number of the last run already, so writing it again tells nobody anything. Buffers hold garbage afterwards.
+
+use std::{array, time::Instant};
+
+use super::{Engine, Mode};
+use crate::cuda::{
+    CudaError, Peers,
+    device::{Event, Stream},
+    program::{Action, Step},
+};
+
+/// A kind of call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Set,
+    Copy,
+    Rows,
+    Launch,
+    Product,
+    Group,
+    Record,
+    Wait,
+    Raise,
+    Await,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind::Set,
+    Kind::Copy,
+    Kind::Rows,
+    Kind::Launch,
+    Kind::Product,
+    Kind::Group,
+    Kind::Record,
+    Kind::Wait,
+    Kind::Raise,
+    Kind::Await,
+];
+
+/// Rounds that count, after those that warm up.
+const ROUNDS: usize = 21;
+const WARMUP: usize = 3;
+/// A kind with fewer calls in a plan is issued several times a round, until there are so many.
+const CALLS: usize = 32;
+
+impl Kind {
+    fn of(action: &Action) -> Option<Self> {
+        Some(match action {
+            Action::Set { bytes: 0, .. } | Action::Finish => return None,
+            Action::Set { .. } => Self::Set,
+            Action::Copy { .. } => Self::Copy,
+            Action::Rows(_) => Self::Rows,
+            Action::Launch { .. } => Self::Launch,
+            Action::Product(_) => Self::Product,
+            Action::Group(_) => Self::Group,
+            Action::Record(_) => Self::Record,
+            Action::Wait(_) => Self::Wait,
+            Action::Raise(_) => Self::Raise,
+            Action::Await(_) => Self::Await,
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Set => "memset",
+            Self::Copy => "copy",
+            Self::Rows => "2-D copy",
+            Self::Launch => "kernel launch",
+            Self::Product => "cuBLASLt",
+            Self::Group => "NCCL group",
+            Self::Record => "event record",
+            Self::Wait => "event wait",
+            Self::Raise => "flag write",
+            Self::Await => "flag wait",
+        }
+    }
+
+    /// How often the calls of one plan are issued a round. NCCL's have to be as many on all ranks, and cuBLASLt's take the
+    /// GPU long.
+    fn passes(self, calls: usize) -> usize {
+        match self {
+            Self::Product | Self::Group => 2,
+            Self::Set
+            | Self::Copy
+            | Self::Rows
+            | Self::Launch
+            | Self::Record
+            | Self::Wait
+            | Self::Raise
+            | Self::Await => CALLS.div_ceil(calls.max(1)),
+        }
+    }
+}
+
+/// The bare calls of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Calls {
+    /// What they do, in a word.
+    pub what: &'static str,
+    /// How many one run has.
+    pub count: usize,
+    /// Microseconds a call, the median over rounds.
+    pub each: f64,
+}
+
+/// What issuing costs the host of one rank, in microseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// The rank: the one with the largest ratio.
+    pub rank: usize,
+    /// Kinds of calls that the plan has.
+    pub calls: Vec<Calls>,
+    /// A run issued step by step: the median over rounds, and the least.
+    pub run: [f64; 2],
+    /// One launch of the captured plan, the same; and its nodes.
+    pub graph: Option<([f64; 2], usize)>,
+}
+
+impl Host {
+    /// The bare calls of one run together.
+    pub fn bare(&self) -> f64 {
+        self.calls.iter().map(|it| it.count as f64 * it.each).sum()
+    }
+
+    /// How much a run costs for each microsecond of bare calls.
+    pub fn ratio(&self) -> f64 {
+        self.run[0] / self.bare().max(1e-3)
+    }
+
+    /// Numbers for other ranks: counts and times of all kinds, then the run, then the graph.
+    fn encode(&self) -> Vec<u8> {
+        let of = |kind: &Kind| self.calls.iter().find(|it| it.what == kind.name());
+        let calls = KINDS.iter().flat_map(|it| of(it).map_or([0.0; 2], |it| [it.count as f64, it.each]));
+        let (graph, nodes) = self.graph.unwrap_or(([0.0; 2], 0));
+        let numbers = calls.chain(self.run).chain(graph).chain([nodes as f64]);
+        numbers.flat_map(f64::to_le_bytes).collect()
+    }
+
+    fn decode(rank: usize, bytes: &[u8]) -> Option<Self> {
+        let numbers: Vec<f64> = bytes.as_chunks::<8>().0.iter().map(|it| f64::from_le_bytes(*it)).collect();
+        let (calls, rest) = numbers.split_at_checked(2 * KINDS.len())?;
+        let &[run, least, graph, least_graph, nodes] = rest else { return None };
+        let call =
+            |(kind, it): (&Kind, &[f64; 2])| Calls { what: kind.name(), count: it[0] as usize, each: it[1] };
+        let calls = KINDS.iter().zip(calls.as_chunks::<2>().0).map(call).filter(|it| it.count > 0);
+        let graph = (nodes > 0.0).then_some(([graph, least_graph], nodes as usize));
+        Some(Self { rank, calls: calls.collect(), run: [run, least], graph })
+    }
+}
+
+/// The median and the least.
+fn summary(mut times: Vec<f64>) -> [f64; 2] {
+    times.sort_by(f64::total_cmp);
+    [times.len() / 2, 0].map(|it| times.get(it).copied().unwrap_or(0.0))
+}
+
+fn microseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e6
+}
+
+impl Engine<'_> {
+    /// What issuing the plan costs the host, on the rank where it is furthest from its bare calls; with `graph`, what one
+    /// launch of the captured plan costs as well. All ranks have to call this.
+    ///
+    /// # Errors
+    /// A failed call.
+    pub fn profile(&mut self, peers: &dyn Peers, graph: bool) -> Result<Host, CudaError> {
+        let captured = if graph { Some(self.capture()?) } else { None };
+        let (mut runs, mut launches) = (Vec::new(), Vec::new());
+        let mut bare: [Vec<f64>; KINDS.len()] = array::from_fn(|_| Vec::new());
+        let mut counts = [0; KINDS.len()];
+        peers.barrier()?;
+        for round in 0..WARMUP + ROUNDS {
+            let counted = round >= WARMUP;
+            let time = self.drained(|it| it.issue(Mode::Plain))?;
+            runs.extend(counted.then_some(time));
+            if let Some(graph) = captured {
+                let time = self.drained(|it| it.replay(graph))?;
+                launches.extend(counted.then_some(time));
+            }
+            for (at, kind) in KINDS.into_iter().enumerate() {
+                let (time, count) = self.bare(kind)?;
+                bare[at].extend(counted.then_some(time));
+                counts[at] = count;
+            }
+        }
+        let calls = KINDS.iter().zip(bare).zip(counts).filter(|it| it.1 > 0);
+        let calls = calls.map(|((kind, times), count)| Calls {
+            what: kind.name(),
+            count,
+            each: summary(times)[0] / (count * kind.passes(count)) as f64,
+        });
+        let mine = Host {
+            rank: self.plan.rank,
+            calls: calls.collect(),
+            run: summary(runs),
+            graph: captured.map(|it| (summary(launches), it.nodes)),
+        };
+        let all = peers.all_gather(&mine.encode())?;
+        let all = all.iter().enumerate().filter_map(|(rank, bytes)| Host::decode(rank, bytes));
+        Ok(all.max_by(|a, b| a.ratio().total_cmp(&b.ratio())).unwrap_or(mine))
+    }
+
+    /// Microseconds of the host for something on idle streams, all ranks at once; the streams are idle afterwards.
+    fn drained(&mut self, issue: impl FnOnce(&mut Self) -> Result<(), CudaError>) -> Result<f64, CudaError> {
+        self.restore()?;
+        self.meet()?;
+        self.finish()?;
+        let begin = Instant::now();
+        issue(self)?;
+        let time = microseconds(begin);
+        self.count()?;
+        self.finish()?;
+        Ok(time)
+    }
+
+    /// Microseconds of all passes over the calls of one kind, and how many calls one run has.
+    fn bare(&self, kind: Kind) -> Result<(f64, usize), CudaError> {
+        let device = &self.device;
+        let own = |it: &&Step| Kind::of(&it.action) == Some(kind);
+        let steps: Vec<&Step> = self.program.steps.iter().filter(own).collect();
+        // What begins and ends a run belongs to it: the first stream releases the others and waits for them.
+        let others: Vec<(Stream, Event)> =
+            self.program.streams.iter().copied().zip(self.ends.iter().copied()).skip(1).collect();
+        let edges = match kind {
+            Kind::Record => 1 + others.len(),
+            Kind::Wait => 2 * others.len(),
+            Kind::Set
+            | Kind::Copy
+            | Kind::Rows
+            | Kind::Launch
+            | Kind::Product
+            | Kind::Group
+            | Kind::Raise
+            | Kind::Await => 0,
+        };
+        let count = steps.len() + edges;
+        let passes = if count > 0 { kind.passes(count) } else { 0 };
+        let begin = Instant::now();
+        for _ in 0..passes {
+            steps.iter().try_for_each(|it| self.step(it, Mode::Plain))?;
+            if kind == Kind::Record {
+                device.record(self.start, self.first)?;
+                others.iter().try_for_each(|(stream, end)| device.record(*end, *stream))?;
+            }
+            if kind == Kind::Wait {
+                others.iter().try_for_each(|(stream, end)| {
+                    device.wait(*stream, self.start)?;
+                    device.wait(self.first, *end)
+                })?;
+            }
+        }
+        let time = microseconds(begin);
+        self.join()?;
+        self.finish()?;
+        Ok((time, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_tells_the_others_what_it_has_measured() {
+        let calls = |what, count, each| Calls { what, count, each };
+        let host = Host {
+            rank: 3,
+            calls: vec![calls("copy", 8, 5.5), calls("event wait", 2, 0.5)],
+            run: [90.0, 88.0],
+            graph: Some(([7.0, 6.5], 12)),
+        };
+        assert_eq!(host.bare(), 45.0);
+        assert_eq!(host.ratio(), 2.0);
+        assert_eq!(Host::decode(3, &host.encode()), Some(host.clone()));
+        let eager = Host { graph: None, ..host };
+        assert_eq!(Host::decode(3, &eager.encode()), Some(eager));
+        assert_eq!(Host::decode(0, &[0; 8]), None);
+    }
+
+    #[test]
+    fn few_calls_are_repeated_and_the_long_ones_are_not() {
+        assert_eq!([1, 31, 32, 500].map(|it| Kind::Copy.passes(it)), [32, 2, 1, 1]);
+        assert_eq!([1, 500].map(|it| Kind::Group.passes(it)), [2, 2]);
+    }
+
+    #[test]
+    fn the_median_and_the_least() {
+        assert_eq!(summary(vec![5.0, 1.0, 3.0]), [3.0, 1.0]);
+        assert_eq!(summary(Vec::new()), [0.0, 0.0]);
+    }
+}
