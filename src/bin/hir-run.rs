@@ -100,6 +100,9 @@ struct Options {
     /// Time the plan as one captured graph.
     #[arg(short = 'G', long)]
     cudagraph: bool,
+    /// Run the plan N more times on GPUs, with streams held back at random: all outputs have to be equal bit by bit.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    stress: Option<u32>,
     /// Tell what issuing the plan costs the host of a GPU, beside the bare calls that it is made of.
     #[arg(long)]
     profile_host: bool,
@@ -244,6 +247,7 @@ impl Options {
         });
         add("iters", (self.iters > 0).then(|| format!("{} after {}", self.iters, self.warmup)));
         add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
+        add("stress", self.stress.map(|it| it.to_string()));
         add("profile-host", self.profile_host.then(|| "yes".to_owned()));
         let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.output.iter().for_each(|it| add("output", output(it)));
@@ -396,9 +400,18 @@ fn choose(
     plans: &[Plan],
     peers: &dyn cuda::Peers,
 ) -> Result<Result<cuda::Gpu, String>, Failure> {
-    if options.device != Some(Device::Cuda) && options.profile_host {
-        let message = "`--profile-host` times the calls of a GPU's host: add `--device=cuda`";
-        return Err(Failure::Other(Exit::Usage, message.to_owned()));
+    if options.device != Some(Device::Cuda) {
+        let wrong = match (options.stress, options.profile_host) {
+            (Some(_), _) => Some(
+                "`--stress` holds back streams of GPUs: add `--device=cuda`; on the simulator `--schedule=seed:0..N` \
+                 tries other orders",
+            ),
+            (None, true) => Some("`--profile-host` times the calls of a GPU's host: add `--device=cuda`"),
+            (None, false) => None,
+        };
+        if let Some(message) = wrong {
+            return Err(Failure::Other(Exit::Usage, message.to_owned()));
+        }
     }
     match options.device.unwrap_or(Device::Sim) {
         Device::Sim => Ok(Err("it was asked for".to_owned())),
@@ -460,6 +473,7 @@ fn on_gpus(
         watch: &watch,
         gathered: &gathered,
         bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
+        stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
         profile: options.profile_host.then_some(graph),
     };
     let ran = gpu::run(&job, member, &mut |note| say(format!("# {note}")))?;

@@ -30,6 +30,7 @@ use crate::{
 mod bytes;
 mod lines;
 mod profile;
+mod stress;
 mod timing;
 mod warm;
 
@@ -52,6 +53,8 @@ struct Output {
     dtype: grammar::dtype::DType,
     address: u64,
     bytes: usize,
+    /// Whether some rank writes to it while the program runs.
+    written: bool,
     host: *mut u8,
 }
 
@@ -71,6 +74,8 @@ pub struct Engine<'a> {
     epoch: u32,
     barriers: u32,
     progress: Arc<Progress>,
+    /// For how long each stream is held back when a run begins, by stream, in device memory; `None`: it is not.
+    delays: Option<u64>,
 }
 
 /// How steps are issued.
@@ -123,7 +128,8 @@ impl<'a> Engine<'a> {
                     memory.view(rank, view)?;
                     let bytes = memory.layout.ranks[rank].spots[view.buffer as usize].bytes;
                     let (address, dtype) = (memory.buffer(rank, view.buffer)?, memory.dtype(rank, view));
-                    Some(Output { view: view.clone(), dtype, address, bytes, host: device.host(bytes)? })
+                    let (written, host) = (written[view.buffer as usize], device.host(bytes)?);
+                    Some(Output { view: view.clone(), dtype, address, bytes, written, host })
                 }
             });
         }
@@ -150,6 +156,7 @@ impl<'a> Engine<'a> {
             epoch: 0,
             barriers: 0,
             progress,
+            delays: None,
         };
         engine.warm(peers)?;
         peers.barrier()?;
@@ -278,6 +285,11 @@ impl<'a> Engine<'a> {
         for stream in &self.program.streams[1..] {
             self.device.wait(*stream, self.start)?;
         }
+        let Some(delays) = self.delays else { return Ok(()) };
+        for (at, stream) in self.program.streams.iter().enumerate() {
+            let words = [delays + 8 * at as u64];
+            self.device.launch(self.program.functions[3], 1, 1, &words, *stream)?;
+        }
         Ok(())
     }
 
@@ -372,6 +384,15 @@ impl<'a> Engine<'a> {
     fn earliest(&self) -> Option<&Inst> {
         let at = self.progress.streams().into_iter().chain(self.progress.queues()).min()?;
         self.plan.code.get(at as usize)
+    }
+
+    /// Overwrites the outputs that the program writes to: what a run leaves out shows.
+    fn poison(&self) -> Result<(), CudaError> {
+        self.outputs
+            .iter()
+            .flatten()
+            .filter(|it| it.written)
+            .try_for_each(|it| self.device.set(it.address, 0xff, it.bytes, self.first))
     }
 
     /// Puts back the inputs that the program has written to.

@@ -40,6 +40,8 @@ pub struct Job<'a> {
     pub gathered: &'a [Place],
     /// Timed runs.
     pub bench: Option<Bench>,
+    /// Runs with streams held back, compared with each other.
+    pub stress: Option<Stress>,
     /// Whether to find out what issuing costs the host, and whether that is the host of a captured plan as well.
     pub profile: Option<bool>,
 }
@@ -51,6 +53,17 @@ pub struct Bench {
     pub warmup: usize,
     /// Runs that count.
     pub iterations: usize,
+    /// Whether the plan is captured as a graph.
+    pub graph: bool,
+}
+
+/// Runs that are compared with the one that was judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Stress {
+    /// How many.
+    pub runs: usize,
+    /// What delays are drawn from.
+    pub seed: u64,
     /// Whether the plan is captured as a graph.
     pub graph: bool,
 }
@@ -181,6 +194,18 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
         outcome.outputs = gather(job.plans, mine, member)?.outputs;
         verdict = judge(job, &outcome, member)?;
         timing = Some((times, engine.lines(peers)?));
+    }
+    if let Some(Stress { runs, seed, graph }) = job.stress.filter(|_| verdict.exit == Exit::Success) {
+        member.brief("putting its inputs into memory");
+        engine.fill(&job.inputs[peers.rank()], peers)?;
+        member.brief("preparing runs with delays");
+        match engine.stress(peers, runs, seed, graph)? {
+            None => say(format!("{runs} runs with delays: outputs equal bit by bit on all ranks")),
+            Some(difference) => {
+                let line = format!("[FAILED] {difference}");
+                verdict = Verdict { exit: Exit::WrongResult, line, ..verdict };
+            }
+        }
     }
     // What leaves garbage behind comes last.
     if let Some(graph) = job.profile.filter(|_| verdict.exit == Exit::Success) {

@@ -88,10 +88,18 @@ impl Run {
         }
     }
 
-    /// On emulated GPUs, once step by step for the verdict, then captured: whether that succeeds, and what is printed.
+    /// On emulated GPUs, once step by step for the verdict, then captured, with streams held back too: whether
+    /// that succeeds, and what is printed.
     fn run(&self, more: &[&str]) -> Result<(bool, String), Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
-        command.args(&self.arguments).args(more).args("--device=cuda --expect=sim -w 1 -n 2 -G".split(' '));
+        command
+            .args(&self.arguments)
+            .args(more)
+            .args("--device=cuda --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
+        // Hundreds of runs more, so not of everything.
+        if self.arguments.iter().any(|it| it.starts_with("samples/")) {
+            command.arg("--profile-host");
+        }
         if self.ranks > 1 {
             command.arg("--ranks").arg(self.ranks.to_string());
         }

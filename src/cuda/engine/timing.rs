@@ -32,7 +32,7 @@ impl Timing {
 }
 
 impl Engine<'_> {
-    /// Times runs, captured as a graph or not, and reads the outputs of the last one.
+    /// Times runs, captured as a graph or not, and reads the outputs of the last one; each begins with poisoned outputs.
     ///
     /// # Errors
     /// A failed call, a graph that loses nodes.
@@ -61,6 +61,7 @@ impl Engine<'_> {
         }
         peers.barrier()?;
         for run in 0..warmup + iterations {
+            self.poison()?;
             self.restore()?;
             self.meet()?;
             let mark = run.checked_sub(warmup).map(|it| marks[it]);

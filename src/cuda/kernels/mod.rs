@@ -129,7 +129,7 @@ pub(super) struct Kernels {
 }
 
 /// The kernels that every module has.
-pub(super) const COMMON: [&str; 3] = ["raise_flags", "await_flags", "advance_epoch"];
+pub(super) const COMMON: [&str; 4] = ["raise_flags", "await_flags", "advance_epoch", "hold"];
 
 impl Kernels {
     /// The number of an instance, added where it is new.

@@ -34,6 +34,7 @@ D u32 load_acquire(u64 at) {
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(r) : "l"(at) : "memory");
   return r;
 }
+D u64 clock_nanoseconds() { u64 r; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(r)); return r; }
 #endif
 
 D f32 wide(f32 v) { return v; }
@@ -210,4 +211,11 @@ extern "C" __global__ void await_flags(const __grid_constant__ Flags p) {
 struct Epoch { u64 epoch; };
 extern "C" __global__ void advance_epoch(const __grid_constant__ Epoch p) {
   *reinterpret_cast<u32*>(p.epoch) += 1;
+}
+
+// Holds a stream back for so many nanoseconds.
+struct Hold { u64 nanoseconds; };
+extern "C" __global__ void hold(const __grid_constant__ Hold p) {
+  const u64 begin = clock_nanoseconds(), wanted = *reinterpret_cast<const u64*>(p.nanoseconds);
+  while (clock_nanoseconds() - begin < wanted) {}
 }

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <ucontext.h>
 
 #define __device__
@@ -143,6 +144,12 @@ inline unsigned load_acquire(unsigned long long at) {
   // Whoever asks again and again lets others work.
   sched_yield();
   return __atomic_load_n(reinterpret_cast<unsigned*>(at), __ATOMIC_ACQUIRE);
+}
+inline unsigned long long clock_nanoseconds() {
+  sched_yield();
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return 1000000000ull * static_cast<unsigned long long>(now.tv_sec) + static_cast<unsigned long long>(now.tv_nsec);
 }
 
 // Inverses by halving: right to the last bits, slowly.

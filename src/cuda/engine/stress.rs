@@ -1,0 +1,135 @@
+//! Runs a plan many times while streams are held back at random: what only happens to come in order shows.
+//!
+//! Before each run every rank draws, for each of its streams, a time for which the stream stands still when the run begins.
+//! Kernels read these times from memory, so a captured plan gets fresh ones at each replay. Outputs are poisoned before a run
+//! and compared bit by bit after it with those of the run that was judged.
+
+use super::{Engine, Mode, bytes};
+use crate::{
+    cuda::{CudaError, Peers},
+    io::{data::Data, generate::mix, shard::unravel},
+};
+
+/// The longest that a stream is held back, in nanoseconds: several times what small plans take.
+const LONGEST: u64 = 300_000;
+
+/// For how long a stream is held back, in nanoseconds. Short times are as likely as long ones: streams overtake each other
+/// within a step, or within a run.
+fn held(seed: u64, rank: usize, run: usize, stream: usize) -> u64 {
+    let draw = [rank, run, stream].iter().fold(seed, |state, it| mix(state).wrapping_add(*it as u64));
+    let bits = mix(draw);
+    ((bits >> 32) % LONGEST) >> (bits & 7)
+}
+
+impl Engine<'_> {
+    /// Runs the plan again and again, captured as a graph or not, and tells the first difference from the outputs that are on
+    /// the host now, of all ranks. All ranks have to call this.
+    ///
+    /// # Errors
+    /// A failed call.
+    pub fn stress(
+        &mut self,
+        peers: &dyn Peers,
+        runs: usize,
+        seed: u64,
+        graph: bool,
+    ) -> Result<Option<String>, CudaError> {
+        let streams = self.program.streams.len();
+        self.delays = Some(self.device.allocate(8 * streams)?);
+        let captured = if graph { Some(self.capture()?) } else { None };
+        let kept: Vec<Vec<u8>> = self.outputs.iter().map(|it| host_bytes(it.as_ref()).to_vec()).collect();
+        let mut found: Option<(u64, String)> = None;
+        peers.barrier()?;
+        for run in 1..=runs {
+            self.draw(seed, run)?;
+            self.poison()?;
+            self.restore()?;
+            self.meet()?;
+            match captured {
+                Some(graph) => {
+                    self.replay(graph)?;
+                    self.download(self.first)?;
+                }
+                None => self.issue(Mode::Checked)?,
+            }
+            self.count()?;
+            self.finish()?;
+            // Others rely on this rank: it goes on.
+            if found.is_none() {
+                found = self.difference(&kept)?.map(|it| (run as u64, it));
+            }
+        }
+        self.delays = None;
+        let mine = found.map_or(Vec::new(), |(run, text)| [&run.to_le_bytes()[..], text.as_bytes()].concat());
+        let all = peers.all_gather(&mine)?;
+        let told = |it: &Vec<u8>| {
+            let (run, text) = it.split_first_chunk::<8>()?;
+            Some((u64::from_le_bytes(*run), String::from_utf8_lossy(text).into_owned()))
+        };
+        let first = all.iter().filter_map(told).min_by_key(|it| it.0);
+        Ok(first.map(|(run, text)| format!("run {run} of {runs} with delays: {text}")))
+    }
+
+    /// Sets for how long each stream is held back in the next run.
+    fn draw(&self, seed: u64, run: usize) -> Result<(), CudaError> {
+        let Some(delays) = self.delays else { return Ok(()) };
+        let rank = self.plan.rank;
+        let times = (0..self.program.streams.len()).flat_map(|it| held(seed, rank, run, it).to_le_bytes());
+        self.device.upload(delays, &times.collect::<Vec<u8>>(), self.first)
+    }
+
+    /// The first element of this rank's outputs that is not what it was.
+    fn difference(&self, kept: &[Vec<u8>]) -> Result<Option<String>, CudaError> {
+        for ((output, port), before) in self.outputs.iter().zip(&self.plan.outputs).zip(kept) {
+            let (Some(it), now) = (output, host_bytes(output.as_ref())) else { continue };
+            if now == before {
+                continue;
+            }
+            let part = |bytes: &[u8]| -> Result<Data, CudaError> {
+                let whole = bytes::data(it.dtype, bytes)
+                    .map_err(|it| CudaError::Internal(format!("an output: {it}")))?;
+                Ok(whole.gather(&it.view))
+            };
+            let (now, before) = (part(now)?, part(before)?);
+            let size = it.dtype.size().max(1);
+            let pairs = bytes::of(&now).chunks(size).zip(bytes::of(&before).chunks(size));
+            // Bytes that lie between the elements of an output belong to nobody.
+            if let Some(at) = pairs.into_iter().position(|(now, before)| now != before) {
+                return Ok(Some(format!(
+                    "{}: element {:?} of rank {}'s part is {}, and was {} in the first run",
+                    port.name,
+                    unravel(at, &it.view.shape),
+                    self.plan.rank,
+                    now.text(at),
+                    before.text(at)
+                )));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// An output as it was copied to the host last.
+fn host_bytes(output: Option<&super::Output>) -> &[u8] {
+    // SAFETY: `host` has so many bytes, never given back, and no copy to it is under way between two runs.
+    output.map_or(&[], |it| unsafe { std::slice::from_raw_parts(it.host, it.bytes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_held_back_for_different_times() {
+        let times: Vec<u64> =
+            (0..4).flat_map(|rank| (0..250).map(move |run| held(7, rank, run, 2))).collect();
+        assert!(times.iter().all(|it| *it < LONGEST));
+        let shorter = |than: u64| times.iter().filter(|it| **it < than).count();
+        assert!((700..840).contains(&shorter(50_000)), "{}", shorter(50_000));
+        assert!((310..450).contains(&shorter(5_000)), "{}", shorter(5_000));
+        assert_ne!(held(7, 0, 1, 0), held(8, 0, 1, 0));
+        assert_ne!(held(7, 0, 1, 0), held(7, 1, 1, 0));
+        assert_ne!(held(7, 0, 1, 0), held(7, 0, 2, 0));
+        assert_ne!(held(7, 0, 1, 0), held(7, 0, 1, 1));
+    }
+}
