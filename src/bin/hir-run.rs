@@ -470,6 +470,7 @@ fn on_gpus(
         kind,
         tolerance: options.tolerance(),
         terms: longest_sum(plans),
+        compares: !options.expect.is_empty() || options.reference.is_some(),
         watch: &watch,
         gathered: &gathered,
         bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),

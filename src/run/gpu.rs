@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    apart,
     compare::{Agreement, Tolerance},
     job::{self, Expectation, Verdict},
     prepare::Failure,
@@ -34,6 +35,8 @@ pub struct Job<'a> {
     pub tolerance: Option<Tolerance>,
     /// Terms of the longest sum.
     pub terms: usize,
+    /// Whether any rank has something that outputs are compared with.
+    pub compares: bool,
     /// Tensors that this rank wants besides the outputs.
     pub watch: &'a [Place],
     /// Tensors that rank 0 wants, of all ranks; all ranks know them.
@@ -44,6 +47,13 @@ pub struct Job<'a> {
     pub stress: Option<Stress>,
     /// Whether to find out what issuing costs the host, and whether that is the host of a captured plan as well.
     pub profile: Option<bool>,
+}
+
+impl Job<'_> {
+    /// Whether each rank keeps its own outputs.
+    fn stays(&self) -> bool {
+        !self.compares && apart::is_large(self.plans)
+    }
 }
 
 /// What is timed.
@@ -180,9 +190,13 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
     engine.fill(&job.inputs[peers.rank()], peers)?;
     let mine = engine.run()?;
     member.phase("giving its outputs to rank 0");
-    let mut outcome = gather(job.plans, mine, member)?;
-    outcome.watched = watched(job, &engine, member)?;
-    let mut verdict = judge(job, &outcome, member)?;
+    let (mut outcome, mut verdict) = settle(job, mine, member)?;
+    if job.stays() {
+        say("large outputs stay on their ranks; those that hold the same part agree by digest".to_owned());
+    }
+    if job.bench.is_none() || verdict.exit != Exit::Success {
+        outcome.watched = watched(job, &engine, member)?;
+    }
     let (mut timing, mut host) = (None, None);
     if let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) {
         member.brief("putting its inputs into memory");
@@ -191,8 +205,8 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
         let (times, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
         // The last of the timed runs has to be right as well.
         member.phase("giving its outputs to rank 0");
-        outcome.outputs = gather(job.plans, mine, member)?.outputs;
-        verdict = judge(job, &outcome, member)?;
+        (outcome, verdict) = settle(job, mine, member)?;
+        outcome.watched = watched(job, &engine, member)?;
         timing = Some((times, engine.lines(peers)?));
     }
     if let Some(Stress { runs, seed, graph }) = job.stress.filter(|_| verdict.exit == Exit::Success) {
@@ -213,6 +227,16 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
         host = Some(engine.profile(peers, graph)?);
     }
     Ok(Ran { verdict, outcome, timing, host })
+}
+
+/// Brings the outputs together and judges them.
+fn settle(job: &Job<'_>, mine: Vec<Option<Block>>, member: &Member) -> Result<(Outcome, Verdict), Failure> {
+    if job.stays() {
+        return Ok((Outcome::new(job.plans), apart::judge(job.plans, &mine, member)?));
+    }
+    let outcome = gather(job.plans, mine, member)?;
+    let verdict = judge(job, &outcome, member)?;
+    Ok((outcome, verdict))
 }
 
 /// All ranks' outputs, on rank 0.

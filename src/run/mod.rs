@@ -3,6 +3,7 @@
 //!
 //! Invariant: a result that nobody compared is never called a success without saying so.
 
+mod apart;
 pub mod compare;
 pub mod gpu;
 pub mod inputs;

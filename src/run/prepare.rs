@@ -67,6 +67,7 @@ impl std::str::FromStr for Texts {
 }
 
 /// Why a job ends without success.
+#[derive(Debug)]
 pub enum Failure {
     /// Diagnostics about a text.
     Rejected(Source, Vec<Diagnostic>),
