@@ -1,120 +1,406 @@
 #!/usr/bin/env bash
-# Runs samples and pipelines on the GPUs of this host and compares every result with the simulator's, bit by bit.
+# Runs everything that this project does on the GPUs of a host, and compares every result with the simulator's, bit by bit.
 #
-#   tests/gpu/run.sh [FOLDER_OF_BINARIES] [RANKS...]       default: target/release, and 1 2 4 8 as far as there are GPUs
+#   tests/gpu/run.sh [-b FOLDER_OF_BINARIES] [-r "1 2 4 8"] [-f FILTER] [-t SECONDS] [-s RUNS] [PART...]
 #
-# One line a run: ranks, issue (eager, graph), program, pipeline, verdict. Exit code 0: all passed.
-# LAUNCH=mpirun takes Open MPI; otherwise processes are started here, with the variables that torchrun sets.
+#   -b   default: target/release
+#   -r   numbers of ranks, as far as there are GPUs; default: 1 2 4 8. Cases for other numbers run by default too.
+#   -f   an extended regular expression: only runs whose line, without the verdict, it matches
+#   -t   seconds for everything; what does not fit is told and counts as failed; default: 3600
+#   -s   runs with delays, of each plan in the part stress; default: 1000
+#
+# Parts, all by default:
+#   programs    samples and test cases, lowered where they need it, issued step by step and as a graph
+#   pipelines   every pipeline of hir-opt --list-passes, on programs made for the number of ranks
+#   protocols   who moves data, and how: backends, gets and puts, loops of collectives
+#   launch      the same job started by hir-run, by torchrun's variables and by mpirun
+#   stress      many runs with streams held back at random, all equal
+#   faults      ranks that are killed or stopped, deadlocks, ranks that hold different programs, too little memory
+#   sanitizer   compute-sanitizer's memcheck and racecheck over the kernels
+#
+# One line a run: part, ranks, issue (eager, graph), program, passes, verdict; then a table of the parts. Exit code 0: all
+# that ran passed, and something ran. Under an emulator HIR_EMULATED_GPUS says how many GPUs there are.
 set -u
 cd "$(dirname "$0")/../.."
-bin=${1:-target/release}
-shift || true
-gpus=$(nvidia-smi --list-gpus 2>/dev/null | wc -l)
-ranks=("$@")
-[ ${#ranks[@]} -eq 0 ] && ranks=(1 2 4 8)
+usage() {
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+}
+bin=target/release wanted="" filter=. budget=3600 delayed=1000
+while getopts b:r:f:t:s: option; do
+    case $option in
+    b) bin=$OPTARG ;;
+    r) wanted=$OPTARG ;;
+    f) filter=$OPTARG ;;
+    t) budget=$OPTARG ;;
+    s) delayed=$OPTARG ;;
+    *) usage ;;
+    esac
+done
+shift $((OPTIND - 1))
+parts=("$@")
+every=(programs pipelines protocols launch stress faults sanitizer)
+[ ${#parts[@]} -gt 0 ] || parts=("${every[@]}")
+for part in "${parts[@]}"; do
+    [[ " ${every[*]} " == *" $part "* ]] || usage
+done
+run=$bin/hir-run opt=$bin/hir-opt
+for tool in "$run" "$opt"; do
+    [ -x "$tool" ] || { echo "run.sh: no $tool: build it, or name its folder with -b" >&2; exit 2; }
+done
+gpus=${HIR_EMULATED_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
+read -ra counts <<<"${wanted:-1 2 4 8}"
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-passed=0
-failed=0
-port=29500
+jobs_started=()
+clean() {
+    for pid in "${jobs_started[@]}"; do kill -9 "$pid" 2>/dev/null; done
+    rm -rf "$work"
+}
+trap clean EXIT
+declare -A passed failed skipped
+since=$SECONDS
+# Seconds for one run; one that is stopped or hangs ends sooner, by itself.
+limit=180
+part=""
 
-# The command line follows; output goes to $work/log, the exit code of rank 0 comes back.
+# Prints a line and counts it: ranks, issue, program, passes, verdict.
+line() {
+    printf '%-10s %5s  %-6s %-46s %-46s %s\n' "$part" "$1" "$2" "${3:0:46}" "${4:0:46}" "$5"
+}
+pass() {
+    passed[$part]=$((${passed[$part]:-0} + 1))
+    line "$1" "$2" "$3" "$4" passed
+}
+fail() {
+    failed[$part]=$((${failed[$part]:-0} + 1))
+    line "$1" "$2" "$3" "$4" "FAILED $5"
+}
+skip() {
+    skipped[$part]=$((${skipped[$part]:-0} + 1))
+    line "$1" "$2" "$3" "$4" "skipped: $5"
+}
+# Whether a run is asked for, and there is time for it.
+chosen() {
+    printf '%s %s %s %s %s\n' "$part" "$1" "$2" "$3" "$4" | grep -qE -- "$filter" || return 1
+    if [ $((SECONDS - since)) -gt "$budget" ]; then
+        fail "$1" "$2" "$3" "$4" "not run: $budget s are over"
+        return 1
+    fi
+}
+enough() { [ "$1" -le "$gpus" ]; }
+
+# What is left of a run that went wrong.
+told() { grep -hE '^\[FAILED\]|^hir-run:|panicked' "$work/log" | tail -1 | cut -c1-300 | grep . || tail -2 "$work/log" | tr '\n' ' '; }
+
+# Runs a command line on so many ranks, started in the way of $style; output goes to $work/log.
+style=ranks
+port=$((20000 + RANDOM % 20000))
 launch() {
-    local count=$1
+    local count=$1 rank status=0 pids=()
     shift
-    if [ "$count" -eq 1 ]; then
-        timeout 180 "$@" >"$work/log" 2>&1
-        return
-    fi
-    if [ "${LAUNCH:-}" = mpirun ]; then
-        timeout 180 mpirun --allow-run-as-root --oversubscribe -np "$count" "$@" >"$work/log" 2>&1
-        return
-    fi
-    port=$((port + 1))
-    local pids=() rank status=0
+    case $style in
+    ranks) timeout -k 5 $limit "$run" "$@" --ranks "$count" >"$work/log" 2>&1 </dev/null ;;
+    mpirun)
+        timeout -k 5 $limit mpirun --allow-run-as-root --oversubscribe -np "$count" "$run" "$@" >"$work/log" 2>&1 </dev/null
+        ;;
+    torchrun)
+        start "$count" "$@"
+        for rank in "${!jobs_started[@]}"; do wait "${jobs_started[$rank]}" || status=$?; done
+        collect
+        return $status
+        ;;
+    esac
+}
+# Starts ranks as torchrun does; their process ids are in jobs_started by rank, their output in $work/log.RANK. Where $other
+# names a program, the last rank takes it.
+other=""
+start() {
+    local count=$1 rank program=$2
+    shift 2
+    port=$((port + 1)) jobs_started=()
     for ((rank = 0; rank < count; rank++)); do
-        RANK=$rank WORLD_SIZE=$count LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 \
-            MASTER_PORT=$port timeout 180 "$@" >"$work/log.$rank" 2>&1 &
-        pids+=($!)
+        [ $rank -lt $((count - 1)) ] || program=${other:-$program}
+        RANK=$rank WORLD_SIZE=$count LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            "$run" "$program" "$@" >"$work/log.$rank" 2>&1 </dev/null &
+        jobs_started+=($!)
+        guard $! >/dev/null 2>&1 &
+        disown
     done
-    for ((rank = 0; rank < count; rank++)); do
-        wait "${pids[$rank]}" || status=$?
+}
+# Nothing outlives its time, stopped or not.
+guard() {
+    local second
+    for ((second = 0; second < limit; second++)); do
+        sleep 1
+        kill -0 "$1" || return
     done
+    kill -9 "$1"
+}
+collect() {
     cat "$work"/log.* >"$work/log"
     rm -f "$work"/log.*
-    return $status
+    jobs_started=()
 }
 
-# ranks, program, pipeline or '-', more flags
+# Runs a program once in each issue: ranks, program, passes or '-', more flags. Lines call the passes $label, if it is set.
 check() {
-    local count=$1 program=$2 pipeline=$3 mode status verdict
+    local count=$1 program=$2 passes=$3 mode status verdict flags name label=${label:-$3}
     shift 3
-    local passes=()
-    [ "$pipeline" = - ] || passes=(--passes "$pipeline")
+    name=${program#tests/cases/} name=${name#"$work/"}
+    flags=(--device=cuda --expect=sim -w 1 -n 3)
+    [ "$passes" = - ] || flags+=(--passes "$passes")
     for mode in eager graph; do
-        local timing=(-w 1 -n 3)
-        [ $mode = graph ] && timing+=(-G)
-        launch "$count" "$bin/hir-run" "$program" "${passes[@]}" --device=cuda --expect=sim "${timing[@]}" "$@"
+        chosen "$count" $mode "$name" "$label" || continue
+        [ $mode = eager ] || flags+=(-G)
+        launch "$count" "$program" "${flags[@]}" "$@"
         status=$?
         verdict=$(grep -hE '^\[(SUCCESS|FAILED)\]' "$work/log" | tail -1)
-        if [ $status -eq 0 ] && [[ $verdict == *"equal to the simulator"* ]]; then
-            passed=$((passed + 1))
-            verdict=passed
+        if [ $status -eq 0 ] && [[ $verdict == "[SUCCESS]"*"equal to the simulator"* ]]; then
+            pass "$count" $mode "$name" "$label"
         else
-            failed=$((failed + 1))
-            verdict="FAILED ($status) ${verdict:-$(tail -3 "$work/log" | tr '\n' ' ')}"
+            fail "$count" $mode "$name" "$label" "(exit $status) $(told)"
         fi
-        printf '%5d  %-6s %-44s %-44s %s\n' "$count" $mode "${program#tests/}" "${pipeline:0:44}" "$verdict"
     done
 }
 
-# A row-parallel linear, a column-parallel one and a matmul with a reduce-scatter, for any number of ranks.
-mesh() { seq -s ' ' 0 $(($1 - 1)); }
+# Programs for so many ranks: what, ranks.
+make() {
+    local file=$work/$1-$2.hir
+    case $1 in
+    allgather-linear) benches/gpu/programs.sh "$1" "$2" 512 384 256 ;;
+    linear-allreduce) benches/gpu/programs.sh "$1" "$2" 480 384 256 ;;
+    matmul-reduce-scatter) benches/gpu/programs.sh "$1" "$2" 512 384 256 ;;
+    allreduce-UCC) benches/gpu/programs.sh allreduce "$2" 4096 UCC ;;
+    *) benches/gpu/programs.sh "$1" "$2" 4096 ;;
+    esac >"$file"
+    echo "$file"
+}
+# Pipelines that the kinds of program are for. A pipeline that is not named here fails.
+programs_of() {
+    case $1 in
+    @default) echo allgather allreduce reduce-scatter ;;
+    @lower) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
+    @overlap-allgather-linear*) echo allgather-linear ;;
+    @overlap-linear-allreduce*) echo linear-allreduce ;;
+    @overlap-matmul-reduce-scatter*) echo matmul-reduce-scatter ;;
+    esac
+}
+pipelines() { "$opt" --list-passes | grep -oE '^ *@[a-z0-9-]+' | tr -d ' '; }
+# Names that a pipeline leaves open.
+symbols() {
+    if grep -q numberOfStreams <("$opt" "$1" --passes "$2" 2>/dev/null); then echo --set numberOfStreams=3; fi
+}
 
-specify() {
-    local d=$1 m=$2 k=$3 n=$4
-    cat >"$work/column-$d.hir" <<TEXT
-%HostIrContainer { (T0_g___bfloat[ideviceIdx.x0{$d}, iS1{$((m / d))}, iS2{$k}] (DeviceMesh{$(mesh "$d")}), T1_g___bfloat[iS3{$n}, iS4{$k}] (DeviceMesh{$(mesh "$d")}), T2_g___bfloat[iS5{$n}] (DeviceMesh{$(mesh "$d")})) -> (T3_g___bfloat[istreamIdx6{$d}, iS7{$((m / d))}, iS8{$n}, rS9{$k}] (DeviceMesh{$(mesh "$d")})) :
-  T3_g___bfloat[istreamIdx6{$d}, iS7{$((m / d))}, iS8{$n}, rS9{$k}] (DeviceMesh{$(mesh "$d")})
-     = linear(T0_g___bfloat[ideviceIdx.x0{$d}, iS1{$((m / d))}, iS2{$k}] (DeviceMesh{$(mesh "$d")}),
-              T1_g___bfloat[iS3{$n}, iS4{$k}] (DeviceMesh{$(mesh "$d")}),
-              T2_g___bfloat[iS5{$n}] (DeviceMesh{$(mesh "$d")}))
+run_programs() {
+    local program sets ranks passes
+    for program in samples/*.hir tests/cases/{comm,ops,lower,stream,cuda}/*.hir; do
+        # The symbols of the case's first command; a program that does not run on the simulator is not meant to.
+        read -ra sets < <(grep -m1 '^// RUN: hir-run' "$program" | grep -oE -- '--set [^ ]+' | tr '\n' ' ')
+        ranks=$(timeout 60 "$run" "$program" --device=sim "${sets[@]}" 2>/dev/null | grep -E 'simulated ranks|^\[SUCCESS\]')
+        [[ $ranks == *"[SUCCESS]"* ]] || continue
+        ranks=$(grep -oE '[0-9]+ simulated ranks' <<<"$ranks" | grep -oE '^[0-9]+')
+        [ -z "$wanted" ] || [[ " $wanted " == *" $ranks "* ]] || continue
+        # GPUs do not reshard: that is lowered.
+        passes=-
+        if "$opt" "$program" --print-plan "${sets[@]}" 2>/dev/null | grep -q ' reshard '; then passes=@lower; fi
+        if enough "$ranks"; then
+            check "$ranks" "$program" "$passes" "${sets[@]}"
+        elif chosen "$ranks" - "$program" "$passes"; then
+            skip "$ranks" - "${program#tests/cases/}" "$passes" "$gpus GPUs"
+        fi
+    done
+}
+
+run_pipelines() {
+    local pipeline kind count file sets
+    for pipeline in $(pipelines); do
+        [ -n "$(programs_of "$pipeline")" ] || fail - - - "$pipeline" "programs_of in $0 has no program for it"
+        for kind in $(programs_of "$pipeline"); do
+            for count in "${counts[@]}"; do
+                enough "$count" || continue
+                file=$(make "$kind" "$count")
+                read -ra sets < <(symbols "$file" "$pipeline")
+                check "$count" "$file" "$pipeline" "${sets[@]}"
+            done
+        done
+    done
+}
+
+run_protocols() {
+    local options passes count file sets
+    local front="decompose-resharding,chunk" back="allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code"
+    for count in "${counts[@]}"; do
+        [ "$count" -gt 1 ] && enough "$count" || continue
+        file=$(make allgather-linear "$count")
+        for options in allgather={p2p-ring,broadcast,whole},backend={nccl,cuda} \
+            allgather=p2p-ring,backend=cuda,protocol={get,put},wait={inline,deferred} \
+            allgather=collective-permute,style=shard; do
+            local swizzle=""
+            [[ $options != *permute* ]] || swizzle=swizzle-stream,
+            passes="$front,${swizzle}stream-parallel{$options},lower-to-communication,assign-streams{dependent=keep},$back"
+            # What a pass refuses, it refuses without GPUs too.
+            if ! timeout 60 "$run" "$file" --passes "$passes" --reference "$file" >"$work/log" 2>&1; then
+                ! chosen "$count" - "${file#"$work/"}" "{$options}" || skip "$count" - "${file#"$work/"}" "{$options}" "$(told | cut -c1-120)"
+                continue
+            fi
+            label="{$options}" check "$count" "$file" "$passes"
+        done
+        file=$(make matmul-reduce-scatter "$count")
+        for options in reduce-scatter={reduce,p2p-ring,whole},backend={nccl,cuda} reduce-scatter=p2p-ring,backend=cuda,protocol=put; do
+            passes="$front,stream-parallel{$options},lower-to-communication,assign-streams{dependent=keep},$back"
+            if ! timeout 60 "$run" "$file" --passes "$passes" --reference "$file" >"$work/log" 2>&1; then
+                ! chosen "$count" - "${file#"$work/"}" "{$options}" || skip "$count" - "${file#"$work/"}" "{$options}" "$(told | cut -c1-120)"
+                continue
+            fi
+            label="{$options}" check "$count" "$file" "$passes"
+        done
+        for kind in allgather allreduce reduce-scatter allreduce-UCC; do check "$count" "$(make $kind "$count")" -; done
+    done
+}
+
+run_launch() {
+    local count
+    for style in ranks torchrun mpirun; do
+        for count in "${counts[@]}"; do
+            enough "$count" || continue
+            if [ $style = mpirun ] && ! command -v mpirun >/dev/null; then
+                skip "$count" - "by mpirun" - "no mpirun"
+                continue
+            fi
+            # Programs are the same; their names say how they are started.
+            cp "$(make linear-allreduce "$count")" "$work/by-$style-$count.hir"
+            check "$count" "$work/by-$style-$count.hir" @overlap-linear-allreduce
+            cp "$(make allreduce "$count")" "$work/by-$style-allreduce-$count.hir"
+            check "$count" "$work/by-$style-allreduce-$count.hir" -
+        done
+    done
+    style=ranks
+}
+
+run_stress() {
+    local pipeline kind count file sets flags mode name
+    for count in "${counts[@]}"; do
+        enough "$count" || continue
+        for pipeline in $(pipelines); do
+            for kind in $(programs_of "$pipeline"); do
+                file=$(make "$kind" "$count") name=${kind}-$count.hir
+                read -ra sets < <(symbols "$file" "$pipeline")
+                flags=(--device=cuda --expect=sim --stress "$delayed" --seed 7 --passes "$pipeline" "${sets[@]}")
+                for mode in eager graph; do
+                    chosen "$count" $mode "$name" "$pipeline" || continue
+                    [ $mode = eager ] || flags+=(-G)
+                    if launch "$count" "$file" "${flags[@]}" && grep -q "^# $delayed runs with delays" "$work/log"; then
+                        pass "$count" $mode "$name" "$pipeline"
+                    else
+                        fail "$count" $mode "$name" "$pipeline" "$(told)"
+                    fi
+                done
+            done
+        done
+    done
+}
+
+# A fault and what it has to end in: name, ranks, exit code, words, then the exit code that came.
+expect() {
+    local name=$1 count=$2 code=$3 words=$4 came=$5
+    if [ "$came" -ne "$code" ]; then
+        fail "$count" - "$name" - "exit $came and not $code: $(told)"
+    elif ! grep -qE -- "$words" "$work/log"; then
+        fail "$count" - "$name" - "nothing says '$words': $(told)"
+    else
+        pass "$count" - "$name" -
+    fi
+}
+# A rank of a long job gets a signal: name, ranks, signal, words.
+struck() {
+    local name=$1 count=$2 signal=$3 words=$4 status=0 rank victim
+    start "$count" "$(make allreduce "$count")" --device=cuda -w 100000000 -n 1 -T 6
+    # Rank 0 tells that all are running when it has loaded everything.
+    for ((rank = 0; rank < 300; rank++)); do
+        grep -qs 'GPU memory' "$work/log.0" && break
+        sleep 0.2
+    done
+    sleep 2
+    victim=${jobs_started[$((count - 1))]}
+    kill "-$signal" "$victim"
+    wait "${jobs_started[0]}" 2>/dev/null || status=$?
+    kill -9 "$victim" 2>/dev/null
+    for rank in "${!jobs_started[@]}"; do wait "${jobs_started[$rank]}" 2>/dev/null; done
+    collect
+    expect "$name" "$count" 4 "$words" $status
+}
+
+run_faults() {
+    local count case file
+    for count in "${counts[@]}"; do
+        [ "$count" -gt 1 ] && enough "$count" || continue
+        ! chosen "$count" - "a rank is killed" - || struck "a rank is killed" "$count" KILL "rank $((count - 1))"
+        ! chosen "$count" - "a rank is stopped" - || struck "a rank is stopped" "$count" STOP "rank $((count - 1))"
+        if chosen "$count" - "ranks hold different programs" -; then
+            file=$(make allreduce "$count") other=$work/other.hir style=torchrun
+            sed 's/SUM/MAX/' "$file" >"$other"
+            launch "$count" "$file" --device=cuda -T 20
+            expect "ranks hold different programs" "$count" 6 differ $?
+            other="" style=ranks
+        fi
+    done
+    # Those that cannot end by luck: NCCL may buffer a send that nobody receives.
+    for case in deadlock/cuda-missing-send deadlock/one-rank-skips deadlock/both-receive-first; do
+        count=$(grep -oE 'DeviceMesh\{[^}]*\}' tests/cases/$case.hir | grep -oE '[0-9]+' | sort -n | tail -1)
+        count=$((count + 1))
+        enough "$count" || continue
+        chosen "$count" - "$case" - || continue
+        launch "$count" tests/cases/$case.hir --device=cuda -T 5
+        expect "$case" "$count" 4 "^\[FAILED\] rank [0-9]+ has (no part in|not come to) line [0-9]+" $?
+    done
+    if enough 1 && chosen 1 - "more memory than a GPU has" -; then
+        cat >"$work/huge.hir" <<'TEXT'
+%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0})) -> (T1_g_float[iS1{4}] (DeviceMesh{0})) :
+  T2_g_float[iS2{1099511627776}] (DeviceMesh{0}) = ALLOCATE(mem_type=global, zero_init=false)
+  T1_g_float[iS1{4}] (DeviceMesh{0})
+     = T0_g_float[iS0{4}] (DeviceMesh{0})
+     + T0_g_float[iS0{4}] (DeviceMesh{0});
 } // %HostIrContainer
 TEXT
+        launch 1 "$work/huge.hir" --device=cuda
+        expect "more memory than a GPU has" 1 6 "bytes of GPU memory are wanted" $?
+    fi
+}
+run_sanitizer() {
+    local tool program
+    if ! command -v compute-sanitizer >/dev/null; then
+        skip 1 - "tests/cases/ops" - "no compute-sanitizer"
+        return
+    fi
+    enough 1 || return
+    for tool in memcheck racecheck; do
+        for program in tests/cases/ops/*.hir; do
+            "$run" "$program" --device=sim 2>/dev/null | grep -q ' 1 simulated ranks' || continue
+            "$run" "$program" --device=sim >/dev/null 2>&1 || continue
+            chosen 1 eager "${program#tests/cases/}" $tool || continue
+            # Errors end in a code of their own.
+            if timeout -k 5 $limit compute-sanitizer --tool $tool --error-exitcode 99 "$run" "$program" --device=cuda \
+                --expect=sim >"$work/log" 2>&1; then
+                pass 1 eager "${program#tests/cases/}" $tool
+            else
+                fail 1 eager "${program#tests/cases/}" $tool "$(grep -hE '=========' "$work/log" | head -3 | tr '\n' ' ') $(told)"
+            fi
+        done
+    done
 }
 
-echo "# $gpus GPUs, $("$bin/hir-run" --version)"
-printf '%5s  %-6s %-44s %-44s %s\n' ranks issue program pipeline verdict
-for count in "${ranks[@]}"; do
-    if [ "$count" -gt "$gpus" ]; then
-        printf '%5d  skipped: %d GPUs\n' "$count" "$gpus"
-        continue
-    fi
-    # Programs for this number of ranks that need nothing else; those with resharding operators are lowered.
-    while read -r program; do
-        grep -q 'DeviceMesh' "$program" || continue
-        last=$(grep -o 'DeviceMesh{[^}]*}' "$program" | grep -oE '[0-9]+' | sort -n | tail -1)
-        [ "${last:--1}" -eq $((count - 1)) ] || continue
-        # A program that the simulator does not run as it is needs symbols or is not meant to run.
-        if "$bin/hir-run" "$program" --device=sim --memory >/dev/null 2>&1 &&
-            "$bin/hir-run" "$program" --device=sim >/dev/null 2>&1; then
-            if "$bin/hir-run" "$program" --device=sim --memory --passes @lower >/dev/null 2>&1; then
-                check "$count" "$program" @lower
-            else
-                check "$count" "$program" -
-            fi
-        fi
-    done < <(ls samples/*.hir tests/cases/comm/*.hir tests/cases/ops/*.hir tests/cases/lower/*.hir 2>/dev/null)
-    [ "$count" -gt 1 ] || continue
-    specify "$count" 512 256 384
-    for pipeline in \
-        @overlap-allgather-linear{numberOfStreams=3} @overlap-allgather-linear-put{numberOfStreams=3} \
-        @overlap-allgather-linear-broadcast{numberOfStreams=3} @overlap-allgather-linear-permute; do
-        name=${pipeline%%\{*}
-        set_streams=()
-        [ "$name" = "$pipeline" ] || set_streams=(--set numberOfStreams=3)
-        check "$count" "$work/column-$count.hir" "$name" "${set_streams[@]}"
-    done
+echo "# $gpus GPUs${HIR_EMULATED_GPUS:+, emulated}; $("$run" --version)"
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | sed 's/^/# /'
+printf '%-10s %5s  %-6s %-46s %-46s %s\n' part ranks issue program passes verdict
+for count in "${counts[@]}"; do
+    enough "$count" || echo "# $count ranks are left out: there are $gpus GPUs"
 done
-echo "# $passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+for part in "${parts[@]}"; do run_$part; done
+all=0 wrong=0
+printf '# %-10s %8s %8s %8s\n' part passed failed skipped
+for part in "${parts[@]}"; do
+    printf '# %-10s %8d %8d %8d\n' "$part" "${passed[$part]:-0}" "${failed[$part]:-0}" "${skipped[$part]:-0}"
+    all=$((all + ${passed[$part]:-0})) wrong=$((wrong + ${failed[$part]:-0}))
+done
+echo "# $all passed, $wrong failed, $((SECONDS - since)) s"
+[ "$wrong" -eq 0 ] && [ "$all" -gt 0 ]
