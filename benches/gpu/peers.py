@@ -1,0 +1,475 @@
+#!/usr/bin/env python3
+"""What hir-run is compared with on GPUs, and how its results are checked; compare.sh calls this.
+
+    torchrun --nproc-per-node 8 peers.py time WORKLOAD M N K [--iters 20]   a JSON line for each way to do it in PyTorch
+    peers.py check WORKLOAD RANKS M N K FOLDER                               what hir-run has written against float32 sums
+    peers.py ours FILE --workload ...                                        hir-run's -J file as such a line
+    peers.py table FILE                                                      all lines as a table with ratios
+    peers.py versions
+
+Workloads, in bf16, for d ranks:
+  allgather-linear       C[m,n]   = allgather(A[m/d,k]) @ B[n,k].t()
+  linear-allreduce       Y[m,n]   = allreduce(X[m,k/d] @ W[n,k/d].t())
+  matmul-reduce-scatter  Y[m/d,n] = reduce_scatter(A[m,k/d] @ B[n,k/d].t())
+  allgather, allreduce, reduce-scatter    of M elements in all (N and K are 1)
+
+A time is that of the slowest rank between two CUDA events behind a barrier, the median over iterations, in microseconds.
+Inputs are random and new for each measurement; results are poisoned with NaN before it and have to be finite afterwards.
+NVLink multicast is not used.
+"""
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+
+SUMMED = ("linear-allreduce", "matmul-reduce-scatter", "allreduce", "reduce-scatter")
+
+
+# ---- timing what a user would run instead ----
+
+
+class Bench:
+    """The processes of one torchrun, and how they time."""
+
+    def __init__(self, options):
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+        import torch
+        import torch.distributed as dist
+
+        self.torch, self.dist, self.options = torch, dist, options
+        local = int(os.environ["LOCAL_RANK"])
+        self.device = torch.device("cuda", local)
+        torch.cuda.set_device(self.device)
+        dist.init_process_group("nccl", device_id=self.device)
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
+
+    def random(self, *shape):
+        return self.torch.empty(*shape, device=self.device, dtype=self.torch.bfloat16).uniform_(-1, 1)
+
+    def poisoned(self, *shape):
+        return self.torch.full(shape, math.nan, device=self.device, dtype=self.torch.bfloat16)
+
+    def times(self, call, iters, warmup=5):
+        torch, dist = self.torch, self.dist
+        for _ in range(warmup):
+            call()
+        torch.cuda.synchronize()
+        marks = []
+        for _ in range(iters):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            dist.barrier()
+            torch.cuda.synchronize()
+            begin.record()
+            call()
+            end.record()
+            marks.append((begin, end))
+        torch.cuda.synchronize()
+        slowest = torch.tensor([b.elapsed_time(e) * 1e3 for b, e in marks], device=self.device)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        return slowest.tolist()
+
+    def captured(self, call):
+        torch = self.torch
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                call()
+        torch.cuda.synchronize()
+        self.dist.barrier()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        return graph.replay
+
+    def measure(self, name, make, graph=False):
+        """`make()` gives a call and the tensor that it writes. A way that this PyTorch lacks is told, and is not fatal."""
+        line = {"who": "peer", "name": name, "workload": self.options.workload, "ranks": self.ranks,
+                "m": self.options.m, "n": self.options.n, "k": self.options.k, "round": self.options.round}
+        for captured in (False, True) if graph else (False,):
+            line["issue"] = "graph" if captured else "eager"
+            try:
+                call, result = make()
+                call = self.captured(call) if captured else call
+                if result is not None:
+                    result.fill_(math.nan)
+                runs = self.times(call, self.options.iters)
+                if result is not None and not self.torch.isfinite(result).all().item():
+                    raise RuntimeError("its result is not finite")
+                line.update(us=statistics.median(runs), min_us=min(runs), max_us=max(runs), error=None)
+            except Exception as error:  # noqa: BLE001: whatever it is, it is told
+                line.update(us=None, error=(str(error).splitlines() or [type(error).__name__])[0][:200])
+            if self.rank == 0:
+                print(json.dumps(line), flush=True)
+            self.torch.cuda.empty_cache()
+
+    def group(self):
+        """The group of symmetric memory; where PyTorch lacks it, `measure` tells."""
+        import torch.distributed._symmetric_memory as symmetric
+
+        name = self.dist.group.WORLD.group_name
+        symmetric.enable_symm_mem_for_group(name)
+        return symmetric, name
+
+
+def time_allgather_linear(it, m, n, k):
+    torch, dist, d = it.torch, it.dist, it.ranks
+
+    def matmul():
+        a, b, c = it.random(m, k), it.random(n, k), it.poisoned(m, n)
+        return lambda: torch.mm(a, b.t(), out=c), c
+
+    def gather():
+        a, whole = it.random(m // d, k), it.poisoned(m, k)
+        return lambda: dist.all_gather_into_tensor(whole, a), whole
+
+    def eager():
+        a, b = it.random(m // d, k), it.random(n, k)
+        whole, c = it.poisoned(m, k), it.poisoned(m, n)
+
+        def call():
+            dist.all_gather_into_tensor(whole, a)
+            torch.mm(whole, b.t(), out=c)
+
+        return call, c
+
+    def fused():
+        symmetric, name = it.group()
+        a, b = symmetric.empty(m // d, k, device=it.device, dtype=torch.bfloat16), it.random(n, k)
+        a.copy_(it.random(m // d, k))
+        return lambda: torch.ops.symm_mem.fused_all_gather_matmul(a, [b.t()], 0, name), None
+
+    it.measure("matmul only", matmul)
+    it.measure("all-gather only, NCCL", gather)
+    it.measure("PyTorch, NCCL", eager, graph=True)
+    it.measure("PyTorch, symmetric memory", fused)
+
+
+def time_linear_allreduce(it, m, n, k):
+    torch, dist, part = it.torch, it.dist, k // it.ranks
+
+    def operands():
+        return it.random(m, part), it.random(n, part), it.poisoned(m, n)
+
+    def matmul():
+        x, w, y = operands()
+        return lambda: torch.mm(x, w.t(), out=y), y
+
+    def reduce():
+        y = torch.zeros(m, n, device=it.device, dtype=torch.bfloat16)
+        return lambda: dist.all_reduce(y), None
+
+    def streams(chunks):
+        def make():
+            x, w, y = operands()
+            pool = [torch.cuda.Stream() for _ in range(chunks)]
+
+            def call():
+                current = torch.cuda.current_stream()
+                for stream, rows, out in zip(pool, x.chunk(chunks), y.chunk(chunks)):
+                    stream.wait_stream(current)
+                    with torch.cuda.stream(stream):
+                        torch.mm(rows, w.t(), out=out)
+                        dist.all_reduce(out, async_op=True).wait()
+                for stream in pool:
+                    current.wait_stream(stream)
+
+            return call, y
+
+        return make
+
+    it.measure("matmul only", matmul)
+    it.measure("all-reduce only, NCCL", reduce)
+    for chunks in (1, 2, 4, 8):
+        it.measure(f"PyTorch, NCCL, {chunks} chunks", streams(chunks), graph=True)
+
+
+def time_matmul_reduce_scatter(it, m, n, k):
+    torch, dist, d = it.torch, it.dist, it.ranks
+
+    def operands():
+        return it.random(m, k // d), it.random(n, k // d)
+
+    def matmul():
+        (a, b), c = operands(), it.poisoned(m, n)
+        return lambda: torch.mm(a, b.t(), out=c), c
+
+    def scatter():
+        c, y = it.random(m, n), it.poisoned(m // d, n)
+        return lambda: dist.reduce_scatter_tensor(y, c), y
+
+    def eager():
+        (a, b), c, y = operands(), it.poisoned(m, n), it.poisoned(m // d, n)
+
+        def call():
+            torch.mm(a, b.t(), out=c)
+            dist.reduce_scatter_tensor(y, c)
+
+        return call, y
+
+    def fused():
+        _, name = it.group()
+        a, b = operands()
+        return lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b.t(), "sum", 0, name), None
+
+    it.measure("matmul only", matmul)
+    it.measure("reduce-scatter only, NCCL", scatter)
+    it.measure("PyTorch, NCCL", eager, graph=True)
+    it.measure("PyTorch, symmetric memory", fused)
+
+
+def time_allgather(it, count, _n, _k):
+    def make():
+        x, y = it.random(count // it.ranks), it.poisoned(count)
+        return lambda: it.dist.all_gather_into_tensor(y, x), y
+
+    it.measure("PyTorch, NCCL", make, graph=True)
+
+
+def time_allreduce(it, count, _n, _k):
+    # In place, as PyTorch does it; zeros would be sent as fast, and random sums would overflow in a hundred runs.
+    def make():
+        x = it.random(count).mul_(1e-3)
+        return lambda: it.dist.all_reduce(x, op=it.dist.ReduceOp.AVG), None
+
+    it.measure("PyTorch, NCCL", make, graph=True)
+
+
+def time_reduce_scatter(it, count, _n, _k):
+    def make():
+        x, y = it.random(count), it.poisoned(count // it.ranks)
+        return lambda: it.dist.reduce_scatter_tensor(y, x), y
+
+    it.measure("PyTorch, NCCL", make, graph=True)
+
+
+TIMED = {
+    "allgather-linear": time_allgather_linear,
+    "linear-allreduce": time_linear_allreduce,
+    "matmul-reduce-scatter": time_matmul_reduce_scatter,
+    "allgather": time_allgather,
+    "allreduce": time_allreduce,
+    "reduce-scatter": time_reduce_scatter,
+}
+
+
+def run_time(options):
+    it = Bench(options)
+    TIMED[options.workload](it, options.m, options.n, options.k)
+    it.dist.barrier()
+    it.dist.destroy_process_group()
+
+
+# ---- checking what hir-run has written ----
+
+
+def header(path):
+    """The tensors that a .safetensors file says it has, and where their bytes begin."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entries = json.loads(file.read(length))
+    entries.pop("__metadata__", None)
+    return entries, 8 + length
+
+
+def load(torch, path, device):
+    """The one tensor of a file, in bf16."""
+    entries, start = header(path)
+    (entry,) = entries.values()
+    if entry["dtype"] != "BF16":
+        raise SystemExit(f"{path} holds {entry['dtype']} and not BF16")
+    begin, end = entry["data_offsets"]
+    flat = torch.from_file(path, shared=False, size=start + end, dtype=torch.uint8)[start + begin : start + end]
+    # The header's length leaves the data anywhere: a copy lies where 2-byte elements may.
+    return flat.clone().view(torch.bfloat16).to(device).reshape(entry["shape"])
+
+
+def run_check(options):
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    d, m, n, k, kind = options.ranks, options.m, options.n, options.k, options.workload
+
+    def tensor(name, rank):
+        return load(torch, os.path.join(options.folder, f"{name}.{rank}.safetensors"), device)
+
+    collective = kind in ("allgather", "allreduce", "reduce-scatter")
+    out = "T1" if collective else "T3" if kind == "linear-allreduce" else "T2"
+    worst = 0.0
+    if collective:
+        inputs = [tensor("T0", rank).flatten() for rank in range(d)]
+        if kind == "allgather":
+            wanted = torch.cat(inputs).float()
+            bound = torch.zeros_like(wanted)
+        else:
+            wanted = sum(it.float() for it in inputs)
+            # A rounding of bf16 for each of the d - 1 sums on the way, of a partial sum that is no larger than this.
+            bound = (d - 1) * 2.0**-8 * sum(it.float().abs() for it in inputs)
+        for rank in range(d):
+            part = slice(rank * m // d, (rank + 1) * m // d) if kind == "reduce-scatter" else slice(None)
+            worst = max(worst, differs(torch, tensor(out, rank).flatten(), wanted[part], bound[part], f"rank {rank}"))
+        return worst
+    # Some rows of the whole: at random, and those at the edges of shards.
+    edges = [row for rank in range(d) for row in (rank * m // d, (rank + 1) * m // d - 1)]
+    rows = torch.cat([torch.tensor(edges), torch.randint(0, m, (options.rows,))]).to(device)
+    if kind == "allgather-linear":
+        a = torch.cat([tensor("T0", rank).reshape(-1, k) for rank in range(d)])[rows]
+        partial = [a.float() @ tensor("T1", 0).reshape(n, k).float().t()]
+    else:
+        partial = []
+        for rank in range(d):
+            a, b = tensor("T0", rank).reshape(m, k // d), tensor("T1", rank).reshape(n, k // d)
+            partial.append(a[rows].float() @ b.float().t())
+    wanted, size = sum(partial), sum(it.abs() for it in partial)
+    # Each of the parts and of the sums on the way is rounded to bf16 once; products are summed in float32.
+    bound = (2 * len(partial) - 1) * 2.0**-8 * size + k**1.5 * 2.0**-24
+    first = None
+    for rank in range(d):
+        found = tensor(out, rank).reshape(-1, n)
+        if not torch.isfinite(found).all():
+            raise SystemExit(f"[FAILED] rank {rank}: {out} has elements that are not finite: nothing wrote them")
+        mine = torch.arange(len(rows), device=device)
+        at = rows
+        if kind == "matmul-reduce-scatter":
+            mine = mine[(rows >= rank * m // d) & (rows < (rank + 1) * m // d)]
+            at = rows[mine] - rank * m // d
+        else:
+            first = found if first is None else first
+            if not torch.equal(first, found):
+                raise SystemExit(f"[FAILED] {out} is not the same on ranks 0 and {rank}")
+        worst = max(worst, differs(torch, found[at], wanted[mine], bound[mine], f"rank {rank}"))
+    return worst
+
+
+def differs(torch, found, wanted, bound, where):
+    """How much of the bound was used at most; ends the program where it was not enough."""
+    if found.shape != wanted.shape:
+        raise SystemExit(f"[FAILED] {where}: shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
+    off = (found.float() - wanted).abs()
+    # NaN is in no bound.
+    wrong = ~(off <= bound)
+    if wrong.any():
+        at = tuple(wrong.nonzero()[0].tolist())
+        raise SystemExit(
+            f"[FAILED] {where}: {int(wrong.sum())} of {wrong.numel()} elements are off, the first at {at}: "
+            f"{found[at].item()}, expected {wanted[at].item()} within {bound[at].item():.3g}"
+        )
+    return (off / bound.clamp(min=1e-30)).max().item() if off.numel() else 0.0
+
+
+# ---- lines and tables; nothing below needs PyTorch ----
+
+
+def ours(options):
+    with open(options.file) as file:
+        data = json.load(file)
+    line = {
+        "who": "ours", "name": options.name, "workload": options.workload, "ranks": data["ranks"],
+        "m": options.m, "n": options.n, "k": options.k, "round": options.round,
+        "issue": "eager" if data["graph_nodes"] is None else "graph",
+        "us": data["median_us"], "min_us": data["min_us"], "max_us": data["max_us"], "error": None,
+        "checked": options.checked,
+    }
+    print(json.dumps(line))
+
+
+def table(lines):
+    """Rows of text: medians over rounds by workload and shape, ours against the fastest peer that does the same work."""
+    cases, rows = {}, []
+    for line in lines:
+        key = (line["workload"], line["ranks"], line["m"], line["n"], line["k"])
+        cases.setdefault(key, {}).setdefault((line["who"], line["name"], line["issue"]), []).append(line)
+    for (workload, ranks, m, n, k), case in cases.items():
+        shape = f"{m} elements" if n == k == 1 else f"m={m} n={n} k={k}"
+        rows.append(f"# {workload}, {ranks} ranks, {shape}")
+        rows.append(f"# {'':5} {'issue':6} {'what':40} {'rounds':>6} {'us':>11} {'least':>11} {'ratio':>7}")
+        medians = {}
+        for key, measured in case.items():
+            good = [it for it in measured if it["us"] is not None]
+            if good:
+                medians[key] = statistics.median(it["us"] for it in good)
+        # What does a part of the work only is no peer.
+        whole = {key: us for key, us in medians.items() if key[0] == "peer" and "only" not in key[1]}
+        best = min(whole.values(), default=None)
+        for key, measured in case.items():
+            who, name, issue = key
+            error = next((it["error"] for it in measured if it.get("error")), None)
+            if key not in medians:
+                rows.append(f"  {who:5} {issue:6} {name:40} {'-':>6} {error}")
+                continue
+            good = [it for it in measured if it["us"] is not None]
+            ratio = f"{medians[key] / best:7.3f}" if who == "ours" and best else f"{'-':>7}"
+            least = min(it["min_us"] for it in good)
+            unchecked = "" if who == "peer" or all(it.get("checked") for it in good) else "  not checked"
+            rows.append(f"  {who:5} {issue:6} {name:40} {len(good):>6} {medians[key]:11.2f} {least:11.2f} {ratio}{unchecked}")
+        mine = {key: us for key, us in medians.items() if key[0] == "ours"}
+        if mine and whole:
+            fastest, peer = min(mine, key=mine.get), min(whole, key=whole.get)
+            rows.append(
+                f"# best: {fastest[1]} ({fastest[2]}) {mine[fastest]:.2f} us, {peer[1]} ({peer[2]}) {whole[peer]:.2f} us, "
+                f"ratio {mine[fastest] / whole[peer]:.3f}"
+            )
+        else:
+            rows.append("# best: nothing to compare")
+    return rows
+
+
+def run_table(options):
+    with open(options.file) as file:
+        for row in table([json.loads(line) for line in file if line.startswith("{")]):
+            print(row)
+
+
+def run_versions(_):
+    try:
+        import torch
+    except ImportError:
+        print("# no PyTorch: no peers, and no float32 sums to check our results with")
+        sys.exit(1)
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else "none"
+    print(f"# PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}, Python {sys.version.split()[0]}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    timing = commands.add_parser("time")
+    timing.add_argument("workload", choices=TIMED)
+    check = commands.add_parser("check")
+    check.add_argument("workload", choices=TIMED)
+    check.add_argument("ranks", type=int)
+    for command in (timing, check):
+        for name in "mnk":
+            command.add_argument(name, type=int)
+    timing.add_argument("--iters", type=int, default=20)
+    timing.add_argument("--round", type=int, default=0)
+    check.add_argument("folder")
+    check.add_argument("--rows", type=int, default=64, help="rows at random, besides those at the edges of shards")
+    line = commands.add_parser("ours")
+    line.add_argument("file")
+    line.add_argument("--workload", required=True)
+    line.add_argument("--name", required=True)
+    for name in ("m", "n", "k", "round"):
+        line.add_argument(f"--{name}", type=int, required=True)
+    line.add_argument("--checked", action="store_true")
+    commands.add_parser("table").add_argument("file")
+    commands.add_parser("versions")
+    options = parser.parse_args()
+    if options.command == "time":
+        run_time(options)
+    elif options.command == "check":
+        print(f"# right: at most {run_check(options):.2f} of what rounding allows")
+    elif options.command == "ours":
+        ours(options)
+    elif options.command == "table":
+        run_table(options)
+    else:
+        run_versions(options)
+
+
+if __name__ == "__main__":
+    main()
