@@ -405,6 +405,15 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
+    /// Between two runs: all ranks have ended the last one before any of them touches outputs and inputs again, and all are
+    /// done with that before any begins the next.
+    fn reset(&mut self) -> Result<(), CudaError> {
+        self.meet()?;
+        self.poison()?;
+        self.restore()?;
+        self.meet()
+    }
+
     /// The first streams of all ranks wait for each other, without their hosts.
     fn meet(&mut self) -> Result<(), CudaError> {
         let (rank, world) = (self.plan.rank, self.plan.world);

@@ -46,8 +46,7 @@ impl Engine<'_> {
         }
         let mut times: BTreeMap<u32, f64> = BTreeMap::new();
         for run in 0..=RUNS {
-            self.restore()?;
-            self.meet()?;
+            self.reset()?;
             self.issue_between(&marks)?;
             self.count()?;
             self.finish()?;

@@ -207,8 +207,7 @@ impl Engine<'_> {
 
     /// Microseconds of the host for something on idle streams, all ranks at once; the streams are idle afterwards.
     fn drained(&mut self, issue: impl FnOnce(&mut Self) -> Result<(), CudaError>) -> Result<f64, CudaError> {
-        self.restore()?;
-        self.meet()?;
+        self.reset()?;
         self.finish()?;
         let begin = Instant::now();
         issue(self)?;

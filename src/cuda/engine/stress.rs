@@ -42,9 +42,7 @@ impl Engine<'_> {
         peers.barrier()?;
         for run in 1..=runs {
             self.draw(seed, run)?;
-            self.poison()?;
-            self.restore()?;
-            self.meet()?;
+            self.reset()?;
             match captured {
                 Some(graph) => {
                     self.replay(graph)?;
