@@ -287,7 +287,7 @@ impl<'a> Engine<'a> {
         }
         let Some(delays) = self.delays else { return Ok(()) };
         for (at, stream) in self.program.streams.iter().enumerate() {
-            let words = [delays + 8 * at as u64];
+            let words = [self.program.counter, delays + 8 * at as u64];
             self.device.launch(self.program.functions[3], 1, 1, &words, *stream)?;
         }
         Ok(())
