@@ -13,12 +13,12 @@ use super::{
     device::Stream,
     error::CudaError,
     library::{self, Nccl},
-    turns,
+    turns::Turns,
 };
 use crate::plan::{CollectiveKind, Communicator, Plan, ReduceOp};
 
 /// A communicator's handle.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 pub(super) struct Comm(sys::ncclComm_t);
 
 /// One call of NCCL. Addresses are of dense data.
@@ -34,7 +34,7 @@ pub(super) enum Call {
 }
 
 /// Calls that are issued as one.
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub(super) struct Group {
     pub comm: Comm,
     pub calls: Vec<Call>,
@@ -43,8 +43,8 @@ pub(super) struct Group {
 /// The communicators of this rank.
 pub(super) struct Comms {
     known: Vec<(Communicator, Comm)>,
-    /// Whether this rank's communications run one after another, whatever their communicators.
-    pub in_turns: bool,
+    /// How this rank's communications fit those of the others.
+    pub turns: Turns,
     /// Which NCCL it is; `None` where it is not needed.
     pub library: Option<String>,
 }
@@ -58,7 +58,7 @@ impl Comms {
                 teams.push(it);
             }
         }
-        let mut comms = Self { known: Vec::new(), in_turns: turns::are_possible(plans), library: None };
+        let mut comms = Self { known: Vec::new(), turns: Turns::of(plans, peers.rank()), library: None };
         if teams.is_empty() {
             return Ok(comms);
         }
@@ -99,11 +99,6 @@ impl Comms {
         Ok(comms)
     }
 
-    /// Whether there is one communicator, or none.
-    pub fn is_one(&self) -> bool {
-        self.known.len() < 2
-    }
-
     /// The handle of a communicator; `None` for a team of one.
     pub fn find(&self, communicator: &Communicator) -> Option<Comm> {
         self.known.iter().find(|(it, _)| it == communicator).map(|(_, comm)| *comm)
@@ -125,22 +120,6 @@ impl Comms {
 }
 
 impl Group {
-    /// The same for whatever data: what NCCL prepares for one it has for the other.
-    pub fn without_addresses(&self) -> Self {
-        let mut calls = self.calls.clone();
-        for call in &mut calls {
-            match call {
-                Call::Send { from: address, .. } | Call::Recv { to: address, .. } => *address = 0,
-                Call::Broadcast { from, to, .. }
-                | Call::AllGather { from, to, .. }
-                | Call::AllReduce { from, to, .. }
-                | Call::Reduce { from, to, .. }
-                | Call::ReduceScatter { from, to, .. } => (*from, *to) = (0, 0),
-            }
-        }
-        Self { comm: self.comm, calls }
-    }
-
     /// Issues the calls.
     pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
         let nccl = library::nccl()?;

@@ -92,7 +92,6 @@ struct Builder<'a, 'm> {
     kernels: Kernels,
     /// What libraries have been called for, and the steps that did it first.
     forms: Vec<Form>,
-    groups: Vec<Group>,
     firsts: Vec<usize>,
     steps: Vec<Step>,
     /// The last step of each stream.
@@ -150,7 +149,6 @@ pub(super) fn prepare(
         products: None,
         kernels: Kernels::default(),
         forms: Vec::new(),
-        groups: Vec::new(),
         firsts: Vec::new(),
         steps: Vec::new(),
         newest: FxHashMap::default(),

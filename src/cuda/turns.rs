@@ -1,44 +1,105 @@
-//! Whether all communications of a world can run one after another on every rank, in the order in which it issues them.
+//! Which communications of the ranks are one: told from all plans, by letting each rank do one after another in its order.
 //!
-//! NCCL wants that of a device with several communicators: kernels of two that start in different orders on two devices can
-//! wait for each other, as each takes part of a device and none gives way (NCCL's user guide, "Using multiple NCCL
-//! communicators concurrently"). Where it is possible, the executor sees to it; where a program's order forbids it,
+//! Where that comes to an end, communications can take turns. NCCL wants that of a device with several communicators: kernels
+//! of two that start in different orders on two devices can wait for each other, as each takes part of a device and none gives
+//! way (NCCL's user guide, "Using multiple NCCL communicators concurrently"). Where a program's order forbids it,
 //! communicators stay independent.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    hash::{Hash, Hasher},
+    mem::discriminant,
+};
 
-use crate::plan::{Communicator, InstKind, Plan};
+use rustc_hash::{FxHashSet, FxHasher};
+
+use crate::plan::{Collective, Communicator, InstKind, Plan, Transfer, View};
+
+/// What one rank does in the turns of all.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Turns {
+    /// Whether this rank's communications run one after another, whatever their communicators.
+    pub are_taken: bool,
+    /// Instructions that begin something new, which NCCL prepares at the first call: those of one communication are in the
+    /// lists of all its ranks.
+    pub firsts: FxHashSet<u32>,
+}
 
 /// A communication as one rank issues it.
 struct Posted<'a> {
+    /// Index in `Plan::code`.
+    at: u32,
     communicator: &'a Communicator,
     /// The ranks that have to take part at the same time.
     others: Vec<usize>,
-    collective: bool,
+    kind: Kind<'a>,
 }
 
-/// Whether the ranks' communications come to an end, each rank doing one at a time in its order. False as well for worlds
-/// where nothing is to be ordered: no rank has two communicators.
-pub(super) fn are_possible(plans: &[Plan]) -> bool {
-    let shared = |plan: &&Plan| plan.communicators.iter().filter(|it| it.team.len() > 1).count() > 1;
-    if !plans.iter().any(|it| shared(&it)) {
-        return false;
-    }
-    let mut heads: Vec<VecDeque<Posted>> = plans.iter().map(posted).collect();
-    let mut ready: Vec<usize> = (0..plans.len()).collect();
-    while let Some(rank) = ready.pop() {
-        if let Some(ranks) = together(&heads, rank) {
-            for it in &ranks {
-                heads[*it].pop_front();
+#[derive(Clone, Copy)]
+enum Kind<'a> {
+    Collective(&'a Collective),
+    Transfer(&'a Transfer),
+}
+
+impl Turns {
+    /// The turns of a rank; none where the ranks' orders do not fit together.
+    pub fn of(plans: &[Plan], rank: usize) -> Self {
+        let mut heads: Vec<VecDeque<Posted>> = plans.iter().map(posted).collect();
+        let mut ready: Vec<usize> = (0..plans.len()).collect();
+        let (mut known, mut firsts) = (FxHashSet::default(), FxHashSet::default());
+        while let Some(next) = ready.pop() {
+            let Some(ranks) = together(&heads, next) else { continue };
+            let mut hasher = FxHasher::default();
+            let mut own = None;
+            for &it in &ranks {
+                let Some(posted) = heads[it].pop_front() else { continue };
+                it.hash(&mut hasher);
+                posted.describe(&mut hasher);
+                own = own.or((it == rank).then_some(posted.at));
+            }
+            if known.insert(hasher.finish()) {
+                firsts.extend(own);
             }
             ready.extend(ranks);
         }
+        if !heads.iter().all(VecDeque::is_empty) {
+            return Self::default();
+        }
+        let several = |plan: &Plan| plan.communicators.iter().filter(|it| it.team.len() > 1).count() > 1;
+        Self { are_taken: plans.iter().any(several), firsts }
     }
-    heads.iter().all(VecDeque::is_empty)
 }
 
-/// The ranks whose first communications are one with this rank's: its partners, theirs, and so on. `None` where a partner's
-/// first communication is another.
+impl Posted<'_> {
+    /// Whether both can be parts of one communication.
+    fn fits(&self, other: &Self) -> bool {
+        let same = match (self.kind, other.kind) {
+            (Kind::Collective(a), Kind::Collective(b)) => discriminant(&a.kind) == discriminant(&b.kind),
+            (Kind::Transfer(_), Kind::Transfer(_)) => true,
+            (Kind::Collective(_), Kind::Transfer(_)) | (Kind::Transfer(_), Kind::Collective(_)) => false,
+        };
+        same && self.communicator == other.communicator
+    }
+
+    /// All that NCCL's preparations depend on.
+    fn describe(&self, hasher: &mut FxHasher) {
+        (self.communicator.backend, &self.communicator.team).hash(hasher);
+        let length = |it: &Option<View>| it.as_ref().map(View::len);
+        match self.kind {
+            Kind::Collective(it) => {
+                (format!("{:?}", it.kind), length(&it.input), length(&it.output)).hash(hasher);
+            }
+            Kind::Transfer(it) => {
+                for side in &it.sides {
+                    (side.direction, side.peer, side.view.len()).hash(hasher);
+                }
+            }
+        }
+    }
+}
+
+/// The ranks whose first communications are one with this rank's: its partners, theirs, and so on, in order. `None` where a
+/// partner's first communication is another.
 fn together(heads: &[VecDeque<Posted>], rank: usize) -> Option<Vec<usize>> {
     let mut ranks = vec![rank];
     let mut at = 0;
@@ -46,8 +107,7 @@ fn together(heads: &[VecDeque<Posted>], rank: usize) -> Option<Vec<usize>> {
         let first = heads[one].front()?;
         for &other in &first.others {
             let its = heads.get(other)?.front()?;
-            let same = its.communicator == first.communicator && its.collective == first.collective;
-            if !same || !its.others.contains(&one) {
+            if !its.fits(first) || !its.others.contains(&one) {
                 return None;
             }
             if !ranks.contains(&other) {
@@ -56,19 +116,20 @@ fn together(heads: &[VecDeque<Posted>], rank: usize) -> Option<Vec<usize>> {
         }
         at += 1;
     }
+    ranks.sort_unstable();
     Some(ranks)
 }
 
 fn posted(plan: &Plan) -> VecDeque<Posted<'_>> {
     let mut list = VecDeque::new();
-    for inst in &plan.code {
-        let (number, others, collective) = match &inst.kind {
+    for (at, inst) in plan.code.iter().enumerate() {
+        let (number, mut others, kind) = match &inst.kind {
             InstKind::Collective(it) => {
-                let team = &plan.communicators[it.communicator as usize].team;
-                (it.communicator, team.clone(), true)
+                let team = plan.communicators[it.communicator as usize].team.clone();
+                (it.communicator, team, Kind::Collective(it))
             }
             InstKind::Transfer(it) => {
-                (it.communicator, it.sides.iter().map(|side| side.peer).collect(), false)
+                (it.communicator, it.sides.iter().map(|side| side.peer).collect(), Kind::Transfer(it))
             }
             InstKind::Alloc { .. }
             | InstKind::Copy { .. }
@@ -89,9 +150,9 @@ fn posted(plan: &Plan) -> VecDeque<Posted<'_>> {
             | InstKind::Finish => continue,
         };
         let communicator = &plan.communicators[number as usize];
-        let others = others.into_iter().filter(|it| *it != plan.rank).collect();
+        others.retain(|it| *it != plan.rank);
         if communicator.team.len() > 1 {
-            list.push_back(Posted { communicator, others, collective });
+            list.push_back(Posted { at: at as u32, communicator, others, kind });
         }
     }
     list
@@ -135,13 +196,16 @@ mod tests {
     fn ranks_of_one_order_take_turns() {
         let plans = world(["NCCL", "UCC"]);
         assert_eq!(plans.len(), 2);
-        assert!(are_possible(&plans));
+        let turns = [0, 1].map(|rank| Turns::of(&plans, rank));
+        assert!(turns[0].are_taken);
+        assert_eq!(turns[0].firsts.len(), 2);
+        assert_eq!(turns[0], turns[1]);
     }
 
     #[test]
     fn crossed_orders_stay_independent() {
         let plans = world(["UCC", "NCCL"]);
         assert_eq!(plans.len(), 2);
-        assert!(!are_possible(&plans));
+        assert_eq!(Turns::of(&plans, 0), Turns::default());
     }
 }

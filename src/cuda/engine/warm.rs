@@ -26,10 +26,8 @@ impl Engine<'_> {
             let step = &program.steps[at];
             match &step.action {
                 Action::Product(it) => it.issue(step.stream)?,
-                // Communicators that do not take turns might wait for each other.
-                Action::Group(it) if self.comms.in_turns || self.comms.is_one() => it.issue(step.stream)?,
-                Action::Group(_)
-                | Action::Set { .. }
+                Action::Group(it) => it.issue(step.stream)?,
+                Action::Set { .. }
                 | Action::Copy { .. }
                 | Action::Rows(_)
                 | Action::Launch { .. }

@@ -123,14 +123,11 @@ impl Builder<'_, '_> {
         if let Some((_, done)) = self.last.filter(|(other, _)| *other != queue) {
             self.push(at, queue, Action::Wait(done));
         }
-        let group = Group { comm, calls };
-        let alike = group.without_addresses();
-        if !self.groups.contains(&alike) {
+        if self.comms.turns.firsts.contains(&at) {
             self.firsts.push(self.steps.len());
-            self.groups.push(alike);
         }
-        self.push(at, queue, Action::Group(Box::new(group)));
-        if self.comms.in_turns {
+        self.push(at, queue, Action::Group(Box::new(Group { comm, calls })));
+        if self.comms.turns.are_taken {
             let done = self.device.event(false)?;
             self.push(at, queue, Action::Record(done));
             self.last = Some((queue, done));
