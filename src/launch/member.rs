@@ -46,8 +46,13 @@ impl Member {
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
         lease::keep(&variable).map_err(system)?;
         let address = rendezvous::address(launch, &variable)?;
-        let patience = Patience { rendezvous: timeout, step: timeout, ..Patience::default() };
-        let patience = Patience { silence: patience.silence.min(timeout), ..patience };
+        // A rank that stands still is found by its records; one that simulates or judges has reasons to let others wait.
+        let usual = Patience::default();
+        let patience = Patience {
+            rendezvous: timeout,
+            silence: usual.silence.min(timeout),
+            step: usual.step.max(timeout),
+        };
         Self::guard(Channel::open(launch, &address, patience)?, timeout, end)
     }
 
