@@ -78,6 +78,23 @@ pub struct Engine<'a> {
     delays: Option<u64>,
 }
 
+/// What one rank's plan asks for in vain all ranks refuse.
+fn agreed(prepared: Result<Program, CudaError>, peers: &dyn Peers) -> Result<Program, CudaError> {
+    let mine = match &prepared {
+        Ok(_) => String::new(),
+        Err(CudaError::Unsupported { place, message, .. }) => format!("{place}\n{message}"),
+        // It fails alone: the others are told by whoever guards the job.
+        Err(other) => return Err(other.clone()),
+    };
+    let all = peers.all_gather(mine.as_bytes())?;
+    let refused = all.iter().enumerate().find_map(|(rank, bytes)| {
+        let text = String::from_utf8_lossy(bytes);
+        let (place, message) = text.split_once('\n')?;
+        Some(CudaError::Unsupported { rank, place: place.to_owned(), message: message.to_owned() })
+    });
+    refused.map_or(prepared, Err)
+}
+
 /// How steps are issued.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -105,7 +122,7 @@ impl<'a> Engine<'a> {
         let mut memory = Memory::new(&device, plans, peers, first)?;
         let comms = Comms::new(plans, peers)?;
         peers.phase("preparing the program for its GPU");
-        let program = program::prepare(&device, plan, &mut memory, &comms, first)?;
+        let program = agreed(program::prepare(&device, plan, &mut memory, &comms, first), peers)?;
         let written = layout::written(plans, rank);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for port in &plan.inputs {

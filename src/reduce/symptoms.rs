@@ -241,15 +241,16 @@ impl Examiner<'_> {
                 bindings: self.bindings,
                 reference: true,
                 inputs: &[],
-                memory_limit: MEMORY_LIMIT,
                 passes: &|_, _| Ok(()),
             };
-            return job::reference(path, &setup, filling, plans).map_err(|failure| match failure {
-                Failure::Rejected(_, faults) => {
-                    faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
-                }
-                Failure::Other(_, message) => message.lines().next().unwrap_or_default().to_owned(),
-            });
+            return job::reference(path, &setup, MEMORY_LIMIT, filling, plans).map_err(
+                |failure| match failure {
+                    Failure::Rejected(_, faults) => {
+                        faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
+                    }
+                    Failure::Other(_, message) => message.lines().next().unwrap_or_default().to_owned(),
+                },
+            );
         }
         let plans = self.plan(&candidate.program, candidate)?;
         let ran = trial(&plans, &fill(filling, &plans)?, Schedule::Program, &[]);

@@ -19,8 +19,6 @@ use crate::{
 
 /// What a job on GPUs is asked for.
 pub struct Job<'a> {
-    /// This rank's GPU.
-    pub gpu: Gpu,
     /// The plans of all ranks.
     pub plans: &'a Arc<Vec<Plan>>,
     /// Every rank's part of every input.
@@ -176,9 +174,13 @@ pub fn memory(plans: &[Plan]) -> Result<Vec<String>, Failure> {
 ///
 /// # Errors
 /// What `Engine` and `judge` find.
-pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Result<Ran, Failure> {
+pub fn run(
+    job: &Job<'_>,
+    engine: &mut Engine<'_>,
+    member: &Member,
+    say: &mut dyn FnMut(String),
+) -> Result<Ran, Failure> {
     let peers: &dyn Peers = member;
-    let mut engine = Engine::new(job.plans, peers, job.gpu)?;
     let progress = engine.progress();
     member.watch(Arc::clone(job.plans), move || {
         let (round, issued) = progress.host()?;
@@ -195,7 +197,7 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
         say("large outputs stay on their ranks; those that hold the same part agree by digest".to_owned());
     }
     if job.bench.is_none() || verdict.exit != Exit::Success {
-        outcome.watched = watched(job, &engine, member)?;
+        outcome.watched = watched(job, engine, member)?;
     }
     let (mut timing, mut host) = (None, None);
     if let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) {
@@ -206,7 +208,7 @@ pub fn run(job: &Job<'_>, member: &Member, say: &mut dyn FnMut(String)) -> Resul
         // The last of the timed runs has to be right as well.
         member.phase("giving its outputs to rank 0");
         (outcome, verdict) = settle(job, mine, member)?;
-        outcome.watched = watched(job, &engine, member)?;
+        outcome.watched = watched(job, engine, member)?;
         timing = Some((times, engine.lines(peers)?));
     }
     if let Some(Stress { runs, seed, graph }) = job.stress.filter(|_| verdict.exit == Exit::Success) {

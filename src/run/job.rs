@@ -108,10 +108,12 @@ pub fn simulate(
 pub fn reference(
     path: &str,
     setup: &Setup<'_>,
+    memory_limit: usize,
     filling: &Filling,
     plans: &[Plan],
 ) -> Result<Vec<Expectation>, Failure> {
     let prepared = prepare(&Texts::One(path.to_owned()), setup)?;
+    prepared.fits(&prepared.plans, memory_limit)?;
     if let Some(message) = inputs_differ(plans, &prepared.plans) {
         return Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
     }

@@ -93,7 +93,7 @@ impl Oracle<'_> {
         let world: Vec<_> = (0..ranks).map(|rank| (runs(rank), self.lines)).collect();
         let plans =
             plan::build_each(&world).map_err(|all| all.into_iter().map(|(_, it)| it).collect::<Vec<_>>())?;
-        match too_much(program, &plans, MEMORY_LIMIT) {
+        match too_much(program.spans.header, &plans, MEMORY_LIMIT) {
             Some(fault) => Err(vec![fault]),
             None => Ok(plans),
         }

@@ -4,6 +4,7 @@ use grammar::{
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
+    span::Span,
 };
 
 use super::{
@@ -29,6 +30,21 @@ pub struct Prepared {
     pub plans: Vec<Plan>,
     /// Warnings, by text.
     pub warnings: Vec<Vec<Diagnostic>>,
+    /// Where the first program begins.
+    header: Span,
+}
+
+impl Prepared {
+    /// That the simulator may hold what all ranks of these plans hold.
+    ///
+    /// # Errors
+    /// More bytes than the limit.
+    pub fn fits(&self, plans: &[Plan], limit: usize) -> Result<(), Failure> {
+        match too_much(self.header, plans, limit) {
+            Some(fault) => Err(Failure::Rejected(self.sources[0].clone(), vec![fault])),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Which text each rank runs.
@@ -125,8 +141,6 @@ pub struct Setup<'a> {
     pub reference: bool,
     /// Inputs that are given: they bind symbolic extents.
     pub inputs: &'a [InputFlag],
-    /// Most bytes that the simulated ranks may hold together.
-    pub memory_limit: usize,
     /// Rewrites the program before it is planned.
     pub passes: &'a dyn Fn(&mut Program, &Source) -> Result<(), Failure>,
 }
@@ -174,10 +188,7 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
     let worlds: Vec<_> =
         (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();
     match plan::build_each(&worlds) {
-        Ok(plans) => match too_much(&programs[0], &plans, setup.memory_limit) {
-            Some(fault) => Err(Failure::Rejected(sources.swap_remove(0), vec![fault])),
-            None => Ok(Prepared { sources, plans, warnings }),
-        },
+        Ok(plans) => Ok(Prepared { sources, plans, warnings, header: programs[0].spans.header }),
         Err(faults) => {
             let text = text_of(faults.first().map_or(0, |(rank, _)| *rank));
             let mut diagnostics = warnings.swap_remove(text);
@@ -189,7 +200,7 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
 }
 
 /// Why the ranks are not simulated, where they would hold more than the limit.
-pub(super) fn too_much(program: &Program, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
+pub(super) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
     let found = sim::footprint(plans);
     if found.bytes <= limit {
         return None;
@@ -204,7 +215,7 @@ pub(super) fn too_much(program: &Program, plans: &[Plan], limit: usize) -> Optio
         Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", gigabytes(bytes)),
         None => "this program".to_owned(),
     };
-    let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, label);
+    let it = Diagnostic::new(Code::TooLarge, header, message, label);
     Some(it.help("bind smaller extents with `--set`, or allow more with `--memory-limit=GIB`"))
 }
 

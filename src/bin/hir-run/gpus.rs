@@ -1,0 +1,147 @@
+//! One rank's part of a job on GPUs.
+
+use hir::{
+    cuda::{self, CudaError, Engine},
+    exit::Exit,
+    launch::member::Member,
+    plan::Plan,
+    run::{
+        gpu,
+        inputs::{Filling, longest_sum},
+        job, output,
+        prepare::Failure,
+        ranks::Verdict,
+    },
+    sim::Schedule,
+};
+
+use crate::{
+    options::{Device, Expect, Options},
+    task::{Task, conclude},
+};
+
+/// Whether a process without a launcher starts one for each rank: where GPUs were asked for, or there are enough.
+pub fn are_for(options: &Options) -> bool {
+    let Some(ranks) = options.ranks.filter(|it| *it > 1 && !options.memory) else { return false };
+    match options.device() {
+        Device::Sim => false,
+        Device::Cuda => true,
+        // Standard input is for one process.
+        Device::Auto => {
+            options.schedule.0 == [Schedule::Program]
+                && options.file.as_deref() != Some("-")
+                && cuda::devices().is_ok_and(|it| it.len() >= ranks)
+        }
+    }
+}
+
+/// The GPU that runs this rank's plan, or why the simulator does. All ranks choose alike, and fail alike.
+pub fn choose(
+    options: &Options,
+    plans: &[Plan],
+    peers: &dyn cuda::Peers,
+) -> Result<Result<cuda::Gpu, String>, Failure> {
+    if options.device != Some(Device::Cuda) {
+        let wrong = match (options.stress, options.profile_host) {
+            (Some(_), _) => Some(
+                "`--stress` holds back streams of GPUs: add `--device=cuda`; on the simulator `--schedule=seed:0..N` \
+                 tries other orders",
+            ),
+            (None, true) => Some("`--profile-host` times the calls of a GPU's host: add `--device=cuda`"),
+            (None, false) => None,
+        };
+        if let Some(message) = wrong {
+            return Err(Failure::Other(Exit::Usage, message.to_owned()));
+        }
+    }
+    match options.device() {
+        Device::Sim => Ok(Err("it was asked for".to_owned())),
+        Device::Cuda if plans.len() != peers.world() => {
+            let (ranks, processes) = (plans.len(), peers.world());
+            let message = format!(
+                "{ranks} ranks on GPUs need as many processes, there are {processes}: use mpirun, torchrun or \
+                 `--ranks {ranks}`"
+            );
+            Err(Failure::Other(Exit::Environment, message))
+        }
+        // What is missing here is told before anything is computed.
+        Device::Cuda => Ok(Ok(cuda::settle(peers)?)),
+        Device::Auto if options.schedule.0 != [Schedule::Program] => {
+            Ok(Err("only it has schedules".to_owned()))
+        }
+        Device::Auto => Ok(gpu::find(plans, peers)),
+    }
+}
+
+/// This rank's part of a job on GPUs; or why the simulator takes it, where that was left open. All ranks come to the same.
+///
+/// # Errors
+/// What is missing or wrong, on whatever rank.
+pub fn run(
+    task: &Task<'_>,
+    mut filling: Filling,
+    (gpu, member): (cuda::Gpu, &Member),
+    say: &mut dyn FnMut(String),
+) -> Result<Result<Verdict, String>, Failure> {
+    let Task { options, plans, names, .. } = task;
+    let mut engine = match Engine::new(plans, member, gpu) {
+        Err(fault @ CudaError::Unsupported { .. }) if options.device() == Device::Auto => {
+            return Ok(Err(fault.to_string()));
+        }
+        made => made?,
+    };
+    member.phase("making its inputs");
+    let rank = member.channel.rank;
+    let first = rank == 0;
+    let simulates = first && options.expect.iter().any(|it| matches!(it, Expect::Sim));
+    // Inputs of other ranks are made up only where they are needed.
+    let inputs = filling.fill_some(plans, |it| simulates || it == rank)?;
+    let (mut expected, mut exact) = (Vec::new(), None);
+    if first {
+        member.phase("finding out what is expected");
+        expected = task.expectations(&filling)?;
+    }
+    if simulates {
+        task.fits()?;
+        let (found, is_exact) = job::simulated(plans, inputs.clone(), "the simulator")?;
+        expected.extend(found);
+        exact = Some(is_exact);
+    }
+    let (kind, seed) = (options.inputs, options.seed);
+    say(format!("# {}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), plans.len()));
+    let watch = output::watches(plans, &options.output, Some(rank))?;
+    let gathered = output::watches(plans, &options.output, Some(0))?;
+    let (warmup, iterations, graph) = (options.warmup, options.iters, options.cudagraph);
+    let job = gpu::Job {
+        plans,
+        inputs: &inputs,
+        expectations: &expected,
+        exact,
+        kind,
+        tolerance: options.tolerance(),
+        terms: longest_sum(plans),
+        compares: !options.expect.is_empty() || options.reference.is_some(),
+        watch: &watch,
+        gathered: &gathered,
+        bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
+        stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
+        profile: options.profile_host.then_some(graph),
+    };
+    let ran = gpu::run(&job, &mut engine, member, &mut |note| say(format!("# {note}")))?;
+    output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
+    if rank > 0 {
+        return Ok(Ok(Verdict { exit: ran.verdict.exit, line: None, summary: String::new() }));
+    }
+    if let Some((timing, lines)) = &ran.timing {
+        gpu::table(timing, lines, plans).into_iter().for_each(&mut *say);
+    }
+    if let Some(host) = &ran.host {
+        gpu::host_table(host, plans.len()).into_iter().for_each(&mut *say);
+    }
+    if let Some(path) = options.json.as_ref().filter(|_| ran.timing.is_some() || ran.host.is_some()) {
+        let text = format!("{:#}\n", gpu::json(&ran, plans, names));
+        let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
+        std::fs::write(path, text).map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
+    }
+    Ok(Ok(conclude(ran.verdict, say)))
+}

@@ -1,0 +1,192 @@
+//! Runs a Host IR program and says whether its results are right.
+
+mod gpus;
+mod options;
+mod task;
+
+use std::{io::Write, process::ExitCode, sync::Arc, time::Instant};
+
+use clap::Parser;
+use grammar::{diagnostic::has_errors, ir::Program};
+use hir::{
+    cuda,
+    exit::Exit,
+    launch::{environment, environment::Launch, handshake::Statement, member::Member, spawn},
+    run::{
+        gpu,
+        inputs::Filling,
+        output,
+        prepare::{Failure, Setup, prepare},
+        ranks::{self, Verdict},
+    },
+    source::Source,
+    tool::{Screen, own_panics, usage},
+};
+use passes::{PassCall, Settings, Verify};
+
+use options::{Device, Options};
+use task::Task;
+
+fn main() -> ExitCode {
+    // Before any thread starts.
+    cuda::set_environment();
+    own_panics("hir-run");
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => return usage("hir-run", &error).into(),
+    };
+    let screen = Screen::new("hir-run", options.error_format, options.color);
+    let exit = match environment::detect(|name| std::env::var(name).ok()) {
+        Err(fault) => screen.fail(fault.exit(), &fault.to_string()),
+        Ok(Some(launch)) if launch.size > 1 => member(&options, screen, &launch),
+        Ok(_) if gpus::are_for(&options) => spawned(options.ranks.unwrap_or(1), screen),
+        Ok(_) => {
+            let verdict = run(&options, screen, None).unwrap_or_else(|failure| fail(screen, failure));
+            verdict.line.iter().for_each(|line| {
+                // A reader that went away has seen enough.
+                let _ = writeln!(std::io::stdout(), "{line}");
+            });
+            verdict.exit
+        }
+    };
+    exit.into()
+}
+
+/// One process of a launched job.
+fn member(options: &Options, screen: Screen, launch: &Launch) -> Exit {
+    let statement = || match options.ranks.filter(|it| *it != launch.size) {
+        Some(ranks) => {
+            let message = format!("`--ranks {ranks}`: {} started {} processes", launch.family, launch.size);
+            (Statement::default(), Some(Failure::Other(Exit::Usage, message)))
+        }
+        None => ranks::statement(options.stated(), &options.texts(), options.reference.as_deref()),
+    };
+    ranks::run(launch, options.patience(), screen, statement, |member, failure| {
+        let screen = if launch.rank == 0 { screen } else { screen.silenced() };
+        let outcome = failure.map_or_else(|| run(options, screen, Some(member)), Err);
+        outcome.unwrap_or_else(|failure| {
+            let summary = failure.summary().1;
+            Verdict { summary, ..fail(screen, failure) }
+        })
+    })
+}
+
+/// Starts one process a rank, with this command line.
+fn spawned(ranks: usize, screen: Screen) -> Exit {
+    let exit = std::env::current_exe().and_then(|program| {
+        let job = spawn::Job { program, arguments: std::env::args().skip(1).collect(), ranks };
+        spawn::run(&job, std::io::stdout(), std::io::stderr())
+    });
+    exit.unwrap_or_else(|fault| screen.fail(Exit::Environment, &format!("cannot start the ranks: {fault}")))
+}
+
+/// Runs the program. Every process of a launched job prepares the whole job; on simulated ranks it runs all of it too. The
+/// first one reports.
+fn run(options: &Options, screen: Screen, member: Option<&Member>) -> Result<Verdict, Failure> {
+    let owner = member.map(|it| it.channel.rank);
+    let silent = |exit| Verdict { exit, line: None, summary: "rejected".to_owned() };
+    let calls = match options.passes.as_deref().map(|text| screen.pipeline(text)) {
+        Some(Err(exit)) => return Ok(silent(exit)),
+        Some(Ok(calls)) => calls,
+        None => Vec::new(),
+    };
+    let quiet = owner.is_some_and(|it| it > 0);
+    let mut say = |line: String| {
+        if !quiet {
+            // A reader that went away has seen enough.
+            let _ = writeln!(std::io::stdout(), "{line}");
+        }
+    };
+    let rewrite = |program: &mut Program, source: &Source| rewrite(&calls, program, source);
+    let setup = Setup {
+        ranks: options.ranks.or(member.map(|it| it.channel.world)),
+        container: options.container,
+        bindings: &options.set,
+        reference: false,
+        inputs: &options.input,
+        passes: &rewrite,
+    };
+    let start = Instant::now();
+    let mut prepared = prepare(&options.texts(), &setup)?;
+    output::keep(&mut prepared.plans, &options.output);
+    let plans = &Arc::new(std::mem::take(&mut prepared.plans));
+    for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
+        screen.draw(source, warnings);
+    }
+    let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
+    if options.memory {
+        gpu::memory(plans)?.into_iter().for_each(say);
+        return Ok(silent(Exit::Success));
+    }
+    let task = Task { options, setup: &setup, prepared: &prepared, plans, names: &names, owner, start };
+    let filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
+    // Without GPUs that is what everybody expects: it is told to those who have asked.
+    let why = match gpus::choose(options, plans, member.map_or(&cuda::Alone, |it| it))? {
+        Err(why) => (options.device == Some(Device::Auto)).then_some(why),
+        Ok(gpu) => {
+            let alone;
+            let member = match member {
+                Some(it) => it,
+                None => {
+                    alone = Member::alone(options.patience(), ranks::end())?;
+                    &alone
+                }
+            };
+            let ran = gpus::run(&task, filling.clone(), (gpu, member), &mut say);
+            match ran.inspect_err(|failure| give_up(member, failure))? {
+                Ok(verdict) => return Ok(verdict),
+                Err(why) => Some(why),
+            }
+        }
+    };
+    why.iter().for_each(|why| say(format!("# the simulator runs this: {why}")));
+    if options.iters > 0 {
+        say("# nothing is timed: the simulator has no clock".to_owned());
+    }
+    task.simulate(filling, &mut say)
+}
+
+/// Others do not wait for a rank that fails.
+fn give_up(member: &Member, failure: &Failure) {
+    match failure {
+        Failure::Other(exit, message) => member.give_up(*exit, message),
+        Failure::Rejected(..) => member.give_up(Exit::Rejected, &failure.summary().1),
+    }
+}
+
+/// Runs passes, checked after each.
+fn rewrite(calls: &[PassCall], program: &mut Program, source: &Source) -> Result<(), Failure> {
+    let settings = Settings { verify: Verify::Structural, roundtrip: false };
+    passes::run(program, calls, settings, &mut |_| ()).map_err(|failure| {
+        let diagnostics = failure.fault.diagnostics();
+        match has_errors(diagnostics) && !failure.fault.is_bug() {
+            true => {
+                let mut diagnostics = diagnostics.to_vec();
+                diagnostics
+                    .iter_mut()
+                    .for_each(|it| it.message += &format!(" (pass `{}`)", failure.pass.unwrap_or("none")));
+                Failure::Rejected(source.clone(), diagnostics)
+            }
+            false => Failure::Other(Exit::Bug, failure.to_string()),
+        }
+    })
+}
+
+/// Reports why there is no verdict.
+fn fail(screen: Screen, failure: Failure) -> Verdict {
+    let told = |exit| Verdict { exit, line: None, summary: String::new() };
+    match failure {
+        Failure::Rejected(source, diagnostics) => {
+            screen.draw(&source, &diagnostics);
+            told(Exit::Rejected)
+        }
+        // The report comes first: the last line is the verdict.
+        Failure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
+            let (verdict, report) = message.split_once('\n').unwrap_or((&message, ""));
+            let mut lines: Vec<String> = report.lines().map(|line| format!("# {line}")).collect();
+            lines.push(format!("[FAILED] {verdict}"));
+            Verdict { exit, line: Some(lines.join("\n")), summary: String::new() }
+        }
+        Failure::Other(exit, message) => told(screen.fail(exit, &message)),
+    }
+}

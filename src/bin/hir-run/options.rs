@@ -1,0 +1,199 @@
+//! The command line.
+
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use grammar::render::Format;
+use hir::{
+    io::generate::Kind,
+    run::{compare::Tolerance, inputs::InputFlag, output::OutputFlag, prepare::Texts},
+    sim::Schedules,
+    source::Binding,
+    tool::{self, Color},
+};
+
+/// Runs a Host IR program on GPUs or on simulated ranks and checks its results.
+///
+/// Lines with `#` are commentary; the last line is the verdict.
+#[derive(Parser)]
+#[command(name = "hir-run", version)]
+pub struct Options {
+    /// The program; `-` for standard input.
+    #[arg(required_unless_present = "program")]
+    pub file: Option<String>,
+    /// A program for each rank, where a framework prints one a rank: `0=a.hir,1=b.hir`.
+    #[arg(long, conflicts_with = "file", value_name = "RANK=FILE,...")]
+    pub program: Option<Texts>,
+    /// Which container of a text that holds several, from 0.
+    #[arg(long, value_name = "N")]
+    pub container: Option<usize>,
+    /// Passes to run first, as `hir-opt --passes`; not on the reference.
+    #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
+    pub passes: Option<String>,
+    /// What executes the plans; default: auto.
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+    /// Number of ranks; default: the smallest world that holds every mesh.
+    #[arg(long, value_parser = tool::ranks)]
+    pub ranks: Option<usize>,
+    /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, or `seed:A..B` for many runs.
+    #[arg(long, default_value = "program")]
+    pub schedule: Schedules,
+    /// Values of inputs that are not given.
+    #[arg(long, default_value = "exact", value_name = "exact|random|rank|zeros")]
+    pub inputs: Kind,
+    /// Seed of those values.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// An input: `T0=@x.npy`, `T0=@w.safetensors#key`, `T0=2x2xf32=1 2 3 4`, `T0@local=@x.%r.npy`.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub input: Vec<InputFlag>,
+    /// A symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<Binding>,
+    /// Where a tensor goes: `T3=@y.npy`, `T3=-`, `T3@local=@y.%r.npy`.
+    #[arg(long, value_name = "NAME=FILE")]
+    pub output: Vec<OutputFlag>,
+    /// What an output has to be: `T3=@ref.npy`; `sim`: what the simulator finds for all of them.
+    #[arg(long, value_name = "NAME=FILE|sim")]
+    pub expect: Vec<Expect>,
+    /// A program whose outputs are expected, by position, on the same inputs.
+    #[arg(long, value_name = "SPEC.hir")]
+    pub reference: Option<String>,
+    /// Relative tolerance.
+    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
+    pub rtol: Option<f64>,
+    /// Absolute tolerance.
+    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
+    pub atol: Option<f64>,
+    /// Most memory that the simulated ranks may take together, in GiB.
+    #[arg(long, value_name = "GIB", default_value_t = 16)]
+    pub memory_limit: u32,
+    /// Print where every buffer lies on a GPU and how much memory that takes, and run nothing.
+    #[arg(long)]
+    pub memory: bool,
+    /// Timed runs on GPUs; 0: none.
+    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    pub iters: usize,
+    /// Runs before those that are timed.
+    #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
+    pub warmup: usize,
+    /// Time the plan as one captured graph.
+    #[arg(short = 'G', long)]
+    pub cudagraph: bool,
+    /// Run the plan N more times on GPUs, with streams held back at random: all outputs have to be equal bit by bit.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub stress: Option<u32>,
+    /// Tell what issuing the plan costs the host of a GPU, beside the bare calls that it is made of.
+    #[arg(long)]
+    pub profile_host: bool,
+    /// Where the times go, as JSON.
+    #[arg(short = 'J', long, value_name = "FILE")]
+    pub json: Option<std::path::PathBuf>,
+    /// How long ranks wait for one of them, and for a run on GPUs, in seconds, before the job is given up.
+    #[arg(short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeout: u32,
+    /// How diagnostics are drawn.
+    #[arg(long, default_value = "human", value_name = "human|short|json")]
+    pub error_format: Format,
+    /// When to colour them.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub color: Color,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// The GPUs when there are enough, and one process a rank, else the simulator.
+    Auto,
+    /// The simulator.
+    Sim,
+    /// The GPUs.
+    Cuda,
+}
+
+/// `--expect`.
+#[derive(Clone)]
+pub enum Expect {
+    /// The simulator's outputs.
+    Sim,
+    /// A given output.
+    Given(InputFlag),
+}
+
+impl std::str::FromStr for Expect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "sim" { Ok(Self::Sim) } else { text.parse().map(Self::Given) }
+    }
+}
+
+impl Options {
+    /// What executes the plans.
+    pub fn device(&self) -> Device {
+        self.device.unwrap_or(Device::Auto)
+    }
+
+    /// Bytes that simulated ranks may take.
+    pub fn memory_limit(&self) -> usize {
+        (self.memory_limit as usize) << 30
+    }
+
+    /// The programs.
+    pub fn texts(&self) -> Texts {
+        self.program.clone().unwrap_or_else(|| Texts::One(self.file.clone().unwrap_or_default()))
+    }
+
+    /// How long ranks wait.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(u64::from(self.timeout))
+    }
+
+    /// What all ranks of a job have to be given alike, an option a line.
+    pub fn stated(&self) -> String {
+        let device = self.device().to_possible_value();
+        let device = device.map_or(String::new(), |it| it.get_name().to_owned());
+        let mut text = format!("--device {device}\n--inputs {}\n--seed {}\n", self.inputs, self.seed);
+        let mut add = |name: &str, value: Option<String>| {
+            text += &value.map_or(String::new(), |it| format!("--{name} {it}\n"));
+        };
+        add("passes", self.passes.clone());
+        add("container", self.container.map(|it| it.to_string()));
+        // One schedule, or a range of seeds.
+        let schedule = match self.schedule.0.as_slice() {
+            [first, .., last] => Some(format!("{first} to {last}")),
+            it => it.first().map(ToString::to_string),
+        };
+        add("schedule", schedule);
+        add("rtol", self.rtol.map(|it| it.to_string()));
+        add("atol", self.atol.map(|it| it.to_string()));
+        self.set.iter().for_each(|it| add("set", Some(format!("{}={}", it.name, it.value))));
+        let local = |is: bool| if is { "@local" } else { "" };
+        let tensor = |it: &InputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
+        self.input.iter().for_each(|it| add("input", tensor(it)));
+        self.expect.iter().for_each(|it| match it {
+            Expect::Sim => add("expect", Some("sim".to_owned())),
+            Expect::Given(it) => add("expect", tensor(it)),
+        });
+        add("iters", (self.iters > 0).then(|| format!("{} after {}", self.iters, self.warmup)));
+        add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
+        add("stress", self.stress.map(|it| it.to_string()));
+        add("profile-host", self.profile_host.then(|| "yes".to_owned()));
+        let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
+        self.output.iter().for_each(|it| add("output", output(it)));
+        text
+    }
+
+    /// The tolerance that was given.
+    pub fn tolerance(&self) -> Option<Tolerance> {
+        (self.rtol.is_some() || self.atol.is_some())
+            .then(|| Tolerance { rtol: self.rtol.unwrap_or(0.0), atol: self.atol.unwrap_or(0.0) })
+    }
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("expected a finite number that is not negative".to_owned()),
+    }
+}

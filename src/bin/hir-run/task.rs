@@ -1,0 +1,183 @@
+//! A program that is ready to run, and what is asked of it.
+
+use std::{sync::Arc, time::Instant};
+
+use hir::{
+    exit::Exit,
+    io::file,
+    plan::Plan,
+    run::{
+        RunError,
+        compare::Agreement,
+        inputs::{Filling, longest_sum},
+        job::{self, Expectation, Target},
+        output,
+        prepare::{Failure, Prepared, Setup},
+        ranks::Verdict,
+    },
+    sim::Schedule,
+};
+
+use crate::options::{Expect, Options};
+
+/// A program that is ready to run, and what is asked of it.
+pub struct Task<'a> {
+    /// The command line.
+    pub options: &'a Options,
+    /// How the program was prepared; references are prepared alike.
+    pub setup: &'a Setup<'a>,
+    /// The program.
+    pub prepared: &'a Prepared,
+    /// Its plans, by rank.
+    pub plans: &'a Arc<Vec<Plan>>,
+    /// The names of its texts.
+    pub names: &'a [&'a str],
+    /// The rank that this process is, where each rank has a process.
+    pub owner: Option<usize>,
+    /// When the tool began.
+    pub start: Instant,
+}
+
+impl Task<'_> {
+    /// That the simulator may hold what all ranks hold.
+    ///
+    /// # Errors
+    /// More than `--memory-limit`.
+    pub fn fits(&self) -> Result<(), Failure> {
+        self.prepared.fits(self.plans, self.options.memory_limit())
+    }
+
+    /// Runs it on simulated ranks.
+    ///
+    /// # Errors
+    /// What goes wrong on the way to a verdict.
+    pub fn simulate(&self, mut filling: Filling, say: &mut dyn FnMut(String)) -> Result<Verdict, Failure> {
+        self.fits()?;
+        let Self { options, plans, names, .. } = self;
+        let inputs = filling.fill(plans)?;
+        let mut expectations = self.expectations(&filling)?;
+        if expectations.is_empty() && options.schedule.0 != [Schedule::Program] {
+            expectations = job::self_reference(plans, inputs.clone())?;
+        }
+        if options.expect.iter().any(|it| matches!(it, Expect::Sim)) {
+            expectations.extend(job::self_reference(plans, inputs.clone())?);
+        }
+        let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
+        say(format!(
+            "# {}: {} simulated ranks, {instructions} instructions, inputs {} seed {}",
+            names.join(", "),
+            plans.len(),
+            options.inputs,
+            options.seed
+        ));
+        filling.notes.drain(..).for_each(|note| say(format!("# {note}")));
+        if let Some(note) = job::ends_elsewhere(plans) {
+            say(format!("# warning: {note}"));
+        }
+        let watch = output::watches(plans, &options.output, self.owner)?;
+        let tolerance = options.tolerance();
+        let mut verdict = None;
+        for schedule in &options.schedule.0 {
+            let outcome = match job::simulate(plans, inputs.clone(), *schedule, watch.clone()) {
+                Ok(outcome) => outcome,
+                Err(fault) => {
+                    say(format!("# schedule {schedule}"));
+                    return Err(fault.into());
+                }
+            };
+            let terms = longest_sum(plans);
+            let exact = Some(outcome.notes.exactness.is_exact());
+            let judged = job::judge(
+                plans,
+                &outcome,
+                &expectations,
+                Agreement::new(tolerance, options.inputs, terms),
+                exact,
+            )?;
+            output::write_outputs(plans, &outcome, &options.output, self.owner, say)?;
+            if judged.exit != Exit::Success {
+                say(format!("# schedule {schedule}"));
+                return Ok(Verdict {
+                    exit: judged.exit,
+                    summary: judged.line.clone(),
+                    line: Some(judged.line),
+                });
+            }
+            if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
+                let count = outcome.notes.exactness.inexact();
+                say(format!(
+                    "# {count} inexact roundings, the first at rank {}, {}",
+                    at.rank,
+                    hir::sim::describe(plans, at)
+                ));
+            }
+            verdict = Some(judged);
+        }
+        let Some(verdict) = verdict else {
+            return Ok(Verdict { exit: Exit::Success, line: None, summary: String::new() });
+        };
+        let schedules = match options.schedule.0.as_slice() {
+            [only] => format!("schedule {only}"),
+            many => format!("{} schedules", many.len()),
+        };
+        say(format!("# {schedules}, {:.3} s", self.start.elapsed().as_secs_f64()));
+        Ok(conclude(verdict, say))
+    }
+
+    /// What outputs are compared with.
+    ///
+    /// # Errors
+    /// A reference that does not run, a file that does not read.
+    pub fn expectations(&self, filling: &Filling) -> Result<Vec<Expectation>, Failure> {
+        let Self { options, setup, plans, .. } = self;
+        let mut found = Vec::new();
+        if let Some(path) = &options.reference {
+            let setup = Setup { passes: &|_, _| Ok(()), container: None, reference: true, ..**setup };
+            found = job::reference(path, &setup, options.memory_limit(), filling, plans)?;
+        }
+        let given = options.expect.iter().filter_map(|it| match it {
+            Expect::Given(flag) => Some(flag),
+            Expect::Sim => None,
+        });
+        for flag in given {
+            let port = plans.iter().flat_map(|plan| &plan.outputs).find(|port| port.name == flag.name);
+            let Some(port) = port else {
+                let names: Vec<&str> = plans
+                    .iter()
+                    .take(1)
+                    .flat_map(|plan| &plan.outputs)
+                    .map(|port| port.name.as_str())
+                    .collect();
+                let message = format!(
+                    "`--expect {}`: the program has no such output; it has {}",
+                    flag.name,
+                    names.join(", ")
+                );
+                return Err(Failure::Other(Exit::Usage, message));
+            };
+            let given = |error| RunError::Given { flag: format!("--expect {}", flag.name), error };
+            let source: file::Source = flag.value.parse().map_err(given)?;
+            let tensor = source.load(port.dtype).map_err(given)?.tensor;
+            found.push(Expectation {
+                origin: match source {
+                    file::Source::File(_) => flag.value.clone(),
+                    file::Source::Literal(_) => "the values given".to_owned(),
+                },
+                output: Target::Name(flag.name.clone()),
+                tensor,
+            });
+        }
+        Ok(found)
+    }
+}
+
+/// The outputs and the verdict.
+pub fn conclude(verdict: job::Verdict, say: &mut dyn FnMut(String)) -> Verdict {
+    say(format!("# {:<10} {:>6} {:>20}", "output", "dtype", "shape"));
+    for output in &verdict.outputs {
+        let tensor = &output.whole.tensor;
+        let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+        say(format!("  {:<10} {:>6} {:>20}", output.name, tensor.data.dtype().short_name(), shape.join("x")));
+    }
+    Verdict { exit: verdict.exit, summary: verdict.line.clone(), line: Some(verdict.line) }
+}
