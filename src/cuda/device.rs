@@ -10,12 +10,10 @@ use std::{
 use cudarc::driver::sys;
 
 use super::{
+    discover::{handle, name},
     error::CudaError,
     library::{self, Driver},
 };
-
-/// The oldest driver that is used: CUDA 12.0, the first with all functions that are called.
-const OLDEST_DRIVER: i32 = 12000;
 
 /// A stream. Plain handles are copied freely; the driver keeps what they stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,14 +27,6 @@ pub(super) struct Event(pub sys::CUevent);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Function(pub sys::CUfunction);
 
-/// A captured plan, ready to be launched.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Graph {
-    pub exec: sys::CUgraphExec,
-    /// Number of nodes.
-    pub nodes: usize,
-}
-
 /// The GPU of this rank, current for this thread.
 #[derive(Clone, Copy)]
 pub(super) struct Device {
@@ -47,76 +37,6 @@ pub(super) struct Device {
     pub processors: u32,
     /// The priority of communication streams.
     high: c_int,
-}
-
-/// Number of GPUs that this process may use, and what they are called.
-///
-/// # Errors
-/// No driver, one that is too old, or no GPU.
-pub fn devices() -> Result<Vec<String>, CudaError> {
-    let driver = library::driver()?;
-    let mut version: c_int = 0;
-    // SAFETY: the pointer is to a live integer; this function may be called before `cuInit`.
-    driver.check("cuDriverGetVersion", unsafe { (driver.cuDriverGetVersion)(&raw mut version) })?;
-    if version < OLDEST_DRIVER {
-        return Err(CudaError::Environment(format!(
-            "the driver `{}` supports CUDA {}.{}; 12.0 or later is needed",
-            driver.path,
-            version / 1000,
-            version % 1000 / 10
-        )));
-    }
-    // SAFETY: no arguments but flags, which have to be 0.
-    let status = unsafe { (driver.cuInit)(0) };
-    driver.check("cuInit", status).map_err(|it| {
-        CudaError::Environment(format!("the driver `{}` finds no GPU that it can use: {it}", driver.path))
-    })?;
-    let mut count: c_int = 0;
-    // SAFETY: the pointer is to a live integer.
-    driver.check("cuDeviceGetCount", unsafe { (driver.cuDeviceGetCount)(&raw mut count) })?;
-    (0..count).map(|at| name(driver, handle(driver, at)?)).collect()
-}
-
-fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice, CudaError> {
-    let mut device: sys::CUdevice = 0;
-    // SAFETY: the pointer is to a live handle.
-    driver.check("cuDeviceGet", unsafe { (driver.cuDeviceGet)(&raw mut device, ordinal) })?;
-    Ok(device)
-}
-
-fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, CudaError> {
-    let mut text = [0u8; 128];
-    // SAFETY: the buffer has the length that is passed; the driver terminates what it writes.
-    let status = unsafe { (driver.cuDeviceGetName)(text.as_mut_ptr().cast(), text.len() as c_int, device) };
-    driver.check("cuDeviceGetName", status)?;
-    let end = text.iter().position(|it| *it == 0).unwrap_or(text.len());
-    Ok(String::from_utf8_lossy(&text[..end]).into_owned())
-}
-
-/// The GPU for a rank of this host: its number among those that this process sees, and an identity that no other has.
-///
-/// # Errors
-/// As `devices`; fewer GPUs than needed.
-pub(super) fn choose(local_rank: usize) -> Result<(usize, String), CudaError> {
-    let names = devices()?;
-    // A launcher that shows each process its own GPU shows one.
-    let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
-    let ordinal = if own { 0 } else { local_rank };
-    if ordinal >= names.len() {
-        return Err(CudaError::Environment(format!(
-            "GPU {ordinal} of this host is wanted, which has {} ({}); `CUDA_VISIBLE_DEVICES` may hide some",
-            names.len(),
-            names.join(", ")
-        )));
-    }
-    let driver = library::driver()?;
-    let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    let device = handle(driver, ordinal as c_int)?;
-    // SAFETY: the device is valid and the pointer is to a live identifier.
-    driver.check("cuDeviceGetUuid", unsafe { (driver.cuDeviceGetUuid_v2)(&raw mut uuid, device) })?;
-    let digits: String = uuid.bytes.iter().map(|it| format!("{:02x}", *it as u8)).collect();
-    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
-    Ok((ordinal, format!("GPU-{}", parts.join("-"))))
 }
 
 impl Device {
@@ -403,37 +323,6 @@ impl Device {
         let status = unsafe { (self.driver.cuIpcOpenMemHandle_v2)(&raw mut address, handle, flags) };
         self.driver.check("cuIpcOpenMemHandle", status)?;
         Ok(address)
-    }
-
-    /// Begins to capture what is issued on a stream and on those that join it.
-    pub fn begin_capture(&self, stream: Stream) -> Result<(), CudaError> {
-        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream comes from this device.
-        let status = unsafe { (self.driver.cuStreamBeginCapture_v2)(stream.0, mode) };
-        self.driver.check("cuStreamBeginCapture", status)
-    }
-
-    /// Ends the capture; all streams must have been joined.
-    pub fn end_capture(&self, stream: Stream) -> Result<Graph, CudaError> {
-        let (mut graph, mut exec, mut nodes) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-        // Nodes keep the priority of the stream that they were captured from.
-        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-        // SAFETY: the pointers are to live handles; the graph is the one just captured and is never destroyed.
-        unsafe {
-            self.driver
-                .check("cuStreamEndCapture", (self.driver.cuStreamEndCapture)(stream.0, &raw mut graph))?;
-            let status = (self.driver.cuGraphGetNodes)(graph, std::ptr::null_mut(), &raw mut nodes);
-            self.driver.check("cuGraphGetNodes", status)?;
-            let status = (self.driver.cuGraphInstantiateWithFlags)(&raw mut exec, graph, u64::from(flags.0));
-            self.driver.check("cuGraphInstantiate", status)?;
-        }
-        Ok(Graph { exec, nodes })
-    }
-
-    /// Launches a captured plan.
-    pub fn replay(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: the graph was instantiated on this device and is never destroyed.
-        self.driver.check("cuGraphLaunch", unsafe { (self.driver.cuGraphLaunch)(graph.exec, stream.0) })
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 use super::{
     Peers,
     comm::Comms,
-    device::{Device, Event, Graph, Stream},
+    device::{Device, Event, Stream},
     error::CudaError,
     kernels::{BLOCK, FLAG_BLOCK},
     layout,
@@ -22,12 +22,13 @@ use super::{
     progress::Progress,
 };
 use crate::{
-    io::data::Data,
     plan::{Inst, Plan, View},
     sim::memory::Block,
 };
 
 mod bytes;
+mod data;
+mod graph;
 mod lines;
 mod profile;
 mod stress;
@@ -198,40 +199,6 @@ impl<'a> Engine<'a> {
         notes
     }
 
-    /// Poisons all memory and puts the inputs into it, row-major parts by input.
-    ///
-    /// # Errors
-    /// Inputs that do not fit, a failed call.
-    pub fn fill(&mut self, inputs: &[Data], peers: &dyn Peers) -> Result<(), CudaError> {
-        let rank = self.plan.rank;
-        // Flags only ever grow: they keep their values.
-        let flags = self.memory.layout.flags;
-        let segment = self.memory.symmetric[rank] + flags as u64;
-        self.device.set(segment, 0xff, self.memory.layout.symmetric - flags, self.first)?;
-        let (private, bytes) = self.memory.private();
-        self.device.set(private, 0xff, bytes, self.first)?;
-        if inputs.len() != self.inputs.len() {
-            return Err(CudaError::Internal(format!("{} inputs for {}", inputs.len(), self.inputs.len())));
-        }
-        for (input, data) in self.inputs.iter().zip(inputs) {
-            let Some(it) = input else { continue };
-            let bytes = bytes::of(data);
-            if bytes.len() != it.bytes {
-                return Err(CudaError::Internal(format!(
-                    "{} bytes for an input of {}",
-                    bytes.len(),
-                    it.bytes
-                )));
-            }
-            self.device.upload(it.address, bytes, self.first)?;
-            if let Some(kept) = it.kept {
-                self.device.upload(kept, bytes, self.first)?;
-            }
-        }
-        self.device.finish(self.first)?;
-        peers.barrier()
-    }
-
     /// Runs once and reads the outputs, by output.
     ///
     /// # Errors
@@ -241,54 +208,6 @@ impl<'a> Engine<'a> {
         self.count()?;
         self.finish()?;
         self.read()
-    }
-
-    /// The outputs as the last run has left them on the host.
-    fn read(&self) -> Result<Vec<Option<Block>>, CudaError> {
-        let mut blocks = Vec::with_capacity(self.outputs.len());
-        for output in &self.outputs {
-            blocks.push(match output {
-                None => None,
-                Some(it) => {
-                    // SAFETY: `host` has so many bytes, and the copies to it are done.
-                    let bytes = unsafe { std::slice::from_raw_parts(it.host, it.bytes) };
-                    let whole = bytes::data(it.dtype, bytes)
-                        .map_err(|it| CudaError::Internal(format!("an output: {it}")))?;
-                    Some(Block::full(it.view.shape.clone(), whole.gather(&it.view)))
-                }
-            });
-        }
-        Ok(blocks)
-    }
-
-    /// What views of this rank hold now.
-    ///
-    /// # Errors
-    /// Views outside memory, a failed call.
-    pub fn peek(&self, views: &[&View]) -> Result<Vec<Block>, CudaError> {
-        let rank = self.plan.rank;
-        let mut blocks = Vec::with_capacity(views.len());
-        for view in views {
-            self.memory.view(rank, view)?;
-            let bytes = self.memory.layout.ranks[rank].spots[view.buffer as usize].bytes;
-            let host = self.device.host(bytes)?;
-            self.device.download(host, self.memory.buffer(rank, view.buffer)?, bytes, self.first)?;
-            self.device.finish(self.first)?;
-            // SAFETY: `host` has so many bytes, and the copy to it is done.
-            let bytes = unsafe { std::slice::from_raw_parts(host, bytes) };
-            let whole = bytes::data(self.memory.dtype(rank, view), bytes)
-                .map_err(|it| CudaError::Internal(format!("a tensor to be written: {it}")))?;
-            blocks.push(Block::full(view.shape.clone(), whole.gather(view)));
-        }
-        Ok(blocks)
-    }
-
-    /// Copies the outputs to the host after what is on a stream.
-    fn download(&self, stream: Stream) -> Result<(), CudaError> {
-        self.outputs
-            .iter()
-            .flatten()
-            .try_for_each(|it| self.device.download(it.host, it.address, it.bytes, stream))
     }
 
     /// Begins a run: all streams wait for the first.
@@ -403,25 +322,6 @@ impl<'a> Engine<'a> {
         self.plan.code.get(at as usize)
     }
 
-    /// Overwrites the outputs that the program writes to: what a run leaves out shows.
-    fn poison(&self) -> Result<(), CudaError> {
-        self.outputs
-            .iter()
-            .flatten()
-            .filter(|it| it.written)
-            .try_for_each(|it| self.device.set(it.address, 0xff, it.bytes, self.first))
-    }
-
-    /// Puts back the inputs that the program has written to.
-    fn restore(&self) -> Result<(), CudaError> {
-        for it in self.inputs.iter().flatten() {
-            if let Some(kept) = it.kept.filter(|_| it.bytes > 0) {
-                self.device.copy(it.address, kept, it.bytes, self.first)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Between two runs: all ranks have ended the last one before any of them touches outputs and inputs again, and all are
     /// done with that before any begins the next.
     fn reset(&mut self) -> Result<(), CudaError> {
@@ -447,28 +347,5 @@ impl<'a> Engine<'a> {
             self.device.wait_flag(flag, self.barriers, self.first)?;
         }
         Ok(())
-    }
-
-    /// Captures the plan as a graph.
-    fn capture(&mut self) -> Result<Graph, CudaError> {
-        // The device's count of runs goes on from the host's.
-        self.device.upload(self.program.counter, &self.epoch.to_le_bytes(), self.first)?;
-        let before = self.epoch;
-        self.device.begin_capture(self.first)?;
-        let issued = self.issue(Mode::Captured);
-        let graph = self.device.end_capture(self.first);
-        // Capturing is not running.
-        self.epoch = before;
-        self.progress.end();
-        issued?;
-        graph
-    }
-
-    /// Launches the captured plan once.
-    fn replay(&mut self, graph: Graph) -> Result<(), CudaError> {
-        self.epoch = self.epoch.wrapping_add(1);
-        self.progress.begin(self.round(), false);
-        self.progress.issued(self.round());
-        self.device.replay(graph, self.first)
     }
 }

@@ -12,10 +12,12 @@
 
 mod comm;
 mod device;
+mod discover;
 mod engine;
 mod error;
 mod flags;
 mod gemm;
+mod graph;
 mod kernels;
 pub mod layout;
 mod library;
@@ -27,7 +29,7 @@ mod progress;
 mod tests;
 mod turns;
 
-pub use device::devices;
+pub use discover::devices;
 pub use engine::{Calls, Engine, Host, Line, Timing, bytes_of, data_of};
 pub use error::CudaError;
 pub use place::{Gpu, settle};

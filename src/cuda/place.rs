@@ -1,7 +1,7 @@
 //! Which rank takes which GPU. All ranks find out together, before anything is made on one: too few GPUs, or one for two
 //! ranks, would be NCCL's error, long after, on some of them.
 
-use super::{CudaError, Peers, device};
+use super::{CudaError, Peers, discover};
 
 /// The GPU of this rank, which no other rank takes.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub struct Gpu {
 /// # Errors
 /// A rank without driver or GPU, a GPU for two ranks, ranks that do not answer.
 pub fn settle(peers: &dyn Peers) -> Result<Gpu, CudaError> {
-    let found = device::choose(peers.local_rank());
+    let found = discover::choose(peers.local_rank());
     let mine = match &found {
         Ok((_, uuid)) => format!("{}\n+{uuid}", host()),
         Err(why) => format!("{}\n-{why}", host()),

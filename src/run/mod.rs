@@ -13,6 +13,7 @@ pub mod output;
 pub mod prepare;
 pub mod ranks;
 pub mod results;
+pub mod table;
 pub mod trial;
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use hir::{
         job, output,
         prepare::Failure,
         ranks::Verdict,
+        table,
     },
     sim::Schedule,
 };
@@ -133,13 +134,13 @@ pub fn run(
         return Ok(Ok(Verdict { exit: ran.verdict.exit, line: None, summary: String::new() }));
     }
     if let Some((timing, lines)) = &ran.timing {
-        gpu::table(timing, lines, plans).into_iter().for_each(&mut *say);
+        table::table(timing, lines, plans).into_iter().for_each(&mut *say);
     }
     if let Some(host) = &ran.host {
-        gpu::host_table(host, plans.len()).into_iter().for_each(&mut *say);
+        table::host_table(host, plans.len()).into_iter().for_each(&mut *say);
     }
     if let Some(path) = options.json.as_ref().filter(|_| ran.timing.is_some() || ran.host.is_some()) {
-        let text = format!("{:#}\n", gpu::json(&ran, plans, names));
+        let text = format!("{:#}\n", table::json(&ran, plans, names));
         let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
         std::fs::write(path, text).map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
     }

@@ -1,0 +1,112 @@
+//! What goes into a plan's memory and what comes out of it.
+
+use super::{Engine, bytes};
+use crate::{
+    cuda::{CudaError, Peers, device::Stream},
+    io::data::Data,
+    plan::View,
+    sim::memory::Block,
+};
+
+impl Engine<'_> {
+    /// Poisons all memory and puts the inputs into it, row-major parts by input.
+    ///
+    /// # Errors
+    /// Inputs that do not fit, a failed call.
+    pub fn fill(&mut self, inputs: &[Data], peers: &dyn Peers) -> Result<(), CudaError> {
+        let rank = self.plan.rank;
+        // Flags only ever grow: they keep their values.
+        let flags = self.memory.layout.flags;
+        let segment = self.memory.symmetric[rank] + flags as u64;
+        self.device.set(segment, 0xff, self.memory.layout.symmetric - flags, self.first)?;
+        let (private, bytes) = self.memory.private();
+        self.device.set(private, 0xff, bytes, self.first)?;
+        if inputs.len() != self.inputs.len() {
+            return Err(CudaError::Internal(format!("{} inputs for {}", inputs.len(), self.inputs.len())));
+        }
+        for (input, data) in self.inputs.iter().zip(inputs) {
+            let Some(it) = input else { continue };
+            let bytes = bytes::of(data);
+            if bytes.len() != it.bytes {
+                return Err(CudaError::Internal(format!(
+                    "{} bytes for an input of {}",
+                    bytes.len(),
+                    it.bytes
+                )));
+            }
+            self.device.upload(it.address, bytes, self.first)?;
+            if let Some(kept) = it.kept {
+                self.device.upload(kept, bytes, self.first)?;
+            }
+        }
+        self.device.finish(self.first)?;
+        peers.barrier()
+    }
+
+    /// The outputs as the last run has left them on the host.
+    pub(super) fn read(&self) -> Result<Vec<Option<Block>>, CudaError> {
+        let mut blocks = Vec::with_capacity(self.outputs.len());
+        for output in &self.outputs {
+            blocks.push(match output {
+                None => None,
+                Some(it) => {
+                    // SAFETY: `host` has so many bytes, and the copies to it are done.
+                    let bytes = unsafe { std::slice::from_raw_parts(it.host, it.bytes) };
+                    let whole = bytes::data(it.dtype, bytes)
+                        .map_err(|it| CudaError::Internal(format!("an output: {it}")))?;
+                    Some(Block::full(it.view.shape.clone(), whole.gather(&it.view)))
+                }
+            });
+        }
+        Ok(blocks)
+    }
+
+    /// What views of this rank hold now.
+    ///
+    /// # Errors
+    /// Views outside memory, a failed call.
+    pub fn peek(&self, views: &[&View]) -> Result<Vec<Block>, CudaError> {
+        let rank = self.plan.rank;
+        let mut blocks = Vec::with_capacity(views.len());
+        for view in views {
+            self.memory.view(rank, view)?;
+            let bytes = self.memory.layout.ranks[rank].spots[view.buffer as usize].bytes;
+            let host = self.device.host(bytes)?;
+            self.device.download(host, self.memory.buffer(rank, view.buffer)?, bytes, self.first)?;
+            self.device.finish(self.first)?;
+            // SAFETY: `host` has so many bytes, and the copy to it is done.
+            let bytes = unsafe { std::slice::from_raw_parts(host, bytes) };
+            let whole = bytes::data(self.memory.dtype(rank, view), bytes)
+                .map_err(|it| CudaError::Internal(format!("a tensor to be written: {it}")))?;
+            blocks.push(Block::full(view.shape.clone(), whole.gather(view)));
+        }
+        Ok(blocks)
+    }
+
+    /// Copies the outputs to the host after what is on a stream.
+    pub(super) fn download(&self, stream: Stream) -> Result<(), CudaError> {
+        self.outputs
+            .iter()
+            .flatten()
+            .try_for_each(|it| self.device.download(it.host, it.address, it.bytes, stream))
+    }
+
+    /// Overwrites the outputs that the program writes to: what a run leaves out shows.
+    pub(super) fn poison(&self) -> Result<(), CudaError> {
+        self.outputs
+            .iter()
+            .flatten()
+            .filter(|it| it.written)
+            .try_for_each(|it| self.device.set(it.address, 0xff, it.bytes, self.first))
+    }
+
+    /// Puts back the inputs that the program has written to.
+    pub(super) fn restore(&self) -> Result<(), CudaError> {
+        for it in self.inputs.iter().flatten() {
+            if let Some(kept) = it.kept.filter(|_| it.bytes > 0) {
+                self.device.copy(it.address, kept, it.bytes, self.first)?;
+            }
+        }
+        Ok(())
+    }
+}

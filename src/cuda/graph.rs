@@ -1,0 +1,49 @@
+//! Work that is captured once and launched many times.
+
+use cudarc::driver::sys;
+
+use super::{
+    device::{Device, Stream},
+    error::CudaError,
+};
+
+/// A captured plan, ready to be launched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Graph {
+    pub exec: sys::CUgraphExec,
+    /// Number of nodes.
+    pub nodes: usize,
+}
+
+impl Device {
+    /// Begins to capture what is issued on a stream and on those that join it.
+    pub fn begin_capture(&self, stream: Stream) -> Result<(), CudaError> {
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream comes from this device.
+        let status = unsafe { (self.driver.cuStreamBeginCapture_v2)(stream.0, mode) };
+        self.driver.check("cuStreamBeginCapture", status)
+    }
+
+    /// Ends the capture; all streams must have been joined.
+    pub fn end_capture(&self, stream: Stream) -> Result<Graph, CudaError> {
+        let (mut graph, mut exec, mut nodes) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // Nodes keep the priority of the stream that they were captured from.
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+        // SAFETY: the pointers are to live handles; the graph is the one just captured and is never destroyed.
+        unsafe {
+            self.driver
+                .check("cuStreamEndCapture", (self.driver.cuStreamEndCapture)(stream.0, &raw mut graph))?;
+            let status = (self.driver.cuGraphGetNodes)(graph, std::ptr::null_mut(), &raw mut nodes);
+            self.driver.check("cuGraphGetNodes", status)?;
+            let status = (self.driver.cuGraphInstantiateWithFlags)(&raw mut exec, graph, u64::from(flags.0));
+            self.driver.check("cuGraphInstantiate", status)?;
+        }
+        Ok(Graph { exec, nodes })
+    }
+
+    /// Launches a captured plan.
+    pub fn replay(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: the graph was instantiated on this device and is never destroyed.
+        self.driver.check("cuGraphLaunch", unsafe { (self.driver.cuGraphLaunch)(graph.exec, stream.0) })
+    }
+}
