@@ -54,7 +54,7 @@ impl Turns {
             for &it in &ranks {
                 let Some(posted) = heads[it].pop_front() else { continue };
                 it.hash(&mut hasher);
-                posted.describe(&mut hasher);
+                posted.describe(&plans[it], &mut hasher);
                 own = own.or((it == rank).then_some(posted.at));
             }
             if known.insert(hasher.finish()) {
@@ -82,16 +82,17 @@ impl Posted<'_> {
     }
 
     /// All that NCCL's preparations depend on.
-    fn describe(&self, hasher: &mut FxHasher) {
+    fn describe(&self, plan: &Plan, hasher: &mut FxHasher) {
         (self.communicator.backend, &self.communicator.team).hash(hasher);
-        let length = |it: &Option<View>| it.as_ref().map(View::len);
+        let elements = |it: &View| (plan.buffers[it.buffer as usize].dtype, it.len());
+        let length = |it: &Option<View>| it.as_ref().map(elements);
         match self.kind {
             Kind::Collective(it) => {
                 (format!("{:?}", it.kind), length(&it.input), length(&it.output)).hash(hasher);
             }
             Kind::Transfer(it) => {
                 for side in &it.sides {
-                    (side.direction, side.peer, side.view.len()).hash(hasher);
+                    (side.direction, side.peer, elements(&side.view)).hash(hasher);
                 }
             }
         }

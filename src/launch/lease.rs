@@ -22,7 +22,7 @@ pub fn keep(variable: impl Fn(&str) -> Option<String>) -> io::Result<()> {
     let wait = || {
         let mut bytes = [0; 64];
         while io::stdin().lock().read(&mut bytes).is_ok_and(|count| count > 0) {}
-        std::process::exit(i32::from(Exit::Hang as u8));
+        Exit::Hang.now()
     };
     thread::Builder::new().name("hir-lease".to_owned()).spawn(wait).map(|_| ())
 }

@@ -61,12 +61,13 @@ impl Engine<'_> {
         for _ in 0..iterations {
             marks.push((self.device.event(true)?, self.device.event(true)?));
         }
-        // The GPU would wait for the host within the time of a short graph: it begins once all of a run is queued. A plan that is
-        // issued step by step may be too long for the queue.
+        // The GPU would wait for the host within the time of a short graph: it begins once all of a run is queued. The first
+        // launch is not held back, as it may wait for the device itself, and no plan that is issued step by step, as it may be
+        // too long for the queue.
         let gate = self.device.words(1)?;
         peers.barrier()?;
         for run in 0..warmup + iterations {
-            if captured.is_some() {
+            if captured.is_some() && run > 0 {
                 self.device.wait_flag(gate.as_ptr() as u64, run as u32 + 1, self.first)?;
             }
             self.reset()?;
@@ -83,6 +84,9 @@ impl Engine<'_> {
             }
             self.count()?;
             gate[0].store(run as u32 + 1, Ordering::Release);
+            if captured.is_some() && run == 0 {
+                self.finish()?;
+            }
         }
         self.download(self.first)?;
         self.finish()?;

@@ -26,7 +26,11 @@ impl Engine<'_> {
             let step = &program.steps[at];
             match &step.action {
                 Action::Product(it) => it.issue(step.stream)?,
-                Action::Group(it) => it.issue(step.stream)?,
+                // One at a time: communicators connect.
+                Action::Group(it) => {
+                    it.issue(step.stream)?;
+                    device.finish(step.stream)?;
+                }
                 Action::Set { .. }
                 | Action::Copy { .. }
                 | Action::Rows(_)
