@@ -58,15 +58,19 @@ pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, Cud
     Ok(String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
-/// The GPU for a rank of this host: its number among those that this process sees, and an identity that no other has.
+/// The GPU for a rank of this host, `shared` with others where there are too few: its number among those that this process sees, and an identity that no other has.
 ///
 /// # Errors
 /// As `devices`; fewer GPUs than needed.
-pub(super) fn choose(local_rank: usize) -> Result<(usize, String), CudaError> {
+pub(super) fn choose(local_rank: usize, shared: bool) -> Result<(usize, String), CudaError> {
     let names = devices()?;
     // A launcher that shows each process its own GPU shows one.
     let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
-    let ordinal = if own { 0 } else { local_rank };
+    let ordinal = match (own, shared) {
+        (true, _) => 0,
+        (false, true) => local_rank % names.len().max(1),
+        (false, false) => local_rank,
+    };
     if ordinal >= names.len() {
         return Err(CudaError::Environment(format!(
             "GPU {ordinal} of this host is wanted, which has {} ({}); `CUDA_VISIBLE_DEVICES` may hide some",

@@ -3,6 +3,10 @@
 
 use super::{CudaError, Peers, discover};
 
+/// Set to 1, it lets ranks share GPUs: to try a job that communicates by the CUDA backend alone, as NCCL refuses. Times mean
+/// nothing then.
+const SHARED: &str = "HIR_SHARE_GPUS";
+
 /// The GPU of this rank, which no other rank takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Gpu {
@@ -15,7 +19,8 @@ pub struct Gpu {
 /// # Errors
 /// A rank without driver or GPU, a GPU for two ranks, ranks that do not answer.
 pub fn settle(peers: &dyn Peers) -> Result<Gpu, CudaError> {
-    let found = discover::choose(peers.local_rank());
+    let shared = std::env::var(SHARED).is_ok_and(|it| it == "1");
+    let found = discover::choose(peers.local_rank(), shared);
     let mine = match &found {
         Ok((_, uuid)) => format!("{}\n+{uuid}", host()),
         Err(why) => format!("{}\n-{why}", host()),
@@ -23,6 +28,7 @@ pub fn settle(peers: &dyn Peers) -> Result<Gpu, CudaError> {
     let claims: Vec<Claim> =
         peers.all_gather(mine.as_bytes())?.iter().map(|it| Claim::from_bytes(it)).collect();
     if peers.world() > 1
+        && !shared
         && let Some(message) = misplaced(&claims)
     {
         return Err(CudaError::Environment(message));
