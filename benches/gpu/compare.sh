@@ -41,8 +41,11 @@ run=$bin/hir-run here=benches/gpu
 [ -x "$run" ] || { echo "compare.sh: no $run: build it with --release, or name its folder with -b" >&2; exit 2; }
 gpus=${HIR_EMULATED_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
 # Inputs and outputs of one measurement at a time; in memory where there is room for files there.
-work=$(mktemp -d -p "$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
+free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)
+work=$(mktemp -d -p "$([ "${free:-0}" -gt 33554432 ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
 trap 'rm -rf "$work"' EXIT
+# Both sides take the libraries of one Python.
+export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)}
 failed=0
 : >"$lines"
 : >"$work/libraries"
@@ -91,7 +94,7 @@ ours() {
 # What PyTorch does: workload, ranks, m, n, k, round.
 theirs() {
     [ $peers = yes ] || return
-    timeout -k 5 900 torchrun --standalone --nproc-per-node "$2" $here/peers.py time "$1" "$3" "$4" "$5" \
+    timeout -k 5 900 python3 -m torch.distributed.run --standalone --nproc-per-node "$2" $here/peers.py time "$1" "$3" "$4" "$5" \
         --iters "$iterations" --round "$6" 2>"$work/log" >>"$lines" || {
         echo "# the peers of $1 on $2 ranks failed: $(tail -1 "$work/log")"
         failed=1
