@@ -6,15 +6,19 @@ use super::{
     device::{Device, Event, Function, Rows, Stream},
     error::CudaError,
     flags::Flags,
-    gemm::{BIAS_ALIGNMENT, Form, Product, Products, WORKSPACE},
-    kernels::{self, Argument, COMMON, Kernels, Launch, Located},
+    gemm::{Form, Product, Products},
+    kernels::{self, Argument, COMMON, Kernels, Launch, Link, Located},
     memory::Memory,
 };
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Arg, Gemm, Inst, InstKind, Number, Place, Plan, Slot, View};
+use crate::plan::{Inst, InstKind, Plan, Slot, View};
 
+mod elementwise;
+mod product;
 mod queue;
+
+use elementwise::link;
 
 /// One call.
 pub(super) enum Action {
@@ -228,50 +232,31 @@ impl Builder<'_, '_> {
                 }
             }
             InstKind::Copy { from, to } => return self.copy(at, inst, stream, from, to),
-            InstKind::Fill { to, value } => {
-                let out = self.here(to)?;
-                let number = Argument::Number(*value);
-                let launch = kernels::map(kernels::Function::Move, &[number], &out).map_err(refuse)?;
-                self.launch(at, stream, launch);
-            }
-            InstKind::Iota { to, start, step } => {
-                let out = self.here(to)?;
-                let numbers = [*start, *step].map(|it| Argument::Number(Number::Int(it)));
-                let launch = kernels::map(kernels::Function::Iota, &numbers, &out).map_err(refuse)?;
-                self.launch(at, stream, launch);
+            InstKind::Fill { .. } | InstKind::Iota { .. } | InstKind::Map { .. } => {
+                if let Some(link) = link(self.plan, inst, &|view| self.here(view))? {
+                    return self.map(at, inst, stream, &link);
+                }
             }
             InstKind::Gemm(it) => return self.gemm(at, inst, stream, it),
-            InstKind::Map { op, args, out } => {
-                let overlaps = args.iter().any(|it| matches!(it, Arg::View(view) if overlaps(view, out)));
-                let located = self.here(out)?;
-                let mut operands = Vec::new();
-                for it in args {
-                    operands.push(match it {
-                        Arg::View(view) => Argument::View(self.here(view)?),
-                        Arg::Number(number) => Argument::Number(*number),
-                    });
-                }
-                let function = kernels::Function::Op(*op);
-                return self.map(at, inst, stream, function, &operands, &located, overlaps);
-            }
             InstKind::Reduce(it) => {
-                if overlaps(&it.input, &it.out) {
+                let (input, out) = (self.here(&it.input)?, self.here(&it.out)?);
+                if input.overlaps(&out) {
                     return Err(refuse("a reduction onto its own operand".to_owned()));
                 }
-                let (input, out) = (self.here(&it.input)?, self.here(&it.out)?);
                 let launch = kernels::fold(it, &input, &out).map_err(refuse)?;
                 self.launch(at, stream, launch);
             }
             InstKind::Combine { op, parts, out } => {
-                let located = self.here(out)?;
                 let mut operands = Vec::new();
                 for it in parts {
                     operands.push(Argument::View(self.located(it.rank, &it.view)?));
                 }
-                let own = |it: &Place| it.rank == self.plan.rank && overlaps(&it.view, out);
-                let overlaps = parts.iter().any(own);
-                let function = kernels::Function::Combine(*op);
-                return self.map(at, inst, stream, function, &operands, &located, overlaps);
+                return self.map(
+                    at,
+                    inst,
+                    stream,
+                    &Link::new(kernels::Function::Combine(*op), operands, self.here(out)?),
+                );
             }
             InstKind::Collective(it) => return self.collective(at, inst, stream, it),
             InstKind::Transfer(it) => return self.transfer(at, inst, stream, it),
@@ -362,139 +347,6 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// A map; through memory of its own where the result would overwrite operands that are still to be read.
-    #[expect(clippy::too_many_arguments, reason = "one instruction's parts")]
-    fn map(
-        &mut self,
-        at: u32,
-        inst: &Inst,
-        stream: Stream,
-        function: kernels::Function,
-        operands: &[Argument],
-        out: &Located,
-        overlaps: bool,
-    ) -> Result<(), CudaError> {
-        let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
-        if !overlaps {
-            let launch = kernels::map(function, operands, out).map_err(refuse)?;
-            self.launch(at, stream, launch);
-            return Ok(());
-        }
-        let dense = View::contiguous(0, out.view.shape.clone());
-        let address = self.room(stream, 0, dense.len() * out.dtype.size())?;
-        let between = Located { address, dtype: out.dtype, view: &dense };
-        let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
-        let first = kernels::map(function, operands, &between).map_err(refuse)?;
-        let second =
-            kernels::map(kernels::Function::Move, &[Argument::View(between)], out).map_err(refuse)?;
-        self.launch(at, stream, first);
-        self.launch(at, stream, second);
-        Ok(())
-    }
-
-    /// Equal types move by the copy engine where their elements lie in rows, everything else by a kernel.
-    fn copy(
-        &mut self,
-        at: u32,
-        inst: &Inst,
-        stream: Stream,
-        from: &Place,
-        to: &Place,
-    ) -> Result<(), CudaError> {
-        let (source, target) = (self.located(from.rank, &from.view)?, self.located(to.rank, &to.view)?);
-        if from.view.is_empty()
-            || (source.address == target.address
-                && from.view.strides == to.view.strides
-                && source.dtype == target.dtype)
-        {
-            return Ok(());
-        }
-        if from.view.shape != to.view.shape {
-            let message = format!("a copy from shape {:?} to {:?}", from.view.shape, to.view.shape);
-            return Err(CudaError::unsupported(self.plan, inst, message));
-        }
-        let overlaps = from.rank == to.rank && overlaps(&from.view, &to.view);
-        if source.dtype == target.dtype && !overlaps {
-            let size = source.dtype.size();
-            let merged = kernels::merged(&to.view.shape, &[&to.view.strides, &from.view.strides]);
-            let [into, out_of] = merged.strides.as_slice() else {
-                return Err(CudaError::Internal("a copy of two views".to_owned()));
-            };
-            match (merged.extents.as_slice(), into.as_slice(), out_of.as_slice()) {
-                ([_], [1], [1]) | ([1], _, _) => {
-                    let bytes = merged.extents[0] * size;
-                    let action = Action::Copy { to: target.address, from: source.address, bytes };
-                    self.push(at, stream, action);
-                    return Ok(());
-                }
-                // A stride of 0 repeats a row, which pitches cannot say.
-                ([height, width], [to_row, 1], [from_row, 1]) if to_row >= width && from_row >= width => {
-                    let rows = Rows {
-                        from: source.address,
-                        from_pitch: from_row * size,
-                        to: target.address,
-                        to_pitch: to_row * size,
-                        width: width * size,
-                        height: *height,
-                    };
-                    if rows.from_pitch.max(rows.to_pitch) < 1 << 31 {
-                        self.push(at, stream, Action::Rows(rows));
-                        return Ok(());
-                    }
-                }
-                _ => {}
-            }
-        }
-        self.map(at, inst, stream, kernels::Function::Move, &[Argument::View(source)], &target, overlaps)
-    }
-
-    fn gemm(&mut self, at: u32, inst: &Inst, stream: Stream, it: &Gemm) -> Result<(), CudaError> {
-        let (a, b, out) = (self.here(&it.a)?, self.here(&it.b)?, self.here(&it.out)?);
-        let bias = it.bias.as_ref().map(|it| self.here(it)).transpose()?;
-        if overlaps(&it.a, &it.out) || overlaps(&it.b, &it.out) {
-            return Err(CudaError::unsupported(self.plan, inst, "a matrix product onto its own operand"));
-        }
-        if out.view.is_empty() {
-            return Ok(());
-        }
-        let why = match Form::of(&a, &b, bias.as_ref(), &out) {
-            Ok(form) => {
-                let products = match self.products {
-                    Some(it) => it,
-                    None => *self.products.insert(Products::new()?),
-                };
-                let workspace = self.workspace(inst.stream as usize)?;
-                let addresses = [a.address, b.address, out.address];
-                let mut address = bias.as_ref().map_or(0, |it| it.address);
-                if let Some(bytes) = form.vector_bytes().filter(|_| !address.is_multiple_of(BIAS_ALIGNMENT)) {
-                    let room = self.room(stream, 0, bytes)?;
-                    self.push(at, stream, Action::Copy { to: room, from: address, bytes });
-                    address = room;
-                }
-                if let Some(product) = products.prepare(&form, addresses, address, workspace)? {
-                    if !self.forms.contains(&form) {
-                        self.firsts.push(self.steps.len());
-                        self.forms.push(form);
-                    }
-                    self.push(at, stream, Action::Product(Box::new(product)));
-                    return Ok(());
-                }
-                "cuBLASLt has no algorithm for it".to_owned()
-            }
-            Err(why) => why,
-        };
-        if it.bias.as_ref().is_some_and(|bias| overlaps(bias, &it.out)) {
-            let message = format!("a matrix product onto its bias, which cuBLASLt does not do: {why}");
-            return Err(CudaError::unsupported(self.plan, inst, message));
-        }
-        let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
-        let launch = kernels::product(&a, &b, bias.as_ref(), &out).map_err(refuse)?;
-        self.notes
-            .push(format!("{}: the matrix product runs on a plain kernel: {why}", self.plan.place(inst)));
-        self.launch(at, stream, launch);
-        Ok(())
-    }
-
     /// Room for as long as an instruction of a stream runs: `number` tells several of one instruction apart.
     fn room(&mut self, stream: Stream, number: usize, bytes: usize) -> Result<u64, CudaError> {
         let known = self.rooms.iter_mut().find(|it| it.stream == stream && it.number == number);
@@ -509,48 +361,5 @@ impl Builder<'_, '_> {
             None => self.rooms.push(Room { stream, number, address, bytes }),
         }
         Ok(address)
-    }
-
-    /// Products on one stream share room; streams run side by side.
-    fn workspace(&mut self, stream: usize) -> Result<u64, CudaError> {
-        if let Some(address) = self.workspaces[stream] {
-            return Ok(address);
-        }
-        let address = self.memory.scratch(self.device, WORKSPACE)?;
-        self.workspaces[stream] = Some(address);
-        Ok(address)
-    }
-}
-
-/// Whether writing one view may change elements of another that differs from it. Views of equal place and strides are
-/// written where they were read.
-fn overlaps(read: &View, written: &View) -> bool {
-    if read.buffer != written.buffer || read == written || read.is_empty() || written.is_empty() {
-        return false;
-    }
-    let range = |view: &View| {
-        let last: usize = view.shape.iter().zip(&view.strides).map(|(n, s)| (n - 1) * s).sum();
-        (view.offset, view.offset + last)
-    };
-    let ((first, last), (start, end)) = (range(read), range(written));
-    if last < start || end < first {
-        return false;
-    }
-    // Columns of one matrix lie in each other's range without touching.
-    let row = |view: &View| {
-        let outer = view.strides.iter().max().copied().unwrap_or(0);
-        let at = view.strides.iter().position(|it| *it == outer)?;
-        let inner: usize = (0..view.shape.len())
-            .filter(|it| *it != at)
-            .map(|it| (view.shape[it] - 1) * view.strides[it])
-            .sum();
-        Some((outer, view.offset.checked_rem(outer)?, inner))
-    };
-    match (row(read), row(written)) {
-        (Some((outer, a, a_len)), Some((pitch, b, b_len))) if outer == pitch => {
-            let inside = a + a_len < outer && b + b_len < outer;
-            !(inside && (a + a_len < b || b + b_len < a))
-        }
-        _ => true,
     }
 }

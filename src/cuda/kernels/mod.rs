@@ -4,9 +4,10 @@
 //! few instances. All parameters are one structure of 8-byte words: `Launch::words` stands in the order of the structure in
 //! `prelude.cu`.
 
+mod chain;
 mod expression;
 mod fold;
-mod map;
+mod located;
 pub(super) mod nvrtc;
 mod product;
 mod shape;
@@ -21,10 +22,11 @@ use grammar::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::plan::{ReduceOp, View};
+use crate::plan::ReduceOp;
 
+pub(super) use chain::{Argument, Link, chain};
 pub(super) use fold::fold;
-pub(super) use map::{Argument, map};
+pub(super) use located::Located;
 pub(super) use product::product;
 pub(super) use shape::merged;
 
@@ -69,35 +71,54 @@ impl Computed {
     }
 }
 
-/// What a map computes.
+/// What a step computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Function {
     /// An operator.
     Op(Op),
     /// The operand, converted.
     Move,
-    /// `whole[0] + whole[1] · index`.
+    /// The first operand and, for each index, the second.
     Iota,
     /// All operands combined in order.
     Combine(ReduceOp),
 }
 
-/// How a map reads an operand.
+/// How a chain reads a view.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Access {
-    /// Neighbours are neighbours in memory.
-    Dense(DType),
-    /// One element for a whole group.
-    Repeated(DType),
-    /// A parameter.
-    Number,
+pub(super) struct Read {
+    dtype: DType,
+    /// Whether one element is that of a whole group; else neighbours are neighbours in memory.
+    repeated: bool,
+}
+
+/// What a step takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Operand {
+    /// A view that the chain reads, by number.
+    Read(usize),
+    /// The result of an earlier step, by number, its bits taken as an element type.
+    Step(usize, DType),
+    /// A parameter, by number.
+    Constant(usize),
+}
+
+/// A step of a chain.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Step {
+    function: Function,
+    args: Vec<Operand>,
+    out: DType,
+    computed: Computed,
+    /// Whether the result goes to memory: to the next place behind those that are read.
+    pub stored: bool,
 }
 
 /// An instance of a template.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kernel {
-    /// Element by element.
-    Map { function: Function, args: Vec<Access>, out: DType, computed: Computed, width: usize, small: bool },
+    /// Element by element, step by step.
+    Chain { reads: Vec<Read>, steps: Vec<Step>, constants: usize, width: usize, small: bool },
     /// Combines along axes, by a thread or a block for each result.
     Fold { op: ReduceOp, input: DType, out: DType, computed: Computed, width: usize, block: bool },
     /// A matrix product, an element of the result at a time.
@@ -111,14 +132,6 @@ pub(super) struct Launch {
     pub words: Vec<u64>,
     /// Blocks that would give every thread one thing to do.
     pub blocks: u64,
-}
-
-/// A view at an address.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Located<'a> {
-    pub address: u64,
-    pub dtype: DType,
-    pub view: &'a View,
 }
 
 /// The instances of a plan.
@@ -154,12 +167,15 @@ impl Kernels {
         let mut text = PRELUDE.to_owned();
         for (number, kernel) in self.list.iter().enumerate() {
             let parameters = match kernel {
-                Kernel::Map { args, .. } => format!("Map<{}>", args.len() + 1),
+                Kernel::Chain { reads, steps, constants, .. } => {
+                    let places = reads.len() + steps.iter().filter(|it| it.stored).count();
+                    format!("Chain<{places}, {constants}>")
+                }
                 Kernel::Fold { .. } => "Fold".to_owned(),
                 Kernel::Product { .. } => "Product".to_owned(),
             };
             let body = match kernel {
-                Kernel::Map { .. } => map::body(kernel),
+                Kernel::Chain { .. } => chain::body(kernel),
                 Kernel::Fold { .. } => fold::body(kernel),
                 Kernel::Product { .. } => product::body(kernel),
             };
@@ -201,7 +217,7 @@ pub(super) fn scalar(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// The name of a type that `map`, `fold` or `product` has accepted.
+/// The name of a type that `chain`, `fold` or `product` has accepted.
 fn named(dtype: DType) -> &'static str {
     scalar(dtype).unwrap_or("void")
 }

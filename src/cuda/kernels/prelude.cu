@@ -51,6 +51,7 @@ D u32 wide(u32 v) { return v; }
 D i64 wide(i64 v) { return v; }
 D u64 wide(u64 v) { return v; }
 template<class C, class T> D C up(T v) { return (C)wide(v); }
+template<class T, class F> D T bits(F v) { union { F from; T to; } it; it.from = v; return it.to; }
 
 // Rounded to odd: what is rounded once more to fewer bits is then rounded right.
 D f32 odd(f32 v) { return v; }
@@ -149,15 +150,14 @@ D i64 next_power(i64 a) { i64 r = 1; while (r < a) r <<= 1; return r; }
 
 // Where elements are. Dimensions are merged and their strides are in bytes; the last one counts in groups of V elements.
 constexpr int DIMS = 8;
-template<int N> struct Map {
+template<int N, int K> struct Chain {
   u64 base[N];
   i64 stride[N][DIMS];
   u64 extent[DIMS];
   u64 dims, count;
-  f64 real[4];
-  i64 whole[4];
+  u64 constant[K];
 };
-template<class I, int N> D void locate(const Map<N>& p, I group, u64 (&at)[N]) {
+template<class I, int N, int K> D void locate(const Chain<N, K>& p, I group, u64 (&at)[N]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) at[n] = p.base[n];
   for (int d = (int)p.dims - 1; d > 0; --d) {

@@ -5,7 +5,7 @@ use grammar::{
     ops::{OPS, Op},
 };
 
-use super::{Argument, Function, Kernels, Located, fold, map, nvrtc, product};
+use super::{Argument, Function, Kernels, Launch, Link, Located, chain, fold, nvrtc, product};
 use crate::{
     cuda::CudaError,
     plan::{Number, Reduce, ReduceOp, View},
@@ -46,6 +46,11 @@ fn at(dtype: DType, view: &View) -> Located<'_> {
     Located { address: 4096, dtype, view }
 }
 
+/// A single step.
+fn map(function: Function, args: &[Argument], out: &Located) -> Result<Option<Launch>, String> {
+    chain(&[Link::new(function, args.to_vec(), *out)])
+}
+
 /// All instances that the tests compile.
 fn instances() -> Result<Kernels, String> {
     let mut kernels = Kernels::default();
@@ -55,7 +60,7 @@ fn instances() -> Result<Kernels, String> {
     );
     let long = View::contiguous(0, vec![4, 4096]);
     let repeated = View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 0] };
-    let mut add = |launch: Option<super::Launch>| {
+    let mut add = |launch: Option<Launch>| {
         if let Some(it) = launch {
             kernels.number(&it.kernel);
         }
@@ -86,6 +91,19 @@ fn instances() -> Result<Kernels, String> {
         let row = View::contiguous(0, vec![256]);
         let steps = [Argument::Number(Number::Int(1)), Argument::Number(Number::Int(2))];
         add(map(Function::Iota, &steps, &at(from, &row))?);
+    }
+    // A step takes what an earlier one has given, as numbers or as bits.
+    for dtype in DTYPES {
+        let (from, between, copy) =
+            (at(DType::BFloat, &dense), at(dtype, &dense), View { buffer: 1, ..dense.clone() });
+        let copy = Located { address: 1 << 20, dtype, view: &copy };
+        let out = Located { address: 2 << 20, dtype: DType::Half, view: &dense };
+        let step = |from, to| Link::new(Function::Move, vec![Argument::View(from)], to);
+        add(chain(&[
+            Link { stored: false, ..step(Located { address: 3 << 20, ..from }, between) },
+            step(between, copy),
+            step(copy, out),
+        ])?);
     }
     for dtype in COMPUTED {
         for op in REDUCTIONS {
@@ -158,7 +176,7 @@ fn accesses_are_wide_where_addresses_allow() -> Result<(), String> {
     let width = |dtype, address: u64, view: &View, out: &View| {
         let from = Argument::View(Located { address, dtype, view });
         match map(Function::Op(Op::Neg), &[from], &at(dtype, out)).map(|it| it.map(|it| it.kernel)) {
-            Ok(Some(super::Kernel::Map { width, .. })) => Ok(width),
+            Ok(Some(super::Kernel::Chain { width, .. })) => Ok(width),
             other => Err(format!("{other:?}")),
         }
     };
@@ -185,4 +203,28 @@ fn shapes_merge_as_far_as_all_operands_allow() {
     assert_eq!((it.extents, it.strides), (vec![2, 12], vec![vec![12, 1], vec![0, 1]]));
     let it = super::merged(&[1, 1], &[&[1, 1]]);
     assert_eq!((it.extents, it.strides), (vec![1], vec![vec![0]]));
+}
+
+#[test]
+fn what_is_not_in_memory_takes_no_parameters() -> Result<(), String> {
+    let dense = View::contiguous(0, vec![64]);
+    let place = |number: u64, dtype| Located { address: number << 12, dtype, view: &dense };
+    let (half, wide, out) = (place(1, DType::Half), place(2, DType::Double), place(3, DType::Half));
+    let add = |a, b, to| Link::new(Function::Op(Op::Add), vec![Argument::View(a), Argument::View(b)], to);
+    let launch = |stored| chain(&[Link { stored, ..add(half, half, wide) }, add(wide, half, out)]);
+    // What is read twice is read once; only what is in memory says how wide accesses are.
+    for (stored, places, elements) in [(true, 3, 2), (false, 2, 8)] {
+        let Some(Launch { kernel: super::Kernel::Chain { reads, width, .. }, words, .. }) = launch(stored)?
+        else {
+            return Err("no chain".to_owned());
+        };
+        assert_eq!((reads.len(), width, words.len()), (1, elements, places * 9 + 8 + 2 + 1));
+    }
+    // A kernel takes no more than its parameters hold.
+    let parts = |count| Link::new(Function::Combine(ReduceOp::Sum), vec![Argument::View(half); count], out);
+    assert!(chain(&[parts(60)])?.is_some());
+    let parts: Vec<Argument> = (4..64).map(|it| Argument::View(place(it, DType::Half))).collect();
+    let refused = chain(&[Link::new(Function::Combine(ReduceOp::Sum), parts, out)]);
+    assert_eq!(refused, Err("61 operands, more than a kernel takes".to_owned()));
+    Ok(())
 }

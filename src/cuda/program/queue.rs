@@ -7,7 +7,7 @@ use crate::{
         comm::{self, Call, Dense, Group},
         device::Stream,
         error::CudaError,
-        kernels::{self, Argument, Located},
+        kernels::{Argument, Function, Link, Located},
     },
     plan::{Backend, Collective, CollectiveKind, Direction, Inst, Transfer, View},
 };
@@ -170,7 +170,7 @@ impl Builder<'_, '_> {
         if filled {
             let dense = View::contiguous(0, view.shape.clone());
             let out = Located { address, dtype, view: &dense };
-            self.map(at, inst, queue, kernels::Function::Move, &[Argument::View(located)], &out, false)?;
+            self.map(at, inst, queue, &Link::new(Function::Move, vec![Argument::View(located)], out))?;
         }
         Ok(Dense { address, count, dtype })
     }
@@ -190,7 +190,7 @@ impl Builder<'_, '_> {
         let out = self.here(view)?;
         let contiguous = View::contiguous(0, view.shape.clone());
         let from = Located { address: dense.address, dtype: dense.dtype, view: &contiguous };
-        self.map(at, inst, queue, kernels::Function::Move, &[Argument::View(from)], &out, false)
+        self.map(at, inst, queue, &Link::new(Function::Move, vec![Argument::View(from)], out))
     }
 
     /// Elements move by position in row-major order, whatever the shapes.
