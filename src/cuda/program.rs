@@ -14,10 +14,12 @@ use rustc_hash::FxHashMap;
 
 use crate::plan::{Inst, InstKind, Plan, Slot, View};
 
+mod chains;
 mod elementwise;
 mod product;
 mod queue;
 
+use chains::{Role, chains};
 use elementwise::link;
 
 /// One call.
@@ -166,8 +168,15 @@ pub(super) fn prepare(
         streams,
         notes: Vec::new(),
     };
-    for (at, inst) in plan.code.iter().enumerate() {
-        builder.instruction(at as u32, inst).map_err(|it| it.at(plan, inst))?;
+    let spots = &builder.memory.layout.ranks[plan.rank].spots;
+    let is_shared = |it| spots.get(it as usize).is_none_or(|it| it.symmetric);
+    let roles = chains(plan, |view| builder.here(view), is_shared);
+    for ((at, inst), role) in (0..).zip(&plan.code).zip(roles) {
+        match role {
+            Role::Alone => builder.instruction(at, inst).map_err(|it| it.at(plan, inst))?,
+            Role::First(launch) => builder.launch(at, builder.streams[inst.stream as usize], Some(*launch)),
+            Role::Later => {}
+        }
     }
     let (source, names) = (builder.kernels.source(), builder.kernels.names());
     let cubin = kernels::nvrtc::compile(&source, device.capability)?;

@@ -22,7 +22,7 @@ pub struct Line {
     pub count: usize,
     /// Bytes that one run moves by communications and copies, as nccl-tests counts them.
     pub bytes: usize,
-    /// Microseconds of one run, on the slowest rank.
+    /// Microseconds of one run, on the slowest rank; instructions that one kernel does are timed as the first of them.
     pub time: f64,
     /// What a byte counts for on the bus, as nccl-tests has it: `2 (n-1) / n` for an all-reduce of `n` ranks.
     pub bus: f64,

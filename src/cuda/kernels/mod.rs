@@ -24,7 +24,7 @@ use rustc_hash::FxHashMap;
 
 use crate::plan::ReduceOp;
 
-pub(super) use chain::{Argument, Link, chain};
+pub(super) use chain::{Argument, Link, chain, writer};
 pub(super) use fold::fold;
 pub(super) use located::Located;
 pub(super) use product::product;

@@ -1,0 +1,70 @@
+//! Who reads what an instruction has written, where that can be told from one stream alone.
+
+use super::STEPS;
+use crate::plan::{BufferNo, InstKind, Plan, StreamNo, View};
+
+/// Most accesses that are looked at for one result: time does not grow with the square of their number.
+const LOOKS: usize = 1024;
+
+/// What one stream does with one buffer.
+#[derive(Default)]
+struct Uses<'a> {
+    stream: Option<StreamNo>,
+    /// Whether others see it: a stream besides this one, communications, peers, whoever looks when all has run.
+    is_open: bool,
+    /// In the order of issue: the instruction, the elements, whether they are written.
+    list: Vec<(u32, &'a View, bool)>,
+}
+
+/// The uses of all buffers of a rank.
+pub(super) struct Readers<'a>(Vec<Uses<'a>>);
+
+impl<'a> Readers<'a> {
+    pub fn of(plan: &'a Plan, is_shared: impl Fn(BufferNo) -> bool) -> Self {
+        let open = |at| Uses { is_open: is_shared(at as BufferNo), ..Uses::default() };
+        let mut all: Vec<Uses> = (0..plan.buffers.len()).map(open).collect();
+        let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
+        for buffer in ports.map(|it| it.buffer).chain(plan.kept.iter().copied()) {
+            all[buffer as usize].is_open = true;
+        }
+        for (at, inst) in (0..).zip(&plan.code) {
+            // They run on, beside the stream that posts them.
+            let posts =
+                matches!(inst.kind, InstKind::Collective(_) | InstKind::Transfer(_) | InstKind::Reshard(_));
+            for it in inst.kind.accesses(plan.rank).iter().filter(|it| it.rank == plan.rank) {
+                let uses = &mut all[it.view.buffer as usize];
+                uses.is_open |= posts || uses.stream.is_some_and(|known| known != inst.stream);
+                uses.stream = Some(inst.stream);
+                uses.list.push((at, it.view, it.written));
+            }
+        }
+        Self(all)
+    }
+
+    /// The instructions that read of a view what the instruction `at` has written to it, up to the next that writes all of it;
+    /// `None` where others may, or where they are more than a chain has steps.
+    pub fn after(&self, at: u32, view: &View) -> Option<Vec<u32>> {
+        let uses = self.0.get(view.buffer as usize).filter(|it| !it.is_open)?;
+        let from = uses.list.partition_point(|it| it.0 <= at);
+        let mut readers = Vec::new();
+        for (look, (other, seen, written)) in uses.list[from..].iter().enumerate() {
+            // An instruction reads before it writes, and is listed so.
+            if *written && *seen == view {
+                break;
+            }
+            if !written && range(seen).zip(range(view)).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1) {
+                readers.push(*other);
+            }
+            if look == LOOKS || readers.len() > STEPS {
+                return None;
+            }
+        }
+        Some(readers)
+    }
+}
+
+/// The first and the last element of a view's buffer that it has; `None`: it has none.
+fn range(view: &View) -> Option<(usize, usize)> {
+    let last: usize = view.shape.iter().zip(&view.strides).map(|(n, s)| n.saturating_sub(1) * s).sum();
+    (!view.is_empty()).then_some((view.offset, view.offset + last))
+}
