@@ -244,4 +244,21 @@ mod tests {
             ends.iter().map(|it| it.2.as_deref().map(|it| it.lines().next().unwrap_or(it))).collect();
         assert_eq!(told, [Some(cause), None, None, None], "{ends:?}");
     }
+
+    #[test]
+    fn who_is_asked_says_so_before_what_others_wait_for() {
+        let source = crate::source::Source::new("loop.hir".to_owned(), PROGRAM.to_owned());
+        let (programs, _) = source.programs();
+        let plans = plan::build_each(&[(&programs[0], &source.lines); 4]).unwrap_or_default();
+        let record = |issued: u32| {
+            let run = Run { issued, streams: vec![issued.min(2)], queues: vec![0], ..Run::default() };
+            Some(Progress { run: Some(run), ..Progress::default() }.encode())
+        };
+        let records = [3, 3, 1, 3].map(record);
+        let fault = LaunchError::Aborted { rank: 1, exit: 4, reason: "told to end (SIGTERM)".to_owned() };
+        let told = report::report(&fault, &records, &plans);
+        let first: Vec<&str> = told.lines().take(2).collect();
+        let cause = "rank 2 never issued line 10, i8=0 (Allreduce): it is at line 10, i8=0 (Allreduce); ranks 0 1 3 wait in it";
+        assert_eq!(first, ["rank 1: told to end (SIGTERM)", cause]);
+    }
 }

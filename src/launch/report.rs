@@ -22,6 +22,8 @@ pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) 
     let asked = matches!(fault, LaunchError::Aborted { exit: 4, .. });
     let cause = if stuck || asked { notes.cause() } else { None };
     let mut text = match cause {
+        // Whoever is asked may be in the middle of a run where nothing is wrong.
+        Some(cause) if asked => format!("{fault}\n{cause}"),
         Some(cause) => format!("{cause}\n{fault}"),
         None => fault.to_string(),
     };

@@ -69,6 +69,11 @@ pub(super) struct Message {
 
 /// One rank's views in a CUDA collective.
 pub(super) struct TeamViews {
+    pub(super) kind: CollectiveKind,
+    /// World ranks in team order.
+    pub(super) team: Vec<usize>,
+    /// An instruction that shows the place of the posting statement.
+    pub(super) posted_at: usize,
     pub(super) input: Option<View>,
     pub(super) output: Option<View>,
     /// Instructions that read or write peers: index, which peer, whether the peer's output is meant.

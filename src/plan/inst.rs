@@ -279,6 +279,20 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
+    /// Whether members get, or give each other, equal parts of what is given.
+    pub fn divides(self) -> bool {
+        match self {
+            Self::Scatter { .. } | Self::ReduceScatter { .. } | Self::AllToAll => true,
+            Self::Broadcast { .. }
+            | Self::Gather { .. }
+            | Self::Allgather
+            | Self::Reduce { .. }
+            | Self::Allreduce { .. }
+            | Self::SendRecv { .. }
+            | Self::Permute { .. } => false,
+        }
+    }
+
     /// How it combines the members' inputs, if it does.
     pub fn combines(self) -> Option<ReduceOp> {
         match self {

@@ -8,6 +8,7 @@ use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program};
 
 use super::{
     CollectiveKind, Communicator, InstKind, Plan, Port, View,
+    agree::agree,
     comm::{PeerView, State},
 };
 
@@ -15,6 +16,10 @@ use super::{
 pub(super) fn link(programs: &[&Program], ranks: &mut [(Plan, State)]) -> Vec<(usize, Diagnostic)> {
     let mut faults = permutes(programs, ranks);
     faults.extend(ports(programs, ranks));
+    faults.extend(agree(programs, ranks));
+    if !faults.is_empty() {
+        return faults;
+    }
     let mut patches: Vec<(usize, usize, PeerView, View)> = Vec::new();
     for (rank, (plan, state)) in ranks.iter().enumerate() {
         let mut channels: Vec<_> = state.messages.iter().collect();
@@ -112,7 +117,12 @@ fn place(plan: &Plan, inst: usize) -> String {
     plan.code.get(inst).map_or_else(String::new, |inst| plan.place(inst))
 }
 
-fn disagreement(programs: &[&Program], plan: &Plan, inst: usize, message: String) -> (usize, Diagnostic) {
+pub(super) fn disagreement(
+    programs: &[&Program],
+    plan: &Plan,
+    inst: usize,
+    message: String,
+) -> (usize, Diagnostic) {
     let program = programs[plan.rank];
     let origin = plan.code.get(inst).map(|inst| plan.origins[inst.origin as usize]);
     let span = origin.and_then(|it| it.stmt).map_or(program.spans.header, |stmt| program.stmt_span(stmt));

@@ -13,6 +13,7 @@
 //! Invariant: a plan holds plain data: no names to look up, no expression to evaluate.
 
 mod access;
+mod agree;
 mod bind;
 mod build;
 mod comm;

@@ -201,3 +201,21 @@ fn kind(kind: CollectiveKind) -> String {
         }
     }
 }
+
+impl CollectiveKind {
+    /// `Broadcast from member 1`: a collective as messages name it.
+    pub fn name(self) -> String {
+        match self {
+            CollectiveKind::Broadcast { root } => format!("Broadcast from member {root}"),
+            CollectiveKind::Gather { root } => format!("Gather to member {root}"),
+            CollectiveKind::Allgather => "Allgather".to_owned(),
+            CollectiveKind::Scatter { root } => format!("Scatter from member {root}"),
+            CollectiveKind::Reduce { root, op } => format!("Reduce ({op:?}) to member {root}"),
+            CollectiveKind::Allreduce { op } => format!("Allreduce ({op:?})"),
+            CollectiveKind::ReduceScatter { op } => format!("ReduceScatter ({op:?})"),
+            CollectiveKind::SendRecv { root } => format!("SendRecv from member {root}"),
+            CollectiveKind::AllToAll => "AllToAll".to_owned(),
+            CollectiveKind::Permute { .. } => "Permute".to_owned(),
+        }
+    }
+}

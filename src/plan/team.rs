@@ -36,6 +36,7 @@ impl Builder<'_> {
         if first {
             self.emit(InstKind::Barrier);
         }
+        let posted_at = self.plan.code.len();
         let mut open = Vec::new();
         let mut slots = Vec::new();
         match kind {
@@ -102,7 +103,7 @@ impl Builder<'_> {
             }
         }
         self.posted.extend(stmt.number.map(|number| (number, Pending::Slots(slots))));
-        self.comm.collectives.push(TeamViews { input, output, open });
+        self.comm.collectives.push(TeamViews { kind, team: team.to_vec(), posted_at, input, output, open });
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{
-    InstRef, collective, describe, located,
+    InstRef, describe, located,
     machine::{Condition, Effect, Machine, Open, Progress, Role},
 };
 use crate::plan::{Backend, Direction, Meaning, Transfer};
@@ -276,7 +276,7 @@ impl<'a> Book<'a> {
     /// What an instruction is called, where that helps.
     fn name(&self, at: InstRef) -> String {
         match self.machine.effect(at.rank, at.inst) {
-            Effect::Collective(it) => collective::name(it.kind),
+            Effect::Collective(it) => it.kind.name(),
             Effect::Transfer(_) => "a send or receive".to_owned(),
             Effect::Exchange(_) => "ShareMemHandles".to_owned(),
             Effect::Barrier => "a barrier".to_owned(),

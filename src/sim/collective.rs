@@ -83,7 +83,7 @@ impl Meeting<'_> {
     fn run(&self, space: &mut Space<'_>, notes: &mut Notes) -> Result<(), Fault> {
         for (member, it) in self.them.iter().enumerate() {
             if !same(it.kind, self.them[0].kind) {
-                return Err(self.clash(member, name(it.kind), 0, name(self.them[0].kind)));
+                return Err(self.clash(member, it.kind.name(), 0, self.them[0].kind.name()));
             }
         }
         let mut wanted = Vec::new();
@@ -130,7 +130,7 @@ impl Meeting<'_> {
         if block.data.len() != output.len() || block.data.dtype() != dtype {
             let (mine, theirs) = (amount(output.len(), dtype), amount_of(block));
             let message =
-                format!("{} delivers {theirs}, the output holds {mine}", name(self.them[member].kind));
+                format!("{} delivers {theirs}, the output holds {mine}", self.them[member].kind.name());
             return Err(Fault::program(self.plans, self.members[member], message));
         }
         space.store(rank, output, block, notes).map_err(|it| self.fault(member, it))
@@ -175,7 +175,7 @@ impl Meeting<'_> {
         space: &mut Space<'_>,
         notes: &mut Notes,
     ) -> Result<(), Fault> {
-        let kind = name(self.them[0].kind);
+        let kind = self.them[0].kind.name();
         let Some(at) = self.members.get(from) else {
             let message = format!("{kind}: the team has no member {from}");
             return Err(Fault::program(self.plans, self.members[0], message));
@@ -227,7 +227,7 @@ impl Meeting<'_> {
             None => Ok(stretch(0, len)),
             Some(part) if len.is_multiple_of(count) => Ok(stretch(part * (len / count), len / count)),
             Some(_) => {
-                let kind = name(self.them[member].kind);
+                let kind = self.them[member].kind.name();
                 let message = format!("{kind} of {len} elements does not divide by {count} members");
                 Err(Fault::program(self.plans, self.members[member], message))
             }
@@ -279,20 +279,4 @@ fn amount(len: usize, dtype: DType) -> String {
 
 fn amount_of(block: &Block) -> String {
     amount(block.data.len(), block.data.dtype())
-}
-
-/// `Broadcast from member 1`: a collective as messages name it.
-pub(super) fn name(kind: CollectiveKind) -> String {
-    match kind {
-        CollectiveKind::Broadcast { root } => format!("Broadcast from member {root}"),
-        CollectiveKind::Gather { root } => format!("Gather to member {root}"),
-        CollectiveKind::Allgather => "Allgather".to_owned(),
-        CollectiveKind::Scatter { root } => format!("Scatter from member {root}"),
-        CollectiveKind::Reduce { root, op } => format!("Reduce ({op:?}) to member {root}"),
-        CollectiveKind::Allreduce { op } => format!("Allreduce ({op:?})"),
-        CollectiveKind::ReduceScatter { op } => format!("ReduceScatter ({op:?})"),
-        CollectiveKind::SendRecv { root } => format!("SendRecv from member {root}"),
-        CollectiveKind::AllToAll => "AllToAll".to_owned(),
-        CollectiveKind::Permute { .. } => "Permute".to_owned(),
-    }
 }
