@@ -23,6 +23,8 @@ use crate::exit::Exit;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
+/// Several pulses of a rank: one that sends none for so long may be stopped.
+const QUIET: Duration = Duration::from_secs(1);
 /// For fresh records of ranks that live. A launcher that ends the job gives its processes about a second.
 const NOTES: Duration = Duration::from_millis(500);
 /// For rank 0's verdict.
@@ -105,7 +107,10 @@ impl Stalled {
         if channel.rank > 0 {
             return None;
         }
-        let records: Vec<_> = channel.records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
+        let records = channel.records();
+        // A rank that says nothing any more is the cause, and is named for that when it has been silent for long enough.
+        let quiet = records.iter().flatten().any(|(age, _)| *age > QUIET);
+        let records: Vec<_> = records.into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
         let runs = |it: &Option<Vec<u8>>| {
             it.as_deref().and_then(Progress::decode).is_some_and(|it| it.run.is_some() || it.brief)
         };
@@ -113,7 +118,7 @@ impl Stalled {
             (self.since, self.records) = (Instant::now(), records);
         }
         let seconds = self.since.elapsed().as_secs();
-        (self.since.elapsed() > self.timeout).then_some(LaunchError::Stalled { seconds })
+        (!quiet && self.since.elapsed() > self.timeout).then_some(LaunchError::Stalled { seconds })
     }
 }
 
