@@ -13,7 +13,7 @@ use std::{
 
 use rustc_hash::{FxHashSet, FxHasher};
 
-use crate::plan::{Collective, Communicator, InstKind, Plan, Transfer, View};
+use crate::plan::{Communication, Communicator, Plan, View};
 
 /// What one rank does in the turns of all.
 #[derive(Debug, Default, PartialEq)]
@@ -32,13 +32,7 @@ struct Posted<'a> {
     communicator: &'a Communicator,
     /// The ranks that have to take part at the same time.
     others: Vec<usize>,
-    kind: Kind<'a>,
-}
-
-#[derive(Clone, Copy)]
-enum Kind<'a> {
-    Collective(&'a Collective),
-    Transfer(&'a Transfer),
+    what: Communication<'a>,
 }
 
 impl Turns {
@@ -73,10 +67,13 @@ impl Turns {
 impl Posted<'_> {
     /// Whether both can be parts of one communication.
     fn fits(&self, other: &Self) -> bool {
-        let same = match (self.kind, other.kind) {
-            (Kind::Collective(a), Kind::Collective(b)) => discriminant(&a.kind) == discriminant(&b.kind),
-            (Kind::Transfer(_), Kind::Transfer(_)) => true,
-            (Kind::Collective(_), Kind::Transfer(_)) | (Kind::Transfer(_), Kind::Collective(_)) => false,
+        let same = match (self.what, other.what) {
+            (Communication::Collective(a), Communication::Collective(b)) => {
+                discriminant(&a.kind) == discriminant(&b.kind)
+            }
+            (Communication::Transfer(_), Communication::Transfer(_)) => true,
+            (Communication::Collective(_), Communication::Transfer(_))
+            | (Communication::Transfer(_), Communication::Collective(_)) => false,
         };
         same && self.communicator == other.communicator
     }
@@ -86,11 +83,11 @@ impl Posted<'_> {
         (self.communicator.backend, &self.communicator.team).hash(hasher);
         let elements = |it: &View| (plan.buffers[it.buffer as usize].dtype, it.len());
         let length = |it: &Option<View>| it.as_ref().map(elements);
-        match self.kind {
-            Kind::Collective(it) => {
+        match self.what {
+            Communication::Collective(it) => {
                 (format!("{:?}", it.kind), length(&it.input), length(&it.output)).hash(hasher);
             }
-            Kind::Transfer(it) => {
+            Communication::Transfer(it) => {
                 for side in &it.sides {
                     (side.direction, side.peer, elements(&side.view)).hash(hasher);
                 }
@@ -124,36 +121,15 @@ fn together(heads: &[VecDeque<Posted>], rank: usize) -> Option<Vec<usize>> {
 fn posted(plan: &Plan) -> VecDeque<Posted<'_>> {
     let mut list = VecDeque::new();
     for (at, inst) in plan.code.iter().enumerate() {
-        let (number, mut others, kind) = match &inst.kind {
-            InstKind::Collective(it) => {
-                let team = plan.communicators[it.communicator as usize].team.clone();
-                (it.communicator, team, Kind::Collective(it))
-            }
-            InstKind::Transfer(it) => {
-                (it.communicator, it.sides.iter().map(|side| side.peer).collect(), Kind::Transfer(it))
-            }
-            InstKind::Alloc { .. }
-            | InstKind::Copy { .. }
-            | InstKind::Fill { .. }
-            | InstKind::Iota { .. }
-            | InstKind::Gemm(_)
-            | InstKind::Map { .. }
-            | InstKind::Reduce(_)
-            | InstKind::Combine { .. }
-            | InstKind::Wait { .. }
-            | InstKind::Signal { .. }
-            | InstKind::Await { .. }
-            | InstKind::Record { .. }
-            | InstKind::Join { .. }
-            | InstKind::Exchange { .. }
-            | InstKind::Barrier
-            | InstKind::Reshard(_)
-            | InstKind::Finish => continue,
+        let Some(what) = inst.kind.communication() else { continue };
+        let communicator = &plan.communicators[what.communicator() as usize];
+        let mut others = match what {
+            Communication::Collective(_) => communicator.team.clone(),
+            Communication::Transfer(it) => it.sides.iter().map(|side| side.peer).collect(),
         };
-        let communicator = &plan.communicators[number as usize];
         others.retain(|it| *it != plan.rank);
         if communicator.team.len() > 1 {
-            list.push_back(Posted { at: at as u32, communicator, others, kind });
+            list.push_back(Posted { at: at as u32, communicator, others, what });
         }
     }
     list

@@ -9,9 +9,7 @@ use super::{
     LaunchError,
     progress::{Progress, Run},
 };
-use crate::plan::{
-    Communicator, CommunicatorNo, Direction, Handle, InstKind, Plan, StreamNo, Transfer, WorkNo,
-};
+use crate::plan::{Communicator, Direction, Handle, InstKind, Plan, StreamNo, Transfer};
 
 /// The report: the cause, then a line for what each rank was doing. `records` by rank, `None` where nothing is known.
 pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) -> String {
@@ -98,8 +96,8 @@ impl Notes<'_> {
 
     /// The communicator of a communication.
     fn queue(&self, rank: usize, at: usize) -> Option<usize> {
-        let (communicator, _) = posting(&self.plans.get(rank)?.code.get(at)?.kind)?;
-        Some(communicator as usize)
+        let posted = self.plans.get(rank)?.code.get(at)?.kind.communication()?;
+        Some(posted.communicator() as usize)
     }
 
     /// Whether a rank has issued an instruction, and its stream has passed it.
@@ -146,7 +144,9 @@ impl Notes<'_> {
             InstKind::Join { event } => {
                 vec![find(rank, &|it| matches!(it, InstKind::Record { event: other } if other == event))]
             }
-            InstKind::Wait { work } => vec![find(rank, &|it| posting(it).is_some_and(|(_, it)| it == *work))],
+            InstKind::Wait { work } => {
+                vec![find(rank, &|it| it.communication().is_some_and(|it| it.work() == *work))]
+            }
             InstKind::Await { slot } => {
                 vec![find(slot.from, &|it| matches!(it, InstKind::Signal { slot: other } if other == slot))]
             }
@@ -364,14 +364,6 @@ impl Notes<'_> {
         }
         text
     }
-}
-
-/// The communicator and the work of a communication.
-fn posting(kind: &InstKind) -> Option<(CommunicatorNo, WorkNo)> {
-    if let InstKind::Collective(it) = kind {
-        return Some((it.communicator, it.work));
-    }
-    if let InstKind::Transfer(it) = kind { Some((it.communicator, it.work)) } else { None }
 }
 
 fn on_host(kind: &InstKind) -> bool {

@@ -1,6 +1,6 @@
 //! Which memory instructions read and write.
 
-use super::{Arg, BufferNo, Direction, InstKind, View};
+use super::{Arg, BufferNo, Collective, CommunicatorNo, Direction, InstKind, Transfer, View, WorkNo};
 
 /// A view that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,7 +13,59 @@ pub struct Access<'p> {
     pub written: bool,
 }
 
+/// What an instruction posts to a communicator's queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Communication<'p> {
+    /// Of a whole team.
+    Collective(&'p Collective),
+    /// With single peers.
+    Transfer(&'p Transfer),
+}
+
+impl Communication<'_> {
+    /// Whose queue.
+    pub fn communicator(self) -> CommunicatorNo {
+        match self {
+            Self::Collective(it) => it.communicator,
+            Self::Transfer(it) => it.communicator,
+        }
+    }
+
+    /// The work that `Wait` names.
+    pub fn work(self) -> WorkNo {
+        match self {
+            Self::Collective(it) => it.work,
+            Self::Transfer(it) => it.work,
+        }
+    }
+}
+
 impl InstKind {
+    /// The communication that the instruction posts.
+    pub fn communication(&self) -> Option<Communication<'_>> {
+        match self {
+            Self::Collective(it) => Some(Communication::Collective(it)),
+            Self::Transfer(it) => Some(Communication::Transfer(it)),
+            Self::Alloc { .. }
+            | Self::Copy { .. }
+            | Self::Fill { .. }
+            | Self::Iota { .. }
+            | Self::Gemm(_)
+            | Self::Map { .. }
+            | Self::Reduce(_)
+            | Self::Combine { .. }
+            | Self::Wait { .. }
+            | Self::Signal { .. }
+            | Self::Await { .. }
+            | Self::Record { .. }
+            | Self::Join { .. }
+            | Self::Exchange { .. }
+            | Self::Barrier
+            | Self::Reshard(_)
+            | Self::Finish => None,
+        }
+    }
+
     /// Whose buffers the instruction touches when `rank` executes it, and whether it writes to them. Storage that comes
     /// into being is touched where it becomes zero.
     pub fn touched(&self, rank: usize) -> Vec<(usize, BufferNo, bool)> {

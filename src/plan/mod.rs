@@ -32,7 +32,7 @@ mod unit;
 mod view;
 mod world;
 
-pub use access::Access;
+pub use access::{Access, Communication};
 pub use inst::{
     Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Handle, Inst, InstKind, Meaning,
     Number, Reduce, ReduceOp, Reshard, Side, Slot, Transfer,
