@@ -31,6 +31,14 @@ macro_rules! dtypes {
                 match self { $(DType::$name => $size,)* DType::Composite(_) => 0 }
             }
 
+            /// Whether it is computed with as an integer: truth values are 0 and 1.
+            pub const fn is_integral(self) -> bool {
+                match self.class() {
+                    Class::Int | Class::Bool => true,
+                    Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => false,
+                }
+            }
+
             /// What kind of number it is.
             pub const fn class(self) -> Class {
                 match self { $(DType::$name => Class::$class,)* DType::Composite(_) => Class::Composite }

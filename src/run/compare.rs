@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use grammar::dtype::{Class, DType};
+use grammar::dtype::DType;
 
 use crate::{
     io::{data::Tensor, generate::Kind, shard::unravel},
@@ -66,14 +66,10 @@ impl Agreement {
 
     /// The tolerance for elements of a type.
     pub fn tolerance(self, dtype: DType) -> Tolerance {
-        let integral = match dtype.class() {
-            Class::Int | Class::Bool => true,
-            Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => false,
-        };
         match self {
             Self::Within(tolerance) => tolerance,
             Self::Equal => Tolerance::EXACT,
-            Self::Sums { .. } | Self::Machines { .. } if integral => Tolerance::EXACT,
+            Self::Sums { .. } | Self::Machines { .. } if dtype.is_integral() => Tolerance::EXACT,
             Self::Sums { terms } => Tolerance::for_terms(dtype, terms),
             Self::Machines { terms } => {
                 let sums = Tolerance::for_terms(dtype, terms);

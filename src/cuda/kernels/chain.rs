@@ -7,7 +7,7 @@ use grammar::{dtype::DType, ops::Op};
 
 use super::{
     BLOCK, Computed, Function, Kernel, Launch, Located, Operand, PARAMETERS, Read, Step, WIDEST, check,
-    expression, floats, integers, is_integer, named, shape::merged,
+    expression, floats, integers, named, shape::merged,
 };
 use crate::plan::{Number, ReduceOp};
 
@@ -183,7 +183,7 @@ fn computed(function: Function, args: &[Argument], out: DType) -> Result<(Functi
         })
     };
     let of_source = || match args.first() {
-        Some(Argument::View(it)) if is_integer(it.dtype) => integers(std::iter::once(it.dtype)),
+        Some(Argument::View(it)) if it.dtype.is_integral() => integers(std::iter::once(it.dtype)),
         Some(Argument::View(it)) => floats(std::iter::once(it.dtype)),
         Some(Argument::Number(Number::Float(_))) => Computed::F64,
         Some(Argument::Number(_)) | None => Computed::I64,
@@ -197,7 +197,7 @@ fn computed(function: Function, args: &[Argument], out: DType) -> Result<(Functi
         },
         Function::Combine(op) => {
             let all = dtypes().chain([out]);
-            let computed = match all.clone().all(is_integer) {
+            let computed = match all.clone().all(DType::is_integral) {
                 true => integers(dtypes().collect::<Vec<_>>().into_iter().chain([out])),
                 false => floats(all),
             };
@@ -208,7 +208,7 @@ fn computed(function: Function, args: &[Argument], out: DType) -> Result<(Functi
         }
         Function::Op(op) => {
             let float_number = args.iter().any(|it| matches!(it, Argument::Number(Number::Float(_))));
-            let whole = is_integer(out) && dtypes().all(is_integer) && !float_number;
+            let whole = out.is_integral() && dtypes().all(DType::is_integral) && !float_number;
             let computed = match whole {
                 true => integers(dtypes().collect::<Vec<_>>().into_iter().chain([out])),
                 false => floats(dtypes().chain([out])),

@@ -1,8 +1,7 @@
 //! Combinations along axes: a block for each result where many terms lie in a row, else a thread.
 
 use super::{
-    BLOCK, DIMS, Kernel, Launch, Located, WIDEST, check, expression, floats, integers, is_integer, named,
-    shape::merged,
+    BLOCK, DIMS, Kernel, Launch, Located, WIDEST, check, expression, floats, integers, named, shape::merged,
 };
 use crate::{
     io::data::Data,
@@ -22,7 +21,7 @@ pub(in crate::cuda) fn fold(
     out: &Located,
 ) -> Result<Option<Launch>, String> {
     check([input.dtype, out.dtype])?;
-    let whole = is_integer(input.dtype) && is_integer(out.dtype);
+    let whole = input.dtype.is_integral() && out.dtype.is_integral();
     let dtypes = [input.dtype, out.dtype].into_iter();
     let computed = if whole { integers(dtypes) } else { floats(dtypes) };
     if expression::step(reduce.op, computed).is_none() {

@@ -16,10 +16,7 @@ mod tests;
 
 use std::fmt::Write;
 
-use grammar::{
-    dtype::{Class, DType},
-    ops::Op,
-};
+use grammar::{dtype::DType, ops::Op};
 use rustc_hash::FxHashMap;
 
 use crate::plan::ReduceOp;
@@ -226,13 +223,6 @@ fn check(dtypes: impl IntoIterator<Item = DType>) -> Result<(), String> {
     match dtypes.into_iter().find(|it| scalar(*it).is_none()) {
         Some(dtype) => Err(format!("no kernel computes with element type `{}`", dtype.short_name())),
         None => Ok(()),
-    }
-}
-
-fn is_integer(dtype: DType) -> bool {
-    match dtype.class() {
-        Class::Int | Class::Bool => true,
-        Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => false,
     }
 }
 

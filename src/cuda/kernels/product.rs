@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{BLOCK, Kernel, Launch, Located, check, floats, integers, is_integer, named, shape::merged};
+use super::{BLOCK, Kernel, Launch, Located, check, floats, integers, named, shape::merged};
 use crate::plan::View;
 
 /// Prepares a product; `None` where there is no result. Views are those of `plan::Gemm`.
@@ -20,7 +20,7 @@ pub(in crate::cuda) fn product(
     if out.view.is_empty() {
         return Ok(None);
     }
-    let whole = dtypes[..3].iter().all(|it| is_integer(*it));
+    let whole = dtypes[..3].iter().all(|it| it.is_integral());
     let types = dtypes.iter().copied();
     let computed = if whole { integers(types) } else { floats(types) };
     let dims = out.view.shape.len();

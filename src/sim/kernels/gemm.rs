@@ -6,7 +6,7 @@ use gemm::Parallelism;
 use grammar::dtype::DType;
 use half::slice::HalfFloatSliceExt;
 
-use super::{Exactness, Extent, KernelError, Precision, is_integer, narrow, wrap};
+use super::{Exactness, Extent, KernelError, Precision, narrow, wrap};
 use crate::{
     io::data::{Data, Mask},
     sim::memory::Block,
@@ -31,7 +31,7 @@ pub fn gemm(
     let sizes = Sizes::of(a, b);
     let bias_data = bias.map(|it| &it.data);
     let types = [a.data.dtype(), b.data.dtype(), out_dtype];
-    let data = if types.into_iter().all(is_integer) {
+    let data = if types.into_iter().all(DType::is_integral) {
         wrap(out_dtype, sizes.integers(&a.data, &b.data, bias_data).into_iter())?
     } else {
         let types = types.into_iter().chain(bias_data.map(Data::dtype));

@@ -12,7 +12,7 @@ use grammar::{
     ops::Op,
 };
 
-use super::{Exactness, KernelError, Precision, is_integer, narrow, wrap};
+use super::{Exactness, KernelError, Precision, narrow, wrap};
 use crate::{
     io::data::{Data, Element, Mask, each},
     plan::Number,
@@ -44,7 +44,9 @@ pub fn map(
     let data = match op {
         Op::Cast => cast(op, args, out_dtype, written.len(), exactness)?,
         Op::BitCast => bit_cast(op, args, out_dtype)?,
-        _ if is_integer(out_dtype) && dtypes().all(is_integer) => integers(op, args, out_dtype, &written)?,
+        _ if out_dtype.is_integral() && dtypes().all(DType::is_integral) => {
+            integers(op, args, out_dtype, &written)?
+        }
         _ => {
             // A number decides only where there are no elements.
             let blocks = args.iter().filter_map(Operand::block).map(|it| it.data.dtype());
@@ -159,7 +161,7 @@ fn floats(
     for arg in args {
         // Integers beyond 2^53, and constants that are not of the precision.
         inexact += match arg {
-            Operand::Block(it) if is_integer(it.data.dtype()) => it.data.convert(DType::Double)?.1,
+            Operand::Block(it) if it.data.dtype().is_integral() => it.data.convert(DType::Double)?.1,
             Operand::Number(Number::Float(it)) => usize::from(precision.round(*it) != *it && !it.is_nan()),
             Operand::Block(_) | Operand::Number(_) => 0,
         };
@@ -198,7 +200,7 @@ fn cast(
         [Operand::Number(it)] => {
             let mut data = Data::zeros(out_dtype, len)?;
             let changed = (0..len).filter(|&at| data.set(at, *it)).count();
-            (data, if is_integer(out_dtype) { 0 } else { changed })
+            (data, if out_dtype.is_integral() { 0 } else { changed })
         }
         _ => return Err(KernelError::Op(op, out_dtype)),
     };

@@ -6,10 +6,7 @@
 //! Exactness: a result is exact when no rounding changed a value, whatever the order of summation; engines agree bit
 //! for bit there. What cannot be shown exact counts as inexact.
 
-use grammar::{
-    dtype::{Class, DType},
-    ops::Op,
-};
+use grammar::{dtype::DType, ops::Op};
 
 use crate::{
     io::data::{Data, Element, UnsupportedDtype, each},
@@ -153,11 +150,6 @@ impl Extent {
         }
         Some(all)
     }
-}
-
-/// Whether the type is computed with as an integer.
-fn is_integer(dtype: DType) -> bool {
-    matches!(dtype.class(), Class::Int | Class::Bool)
 }
 
 /// Numbers rounded to `dtype`, and how many changed.

@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use super::{Exactness, Extent, KernelError, Precision, is_integer, narrow, wrap};
+use super::{Exactness, Extent, KernelError, Precision, narrow, wrap};
 use crate::{
     io::data::{Data, Mask, runs},
     plan::{Number, ReduceOp, View},
@@ -103,7 +103,7 @@ fn fold(
 ) -> Result<Block, KernelError> {
     let target = Target::of(&input.shape, axes);
     let dtype = input.data.dtype();
-    let data = match is_integer(dtype) && is_integer(out_dtype) {
+    let data = match dtype.is_integral() && out_dtype.is_integral() {
         true => wrap(out_dtype, integers(op, init, &input.data, &target, out_dtype)?.into_iter())?,
         false => {
             let (values, changed) = floats(op, init, &input.data, &target, out_dtype, exactness)?;
