@@ -1,0 +1,138 @@
+//! Where the vendor's libraries are looked for.
+
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+use crate::cuda::error::CudaError;
+
+/// A library that is looked for.
+pub(super) struct Wanted {
+    /// What it is, for messages.
+    title: &'static str,
+    /// The environment variable that names its file.
+    variable: &'static str,
+    /// Its names, the preferred one first.
+    names: &'static [&'static str],
+    /// Where Python packages keep it, below `site-packages/nvidia`.
+    packages: &'static [&'static str],
+    /// How the names of files begin that it opens by itself, and that lie beside it.
+    companions: Option<&'static str>,
+}
+
+pub(super) const DRIVER: Wanted = Wanted {
+    title: "the NVIDIA driver",
+    variable: "HIR_CUDA",
+    names: &["libcuda.so.1", "libcuda.so"],
+    packages: &[],
+    companions: None,
+};
+pub(super) const NVRTC: Wanted = Wanted {
+    title: "NVRTC",
+    variable: "HIR_NVRTC",
+    names: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+    packages: &["cu13/lib", "cuda_nvrtc/lib"],
+    companions: Some("libnvrtc-builtins.so."),
+};
+pub(super) const CUBLASLT: Wanted = Wanted {
+    title: "cuBLASLt",
+    variable: "HIR_CUBLASLT",
+    names: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+    packages: &["cu13/lib", "cublas/lib"],
+    companions: None,
+};
+pub(super) const NCCL: Wanted = Wanted {
+    title: "NCCL",
+    variable: "HIR_NCCL",
+    names: &["libnccl.so.2", "libnccl.so"],
+    packages: &["nccl/lib"],
+    companions: None,
+};
+
+impl Wanted {
+    /// The library's file and where it was found.
+    pub(super) fn open(&self) -> Result<(Library, String), CudaError> {
+        let missing = |places: String| {
+            let Self { title, variable, names, .. } = self;
+            CudaError::Environment(format!(
+                "{title} was not found: looked for {} {places}; `{variable}=/path/to/{}` names it",
+                names.join(", "),
+                names[0]
+            ))
+        };
+        if let Some(path) = std::env::var_os(self.variable) {
+            let path = path.to_string_lossy().into_owned();
+            return self
+                .open_file(&path)
+                .map_err(|why| missing(format!("in `{}={path}` ({why})", self.variable)));
+        }
+        if let Some(found) = self.names.iter().find_map(|name| open(name).ok()) {
+            return Ok(found);
+        }
+        let folders = self.folders();
+        let files = folders.iter().flat_map(|folder| self.names.iter().map(move |name| folder.join(name)));
+        let mut broken = String::new();
+        for file in files.filter(|it| it.exists()) {
+            match self.open_file(&file.to_string_lossy()) {
+                Ok(found) => return Ok(found),
+                Err(why) => broken += &format!("; {why}"),
+            }
+        }
+        let folders: Vec<String> = folders.iter().map(|it| it.display().to_string()).collect();
+        Err(missing(format!("on the loader's path and in {}{broken}", folders.join(", "))))
+    }
+
+    /// Opens a file, and before it what it would look for on the loader's path only: NVRTC 13.0 does not look beside itself, and
+    /// finds its built-in functions where a library of that name is open already.
+    fn open_file(&self, path: &str) -> Result<(Library, String), String> {
+        let folder = Path::new(path).parent().filter(|it| !it.as_os_str().is_empty());
+        if let (Some(begin), Some(folder)) = (self.companions, folder) {
+            let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            for file in files.filter(|it| it.file_name().to_string_lossy().starts_with(begin)) {
+                // The process keeps it, as it keeps the library. One that does not open is missed, and named, by its library.
+                open(&file.path().to_string_lossy()).map(|(it, _)| Box::leak(Box::new(it))).ok();
+            }
+        }
+        open(path)
+    }
+
+    /// The usual folders, those of Python environments among them.
+    fn folders(&self) -> Vec<PathBuf> {
+        let from = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
+        let mut folders: Vec<PathBuf> = Vec::new();
+        for root in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|it| from(it)) {
+            folders.push(root.join("lib64"));
+        }
+        folders.push("/usr/local/cuda/lib64".into());
+        folders.push("/usr/local/nvidia/lib64".into());
+        folders.push("/usr/lib/x86_64-linux-gnu".into());
+        folders.push("/usr/lib64".into());
+        let mut roots: Vec<PathBuf> =
+            ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|it| from(it)).collect();
+        roots.extend(from("HOME").map(|it| it.join(".local")));
+        roots.extend(["/usr/local", "/usr", "/opt/conda"].map(PathBuf::from));
+        for root in roots {
+            let Ok(versions) = std::fs::read_dir(root.join("lib")) else { continue };
+            let python =
+                |it: &PathBuf| it.file_name().is_some_and(|it| it.to_string_lossy().starts_with("python3"));
+            let mut versions: Vec<PathBuf> = versions.flatten().map(|it| it.path()).filter(python).collect();
+            versions.sort();
+            for version in versions {
+                for packages in ["site-packages", "dist-packages"] {
+                    let nvidia = version.join(packages).join("nvidia");
+                    folders.extend(self.packages.iter().map(|it| nvidia.join(it)).filter(|it| it.is_dir()));
+                }
+            }
+        }
+        folders
+    }
+}
+
+fn open(path: &str) -> Result<(Library, String), String> {
+    // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; a file that the user names is the user's choice.
+    // Symbols are shared, so that a library that wants another of these finds the one that is open.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    let why =
+        |it: libloading::Error| std::error::Error::source(&it).map_or(it.to_string(), ToString::to_string);
+    library.map(|it| (it, path.to_owned())).map_err(why)
+}
