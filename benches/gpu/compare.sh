@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
-# Times hir-run and what a user would run instead, on the GPUs of this host, in turns: ours, peers, ours, peers, ...
+# Times hir-run and what a user would run instead, on the GPUs of this host, in turns: a round of ours, a round of theirs, ...
 #
-#   benches/gpu/compare.sh [-b FOLDER_OF_BINARIES] [-r "2 4 8"] [-n ROUNDS] [-i ITERATIONS] [-s SHRINK] [-o FILE] [WORKLOAD...]
+#   benches/gpu/compare.sh [-b FOLDER_OF_BINARIES] [-r "2 4 8"] [-n ROUNDS] [-i ITERATIONS] [-s SHRINK] [-f FILTER]
+#                            [-o FILE] [WORKLOAD...]
 #
 #   -b   default: target/release
 #   -r   numbers of ranks, as far as there are GPUs
 #   -n   rounds, each with new random data; default: 3
 #   -i   timed runs of a round; default: 20, after 5 that are not timed
 #   -s   divides every extent (and collectives' sizes by its square): to try this script without GPUs worth the name
+#   -f   an extended regular expression: only measurements of ours whose line matches it, such as
+#        "allgather-linear 8 m=32768 n=8192 k=16384 @overlap-allgather-linear graph", where 8 is the number of ranks
 #   -o   where the lines go, one JSON object a measurement; default: compare.jsonl
 #
 # Workloads, all by default: allgather-linear linear-allreduce matmul-reduce-scatter collectives.
 #
 # Every time is the median over runs of the slowest rank. Each of our measurements is checked: all outputs of the last timed
-# run are finite and the same on all ranks that have them, and sampled rows agree with float32 sums made by PyTorch from the
-# inputs that hir-run has written; outputs are poisoned before every run. Without PyTorch there are no peers, and our results
+# run are finite, hir-run finds them the same on all ranks that have them, and sampled rows agree with float32 sums made by
+# PyTorch from the inputs that hir-run has written; outputs are poisoned before every run. Without PyTorch there are no peers, and our results
 # are compared with the simulator's instead, as far as the shapes are small (-s). Exit code 1: a run failed or was wrong.
 set -u
 cd "$(dirname "$0")/../.."
@@ -22,14 +25,15 @@ usage() {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
-bin=target/release ranks="2 4 8" rounds=3 iterations=20 shrink=1 lines=compare.jsonl
-while getopts b:r:n:i:s:o: option; do
+bin=target/release ranks="2 4 8" rounds=3 iterations=20 shrink=1 filter=. lines=compare.jsonl
+while getopts b:r:n:i:s:f:o: option; do
     case $option in
     b) bin=$OPTARG ;;
     r) ranks=$OPTARG ;;
     n) rounds=$OPTARG ;;
     i) iterations=$OPTARG ;;
     s) shrink=$OPTARG ;;
+    f) filter=$OPTARG ;;
     o) lines=$OPTARG ;;
     *) usage ;;
     esac
@@ -46,7 +50,8 @@ work=$(mktemp -d -p "$([ "${free:-0}" -gt 33554432 ] && echo /dev/shm || echo "$
 trap 'rm -rf "$work"' EXIT
 # Both sides take the libraries of one Python.
 export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)}
-failed=0
+failed=0 measured=0 seed=0
+mkdir -p "$work/inputs"
 : >"$lines"
 : >"$work/libraries"
 
@@ -54,49 +59,66 @@ echo "# $(date -u '+%F %T') UTC, $gpus GPUs${HIR_EMULATED_GPUS:+, emulated}; $("
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | sed 's/^/# /'
 peers=yes
 python3 $here/peers.py versions || peers=no
+if [ $peers = no ] && [ "$shrink" -eq 1 ]; then
+    echo "compare.sh: without PyTorch nothing checks results of this size; -s makes them small enough for the simulator" >&2
+    exit 2
+fi
 
-# One measurement of ours: workload, ranks, m, n, k, round, program, name, passes or '-', more flags.
+# One measurement of ours, kept for `judge`: workload, ranks, m, n, k, round, program, name, passes or '-', more flags.
 ours() {
-    local workload=$1 d=$2 m=$3 n=$4 k=$5 round=$6 program=$7 name=$8 passes=$9 flags judge checked=() tensor
+    local workload=$1 d=$2 m=$3 n=$4 k=$5 round=$6 program=$7 name=$8 passes=$9 flags issue=eager tensor folder
     shift 9
-    flags=(--device=cuda --ranks "$d" --inputs random --seed $RANDOM -w 5 -n "$iterations" -T 300 -J "$work/times.json" "$@")
+    [[ " $* " != *" -G "* ]] || issue=graph
+    grep -qE -- "$filter" <<<"$workload $d m=$m n=$n k=$k $name $issue" || return
+    folder=$work/outputs/$((++measured))
+    mkdir -p "$folder"
+    flags=(--device=cuda --ranks "$d" --inputs random --seed "$seed" -w 5 -n "$iterations" -T 60 -J "$folder/times.json" "$@")
     [ "$passes" = - ] || flags+=(--passes "$passes")
     if [ $peers = yes ]; then
         for tensor in $(grep -m1 -oE '^%HostIrContainer.*' "$program" | grep -oE '\bT[0-9]+_' | tr -d _); do
-            flags+=(--output "$tensor@local=@$work/$tensor.%r.safetensors#$tensor")
+            # Inputs are the same all through a round.
+            [ ! -e "$work/inputs/$tensor.0.safetensors" ] || continue
+            flags+=(--output "$tensor@local=@$folder/$tensor.%r.safetensors#$tensor")
         done
-    elif [ "$shrink" -gt 1 ]; then
+    else
         flags+=(--expect=sim)
     fi
-    rm -f "$work"/*.safetensors "$work/times.json"
-    if ! timeout -k 5 900 "$run" "$program" "${flags[@]}" >"$work/log" 2>&1 </dev/null; then
-        echo "# FAILED: $workload, $d ranks, $name: $(grep -hE '^\[FAILED\]|^hir-run:' "$work/log" | tail -1)"
+    if ! timeout -k 5 300 "$run" "$program" "${flags[@]}" >"$work/log" 2>&1 </dev/null; then
+        echo "# FAILED: $workload, $d ranks, m=$m n=$n k=$k, $name ($issue): $(grep -hE '^\[FAILED\]|^hir-run:' "$work/log" | tail -1)"
         failed=1
+        rm -rf "$folder"
         return
     fi
     # Which libraries ran is told once.
     grep -hE '^# (NCCL|cuBLASLt)' "$work/log" | sort -u | grep -vxF -f "$work/libraries" | tee -a "$work/libraries"
     if [ $peers = yes ]; then
-        judge=$(timeout -k 5 600 python3 $here/peers.py check "$workload" "$d" "$m" "$n" "$k" "$work" 2>&1)
-        if [ $? -ne 0 ]; then
-            echo "# FAILED: $workload, $d ranks, $name: $(tail -1 <<<"$judge")"
-            failed=1
-            return
-        fi
-        checked=(--checked)
-    elif grep -q '^\[SUCCESS\].*the simulator' "$work/log"; then
-        checked=(--checked)
+        # hir-run has compared the ranks that hold the same; one of them is compared with the sums.
+        [ "$workload" = reduce-scatter ] || [ "$workload" = matmul-reduce-scatter ] || rm -f "$folder/$(output "$workload")".[1-9]*.safetensors
+        for tensor in "$folder"/T*.safetensors; do
+            [[ ${tensor##*/} == "$(output "$workload")".* ]] || mv "$tensor" "$work/inputs/"
+        done
     fi
-    python3 $here/peers.py ours "$work/times.json" --workload "$workload" --name "$name" --m "$m" --n "$n" --k "$k" \
-        --round "$round" "${checked[@]}" >>"$lines"
+    echo "$name" >"$folder/name"
+}
+output() { case $1 in linear-allreduce) echo T3 ;; *linear* | matmul*) echo T2 ;; *) echo T1 ;; esac; }
+
+# Checks what a round of ours has written and adds its lines: workload, ranks, m, n, k, round.
+judge() {
+    compgen -G "$work/outputs/*" >/dev/null || return
+    timeout -k 5 600 python3 $here/peers.py ours "$1" "$2" "$3" "$4" "$5" --round "$6" --inputs "$work/inputs" \
+        $([ $peers = yes ] || echo --simulated) "$work"/outputs/* >>"$lines" || failed=1
+    rm -rf "$work/outputs" "$work/inputs"
+    mkdir -p "$work/inputs"
 }
 
-# What PyTorch does: workload, ranks, m, n, k, round.
+# What PyTorch does: ranks, round, cases (workload:m:n:k).
 theirs() {
-    [ $peers = yes ] || return
-    timeout -k 5 900 python3 -m torch.distributed.run --standalone --nproc-per-node "$2" $here/peers.py time "$1" "$3" "$4" "$5" \
-        --iters "$iterations" --round "$6" 2>"$work/log" >>"$lines" || {
-        echo "# the peers of $1 on $2 ranks failed: $(tail -1 "$work/log")"
+    local d=$1 round=$2
+    shift 2
+    [ $peers = yes ] && [ $# -gt 0 ] || return
+    timeout -k 5 900 python3 -m torch.distributed.run --standalone --nproc-per-node "$d" $here/peers.py time "$@" \
+        --iters "$iterations" --round "$round" 2>"$work/log" >>"$lines" || {
+        echo "# the peers on $d ranks failed: $(tail -1 "$work/log")"
         failed=1
     }
 }
@@ -123,6 +145,7 @@ layer() {
     local chunk all=("")
     [ "$workload" != linear-allreduce ] || all=(2 4 8)
     for ((round = 1; round <= rounds; round++)); do
+        seed=$RANDOM
         for chunk in "${all[@]}"; do
             $here/programs.sh "$workload" "$d" "$m" "$n" "$k" $chunk >"$work/program.hir" || exit 2
             while read -r passes streams; do
@@ -136,26 +159,30 @@ layer() {
                 done
             done < <(pipelines "$workload")
         done
-        theirs "$workload" "$d" "$m" "$n" "$k" "$round"
+        judge "$workload" "$d" "$m" "$n" "$k" "$round"
+        theirs "$d" "$round" "$workload:$m:$n:$k"
     done
 }
 
-# One collective at several sizes: ranks.
+# Collectives at several sizes: ranks.
 collectives() {
-    local d=$1 kind count round graph
-    for kind in allgather allreduce reduce-scatter; do
-        # Elements of 2 bytes: 64 KiB to 256 MiB.
-        for count in 32768 262144 524288 2097152 8388608 33554432 134217728; do
-            count=$((count / shrink / shrink))
-            [ "$count" -ge "$d" ] || continue
-            for ((round = 1; round <= rounds; round++)); do
+    local d=$1 kind count round graph cases
+    for ((round = 1; round <= rounds; round++)); do
+        cases=()
+        for kind in allgather allreduce reduce-scatter; do
+            # Elements of 2 bytes: 64 KiB to 256 MiB.
+            for count in 32768 262144 524288 2097152 8388608 33554432 134217728; do
+                count=$((count / shrink / shrink)) seed=$RANDOM
+                [ "$count" -ge "$d" ] || continue
                 $here/programs.sh $kind "$d" "$count" >"$work/program.hir" || exit 2
                 for graph in "" -G; do
                     ours $kind "$d" "$count" 1 1 "$round" "$work/program.hir" hir-run - $graph
                 done
-                theirs $kind "$d" "$count" 1 1 "$round"
+                ! compgen -G "$work/outputs/*" >/dev/null || cases+=("$kind:$count:1:1")
+                judge $kind "$d" "$count" 1 1 "$round"
             done
         done
+        theirs "$d" "$round" "${cases[@]}"
     done
 }
 

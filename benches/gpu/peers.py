@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What hir-run is compared with on GPUs, and how its results are checked; compare.sh calls this.
 
-    torchrun --nproc-per-node 8 peers.py time WORKLOAD M N K [--iters 20]   a JSON line for each way to do it in PyTorch
-    peers.py check WORKLOAD RANKS M N K FOLDER                               what hir-run has written against float32 sums
-    peers.py ours FILE --workload ...                                        hir-run's -J file as such a line
-    peers.py table FILE                                                      all lines as a table with ratios
+    torchrun --nproc-per-node 8 peers.py time WORKLOAD:M:N:K...    a JSON line for each way to do each of these in PyTorch
+    peers.py ours WORKLOAD RANKS M N K --inputs FOLDER FOLDER...    what hir-run has measured (times.json, name) as such lines;
+                                                                    what it has written against float32 sums
+    peers.py table FILE                                             all lines as a table with ratios
     peers.py versions
 
 Workloads, in bf16, for d ranks:
@@ -25,7 +25,7 @@ import os
 import statistics
 import sys
 
-SUMMED = ("linear-allreduce", "matmul-reduce-scatter", "allreduce", "reduce-scatter")
+COLLECTIVES = ("allgather", "allreduce", "reduce-scatter")
 
 
 # ---- timing what a user would run instead ----
@@ -94,8 +94,7 @@ class Bench:
 
     def measure(self, name, make, graph=False):
         """`make()` gives a call and the tensor that it writes. A way that this PyTorch lacks is told, and is not fatal."""
-        line = {"who": "peer", "name": name, "workload": self.options.workload, "ranks": self.ranks,
-                "m": self.options.m, "n": self.options.n, "k": self.options.k, "round": self.options.round}
+        line = {"who": "peer", "name": name, **self.case, "ranks": self.ranks, "round": self.options.round}
         for captured in (False, True) if graph else (False,):
             line["issue"] = "graph" if captured else "eager"
             try:
@@ -267,7 +266,9 @@ TIMED = {
 
 def run_time(options):
     it = Bench(options)
-    TIMED[options.workload](it, options.m, options.n, options.k)
+    for case in options.cases:
+        it.case = case
+        TIMED[case["workload"]](it, case["m"], case["n"], case["k"])
     it.dist.barrier()
     it.dist.destroy_process_group()
 
@@ -296,32 +297,20 @@ def load(torch, path, device):
     return flat.clone().view(torch.bfloat16).to(device).reshape(entry["shape"])
 
 
-def run_check(options):
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32 = False
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def wanted(torch, device, options):
+    """Float32 sums of what was read, how far rounding may lead from them, and which rows of the whole these are."""
     d, m, n, k, kind = options.ranks, options.m, options.n, options.k, options.workload
 
     def tensor(name, rank):
-        return load(torch, os.path.join(options.folder, f"{name}.{rank}.safetensors"), device)
+        return load(torch, os.path.join(options.inputs, f"{name}.{rank}.safetensors"), device)
 
-    collective = kind in ("allgather", "allreduce", "reduce-scatter")
-    out = "T1" if collective else "T3" if kind == "linear-allreduce" else "T2"
-    worst = 0.0
-    if collective:
+    if kind in COLLECTIVES:
         inputs = [tensor("T0", rank).flatten() for rank in range(d)]
         if kind == "allgather":
-            wanted = torch.cat(inputs).float()
-            bound = torch.zeros_like(wanted)
-        else:
-            wanted = sum(it.float() for it in inputs)
-            # A rounding of bf16 for each of the d - 1 sums on the way, of a partial sum that is no larger than this.
-            bound = (d - 1) * 2.0**-8 * sum(it.float().abs() for it in inputs)
-        for rank in range(d):
-            part = slice(rank * m // d, (rank + 1) * m // d) if kind == "reduce-scatter" else slice(None)
-            worst = max(worst, differs(torch, tensor(out, rank).flatten(), wanted[part], bound[part], f"rank {rank}"))
-        return worst
+            whole = torch.cat(inputs).float()
+            return whole, torch.zeros_like(whole), slice(None)
+        # A rounding of bf16 for each of the d - 1 sums on the way, of a partial sum that is no larger than this.
+        return sum(it.float() for it in inputs), (d - 1) * 2.0**-8 * sum(it.float().abs() for it in inputs), slice(None)
     # Some rows of the whole: at random, and those at the edges of shards.
     edges = [row for rank in range(d) for row in (rank * m // d, (rank + 1) * m // d - 1)]
     rows = torch.cat([torch.tensor(edges), torch.randint(0, m, (options.rows,))]).to(device)
@@ -333,38 +322,47 @@ def run_check(options):
         for rank in range(d):
             a, b = tensor("T0", rank).reshape(m, k // d), tensor("T1", rank).reshape(n, k // d)
             partial.append(a[rows].float() @ b.float().t())
-    wanted, size = sum(partial), sum(it.abs() for it in partial)
     # Each of the parts and of the sums on the way is rounded to bf16 once; products are summed in float32.
-    bound = (2 * len(partial) - 1) * 2.0**-8 * size + k**1.5 * 2.0**-24
-    first = None
-    for rank in range(d):
-        found = tensor(out, rank).reshape(-1, n)
+    bound = (2 * len(partial) - 1) * 2.0**-8 * sum(it.abs() for it in partial) + k**1.5 * 2.0**-24
+    return sum(partial), bound, rows
+
+
+def check(torch, device, options, reference, folder):
+    """What a folder holds against the reference: how much of the bound was used at most. Raises `Wrong`."""
+    whole, bound, rows = reference
+    d, m, n, kind = options.ranks, options.m, options.n, options.workload
+    out = "T1" if kind in COLLECTIVES else "T3" if kind == "linear-allreduce" else "T2"
+    worst = 0.0
+    scattered = kind in ("reduce-scatter", "matmul-reduce-scatter")
+    for rank in range(d if scattered else 1):
+        found = load(torch, os.path.join(folder, f"{out}.{rank}.safetensors"), device).reshape(-1, n)
         if not torch.isfinite(found).all():
-            raise SystemExit(f"[FAILED] rank {rank}: {out} has elements that are not finite: nothing wrote them")
-        mine = torch.arange(len(rows), device=device)
-        at = rows
-        if kind == "matmul-reduce-scatter":
-            mine = mine[(rows >= rank * m // d) & (rows < (rank + 1) * m // d)]
-            at = rows[mine] - rank * m // d
+            raise Wrong(f"rank {rank}: {out} has elements that are not finite: nothing wrote them")
+        first, last = (rank * m // d, (rank + 1) * m // d) if scattered else (0, m)
+        if kind in COLLECTIVES:
+            found, mine = found.flatten(), slice(first, last)
         else:
-            first = found if first is None else first
-            if not torch.equal(first, found):
-                raise SystemExit(f"[FAILED] {out} is not the same on ranks 0 and {rank}")
-        worst = max(worst, differs(torch, found[at], wanted[mine], bound[mine], f"rank {rank}"))
+            mine = (rows >= first) & (rows < last)
+            found = found[rows[mine] - first]
+        worst = max(worst, differs(torch, found, whole[mine], bound[mine], f"rank {rank}"))
     return worst
 
 
+class Wrong(Exception):
+    """A result that is not what it has to be."""
+
+
 def differs(torch, found, wanted, bound, where):
-    """How much of the bound was used at most; ends the program where it was not enough."""
+    """How much of the bound was used at most. Raises `Wrong` where it was not enough."""
     if found.shape != wanted.shape:
-        raise SystemExit(f"[FAILED] {where}: shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
+        raise Wrong(f"{where}: shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
     off = (found.float() - wanted).abs()
     # NaN is in no bound.
     wrong = ~(off <= bound)
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
-        raise SystemExit(
-            f"[FAILED] {where}: {int(wrong.sum())} of {wrong.numel()} elements are off, the first at {at}: "
+        raise Wrong(
+            f"{where}: {int(wrong.sum())} of {wrong.numel()} elements are off, the first at {at}: "
             f"{found[at].item()}, expected {wanted[at].item()} within {bound[at].item():.3g}"
         )
     return (off / bound.clamp(min=1e-30)).max().item() if off.numel() else 0.0
@@ -373,17 +371,35 @@ def differs(torch, found, wanted, bound, where):
 # ---- lines and tables; nothing below needs PyTorch ----
 
 
-def ours(options):
-    with open(options.file) as file:
-        data = json.load(file)
-    line = {
-        "who": "ours", "name": options.name, "workload": options.workload, "ranks": data["ranks"],
-        "m": options.m, "n": options.n, "k": options.k, "round": options.round,
-        "issue": "eager" if data["graph_nodes"] is None else "graph",
-        "us": data["median_us"], "min_us": data["min_us"], "max_us": data["max_us"], "error": None,
-        "checked": options.checked,
-    }
-    print(json.dumps(line))
+def run_ours(options):
+    """Lines of what hir-run has measured, checked; what was wrong is told and has no line."""
+    if not options.simulated:
+        import torch
+
+        torch.backends.cuda.matmul.allow_tf32 = False
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        reference = wanted(torch, device, options)
+    status = 0
+    for folder in options.folders:
+        with open(os.path.join(folder, "times.json")) as file:
+            data = json.load(file)
+        with open(os.path.join(folder, "name")) as file:
+            name = file.read().strip()
+        issue = "eager" if data["graph_nodes"] is None else "graph"
+        line = {
+            "who": "ours", "name": name, "workload": options.workload, "ranks": data["ranks"],
+            "m": options.m, "n": options.n, "k": options.k, "round": options.round, "issue": issue,
+            "us": data["median_us"], "min_us": data["min_us"], "max_us": data["max_us"], "error": None,
+        }
+        try:
+            # Of the simulator's, the exit code has said it.
+            line["bound_used"] = None if options.simulated else check(torch, device, options, reference, folder)
+        except Wrong as error:
+            status = 1
+            print(f"# FAILED: {options.workload}, {options.ranks} ranks, {name} ({issue}): {error}", file=sys.stderr)
+            line.update(us=None, error=f"wrong: {error}"[:200])
+        print(json.dumps(line))
+    sys.exit(status)
 
 
 def table(lines):
@@ -413,8 +429,7 @@ def table(lines):
             good = [it for it in measured if it["us"] is not None]
             ratio = f"{medians[key] / best:7.3f}" if who == "ours" and best else f"{'-':>7}"
             least = min(it["min_us"] for it in good)
-            unchecked = "" if who == "peer" or all(it.get("checked") for it in good) else "  not checked"
-            rows.append(f"  {who:5} {issue:6} {name:40} {len(good):>6} {medians[key]:11.2f} {least:11.2f} {ratio}{unchecked}")
+            rows.append(f"  {who:5} {issue:6} {name:40} {len(good):>6} {medians[key]:11.2f} {least:11.2f} {ratio}")
         mine = {key: us for key, us in medians.items() if key[0] == "ours"}
         if mine and whole:
             fastest, peer = min(mine, key=mine.get), min(whole, key=whole.get)
@@ -443,41 +458,35 @@ def run_versions(_):
     print(f"# PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}, Python {sys.version.split()[0]}")
 
 
+def case(text):
+    """WORKLOAD:M:N:K."""
+    workload, *shape = text.split(":")
+    if workload not in TIMED:
+        raise argparse.ArgumentTypeError(f"{workload} is none of {', '.join(TIMED)}")
+    m, n, k = map(int, shape)
+    return {"workload": workload, "m": m, "n": n, "k": k}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     timing = commands.add_parser("time")
-    timing.add_argument("workload", choices=TIMED)
-    check = commands.add_parser("check")
-    check.add_argument("workload", choices=TIMED)
-    check.add_argument("ranks", type=int)
-    for command in (timing, check):
-        for name in "mnk":
-            command.add_argument(name, type=int)
+    timing.add_argument("cases", type=case, nargs="+")
     timing.add_argument("--iters", type=int, default=20)
-    timing.add_argument("--round", type=int, default=0)
-    check.add_argument("folder")
-    check.add_argument("--rows", type=int, default=64, help="rows at random, besides those at the edges of shards")
-    line = commands.add_parser("ours")
-    line.add_argument("file")
-    line.add_argument("--workload", required=True)
-    line.add_argument("--name", required=True)
-    for name in ("m", "n", "k", "round"):
-        line.add_argument(f"--{name}", type=int, required=True)
-    line.add_argument("--checked", action="store_true")
+    mine = commands.add_parser("ours")
+    mine.add_argument("workload", choices=TIMED)
+    for name in ("ranks", "m", "n", "k"):
+        mine.add_argument(name, type=int)
+    mine.add_argument("folders", nargs="+")
+    mine.add_argument("--inputs", required=True)
+    mine.add_argument("--rows", type=int, default=64, help="rows at random, besides those at the edges of shards")
+    mine.add_argument("--simulated", action="store_true", help="hir-run has compared its results with the simulator's")
+    for command in (timing, mine):
+        command.add_argument("--round", type=int, default=0)
     commands.add_parser("table").add_argument("file")
     commands.add_parser("versions")
     options = parser.parse_args()
-    if options.command == "time":
-        run_time(options)
-    elif options.command == "check":
-        print(f"# right: at most {run_check(options):.2f} of what rounding allows")
-    elif options.command == "ours":
-        ours(options)
-    elif options.command == "table":
-        run_table(options)
-    else:
-        run_versions(options)
+    {"time": run_time, "ours": run_ours, "table": run_table, "versions": run_versions}[options.command](options)
 
 
 if __name__ == "__main__":

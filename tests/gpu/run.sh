@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Runs everything that this project does on the GPUs of a host, and compares every result with the simulator's, bit by bit.
 #
-#   tests/gpu/run.sh [-b FOLDER_OF_BINARIES] [-r "1 2 4 8"] [-f FILTER] [-t SECONDS] [-s RUNS] [PART...]
+#   tests/gpu/run.sh [-b FOLDER_OF_BINARIES] [-r "1 2 4 8"] [-f FILTER] [-t SECONDS] [-s RUNS] [-T SECONDS]
+#                    [-o FOLDER] [PART...]
 #
 #   -b   default: target/release
 #   -r   numbers of ranks, as far as there are GPUs; default: 1 2 4 8. Cases for other numbers run by default too.
 #   -f   an extended regular expression: only runs whose line, without the verdict, it matches
 #   -t   seconds for everything; what does not fit is told and counts as failed; default: 3600
 #   -s   runs with delays, of each plan in the part stress; default: 1000
+#   -o   where the output of runs that failed is kept
+#   -T   hir-run's -T: seconds until a run that hangs is given up; default: 60
 #
 # Parts, all by default:
 #   programs    samples and test cases, lowered where they need it, issued step by step and as a graph
@@ -26,14 +29,16 @@ usage() {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
-bin=target/release wanted="" filter=. budget=3600 delayed=1000
-while getopts b:r:f:t:s: option; do
+bin=target/release wanted="" filter=. budget=3600 delayed=1000 patience=60 kept=""
+while getopts b:r:f:t:s:T:o: option; do
     case $option in
     b) bin=$OPTARG ;;
     r) wanted=$OPTARG ;;
     f) filter=$OPTARG ;;
     t) budget=$OPTARG ;;
     s) delayed=$OPTARG ;;
+    T) patience=$OPTARG ;;
+    o) kept=$OPTARG ;;
     *) usage ;;
     esac
 done
@@ -61,7 +66,7 @@ trap clean EXIT
 declare -A passed failed skipped
 since=$SECONDS
 # Seconds for one run; one that is stopped or hangs ends sooner, by itself.
-limit=180
+limit=$((3 * patience))
 part=""
 
 # Prints a line and counts it: ranks, issue, program, passes, verdict.
@@ -75,6 +80,8 @@ pass() {
 fail() {
     failed[$part]=$((${failed[$part]:-0} + 1))
     line "$1" "$2" "$3" "$4" "FAILED $5"
+    local name="$part $1 $2 $3 $4"
+    [ -z "$kept" ] || [ ! -e "$work/log" ] || { mkdir -p "$kept" && cp "$work/log" "$kept/${name//[^a-zA-Z0-9.@-]/_}.log"; }
 }
 skip() {
     skipped[$part]=$((${skipped[$part]:-0} + 1))
@@ -148,7 +155,7 @@ check() {
     local count=$1 program=$2 passes=$3 mode status verdict flags name label=${label:-$3}
     shift 3
     name=${program#tests/cases/} name=${name#"$work/"}
-    flags=(--device=cuda --expect=sim -w 1 -n 3)
+    flags=(--device=cuda --expect=sim -w 1 -n 3 -T "$patience")
     [ "$passes" = - ] || flags+=(--passes "$passes")
     for mode in eager graph; do
         chosen "$count" $mode "$name" "$label" || continue
@@ -286,7 +293,7 @@ run_stress() {
             for kind in $(programs_of "$pipeline"); do
                 file=$(make "$kind" "$count") name=${kind}-$count.hir
                 read -ra sets < <(symbols "$file" "$pipeline")
-                flags=(--device=cuda --expect=sim --stress "$delayed" --seed 7 --passes "$pipeline" "${sets[@]}")
+                flags=(--device=cuda --expect=sim -T "$patience" --stress "$delayed" --seed 7 --passes "$pipeline" "${sets[@]}")
                 for mode in eager graph; do
                     chosen "$count" $mode "$name" "$pipeline" || continue
                     [ $mode = eager ] || flags+=(-G)
