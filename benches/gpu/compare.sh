@@ -47,7 +47,10 @@ gpus=${HIR_EMULATED_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
 # Inputs and outputs of one measurement at a time; in memory where there is room for files there.
 free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)
 work=$(mktemp -d -p "$([ "${free:-0}" -gt 33554432 ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
-trap 'rm -rf "$work"' EXIT
+# Where the driver does not persist, GPUs that nobody holds are started anew by every process, a second and more for each.
+nvidia-smi --query-gpu=uuid --format=csv,noheader --loop=60 >/dev/null 2>&1 &
+holder=$!
+trap 'kill $holder 2>/dev/null; rm -rf "$work"' EXIT
 # Both sides take the libraries of one Python.
 export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)}
 failed=0 measured=0 seed=0

@@ -19,6 +19,7 @@ pub struct Gpu {
 /// # Errors
 /// A rank without driver or GPU, a GPU for two ranks, ranks that do not answer.
 pub fn settle(peers: &dyn Peers) -> Result<Gpu, CudaError> {
+    peers.phase("finding its GPU");
     let shared = std::env::var(SHARED).is_ok_and(|it| it == "1");
     let found = discover::choose(peers.local_rank(), shared);
     let mine = match &found {

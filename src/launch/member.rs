@@ -12,7 +12,7 @@ use super::{
     environment::Launch,
     handshake::{self, Statement},
     lease,
-    progress::{Progress, Run},
+    progress::{Limit, Progress, Run},
     rendezvous, report,
     watchdog::{End, Watchdog},
     wire,
@@ -29,6 +29,7 @@ pub struct Member {
     /// The guard.
     pub watchdog: Watchdog,
     progress: Arc<Mutex<Progress>>,
+    phases: Mutex<Vec<(String, Instant)>>,
 }
 
 impl Member {
@@ -73,22 +74,26 @@ impl Member {
             Box::new(|fault: &LaunchError, records: &[Option<Vec<u8>>]| report::report(fault, records, &[]));
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
         let watchdog = Watchdog::start(Arc::clone(&channel), timeout, notes, end).map_err(system)?;
-        Ok(Self { channel, watchdog, progress })
+        Ok(Self { channel, watchdog, progress, phases: Mutex::default() })
     }
 
-    /// Says what this rank does now, for reports: `reading the program`.
+    /// Says what this rank does now, for reports: `reading the program`. It may last.
     pub fn phase(&self, what: &str) {
-        self.enter(what, false);
+        self.enter(what, Limit::None);
     }
 
-    /// Says what this rank does now, which is over soon: a job that stands still in it for the time-out is lost.
-    pub fn brief(&self, what: &str) {
-        self.enter(what, true);
-    }
-
-    fn enter(&self, what: &str, brief: bool) {
+    /// Says what this rank does now, and how long it may last: a job that stands still in it for longer is lost.
+    pub fn enter(&self, what: &str, limit: Limit) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        (progress.phase, progress.brief) = (what.to_owned(), brief);
+        (progress.phase, progress.limit) = (what.to_owned(), limit);
+        self.phases.lock().unwrap_or_else(PoisonError::into_inner).push((what.to_owned(), Instant::now()));
+    }
+
+    /// What this rank has done so far, in order, and for how long.
+    pub fn phases(&self) -> Vec<(String, Duration)> {
+        let phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ends = phases.iter().skip(1).map(|it| it.1).chain([Instant::now()]);
+        phases.iter().zip(ends).map(|((what, begin), end)| (what.clone(), end - *begin)).collect()
     }
 
     /// From here on `run` says how far this rank is in its plan while it runs it; it must not wait. Reports name lines of
@@ -220,11 +225,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_brief_does_not_last() {
-        let told = alone(|it| it.brief("compiling kernels")).and_then(|it| it.1);
-        assert_eq!(told.as_deref(), Some("no rank got any further for 1 s\nrank 0: compiling kernels"));
+    fn what_has_a_limit_does_not_last() {
+        let told = alone(|it| it.enter("waiting", Limit::Timeout)).and_then(|it| it.1);
+        assert_eq!(told.as_deref(), Some("no rank got any further for 1 s\nrank 0: waiting"));
         // This may.
         assert_eq!(alone(|it| it.phase("judging")), None);
+        assert_eq!(alone(|it| it.enter("starting", Limit::Start)), None);
         // A plan whose executor does not know how far its streams are.
         let run = Run { round: 7, complete: 3, ..Run::default() };
         let told = alone(|it| {

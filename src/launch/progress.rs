@@ -2,13 +2,26 @@
 
 use super::wire;
 
+/// How long what a rank does may last before the job is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Limit {
+    /// As long as it takes: the host computes.
+    #[default]
+    None,
+    /// For the time-out: the rank waits for its GPU or for other ranks.
+    Timeout,
+    /// For the time-out, and for a minute at least: drivers and libraries start, which takes more than a second for each GPU
+    /// on a host that does not keep them awake.
+    Start,
+}
+
 /// How far a rank is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// What it does, where it does not run a plan: `reading the program`.
     pub phase: String,
-    /// Whether that is over soon: where it lasts, the job is lost.
-    pub brief: bool,
+    /// How long that may last.
+    pub limit: Limit,
     /// How far it is in its plan.
     pub run: Option<Run>,
 }
@@ -37,13 +50,13 @@ impl Progress {
             let numbers = numbers.iter().chain(&it.streams).chain(&it.queues);
             numbers.flat_map(|it| it.to_le_bytes()).collect::<Vec<u8>>()
         });
-        wire::join([self.phase.as_bytes(), &[u8::from(self.brief)], &run.unwrap_or_default()])
+        wire::join([self.phase.as_bytes(), &[self.limit as u8], &run.unwrap_or_default()])
     }
 
     /// From bytes; `None` for bytes that are no record.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let parts = wire::split(bytes)?;
-        let [phase, brief, run] = parts.as_slice() else { return None };
+        let [phase, limit, run] = parts.as_slice() else { return None };
         let (words, _) = run.as_chunks::<4>();
         let numbers: Vec<u32> = words.iter().map(|it| u32::from_le_bytes(*it)).collect();
         let run = match numbers.as_slice() {
@@ -59,6 +72,8 @@ impl Progress {
             }
             _ => None,
         };
-        Some(Self { phase: String::from_utf8_lossy(phase).into_owned(), brief: brief == &[1], run })
+        let limits = [Limit::None, Limit::Timeout, Limit::Start];
+        let limit = limits.into_iter().find(|it| *limit == [*it as u8])?;
+        Some(Self { phase: String::from_utf8_lossy(phase).into_owned(), limit, run })
     }
 }

@@ -18,7 +18,11 @@ use signal_hook::{
     flag,
 };
 
-use super::{LaunchError, channel::Channel, progress::Progress};
+use super::{
+    LaunchError,
+    channel::Channel,
+    progress::{Limit, Progress},
+};
 use crate::exit::Exit;
 
 /// Between two looks.
@@ -27,6 +31,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const QUIET: Duration = Duration::from_secs(1);
 /// For fresh records of ranks that live. A launcher that ends the job gives its processes about a second.
 const NOTES: Duration = Duration::from_millis(500);
+/// For drivers and libraries to start, whatever the time-out is.
+const START: Duration = Duration::from_secs(60);
 /// For rank 0's verdict.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// After SIGTERM, for the reason why the launcher ends the job.
@@ -46,7 +52,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Guards the job of a channel. Ranks that run their plans, or do what is brief, and get no further for `timeout` end it.
+    /// Guards the job of a channel. Ranks that run their plans, or do what has a limit, and get no further for `timeout` end it.
     /// `end` is called at most once, on another thread, and has to end the process.
     ///
     /// # Errors
@@ -95,7 +101,7 @@ struct Signals {
     terminate: Arc<AtomicBool>,
 }
 
-/// Whether ranks that run their plans, or do what is brief, get any further.
+/// Whether ranks that run their plans, or do what has a limit, get any further.
 struct Stalled {
     timeout: Duration,
     since: Instant,
@@ -111,14 +117,23 @@ impl Stalled {
         // A rank that says nothing any more is the cause, and is named for that when it has been silent for long enough.
         let quiet = records.iter().flatten().any(|(age, _)| *age > QUIET);
         let records: Vec<_> = records.into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
-        let runs = |it: &Option<Vec<u8>>| {
-            it.as_deref().and_then(Progress::decode).is_some_and(|it| it.run.is_some() || it.brief)
+        let limit = |it: &Option<Vec<u8>>| {
+            let it = it.as_deref().and_then(Progress::decode)?;
+            match it.limit {
+                _ if it.run.is_some() => Some(self.timeout),
+                Limit::None => None,
+                Limit::Timeout => Some(self.timeout),
+                Limit::Start => Some(self.timeout.max(START)),
+            }
         };
-        if records != self.records || !records.iter().any(runs) {
+        // A rank that starts lets all others wait.
+        let limit = records.iter().filter_map(limit).max();
+        if records != self.records || limit.is_none() {
             (self.since, self.records) = (Instant::now(), records);
         }
         let seconds = self.since.elapsed().as_secs();
-        (!quiet && self.since.elapsed() > self.timeout).then_some(LaunchError::Stalled { seconds })
+        (!quiet && limit.is_some_and(|it| self.since.elapsed() > it))
+            .then_some(LaunchError::Stalled { seconds })
     }
 }
 

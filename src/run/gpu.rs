@@ -12,7 +12,11 @@ use crate::{
     cuda::{self, CudaError, Engine, Gpu, Host, Line, Peers, Timing, layout::WorldLayout},
     exit::Exit,
     io::{data::Data, generate::Kind},
-    launch::{LaunchError, member::Member, progress::Run},
+    launch::{
+        LaunchError,
+        member::Member,
+        progress::{Limit, Run},
+    },
     plan::{InstKind, Place, Plan, View},
     sim::{Outcome, memory::Block},
 };
@@ -111,7 +115,7 @@ impl Peers for Member {
     }
 
     fn phase(&self, what: &str) {
-        self.brief(what);
+        self.enter(what, Limit::Start);
     }
 }
 
@@ -188,7 +192,7 @@ pub fn run(
         Some(Run { round, complete, issued, streams: progress.streams(), queues: progress.queues() })
     });
     engine.notes().into_iter().for_each(&mut *say);
-    member.brief("putting its inputs into memory");
+    member.enter("putting its inputs into memory", Limit::Timeout);
     engine.fill(&job.inputs[peers.rank()], peers)?;
     let mine = engine.run()?;
     member.phase("giving its outputs to rank 0");
@@ -201,9 +205,9 @@ pub fn run(
     }
     let (mut timing, mut host) = (None, None);
     if let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) {
-        member.brief("putting its inputs into memory");
+        member.enter("putting its inputs into memory", Limit::Timeout);
         engine.fill(&job.inputs[peers.rank()], peers)?;
-        member.brief("preparing timed runs");
+        member.enter("preparing timed runs", Limit::Timeout);
         let (times, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
         // The last of the timed runs has to be right as well.
         member.phase("giving its outputs to rank 0");
@@ -212,9 +216,9 @@ pub fn run(
         timing = Some((times, engine.lines(peers)?));
     }
     if let Some(Stress { runs, seed, graph }) = job.stress.filter(|_| verdict.exit == Exit::Success) {
-        member.brief("putting its inputs into memory");
+        member.enter("putting its inputs into memory", Limit::Timeout);
         engine.fill(&job.inputs[peers.rank()], peers)?;
-        member.brief("preparing runs with delays");
+        member.enter("preparing runs with delays", Limit::Timeout);
         match engine.stress(peers, runs, seed, graph)? {
             None => say(format!("{runs} runs with delays: outputs equal bit by bit on all ranks")),
             Some(difference) => {
@@ -225,7 +229,7 @@ pub fn run(
     }
     // What leaves garbage behind comes last.
     if let Some(graph) = job.profile.filter(|_| verdict.exit == Exit::Success) {
-        member.brief("timing its host");
+        member.enter("timing its host", Limit::Timeout);
         host = Some(engine.profile(peers, graph)?);
     }
     Ok(Ran { verdict, outcome, timing, host })

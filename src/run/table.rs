@@ -1,5 +1,7 @@
 //! Times of a job on GPUs, for people and for programs.
 
+use std::time::Duration;
+
 use super::gpu::Ran;
 use crate::{
     cuda::{Calls, Host, Line, Timing},
@@ -67,6 +69,12 @@ pub fn host_table(host: &Host, ranks: usize) -> Vec<String> {
         format!("# host: {median:.2} us a launch (at least {least:.2}) of one graph of {nodes} nodes")
     }));
     rows
+}
+
+/// Where the time of the whole program went.
+pub fn phases(phases: &[(String, Duration)]) -> String {
+    let phase = |(what, time): &(String, Duration)| format!("{what} {:.2} s", time.as_secs_f64());
+    format!("# rank 0: {}", phases.iter().map(phase).collect::<Vec<_>>().join(", "))
 }
 
 /// What was measured, for programs to read.

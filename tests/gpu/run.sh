@@ -2,7 +2,7 @@
 # Runs everything that this project does on the GPUs of a host, and compares every result with the simulator's, bit by bit.
 #
 #   tests/gpu/run.sh [-b FOLDER_OF_BINARIES] [-r "1 2 4 8"] [-f FILTER] [-t SECONDS] [-s RUNS] [-T SECONDS]
-#                    [-o FOLDER] [PART...]
+#                    [-o FOLDER] [-q] [PART...]
 #
 #   -b   default: target/release
 #   -r   numbers of ranks, as far as there are GPUs; default: 1 2 4 8. Cases for other numbers run by default too.
@@ -10,6 +10,8 @@
 #   -t   seconds for everything; what does not fit is told and counts as failed; default: 3600
 #   -s   runs with delays, of each plan in the part stress; default: 1000
 #   -o   where the output of runs that failed is kept
+#   -q   one process a program: step by step once, then timed as a graph (issue: both); both results are compared. Without it
+#        timed runs step by step have processes of their own.
 #   -T   hir-run's -T: seconds until a run that hangs is given up; default: 60
 #
 # Parts, all by default:
@@ -21,7 +23,7 @@
 #   faults      ranks that are killed or stopped, deadlocks, ranks that hold different programs, too little memory
 #   sanitizer   compute-sanitizer's memcheck and racecheck over the kernels
 #
-# One line a run: part, ranks, issue (eager, graph), program, passes, verdict; then a table of the parts. Exit code 0: all
+# One line a run: part, ranks, issue (eager, graph, both), program, passes, verdict; then a table of the parts. Exit code 0: all
 # that ran passed, and something ran. Under an emulator HIR_EMULATED_GPUS says how many GPUs there are.
 set -u
 cd "$(dirname "$0")/../.."
@@ -29,8 +31,8 @@ usage() {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
-bin=target/release wanted="" filter=. budget=3600 delayed=1000 patience=60 kept=""
-while getopts b:r:f:t:s:T:o: option; do
+bin=target/release wanted="" filter=. budget=3600 delayed=1000 patience=60 kept="" modes=(eager graph)
+while getopts b:r:f:t:s:T:o:q option; do
     case $option in
     b) bin=$OPTARG ;;
     r) wanted=$OPTARG ;;
@@ -39,6 +41,7 @@ while getopts b:r:f:t:s:T:o: option; do
     s) delayed=$OPTARG ;;
     T) patience=$OPTARG ;;
     o) kept=$OPTARG ;;
+    q) modes=(both) ;;
     *) usage ;;
     esac
 done
@@ -57,8 +60,12 @@ export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2
 gpus=${HIR_EMULATED_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
 read -ra counts <<<"${wanted:-1 2 4 8}"
 work=$(mktemp -d)
+# Where the driver does not persist, GPUs that nobody holds are started anew by every process, a second and more for each.
+nvidia-smi --query-gpu=uuid --format=csv,noheader --loop=60 >/dev/null 2>&1 &
+holder=$!
 jobs_started=()
 clean() {
+    kill $holder 2>/dev/null
     for pid in "${jobs_started[@]}"; do kill -9 "$pid" 2>/dev/null; done
     rm -rf "$work"
 }
@@ -157,16 +164,16 @@ check() {
     name=${program#tests/cases/} name=${name#"$work/"}
     flags=(--device=cuda --expect=sim -w 1 -n 3 -T "$patience")
     [ "$passes" = - ] || flags+=(--passes "$passes")
-    for mode in eager graph; do
-        chosen "$count" $mode "$name" "$label" || continue
-        [ $mode = eager ] || flags+=(-G)
+    for mode in "${modes[@]}"; do
+        chosen "$count" "$mode" "$name" "$label" || continue
+        [ "$mode" = eager ] || flags+=(-G)
         launch "$count" "$program" "${flags[@]}" "$@"
         status=$?
         verdict=$(grep -hE '^\[(SUCCESS|FAILED)\]' "$work/log" | tail -1)
         if [ $status -eq 0 ] && [[ $verdict == "[SUCCESS]"*"equal to the simulator"* ]]; then
-            pass "$count" $mode "$name" "$label"
+            pass "$count" "$mode" "$name" "$label"
         else
-            fail "$count" $mode "$name" "$label" "(exit $status) $(told)"
+            fail "$count" "$mode" "$name" "$label" "(exit $status) $(told)"
         fi
     done
 }

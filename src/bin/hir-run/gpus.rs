@@ -138,6 +138,7 @@ pub fn run(
     }
     if let Some(host) = &ran.host {
         table::host_table(host, plans.len()).into_iter().for_each(&mut *say);
+        say(table::phases(&member.phases()));
     }
     if let Some(path) = options.json.as_ref().filter(|_| ran.timing.is_some() || ran.host.is_some()) {
         let text = format!("{:#}\n", table::json(&ran, plans, names));

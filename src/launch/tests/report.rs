@@ -3,7 +3,7 @@
 use crate::{
     launch::{
         LaunchError,
-        progress::{Progress, Run},
+        progress::{Limit, Progress, Run},
         report::report,
     },
     plan::{self, InstKind, Plan},
@@ -42,7 +42,11 @@ fn collective(it: &InstKind) -> bool {
 fn records_come_back() {
     let run = Run { round: 2, complete: 1, issued: 7, streams: vec![1, 2], queues: vec![3] };
     for run in [None, Some(run), Some(Run::default())] {
-        let it = Progress { phase: "reading".to_owned(), brief: run.is_some(), run };
+        let it = Progress {
+            phase: "reading".to_owned(),
+            limit: if run.is_some() { Limit::Timeout } else { Limit::None },
+            run,
+        };
         assert_eq!(Progress::decode(&it.encode()), Some(it));
     }
     assert_eq!(Progress::decode(b"abc"), None);
