@@ -40,7 +40,11 @@ pub(super) struct Group {
     pub calls: Vec<Call>,
 }
 
-/// The communicators of this rank.
+/// The communicators that the job has made, with the handle where this process is a member. They stay: members meet once.
+#[derive(Default)]
+pub(super) struct Joined(Vec<(Communicator, Option<Comm>)>);
+
+/// The communicators of this rank's plan.
 pub(super) struct Comms {
     known: Vec<(Communicator, Comm)>,
     /// How this rank's communications fit those of the others.
@@ -50,8 +54,8 @@ pub(super) struct Comms {
 }
 
 impl Comms {
-    /// Makes all communicators of a world that this rank is a member of. All ranks have to call this.
-    pub fn new(plans: &[Plan], peers: &dyn Peers) -> Result<Self, CudaError> {
+    /// Makes all communicators of a world that are not yet `joined`. All ranks have to call this.
+    pub fn new(plans: &[Plan], peers: &dyn Peers, joined: &mut Joined) -> Result<Self, CudaError> {
         let mut teams: Vec<&Communicator> = Vec::new();
         for it in plans.iter().flat_map(|it| &it.communicators).filter(|it| it.team.len() > 1) {
             if !teams.contains(&it) {
@@ -69,8 +73,17 @@ impl Comms {
         let (major, minor, patch) = (version / 10000, version % 10000 / 100, version % 100);
         comms.library = Some(format!("NCCL {major}.{minor}.{patch} ({})", nccl.path));
         let rank = peers.rank();
+        let is_new = |it: &&Communicator| !joined.0.iter().any(|(known, _)| known == *it);
+        let (new, old): (Vec<_>, Vec<_>) = teams.into_iter().partition(is_new);
+        for it in old {
+            let handle = joined.0.iter().find(|(known, _)| known == it).and_then(|it| it.1);
+            comms.known.extend(handle.map(|handle| (it.clone(), handle)));
+        }
+        if new.is_empty() {
+            return Ok(comms);
+        }
         let mut mine = Vec::new();
-        for _ in teams.iter().filter(|it| it.team[0] == rank) {
+        for _ in new.iter().filter(|it| it.team[0] == rank) {
             let mut id = sys::ncclUniqueId { internal: [0; 128] };
             // SAFETY: the pointer is to a live identifier.
             nccl.check("ncclGetUniqueId", unsafe { (nccl.ncclGetUniqueId)(&raw mut id) })?;
@@ -79,11 +92,14 @@ impl Comms {
         let ids = peers.all_gather(&mine)?;
         let mut used = vec![0; plans.len()];
         // The same order everywhere: no two ranks wait for each other in different communicators.
-        for it in teams {
+        for it in new {
             let root = it.team[0];
             let at = used[root];
             used[root] += 128;
-            let Some(place) = it.team.iter().position(|member| *member == rank) else { continue };
+            let Some(place) = it.team.iter().position(|member| *member == rank) else {
+                joined.0.push((it.clone(), None));
+                continue;
+            };
             let Some(bytes) = ids.get(root).and_then(|all| all.get(at..)?.first_chunk::<128>()) else {
                 return Err(CudaError::Internal(format!("rank {root} published too few identifiers")));
             };
@@ -94,6 +110,7 @@ impl Comms {
             let status =
                 unsafe { (nccl.ncclCommInitRank)(&raw mut comm, it.team.len() as i32, id, place as i32) };
             nccl.check("ncclCommInitRank", status)?;
+            joined.0.push((it.clone(), Some(Comm(comm))));
             comms.known.push((it.clone(), Comm(comm)));
         }
         Ok(comms)

@@ -1,8 +1,11 @@
 //! One GPU: its context, streams, events and copies, as calls with an explicit stream each.
 //!
-//! Everything lives as long as the process: streams, events and memory are made while a plan is prepared and never again.
+//! Streams, events and memory are made while a plan is prepared and not while it runs; they live until the next plan is.
+
+mod resources;
 
 use std::{
+    cell::RefCell,
     ffi::{c_int, c_uint, c_void},
     sync::atomic::AtomicU32,
 };
@@ -14,6 +17,8 @@ use super::{
     error::CudaError,
     library::{self, Driver},
 };
+pub(super) use resources::Owned;
+use resources::Resources;
 
 /// A stream. Plain handles are copied freely; the driver keeps what they stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +33,6 @@ pub(super) struct Event(pub sys::CUevent);
 pub(super) struct Function(pub sys::CUfunction);
 
 /// The GPU of this rank, current for this thread.
-#[derive(Clone, Copy)]
 pub(super) struct Device {
     pub driver: &'static Driver,
     /// 10 · major + minor of its compute capability: 90 for an H200.
@@ -37,6 +41,7 @@ pub(super) struct Device {
     pub processors: u32,
     /// The priority of communication streams.
     high: c_int,
+    resources: RefCell<Resources>,
 }
 
 impl Device {
@@ -76,28 +81,35 @@ impl Device {
         // SAFETY: the pointers are to live integers.
         let status = unsafe { (driver.cuCtxGetStreamPriorityRange)(&raw mut low, &raw mut high) };
         driver.check("cuCtxGetStreamPriorityRange", status)?;
-        Ok(Self { driver, capability: 10 * major + minor, processors, high })
+        let resources = RefCell::default();
+        Ok(Self { driver, capability: 10 * major + minor, processors, high, resources })
     }
 
     /// A stream that waits for no other by itself. Communication takes the highest priority.
     pub fn stream(&self, urgent: bool) -> Result<Stream, CudaError> {
-        let mut stream = std::ptr::null_mut();
-        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint;
-        let priority = if urgent { self.high } else { 0 };
-        // SAFETY: the pointer is to a live handle and a context is current.
-        let status = unsafe { (self.driver.cuStreamCreateWithPriority)(&raw mut stream, flags, priority) };
-        self.driver.check("cuStreamCreateWithPriority", status)?;
-        Ok(Stream(stream))
+        self.resources.borrow_mut().streams[usize::from(urgent)].take(|| {
+            let mut stream = std::ptr::null_mut();
+            let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as c_uint;
+            let priority = if urgent { self.high } else { 0 };
+            // SAFETY: the pointer is to a live handle and a context is current.
+            let status =
+                unsafe { (self.driver.cuStreamCreateWithPriority)(&raw mut stream, flags, priority) };
+            self.driver.check("cuStreamCreateWithPriority", status)?;
+            Ok(Stream(stream))
+        })
     }
 
     /// An event that orders, or one that measures time too.
     pub fn event(&self, timing: bool) -> Result<Event, CudaError> {
-        let mut event = std::ptr::null_mut();
-        let plain = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as c_uint;
-        // SAFETY: the pointer is to a live handle and a context is current.
-        let status = unsafe { (self.driver.cuEventCreate)(&raw mut event, if timing { 0 } else { plain }) };
-        self.driver.check("cuEventCreate", status)?;
-        Ok(Event(event))
+        self.resources.borrow_mut().events[usize::from(timing)].take(|| {
+            let mut event = std::ptr::null_mut();
+            let plain = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as c_uint;
+            // SAFETY: the pointer is to a live handle and a context is current.
+            let status =
+                unsafe { (self.driver.cuEventCreate)(&raw mut event, if timing { 0 } else { plain }) };
+            self.driver.check("cuEventCreate", status)?;
+            Ok(Event(event))
+        })
     }
 
     /// Sets an event after what is on the stream.
@@ -138,7 +150,12 @@ impl Device {
         self.driver.check("cuStreamSynchronize", unsafe { (self.driver.cuStreamSynchronize)(stream.0) })
     }
 
-    /// Device memory, aligned to 256 bytes at least; never given back.
+    /// What has to be given back before the next plan.
+    pub(super) fn own(&self, it: Owned) {
+        self.resources.borrow_mut().owned.push(it);
+    }
+
+    /// Device memory, aligned to 256 bytes at least, for the plan.
     pub fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
         let mut address = 0;
         // SAFETY: the pointer is to a live address.
@@ -152,11 +169,18 @@ impl Device {
             )));
         }
         self.driver.check("cuMemAlloc", status)?;
+        self.own(Owned::Memory(address));
         Ok(address)
     }
 
-    /// Page-locked host memory, never given back.
+    /// Page-locked host memory, for the plan.
     pub fn host(&self, bytes: usize) -> Result<*mut u8, CudaError> {
+        let pointer = self.locked(bytes)?;
+        self.own(Owned::Host(pointer));
+        Ok(pointer)
+    }
+
+    fn locked(&self, bytes: usize) -> Result<*mut u8, CudaError> {
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.
         let status = unsafe { (self.driver.cuMemHostAlloc)(&raw mut pointer, bytes.max(1), 0) };
@@ -164,9 +188,9 @@ impl Device {
         Ok(pointer.cast())
     }
 
-    /// Words in page-locked memory, all 0, that this process reads while streams write them.
+    /// Words in page-locked memory, all 0, that this process reads while streams write them; they are never given back.
     pub fn words(&self, count: usize) -> Result<&'static [AtomicU32], CudaError> {
-        let first = self.host(count * size_of::<AtomicU32>())?;
+        let first = self.locked(count * size_of::<AtomicU32>())?;
         // SAFETY: so many bytes are there for the life of the process, aligned to a page; 0 is a valid word. The device writes
         // whole words, as another thread would.
         unsafe {
@@ -177,7 +201,7 @@ impl Device {
 
     /// Copies device memory, a peer's perhaps. The caller vouches for the addresses: plans' views lie inside their buffers.
     pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: views lie inside buffers, which lie inside segments that are mapped for the life of the process.
+        // SAFETY: views lie inside buffers, which lie inside segments that are mapped while the plan is used.
         let status = unsafe { (self.driver.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream.0) };
         self.driver.check("cuMemcpyDtoDAsync", status)
     }
@@ -235,7 +259,7 @@ impl Device {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: `to` comes from `host` with this many bytes at least, and is never given back.
+        // SAFETY: `to` comes from `host` with this many bytes at least, and is kept while the plan is used.
         let status = unsafe { (self.driver.cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, stream.0) };
         self.driver.check("cuMemcpyDtoHAsync", status)
     }
@@ -258,9 +282,10 @@ impl Device {
     /// The functions of these names in a compiled module.
     pub fn functions(&self, cubin: &[u8], names: &[String]) -> Result<Vec<Function>, CudaError> {
         let mut module = std::ptr::null_mut();
-        // SAFETY: the image is a complete cubin that NVRTC has made; the driver copies it. It is never unloaded.
+        // SAFETY: the image is a complete cubin that NVRTC has made; the driver copies it.
         let status = unsafe { (self.driver.cuModuleLoadData)(&raw mut module, cubin.as_ptr().cast()) };
         self.driver.check("cuModuleLoadData", status)?;
+        self.own(Owned::Module(module));
         let mut functions = Vec::with_capacity(names.len());
         for name in names {
             let text = std::ffi::CString::new(name.as_str())
@@ -314,7 +339,7 @@ impl Device {
         Ok(handle.reserved.map(|it| it as u8))
     }
 
-    /// Maps an allocation of another process, for the life of this one.
+    /// Maps an allocation of another process, for the plan.
     pub fn import(&self, handle: [u8; 64]) -> Result<u64, CudaError> {
         let handle = sys::CUipcMemHandle { reserved: handle.map(|it| it as std::ffi::c_char) };
         let flags = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
@@ -322,6 +347,7 @@ impl Device {
         // SAFETY: the handle was exported by a process of this host that keeps the allocation.
         let status = unsafe { (self.driver.cuIpcOpenMemHandle_v2)(&raw mut address, handle, flags) };
         self.driver.check("cuIpcOpenMemHandle", status)?;
+        self.own(Owned::Mapped(address));
         Ok(address)
     }
 }

@@ -17,9 +17,9 @@ use super::{
     kernels::{BLOCK, FLAG_BLOCK},
     layout,
     memory::Memory,
-    place::Gpu,
     program::{self, Action, Program, Step},
     progress::Progress,
+    session::Gpu,
 };
 use crate::{
     plan::{Inst, Plan, View},
@@ -61,7 +61,7 @@ struct Output {
 
 /// A plan, ready to run.
 pub struct Engine<'a> {
-    device: Device,
+    device: &'a Device,
     plan: &'a Plan,
     memory: Memory<'a>,
     comms: Comms,
@@ -112,18 +112,21 @@ impl<'a> Engine<'a> {
     ///
     /// # Errors
     /// What is missing, what the plan asks for and this executor lacks.
-    pub fn new(plans: &'a [Plan], peers: &dyn Peers, gpu: Gpu) -> Result<Self, CudaError> {
+    pub fn new(plans: &'a [Plan], peers: &dyn Peers, gpu: &'a mut Gpu) -> Result<Self, CudaError> {
         let rank = peers.rank();
         let plan = plans.get(rank).filter(|_| plans.len() == peers.world()).ok_or_else(|| {
             CudaError::Environment(format!("{} plans for {} processes", plans.len(), peers.world()))
         })?;
         peers.phase("starting its GPU");
-        let device = Device::open(gpu.ordinal)?;
+        let (device, libraries) = gpu.start(peers)?;
         let first = device.stream(false)?;
-        let mut memory = Memory::new(&device, plans, peers, first)?;
-        let comms = Comms::new(plans, peers)?;
+        let mut memory = Memory::new(device, plans, peers, first)?;
+        let comms = Comms::new(plans, peers, &mut libraries.joined)?;
         peers.phase("preparing the program for its GPU");
-        let program = agreed(program::prepare(&device, plan, &mut memory, &comms, first), peers)?;
+        let program = agreed(
+            program::prepare(device, plan, &mut memory, &comms, &mut libraries.products, first),
+            peers,
+        )?;
         let written = layout::written(plans, rank);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for port in &plan.inputs {
@@ -132,7 +135,7 @@ impl<'a> Engine<'a> {
                 Some(view) => {
                     let bytes = view.len() * port.dtype.size();
                     let kept = match written[view.buffer as usize] {
-                        true => Some(memory.scratch(&device, bytes)?),
+                        true => Some(memory.scratch(device, bytes)?),
                         false => None,
                     };
                     Some(Input { address: memory.view(rank, view)?, bytes, kept })

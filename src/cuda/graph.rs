@@ -3,7 +3,7 @@
 use cudarc::driver::sys;
 
 use super::{
-    device::{Device, Stream},
+    device::{Device, Owned, Stream},
     error::CudaError,
 };
 
@@ -29,7 +29,7 @@ impl Device {
         let (mut graph, mut exec, mut nodes) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         // Nodes keep the priority of the stream that they were captured from.
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-        // SAFETY: the pointers are to live handles; the graph is the one just captured and is never destroyed.
+        // SAFETY: the pointers are to live handles; the graph is the one just captured.
         unsafe {
             self.driver
                 .check("cuStreamEndCapture", (self.driver.cuStreamEndCapture)(stream.0, &raw mut graph))?;
@@ -38,12 +38,13 @@ impl Device {
             let status = (self.driver.cuGraphInstantiateWithFlags)(&raw mut exec, graph, u64::from(flags.0));
             self.driver.check("cuGraphInstantiate", status)?;
         }
+        self.own(Owned::Graph(graph, exec));
         Ok(Graph { exec, nodes })
     }
 
     /// Launches a captured plan.
     pub fn replay(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: the graph was instantiated on this device and is never destroyed.
+        // SAFETY: the graph was instantiated on this device, for the plan in use.
         self.driver.check("cuGraphLaunch", unsafe { (self.driver.cuGraphLaunch)(graph.exec, stream.0) })
     }
 }

@@ -76,6 +76,7 @@ functions! {
         cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
         cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
         cuCtxSetCurrent(CUcontext);
+        cuCtxSynchronize();
         cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
         cuStreamCreateWithPriority(*mut CUstream, c_uint, c_int);
         cuStreamQuery(CUstream);
@@ -89,17 +90,22 @@ functions! {
         cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);
         cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, u64);
         cuGraphLaunch(CUgraphExec, CUstream);
+        cuGraphExecDestroy(CUgraphExec);
+        cuGraphDestroy(CUgraph);
         cuEventCreate(*mut CUevent, c_uint);
         cuEventRecord(CUevent, CUstream);
         cuMemAlloc_v2(*mut CUdeviceptr, usize);
+        cuMemFree_v2(CUdeviceptr);
         cuMemGetInfo_v2(*mut usize, *mut usize);
         cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemFreeHost(*mut c_void);
         cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
         cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
         cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
         cuMemcpy2DAsync_v2(*const CUDA_MEMCPY2D, CUstream);
         cuMemsetD8Async(CUdeviceptr, c_uchar, usize, CUstream);
         cuModuleLoadData(*mut CUmodule, *const c_void);
+        cuModuleUnload(CUmodule);
         cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
         cuLaunchKernel(
             CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void,
@@ -107,6 +113,7 @@ functions! {
         );
         cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
         cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
+        cuIpcCloseMemHandle(CUdeviceptr);
     } plain {
         // CUDA 13 renames it, and keeps this name for what was built before.
         cuEventElapsedTime(*mut f32, CUevent, CUevent) -> u32;

@@ -154,7 +154,7 @@ impl<'a> Memory<'a> {
         buffer.map_or(DType::Float, |it| it.dtype)
     }
 
-    /// More memory of this rank, for the life of the process.
+    /// More memory of this rank.
     pub fn scratch(&mut self, device: &Device, bytes: usize) -> Result<u64, CudaError> {
         self.allocated += bytes;
         device.allocate(bytes)

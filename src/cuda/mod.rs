@@ -3,7 +3,8 @@
 //! `library` finds what the vendor supplies; `device` is the GPU; `layout` says, from the plans alone, where everything lies,
 //! and `memory` takes it and maps the peers' part; `kernels`, `gemm` and `comm` prepare single instructions; `program` turns
 //! a plan into a list of prepared steps, and `engine` issues them, once, many times, or as a captured graph; `progress` says
-//! meanwhile how far they are. `place` finds a GPU for each rank, before all of that.
+//! meanwhile how far they are. `place` finds a GPU for each rank, before all of that, and `session` is
+//! what a process keeps of it from plan to plan.
 //!
 //! Invariant: what can be decided is decided while a plan is prepared. Issuing a step allocates nothing, exchanges nothing
 //! and looks nothing up. What an instruction means is what `sim` does for it.
@@ -25,6 +26,7 @@ mod memory;
 mod place;
 mod program;
 mod progress;
+mod session;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -32,8 +34,9 @@ mod turns;
 pub use discover::devices;
 pub use engine::{Calls, Engine, Host, Line, Timing, bytes_of, data_of};
 pub use error::CudaError;
-pub use place::{Gpu, settle};
+pub use place::settle;
 pub use progress::Progress;
+pub use session::Gpu;
 
 /// The other processes of the job, as far as this room needs them.
 pub trait Peers {

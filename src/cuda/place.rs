@@ -1,18 +1,11 @@
 //! Which rank takes which GPU. All ranks find out together, before anything is made on one: too few GPUs, or one for two
 //! ranks, would be NCCL's error, long after, on some of them.
 
-use super::{CudaError, Peers, discover};
+use super::{CudaError, Gpu, Peers, discover};
 
 /// Set to 1, it lets ranks share GPUs: to try a job that communicates by the CUDA backend alone, as NCCL refuses. Times mean
 /// nothing then.
 const SHARED: &str = "HIR_SHARE_GPUS";
-
-/// The GPU of this rank, which no other rank takes.
-#[derive(Clone, Copy, Debug)]
-pub struct Gpu {
-    /// Its number among those that this process sees.
-    pub(super) ordinal: usize,
-}
 
 /// Finds a GPU for each rank; all ranks have to call this, and all get the same error.
 ///
@@ -34,7 +27,7 @@ pub fn settle(peers: &dyn Peers) -> Result<Gpu, CudaError> {
     {
         return Err(CudaError::Environment(message));
     }
-    found.map(|(ordinal, _)| Gpu { ordinal })
+    found.map(|(ordinal, _)| Gpu::at(ordinal))
 }
 
 /// What a rank says of itself.

@@ -94,7 +94,7 @@ struct Builder<'a, 'm> {
     plan: &'a Plan,
     memory: &'a mut Memory<'m>,
     comms: &'a Comms,
-    products: Option<Products>,
+    products: &'a mut Option<Products>,
     kernels: Kernels,
     /// What libraries have been called for, and the steps that did it first.
     forms: Vec<Form>,
@@ -133,6 +133,7 @@ pub(super) fn prepare(
     plan: &Plan,
     memory: &mut Memory,
     comms: &Comms,
+    products: &mut Option<Products>,
     first: Stream,
 ) -> Result<Program, CudaError> {
     let mut streams = vec![first];
@@ -152,7 +153,7 @@ pub(super) fn prepare(
         plan,
         memory,
         comms,
-        products: None,
+        products,
         kernels: Kernels::default(),
         forms: Vec::new(),
         firsts: Vec::new(),
@@ -181,7 +182,7 @@ pub(super) fn prepare(
     let (source, names) = (builder.kernels.source(), builder.kernels.names());
     let cubin = kernels::nvrtc::compile(&source, device.capability)?;
     let functions = device.functions(&cubin, &names)?;
-    let Builder { steps, firsts, streams, mut notes, products, .. } = builder;
+    let Builder { steps, firsts, streams, mut notes, products, forms, .. } = builder;
     notes.dedup();
     let waits = steps.iter().any(|it| matches!(it.action, Action::Await(_)));
     if waits && streams.len() > CONNECTIONS {
@@ -190,7 +191,7 @@ pub(super) fn prepare(
             streams.len()
         ));
     }
-    notes.extend(products.map(|it| it.describe_library()));
+    notes.extend(products.as_ref().filter(|_| !forms.is_empty()).map(Products::describe_library));
     Ok(Program { steps, streams, functions, counter, firsts, notes })
 }
 

@@ -14,7 +14,7 @@ use super::{
     lease,
     progress::{Limit, Progress, Run},
     rendezvous, report,
-    watchdog::{End, Watchdog},
+    watchdog::{End, Notes, Watchdog},
     wire,
 };
 use crate::{exit::Exit, plan::Plan};
@@ -70,10 +70,8 @@ impl Member {
         let progress = Arc::new(Mutex::new(Progress::default()));
         let shared = Arc::clone(&progress);
         channel.on_pulse(move || shared.lock().unwrap_or_else(PoisonError::into_inner).encode());
-        let notes =
-            Box::new(|fault: &LaunchError, records: &[Option<Vec<u8>>]| report::report(fault, records, &[]));
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
-        let watchdog = Watchdog::start(Arc::clone(&channel), timeout, notes, end).map_err(system)?;
+        let watchdog = Watchdog::start(Arc::clone(&channel), timeout, plain_notes(), end).map_err(system)?;
         Ok(Self { channel, watchdog, progress, phases: Mutex::default() })
     }
 
@@ -94,6 +92,15 @@ impl Member {
         let phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ends = phases.iter().skip(1).map(|it| it.1).chain([Instant::now()]);
         phases.iter().zip(ends).map(|((what, begin), end)| (what.clone(), end - *begin)).collect()
+    }
+
+    /// A program of the job begins: what the last one was doing is no longer told.
+    pub fn begin(&self) {
+        self.phases.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.watchdog.set_notes(plain_notes());
+        let progress = Arc::clone(&self.progress);
+        self.channel.on_pulse(move || progress.lock().unwrap_or_else(PoisonError::into_inner).encode());
+        self.phase("reading the program");
     }
 
     /// From here on `run` says how far this rank is in its plan while it runs it; it must not wait. Reports name lines of
@@ -131,12 +138,17 @@ impl Member {
         handshake::agree(&self.channel, statement)
     }
 
-    /// The exit code of the whole job, the first rank's that is no success, and what ranks say that ended otherwise
-    /// than rank 0.
+    /// The exit code of all ranks for a program, the first rank's that is no success, and what ranks say that ended otherwise
+    /// than rank 0. After the `last` program no rank minds any more that others are gone.
     ///
     /// # Errors
     /// The job's fault.
-    pub fn conclude(&self, exit: Exit, message: &str) -> Result<(Exit, Vec<String>), LaunchError> {
+    pub fn conclude(
+        &self,
+        exit: Exit,
+        message: &str,
+        last: bool,
+    ) -> Result<(Exit, Vec<String>), LaunchError> {
         // Where it failed is what reports have to say.
         if exit == Exit::Success {
             self.phase("finished, waiting for the other ranks");
@@ -144,7 +156,9 @@ impl Member {
         let mine = wire::join([&[exit as u8][..], message.as_bytes()]);
         let all = self.channel.all_gather(&mine)?;
         // From here on the launcher may end whoever is not as quick as the others.
-        self.watchdog.stand_down();
+        if last {
+            self.watchdog.stand_down();
+        }
         let split = |bytes: &Vec<u8>| {
             let parts = wire::split(bytes).unwrap_or_default();
             let text = parts.get(1).map(|it| String::from_utf8_lossy(it).into_owned());
@@ -159,6 +173,11 @@ impl Member {
         });
         Ok((first, told.collect()))
     }
+}
+
+/// Notes of ranks that have no plans yet.
+fn plain_notes() -> Notes {
+    Box::new(|fault, records| report::report(fault, records, &[]))
 }
 
 #[cfg(test)]

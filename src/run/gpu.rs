@@ -9,7 +9,7 @@ use super::{
     prepare::Failure,
 };
 use crate::{
-    cuda::{self, CudaError, Engine, Gpu, Host, Line, Peers, Timing, layout::WorldLayout},
+    cuda::{self, CudaError, Engine, Host, Line, Peers, Timing, layout::WorldLayout},
     exit::Exit,
     io::{data::Data, generate::Kind},
     launch::{
@@ -137,9 +137,11 @@ impl From<CudaError> for Failure {
     }
 }
 
-/// A GPU for each rank to run plans that the simulator can run as well, or why there is none; the same on all ranks, which
-/// all have to call this.
-pub fn find(plans: &[Plan], peers: &dyn Peers) -> Result<Gpu, String> {
+/// Whether GPUs may run plans that the simulator can run as well, or why not; the same on all ranks.
+///
+/// # Errors
+/// Why not.
+pub fn runs(plans: &[Plan], peers: &dyn Peers) -> Result<(), String> {
     let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
     if plans.iter().any(reshards) {
         return Err("the program has resharding operators that are not lowered".to_owned());
@@ -147,7 +149,7 @@ pub fn find(plans: &[Plan], peers: &dyn Peers) -> Result<Gpu, String> {
     if plans.len() != peers.world() {
         return Err(format!("{} ranks in {} process", plans.len(), peers.world()));
     }
-    cuda::settle(peers).map_err(|it| it.to_string())
+    Ok(())
 }
 
 /// The memory of all ranks for people.

@@ -62,40 +62,54 @@ fn canonical(source: &Source) -> String {
     }
 }
 
-/// Runs one rank of a job: finds the others, compares statements with theirs, runs (or fails as all of them do), and ends with the exit code of all.
-/// Rank 0 tells.
-pub fn run(
+/// One rank of a job: finds the others, lets `programs` run what there is to run, and ends with the exit code of all.
+pub fn join(
     launch: &Launch,
     timeout: Duration,
     screen: Screen,
-    statement: impl FnOnce() -> (Statement, Option<Failure>),
-    run: impl FnOnce(&Member, Option<Failure>) -> Verdict,
+    programs: impl FnOnce(&Member) -> Result<Exit, LaunchError>,
 ) -> Exit {
     let member = match Member::join(launch, timeout, |name| std::env::var(name).ok(), end()) {
         Ok(member) => member,
         Err(fault) => return screen.fail(fault.exit(), &fault.to_string()),
     };
-    member.phase("reading the program");
+    programs(&member).unwrap_or_else(|fault| {
+        // The watchdog ends the process; should it not, this does.
+        member.watchdog.wait_for_end();
+        fault.exit()
+    })
+}
+
+/// Runs a program of a job, the `last` one perhaps: compares statements with those of the other ranks, runs (or fails as all of
+/// them do), and comes to the exit code of all. Rank 0 tells.
+///
+/// # Errors
+/// The job is lost.
+pub fn run(
+    member: &Member,
+    screen: Screen,
+    last: bool,
+    statement: impl FnOnce() -> (Statement, Option<Failure>),
+    run: impl FnOnce(Option<Failure>) -> Verdict,
+) -> Result<Exit, LaunchError> {
+    let rank = member.channel.rank;
+    member.begin();
     let (statement, failure) = statement();
-    let verdict = match member.agree(&statement) {
-        Err(fault) => return lost(&member, &fault),
-        Ok(Some(difference)) => {
-            if launch.rank == 0 {
+    let verdict = match member.agree(&statement)? {
+        Some(difference) => {
+            if rank == 0 {
                 screen.say(&difference);
             }
             Verdict { exit: Exit::Environment, line: None, summary: String::new() }
         }
-        Ok(None) => {
+        None => {
             member.phase("running the program");
-            run(&member, failure)
+            run(failure)
         }
     };
-    let (exit, others) = match member.conclude(verdict.exit, &verdict.summary) {
-        Ok(end) => end,
-        Err(fault) => return lost(&member, &fault),
-    };
-    if launch.rank > 0 {
-        return exit;
+    let (exit, others) = member.conclude(verdict.exit, &verdict.summary, last)?;
+    if rank > 0 {
+        return Ok(exit);
     }
     match (verdict.exit == Exit::Success, others.split_first()) {
         // A verdict holds for all ranks or for none.
@@ -110,7 +124,7 @@ pub fn run(
             });
         }
     }
-    exit
+    Ok(exit)
 }
 
 /// Ends this process of a job that is lost, with its report where it is the one to tell.
@@ -119,12 +133,6 @@ pub fn end() -> End {
         report.iter().for_each(|it| tell(it));
         exit.now()
     })
-}
-
-/// The watchdog ends the process; should it not, this does.
-fn lost(member: &Member, fault: &LaunchError) -> Exit {
-    member.watchdog.wait_for_end();
-    fault.exit()
 }
 
 /// Prints a report whose first line is the verdict.

@@ -1,7 +1,7 @@
 //! One rank's part of a job on GPUs.
 
 use hir::{
-    cuda::{self, CudaError, Engine},
+    cuda::{self, CudaError, Engine, Gpu},
     exit::Exit,
     launch::member::Member,
     plan::Plan,
@@ -36,12 +36,14 @@ pub fn are_for(options: &Options) -> bool {
     }
 }
 
-/// The GPU that runs this rank's plan, or why the simulator does. All ranks choose alike, and fail alike.
-pub fn choose(
+/// The GPU that runs this rank's plan, the one that it has or one that is found now, or why the simulator does. All ranks
+/// choose alike, and fail alike.
+pub fn choose<'a>(
     options: &Options,
     plans: &[Plan],
     peers: &dyn cuda::Peers,
-) -> Result<Result<cuda::Gpu, String>, Failure> {
+    gpu: &'a mut Option<Gpu>,
+) -> Result<Result<&'a mut Gpu, String>, Failure> {
     if options.device != Some(Device::Cuda) {
         let wrong = match (options.stress, options.profile_host) {
             (Some(_), _) => Some(
@@ -66,11 +68,17 @@ pub fn choose(
             Err(Failure::Other(Exit::Environment, message))
         }
         // What is missing here is told before anything is computed.
-        Device::Cuda => Ok(Ok(cuda::settle(peers)?)),
+        Device::Cuda => Ok(Ok(match gpu {
+            Some(it) => it,
+            None => gpu.insert(cuda::settle(peers)?),
+        })),
         Device::Auto if options.schedule.0 != [Schedule::Program] => {
             Ok(Err("only it has schedules".to_owned()))
         }
-        Device::Auto => Ok(gpu::find(plans, peers)),
+        Device::Auto => Ok(gpu::runs(plans, peers).and_then(|()| match gpu {
+            Some(it) => Ok(it),
+            None => cuda::settle(peers).map(|it| gpu.insert(it)).map_err(|it| it.to_string()),
+        })),
     }
 }
 
@@ -80,17 +88,32 @@ pub fn choose(
 /// What is missing or wrong, on whatever rank.
 pub fn run(
     task: &Task<'_>,
-    mut filling: Filling,
-    (gpu, member): (cuda::Gpu, &Member),
+    filling: Filling,
+    (gpu, member): (&mut Gpu, &Member),
     say: &mut dyn FnMut(String),
 ) -> Result<Result<Verdict, String>, Failure> {
-    let Task { options, plans, names, .. } = task;
-    let mut engine = match Engine::new(plans, member, gpu) {
-        Err(fault @ CudaError::Unsupported { .. }) if options.device() == Device::Auto => {
-            return Ok(Err(fault.to_string()));
+    let ran = match Engine::new(task.plans, member, gpu) {
+        Ok(engine) => on(engine, task, filling, member, say),
+        // All ranks refuse alike.
+        Err(fault @ CudaError::Unsupported { .. }) => {
+            return match task.options.device() {
+                Device::Auto => Ok(Err(fault.to_string())),
+                Device::Sim | Device::Cuda => Err(fault.into()),
+            };
         }
-        made => made?,
+        Err(fault) => Err(fault.into()),
     };
+    ran.map(Ok).inspect_err(|failure| give_up(member, failure))
+}
+
+fn on(
+    mut engine: Engine<'_>,
+    task: &Task<'_>,
+    mut filling: Filling,
+    member: &Member,
+    say: &mut dyn FnMut(String),
+) -> Result<Verdict, Failure> {
+    let Task { options, plans, names, .. } = task;
     member.phase("making its inputs");
     let rank = member.channel.rank;
     let first = rank == 0;
@@ -131,7 +154,7 @@ pub fn run(
     let ran = gpu::run(&job, &mut engine, member, &mut |note| say(format!("# {note}")))?;
     output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
     if rank > 0 {
-        return Ok(Ok(Verdict { exit: ran.verdict.exit, line: None, summary: String::new() }));
+        return Ok(Verdict { exit: ran.verdict.exit, line: None, summary: String::new() });
     }
     if let Some((timing, lines)) = &ran.timing {
         table::table(timing, lines, plans).into_iter().for_each(&mut *say);
@@ -145,5 +168,13 @@ pub fn run(
         let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
         std::fs::write(path, text).map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
     }
-    Ok(Ok(conclude(ran.verdict, say)))
+    Ok(conclude(ran.verdict, say))
+}
+
+/// Others do not wait for a rank that fails.
+fn give_up(member: &Member, failure: &Failure) {
+    match failure {
+        Failure::Other(exit, message) => member.give_up(*exit, message),
+        Failure::Rejected(..) => member.give_up(Exit::Rejected, &failure.summary().1),
+    }
 }

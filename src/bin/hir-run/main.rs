@@ -1,15 +1,16 @@
 //! Runs a Host IR program and says whether its results are right.
 
+mod batch;
 mod gpus;
 mod options;
 mod task;
 
-use std::{io::Write, process::ExitCode, sync::Arc, time::Instant};
+use std::{convert::Infallible, io::Write, process::ExitCode, sync::Arc, time::Instant};
 
 use clap::Parser;
 use grammar::{diagnostic::has_errors, ir::Program};
 use hir::{
-    cuda,
+    cuda::{self, Gpu},
     exit::Exit,
     launch::{environment, environment::Launch, handshake::Statement, member::Member, spawn},
     run::{
@@ -24,6 +25,7 @@ use hir::{
 };
 use passes::{PassCall, Settings, Verify};
 
+use batch::Entry;
 use options::{Device, Options};
 use task::Task;
 
@@ -36,39 +38,62 @@ fn main() -> ExitCode {
         Err(error) => return usage("hir-run", &error).into(),
     };
     let screen = Screen::new("hir-run", options.error_format, options.color);
+    let programs = match batch::programs(&options) {
+        Ok(programs) => programs,
+        Err((exit, message)) => return screen.fail(exit, &message).into(),
+    };
     let exit = match environment::detect(|name| std::env::var(name).ok()) {
         Err(fault) => screen.fail(fault.exit(), &fault.to_string()),
-        Ok(Some(launch)) if launch.size > 1 => member(&options, screen, &launch),
+        Ok(Some(launch)) if launch.size > 1 => member(&options, &programs, screen, &launch),
         Ok(_) if gpus::are_for(&options) => spawned(options.ranks.unwrap_or(1), screen),
-        Ok(_) => {
-            let verdict = run(&options, screen, None).unwrap_or_else(|failure| fail(screen, failure));
-            verdict.line.iter().for_each(|line| {
-                // A reader that went away has seen enough.
-                let _ = writeln!(std::io::stdout(), "{line}");
-            });
-            verdict.exit
-        }
+        Ok(_) => alone(&programs, screen),
     };
     exit.into()
 }
 
+/// The only process of a job.
+fn alone(programs: &[Entry], screen: Screen) -> Exit {
+    let mut gpu = None;
+    let ended = batch::each(programs, true, |entry, _| -> Result<Exit, Infallible> {
+        let verdict =
+            run(&entry.options, screen, None, &mut gpu).unwrap_or_else(|failure| fail(screen, failure));
+        // A reader that went away has seen enough.
+        verdict.line.iter().for_each(|line| drop(writeln!(std::io::stdout(), "{line}")));
+        Ok(verdict.exit)
+    });
+    match ended {
+        Ok(exit) => exit,
+    }
+}
+
 /// One process of a launched job.
-fn member(options: &Options, screen: Screen, launch: &Launch) -> Exit {
-    let statement = || match options.ranks.filter(|it| *it != launch.size) {
+fn member(options: &Options, programs: &[Entry], screen: Screen, launch: &Launch) -> Exit {
+    let own = if launch.rank == 0 { screen } else { screen.silenced() };
+    ranks::join(launch, options.patience(), screen, |member| {
+        let mut gpu = None;
+        batch::each(programs, launch.rank == 0, |entry, last| {
+            let statement = || statement(entry, launch);
+            ranks::run(member, screen, last, statement, |failure| {
+                let outcome = failure.map_or_else(|| run(&entry.options, own, Some(member), &mut gpu), Err);
+                outcome.unwrap_or_else(|failure| {
+                    let summary = failure.summary().1;
+                    Verdict { summary, ..fail(own, failure) }
+                })
+            })
+        })
+    })
+}
+
+/// What all ranks have to hold alike.
+fn statement(entry: &Entry, launch: &Launch) -> (Statement, Option<Failure>) {
+    let options = &entry.options;
+    match options.ranks.filter(|it| *it != launch.size) {
         Some(ranks) => {
             let message = format!("`--ranks {ranks}`: {} started {} processes", launch.family, launch.size);
             (Statement::default(), Some(Failure::Other(Exit::Usage, message)))
         }
-        None => ranks::statement(options.stated(), &options.texts(), options.reference.as_deref()),
-    };
-    ranks::run(launch, options.patience(), screen, statement, |member, failure| {
-        let screen = if launch.rank == 0 { screen } else { screen.silenced() };
-        let outcome = failure.map_or_else(|| run(options, screen, Some(member)), Err);
-        outcome.unwrap_or_else(|failure| {
-            let summary = failure.summary().1;
-            Verdict { summary, ..fail(screen, failure) }
-        })
-    })
+        None => ranks::statement(entry.stated(), &options.texts(), options.reference.as_deref()),
+    }
 }
 
 /// Starts one process a rank, with this command line.
@@ -81,8 +106,13 @@ fn spawned(ranks: usize, screen: Screen) -> Exit {
 }
 
 /// Runs the program. Every process of a launched job prepares the whole job; on simulated ranks it runs all of it too. The
-/// first one reports.
-fn run(options: &Options, screen: Screen, member: Option<&Member>) -> Result<Verdict, Failure> {
+/// first one reports. The GPU stays for the next program.
+fn run(
+    options: &Options,
+    screen: Screen,
+    member: Option<&Member>,
+    gpu: &mut Option<Gpu>,
+) -> Result<Verdict, Failure> {
     let owner = member.map(|it| it.channel.rank);
     let silent = |exit| Verdict { exit, line: None, summary: "rejected".to_owned() };
     let calls = match options.passes.as_deref().map(|text| screen.pipeline(text)) {
@@ -121,7 +151,8 @@ fn run(options: &Options, screen: Screen, member: Option<&Member>) -> Result<Ver
     let task = Task { options, setup: &setup, prepared: &prepared, plans, names: &names, owner, start };
     let filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
     // Without GPUs that is what everybody expects: it is told to those who have asked.
-    let why = match gpus::choose(options, plans, member.map_or(&cuda::Alone, |it| it))? {
+    let peers: &dyn cuda::Peers = member.map_or(&cuda::Alone, |it| it);
+    let why = match gpus::choose(options, plans, peers, gpu)? {
         Err(why) => (options.device == Some(Device::Auto)).then_some(why),
         Ok(gpu) => {
             let alone;
@@ -132,8 +163,7 @@ fn run(options: &Options, screen: Screen, member: Option<&Member>) -> Result<Ver
                     &alone
                 }
             };
-            let ran = gpus::run(&task, filling.clone(), (gpu, member), &mut say);
-            match ran.inspect_err(|failure| give_up(member, failure))? {
+            match gpus::run(&task, filling.clone(), (gpu, member), &mut say)? {
                 Ok(verdict) => return Ok(verdict),
                 Err(why) => Some(why),
             }
@@ -144,14 +174,6 @@ fn run(options: &Options, screen: Screen, member: Option<&Member>) -> Result<Ver
         say("# nothing is timed: the simulator has no clock".to_owned());
     }
     task.simulate(filling, &mut say)
-}
-
-/// Others do not wait for a rank that fails.
-fn give_up(member: &Member, failure: &Failure) {
-    match failure {
-        Failure::Other(exit, message) => member.give_up(*exit, message),
-        Failure::Rejected(..) => member.give_up(Exit::Rejected, &failure.summary().1),
-    }
 }
 
 /// Runs passes, checked after each.

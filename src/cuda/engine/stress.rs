@@ -109,7 +109,7 @@ impl Engine<'_> {
 
 /// An output as it was copied to the host last.
 fn host_bytes(output: Option<&super::Output>) -> &[u8] {
-    // SAFETY: `host` has so many bytes, never given back, and no copy to it is under way between two runs.
+    // SAFETY: `host` has so many bytes, and no copy to it is under way between two runs.
     output.map_or(&[], |it| unsafe { std::slice::from_raw_parts(it.host, it.bytes) })
 }
 

@@ -24,7 +24,7 @@ impl Builder<'_, '_> {
         }
         let why = match Form::of(&a, &b, bias.as_ref(), &out) {
             Ok(form) => {
-                let products = match self.products {
+                let products = match *self.products {
                     Some(it) => it,
                     None => *self.products.insert(Products::new()?),
                 };

@@ -200,6 +200,11 @@ API Status cuModuleLoadData(void** module, const void* image) {
   return *module == nullptr ? INVALID_IMAGE : SUCCESS;
 }
 
+API Status cuModuleUnload(void* module) {
+  if (const Status status = enter_unsafe()) return status;
+  return dlclose(module) == 0 ? SUCCESS : INVALID_HANDLE;
+}
+
 API Status cuModuleGetFunction(Function** function, void* module, const char* name) {
   if (const Status status = enter()) return status;
   void* size = dlsym(module, (std::string("size_") + name).c_str());

@@ -20,8 +20,11 @@ constexpr uint64_t MAGIC = 0x6879'6d65'6d6f'7279;
 constexpr int GARBAGE = 0xa5;
 constexpr size_t GARBAGE_BYTES = 8 << 20;
 
+enum class Kind { DEVICE, HOST, PEER };
+
 struct Region {
   size_t bytes;
+  Kind kind;
   // The file; -1 for host memory and for memory of other processes.
   int file;
 };
@@ -47,9 +50,22 @@ size_t taken = 0;
 
 size_t capacity() { return setting("HIR_EMULATED_MEMORY", size_t{4} << 30); }
 
-void remember(const void* at, size_t bytes, int file) {
+void remember(const void* at, size_t bytes, Kind kind, int file) {
   const std::lock_guard lock(guard());
-  regions()[reinterpret_cast<uint64_t>(at)] = Region{bytes, file};
+  regions()[reinterpret_cast<uint64_t>(at)] = Region{bytes, kind, file};
+}
+
+// Gives back what begins here and is of this kind: whoever uses it later is found out.
+Status forget(uint64_t at, Kind kind) {
+  const std::lock_guard lock(guard());
+  const auto found = regions().find(at);
+  if (found == regions().end() || found->second.kind != kind) return INVALID_VALUE;
+  const Region region = found->second;
+  regions().erase(found);
+  munmap(reinterpret_cast<void*>(at), region.bytes);
+  if (region.file >= 0) close(region.file);
+  if (kind == Kind::DEVICE) taken -= region.bytes;
+  return SUCCESS;
 }
 
 }  // namespace
@@ -73,9 +89,14 @@ API Status cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   if (at == MAP_FAILED) return OUT_OF_MEMORY;
   memset(at, GARBAGE, bytes < GARBAGE_BYTES ? bytes : GARBAGE_BYTES);
   taken += bytes;
-  remember(at, bytes, file);
+  remember(at, bytes, Kind::DEVICE, file);
   *address = reinterpret_cast<uint64_t>(at);
   return SUCCESS;
+}
+
+API Status cuMemFree_v2(uint64_t address) {
+  if (const Status status = enter_unsafe()) return status;
+  return forget(address, Kind::DEVICE);
 }
 
 API Status cuMemGetInfo_v2(size_t* available, size_t* total) {
@@ -89,9 +110,14 @@ API Status cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
   if (bytes == 0 || flags > 7) return INVALID_VALUE;
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return OUT_OF_MEMORY;
-  remember(at, bytes, -1);
+  remember(at, bytes, Kind::HOST, -1);
   *pointer = at;
   return SUCCESS;
+}
+
+API Status cuMemFreeHost(void* pointer) {
+  if (const Status status = enter_unsafe()) return status;
+  return forget(reinterpret_cast<uint64_t>(pointer), Kind::HOST);
 }
 
 API Status cuIpcGetMemHandle(Handle* handle, uint64_t address) {
@@ -115,9 +141,14 @@ API Status cuIpcOpenMemHandle_v2(uint64_t* address, Handle handle, unsigned flag
   void* at = mmap(nullptr, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (at == MAP_FAILED) return OUT_OF_MEMORY;
-  remember(at, handle.bytes, -1);
+  remember(at, handle.bytes, Kind::PEER, -1);
   *address = reinterpret_cast<uint64_t>(at);
   return SUCCESS;
+}
+
+API Status cuIpcCloseMemHandle(uint64_t address) {
+  if (const Status status = enter()) return status;
+  return forget(address, Kind::PEER);
 }
 
 API Status cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream* stream) {

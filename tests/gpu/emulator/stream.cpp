@@ -46,6 +46,12 @@ void spoil(const std::shared_ptr<Graph>& graph) {
   if (graph) graph->spoilt = true;
 }
 
+// All there are; under `api`.
+std::vector<Stream*>& streams() {
+  static auto* it = new std::vector<Stream*>;
+  return *it;
+}
+
 // The graph that this thread captures into.
 std::weak_ptr<Graph>& captured() {
   thread_local std::weak_ptr<Graph> it;
@@ -106,8 +112,25 @@ API Status cuStreamCreateWithPriority(Stream** stream, unsigned flags, int prior
   // Only streams that wait for no other by themselves: the default stream's rules are not kept here.
   if (flags != 1 || priority < -5 || priority > 0) return INVALID_VALUE;
   *stream = new Stream;
+  {
+    const std::lock_guard lock(api());
+    streams().push_back(*stream);
+  }
   std::thread(work, *stream).detach();
   return SUCCESS;
+}
+
+API Status cuCtxSynchronize() {
+  if (const Status status = enter_unsafe()) return status;
+  const std::vector<Stream*> all = [] {
+    const std::lock_guard lock(api());
+    return streams();
+  }();
+  for (Stream* stream : all) {
+    std::unique_lock lock(stream->guard);
+    stream->changed.wait(lock, [&] { return stream->open == 0; });
+  }
+  return failed();
 }
 
 API Status cuStreamQuery(Stream* stream) {
@@ -285,6 +308,18 @@ API Status cuGraphInstantiateWithFlags(std::shared_ptr<Graph>** executable, cons
   if (const Status status = enter()) return status;
   if ((flags & ~USE_NODE_PRIORITY) != 0) return INVALID_VALUE;
   *executable = new std::shared_ptr<Graph>(*graph);
+  return SUCCESS;
+}
+
+API Status cuGraphExecDestroy(std::shared_ptr<Graph>* executable) {
+  if (const Status status = enter()) return status;
+  delete executable;
+  return SUCCESS;
+}
+
+API Status cuGraphDestroy(std::shared_ptr<Graph>* graph) {
+  if (const Status status = enter()) return status;
+  delete graph;
   return SUCCESS;
 }
 

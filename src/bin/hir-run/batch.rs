@@ -1,0 +1,89 @@
+//! The programs of a job: one, or those of a file of command lines.
+//!
+//! ```text
+//! # batch.txt: hir-run --batch batch.txt --ranks 8 --device=cuda
+//! layer.hir --passes @lower -n 20
+//! layer.hir --passes @overlap-allgather-linear -n 20 -G
+//! ```
+//!
+//! Each is told as if it ran alone, between its command line and its exit code. What one rank alone fails at ends the job, as
+//! the others cannot know where it stands; what all ranks refuse or find wrong ends only the program.
+
+use std::io::Write;
+
+use clap::Parser;
+use hir::exit::Exit;
+
+use crate::options::Options;
+
+/// A program of a job.
+pub struct Entry {
+    /// What is asked for.
+    pub options: Options,
+    /// Its command line, and the number of it and of all, where there are several.
+    line: Option<(String, String)>,
+}
+
+impl Entry {
+    /// What all ranks have to be given alike.
+    pub fn stated(&self) -> String {
+        let place = self.line.as_ref().map_or(String::new(), |(_, place)| format!("{place}\n"));
+        place + &self.options.stated()
+    }
+}
+
+/// The programs of a job.
+///
+/// # Errors
+/// A file that does not read, a line that is no command line.
+pub fn programs(job: &Options) -> Result<Vec<Entry>, (Exit, String)> {
+    let Some(path) = &job.batch else {
+        return Ok(vec![Entry { options: job.clone(), line: None }]);
+    };
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|fault| (Exit::Environment, format!("cannot read `{shown}`: {fault}")))?;
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let lines: Vec<(usize, &str)> =
+        lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
+    let entry = |(at, (number, line)): (usize, &(usize, &str))| {
+        let wrong = |why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
+        let words = shlex::split(line).ok_or_else(|| wrong("a quote is not closed"))?;
+        let words = std::iter::once("hir-run".to_owned()).chain(words);
+        let options = Options::try_parse_from(words).map_err(|it| wrong(it.to_string().trim_end()))?;
+        let options = options.within(job).map_err(|it| wrong(&it))?;
+        let place = format!("program {} of {}", at + 1, lines.len());
+        Ok(Entry { options, line: Some(((*line).to_owned(), place)) })
+    };
+    match lines.is_empty() {
+        true => Err((Exit::Usage, format!("`{shown}` has no command line"))),
+        false => lines.iter().enumerate().map(entry).collect(),
+    }
+}
+
+/// Runs them in order; `run` is told which is the last. The exit code is that of the first that is no success.
+///
+/// # Errors
+/// The first error of `run`.
+pub fn each<E>(
+    programs: &[Entry],
+    tells: bool,
+    mut run: impl FnMut(&Entry, bool) -> Result<Exit, E>,
+) -> Result<Exit, E> {
+    // A reader that went away has seen enough.
+    let say = |line: String| {
+        if tells {
+            let _ = writeln!(std::io::stdout(), "{line}");
+        }
+    };
+    let mut first = Exit::Success;
+    for (at, entry) in programs.iter().enumerate() {
+        entry.line.iter().for_each(|(line, _)| say(format!("$ hir-run {line}")));
+        let exit = run(entry, at + 1 == programs.len())?;
+        entry.line.iter().for_each(|_| say(format!("# exit code {}", exit as u8)));
+        if first == Exit::Success {
+            first = exit;
+        }
+    }
+    Ok(first)
+}

@@ -1,0 +1,41 @@
+//! What a process keeps from one plan to the next: its GPU, the communicators that it has joined, the handle of cuBLASLt.
+//!
+//! Starting them takes seconds on a host of eight GPUs; a job of many programs pays that once.
+
+use super::{CudaError, Peers, comm::Joined, device::Device, gemm::Products};
+
+/// The GPU of this rank, which no other rank takes, for one plan after another.
+pub struct Gpu {
+    /// Its number among those that this process sees.
+    ordinal: usize,
+    device: Option<Device>,
+    libraries: Libraries,
+}
+
+/// What libraries have made for this process.
+#[derive(Default)]
+pub(super) struct Libraries {
+    pub joined: Joined,
+    pub products: Option<Products>,
+}
+
+impl Gpu {
+    pub(super) fn at(ordinal: usize) -> Self {
+        Self { ordinal, device: None, libraries: Libraries::default() }
+    }
+
+    /// The GPU with nothing of the last plan on it. All ranks have to call this.
+    ///
+    /// # Errors
+    /// A GPU that does not start, a rank that does not answer.
+    pub(super) fn start(&mut self, peers: &dyn Peers) -> Result<(&Device, &mut Libraries), CudaError> {
+        let device = match self.device.take() {
+            None => Device::open(self.ordinal)?,
+            Some(device) => {
+                device.release(peers)?;
+                device
+            }
+        };
+        Ok((self.device.insert(device), &mut self.libraries))
+    }
+}
