@@ -129,12 +129,17 @@ pub fn usage(tool: &str, error: &clap::Error) -> Exit {
         let _ = error.print();
         return Exit::Success;
     }
+    let _ = writeln!(io::stderr(), "{tool}: {} (see `{tool} --help`)", complaint(error));
+    Exit::Usage
+}
+
+/// What is wrong with a command line, in one line.
+pub fn complaint(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     let told: Vec<&str> = told.map(|line| line.trim_start_matches("error: ")).collect();
-    let _ = writeln!(io::stderr(), "{tool}: {} (see `{tool} --help`)", told.join("; ").replace(":; ", ": "));
-    Exit::Usage
+    told.join("; ").replace(":; ", ": ")
 }
 
 /// Makes a panic say that it is ours, and what to send us; the process then ends with 101.

@@ -40,6 +40,7 @@ pub fn trials() -> Vec<Trial> {
         }),
         Trial::test("gpus::who_holds_up_the_others_is_named", who_holds_up_the_others_is_named),
         Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
+        Trial::test("gpus::programs_share_a_job", programs_share_a_job),
     ];
     let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
     let trials = vec![
@@ -240,6 +241,31 @@ fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
     expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
     // All ranks find out together, so nobody gives up: rank 0 says it once.
     expect(ends[0].2.contains("ranks 0 and 2 both use GPU-") && !ends[0].1.contains("[FAILED]"), &ends)
+}
+
+/// Programs of several backends and issues run one after the other, some wrong or refused by all ranks; GPU memory that one
+/// has taken is there for the next.
+fn programs_share_a_job() -> Result<(), Failed> {
+    let programs = [
+        ("tests/cases/comm/allreduce-operators.hir -n 2 -G --stress 3", 0),
+        // Not lowered: GPUs refuse it.
+        ("samples/allgather.hir", 1),
+        ("tests/cases/comm/p2p-cuda-get.hir -n 2 -G", 0),
+        ("samples/row-parallel-streams.hir --set i0=12 -n 2", 0),
+        ("samples/row-parallel-streams.hir", 1),
+        ("samples/row-parallel-streams.hir --set i0=15 -n 2 -G", 0),
+        ("tests/cases/launch/loop.hir --expect \"T1=2xf32=0.5 0.5\"", 3),
+        ("tests/cases/comm/p2p-cuda-put.hir", 0),
+    ];
+    let path = format!("{}/programs.txt", env!("CARGO_TARGET_TMPDIR"));
+    fs::write(&path, programs.map(|it| it.0).join("\n"))?;
+    let port = port()?;
+    let arguments = ["--batch", &path, "--device=cuda", "--expect=sim", "-w", "1"];
+    let start = |at: usize| rank(at, 4, port, &arguments).env("HIR_EMULATED_MEMORY", "150000000").spawn();
+    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, Duration::from_secs(120))?;
+    let told = ends[0].1.lines().filter_map(|it| it.strip_prefix("# exit code ")).collect::<Vec<_>>();
+    let wanted = programs.map(|it| it.1.to_string());
+    expect(told == wanted && ends.iter().all(|it| it.0 == Some(1)), &ends)
 }
 
 fn who_does_not_come_is_named() -> Result<(), Failed> {

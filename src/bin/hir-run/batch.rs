@@ -1,18 +1,18 @@
 //! The programs of a job: one, or those of a file of command lines.
 //!
 //! ```text
-//! # batch.txt: hir-run --batch batch.txt --ranks 8 --device=cuda
-//! layer.hir --passes @lower -n 20
-//! layer.hir --passes @overlap-allgather-linear -n 20 -G
+//! # batch.txt: hir-run --batch batch.txt --ranks 8 --device=cuda -n 20
+//! layer.hir --passes @lower
+//! layer.hir --passes @overlap-allgather-linear -G
 //! ```
 //!
-//! Each is told as if it ran alone, between its command line and its exit code. What one rank alone fails at ends the job, as
+//! What stands beside `--batch` is said of every program. Each is told as if it ran alone, between its command line and its exit code. What one rank alone fails at ends the job, as
 //! the others cannot know where it stands; what all ranks refuse or find wrong ends only the program.
 
 use std::io::Write;
 
 use clap::Parser;
-use hir::exit::Exit;
+use hir::{exit::Exit, tool};
 
 use crate::options::Options;
 
@@ -32,11 +32,11 @@ impl Entry {
     }
 }
 
-/// The programs of a job.
+/// The programs of a job; `words` are its command line, without the name of the tool.
 ///
 /// # Errors
 /// A file that does not read, a line that is no command line.
-pub fn programs(job: &Options) -> Result<Vec<Entry>, (Exit, String)> {
+pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, String)> {
     let Some(path) = &job.batch else {
         return Ok(vec![Entry { options: job.clone(), line: None }]);
     };
@@ -46,12 +46,24 @@ pub fn programs(job: &Options) -> Result<Vec<Entry>, (Exit, String)> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines: Vec<(usize, &str)> =
         lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
+    let mut rest = words.into_iter();
+    let mut common = Vec::new();
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "--batch" => drop(rest.next()),
+            it if it.starts_with("--batch=") => {}
+            _ => common.push(word),
+        }
+    }
     let entry = |(at, (number, line)): (usize, &(usize, &str))| {
         let wrong = |why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
         let words = shlex::split(line).ok_or_else(|| wrong("a quote is not closed"))?;
-        let words = std::iter::once("hir-run".to_owned()).chain(words);
-        let options = Options::try_parse_from(words).map_err(|it| wrong(it.to_string().trim_end()))?;
-        let options = options.within(job).map_err(|it| wrong(&it))?;
+        let words = ["hir-run"].map(str::to_owned).into_iter().chain(common.iter().cloned()).chain(words);
+        let options = Options::try_parse_from(words).map_err(|it| wrong(&tool::complaint(&it)))?;
+        let only = [(options.batch.is_some(), "--batch"), (options.timeout != job.timeout, "--timeout")];
+        if let Some((_, name)) = only.into_iter().find(|it| it.0) {
+            return Err(wrong(&format!("{name} is for the whole job, not for one of its programs")));
+        }
         let place = format!("program {} of {}", at + 1, lines.len());
         Ok(Entry { options, line: Some(((*line).to_owned(), place)) })
     };

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Err(error) => return usage("hir-run", &error).into(),
     };
     let screen = Screen::new("hir-run", options.error_format, options.color);
-    let programs = match batch::programs(&options) {
+    let programs = match batch::programs(&options, std::env::args().skip(1).collect()) {
         Ok(programs) => programs,
         Err((exit, message)) => return screen.fail(exit, &message).into(),
     };

@@ -25,7 +25,7 @@ pub struct Options {
     #[arg(long, conflicts_with = "file", value_name = "RANK=FILE,...")]
     pub program: Option<Texts>,
     /// Programs to run one after the other in one job, which starts its GPUs and communicators once: a file whose lines are
-    /// command lines of hir-run, without its name. Options for the whole job stay outside.
+    /// command lines of hir-run, without its name. Options beside this one are for all of them.
     #[arg(long, conflicts_with_all = ["file", "program"], value_name = "FILE")]
     pub batch: Option<std::path::PathBuf>,
     /// Which container of a text that holds several, from 0.
@@ -95,7 +95,7 @@ pub struct Options {
     #[arg(short = 'J', long, value_name = "FILE")]
     pub json: Option<std::path::PathBuf>,
     /// How long ranks wait for one of them, and for a run on GPUs, in seconds, before the job is given up.
-    #[arg(short = 'T', long, value_name = "SEC", default_value_t = Self::PATIENCE, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
     /// How diagnostics are drawn.
     #[arg(long, default_value = "human", value_name = "human|short|json")]
@@ -133,9 +133,6 @@ impl std::str::FromStr for Expect {
 }
 
 impl Options {
-    /// Seconds that ranks wait if nothing else is said.
-    const PATIENCE: u32 = 60;
-
     /// What executes the plans.
     pub fn device(&self) -> Device {
         self.device.unwrap_or(Device::Auto)
@@ -149,28 +146,6 @@ impl Options {
     /// The programs.
     pub fn texts(&self) -> Texts {
         self.program.clone().unwrap_or_else(|| Texts::One(self.file.clone().unwrap_or_default()))
-    }
-
-    /// These options as those of a program of a job: what the job says holds for all its programs.
-    ///
-    /// # Errors
-    /// What only a job can be told.
-    pub fn within(self, job: &Self) -> Result<Self, String> {
-        let jobs = [
-            (self.batch.is_some(), "--batch"),
-            (self.timeout != Self::PATIENCE, "--timeout"),
-            (self.ranks.is_some_and(|it| job.ranks.is_some_and(|all| it != all)), "another --ranks"),
-            (self.device.is_some_and(|it| job.device.is_some_and(|all| it != all)), "another --device"),
-        ];
-        match jobs.into_iter().find(|it| it.0) {
-            Some((_, name)) => Err(format!("{name} is for the whole job: give it beside --batch")),
-            None => Ok(Self {
-                device: self.device.or(job.device),
-                ranks: self.ranks.or(job.ranks),
-                timeout: job.timeout,
-                ..self
-            }),
-        }
     }
 
     /// How long ranks wait.
