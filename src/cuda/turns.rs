@@ -13,7 +13,7 @@ use std::{
 
 use rustc_hash::{FxHashSet, FxHasher};
 
-use crate::plan::{Communication, Communicator, Plan, View};
+use crate::plan::{Communication, Communicator, Direction, Plan, Transfer, View};
 
 /// What one rank does in the turns of all.
 #[derive(Debug, Default, PartialEq)]
@@ -65,17 +65,24 @@ impl Turns {
 }
 
 impl Posted<'_> {
-    /// Whether both can be parts of one communication.
-    fn fits(&self, other: &Self) -> bool {
-        let same = match (self.what, other.what) {
+    /// Whether both, this one of rank `one` and another rank's, can be parts of one communication.
+    fn fits(&self, one: usize, its: &Self, other: usize) -> bool {
+        let same = match (self.what, its.what) {
             (Communication::Collective(a), Communication::Collective(b)) => {
                 discriminant(&a.kind) == discriminant(&b.kind)
             }
-            (Communication::Transfer(_), Communication::Transfer(_)) => true,
+            // What one sends the other has to receive.
+            (Communication::Transfer(a), Communication::Transfer(b)) => {
+                let count = |it: &Transfer, peer: usize, direction: Direction| {
+                    it.sides.iter().filter(|it| it.peer == peer && it.direction == direction).count()
+                };
+                count(a, other, Direction::Send) == count(b, one, Direction::Recv)
+                    && count(a, other, Direction::Recv) == count(b, one, Direction::Send)
+            }
             (Communication::Collective(_), Communication::Transfer(_))
             | (Communication::Transfer(_), Communication::Collective(_)) => false,
         };
-        same && self.communicator == other.communicator
+        same && self.communicator == its.communicator
     }
 
     /// All that NCCL's preparations depend on.
@@ -105,7 +112,7 @@ fn together(heads: &[VecDeque<Posted>], rank: usize) -> Option<Vec<usize>> {
         let first = heads[one].front()?;
         for &other in &first.others {
             let its = heads.get(other)?.front()?;
-            if !its.fits(first) || !its.others.contains(&one) {
+            if !first.fits(one, its, other) || !its.others.contains(&one) {
                 return None;
             }
             if !ranks.contains(&other) {
@@ -183,6 +190,17 @@ mod tests {
     fn crossed_orders_stay_independent() {
         let plans = world(["UCC", "NCCL"]);
         assert_eq!(plans.len(), 2);
+        assert_eq!(Turns::of(&plans, 0), Turns::default());
+    }
+
+    #[test]
+    fn two_receives_are_no_transfer() {
+        let text = include_str!("../../tests/cases/deadlock/both-receive-first.hir");
+        let source = Source::new("both-receive-first.hir".to_owned(), text.to_owned());
+        let (programs, _) = source.programs();
+        let plans = plan::build_each(&[(&programs[0], &source.lines); 2]).unwrap_or_default();
+        assert_eq!(plans.len(), 2);
+        // Nothing is tried out that would wait for ever.
         assert_eq!(Turns::of(&plans, 0), Turns::default());
     }
 }

@@ -23,7 +23,7 @@
 #   faults      ranks that are killed or stopped, deadlocks, ranks that hold different programs, too little memory
 #   sanitizer   compute-sanitizer's memcheck and racecheck over the kernels
 #
-# One line a run: part, ranks, issue (eager, graph, both), program, passes, verdict; then a table of the parts. Exit code 0: all
+# Runs of one number of ranks share a job, which starts its GPUs once. One line a run: part, ranks, issue (eager, graph, both), program, passes, verdict; then a table of the parts. Exit code 0: all
 # that ran passed, and something ran. Under an emulator HIR_EMULATED_GPUS says how many GPUs there are.
 set -u
 cd "$(dirname "$0")/../.."
@@ -63,6 +63,7 @@ work=$(mktemp -d)
 # Where the driver does not persist, GPUs that nobody holds are started anew by every process, a second and more for each.
 nvidia-smi --query-gpu=uuid --format=csv,noheader --loop=60 >/dev/null 2>&1 &
 holder=$!
+. "$(dirname "$0")/batch.sh"
 jobs_started=()
 clean() {
     kill $holder 2>/dev/null
@@ -72,6 +73,7 @@ clean() {
 trap clean EXIT
 declare -A passed failed skipped
 since=$SECONDS
+left() { echo $((budget - SECONDS + since)); }
 # Seconds for one run; one that is stopped or hangs ends sooner, by itself.
 limit=$((3 * patience))
 part=""
@@ -88,7 +90,7 @@ fail() {
     failed[$part]=$((${failed[$part]:-0} + 1))
     line "$1" "$2" "$3" "$4" "FAILED $5"
     local name="$part $1 $2 $3 $4"
-    [ -z "$kept" ] || [ ! -e "$work/log" ] || { mkdir -p "$kept" && cp "$work/log" "$kept/${name//[^a-zA-Z0-9.@-]/_}.log"; }
+    [ -z "$kept" ] || [ ! -e "$log" ] || { mkdir -p "$kept" && cp "$log" "$kept/${name//[^a-zA-Z0-9.@-]/_}.log"; }
 }
 skip() {
     skipped[$part]=$((${skipped[$part]:-0} + 1))
@@ -104,19 +106,24 @@ chosen() {
 }
 enough() { [ "$1" -le "$gpus" ]; }
 
-# What is left of a run that went wrong.
-told() { grep -hE '^\[FAILED\]|^hir-run:|panicked' "$work/log" | tail -1 | cut -c1-300 | grep . || tail -2 "$work/log" | tr '\n' ' '; }
+# What is left of a run that went wrong: its output is in $log.
+log=$work/log
+told() { grep -hE '^\[FAILED\]|^hir-run:|panicked' "$log" | tail -1 | cut -c1-300 | grep . || tail -2 "$log" | tr '\n' ' '; }
 
 # Runs a command line on so many ranks, started in the way of $style; output goes to $work/log.
 style=ranks
 port=$((20000 + RANDOM % 20000))
 launch() {
-    local count=$1 rank status=0 pids=()
+    local count=$1 rank status=0
     shift
+    if [ "$(left)" -le 0 ]; then
+        echo "hir-run: not run: $budget s are over" >"$work/log"
+        return 1
+    fi
     case $style in
-    ranks) timeout -k 5 $limit "$run" "$@" --ranks "$count" >"$work/log" 2>&1 </dev/null ;;
+    ranks) timeout -k 5 "$limit" "$run" "$@" --ranks "$count" >"$work/log" 2>&1 </dev/null ;;
     mpirun)
-        timeout -k 5 $limit mpirun --allow-run-as-root --oversubscribe --bind-to none -np "$count" "$run" "$@" >"$work/log" 2>&1 </dev/null
+        timeout -k 5 "$limit" mpirun --allow-run-as-root --oversubscribe --bind-to none -np "$count" "$run" "$@" >"$work/log" 2>&1 </dev/null
         ;;
     torchrun)
         start "$count" "$@"
@@ -126,17 +133,17 @@ launch() {
         ;;
     esac
 }
-# Starts ranks as torchrun does; their process ids are in jobs_started by rank, their output in $work/log.RANK. Where $other
-# names a program, the last rank takes it.
+# Starts ranks as torchrun does: ranks, and hir-run's arguments, a program first where the last rank takes $other instead. Their
+# process ids are in jobs_started by rank, their output in $work/log.RANK.
 other=""
 start() {
-    local count=$1 rank program=$2
-    shift 2
+    local count=$1 rank
+    shift
     port=$((port + 1)) jobs_started=()
     for ((rank = 0; rank < count; rank++)); do
-        [ $rank -lt $((count - 1)) ] || program=${other:-$program}
+        [ $rank -lt $((count - 1)) ] || [ -z "$other" ] || set -- "$other" "${@:2}"
         RANK=$rank WORLD_SIZE=$count LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-            "$run" "$program" "$@" >"$work/log.$rank" 2>&1 </dev/null &
+            "$run" "$@" >"$work/log.$rank" 2>&1 </dev/null &
         jobs_started+=($!)
         guard $! >/dev/null 2>&1 &
         disown
@@ -157,24 +164,50 @@ collect() {
     jobs_started=()
 }
 
-# Runs a program once in each issue: ranks, program, passes or '-', more flags. Lines call the passes $label, if it is set.
-check() {
-    local count=$1 program=$2 passes=$3 mode status verdict flags name label=${label:-$3}
-    shift 3
-    name=${program#tests/cases/} name=${name#"$work/"}
-    flags=(--device=cuda --expect=sim -w 1 -n 3 -T "$patience")
-    [ "$passes" = - ] || flags+=(--passes "$passes")
-    for mode in "${modes[@]}"; do
-        chosen "$count" "$mode" "$name" "$label" || continue
-        [ "$mode" = eager ] || flags+=(-G)
-        launch "$count" "$program" "${flags[@]}" "$@"
-        status=$?
-        verdict=$(grep -hE '^\[(SUCCESS|FAILED)\]' "$work/log" | tail -1)
-        if [ $status -eq 0 ] && [[ $verdict == "[SUCCESS]"*"equal to the simulator"* ]]; then
+# Remembers a run until `settle`: ranks, issue, program, passes as the line shows them, words that its output has to have, and
+# hir-run's arguments.
+runs=0 jobs=()
+declare -A what_of words_of
+queue() {
+    local count=$1 mode=$2 name=$3 label=$4 words=$5
+    shift 5
+    chosen "$count" "$mode" "$name" "$label" || return
+    runs=$((runs + 1))
+    what_of[$runs]="$part|$count|$mode|$name|$label" words_of[$runs]=$words
+    batch_add "$style.$count" $runs "$@"
+    [[ " ${jobs[*]} " == *" $style.$count "* ]] || jobs+=("$style.$count")
+}
+# Runs what was queued, in a job for each way to start and number of ranks.
+settle() {
+    local job number status part count mode name label log usual=$limit
+    for job in "${jobs[@]}"; do
+        style=${job%.*} limit=$(($(left) + patience))
+        batch_run "$job" launch "${job#*.}" -T "$patience" --device=cuda --expect=sim
+    done
+    for ((number = 1; number <= runs; number++)); do
+        IFS='|' read -r part count mode name label <<<"${what_of[$number]}"
+        log=$work/entry.$number.log status=$(cat "$work/entry.$number.exit")
+        if [ "$status" -eq 0 ] && grep -q '^\[SUCCESS\].*equal to the simulator' "$log" && grep -qF -- "${words_of[$number]}" "$log"; then
             pass "$count" "$mode" "$name" "$label"
         else
             fail "$count" "$mode" "$name" "$label" "(exit $status) $(told)"
         fi
+        rm -f "$work/entry.$number".*
+    done
+    runs=0 jobs=() style=ranks limit=$usual
+}
+
+# A program in each issue: ranks, program, passes or '-', more flags. Lines call the passes $label, if it is set.
+check() {
+    local count=$1 program=$2 passes=$3 mode flags words name label=${label:-$3}
+    shift 3
+    name=${program#tests/cases/} name=${name#"$work/"}
+    flags=("$program" -w 1 -n 3 "$@")
+    [ "$passes" = - ] || flags+=(--passes "$passes")
+    for mode in "${modes[@]}"; do
+        words="3 timed runs, step by step"
+        [ "$mode" = eager ] || flags+=(-G) words="3 timed runs, one graph"
+        queue "$count" "$mode" "$name" "$label" "$words" "${flags[@]}"
     done
 }
 
@@ -293,22 +326,17 @@ run_launch() {
 }
 
 run_stress() {
-    local pipeline kind count file sets flags mode name
+    local pipeline kind count file sets flags mode
     for count in "${counts[@]}"; do
         enough "$count" || continue
         for pipeline in $(pipelines); do
             for kind in $(programs_of "$pipeline"); do
-                file=$(make "$kind" "$count") name=${kind}-$count.hir
+                file=$(make "$kind" "$count")
                 read -ra sets < <(symbols "$file" "$pipeline")
-                flags=(--device=cuda --expect=sim -T "$patience" --stress "$delayed" --seed 7 --passes "$pipeline" "${sets[@]}")
+                flags=("$file" --stress "$delayed" --seed 7 --passes "$pipeline" "${sets[@]}")
                 for mode in eager graph; do
-                    chosen "$count" $mode "$name" "$pipeline" || continue
                     [ $mode = eager ] || flags+=(-G)
-                    if launch "$count" "$file" "${flags[@]}" && grep -q "^# $delayed runs with delays" "$work/log"; then
-                        pass "$count" $mode "$name" "$pipeline"
-                    else
-                        fail "$count" $mode "$name" "$pipeline" "$(told)"
-                    fi
+                    queue "$count" $mode "${kind}-$count.hir" "$pipeline" "# $delayed runs with delays" "${flags[@]}"
                 done
             done
         done
@@ -412,7 +440,12 @@ printf '%-10s %5s  %-6s %-46s %-46s %s\n' part ranks issue program passes verdic
 for count in "${counts[@]}"; do
     enough "$count" || echo "# $count ranks are left out: there are $gpus GPUs"
 done
-for part in "${parts[@]}"; do run_$part; done
+for part in "${parts[@]}"; do
+    # These have jobs of their own; the others queue.
+    case $part in faults | sanitizer) settle ;; esac
+    run_"$part"
+done
+settle
 all=0 wrong=0
 printf '# %-10s %8s %8s %8s\n' part passed failed skipped
 for part in "${parts[@]}"; do

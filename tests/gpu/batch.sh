@@ -1,0 +1,46 @@
+# Runs many command lines of hir-run in few jobs, which start GPUs and communicators once each. For run.sh and compare.sh,
+# which source this and set $work, a folder.
+#
+#   batch_add JOB NUMBER WORD...    a command line for a job
+#   batch_run JOB COMMAND...        runs what was added for it, by COMMAND... --batch FILE, whose output goes to $work/log
+#
+# Afterwards $work/entry.NUMBER.log is what each has printed, and $work/entry.NUMBER.exit its exit code. A job that is lost
+# ends with the command line that it was at; the rest runs in another.
+
+batch_add() {
+    local job=$1 number=$2
+    shift 2
+    printf '%q ' "$@" >>"$work/batch.$job"
+    echo >>"$work/batch.$job"
+    echo "$number" >>"$work/batch.$job.numbers"
+}
+
+batch_run() {
+    local job=$1 status done_lines
+    shift
+    local lines=$work/batch.$job numbers=$work/batch.$job.numbers
+    while [ -s "$lines" ]; do
+        status=0
+        "$@" --batch "$lines" || status=$?
+        # Prints how many command lines have begun; those that have ended have told their exit codes.
+        done_lines=$(awk -v folder="$work/entry." -v numbers="$numbers" -v status="$status" '
+            BEGIN { while ((getline number < numbers) > 0) all[++count] = folder number }
+            /^\$ hir-run / { at++; log_file = all[at] ".log"; printf "" >log_file; running = 1; next }
+            running && /^# exit code [0-9]+$/ { print $4 >(all[at] ".exit"); running = 0; next }
+            at { print >log_file; next }
+            { before = before $0 "\n" }
+            END {
+                # Lost, before the first command line or in one.
+                if (running) print status >(all[at] ".exit")
+                if (!at) for (at = 1; at <= count; at++) {
+                    printf "%s", before >(all[at] ".log")
+                    print status >(all[at] ".exit")
+                }
+                print at
+            }' "$work/log")
+        for file in "$lines" "$numbers"; do
+            tail -n "+$((done_lines + 1))" "$file" >"$work/rest" && mv "$work/rest" "$file"
+        done
+    done
+    rm -f "$lines" "$numbers"
+}
