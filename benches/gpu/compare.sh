@@ -53,8 +53,9 @@ holder=$!
 trap 'kill $holder 2>/dev/null; rm -rf "$work"' EXIT
 # Both sides take the libraries of one Python.
 export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)}
-failed=0 measured=0 seed=0
-mkdir -p "$work/inputs"
+failed=0 measured=0 seed=0 cases=()
+name_of=() issue_of=() case_of=()
+. "$here/../../tests/gpu/batch.sh"
 : >"$lines"
 : >"$work/libraries"
 
@@ -67,51 +68,65 @@ if [ $peers = no ] && [ "$shrink" -eq 1 ]; then
     exit 2
 fi
 
-# One measurement of ours, kept for `judge`: workload, ranks, m, n, k, round, program, name, passes or '-', more flags.
+# Remembers a measurement of ours until `measure`: workload, ranks, m, n, k, program, name, passes or '-', more flags. The first
+# of a shape writes the inputs, which are the same all through a round.
 ours() {
-    local workload=$1 d=$2 m=$3 n=$4 k=$5 round=$6 program=$7 name=$8 passes=$9 flags issue=eager tensor folder
-    shift 9
+    local workload=$1 d=$2 m=$3 n=$4 k=$5 program=$6 name=$7 passes=$8 flags issue=eager tensor folder case
+    shift 8
     [[ " $* " != *" -G "* ]] || issue=graph
     grep -qE -- "$filter" <<<"$workload $d m=$m n=$n k=$k $name $issue" || return
-    folder=$work/outputs/$((++measured))
-    mkdir -p "$folder"
-    flags=(--device=cuda --ranks "$d" --inputs random --seed "$seed" -w 5 -n "$iterations" -T 60 -J "$folder/times.json" "$@")
+    case=$workload:$m:$n:$k
+    measured=$((measured + 1)) folder=$work/$case/$((measured + 1000))
+    name_of[$measured]="$name" issue_of[$measured]=$issue case_of[$measured]=$case
+    flags=("$program" -J "$folder/times.json" "$@")
     [ "$passes" = - ] || flags+=(--passes "$passes")
     if [ $peers = yes ]; then
         for tensor in $(grep -m1 -oE '^%HostIrContainer.*' "$program" | grep -oE '\bT[0-9]+_' | tr -d _); do
-            # Inputs are the same all through a round.
-            [ ! -e "$work/inputs/$tensor.0.safetensors" ] || continue
+            [ ! -d "$work/$case" ] || [ "$tensor" = "$(output "$workload")" ] || continue
             flags+=(--output "$tensor@local=@$folder/$tensor.%r.safetensors#$tensor")
         done
-    else
-        flags+=(--expect=sim)
     fi
-    if ! timeout -k 5 300 "$run" "$program" "${flags[@]}" >"$work/log" 2>&1 </dev/null; then
-        echo "# FAILED: $workload, $d ranks, m=$m n=$n k=$k, $name ($issue): $(grep -hE '^\[FAILED\]|^hir-run:' "$work/log" | tail -1)"
-        failed=1
-        rm -rf "$folder"
-        return
-    fi
-    # Which libraries ran is told once.
-    grep -hE '^# (NCCL|cuBLASLt)' "$work/log" | sort -u | grep -vxF -f "$work/libraries" | tee -a "$work/libraries"
-    if [ $peers = yes ]; then
-        # hir-run has compared the ranks that hold the same; one of them is compared with the sums.
-        [ "$workload" = reduce-scatter ] || [ "$workload" = matmul-reduce-scatter ] || rm -f "$folder/$(output "$workload")".[1-9]*.safetensors
-        for tensor in "$folder"/T*.safetensors; do
-            [[ ${tensor##*/} == "$(output "$workload")".* ]] || mv "$tensor" "$work/inputs/"
-        done
-    fi
-    echo "$name" >"$folder/name"
+    mkdir -p "$folder"
+    batch_add "$d" $measured "${flags[@]}"
 }
 output() { case $1 in linear-allreduce) echo T3 ;; *linear* | matmul*) echo T2 ;; *) echo T1 ;; esac; }
 
-# Checks what a round of ours has written and adds its lines: workload, ranks, m, n, k, round.
-judge() {
-    compgen -G "$work/outputs/*" >/dev/null || return
-    timeout -k 5 600 python3 $here/peers.py ours "$1" "$2" "$3" "$4" "$5" --round "$6" --inputs "$work/inputs" \
-        $([ $peers = yes ] || echo --simulated) "$work"/outputs/* >>"$lines" || failed=1
-    rm -rf "$work/outputs" "$work/inputs"
-    mkdir -p "$work/inputs"
+# Runs what is remembered, in a job for all, checks it and adds its lines: ranks, round. The shapes are in $cases.
+measure() {
+    local d=$1 round=$2 number folder case tensor workload m n k
+    cases=()
+    batch_run "$d" launch "$d"
+    for number in "${!name_of[@]}"; do
+        case=${case_of[$number]} folder=$work/${case_of[$number]}/$((number + 1000))
+        if [ "$(cat "$work/entry.$number.exit")" -ne 0 ]; then
+            echo "# FAILED: $case, $d ranks, ${name_of[$number]} (${issue_of[$number]}): $(grep -hE '^\[FAILED\]|^hir-run:' "$work/entry.$number.log" | tail -1)"
+            failed=1
+            rm -rf "$folder"
+            continue
+        fi
+        # Which libraries ran is told once.
+        grep -hE '^# (NCCL|cuBLASLt)' "$work/entry.$number.log" | grep -vxF -f "$work/libraries" | tee -a "$work/libraries"
+        echo "${name_of[$number]}" >"$folder/name"
+        mkdir -p "$work/$case/inputs"
+        for tensor in "$folder"/T*.safetensors; do
+            [ ! -e "$tensor" ] || [[ ${tensor##*/} == "$(output "${case%%:*}")".* ]] || mv "$tensor" "$work/$case/inputs/"
+        done
+        [[ " ${cases[*]} " == *" $case "* ]] || cases+=("$case")
+    done
+    rm -f "$work"/entry.*
+    name_of=() issue_of=() case_of=()
+    for case in "${cases[@]}"; do
+        IFS=: read -r workload m n k <<<"$case"
+        timeout -k 5 600 python3 $here/peers.py ours "$workload" "$d" "$m" "$n" "$k" --round "$round" \
+            --inputs "$work/$case/inputs" $([ $peers = yes ] || echo --simulated) "$work/$case"/[0-9]* >>"$lines" || failed=1
+        rm -rf "${work:?}/$case"
+    done
+}
+launch() {
+    local d=$1 flags=(--device=cuda --inputs random --seed "$seed" -w 5 -n "$iterations" -T 60)
+    shift
+    [ $peers = yes ] || flags+=(--expect=sim)
+    timeout -k 5 1800 "$run" --ranks "$d" "${flags[@]}" "$@" >"$work/log" 2>&1 </dev/null
 }
 
 # What PyTorch does: ranks, round, cases (workload:m:n:k).
@@ -145,46 +160,43 @@ pipelines() {
 # A layer in all its forms: workload, ranks, m, n, k.
 layer() {
     local workload=$1 d=$2 m=$(($3 / shrink)) n=$(($4 / shrink)) k=$(($5 / shrink)) round passes streams sets graph
-    local chunk all=("")
+    local chunk program all=("")
     [ "$workload" != linear-allreduce ] || all=(2 4 8)
     for ((round = 1; round <= rounds; round++)); do
         seed=$RANDOM
         for chunk in "${all[@]}"; do
-            $here/programs.sh "$workload" "$d" "$m" "$n" "$k" $chunk >"$work/program.hir" || exit 2
+            program=$work/$workload-$d-$chunk.hir
+            $here/programs.sh "$workload" "$d" "$m" "$n" "$k" $chunk >"$program" || exit 2
             while read -r passes streams; do
                 # Without overlap there is nothing to cut.
                 [ "$passes" != @lower ] || [ "$chunk" = "${all[0]}" ] || continue
                 sets=()
                 [ "$streams" = - ] || sets=(--set "numberOfStreams=$streams")
                 for graph in "" -G; do
-                    ours "$workload" "$d" "$m" "$n" "$k" "$round" "$work/program.hir" "$passes${chunk:+, $chunk chunks}" \
-                        "$passes" "${sets[@]}" $graph
+                    ours "$workload" "$d" "$m" "$n" "$k" "$program" "$passes${chunk:+, $chunk chunks}" "$passes" "${sets[@]}" $graph
                 done
             done < <(pipelines "$workload")
         done
-        judge "$workload" "$d" "$m" "$n" "$k" "$round"
-        theirs "$d" "$round" "$workload:$m:$n:$k"
+        measure "$d" "$round"
+        theirs "$d" "$round" "${cases[@]}"
     done
 }
 
 # Collectives at several sizes: ranks.
 collectives() {
-    local d=$1 kind count round graph cases
+    local d=$1 kind count round graph program
     for ((round = 1; round <= rounds; round++)); do
-        cases=()
+        seed=$RANDOM
         for kind in allgather allreduce reduce-scatter; do
             # Elements of 2 bytes: 64 KiB to 256 MiB.
             for count in 32768 262144 524288 2097152 8388608 33554432 134217728; do
-                count=$((count / shrink / shrink)) seed=$RANDOM
+                count=$((count / shrink / shrink)) program=$work/$kind-$d-$count.hir
                 [ "$count" -ge "$d" ] || continue
-                $here/programs.sh $kind "$d" "$count" >"$work/program.hir" || exit 2
-                for graph in "" -G; do
-                    ours $kind "$d" "$count" 1 1 "$round" "$work/program.hir" hir-run - $graph
-                done
-                ! compgen -G "$work/outputs/*" >/dev/null || cases+=("$kind:$count:1:1")
-                judge $kind "$d" "$count" 1 1 "$round"
+                $here/programs.sh $kind "$d" "$count" >"$program" || exit 2
+                for graph in "" -G; do ours $kind "$d" "$count" 1 1 "$program" hir-run - $graph; done
             done
         done
+        measure "$d" "$round"
         theirs "$d" "$round" "${cases[@]}"
     done
 }
