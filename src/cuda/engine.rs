@@ -123,10 +123,7 @@ impl<'a> Engine<'a> {
         let mut memory = Memory::new(device, plans, peers, first)?;
         let comms = Comms::new(plans, peers, &mut libraries.joined)?;
         peers.phase("preparing the program for its GPU");
-        let program = agreed(
-            program::prepare(device, plan, &mut memory, &comms, &mut libraries.products, first),
-            peers,
-        )?;
+        let program = agreed(program::prepare(device, plan, &mut memory, &comms, libraries, first), peers)?;
         let written = layout::written(plans, rank);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
         for port in &plan.inputs {

@@ -9,6 +9,7 @@ use super::{
     gemm::{Form, Product, Products},
     kernels::{self, Argument, COMMON, Kernels, Launch, Link, Located},
     memory::Memory,
+    session::Libraries,
 };
 use rustc_hash::FxHashMap;
 
@@ -133,7 +134,7 @@ pub(super) fn prepare(
     plan: &Plan,
     memory: &mut Memory,
     comms: &Comms,
-    products: &mut Option<Products>,
+    libraries: &mut Libraries,
     first: Stream,
 ) -> Result<Program, CudaError> {
     let mut streams = vec![first];
@@ -153,7 +154,7 @@ pub(super) fn prepare(
         plan,
         memory,
         comms,
-        products,
+        products: &mut libraries.products,
         kernels: Kernels::default(),
         forms: Vec::new(),
         firsts: Vec::new(),
@@ -180,8 +181,14 @@ pub(super) fn prepare(
         }
     }
     let (source, names) = (builder.kernels.source(), builder.kernels.names());
-    let cubin = kernels::nvrtc::compile(&source, device.capability)?;
-    let functions = device.functions(&cubin, &names)?;
+    let cubin = match libraries.cubins.get(&source) {
+        Some(it) => it,
+        None => {
+            let made = kernels::nvrtc::compile(&source, device.capability)?;
+            libraries.cubins.entry(source).or_insert(made)
+        }
+    };
+    let functions = device.functions(cubin, &names)?;
     let Builder { steps, firsts, streams, mut notes, products, forms, .. } = builder;
     notes.dedup();
     let waits = steps.iter().any(|it| matches!(it.action, Action::Await(_)));

@@ -1,6 +1,9 @@
-//! What a process keeps from one plan to the next: its GPU, the communicators that it has joined, the handle of cuBLASLt.
+//! What a process keeps from one plan to the next: its GPU, the communicators that it has joined, the handle of cuBLASLt, and
+//! compiled kernels.
 //!
 //! Starting them takes seconds on a host of eight GPUs; a job of many programs pays that once.
+
+use rustc_hash::FxHashMap;
 
 use super::{CudaError, Peers, comm::Joined, device::Device, gemm::Products};
 
@@ -17,6 +20,8 @@ pub struct Gpu {
 pub(super) struct Libraries {
     pub joined: Joined,
     pub products: Option<Products>,
+    /// What NVRTC has made of sources: a program that runs again, step by step or as a graph, has the same.
+    pub cubins: FxHashMap<String, Vec<u8>>,
 }
 
 impl Gpu {
