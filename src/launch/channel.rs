@@ -279,16 +279,17 @@ impl Channel {
         }
     }
 
-    /// The exit code that rank 0 gave, if it gives one in time.
+    /// The exit code that rank 0 gave, if it gives one in time; a rank 0 that has left, or is silent, is not waited for.
     pub fn verdict(&self, patience: Duration) -> Option<Exit> {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if state.verdict.is_some() || left.is_zero() {
+            let lost = |it: &Peer| it.left || it.heard.elapsed() > self.shared.patience.silence;
+            if state.verdict.is_some() || left.is_zero() || state.peers.iter().any(lost) {
                 return state.verdict.map(Exit::from_code);
             }
-            state = self.shared.sleep(state, left);
+            state = self.shared.sleep(state, left.min(BEAT));
         }
     }
 }

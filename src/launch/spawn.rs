@@ -1,8 +1,8 @@
 //! Starts the ranks of a job on this host, where no launcher does.
 //!
 //! Children get torchrun's variables and hold a lease (`lease`) on this process: however it ends, they end. Rank 0's
-//! standard output goes through as it is; other lines say whose they are. When a child fails, the others have a moment to
-//! say why, and are then killed; every child is waited for.
+//! standard output goes through as it is; other lines say whose they are. When a child fails, rank 0 has a moment to say why
+//! and the others a shorter one to follow it; who is left is then killed. Every child is waited for.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -25,8 +25,10 @@ use signal_hook::{
 use super::{environment, lease};
 use crate::exit::Exit;
 
-/// For the others to end by themselves after the first failure.
-const GRACE: Duration = Duration::from_secs(5);
+/// For rank 0 to tell its report and end, after the first failure.
+const REPORT: Duration = Duration::from_secs(3);
+/// For the others to end by themselves, once rank 0 has.
+const FOLLOW: Duration = Duration::from_secs(1);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -109,6 +111,7 @@ impl Brood {
     /// Waits until all have ended, or one has failed and the others had their time.
     fn watch(&mut self, told: &AtomicBool) -> io::Result<Exit> {
         let mut failed: Option<(Instant, Option<Exit>)> = None;
+        let mut reported: Option<Instant> = None;
         loop {
             let mut running = false;
             for (child, status) in self.children.iter_mut().filter(|(_, status)| status.is_none()) {
@@ -126,7 +129,13 @@ impl Brood {
             if told.load(Ordering::Relaxed) {
                 return Ok(Exit::Hang);
             }
-            let over = failed.is_some_and(|(since, _)| since.elapsed() > GRACE);
+            if self.children.first().is_some_and(|(_, status)| status.is_some()) {
+                reported.get_or_insert_with(Instant::now);
+            }
+            let over = failed.is_some_and(|(since, _)| match reported {
+                Some(at) => since.max(at).elapsed() > FOLLOW,
+                None => since.elapsed() > REPORT,
+            });
             if !running || over {
                 return Ok(failed.map_or(Exit::Success, |(_, code)| code.unwrap_or(Exit::Hang)));
             }

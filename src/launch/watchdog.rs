@@ -1,8 +1,8 @@
 //! Ends a lost job: notices that it is lost, has the ranks compare notes, and makes every process end.
 //!
 //! A fault of the channel (a rank that is gone, silent, late or gave up), SIGUSR1 and SIGTERM end the job. Rank 0 makes
-//! one report of what all ranks were doing, tells the others the exit code, and ends; they end with the same code, or
-//! after `PATIENCE` with the fault's.
+//! one report of what all ranks were doing, tells the others the exit code, and ends; they end with the same code. Where
+//! rank 0 is lost itself, or says nothing for `PATIENCE`, they tell what they know and end with the fault's.
 
 use std::{
     sync::{
@@ -178,7 +178,9 @@ fn watch(
     };
     let (exit, report) = if channel.rank == 0 {
         gather_notes(channel);
-        telling(fault.exit())
+        let (exit, report) = telling(fault.exit());
+        channel.give_verdict(exit);
+        (exit, report)
     } else {
         match channel.verdict(PATIENCE) {
             Some(exit) => (exit, None),
@@ -186,7 +188,6 @@ fn watch(
             None => telling(fault.exit()),
         }
     };
-    channel.give_verdict(exit);
     end(exit, report);
 }
 

@@ -3,7 +3,10 @@
 
 use std::{
     fs,
-    process::{Child, Command, Stdio},
+    io::{BufRead, BufReader, Read},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -24,8 +27,10 @@ const ENDLESS_ON_GPUS: &[&str] =
 /// Such jobs, with their numbers of ranks, and of lines that rank 0 says before all run.
 const SIMULATED: (&[&str], usize, usize) = (ENDLESS, 8, 1);
 const ON_GPUS: (&[&str], usize, usize) = (ENDLESS_ON_GPUS, 4, 3);
-/// By when a lost job has ended: what is silent is known after `-T`, and the rest has five seconds.
+/// By when a lost job has ended.
 const LIMIT: Duration = Duration::from_secs(20);
+/// By when one has that a stopped rank holds up: its silence is known after `-T`, and the rest has five seconds.
+const STOPPED: Duration = Duration::from_secs(5 + 5);
 
 pub fn trials() -> Vec<Trial> {
     let on_gpus = [
@@ -35,6 +40,8 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("gpus::who_is_stopped_is_named", || {
             loses(ON_GPUS, 1, Some("STOP"), "rank 1 is silent for")
         }),
+        Trial::test("gpus::a_stopped_child_ends_all", || a_stopped_child_ends_all(2)),
+        Trial::test("gpus::a_stopped_first_child_ends_all", || a_stopped_child_ends_all(0)),
         Trial::test("gpus::a_report_may_be_asked_for", || {
             loses(ON_GPUS, 3, Some("USR1"), "rank 3: asked for a report (SIGUSR1)")
         }),
@@ -182,22 +189,20 @@ fn loses(
     };
     let mut children: Vec<Child> = (0..world).map(start).collect::<Result<_, _>>()?;
     // Rank 0 says a line once all have agreed, and on GPUs more once all are ready.
-    let mut said = std::io::BufReader::new(children[0].stdout.take().ok_or("no standard output")?);
+    let mut said = BufReader::new(children[0].stdout.take().ok_or("no standard output")?);
     let mut first = String::new();
     for _ in 0..lines {
-        std::io::BufRead::read_line(&mut said, &mut first)?;
+        said.read_line(&mut first)?;
     }
+    let since = Instant::now();
     match signal {
-        Some(name) => {
-            let id = children[victim].id().to_string();
-            Command::new("kill").args([format!("-{name}"), id]).status()?;
-        }
+        Some(name) => send(name, &children[victim].id().to_string())?,
         // The operating system closes a parent's ends of its pipes.
         None => children.iter_mut().for_each(|it| drop(it.stdin.take())),
     }
     let reader = thread::spawn(move || {
         let mut rest = String::new();
-        std::io::Read::read_to_string(&mut said, &mut rest).map(|_| rest)
+        said.read_to_string(&mut rest).map(|_| rest)
     });
     let stopped = (signal == Some("STOP")).then(|| children.remove(victim));
     let ends = end(children, LIMIT);
@@ -206,6 +211,7 @@ fn loses(
         it.wait()?;
     }
     let ends = ends?;
+    expect(signal != Some("STOP") || since.elapsed() < STOPPED, &ends)?;
     let told = reader.join().map_err(|_| "no report")??;
     let text: String = ends.iter().map(|it| it.1.as_str()).chain([told.as_str()]).collect();
     let codes = ends.iter().filter(|it| it.0 == Some(4)).count();
@@ -215,6 +221,66 @@ fn loses(
     match signal {
         Some(_) if !text.contains(&cause) => Err(format!("{text}\nno `{cause}`").into()),
         _ => Ok(()),
+    }
+}
+
+/// A process, or with `-` the group that it began, gets a signal.
+fn send(signal: &str, to: &str) -> Result<(), Failed> {
+    match Command::new("kill").args([&format!("-{signal}"), "--", to]).status()?.success() {
+        true => Ok(()),
+        false => Err(format!("{to} cannot get SIG{signal}").into()),
+    }
+}
+
+/// A job on GPUs whose ranks are children of one process.
+struct Family {
+    parent: Child,
+    said: BufReader<ChildStdout>,
+    children: Vec<String>,
+}
+
+impl Family {
+    /// One in a process group of its own, once all ranks run.
+    fn start() -> Result<Self, Failed> {
+        let (arguments, ranks, lines) = ON_GPUS;
+        let mut command = rank(0, 1, port()?, arguments);
+        let mut parent = command.args(["--ranks", &ranks.to_string()]).process_group(0).spawn()?;
+        let mut said = BufReader::new(parent.stdout.take().ok_or("no standard output")?);
+        for _ in 0..lines {
+            said.read_line(&mut String::new())?;
+        }
+        let id = parent.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+        let children: Vec<String> = children.split_whitespace().map(str::to_owned).collect();
+        match children.len() == ranks {
+            true => Ok(Self { parent, said, children }),
+            false => Err(format!("{ranks} ranks, and the children are {children:?}").into()),
+        }
+    }
+
+    /// What it says to its end with the exit code of a lost job, and that no process is left then.
+    fn end(mut self) -> Result<String, Failed> {
+        let ends = end(vec![self.parent], LIMIT);
+        let left = |id: &&String| Path::new("/proc").join(id).exists();
+        let left: Vec<&String> = self.children.iter().filter(left).collect();
+        left.iter().try_for_each(|id| send("KILL", id))?;
+        let ends = ends?;
+        expect(left.is_empty() && ends[0].0 == Some(4), &ends)?;
+        let mut text = String::new();
+        self.said.read_to_string(&mut text)?;
+        Ok(text + &ends[0].2)
+    }
+}
+
+fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
+    let family = Family::start()?;
+    let since = Instant::now();
+    send("STOP", &family.children[victim])?;
+    let text = family.end()?;
+    let named = text.contains(&format!("[FAILED] rank {victim} is silent for"));
+    match named && since.elapsed() < STOPPED {
+        true => Ok(()),
+        false => Err(format!("{:?}\n{text}", since.elapsed()).into()),
     }
 }
 
@@ -287,7 +353,7 @@ fn spawned(job: &Job) -> Result<(Exit, String, String), Failed> {
     let (mut err, err_end) = std::io::pipe()?;
     let read = |from: &mut std::io::PipeReader| {
         let mut text = String::new();
-        std::io::Read::read_to_string(from, &mut text).map(|_| text)
+        from.read_to_string(&mut text).map(|_| text)
     };
     let errors = thread::spawn(move || read(&mut err));
     let prints = thread::spawn(move || read(&mut out));
@@ -308,7 +374,7 @@ fn a_failing_child_ends_all() -> Result<(), Failed> {
     // Every child has been waited for: its number is free again.
     for line in err.lines() {
         let id = line.rsplit(' ').next().unwrap_or_default();
-        if std::path::Path::new("/proc").join(id).exists() {
+        if Path::new("/proc").join(id).exists() {
             return Err(format!("process {id} is left").into());
         }
     }
