@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ use std::{
 
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
-    flag,
+    flag, low_level,
 };
 
 use super::{environment, lease};
@@ -43,7 +43,8 @@ pub struct Job {
 }
 
 /// Runs a job; `out` and `err` get what the ranks print, in lines. The exit code is the first failing child's; a child that
-/// is killed counts as a hang, and so does a signal that ends this process.
+/// is killed counts as a hang. So does a signal that ends this process, whether the children get it too (from a terminal) or
+/// not; `out` then ends with a line that names it.
 ///
 /// # Errors
 /// What the operating system says about processes; children that were started are ended.
@@ -52,9 +53,9 @@ pub fn run(
     out: impl Write + Send + 'static,
     err: impl Write + Send + 'static,
 ) -> io::Result<Exit> {
-    let told = Arc::new(AtomicBool::new(false));
+    let told = Arc::new(AtomicUsize::new(0));
     for signal in [SIGINT, SIGTERM] {
-        flag::register(signal, Arc::clone(&told))?;
+        flag::register_usize(signal, Arc::clone(&told), signal as usize)?;
     }
     let mut brood = Brood { children: Vec::new() };
     let (out, err) = (Shared::new(out), Shared::new(err));
@@ -74,12 +75,16 @@ pub fn run(
         }
         brood.children.push((child, None));
     }
-    let exit = brood.watch(&told)?;
+    let end = brood.watch(&told)?;
     brood.end();
     for forwarder in forwarders {
         let _ = forwarder.join();
     }
-    Ok(exit)
+    Ok(end.unwrap_or_else(|signal| {
+        let name = low_level::signal_name(signal).unwrap_or("a signal");
+        out.line("", format!("[FAILED] told to end ({name})\n").as_bytes());
+        Exit::Hang
+    }))
 }
 
 fn command(job: &Job, rank: usize, port: u16) -> Command {
@@ -108,8 +113,9 @@ struct Brood {
 }
 
 impl Brood {
-    /// Waits until all have ended, or one has failed and the others had their time.
-    fn watch(&mut self, told: &AtomicBool) -> io::Result<Exit> {
+    /// Waits until all have ended, or one has failed and the others had their time, or a signal (the error) tells this process
+    /// to end.
+    fn watch(&mut self, told: &AtomicUsize) -> io::Result<Result<Exit, i32>> {
         let mut failed: Option<(Instant, Option<Exit>)> = None;
         let mut reported: Option<Instant> = None;
         loop {
@@ -126,8 +132,9 @@ impl Brood {
                     first.1 = first.1.or(code);
                 }
             }
-            if told.load(Ordering::Relaxed) {
-                return Ok(Exit::Hang);
+            match told.load(Ordering::Relaxed) {
+                0 => (),
+                signal => return Ok(Err(signal as i32)),
             }
             if self.children.first().is_some_and(|(_, status)| status.is_some()) {
                 reported.get_or_insert_with(Instant::now);
@@ -137,18 +144,20 @@ impl Brood {
                 None => since.elapsed() > REPORT,
             });
             if !running || over {
-                return Ok(failed.map_or(Exit::Success, |(_, code)| code.unwrap_or(Exit::Hang)));
+                return Ok(Ok(failed.map_or(Exit::Success, |(_, code)| code.unwrap_or(Exit::Hang))));
             }
             thread::sleep(LOOK);
         }
     }
 
     fn end(&mut self) {
-        for (child, status) in &mut self.children {
-            if status.is_none() {
-                let _ = child.kill();
-                *status = child.wait().ok();
-            }
+        let mut running: Vec<_> = self.children.iter_mut().filter(|(_, status)| status.is_none()).collect();
+        // All at once: who lives on would tell that the others are gone.
+        for (child, _) in &mut running {
+            let _ = child.kill();
+        }
+        for (child, status) in running {
+            *status = child.wait().ok();
         }
     }
 }
@@ -167,6 +176,12 @@ impl Shared {
     fn new(to: impl Write + Send + 'static) -> Self {
         Self(Arc::new(std::sync::Mutex::new(to)))
     }
+
+    fn line(&self, prefix: &str, line: &[u8]) {
+        let mut to = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // A reader that went away has seen enough; the child is read to its end all the same.
+        let _ = to.write_all(prefix.as_bytes()).and_then(|()| to.write_all(line)).and_then(|()| to.flush());
+    }
 }
 
 fn forward(from: impl Read, prefix: &str, to: &Shared) {
@@ -176,9 +191,7 @@ fn forward(from: impl Read, prefix: &str, to: &Shared) {
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
         }
-        let mut to = to.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // A reader that went away has seen enough; the child is read to its end all the same.
-        let _ = to.write_all(prefix.as_bytes()).and_then(|()| to.write_all(&line)).and_then(|()| to.flush());
+        to.line(prefix, &line);
         line.clear();
     }
 }

@@ -42,6 +42,10 @@ pub fn trials() -> Vec<Trial> {
         }),
         Trial::test("gpus::a_stopped_child_ends_all", || a_stopped_child_ends_all(2)),
         Trial::test("gpus::a_stopped_first_child_ends_all", || a_stopped_child_ends_all(0)),
+        Trial::test("gpus::an_interrupt_of_all_is_told_once", || is_told_to_end("INT", true)),
+        Trial::test("gpus::an_interrupt_of_the_parent_ends_all", || is_told_to_end("INT", false)),
+        Trial::test("gpus::a_parent_told_to_end_says_so", || is_told_to_end("TERM", false)),
+        Trial::test("gpus::all_told_to_end_say_so_once", || is_told_to_end("TERM", true)),
         Trial::test("gpus::a_report_may_be_asked_for", || {
             loses(ON_GPUS, 3, Some("USR1"), "rank 3: asked for a report (SIGUSR1)")
         }),
@@ -281,6 +285,19 @@ fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
     match named && since.elapsed() < STOPPED {
         true => Ok(()),
         false => Err(format!("{:?}\n{text}", since.elapsed()).into()),
+    }
+}
+
+/// A signal, as a terminal sends it to all processes of the group, or to the parent only.
+fn is_told_to_end(signal: &str, all: bool) -> Result<(), Failed> {
+    let family = Family::start()?;
+    let group = if all { "-" } else { "" };
+    send(signal, &format!("{group}{}", family.parent.id()))?;
+    let text = family.end()?;
+    let last = format!("[FAILED] told to end (SIG{signal})\n");
+    match text.ends_with(&last) && text.matches("[FAILED]").count() == 1 {
+        true => Ok(()),
+        false => Err(text.into()),
     }
 }
 
