@@ -89,7 +89,7 @@ impl Run {
     }
 
     /// On emulated GPUs, once step by step for the verdict, then captured, with streams held back too: whether
-    /// that succeeds, and what is printed.
+    /// that succeeds, and what is printed, with how the process ended.
     fn run(&self, more: &[&str]) -> Result<(bool, String), Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
         command
@@ -111,6 +111,6 @@ impl Run {
         command.envs(emulator::environment()?);
         let output = command.output().map_err(|fault| fault.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        Ok((output.status.success(), text.into_owned()))
+        Ok((output.status.success(), format!("{text}{}", output.status)))
     }
 }
