@@ -48,7 +48,7 @@ pub enum IoError {
         /// What the system says.
         cause: io::Error,
     },
-    /// The file does not hold what its name says, or its format cannot hold the tensor.
+    /// The file does not hold what its name says, or one place is named twice.
     #[error("`{}`: {fault}; {advice}", path.display())]
     Format {
         /// The file.
@@ -57,6 +57,14 @@ pub enum IoError {
         fault: String,
         /// What to do.
         advice: String,
+    },
+    /// The file's format has no such element type.
+    #[error("`{}`: npy has no {}; name a .safetensors file", path.display(), dtype.short_name())]
+    Unheld {
+        /// The file.
+        path: PathBuf,
+        /// The type.
+        dtype: DType,
     },
     /// The element type is another one, and not both are floats.
     #[error("`{origin}` holds {}, the program wants {}; convert it first (only floats are converted here)",
@@ -185,6 +193,17 @@ impl File {
         }
     }
 
+    /// That the file's format has an element type.
+    ///
+    /// # Errors
+    /// bfloat16 in npy.
+    pub fn holds(&self, dtype: DType) -> Result<(), IoError> {
+        match self {
+            Self::Npy(path) if dtype == DType::BFloat => Err(IoError::Unheld { path: path.clone(), dtype }),
+            Self::Npy(_) | Self::Safetensors { .. } => Ok(()),
+        }
+    }
+
     /// The tensor in the file, of the type that it has there.
     ///
     /// # Errors
@@ -308,10 +327,7 @@ fn npy(path: &Path, tensor: &Tensor) -> Result<Vec<u8>, IoError> {
         Data::F64(it) => bytes(shape, it),
         Data::F32(it) => bytes(shape, it),
         Data::F16(it) => bytes(shape, it),
-        Data::Bf16(_) => {
-            let fault = "npy has no bfloat16".to_owned();
-            return Err(format_error(path, fault, "name a .safetensors file"));
-        }
+        Data::Bf16(_) => return Err(IoError::Unheld { path: path.to_owned(), dtype: DType::BFloat }),
         Data::I8(it) => bytes(shape, it),
         Data::I16(it) => bytes(shape, it),
         Data::I32(it) => bytes(shape, it),
@@ -497,7 +513,7 @@ mod tests {
             assert_eq!(file.read()?, tensor);
         }
         let bf16s = Tensor { shape: vec![1], data: Data::Bf16(vec![bf16::ONE]) };
-        assert!(message(save(&[(file, &bf16s)])).ends_with("npy has no bfloat16; name a .safetensors file"));
+        assert!(message(save(&[(file, &bf16s)])).ends_with("npy has no bf16; name a .safetensors file"));
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! `--output`: tensors of a program, whole or by rank, to files or to the terminal.
 
+use grammar::dtype::DType;
+
 use super::{RunError, inputs::InputFlag, prepare::Failure, results};
 use crate::{
     exit::Exit,
@@ -39,6 +41,16 @@ impl std::str::FromStr for OutputFlag {
 }
 
 impl OutputFlag {
+    /// That its file can hold elements of a type.
+    fn holds(&self, dtype: DType) -> Result<(), RunError> {
+        let local = if self.local { "@local" } else { "" };
+        let fault = |error| RunError::Given { flag: format!("--output {}{local}", self.name), error };
+        match self.value.as_str() {
+            "-" => Ok(()),
+            file => file.parse::<File>().and_then(|it| it.holds(dtype)).map_err(fault),
+        }
+    }
+
     /// Whether the process of `owner` writes a rank's part; it writes all where there is no other process. Rank 0 writes whole
     /// tensors, and all parts that go to the terminal.
     fn is_for(&self, owner: Option<usize>, rank: usize) -> bool {
@@ -76,11 +88,19 @@ pub fn watches(plans: &[Plan], flags: &[OutputFlag], owner: Option<usize>) -> Re
 }
 
 /// The plans' memory keeps to the end what `--output` flags ask for; names that nothing binds are for `watches` to refuse.
-pub fn keep(plans: &mut [Plan], flags: &[OutputFlag]) {
+///
+/// # Errors
+/// A file whose format cannot hold its tensor.
+pub fn keep(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), Failure> {
     for plan in plans {
-        let wanted = plan.named.iter().filter(|port| flags.iter().any(|flag| flag.name == port.name));
-        plan.kept.extend(wanted.filter_map(|port| port.shard.view.as_ref()).map(|view| view.buffer));
+        for flag in flags {
+            let mut ports = plan.named.iter().filter(|port| port.name == flag.name);
+            let Some(port) = ports.next() else { continue };
+            flag.holds(port.dtype)?;
+            plan.kept.extend(port.shard.view.as_ref().map(|view| view.buffer));
+        }
     }
+    Ok(())
 }
 
 /// Writes what `--output` asks for, from a run that watched what `watches` says; `text` gets what goes to the terminal. Where

@@ -109,9 +109,10 @@ impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let exit = match &error {
             RunError::Io(it) | RunError::Given { error: it, .. } => match it {
-                file::IoError::Flag { .. } | file::IoError::Dtype { .. } | file::IoError::Unsupported(_) => {
-                    Exit::Usage
-                }
+                file::IoError::Flag { .. }
+                | file::IoError::Unheld { .. }
+                | file::IoError::Dtype { .. }
+                | file::IoError::Unsupported(_) => Exit::Usage,
                 file::IoError::Read { .. } | file::IoError::Write { .. } | file::IoError::Format { .. } => {
                     Exit::Environment
                 }

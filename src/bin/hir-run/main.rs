@@ -138,7 +138,7 @@ fn run(
     };
     let start = Instant::now();
     let mut prepared = prepare(&options.texts(), &setup)?;
-    output::keep(&mut prepared.plans, &options.output);
+    output::keep(&mut prepared.plans, &options.output)?;
     let plans = &Arc::new(std::mem::take(&mut prepared.plans));
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
         screen.draw(source, warnings);
