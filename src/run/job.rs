@@ -30,6 +30,8 @@ pub enum Target {
     Position(usize),
     /// By name.
     Name(String),
+    /// By name, a rank's own part of it.
+    Part(String, usize),
 }
 
 /// What a program's own results are under the plainest schedule. A program whose results depend on the schedule has a
@@ -170,7 +172,7 @@ pub fn judge(
     for expectation in expectations {
         let found = outputs.iter().enumerate().find(|(at, output)| match &expectation.output {
             Target::Position(position) => at == position,
-            Target::Name(name) => output.name == *name,
+            Target::Name(name) | Target::Part(name, _) => output.name == *name,
         });
         let Some((at, output)) = found else {
             return Ok(failed(
@@ -180,15 +182,25 @@ pub fn judge(
             ));
         };
         let tolerance = agreement.tolerance(output.whole.tensor.data.dtype());
-        match compare(&output.whole.tensor, &expectation.tensor, tolerance) {
-            Ok(None) => compared += output.whole.tensor.data.len(),
-            Ok(Some(mismatch)) => {
-                let rank = output.whole.owners.get(mismatch.flat).copied().flatten().unwrap_or(0);
-                let why = blame(plans, outcome, rank, at);
-                let line = format!("{}: {mismatch} (rank {rank}{why})", output.name);
-                return Ok(failed(line, outputs, Some(at)));
+        let whole = &output.whole;
+        let (name, own, difference) = match &expectation.output {
+            Target::Position(_) | Target::Name(_) => {
+                (output.name.clone(), None, compare(&whole.tensor, &expectation.tensor, tolerance))
             }
-            Err(message) => return Ok(failed(format!("{}: {message}", output.name), outputs, Some(at))),
+            Target::Part(name, rank) => {
+                let part = output.part(*rank).ok_or_else(|| "it holds nothing".to_owned());
+                let difference = part.and_then(|it| compare(&it, &expectation.tensor, tolerance));
+                (format!("{name} of rank {rank}"), Some(*rank), difference)
+            }
+        };
+        match difference {
+            Ok(None) => compared += expectation.tensor.data.len(),
+            Ok(Some(mismatch)) => {
+                let rank = own.or(whole.owners.get(mismatch.flat).copied().flatten()).unwrap_or(0);
+                let why = blame(plans, outcome, rank, at);
+                return Ok(failed(format!("{name}: {mismatch} (rank {rank}{why})"), outputs, Some(at)));
+            }
+            Err(message) => return Ok(failed(format!("{name}: {message}"), outputs, Some(at))),
         }
         if !origins.contains(&expectation.origin.as_str()) {
             origins.push(&expectation.origin);

@@ -2,7 +2,10 @@
 
 use super::RunError;
 use crate::{
-    io::shard::{Assembled, Part, assemble, unravel},
+    io::{
+        data::Tensor,
+        shard::{Assembled, Part, assemble, unravel},
+    },
     plan::{Plan, Port},
     sim::{InstRef, Outcome, describe, late_writers, memory::Block},
 };
@@ -18,6 +21,14 @@ pub struct Result {
     pub parts: Vec<(usize, Block)>,
     /// What is wrong with it, whatever it is compared with: an element that nothing wrote, ranks that disagree.
     pub fault: Option<String>,
+}
+
+impl Result {
+    /// What a rank holds, if it holds any.
+    pub fn part(&self, rank: usize) -> Option<Tensor> {
+        let (_, block) = self.parts.iter().find(|it| it.0 == rank)?;
+        Some(Tensor { shape: block.shape.clone(), data: block.data.clone() })
+    }
 }
 
 /// The outputs of a run, in header order.

@@ -58,7 +58,8 @@ pub struct Options {
     /// Where a tensor goes: `T3=@y.npy`, `T3=-`, `T3@local=@y.%r.npy`.
     #[arg(long, value_name = "NAME=FILE")]
     pub output: Vec<OutputFlag>,
-    /// What an output has to be: `T3=@ref.npy`; `sim`: what the simulator finds for all of them.
+    /// What an output has to be: `T3=@ref.npy`, `T3@local=@y.%r.npy` (rank 0 reads all parts); `sim`: what the simulator finds
+    /// for all of them.
     #[arg(long, value_name = "NAME=FILE|sim")]
     pub expect: Vec<Expect>,
     /// A program whose outputs are expected, by position, on the same inputs.

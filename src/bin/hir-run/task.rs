@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use hir::{
     exit::Exit,
     io::file,
-    plan::Plan,
+    plan::{Plan, Port},
     run::{
         RunError,
         compare::Agreement,
@@ -140,8 +140,12 @@ impl Task<'_> {
             Expect::Sim => None,
         });
         for flag in given {
-            let port = plans.iter().flat_map(|plan| &plan.outputs).find(|port| port.name == flag.name);
-            let Some(port) = port else {
+            let ports: Vec<(usize, &Port)> = plans
+                .iter()
+                .flat_map(|plan| plan.outputs.iter().map(|port| (plan.rank, port)))
+                .filter(|(_, port)| port.name == flag.name)
+                .collect();
+            let Some((_, port)) = ports.first() else {
                 let names: Vec<&str> = plans
                     .iter()
                     .take(1)
@@ -155,17 +159,27 @@ impl Task<'_> {
                 );
                 return Err(Failure::Other(Exit::Usage, message));
             };
-            let given = |error| RunError::Given { flag: format!("--expect {}", flag.name), error };
-            let source: file::Source = flag.value.parse().map_err(given)?;
-            let tensor = source.load(port.dtype).map_err(given)?.tensor;
-            found.push(Expectation {
-                origin: match source {
+            let local = if flag.local { "@local" } else { "" };
+            let given = |error| RunError::Given { flag: format!("--expect {}{local}", flag.name), error };
+            let mut expect = |output: Target, value: &str| {
+                let source: file::Source = value.parse().map_err(given)?;
+                let tensor = source.load(port.dtype).map_err(given)?.tensor;
+                let origin = match source {
                     file::Source::File(_) => flag.value.clone(),
                     file::Source::Literal(_) => "the values given".to_owned(),
-                },
-                output: Target::Name(flag.name.clone()),
-                tensor,
-            });
+                };
+                found.push(Expectation { origin, output, tensor });
+                Ok::<_, Failure>(())
+            };
+            if !flag.local {
+                expect(Target::Name(flag.name.clone()), &flag.value)?;
+                continue;
+            }
+            // Ranks outside the mesh have no part.
+            for (rank, _) in ports.iter().filter(|(_, port)| port.shard.view.is_some()) {
+                let value = flag.value.replace("%r", &rank.to_string());
+                expect(Target::Part(flag.name.clone(), *rank), &value)?;
+            }
         }
         Ok(found)
     }
