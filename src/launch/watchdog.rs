@@ -114,8 +114,9 @@ impl Stalled {
             return None;
         }
         let records = channel.records();
-        // A rank that says nothing any more is the cause, and is named for that when it has been silent for long enough.
-        let quiet = records.iter().flatten().any(|(age, _)| *age > QUIET);
+        // A rank that says nothing any more, or has not begun to, is the cause, and is named for that when it has been silent
+        // for long enough.
+        let quiet = records.iter().any(|it| it.as_ref().is_none_or(|(age, _)| *age > QUIET));
         let records: Vec<_> = records.into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
         let limit = |it: &Option<Vec<u8>>| {
             let it = it.as_deref().and_then(Progress::decode)?;

@@ -1,6 +1,7 @@
 //! Channels between ranks that are threads.
 
 use std::{
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -11,7 +12,9 @@ use crate::{
         LaunchError,
         channel::{Channel, Patience},
         environment::Launch,
+        progress::{Limit, Progress},
         rendezvous,
+        watchdog::Watchdog,
     },
 };
 
@@ -21,6 +24,17 @@ const QUICK: Patience = Patience {
     step: Duration::from_secs(5),
 };
 
+fn place(name: &str, rank: usize, world: usize) -> Launch {
+    Launch {
+        family: "test",
+        rank,
+        size: world,
+        local_rank: rank,
+        local_size: Some(world),
+        job: Some(format!("{name} {}", std::process::id())),
+    }
+}
+
 /// Runs every rank of a job on a thread.
 fn job<T: Send>(
     name: &str,
@@ -28,14 +42,7 @@ fn job<T: Send>(
     patience: Patience,
     rank: impl Fn(Channel) -> T + Sync,
 ) -> Result<Vec<T>, LaunchError> {
-    let place = |at| Launch {
-        family: "test",
-        rank: at,
-        size: world,
-        local_rank: at,
-        local_size: Some(world),
-        job: Some(format!("{name} {}", std::process::id())),
-    };
+    let place = |at| place(name, at, world);
     let address = rendezvous::address(&place(0), |_| None)?;
     let (address, rank) = (&address, &rank);
     thread::scope(|scope| {
@@ -133,4 +140,25 @@ fn records_come_with_pulses() {
         records
     });
     assert_eq!(seen, Ok(vec![vec![Some(vec![7]), Some(vec![8])]; 2]));
+}
+
+#[test]
+fn who_never_says_anything_is_silent_and_no_reason_to_call_all_stalled() -> Result<(), LaunchError> {
+    let address = rendezvous::address(&place("mute", 0, 2), |_| None)?;
+    let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
+    thread::scope(|scope| {
+        let mute = scope.spawn(|| rendezvous::connect(&address, 1, 2, QUICK.rendezvous));
+        let patience = Patience { silence: Duration::from_secs(2), ..QUICK };
+        let channel = Arc::new(Channel::open(&place("mute", 0, 2), &address, patience)?);
+        channel.on_pulse(|| Progress { limit: Limit::Timeout, ..Progress::default() }.encode());
+        let (sender, ended) = mpsc::channel();
+        let end = Box::new(move |exit, report| sender.send((exit, report)).unwrap_or_default());
+        let notes = Box::new(|fault: &LaunchError, _: &[Option<Vec<u8>>]| fault.to_string());
+        let watchdog = Watchdog::start(channel, Duration::from_secs(1), notes, end).map_err(system)?;
+        let told = ended.recv_timeout(Duration::from_secs(10)).ok();
+        let silent = LaunchError::Silent { rank: 1, seconds: 2 };
+        assert_eq!(told, Some((Exit::Hang, Some(silent.to_string()))));
+        drop(watchdog);
+        mute.join().map(|it| it.map(|_| ())).unwrap_or(Ok(()))
+    })
 }
