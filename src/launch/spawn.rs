@@ -7,11 +7,12 @@
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::TcpListener,
+    os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -29,6 +30,8 @@ use crate::exit::Exit;
 const REPORT: Duration = Duration::from_secs(3);
 /// For the others to end by themselves, once rank 0 has.
 const FOLLOW: Duration = Duration::from_secs(1);
+/// For the others to end once rank 0 has ended in success: all have agreed on that before.
+const LINGER: Duration = Duration::from_secs(10);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -57,7 +60,7 @@ pub fn run(
     for signal in [SIGINT, SIGTERM] {
         flag::register_usize(signal, Arc::clone(&told), signal as usize)?;
     }
-    let mut brood = Brood { children: Vec::new() };
+    let mut brood = Brood { children: Vec::new(), first_killed: None };
     let (out, err) = (Shared::new(out), Shared::new(err));
     let mut forwarders = Vec::new();
     // Free now, and unlikely to be taken before rank 0 listens: `rendezvous` tries its neighbours otherwise.
@@ -80,11 +83,20 @@ pub fn run(
     for forwarder in forwarders {
         let _ = forwarder.join();
     }
-    Ok(end.unwrap_or_else(|signal| {
-        let name = low_level::signal_name(signal).unwrap_or("a signal");
-        out.line("", format!("[FAILED] told to end ({name})\n").as_bytes());
-        Exit::Hang
-    }))
+    let named = |signal: i32| low_level::signal_name(signal).unwrap_or("a signal");
+    match end {
+        Ok(exit) => {
+            // One that is killed before the ranks have met is missed by no other.
+            if let Some((rank, signal)) = brood.first_killed.filter(|_| !out.has_failed()) {
+                out.line("", format!("[FAILED] rank {rank} was ended by {}\n", named(signal)).as_bytes());
+            }
+            Ok(exit)
+        }
+        Err(signal) => {
+            out.line("", format!("[FAILED] told to end ({})\n", named(signal)).as_bytes());
+            Ok(Exit::Hang)
+        }
+    }
 }
 
 fn command(job: &Job, rank: usize, port: u16) -> Command {
@@ -110,6 +122,8 @@ fn command(job: &Job, rank: usize, port: u16) -> Command {
 /// Children, none of which survives it.
 struct Brood {
     children: Vec<(Child, Option<ExitStatus>)>,
+    /// The rank and the signal, where the first that failed did not end by itself.
+    first_killed: Option<(usize, i32)>,
 }
 
 impl Brood {
@@ -120,7 +134,8 @@ impl Brood {
         let mut reported: Option<Instant> = None;
         loop {
             let mut running = false;
-            for (child, status) in self.children.iter_mut().filter(|(_, status)| status.is_none()) {
+            let open = self.children.iter_mut().enumerate().filter(|(_, (_, status))| status.is_none());
+            for (rank, (child, status)) in open {
                 *status = child.try_wait()?;
                 let Some(status) = status else {
                     running = true;
@@ -128,6 +143,9 @@ impl Brood {
                 };
                 if !status.success() {
                     let code = status.code().map(|it| Exit::from_code(u8::try_from(it).unwrap_or(u8::MAX)));
+                    if failed.is_none() {
+                        self.first_killed = status.signal().map(|it| (rank, it));
+                    }
                     let first = failed.get_or_insert((Instant::now(), None));
                     first.1 = first.1.or(code);
                 }
@@ -139,10 +157,12 @@ impl Brood {
             if self.children.first().is_some_and(|(_, status)| status.is_some()) {
                 reported.get_or_insert_with(Instant::now);
             }
-            let over = failed.is_some_and(|(since, _)| match reported {
-                Some(at) => since.max(at).elapsed() > FOLLOW,
-                None => since.elapsed() > REPORT,
-            });
+            let over = match (failed, reported) {
+                (Some((since, _)), Some(at)) => since.max(at).elapsed() > FOLLOW,
+                (Some((since, _)), None) => since.elapsed() > REPORT,
+                (None, Some(at)) => at.elapsed() > LINGER,
+                (None, None) => false,
+            };
             if !running || over {
                 return Ok(Ok(failed.map_or(Exit::Success, |(_, code)| code.unwrap_or(Exit::Hang))));
             }
@@ -170,15 +190,26 @@ impl Drop for Brood {
 
 /// A writer that several threads write lines to.
 #[derive(Clone)]
-struct Shared(Arc<std::sync::Mutex<dyn Write + Send>>);
+struct Shared {
+    to: Arc<Mutex<dyn Write + Send>>,
+    failed: Arc<AtomicBool>,
+}
 
 impl Shared {
     fn new(to: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(std::sync::Mutex::new(to)))
+        Self { to: Arc::new(Mutex::new(to)), failed: Arc::default() }
+    }
+
+    /// Whether a line says that the job has failed.
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 
     fn line(&self, prefix: &str, line: &[u8]) {
-        let mut to = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if line.starts_with(b"[FAILED]") {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         // A reader that went away has seen enough; the child is read to its end all the same.
         let _ = to.write_all(prefix.as_bytes()).and_then(|()| to.write_all(line)).and_then(|()| to.flush());
     }

@@ -72,6 +72,8 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("ranks::who_does_not_come_is_named", who_does_not_come_is_named),
         Trial::test("ranks::children_end_with_their_parent", || loses(SIMULATED, 0, None, "")),
         Trial::test("ranks::a_failing_child_ends_all", a_failing_child_ends_all),
+        Trial::test("ranks::a_killed_child_is_named", a_killed_child_is_named),
+        Trial::test("ranks::a_child_that_stays_is_not_waited_for", a_child_that_stays_is_not_waited_for),
         Trial::test("ranks::children_run_a_job", children_run_a_job),
         Trial::test("ranks::mpirun_loses_a_rank", mpirun_loses_a_rank).with_ignored_flag(lacks_mpirun()),
     ];
@@ -396,6 +398,24 @@ fn a_failing_child_ends_all() -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+fn a_killed_child_is_named() -> Result<(), Failed> {
+    // It has not met the others, so nobody else misses it.
+    let (exit, out, _) = sh("[ $RANK = 1 ] && kill -9 $$; exec sleep 60", 3)?;
+    match exit == Exit::Hang && out == "[FAILED] rank 1 was ended by SIGKILL\n" {
+        true => Ok(()),
+        false => Err(format!("{exit:?} {out}").into()),
+    }
+}
+
+fn a_child_that_stays_is_not_waited_for() -> Result<(), Failed> {
+    let start = Instant::now();
+    let (exit, out, _) = sh("[ $RANK = 0 ] && exit 0; exec sleep 60", 2)?;
+    match exit == Exit::Success && out.is_empty() && start.elapsed() < LIMIT {
+        true => Ok(()),
+        false => Err(format!("{exit:?} {out} {:?}", start.elapsed()).into()),
+    }
 }
 
 fn children_run_a_job() -> Result<(), Failed> {
