@@ -7,7 +7,7 @@ use super::{
     error::CudaError,
     flags::Flags,
     gemm::{Form, Product, Products},
-    kernels::{self, Argument, COMMON, Kernels, Launch, Link, Located},
+    kernels::{self, Argument, COMMON, Kernel, Kernels, Launch, Link, Located},
     memory::Memory,
     session::Libraries,
 };
@@ -260,8 +260,13 @@ impl Builder<'_, '_> {
                 if input.overlaps(&out) {
                     return Err(refuse("a reduction onto its own operand".to_owned()));
                 }
-                let launch = kernels::fold(it, &input, &out).map_err(refuse)?;
-                self.launch(at, stream, launch);
+                let room = match kernels::room(it, &input, &out).map_err(refuse)? {
+                    0 => 0,
+                    bytes => self.room(stream, 0, bytes)?,
+                };
+                for launch in kernels::fold(it, &input, &out, room).map_err(refuse)? {
+                    self.launch(at, stream, Some(launch));
+                }
             }
             InstKind::Combine { op, parts, out } => {
                 let mut operands = Vec::new();
@@ -340,8 +345,12 @@ impl Builder<'_, '_> {
     fn launch(&mut self, inst: u32, stream: Stream, launch: Option<Launch>) {
         let Some(Launch { kernel, words, blocks }) = launch else { return };
         let function = COMMON.len() + self.kernels.number(&kernel);
-        // Eight blocks of 256 threads fill a multiprocessor; more work is done in turns.
-        let most = u64::from(self.device.processors) * 8;
+        let most = match kernel {
+            // Eight blocks of 256 threads fill a multiprocessor; more work is done in turns.
+            Kernel::Chain { .. } | Kernel::Product { .. } => u64::from(self.device.processors) * 8,
+            // Their registers leave room for fewer: each of these has enough to do, and the next one comes when it ends.
+            Kernel::Fold { .. } => i32::MAX as u64,
+        };
         let grid = blocks.clamp(1, most.max(1)) as u32;
         self.push(inst, stream, Action::Launch { function, grid, words: words.into_boxed_slice() });
     }

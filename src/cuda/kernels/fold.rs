@@ -1,17 +1,41 @@
-//! Combinations along axes: a block for each result where many terms lie in a row, else a thread.
+//! Combinations along axes: lanes of threads take turns at the terms of a result and are combined in shared memory. Where
+//! results are too few for all the threads of a GPU, a first pass combines a part of the terms in each block, and a second
+//! one the parts. All is done in an order that shape and layout tell, so a sum is the same to the last bit in every run.
+
+use grammar::dtype::DType;
 
 use super::{
-    BLOCK, DIMS, Kernel, Launch, Located, WIDEST, check, expression, floats, integers, named, shape::merged,
+    BLOCK, Computed, DIMS, Kernel, Launch, Located, WIDEST, check, expression, floats, integers, named,
+    shape::{Merged, merged},
 };
 use crate::{
     io::data::Data,
-    plan::{Number, Reduce, ReduceOp},
+    plan::{Number, Reduce, ReduceOp, View},
 };
 
-/// Fewest terms that a whole block is put on.
-const MANY: usize = 512;
+/// Blocks that fill a GPU and run at once: four on each of 128 multiprocessors, as threads of 40 to 60 registers allow. Not
+/// those of the GPU at hand: results would depend on it.
+const FULL: usize = 512;
+/// Loads of a thread that are on their way together.
+const BATCH: usize = 4;
+/// Most columns of a block, where neighbours are columns: 512 bytes in a row, as a warp likes them.
+const COLUMNS: usize = 32;
+/// Fewest loads of a thread that pay for a second pass, which costs a launch.
+const SPLIT: usize = 16;
 
-/// Prepares a reduction; `None` where there is no result.
+/// Bytes that a reduction takes for the results of its first pass; 0 where it has one pass.
+///
+/// # Errors
+/// As `fold`.
+pub(in crate::cuda) fn room(reduce: &Reduce, input: &Located, out: &Located) -> Result<usize, String> {
+    let computed = computed(reduce.op, input, out)?;
+    Ok(match parts(reduce, input, out, computed)? {
+        1 => 0,
+        parts => parts * out.view.len() * between(computed).size(),
+    })
+}
+
+/// Prepares a reduction, with room for as many bytes as `room` tells.
 ///
 /// # Errors
 /// Element types and combinations that the kernels lack.
@@ -19,63 +43,164 @@ pub(in crate::cuda) fn fold(
     reduce: &Reduce,
     input: &Located,
     out: &Located,
-) -> Result<Option<Launch>, String> {
-    check([input.dtype, out.dtype])?;
-    let whole = input.dtype.is_integral() && out.dtype.is_integral();
-    let dtypes = [input.dtype, out.dtype].into_iter();
-    let computed = if whole { integers(dtypes) } else { floats(dtypes) };
-    if expression::step(reduce.op, computed).is_none() {
-        let dtype = input.dtype.short_name();
-        return Err(format!("a reduction with {:?} of element type `{dtype}` has no kernel", reduce.op));
-    }
+    room: u64,
+) -> Result<Vec<Launch>, String> {
+    let computed = computed(reduce.op, input, out)?;
     if out.view.is_empty() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let axes = |reduced: bool| -> (Vec<usize>, Vec<usize>) {
-        let chosen = (0..input.view.shape.len()).filter(|it| reduce.axes.contains(it) == reduced);
-        chosen.map(|it| (input.view.shape[it], input.view.strides[it])).unzip()
+    let count = input.view.len() / out.view.len();
+    let end = End { start: start(reduce.init, out.dtype, computed)?, count };
+    let parts = parts(reduce, input, out, computed)?;
+    if parts == 1 {
+        return Ok(vec![Pass::of(&reduce.axes, input, out)?.launch(reduce.op, computed, 1, Some(end))]);
+    }
+    let part = View::contiguous(0, out.view.shape.clone());
+    let all = View::contiguous(0, [&[parts], out.view.shape.as_slice()].concat());
+    let located = |view| Located { address: room, dtype: between(computed), view };
+    let first = Pass::of(&reduce.axes, input, &located(&part))?;
+    let second = Pass::of(&[0], &located(&all), out)?;
+    Ok(vec![first.launch(reduce.op, computed, parts, None), second.launch(reduce.op, computed, 1, Some(end))])
+}
+
+/// The type that a reduction computes in.
+fn computed(op: ReduceOp, input: &Located, out: &Located) -> Result<Computed, String> {
+    let dtypes = [input.dtype, out.dtype];
+    check(dtypes)?;
+    let computed = match dtypes.iter().all(|it| it.is_integral()) {
+        true => integers(dtypes.into_iter()),
+        false => floats(dtypes.into_iter()),
     };
-    let (kept_shape, kept_strides) = axes(false);
-    let (reduced_shape, reduced_strides) = axes(true);
-    let kept = merged(&kept_shape, &[&out.view.strides, &kept_strides]).checked()?;
-    let reduced = merged(&reduced_shape, &[&reduced_strides]).checked()?;
-    let (outputs, terms) = (out.view.len(), reduced_shape.iter().product::<usize>());
-    let dense = reduced.strides[0].last().is_some_and(|it| *it == 1);
-    let block = terms >= MANY && (dense || outputs < 1 << 14);
-    let sizes = [out.dtype.size(), input.dtype.size()];
-    let aligned = |strides: &[usize], width: usize| strides.iter().all(|it| it.is_multiple_of(width));
-    let width = match block {
-        // Neighbours are terms of one result.
-        true => {
-            let most = if dense { WIDEST / sizes[1] } else { 1 };
-            let width = reduced.width(most, &[input.address], &sizes[1..]);
-            narrowed(width, |it| aligned(&kept.strides[1], it))
+    match expression::step(op, computed) {
+        Some(_) => Ok(computed),
+        None => {
+            let dtype = input.dtype.short_name();
+            Err(format!("a reduction with {op:?} of element type `{dtype}` has no kernel"))
         }
-        // Both have neighbours: a result for each lane, and each lane's own terms.
-        false => {
+    }
+}
+
+/// The element type of what lies in memory between two passes: nothing is rounded.
+fn between(computed: Computed) -> DType {
+    match computed {
+        Computed::F32 => DType::Float,
+        Computed::F64 => DType::Double,
+        Computed::I64 => DType::Int64,
+        Computed::U64 => DType::UInt64,
+    }
+}
+
+/// In how many parts the terms are combined apart: as many as fill the GPU, each with enough to do.
+fn parts(reduce: &Reduce, input: &Located, out: &Located, computed: Computed) -> Result<usize, String> {
+    if out.view.is_empty() {
+        return Ok(1);
+    }
+    let part = View::contiguous(0, out.view.shape.clone());
+    let room = Located { address: 0, dtype: between(computed), view: &part };
+    let pass = Pass::of(&reduce.axes, input, &room)?;
+    Ok((FULL / pass.tiles()).min(pass.loads / pass.lanes / SPLIT).max(1))
+}
+
+/// How threads share the work of a pass.
+struct Pass {
+    input: DType,
+    out: DType,
+    kept: Merged,
+    reduced: Merged,
+    /// Elements of an access.
+    width: usize,
+    /// Whether the elements of an access, and the lanes' accesses, are neighbours along a row of terms; else they are terms
+    /// of neighbouring results.
+    rows: bool,
+    /// Threads that take turns at the terms of a result: a power of two.
+    lanes: usize,
+    /// Results, or groups of `width` results.
+    outputs: usize,
+    /// Accesses that combine all terms of one.
+    loads: usize,
+    addresses: [u64; 2],
+}
+
+/// What the last pass adds to the terms.
+struct End {
+    start: (f64, i64),
+    /// Terms of a result.
+    count: usize,
+}
+
+impl Pass {
+    /// Chooses the form by shape and layout: here, and for a second pass in `parts`.
+    fn of(axes: &[usize], input: &Located, out: &Located) -> Result<Self, String> {
+        let dims = |reduced: bool| -> (Vec<usize>, Vec<usize>) {
+            let chosen = (0..input.view.shape.len()).filter(|it| axes.contains(it) == reduced);
+            chosen.map(|it| (input.view.shape[it], input.view.strides[it])).unzip()
+        };
+        let (kept_shape, kept_strides) = dims(false);
+        let (reduced_shape, reduced_strides) = dims(true);
+        let kept = merged(&kept_shape, &[&out.view.strides, &kept_strides]).checked()?;
+        let reduced = merged(&reduced_shape, &[&reduced_strides]).checked()?;
+        let (outputs, terms) = (out.view.len(), reduced_shape.iter().product::<usize>());
+        let (sizes, addresses) = ([out.dtype.size(), input.dtype.size()], [out.address, input.address]);
+        let aligned = |strides: &[usize], width: usize| strides.iter().all(|it| it.is_multiple_of(width));
+        let most = WIDEST / sizes[1];
+        // Terms that lie in a row are read along it.
+        let rows = reduced.strides[0].last().is_some_and(|it| *it == 1);
+        let width = if rows {
+            let width = reduced.width(most, &addresses[1..], &sizes[1..]);
+            narrowed(width, |it| aligned(&kept.strides[1], it))
+        } else {
+            // Results that do are read side by side: each element of an access is a term of its own result.
             let last = kept.extents.len() - 1;
             let packed = kept.strides.iter().all(|it| it[last] == 1);
-            let most = WIDEST / sizes.into_iter().max().unwrap_or(1);
-            let width = kept.width(most, &[out.address, input.address], &sizes);
+            let width = kept.width(most, &addresses, &sizes);
             narrowed(width, |it| packed && aligned(&reduced.strides[0], it))
-        }
-    };
-    let (of_kept, of_reduced) = if block { (1, width) } else { (width, 1) };
-    let (start_real, start_whole) = start(reduce.init, out.dtype, whole)?;
-    let start_real = if computed == super::Computed::F32 { f64::from(start_real as f32) } else { start_real };
-    let mut words = vec![out.address, input.address];
-    words.extend(kept.extent_words(of_kept));
-    words.extend(reduced.extent_words(of_reduced));
-    words.extend(kept.stride_words(0, sizes[0], of_kept));
-    words.extend(kept.stride_words(1, sizes[1], of_kept));
-    words.extend(reduced.stride_words(0, sizes[1], of_reduced));
-    let (groups, loads) = ((outputs / of_kept) as u64, (terms / of_reduced) as u64);
-    words.extend([kept.extents.len() as u64, reduced.extents.len() as u64, groups, loads]);
-    words.extend([start_real.to_bits(), start_whole as u64]);
-    debug_assert_eq!(words.len(), 2 + 5 * DIMS + 6);
-    let kernel = Kernel::Fold { op: reduce.op, input: input.dtype, out: out.dtype, computed, width, block };
-    let blocks = if block { groups } else { groups.div_ceil(u64::from(BLOCK)) };
-    Ok(Some(Launch { kernel, words, blocks }))
+        };
+        let (outputs, loads) = if rows { (outputs, terms / width) } else { (outputs / width, terms) };
+        // Each lane has a batch of loads at least. Lanes along a row read what lies together, so there are as many as a block
+        // has. Lanes that read from row to row leave the block's columns less to read in each, so there are only as many as
+        // it takes to fill the GPU, and not so many that the columns become narrow.
+        let block = BLOCK as usize;
+        let most = match rows {
+            true => block,
+            false => {
+                let columns = outputs.next_power_of_two().min(COLUMNS);
+                (block / columns).min((FULL * block).div_ceil(outputs).next_power_of_two())
+            }
+        };
+        let lanes = (loads / BATCH).next_power_of_two().min(most);
+        let (input, out) = (input.dtype, out.dtype);
+        Ok(Self { input, out, kept, reduced, width, rows, lanes, outputs, loads, addresses })
+    }
+
+    /// Blocks that have all results between them.
+    fn tiles(&self) -> usize {
+        self.outputs.div_ceil(BLOCK as usize / self.lanes)
+    }
+
+    /// The launch. Parts lie behind each other, without an end.
+    fn launch(self, op: ReduceOp, computed: Computed, parts: usize, end: Option<End>) -> Launch {
+        let Self { input, out, width, rows, lanes, outputs, loads, .. } = self;
+        let sizes = [out.size(), input.size()];
+        let (of_kept, of_reduced) = if rows { (1, width) } else { (width, 1) };
+        let mut words = self.addresses.to_vec();
+        words.extend(self.kept.extent_words(of_kept));
+        words.extend(self.reduced.extent_words(of_reduced));
+        words.extend(self.kept.stride_words(0, sizes[0], of_kept));
+        words.extend(self.kept.stride_words(1, sizes[1], of_kept));
+        words.extend(self.reduced.stride_words(0, sizes[1], of_reduced));
+        let between = outputs * of_kept * sizes[0];
+        let dims = [self.kept.extents.len(), self.reduced.extents.len()];
+        words.extend(dims.map(|it| it as u64));
+        words.extend([outputs, loads, parts, loads.div_ceil(parts), between].map(|it| it as u64));
+        let ends = end.is_some();
+        let End { start: (real, whole), count } = end.unwrap_or(End { start: (0.0, 0), count: 0 });
+        words.extend([count as u64, real.to_bits(), whole as u64]);
+        debug_assert_eq!(words.len(), 2 + 5 * DIMS + 10);
+        let blocks = (self.tiles() * parts) as u64;
+        let flat = self.reduced.extents.len() == 1;
+        let kernel = Kernel::Fold { op, input, out, computed, width, rows, lanes, flat, ends };
+        Launch { kernel, words, blocks }
+    }
 }
 
 /// The widest access that is allowed, halved until it is.
@@ -87,31 +212,33 @@ fn narrowed(mut width: usize, allowed: impl Fn(usize) -> bool) -> usize {
 }
 
 /// The value to start from. Integers start from what the result's type makes of it.
-fn start(init: Number, out: grammar::dtype::DType, whole: bool) -> Result<(f64, i64), String> {
-    if whole {
+fn start(init: Number, out: DType, computed: Computed) -> Result<(f64, i64), String> {
+    if !computed.is_float() {
         let mut cell = Data::zeros(out, 1).map_err(|it| it.to_string())?;
         cell.set(0, init);
         return Ok((0.0, cell.to_i128()[0] as i64));
     }
-    Ok(match init {
-        Number::Int(it) => (it as f64, it),
-        Number::Float(it) => (it, 0),
-        Number::Bool(it) => (f64::from(u8::from(it)), 0),
-    })
+    let real = match init {
+        Number::Int(it) => it as f64,
+        Number::Float(it) => it,
+        Number::Bool(it) => f64::from(u8::from(it)),
+    };
+    Ok((if computed == Computed::F32 { f64::from(real as f32) } else { real }, 0))
 }
 
 /// The body of an instance.
 pub(super) fn body(kernel: &Kernel) -> String {
-    let Kernel::Fold { op, input, out, computed, width, block } = kernel else { return String::new() };
-    let (input, out) = (named(*input), named(*out));
+    let Kernel::Fold { op, input, out, computed, width, rows, lanes, flat, ends } = kernel else {
+        return String::new();
+    };
     let step = expression::step(*op, *computed).unwrap_or_default();
     let neutral = expression::neutral(*op, *computed);
     let start = if computed.is_float() { "(C)p.start_real" } else { "(C)p.start_whole" };
-    let lanes = if *block { *width } else { 1 };
-    let average = format!("r / (C)(p.terms ? p.terms * {lanes} : 1)");
+    let average = "r / (C)(p.count ? p.count : 1)";
     let finish = match op {
-        ReduceOp::Avg => average.as_str(),
-        ReduceOp::Sum
+        ReduceOp::Avg if *ends => average,
+        ReduceOp::Avg
+        | ReduceOp::Sum
         | ReduceOp::Product
         | ReduceOp::Min
         | ReduceOp::Max
@@ -121,66 +248,107 @@ pub(super) fn body(kernel: &Kernel) -> String {
         | ReduceOp::Or
         | ReduceOp::Xor => "r",
     };
-    let computed = computed.name();
-    let read = "offset(t, p.reduced_dims, p.reduced, p.in_reduced)";
-    match block {
-        true => format!(
-            "  typedef {computed} C;
-  __shared__ C part[{BLOCK}];
-  for (u64 g = blockIdx.x; g < p.outputs; g += gridDim.x) {{
-    const u64 in = p.in + offset(g, p.kept_dims, p.kept, p.in_kept);
-    C sum = {neutral};
-    for (u64 t = threadIdx.x; t < p.terms; t += {BLOCK}) {{
-      const Pack<{input}, {width}> x = load<{input}, {width}>(in + {read});
+    let begun =
+        if *ends { format!("a = {start}, b = sum[o + v], r = {step}") } else { "r = sum[o + v]".to_owned() };
+    // Results of a thread, and how many of them are written at a time.
+    let results = if *rows { 1 } else { *width };
+    let packed = results.min(WIDEST / out.size());
+    let columns = BLOCK as usize / lanes;
+    // Threads from a lane to the next: neighbouring threads read neighbours in memory.
+    let stride = if *rows { 1 } else { columns };
+    let column = if *rows { format!("threadIdx.x / {lanes}") } else { format!("threadIdx.x % {columns}") };
+    let (input, out, computed) = (named(*input), named(*out), computed.name());
+    let read = match flat {
+        true => "at * p.in_reduced[0]",
+        false => "offset(at, p.reduced_dims, p.reduced, p.in_reduced)",
+    };
+    // As long as there is a batch, and what is left.
+    let terms = [BATCH, 1].map(|batch| {
+        format!(
+            "      for (; t + {reach} < end; t += {turn}) {{
+        Pack<{input}, {width}> x[{batch}];
 #pragma unroll
-      for (int v = 0; v < {width}; ++v) {{
-        const C a = sum, b = up<C>(x.e[v]);
-        sum = {step};
+        for (int n = 0; n < {batch}; ++n) {{
+          const u64 at = t + n * {lanes};
+          x[n] = load<{input}, {width}>(in + {read});
+        }}
+#pragma unroll
+        for (int n = 0; n < {batch}; ++n) {{
+#pragma unroll
+          for (int v = 0; v < {width}; ++v) {{
+            const C a = sum[v], b = up<C>(x[n].e[v]);
+            sum[v] = {step};
+          }}
+        }}
       }}
+",
+            reach = (batch - 1) * lanes,
+            turn = batch * lanes
+        )
+    });
+    let terms = terms.concat();
+    let along = match rows {
+        true => format!(
+            "#pragma unroll
+    for (int v = 1; v < {width}; ++v) {{
+      const C a = sum[0], b = sum[v];
+      sum[0] = {step};
     }}
-    part[threadIdx.x] = sum;
+"
+        ),
+        false => String::new(),
+    };
+    // A thread reads what others have written between the barriers, and its own after them: no more are needed.
+    let across = match lanes {
+        1 => String::new(),
+        _ => format!(
+            "    __shared__ C part[{results}][{BLOCK}];
+#pragma unroll
+    for (int v = 0; v < {results}; ++v) part[v][threadIdx.x] = sum[v];
     __syncthreads();
-    for (u32 half = {BLOCK} / 2; half > 0; half /= 2) {{
-      if (threadIdx.x < half) {{
-        const C a = part[threadIdx.x], b = part[threadIdx.x + half];
-        part[threadIdx.x] = {step};
+    for (u32 half = {lanes} / 2; half > 0; half /= 2) {{
+      if (lane < half) {{
+#pragma unroll
+        for (int v = 0; v < {results}; ++v) {{
+          const C a = part[v][threadIdx.x], b = part[v][threadIdx.x + half * {stride}];
+          part[v][threadIdx.x] = {step};
+        }}
       }}
       __syncthreads();
     }}
-    if (threadIdx.x == 0) {{
-      const C a = {start}, b = part[0], r = {step};
-      Pack<{out}, 1> y;
-      y.e[0] = down(To<{out}>(), (C)({finish}));
-      save<{out}, 1>(p.out + offset(g, p.kept_dims, p.kept, p.out_stride), y);
-    }}
-    __syncthreads();
-  }}
+#pragma unroll
+    for (int v = 0; v < {results}; ++v) sum[v] = part[v][threadIdx.x];
 "
         ),
-        false => format!(
-            "  typedef {computed} C;
-  for (u64 g = blockIdx.x * (u64){BLOCK} + threadIdx.x; g < p.outputs; g += gridDim.x * (u64){BLOCK}) {{
-    const u64 in = p.in + offset(g, p.kept_dims, p.kept, p.in_kept);
+    };
+    format!(
+        "  typedef {computed} C;
+  const u32 lane = threadIdx.x / {stride} % {lanes}, column = {column};
+  const u64 tiles = (p.outputs + {columns} - 1) / {columns};
+  for (u64 tile = blockIdx.x; tile < tiles * p.parts; tile += gridDim.x) {{
+    const u64 part_of = tile / tiles, g = (tile - part_of * tiles) * {columns} + column;
     C sum[{width}];
 #pragma unroll
-    for (int v = 0; v < {width}; ++v) sum[v] = {start};
-    for (u64 t = 0; t < p.terms; ++t) {{
-      const Pack<{input}, {width}> x = load<{input}, {width}>(in + {read});
+    for (int v = 0; v < {width}; ++v) sum[v] = {neutral};
+    if (g < p.outputs) {{
+      const u64 in = p.in + offset(g, p.kept_dims, p.kept, p.in_kept);
+      const u64 next = (part_of + 1) * p.share, end = next < p.terms ? next : p.terms;
+      u64 t = part_of * p.share + lane;
+{terms}    }}
+{along}{across}    if (lane == 0 && g < p.outputs) {{
+      const u64 to = p.out + part_of * p.between + offset(g, p.kept_dims, p.kept, p.out_stride);
 #pragma unroll
-      for (int v = 0; v < {width}; ++v) {{
-        const C a = sum[v], b = up<C>(x.e[v]);
-        sum[v] = {step};
+      for (int o = 0; o < {results}; o += {packed}) {{
+        Pack<{out}, {packed}> y;
+#pragma unroll
+        for (int v = 0; v < {packed}; ++v) {{
+          const C {begun};
+          y.e[v] = down(To<{out}>(), (C)({finish}));
+        }}
+        save<{out}, {packed}>(to + o * sizeof({out}), y);
       }}
     }}
-    Pack<{out}, {width}> y;
-#pragma unroll
-    for (int v = 0; v < {width}; ++v) {{
-      const C r = sum[v];
-      y.e[v] = down(To<{out}>(), (C)({finish}));
-    }}
-    save<{out}, {width}>(p.out + offset(g, p.kept_dims, p.kept, p.out_stride), y);
   }}
 "
-        ),
-    }
+    )
 }

@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 use crate::plan::ReduceOp;
 
 pub(super) use chain::{Argument, Link, chain, writer};
-pub(super) use fold::fold;
+pub(super) use fold::{fold, room};
 pub(super) use located::Located;
 pub(super) use product::product;
 pub(super) use shape::merged;
@@ -116,8 +116,20 @@ pub(super) struct Step {
 pub(super) enum Kernel {
     /// Element by element, step by step.
     Chain { reads: Vec<Read>, steps: Vec<Step>, constants: usize, width: usize, small: bool },
-    /// Combines along axes, by a thread or a block for each result.
-    Fold { op: ReduceOp, input: DType, out: DType, computed: Computed, width: usize, block: bool },
+    /// Combines along axes; see `fold`.
+    Fold {
+        op: ReduceOp,
+        input: DType,
+        out: DType,
+        computed: Computed,
+        width: usize,
+        rows: bool,
+        lanes: usize,
+        /// Whether terms lie at one stride.
+        flat: bool,
+        /// Whether the initial value and the average's division are part of it.
+        ends: bool,
+    },
     /// A matrix product, an element of the result at a time.
     Product { a: DType, b: DType, bias: Option<DType>, out: DType, computed: Computed },
 }

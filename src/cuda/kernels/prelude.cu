@@ -175,6 +175,10 @@ struct Fold {
   u64 kept[DIMS], reduced[DIMS];
   i64 out_stride[DIMS], in_kept[DIMS], in_reduced[DIMS];
   u64 kept_dims, reduced_dims, outputs, terms;
+  // Parts that the terms are combined in, terms of each, bytes from a part's results to the next's.
+  u64 parts, share, between;
+  // Of a whole result, where it is finished.
+  u64 count;
   f64 start_real;
   i64 start_whole;
 };

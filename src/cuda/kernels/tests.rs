@@ -5,7 +5,7 @@ use grammar::{
     ops::{OPS, Op},
 };
 
-use super::{Argument, Function, Kernels, Launch, Link, Located, chain, fold, nvrtc, product};
+use super::{Argument, Function, Kernels, Launch, Link, Located, chain, fold, nvrtc, product, room};
 use crate::{
     cuda::CudaError,
     plan::{Number, Reduce, ReduceOp, View},
@@ -51,6 +51,13 @@ fn map(function: Function, args: &[Argument], out: &Located) -> Result<Option<La
     chain(&[Link::new(function, args.to_vec(), *out)])
 }
 
+/// A reduction, and its result.
+fn reduction(op: ReduceOp, input: &View, axes: &[usize]) -> (Reduce, View) {
+    let kept = (0..input.shape.len()).filter(|it| !axes.contains(it)).map(|it| input.shape[it]);
+    let out = View::contiguous(1, kept.collect());
+    (Reduce { op, init: Number::Int(0), input: input.clone(), axes: axes.to_vec(), out: out.clone() }, out)
+}
+
 /// All instances that the tests compile.
 fn instances() -> Result<Kernels, String> {
     let mut kernels = Kernels::default();
@@ -58,7 +65,7 @@ fn instances() -> Result<Kernels, String> {
         View::contiguous(0, vec![4, 64]),
         View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 4] },
     );
-    let long = View::contiguous(0, vec![4, 4096]);
+    let (long, high) = (View::contiguous(0, vec![4, 4096]), View::contiguous(0, vec![4096, 256]));
     let repeated = View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 0] };
     let mut add = |launch: Option<Launch>| {
         if let Some(it) = launch {
@@ -111,13 +118,11 @@ fn instances() -> Result<Kernels, String> {
             if let Ok(launch) = map(Function::Combine(op), &parts, &at(dtype, &dense)) {
                 add(launch);
             }
-            // A thread for each column, a block for each row.
-            for (input, axis) in [(&dense, 0), (&long, 1)] {
-                let out = View::contiguous(1, vec![input.shape[1 - axis]]);
-                let init = Number::Int(0);
-                let it = Reduce { op, init, input: input.clone(), axes: vec![axis], out: out.clone() };
-                if let Ok(launch) = fold(&it, &at(dtype, input), &at(dtype, &out)) {
-                    add(launch);
+            // A thread for each column, lanes for each row, and two passes over lanes for each column.
+            for (input, axis) in [(&dense, 0), (&long, 1), (&high, 0)] {
+                let (it, out) = reduction(op, input, &[axis]);
+                for launch in fold(&it, &at(dtype, input), &at(dtype, &out), 1 << 20).unwrap_or_default() {
+                    add(Some(launch));
                 }
             }
         }
@@ -226,5 +231,40 @@ fn what_is_not_in_memory_takes_no_parameters() -> Result<(), String> {
     let parts: Vec<Argument> = (4..64).map(|it| Argument::View(place(it, DType::Half))).collect();
     let refused = chain(&[Link::new(Function::Combine(ReduceOp::Sum), parts, out)]);
     assert_eq!(refused, Err("61 operands, more than a kernel takes".to_owned()));
+    Ok(())
+}
+
+#[test]
+fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
+    // By pass: elements of an access, whether along rows, lanes, blocks.
+    let forms = |dtype, shape: &[usize], axes: &[usize]| -> Result<_, String> {
+        let input = View::contiguous(0, shape.to_vec());
+        let (it, out) = reduction(ReduceOp::Sum, &input, axes);
+        let (input, out) = (at(dtype, &input), at(dtype, &out));
+        let launches = fold(&it, &input, &out, 1 << 20)?;
+        assert_eq!(launches.len() > 1, room(&it, &input, &out)? > 0);
+        let form = |it: Launch| match it.kernel {
+            super::Kernel::Fold { width, rows, lanes, .. } => Ok((width, rows, lanes, it.blocks)),
+            other => Err(format!("{other:?}")),
+        };
+        launches.into_iter().map(form).collect::<Result<Vec<_>, _>>()
+    };
+    let (half, float) = (DType::BFloat, DType::Float);
+    // Columns that alone would be 4 blocks: 8 lanes for each, and 16 parts.
+    assert_eq!(forms(half, &[16384, 8192], &[0])?, [(8, false, 8, 512), (4, false, 4, 32)]);
+    assert_eq!(forms(half, &[16384, 8191], &[0])?, [(1, false, 8, 512), (1, false, 1, 32)]);
+    // Columns that fill the GPU, with few terms and with many.
+    assert_eq!(forms(half, &[4, 1 << 22], &[0])?, [(8, false, 1, 2048)]);
+    assert_eq!(forms(half, &[64, 1 << 18], &[0])?, [(8, false, 4, 512)]);
+    // Rows: short ones share a block, long ones have one each, and few ones several.
+    assert_eq!(forms(half, &[8192, 64], &[1])?, [(8, true, 2, 64)]);
+    assert_eq!(forms(half, &[8192, 16384], &[1])?, [(8, true, 256, 8192)]);
+    assert_eq!(forms(half, &[2, 1 << 22], &[1])?, [(8, true, 256, 256), (2, false, 32, 1)]);
+    // A scalar.
+    assert_eq!(forms(float, &[4096, 4096], &[0, 1])?, [(4, true, 256, 512), (4, true, 32, 1)]);
+    // Room: a binary32 for each part of each result.
+    let input = View::contiguous(0, vec![16384, 8192]);
+    let (it, out) = reduction(ReduceOp::Sum, &input, &[0]);
+    assert_eq!(room(&it, &at(half, &input), &at(half, &out))?, 16 * 8192 * 4);
     Ok(())
 }
