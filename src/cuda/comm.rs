@@ -17,6 +17,10 @@ use super::{
 };
 use crate::plan::{CollectiveKind, Communicator, Plan, ReduceOp};
 
+mod overlap;
+
+pub(super) use overlap::{check_collective, check_messages};
+
 /// A communicator's handle.
 #[derive(Clone, Copy)]
 pub(super) struct Comm(sys::ncclComm_t);

@@ -1,5 +1,6 @@
 //! What the simulator runs, the GPU executor runs with the same results: every program of the cases and samples that ends in
-//! success, step by step and as a graph, on as many processes as it has ranks.
+//! success, step by step and as a graph, on as many processes as it has ranks. A case with a line `// REFUSED ON GPUS: words`
+//! is refused there instead, in such words.
 //!
 //! The GPUs and the vendor's libraries are emulated (`tests/gpu/emulator`), so this needs a C++ compiler and no GPU. Where
 //! there is none the trials are ignored; with `HIR_REQUIRE_CXX=1` they fail there. What only real GPUs can show (speed, the
@@ -29,8 +30,13 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         if runs.is_empty() {
             continue;
         }
-        let trial =
-            Trial::test(format!("emulated {}", shown(case)), move || runs.iter().try_for_each(Run::check));
+        let text = fs::read_to_string(case).unwrap_or_default();
+        let refusal = text.lines().find_map(|it| it.strip_prefix("// REFUSED ON GPUS: ")).map(str::to_owned);
+        let check = move || match &refusal {
+            None => runs.iter().try_for_each(Run::check),
+            Some(words) => runs.iter().try_for_each(|it| it.is_refused(words)),
+        };
+        let trial = Trial::test(format!("emulated {}", shown(case)), check);
         trials.push(trial.with_ignored_flag(emulator::is_missing()));
     }
     trials
@@ -85,6 +91,15 @@ impl Run {
         match done && right {
             true => Ok(()),
             false => Err(format!("{} ranks, {:?}\n{text}", self.ranks, self.arguments).into()),
+        }
+    }
+
+    /// Runs it where it is refused with these words, by all ranks together: none is left waiting for another.
+    fn is_refused(&self, words: &str) -> Result<(), Failed> {
+        let (done, text) = self.run(&[])?;
+        match !done && text.contains(words) && !text.contains("is silent") {
+            true => Ok(()),
+            false => Err(format!("{} ranks, {:?}, not refused\n{text}", self.ranks, self.arguments).into()),
         }
     }
 

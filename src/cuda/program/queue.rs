@@ -45,13 +45,17 @@ impl Builder<'_, '_> {
         if members == 1 {
             if let (Some(from), Some(to)) = (input, output) {
                 let (from, to) = (self.here(from)?, self.here(to)?);
-                self.move_flat(at, inst, queue, &from, &to)?;
+                self.move_flat(at, inst, queue, it.kind, &from, &to)?;
             }
         } else {
             let handle = self.comms.find(communicator);
             let comm = handle.ok_or_else(|| CudaError::Internal("a team without communicator".to_owned()))?;
             let from = input.map(|it| self.packed(at, inst, queue, 0, it, true)).transpose()?;
             let to = output.map(|it| self.packed(at, inst, queue, 1, it, false)).transpose()?;
+            if let (Some(from), Some(to)) = (from, to) {
+                comm::check_collective(it.kind, members, me, from, to)
+                    .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+            }
             let calls = comm::calls(it.kind, members, me, from, to)
                 .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
             self.group(at, queue, comm, calls)?;
@@ -95,6 +99,9 @@ impl Builder<'_, '_> {
                 arrivals.push((dense, &side.view));
             }
         }
+        let me = communicator.team.iter().position(|rank| *rank == self.plan.rank).unwrap_or(0);
+        comm::check_messages(&calls, me)
+            .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
         match self.comms.find(communicator) {
             Some(comm) => self.group(at, queue, comm, calls)?,
             None => self.loop_back(at, queue, &calls),
@@ -199,6 +206,7 @@ impl Builder<'_, '_> {
         at: u32,
         inst: &Inst,
         queue: Stream,
+        kind: CollectiveKind,
         from: &Located,
         to: &Located,
     ) -> Result<(), CudaError> {
@@ -210,6 +218,9 @@ impl Builder<'_, '_> {
         let source = self.packed(at, inst, queue, 0, from.view, true)?;
         let bytes = source.count * source.dtype.size();
         if is_dense(to.view) {
+            let target = Dense { address: to.address, ..source };
+            comm::check_collective(kind, 1, 0, source, target)
+                .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
             if source.address != to.address && bytes > 0 {
                 self.push(at, queue, Action::Copy { to: to.address, from: source.address, bytes });
             }

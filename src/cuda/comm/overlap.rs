@@ -1,0 +1,139 @@
+//! What a communication reads and writes lies apart, or in place as NCCL documents it: anything else it takes without a word,
+//! and what arrives is garbage.
+
+use super::{Call, Dense};
+use crate::plan::CollectiveKind;
+
+/// Refuses a collective of `members` whose input and output share memory otherwise than in place; `me` is this member.
+///
+/// # Errors
+/// What NCCL lacks, as a phrase.
+pub(in crate::cuda) fn check_collective(
+    kind: CollectiveKind,
+    members: usize,
+    me: usize,
+    input: Dense,
+    output: Dense,
+) -> Result<(), String> {
+    let (given, got) = (input.bytes() as u64, output.bytes() as u64);
+    let me = me as u64;
+    let (is_in_place, form) = match kind {
+        // Nothing but a copy.
+        _ if members == 1 => (input.address == output.address, Some("both are the same")),
+        CollectiveKind::Broadcast { .. }
+        | CollectiveKind::Allreduce { .. }
+        | CollectiveKind::Reduce { .. } => (input.address == output.address, Some("both are the same")),
+        CollectiveKind::Allgather | CollectiveKind::Gather { .. } => {
+            (input.address == output.address + me * given, Some("the input is its rank's part of the output"))
+        }
+        CollectiveKind::ReduceScatter { .. } | CollectiveKind::Scatter { .. } => {
+            (output.address == input.address + me * got, Some("the output is its rank's part of the input"))
+        }
+        CollectiveKind::SendRecv { .. } | CollectiveKind::AllToAll | CollectiveKind::Permute { .. } => {
+            (false, None)
+        }
+    };
+    if is_in_place || !meet((input.address, given), (output.address, got)) {
+        return Ok(());
+    }
+    let form = form.map_or("at all".to_owned(), |it| format!("unless {it}"));
+    Err(format!(
+        "the input and the output of {} overlap in memory, which NCCL does not take {form}; let one of them be a copy \
+         (`Set`)",
+        kind.name()
+    ))
+}
+
+/// Refuses messages posted together of which one arrives where another one lies or arrives; one to this member itself, `me`,
+/// may stay where it is.
+///
+/// # Errors
+/// What NCCL lacks, as a phrase.
+pub(in crate::cuda) fn check_messages(calls: &[Call], me: usize) -> Result<(), String> {
+    for (at, call) in calls.iter().enumerate() {
+        let Call::Recv { to, bytes, peer } = *call else { continue };
+        let arrived = (to, bytes as u64);
+        let clashes = |(other_at, other): (usize, &Call)| match *other {
+            Call::Recv { to, bytes, .. } => other_at != at && meet(arrived, (to, bytes as u64)),
+            Call::Send { from, bytes, peer: target } => {
+                let stays = (peer, target) == (me, me) && arrived == (from, bytes as u64);
+                !stays && meet(arrived, (from, bytes as u64))
+            }
+            Call::Broadcast { .. }
+            | Call::AllGather { .. }
+            | Call::AllReduce { .. }
+            | Call::Reduce { .. }
+            | Call::ReduceScatter { .. } => false,
+        };
+        if calls.iter().enumerate().any(clashes) {
+            return Err(format!(
+                "what arrives from rank {peer} of the team overlaps in memory with what is sent or arrives beside it, which NCCL \
+                 does not take; let one of them be a copy (`Set`), or wait for one before posting the other"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether two ranges, each an address and bytes, have a byte in common.
+fn meet((a, first): (u64, u64), (b, second): (u64, u64)) -> bool {
+    first > 0 && second > 0 && a < b + second && b < a + first
+}
+
+#[cfg(test)]
+mod tests {
+    use grammar::dtype::DType;
+
+    use super::*;
+    use crate::plan::ReduceOp;
+
+    /// Whether a collective of 3 members is taken by member 1, with so many floats at these addresses.
+    fn takes(kind: CollectiveKind, input: (u64, usize), output: (u64, usize)) -> bool {
+        let dense = |(address, count)| Dense { address, count, dtype: DType::Float };
+        check_collective(kind, 3, 1, dense(input), dense(output)).is_ok()
+    }
+
+    #[test]
+    fn collectives_are_apart_or_in_place() {
+        let op = ReduceOp::Sum;
+        for kind in [
+            CollectiveKind::Allreduce { op },
+            CollectiveKind::Broadcast { root: 1 },
+            CollectiveKind::Reduce { root: 1, op },
+        ] {
+            assert!(takes(kind, (256, 8), (256, 8)) && takes(kind, (256, 8), (288, 8)));
+            assert!(!takes(kind, (256, 8), (284, 8)) && !takes(kind, (260, 8), (256, 8)));
+        }
+        for kind in [CollectiveKind::Allgather, CollectiveKind::Gather { root: 1 }] {
+            assert!(takes(kind, (288, 8), (256, 24)) && takes(kind, (352, 8), (256, 24)));
+            assert!(!takes(kind, (256, 8), (256, 24)) && !takes(kind, (320, 8), (256, 24)));
+        }
+        for kind in [CollectiveKind::ReduceScatter { op }, CollectiveKind::Scatter { root: 1 }] {
+            assert!(takes(kind, (256, 24), (288, 8)) && takes(kind, (256, 24), (224, 8)));
+            assert!(!takes(kind, (256, 24), (256, 8)) && !takes(kind, (256, 24), (228, 8)));
+        }
+        for kind in [CollectiveKind::AllToAll, CollectiveKind::Permute { send_peer: 0, recv_peer: 2 }] {
+            assert!(takes(kind, (256, 24), (352, 24)) && !takes(kind, (256, 24), (256, 24)));
+        }
+        // Nothing overlaps nothing, and a team of one moves nothing.
+        assert!(takes(CollectiveKind::AllToAll, (256, 0), (256, 0)));
+        let all = Dense { address: 256, count: 8, dtype: DType::Float };
+        assert_eq!(check_collective(CollectiveKind::AllToAll, 1, 0, all, all), Ok(()));
+        let shifted = Dense { address: 260, ..all };
+        let refused = check_collective(CollectiveKind::Allgather, 1, 0, all, shifted);
+        assert!(refused.is_err_and(|it| it.contains("unless both are the same")));
+    }
+
+    #[test]
+    fn messages_arrive_where_nothing_else_is() {
+        let send = |from, peer| Call::Send { from, bytes: 32, peer };
+        let recv = |to, peer| Call::Recv { to, bytes: 32, peer };
+        assert_eq!(check_messages(&[send(256, 0), send(256, 2), recv(288, 0), recv(320, 2)], 1), Ok(()));
+        assert!(check_messages(&[send(256, 0), recv(272, 0)], 1).is_err());
+        assert!(check_messages(&[recv(256, 0), recv(272, 2)], 1).is_err());
+        // To itself, and through itself.
+        assert_eq!(check_messages(&[send(256, 1), recv(256, 1)], 1), Ok(()));
+        assert!(check_messages(&[send(256, 0), recv(256, 0)], 1).is_err());
+        assert!(check_messages(&[send(256, 1), recv(260, 1)], 1).is_err());
+    }
+}
