@@ -85,6 +85,8 @@ pub(super) struct Program {
     pub counter: u64,
     /// Steps that call a library for something new.
     pub firsts: Vec<usize>,
+    /// Instructions that have no step of their own, each with that whose kernel does it too; indices in `Plan::code`.
+    pub fused: Vec<(u32, u32)>,
     /// What the user may want to know, by line.
     pub notes: Vec<String>,
 }
@@ -172,12 +174,13 @@ pub(super) fn prepare(
     };
     let spots = &builder.memory.layout.ranks[plan.rank].spots;
     let is_shared = |it| spots.get(it as usize).is_none_or(|it| it.symmetric);
+    let mut fused = Vec::new();
     let roles = chains(plan, |view| builder.here(view), is_shared);
     for ((at, inst), role) in (0..).zip(&plan.code).zip(roles) {
         match role {
             Role::Alone => builder.instruction(at, inst).map_err(|it| it.at(plan, inst))?,
             Role::First(launch) => builder.launch(at, builder.streams[inst.stream as usize], Some(*launch)),
-            Role::Later => {}
+            Role::Later(first) => fused.push((at, first)),
         }
     }
     let (source, names) = (builder.kernels.source(), builder.kernels.names());
@@ -199,7 +202,7 @@ pub(super) fn prepare(
         ));
     }
     notes.extend(products.as_ref().filter(|_| !forms.is_empty()).map(Products::describe_library));
-    Ok(Program { steps, streams, functions, counter, firsts, notes })
+    Ok(Program { steps, streams, functions, counter, firsts, fused, notes })
 }
 
 /// Whether a stream of a plan moves data between ranks and computes nothing else: it goes first where both could.

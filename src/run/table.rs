@@ -37,13 +37,18 @@ pub fn table(timing: &Timing, lines: &[Line], plans: &[Plan]) -> Vec<String> {
         ),
     ];
     rows.extend(lines.iter().map(|it| {
-        let Line { line, what, count, bytes, time, bus } = it;
-        let rate = *bytes as f64 / time.max(1e-3) / 1e3;
-        let rates = match bytes {
-            0 => format!("{:>12} {:>12}", "-", "-"),
-            _ => format!("{rate:>12.2} {:>12.2}", rate * bus),
+        let Line { line, what, count, bytes, time, bus, within } = it;
+        // One without a time of its own says whose that is.
+        let (what, time_told) = match within {
+            Some(line) => (format!("{what} in {line}"), "-".to_owned()),
+            None => (what.clone(), format!("{time:.2}")),
         };
-        format!("  {line:>6} {what:<14} {count:>6} {bytes:>14} {time:>12.2} {rates}")
+        let rate = *bytes as f64 / time.max(1e-3) / 1e3;
+        let rates = match *bytes == 0 || within.is_some() {
+            true => format!("{:>12} {:>12}", "-", "-"),
+            false => format!("{rate:>12.2} {:>12.2}", rate * bus),
+        };
+        format!("  {line:>6} {what:<14} {count:>6} {bytes:>14} {time_told:>12} {rates}")
     }));
     rows
 }
@@ -109,7 +114,7 @@ fn times(timing: &Timing, lines: &[Line]) -> serde_json::Value {
     let line = |it: &Line| {
         serde_json::json!({
             "line": it.line, "what": it.what, "count": it.count, "bytes": it.bytes, "us": it.time,
-            "bus_factor": it.bus,
+            "bus_factor": it.bus, "in": it.within,
         })
     };
     let lines: Vec<serde_json::Value> = lines.iter().map(line).collect();

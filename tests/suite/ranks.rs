@@ -52,6 +52,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("gpus::who_holds_up_the_others_is_named", who_holds_up_the_others_is_named),
         Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
         Trial::test("gpus::programs_share_a_job", programs_share_a_job),
+        Trial::test("gpus::every_line_is_in_the_table", every_line_is_in_the_table),
     ];
     let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
     let trials = vec![
@@ -351,6 +352,31 @@ fn programs_share_a_job() -> Result<(), Failed> {
     let told = ends[0].1.lines().filter_map(|it| it.strip_prefix("# exit code ")).collect::<Vec<_>>();
     let wanted = programs.map(|it| it.1.to_string());
     expect(told == wanted && ends.iter().all(|it| it.0 == Some(1)), &ends)
+}
+
+fn every_line_is_in_the_table() -> Result<(), Failed> {
+    let arguments = ["tests/cases/cuda/chain.hir", "--device=cuda", "-n", "1"];
+    let ends = end(vec![rank(0, 1, port()?, &arguments).spawn()?], LIMIT)?;
+    // What the rows of the table say behind `line` and before `count`, which is 1.
+    let row = |it: &str| {
+        let words: Vec<&str> = it.split_whitespace().collect();
+        let count = words.iter().skip(2).position(|it| *it == "1")? + 2;
+        words[0].parse::<u32>().ok().filter(|_| words.len() == count + 5)?;
+        Some(words[..count].join(" "))
+    };
+    let rows: Vec<String> = ends[0].1.lines().filter_map(row).collect();
+    let wanted = [
+        "5 +",
+        "8 relu in 5",
+        "10 cast in 5",
+        "12 * in 5",
+        "15 cast in 5",
+        "17 + in 5",
+        "20 * in 5",
+        "23 - in 5",
+        "26 cast",
+    ];
+    expect(rows == wanted, &ends)
 }
 
 fn who_does_not_come_is_named() -> Result<(), Failed> {

@@ -26,6 +26,8 @@ pub struct Line {
     pub time: f64,
     /// What a byte counts for on the bus, as nccl-tests has it: `2 (n-1) / n` for an all-reduce of `n` ranks.
     pub bus: f64,
+    /// The line whose kernel does this one's work too, where this one has no step of its own.
+    pub within: Option<u32>,
 }
 
 /// Runs that are averaged.
@@ -71,7 +73,13 @@ impl Engine<'_> {
                 line.time = line.time.max(f64::from_le_bytes(time));
             }
         }
-        Ok(lines.into_values().filter(|it| it.time > 0.0).collect())
+        let line = |inst: u32| origin(self.plan, &self.plan.code[inst as usize]);
+        for (inst, first) in &self.program.fused {
+            if let Some(it) = lines.get_mut(&line(*inst)).filter(|it| it.time == 0.0) {
+                it.within = Some(line(*first));
+            }
+        }
+        Ok(lines.into_values().filter(|it| it.time > 0.0 || it.within.is_some()).collect())
     }
 
     fn issue_between(&mut self, marks: &[Option<(Event, Event)>]) -> Result<(), CudaError> {

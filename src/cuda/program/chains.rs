@@ -32,8 +32,8 @@ pub(super) enum Role {
     Alone,
     /// The first of one; the kernel does all of it.
     First(Box<Launch>),
-    /// Another one, done by the first.
-    Later,
+    /// Another one, done by the first, whose index in `Plan::code` this is.
+    Later(u32),
 }
 
 /// An instruction that may be a step.
@@ -90,7 +90,7 @@ fn split(run: &[Candidate], roles: &mut [Role]) {
         rest = others;
         let (Some(launch), Some((first, later))) = (launch, taken.split_first()) else { continue };
         roles[first.at as usize] = Role::First(Box::new(launch));
-        later.iter().for_each(|it| roles[it.at as usize] = Role::Later);
+        later.iter().for_each(|it| roles[it.at as usize] = Role::Later(first.at));
     }
 }
 

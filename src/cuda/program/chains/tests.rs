@@ -65,9 +65,7 @@ fn told(plan: &Plan) -> Result<Vec<String>, String> {
     for (at, role) in roles.iter().enumerate() {
         let Role::First(launch) = role else { continue };
         let Kernel::Chain { steps, width, .. } = &launch.kernel else { return Err("no chain".to_owned()) };
-        let stream = plan.code[at].stream;
-        let later =
-            (at + 1..roles.len()).filter(|it| roles[*it] == Role::Later && plan.code[*it].stream == stream);
+        let later = (at + 1..roles.len()).filter(|it| roles[*it] == Role::Later(at as u32));
         let names = std::iter::once(at).chain(later).map(|it| result(&plan.code[it]));
         let shown = names.zip(steps).map(|(it, step)| if step.stored { it } else { format!("({it})") });
         all.push(format!("{} by {width}", shown.collect::<Vec<_>>().join(" ")));
