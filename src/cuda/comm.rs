@@ -48,6 +48,19 @@ pub(super) struct Group {
 #[derive(Default)]
 pub(super) struct Joined(Vec<(Communicator, Option<Comm>)>);
 
+impl Joined {
+    /// Leaves all of them; all ranks have to call this, when nothing runs.
+    pub fn leave(&mut self) -> Result<(), CudaError> {
+        for (_, comm) in self.0.drain(..) {
+            let Some(comm) = comm else { continue };
+            let nccl = library::nccl()?;
+            // SAFETY: the communicator is live, and this is its last use.
+            nccl.check("ncclCommDestroy", unsafe { (nccl.ncclCommDestroy)(comm.0) })?;
+        }
+        Ok(())
+    }
+}
+
 /// The communicators of this rank's plan.
 pub(super) struct Comms {
     known: Vec<(Communicator, Comm)>,

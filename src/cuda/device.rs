@@ -18,7 +18,7 @@ use super::{
     library::{self, Driver},
 };
 pub(super) use resources::Owned;
-use resources::Resources;
+use resources::{Block, Mapped, Resources};
 
 /// A stream. Plain handles are copied freely; the driver keeps what they stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,21 +155,27 @@ impl Device {
         self.resources.borrow_mut().owned.push(it);
     }
 
-    /// Device memory, aligned to 256 bytes at least, for the plan.
-    pub fn allocate(&self, bytes: usize) -> Result<u64, CudaError> {
+    /// Device memory, aligned to 256 bytes at least, for the plan of this rank.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, a failed call.
+    pub fn allocate(&self, rank: usize, bytes: usize) -> Result<u64, CudaError> {
+        let bytes = bytes.max(256);
+        if let Some(address) = self.resources.borrow_mut().block(bytes) {
+            return Ok(address);
+        }
         let mut address = 0;
         // SAFETY: the pointer is to a live address.
-        let status = unsafe { (self.driver.cuMemAlloc_v2)(&raw mut address, bytes.max(256)) };
+        let status = unsafe { (self.driver.cuMemAlloc_v2)(&raw mut address, bytes) };
         if status == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY as u32 {
             let (mut free, mut total) = (0, 0);
             // SAFETY: the pointers are to live integers.
             unsafe { (self.driver.cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
-            return Err(CudaError::Environment(format!(
-                "{bytes} bytes of GPU memory are wanted; {free} of {total} are free"
-            )));
+            let message = format!("{bytes} bytes of GPU memory are wanted; {free} of {total} are free");
+            return Err(CudaError::OutOfMemory { rank, message });
         }
         self.driver.check("cuMemAlloc", status)?;
-        self.own(Owned::Memory(address));
+        self.resources.borrow_mut().blocks.push(Block { address, bytes, used: true });
         Ok(address)
     }
 
@@ -339,15 +345,19 @@ impl Device {
         Ok(handle.reserved.map(|it| it as u8))
     }
 
-    /// Maps an allocation of another process, for the plan.
-    pub fn import(&self, handle: [u8; 64]) -> Result<u64, CudaError> {
+    /// Maps an allocation of another rank, which has it at the address `theirs`.
+    pub fn import(&self, rank: usize, theirs: u64, handle: [u8; 64]) -> Result<u64, CudaError> {
+        let mut resources = self.resources.borrow_mut();
+        if let Some(it) = resources.mapped.iter().find(|it| (it.rank, it.theirs) == (rank, theirs)) {
+            return Ok(it.address);
+        }
         let handle = sys::CUipcMemHandle { reserved: handle.map(|it| it as std::ffi::c_char) };
         let flags = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
         let mut address = 0;
         // SAFETY: the handle was exported by a process of this host that keeps the allocation.
         let status = unsafe { (self.driver.cuIpcOpenMemHandle_v2)(&raw mut address, handle, flags) };
         self.driver.check("cuIpcOpenMemHandle", status)?;
-        self.own(Owned::Mapped(address));
+        resources.mapped.push(Mapped { rank, theirs, address });
         Ok(address)
     }
 }

@@ -15,9 +15,8 @@ use super::{
     device::{Device, Event, Stream},
     error::CudaError,
     kernels::{BLOCK, FLAG_BLOCK},
-    layout,
     memory::Memory,
-    program::{self, Action, Program, Step},
+    program::{Action, Program, Step},
     progress::Progress,
     session::Gpu,
 };
@@ -30,6 +29,7 @@ mod bytes;
 mod data;
 mod graph;
 mod lines;
+mod prepare;
 mod profile;
 mod stress;
 mod timing;
@@ -37,6 +37,7 @@ mod warm;
 
 pub use bytes::{data as data_of, of as bytes_of};
 pub use lines::Line;
+use prepare::Prepared;
 pub use profile::{Calls, Host};
 pub use timing::Timing;
 
@@ -79,23 +80,6 @@ pub struct Engine<'a> {
     delays: Option<u64>,
 }
 
-/// What one rank's plan asks for in vain all ranks refuse.
-fn agreed(prepared: Result<Program, CudaError>, peers: &dyn Peers) -> Result<Program, CudaError> {
-    let mine = match &prepared {
-        Ok(_) => String::new(),
-        Err(CudaError::Unsupported { place, message, .. }) => format!("{place}\n{message}"),
-        // It fails alone: the others are told by whoever guards the job.
-        Err(other) => return Err(other.clone()),
-    };
-    let all = peers.all_gather(mine.as_bytes())?;
-    let refused = all.iter().enumerate().find_map(|(rank, bytes)| {
-        let text = String::from_utf8_lossy(bytes);
-        let (place, message) = text.split_once('\n')?;
-        Some(CudaError::Unsupported { rank, place: place.to_owned(), message: message.to_owned() })
-    });
-    refused.map_or(prepared, Err)
-}
-
 /// How steps are issued.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -118,39 +102,9 @@ impl<'a> Engine<'a> {
             CudaError::Environment(format!("{} plans for {} processes", plans.len(), peers.world()))
         })?;
         peers.phase("starting its GPU");
-        let (device, libraries) = gpu.start(peers)?;
-        let first = device.stream(false)?;
-        let mut memory = Memory::new(device, plans, peers, first)?;
-        let comms = Comms::new(plans, peers, &mut libraries.joined)?;
-        peers.phase("preparing the program for its GPU");
-        let program = agreed(program::prepare(device, plan, &mut memory, &comms, libraries, first), peers)?;
-        let written = layout::written(plans, rank);
-        let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
-        for port in &plan.inputs {
-            inputs.push(match &port.shard.view {
-                None => None,
-                Some(view) => {
-                    let bytes = view.len() * port.dtype.size();
-                    let kept = match written[view.buffer as usize] {
-                        true => Some(memory.scratch(device, bytes)?),
-                        false => None,
-                    };
-                    Some(Input { address: memory.view(rank, view)?, bytes, kept })
-                }
-            });
-        }
-        for port in &plan.outputs {
-            outputs.push(match &port.shard.view {
-                None => None,
-                Some(view) => {
-                    memory.view(rank, view)?;
-                    let bytes = memory.layout.ranks[rank].spots[view.buffer as usize].bytes;
-                    let (address, dtype) = (memory.buffer(rank, view.buffer)?, memory.dtype(rank, view));
-                    let (written, host) = (written[view.buffer as usize], device.host(bytes)?);
-                    Some(Output { view: view.clone(), dtype, address, bytes, written, host })
-                }
-            });
-        }
+        let (device, libraries, again) = gpu.start(peers)?;
+        let Prepared { first, memory, comms, program, inputs, outputs } =
+            Prepared::of(plans, peers, device, libraries, again)?;
         let event = |_| device.event(false);
         let ends = program.streams.iter().map(event).collect::<Result<_, _>>()?;
         let lane = |step: &Step| {

@@ -30,6 +30,14 @@ pub enum CudaError {
         /// What is not supported.
         message: String,
     },
+    /// A GPU has less memory than the program needs.
+    #[error("rank {rank}: {message}")]
+    OutOfMemory {
+        /// The rank.
+        rank: usize,
+        /// How much is wanted and how much there is.
+        message: String,
+    },
     /// Our bug.
     #[error("internal error: {0}")]
     Internal(String),

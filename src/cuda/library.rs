@@ -189,6 +189,7 @@ functions! {
         ncclGetVersion(*mut c_int);
         ncclGetUniqueId(*mut ncclUniqueId);
         ncclCommInitRank(*mut ncclComm_t, c_int, ncclUniqueId, c_int);
+        ncclCommDestroy(ncclComm_t);
         ncclGroupStart();
         ncclGroupEnd();
         ncclSend(*const c_void, usize, ncclDataType_t, c_int, ncclComm_t, nccl_sys::cudaStream_t);

@@ -26,14 +26,8 @@ pub(super) struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// Allocates this rank's segments, publishes the symmetric one and maps those of the peers, if any rank touches another.
-    pub fn new(
-        device: &Device,
-        plans: &'a [Plan],
-        peers: &dyn Peers,
-        stream: Stream,
-    ) -> Result<Self, CudaError> {
-        let rank = peers.rank();
+    /// Allocates this rank's segments.
+    pub fn new(device: &Device, plans: &'a [Plan], rank: usize, stream: Stream) -> Result<Self, CudaError> {
         let layout = WorldLayout::of(plans).map_err(|(rank, buffer)| CudaError::Unsupported {
             rank,
             place: "memory".to_owned(),
@@ -41,41 +35,38 @@ impl<'a> Memory<'a> {
         })?;
         let own: &RankLayout =
             layout.ranks.get(rank).ok_or_else(|| CudaError::Internal(format!("no plan for rank {rank}")))?;
-        let private = device.allocate(own.private)?;
-        let segment = device.allocate(layout.symmetric)?;
+        let private = device.allocate(rank, own.private)?;
+        let segment = device.allocate(rank, layout.symmetric)?;
         let allocated = own.private + layout.symmetric;
         device.set(segment, 0, layout.symmetric, stream)?;
         device.finish(stream)?;
         let mut symmetric = vec![0; plans.len()];
         symmetric[rank] = segment;
-        let mut memory = Self { plans, layout, rank, symmetric, private, mapped: false, allocated };
-        if plans.len() > 1 {
-            memory.map(device, peers, segment, stream)?;
-        }
-        Ok(memory)
+        Ok(Self { plans, layout, rank, symmetric, private, mapped: false, allocated })
     }
 
-    fn map(
-        &mut self,
-        device: &Device,
-        peers: &dyn Peers,
-        segment: u64,
-        stream: Stream,
-    ) -> Result<(), CudaError> {
+    /// Publishes this rank's symmetric segment and maps those of the peers; all ranks have to call this.
+    pub fn map(&mut self, device: &Device, peers: &dyn Peers, stream: Stream) -> Result<(), CudaError> {
+        if self.plans.len() == 1 {
+            return Ok(());
+        }
+        let segment = self.symmetric[self.rank];
         let mut mine = device.export(segment)?.to_vec();
-        mine.extend((self.layout.symmetric as u64).to_le_bytes());
+        mine.extend([segment, self.layout.symmetric as u64].map(u64::to_le_bytes).concat());
         mine.extend(host().into_bytes());
         let theirs = peers.all_gather(&mine)?;
         for (rank, it) in theirs.iter().enumerate() {
-            let (Some(handle), Some(rest)) = (it.first_chunk::<64>(), it.get(64..)) else {
+            let (Some(handle), Some(address), Some(bytes), Some(host)) =
+                (it.first_chunk::<64>(), it.get(64..72), it.get(72..80), it.get(80..))
+            else {
                 return Err(CudaError::Internal(format!("rank {rank} published no handle")));
             };
-            if rest.first_chunk::<8>() != mine.get(64..).and_then(|it| it.first_chunk::<8>()) {
+            if bytes != &mine[72..80] {
                 return Err(CudaError::Environment(format!(
                     "rank {rank} has another layout: ranks hold different programs"
                 )));
             }
-            if rest.get(8..) != mine.get(72..) {
+            if host != &mine[80..] {
                 if self.layout.has_peers {
                     return Err(CudaError::Environment(format!(
                         "ranks {} and {rank} are on different hosts: the CUDA backend needs one host",
@@ -87,7 +78,8 @@ impl<'a> Memory<'a> {
             if rank == self.rank {
                 continue;
             }
-            match device.import(*handle) {
+            let address = address.first_chunk::<8>().map_or(0, |it| u64::from_le_bytes(*it));
+            match device.import(rank, address, *handle) {
                 Ok(address) => self.symmetric[rank] = address,
                 Err(fault) if self.layout.has_peers => {
                     return Err(CudaError::Environment(format!(
@@ -157,6 +149,6 @@ impl<'a> Memory<'a> {
     /// More memory of this rank.
     pub fn scratch(&mut self, device: &Device, bytes: usize) -> Result<u64, CudaError> {
         self.allocated += bytes;
-        device.allocate(bytes)
+        device.allocate(self.rank, bytes)
     }
 }

@@ -29,18 +29,18 @@ impl Gpu {
         Self { ordinal, device: None, libraries: Libraries::default() }
     }
 
-    /// The GPU with nothing of the last plan on it. All ranks have to call this.
+    /// The GPU with nothing of the last plan on it, and whether there was one. All ranks have to call this.
     ///
     /// # Errors
     /// A GPU that does not start, a rank that does not answer.
-    pub(super) fn start(&mut self, peers: &dyn Peers) -> Result<(&Device, &mut Libraries), CudaError> {
-        let device = match self.device.take() {
-            None => Device::open(self.ordinal)?,
+    pub(super) fn start(&mut self, peers: &dyn Peers) -> Result<(&Device, &mut Libraries, bool), CudaError> {
+        let (device, again) = match self.device.take() {
+            None => (Device::open(self.ordinal)?, false),
             Some(device) => {
                 device.release(peers)?;
-                device
+                (device, true)
             }
         };
-        Ok((self.device.insert(device), &mut self.libraries))
+        Ok((self.device.insert(device), &mut self.libraries, again))
     }
 }

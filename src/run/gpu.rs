@@ -128,7 +128,7 @@ impl From<LaunchError> for Failure {
 impl From<CudaError> for Failure {
     fn from(error: CudaError) -> Self {
         let exit = match &error {
-            CudaError::Environment(_) => Exit::Environment,
+            CudaError::Environment(_) | CudaError::OutOfMemory { .. } => Exit::Environment,
             CudaError::Call { .. } => Exit::Device,
             CudaError::Unsupported { .. } => Exit::Rejected,
             CudaError::Internal(_) => Exit::Bug,

@@ -329,9 +329,21 @@ fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
     expect(ends[0].2.contains("ranks 0 and 2 both use GPU-") && !ends[0].1.contains("[FAILED]"), &ends)
 }
 
-/// Programs of several backends and issues run one after the other, some wrong or refused by all ranks; GPU memory that one
-/// has taken is there for the next.
+/// Programs of several backends and issues run one after the other, some wrong or refused by all ranks. Memory is used again,
+/// given back where another program needs more, and refused to one that needs more than there is.
 fn programs_share_a_job() -> Result<(), Failed> {
+    let folder = env!("CARGO_TARGET_TMPDIR");
+    let large = |name: &str, count: usize| {
+        let text = format!(
+            "%HostIrContainer {{ (T0_g_float[iS0{{4}}] (DeviceMesh{{0 1 2 3}})) -> (T1_g_float[iS1{{4}}] (DeviceMesh{{0 1 2 3}})) :\n  \
+             T2_g_float[iS2{{{count}}}] (DeviceMesh{{0 1 2 3}}) = ALLOCATE(mem_type=global, zero_init=false)\n  \
+             T1_g_float[iS1{{4}}] (DeviceMesh{{0 1 2 3}})\n     = T0_g_float[iS0{{4}}] (DeviceMesh{{0 1 2 3}})\n     \
+             + T0_g_float[iS0{{4}}] (DeviceMesh{{0 1 2 3}});\n}} // %HostIrContainer\n"
+        );
+        let path = format!("{folder}/{name}.hir");
+        fs::write(&path, text).map(|()| path)
+    };
+    let (large, huge) = (large("large", 25_000_000)?, large("huge", 50_000_000)?);
     let programs = [
         ("tests/cases/comm/allreduce-operators.hir -n 2 -G --stress 3", 0),
         // Not lowered: GPUs refuse it.
@@ -340,10 +352,13 @@ fn programs_share_a_job() -> Result<(), Failed> {
         ("samples/row-parallel-streams.hir --set i0=12 -n 2", 0),
         ("samples/row-parallel-streams.hir", 1),
         ("samples/row-parallel-streams.hir --set i0=15 -n 2 -G", 0),
+        (&large, 0),
+        (&huge, 6),
         ("tests/cases/launch/loop.hir --expect \"T1=2xf32=0.5 0.5\"", 3),
+        ("samples/row-parallel-streams.hir --set i0=15 -n 2 -G", 0),
         ("tests/cases/comm/p2p-cuda-put.hir", 0),
     ];
-    let path = format!("{}/programs.txt", env!("CARGO_TARGET_TMPDIR"));
+    let path = format!("{folder}/programs.txt");
     fs::write(&path, programs.map(|it| it.0).join("\n"))?;
     let port = port()?;
     let arguments = ["--batch", &path, "--device=cuda", "--expect=sim", "-w", "1"];
@@ -351,7 +366,15 @@ fn programs_share_a_job() -> Result<(), Failed> {
     let ends = end((0..4).map(start).collect::<Result<_, _>>()?, Duration::from_secs(120))?;
     let told = ends[0].1.lines().filter_map(|it| it.strip_prefix("# exit code ")).collect::<Vec<_>>();
     let wanted = programs.map(|it| it.1.to_string());
-    expect(told == wanted && ends.iter().all(|it| it.0 == Some(1)), &ends)
+    expect(told == wanted && ends.iter().all(|it| it.0 == Some(1)), &ends)?;
+    expect(
+        ends[0]
+            .2
+            .matches("200000512 bytes of GPU memory are wanted; 150000000 of 150000000 are free")
+            .count()
+            == 1,
+        &ends,
+    )
 }
 
 fn every_line_is_in_the_table() -> Result<(), Failed> {

@@ -95,11 +95,11 @@ pub fn run(
     let ran = match Engine::new(task.plans, member, gpu) {
         Ok(engine) => on(engine, task, filling, member, say),
         // All ranks refuse alike.
-        Err(fault @ CudaError::Unsupported { .. }) => {
-            return match task.options.device() {
-                Device::Auto => Ok(Err(fault.to_string())),
-                Device::Sim | Device::Cuda => Err(fault.into()),
-            };
+        Err(fault @ CudaError::Unsupported { .. }) if task.options.device() == Device::Auto => {
+            return Ok(Err(fault.to_string()));
+        }
+        Err(fault @ (CudaError::Unsupported { .. } | CudaError::OutOfMemory { .. })) => {
+            return Err(fault.into());
         }
         Err(fault) => Err(fault.into()),
     };

@@ -1,6 +1,8 @@
-//! What is made on a GPU for one plan, and is given back before the next.
+//! What is made on a GPU for one plan, and what of it the next takes over.
 //!
-//! Streams and events are taken from pools and used again; memory, mappings, modules and graphs end with their plan.
+//! Graphs, modules and page-locked memory end with their plan. Streams and events are used again, and so are memory and the
+//! peers' mappings of it: nothing is exchanged anew where there is enough, and what NCCL has registered of an address for a
+//! graph, which it may forget later than the graph ends, stays true.
 
 use cudarc::driver::sys;
 
@@ -16,17 +18,30 @@ pub(super) struct Resources {
     pub events: [Pool<Event>; 2],
     /// In the order in which it was made.
     pub owned: Vec<Owned>,
+    pub blocks: Vec<Block>,
+    pub mapped: Vec<Mapped>,
+}
+
+/// Device memory.
+pub(super) struct Block {
+    pub address: u64,
+    pub bytes: usize,
+    pub used: bool,
+}
+
+/// A peer's memory in this process's addresses.
+pub(super) struct Mapped {
+    pub rank: usize,
+    /// Where it is for the peer: this tells its blocks apart.
+    pub theirs: u64,
+    pub address: u64,
 }
 
 /// What ends with its plan.
 #[derive(Clone, Copy)]
 pub(in crate::cuda) enum Owned {
-    /// Device memory, at its first address.
-    Memory(u64),
     /// Page-locked host memory.
     Host(*mut u8),
-    /// Memory of a peer, mapped here.
-    Mapped(u64),
     Module(sys::CUmodule),
     /// A captured plan, and how it is launched.
     Graph(sys::CUgraph, sys::CUgraphExec),
@@ -55,45 +70,69 @@ impl<T: Copy> Pool<T> {
     }
 }
 
+impl Resources {
+    /// A block that is not in use, large enough and not much larger.
+    pub fn block(&mut self, bytes: usize) -> Option<u64> {
+        let most = 2 * bytes + (2 << 20);
+        let fits = |it: &&mut Block| !it.used && (bytes..=most).contains(&it.bytes);
+        let block = self.blocks.iter_mut().filter(fits).min_by_key(|it| it.bytes)?;
+        block.used = true;
+        Some(block.address)
+    }
+}
+
 impl Device {
-    /// Gives back what the last plan has taken, on all ranks: no process keeps a mapping of memory that is freed. The plan's
-    /// runs have ended; all ranks have to call this.
+    /// Ends what the last plan has taken: its runs have ended on all ranks, which all have to call this.
     ///
     /// # Errors
     /// A failed call, a rank that does not answer.
     pub fn release(&self, peers: &dyn Peers) -> Result<(), CudaError> {
+        let driver = self.driver;
         // SAFETY: no arguments; a context is current.
-        self.driver.check("cuCtxSynchronize", unsafe { (self.driver.cuCtxSynchronize)() })?;
+        driver.check("cuCtxSynchronize", unsafe { (driver.cuCtxSynchronize)() })?;
+        // The others no longer touch this rank's memory.
         peers.barrier()?;
         let mut resources = self.resources.borrow_mut();
         resources.streams.iter_mut().for_each(|it| it.used = 0);
         resources.events.iter_mut().for_each(|it| it.used = 0);
-        // Graphs hold addresses of everything else.
-        let (first, rest): (Vec<Owned>, Vec<Owned>) = std::mem::take(&mut resources.owned)
-            .into_iter()
-            .rev()
-            .partition(|it| matches!(it, Owned::Graph(..) | Owned::Mapped(_)));
-        first.into_iter().try_for_each(|it| self.give_back(it))?;
-        peers.barrier()?;
-        rest.into_iter().try_for_each(|it| self.give_back(it))
-    }
-
-    fn give_back(&self, it: Owned) -> Result<(), CudaError> {
-        let driver = self.driver;
-        // SAFETY: each came from the call that this one undoes, was taken off the list, and nothing runs on the device.
-        unsafe {
-            match it {
-                Owned::Memory(address) => driver.check("cuMemFree", (driver.cuMemFree_v2)(address)),
-                Owned::Host(pointer) => driver.check("cuMemFreeHost", (driver.cuMemFreeHost)(pointer.cast())),
-                Owned::Mapped(address) => {
-                    driver.check("cuIpcCloseMemHandle", (driver.cuIpcCloseMemHandle)(address))
-                }
-                Owned::Module(module) => driver.check("cuModuleUnload", (driver.cuModuleUnload)(module)),
-                Owned::Graph(graph, exec) => {
-                    driver.check("cuGraphExecDestroy", (driver.cuGraphExecDestroy)(exec))?;
-                    driver.check("cuGraphDestroy", (driver.cuGraphDestroy)(graph))
+        resources.blocks.iter_mut().for_each(|it| it.used = false);
+        for it in std::mem::take(&mut resources.owned).into_iter().rev() {
+            // SAFETY: each came from the call that this one undoes, was taken off the list, and nothing runs on the device.
+            unsafe {
+                match it {
+                    Owned::Host(pointer) => {
+                        driver.check("cuMemFreeHost", (driver.cuMemFreeHost)(pointer.cast()))?;
+                    }
+                    Owned::Module(module) => {
+                        driver.check("cuModuleUnload", (driver.cuModuleUnload)(module))?
+                    }
+                    Owned::Graph(graph, exec) => {
+                        driver.check("cuGraphExecDestroy", (driver.cuGraphExecDestroy)(exec))?;
+                        driver.check("cuGraphDestroy", (driver.cuGraphDestroy)(graph))?;
+                    }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Frees all memory, after `release` and after the communicators that may know of it: where what is kept is too much. No
+    /// process keeps a mapping of what is freed; all ranks have to call this.
+    ///
+    /// # Errors
+    /// A failed call, a rank that does not answer.
+    pub fn free(&self, peers: &dyn Peers) -> Result<(), CudaError> {
+        let (driver, mut resources) = (self.driver, self.resources.borrow_mut());
+        for it in resources.mapped.drain(..) {
+            // SAFETY: the address came from `cuIpcOpenMemHandle`, and nothing runs on the device.
+            let status = unsafe { (driver.cuIpcCloseMemHandle)(it.address) };
+            driver.check("cuIpcCloseMemHandle", status)?;
+        }
+        peers.barrier()?;
+        for it in resources.blocks.drain(..) {
+            // SAFETY: the address came from `cuMemAlloc`, and nobody has it mapped any more.
+            driver.check("cuMemFree", unsafe { (driver.cuMemFree_v2)(it.address) })?;
+        }
+        Ok(())
     }
 }

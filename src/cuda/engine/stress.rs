@@ -35,7 +35,7 @@ impl Engine<'_> {
         graph: bool,
     ) -> Result<Option<String>, CudaError> {
         let streams = self.program.streams.len();
-        self.delays = Some(self.device.allocate(8 * streams)?);
+        self.delays = Some(self.device.allocate(self.plan.rank, 8 * streams)?);
         let captured = if graph { Some(self.capture()?) } else { None };
         let kept: Vec<Vec<u8>> = self.outputs.iter().map(|it| host_bytes(it.as_ref()).to_vec()).collect();
         let mut found: Option<(u64, String)> = None;

@@ -253,6 +253,14 @@ API Status ncclCommInitRank(Comm** result, int members, Identifier id, int rank)
   return SUCCESS;
 }
 
+API Status ncclCommDestroy(Comm* comm) {
+  if (const Status status = enter_unsafe()) return refuse(CUDA_FAILED, "the end of a communicator: the driver returned %u", status);
+  if (comm == nullptr) return refuse(BAD_ARGUMENT, "the end of no communicator");
+  munmap(comm->region, Region::bytes(comm->members));
+  delete comm;
+  return SUCCESS;
+}
+
 API Status ncclGroupStart() {
   ++group.depth;
   return SUCCESS;

@@ -1,0 +1,142 @@
+//! What a plan needs on a GPU, made by all ranks together: what one cannot do all refuse.
+
+use super::{Input, Output};
+use crate::{
+    cuda::{
+        CudaError, Peers,
+        comm::Comms,
+        device::{Device, Stream},
+        layout,
+        memory::Memory,
+        program::{self, Program},
+        session::Libraries,
+    },
+    plan::Plan,
+};
+
+/// A plan with its memory, communicators and steps.
+pub(super) struct Prepared<'a> {
+    pub first: Stream,
+    pub memory: Memory<'a>,
+    pub comms: Comms,
+    pub program: Program,
+    pub inputs: Vec<Option<Input>>,
+    pub outputs: Vec<Option<Output>>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Prepares a plan on a GPU that has had another one (`again`) or not; all ranks have to call this.
+    ///
+    /// # Errors
+    /// What is missing, what some rank's plan asks for in vain.
+    pub fn of(
+        plans: &'a [Plan],
+        peers: &dyn Peers,
+        device: &Device,
+        libraries: &mut Libraries,
+        again: bool,
+    ) -> Result<Self, CudaError> {
+        match Self::attempt(plans, peers, device, libraries) {
+            // What is kept of earlier plans may be in the way.
+            Err(CudaError::OutOfMemory { .. }) if again => {
+                device.release(peers)?;
+                libraries.joined.leave()?;
+                device.free(peers)?;
+                Self::attempt(plans, peers, device, libraries)
+            }
+            made => made,
+        }
+    }
+
+    fn attempt(
+        plans: &'a [Plan],
+        peers: &dyn Peers,
+        device: &Device,
+        libraries: &mut Libraries,
+    ) -> Result<Self, CudaError> {
+        let rank = peers.rank();
+        let first = device.stream(false)?;
+        let mut memory = agreed(Memory::new(device, plans, rank, first), peers)?;
+        peers.phase("mapping the other ranks' memory");
+        memory.map(device, peers, first)?;
+        let comms = Comms::new(plans, peers, &mut libraries.joined)?;
+        peers.phase("preparing the program for its GPU");
+        let plan = &plans[rank];
+        let program = program::prepare(device, plan, &mut memory, &comms, libraries, first);
+        let made = program.and_then(|program| {
+            let inputs = inputs(plans, rank, device, &mut memory)?;
+            Ok((program, inputs, outputs(plans, rank, device, &memory)?))
+        });
+        let (program, inputs, outputs) = agreed(made, peers)?;
+        Ok(Self { first, memory, comms, program, inputs, outputs })
+    }
+}
+
+fn inputs(
+    plans: &[Plan],
+    rank: usize,
+    device: &Device,
+    memory: &mut Memory,
+) -> Result<Vec<Option<Input>>, CudaError> {
+    let written = layout::written(plans, rank);
+    let mut inputs = Vec::new();
+    for port in &plans[rank].inputs {
+        inputs.push(match &port.shard.view {
+            None => None,
+            Some(view) => {
+                let bytes = view.len() * port.dtype.size();
+                let kept = match written[view.buffer as usize] {
+                    true => Some(memory.scratch(device, bytes)?),
+                    false => None,
+                };
+                Some(Input { address: memory.view(rank, view)?, bytes, kept })
+            }
+        });
+    }
+    Ok(inputs)
+}
+
+fn outputs(
+    plans: &[Plan],
+    rank: usize,
+    device: &Device,
+    memory: &Memory,
+) -> Result<Vec<Option<Output>>, CudaError> {
+    let written = layout::written(plans, rank);
+    let mut outputs = Vec::new();
+    for port in &plans[rank].outputs {
+        outputs.push(match &port.shard.view {
+            None => None,
+            Some(view) => {
+                memory.view(rank, view)?;
+                let bytes = memory.layout.ranks[rank].spots[view.buffer as usize].bytes;
+                let (address, dtype) = (memory.buffer(rank, view.buffer)?, memory.dtype(rank, view));
+                let (written, host) = (written[view.buffer as usize], device.host(bytes)?);
+                Some(Output { view: view.clone(), dtype, address, bytes, written, host })
+            }
+        });
+    }
+    Ok(outputs)
+}
+
+/// What one rank refuses all refuse, in the words of the first. What fails otherwise fails alone: the others are told by
+/// whoever guards the job.
+fn agreed<T>(made: Result<T, CudaError>, peers: &dyn Peers) -> Result<T, CudaError> {
+    let mine = match &made {
+        Ok(_) => String::new(),
+        Err(CudaError::Unsupported { place, message, .. }) => format!("{place}\n{message}"),
+        Err(CudaError::OutOfMemory { message, .. }) => format!("\n{message}"),
+        Err(other) => return Err(other.clone()),
+    };
+    let all = peers.all_gather(mine.as_bytes())?;
+    let refused = all.iter().enumerate().find_map(|(rank, bytes)| {
+        let text = String::from_utf8_lossy(bytes);
+        let (place, message) = text.split_once('\n')?;
+        let (place, message) = (place.to_owned(), message.to_owned());
+        Some(match place.is_empty() {
+            true => CudaError::OutOfMemory { rank, message },
+            false => CudaError::Unsupported { rank, place, message },
+        })
+    });
+    refused.map_or(made, Err)
+}
