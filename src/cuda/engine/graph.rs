@@ -6,8 +6,7 @@ use crate::cuda::{CudaError, graph::Graph};
 impl Engine<'_> {
     /// Captures the plan as a graph.
     pub(super) fn capture(&mut self) -> Result<Graph, CudaError> {
-        // The device's count of runs goes on from the host's.
-        self.device.upload(self.program.counter, &self.epoch.to_le_bytes(), self.first)?;
+        self.align()?;
         let before = self.epoch;
         self.device.begin_capture(self.first)?;
         let issued = self.issue(Mode::Captured);
@@ -17,6 +16,11 @@ impl Engine<'_> {
         self.progress.end();
         issued?;
         graph
+    }
+
+    /// The device's count of runs goes on from the host's: before replays that follow runs issued step by step.
+    pub(super) fn align(&self) -> Result<(), CudaError> {
+        self.device.upload(self.program.counter, &self.epoch.to_le_bytes(), self.first)
     }
 
     /// Launches the captured plan once.

@@ -179,6 +179,7 @@ impl Engine<'_> {
             let time = self.drained(|it| it.issue(Mode::Plain))?;
             runs.extend(counted.then_some(time));
             if let Some(graph) = captured {
+                self.align()?;
                 let time = self.drained(|it| it.replay(graph))?;
                 launches.extend(counted.then_some(time));
             }
