@@ -51,8 +51,11 @@ work=$(mktemp -d -p "$([ "${free:-0}" -gt 33554432 ] && echo /dev/shm || echo "$
 nvidia-smi --query-gpu=uuid --format=csv,noheader --loop=60 >/dev/null 2>&1 &
 holder=$!
 trap 'kill $holder 2>/dev/null; rm -rf "$work"' EXIT
-# Both sides take the libraries of one Python.
+# Both sides take the libraries of one Python, where it has them.
 export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)}
+while IFS== read -r variable path; do
+    [ -n "${!variable:-}" ] || export "$variable=$path"
+done < <(python3 $here/peers.py libraries 2>/dev/null)
 failed=0 measured=0 seed=0 cases=()
 name_of=() issue_of=() case_of=()
 . "$here/../../tests/gpu/batch.sh"

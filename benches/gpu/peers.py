@@ -6,6 +6,7 @@
                                                                     what it has written against float32 sums
     peers.py table FILE                                             all lines as a table with ratios
     peers.py versions
+    peers.py libraries                                              where PyTorch has NCCL and cuBLASLt, for hir-run to take the same
 
 Workloads, in bf16, for d ranks:
   allgather-linear       C[m,n]   = allgather(A[m/d,k]) @ B[n,k].t()
@@ -19,6 +20,7 @@ Inputs are random and new for each measurement; results are poisoned with NaN be
 NVLink multicast is not used.
 """
 import argparse
+import glob
 import json
 import math
 import os
@@ -458,6 +460,16 @@ def run_versions(_):
     print(f"# PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}, Python {sys.version.split()[0]}")
 
 
+def run_libraries(_):
+    import importlib.util
+
+    package = importlib.util.find_spec("nvidia")
+    for variable, pattern in (("HIR_NCCL", "nccl/lib/libnccl.so.*"), ("HIR_CUBLASLT", "*/lib/libcublasLt.so.*")):
+        for place in package.submodule_search_locations if package else ():
+            for path in sorted(glob.glob(os.path.join(place, pattern)))[:1]:
+                print(f"{variable}={path}")
+
+
 def case(text):
     """WORKLOAD:M:N:K."""
     workload, *shape = text.split(":")
@@ -485,8 +497,10 @@ def main():
         command.add_argument("--round", type=int, default=0)
     commands.add_parser("table").add_argument("file")
     commands.add_parser("versions")
+    commands.add_parser("libraries")
     options = parser.parse_args()
-    {"time": run_time, "ours": run_ours, "table": run_table, "versions": run_versions}[options.command](options)
+    {"time": run_time, "ours": run_ours, "table": run_table, "versions": run_versions,
+     "libraries": run_libraries}[options.command](options)
 
 
 if __name__ == "__main__":
