@@ -44,6 +44,20 @@ impl Exit {
 }
 
 impl Exit {
+    /// Whether nothing else can run in the same process: a context that has met an error keeps it.
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Device | Self::Bug => true,
+            Self::Success
+            | Self::Rejected
+            | Self::Usage
+            | Self::WrongResult
+            | Self::Hang
+            | Self::Environment
+            | Self::Check => false,
+        }
+    }
+
     /// Ends the process here and now: what runs at exit may wait for a device that hangs, or for other threads.
     pub fn now(self) -> ! {
         signal_hook::low_level::exit(i32::from(self as u8))

@@ -44,7 +44,7 @@ workloads=("$@")
 run=$bin/hir-run here=benches/gpu
 [ -x "$run" ] || { echo "compare.sh: no $run: build it with --release, or name its folder with -b" >&2; exit 2; }
 gpus=${HIR_EMULATED_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
-# Inputs and outputs of one measurement at a time; in memory where there is room for files there.
+# Inputs and outputs of a round, some 10 GiB at most; in memory where there is room for files there.
 free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)
 work=$(mktemp -d -p "$([ "${free:-0}" -gt 33554432 ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
 # Where the driver does not persist, GPUs that nobody holds are started anew by every process, a second and more for each.
@@ -72,9 +72,10 @@ if [ $peers = no ] && [ "$shrink" -eq 1 ]; then
 fi
 
 # Remembers a measurement of ours until `measure`: workload, ranks, m, n, k, program, name, passes or '-', more flags. The first
-# of a shape writes the inputs, which are the same all through a round.
+# of a shape writes the inputs, which are the same all through a round. Of outputs that all ranks have, which hir-run compares,
+# rank 0's is kept.
 ours() {
-    local workload=$1 d=$2 m=$3 n=$4 k=$5 program=$6 name=$7 passes=$8 flags issue=eager tensor folder case
+    local workload=$1 d=$2 m=$3 n=$4 k=$5 program=$6 name=$7 passes=$8 flags issue=eager tensor folder case rank
     shift 8
     [[ " $* " != *" -G "* ]] || issue=graph
     grep -qE -- "$filter" <<<"$workload $d m=$m n=$n k=$k $name $issue" || return
@@ -90,6 +91,10 @@ ours() {
         done
     fi
     mkdir -p "$folder"
+    case $workload in
+    reduce-scatter | matmul-reduce-scatter) ;;
+    *) for ((rank = 1; rank < d; rank++)); do ln -s /dev/null "$folder/$(output "$workload").$rank.safetensors"; done ;;
+    esac
     batch_add "$d" $measured "${flags[@]}"
 }
 output() { case $1 in linear-allreduce) echo T3 ;; *linear* | matmul*) echo T2 ;; *) echo T1 ;; esac; }
@@ -101,8 +106,8 @@ measure() {
     batch_run "$d" launch "$d"
     for number in "${!name_of[@]}"; do
         case=${case_of[$number]} folder=$work/${case_of[$number]}/$((number + 1000))
-        if [ "$(cat "$work/entry.$number.exit")" -ne 0 ]; then
-            echo "# FAILED: $case, $d ranks, ${name_of[$number]} (${issue_of[$number]}): $(grep -hE '^\[FAILED\]|^hir-run:' "$work/entry.$number.log" | tail -1)"
+        if [ "$(cat "$work/entry.$number.exit" 2>/dev/null)" != 0 ]; then
+            echo "# FAILED: $case, $d ranks, ${name_of[$number]} (${issue_of[$number]}): $(grep -hE '^\[FAILED\]|^(\[[0-9]+\] )?hir-run:' "$work/entry.$number.log" | tail -1)"
             failed=1
             rm -rf "$folder"
             continue
@@ -146,6 +151,8 @@ theirs() {
 
 # The pipelines of a workload, with the number of streams where they take one.
 pipelines() {
+    # The same work, nothing overlapped. It comes first: it writes the inputs, and is the least to go wrong.
+    echo "@lower -"
     case $1 in
     allgather-linear)
         echo "@overlap-allgather-linear 2"
@@ -156,8 +163,6 @@ pipelines() {
     linear-allreduce) echo "@overlap-linear-allreduce -" ;;
     matmul-reduce-scatter) echo "@overlap-matmul-reduce-scatter 2" ;;
     esac
-    # The same work, nothing overlapped.
-    echo "@lower -"
 }
 
 # A layer in all its forms: workload, ranks, m, n, k.

@@ -20,6 +20,7 @@ Inputs are random and new for each measurement; results are poisoned with NaN be
 NVLink multicast is not used.
 """
 import argparse
+import datetime
 import glob
 import json
 import math
@@ -46,7 +47,7 @@ class Bench:
         local = int(os.environ["LOCAL_RANK"])
         self.device = torch.device("cuda", local)
         torch.cuda.set_device(self.device)
-        dist.init_process_group("nccl", device_id=self.device)
+        dist.init_process_group("nccl", device_id=self.device, timeout=datetime.timedelta(seconds=60))
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.tiny = torch.zeros(1, device=self.device)
         torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
@@ -57,14 +58,16 @@ class Bench:
     def poisoned(self, *shape):
         return self.torch.full(shape, math.nan, device=self.device, dtype=self.torch.bfloat16)
 
-    def times(self, call, iters, warmup=5):
+    def times(self, call, before, iters, warmup=5):
         torch, dist = self.torch, self.dist
         for _ in range(warmup):
+            before()
             call()
         torch.cuda.synchronize()
         marks = []
         for _ in range(iters):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            before()
             dist.barrier()
             torch.cuda.synchronize()
             # The GPU sleeps a millisecond while the host queues the call, and ranks meet on the GPU: neither the host's time nor
@@ -95,17 +98,20 @@ class Bench:
         return graph.replay
 
     def measure(self, name, make, graph=False):
-        """`make()` gives a call and the tensor that it writes. A way that this PyTorch lacks is told, and is not fatal."""
+        """`make()` gives a call, the tensor that it writes or a function that finds it, and what has to be done before each call,
+        if anything. A way that this PyTorch lacks is told, and is not fatal."""
         line = {"who": "peer", "name": name, **self.case, "ranks": self.ranks, "round": self.options.round}
         for captured in (False, True) if graph else (False,):
             line["issue"] = "graph" if captured else "eager"
             try:
-                call, result = make()
+                call, result, *before = make()
+                before = before[0] if before else lambda: None
                 call = self.captured(call) if captured else call
-                if result is not None:
+                if not callable(result):
                     result.fill_(math.nan)
-                runs = self.times(call, self.options.iters)
-                if result is not None and not self.torch.isfinite(result).all().item():
+                runs = self.times(call, before, self.options.iters)
+                written = result() if callable(result) else result
+                if not self.torch.isfinite(written).all().item():
                     raise RuntimeError("its result is not finite")
                 line.update(us=statistics.median(runs), min_us=min(runs), max_us=max(runs), error=None)
             except Exception as error:  # noqa: BLE001: whatever it is, it is told
@@ -150,7 +156,12 @@ def time_allgather_linear(it, m, n, k):
         symmetric, name = it.group()
         a, b = symmetric.empty(m // d, k, device=it.device, dtype=torch.bfloat16), it.random(n, k)
         a.copy_(it.random(m // d, k))
-        return lambda: torch.ops.symm_mem.fused_all_gather_matmul(a, [b.t()], 0, name, return_A=False), None
+        last = []
+
+        def call():
+            last[:] = torch.ops.symm_mem.fused_all_gather_matmul(a, [b.t()], 0, name, return_A=False)[1]
+
+        return call, lambda: last[0]
 
     it.measure("matmul only", matmul)
     it.measure("all-gather only, NCCL", gather)
@@ -169,8 +180,8 @@ def time_linear_allreduce(it, m, n, k):
         return lambda: torch.mm(x, w.t(), out=y), y
 
     def reduce():
-        y = torch.zeros(m, n, device=it.device, dtype=torch.bfloat16)
-        return lambda: dist.all_reduce(y), None
+        x, y = it.random(m, n), it.poisoned(m, n)
+        return lambda: dist.all_reduce(y), y, lambda: y.copy_(x)
 
     def streams(chunks):
         def make():
@@ -223,7 +234,12 @@ def time_matmul_reduce_scatter(it, m, n, k):
     def fused():
         _, name = it.group()
         a, b = operands()
-        return lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b.t(), "sum", 0, name), None
+        last = []
+
+        def call():
+            last[:] = [torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b.t(), "sum", 0, name)]
+
+        return call, lambda: last[0]
 
     it.measure("matmul only", matmul)
     it.measure("reduce-scatter only, NCCL", scatter)
@@ -240,10 +256,10 @@ def time_allgather(it, count, _n, _k):
 
 
 def time_allreduce(it, count, _n, _k):
-    # In place, as PyTorch does it; zeros would be sent as fast, and random sums would overflow in a hundred runs.
+    # In place, as PyTorch does it, on new data each time: sums of sums would overflow.
     def make():
-        x = it.random(count).mul_(1e-3)
-        return lambda: it.dist.all_reduce(x, op=it.dist.ReduceOp.AVG), None
+        x, y = it.random(count), it.poisoned(count)
+        return lambda: it.dist.all_reduce(y), y, lambda: y.copy_(x)
 
     it.measure("PyTorch, NCCL", make, graph=True)
 

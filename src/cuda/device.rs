@@ -18,7 +18,7 @@ use super::{
     library::{self, Driver},
 };
 pub(super) use resources::Owned;
-use resources::{Block, Mapped, Resources};
+use resources::{Block, Mapped, Pool, Resources};
 
 /// A stream. Plain handles are copied freely; the driver keeps what they stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +97,11 @@ impl Device {
             self.driver.check("cuStreamCreateWithPriority", status)?;
             Ok(Stream(stream))
         })
+    }
+
+    /// Number of streams that were made, for this plan and for earlier ones.
+    pub fn streams(&self) -> usize {
+        self.resources.borrow().streams.iter().map(Pool::len).sum()
     }
 
     /// An event that orders, or one that measures time too.

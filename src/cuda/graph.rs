@@ -33,12 +33,14 @@ impl Device {
         unsafe {
             self.driver
                 .check("cuStreamEndCapture", (self.driver.cuStreamEndCapture)(stream.0, &raw mut graph))?;
+            // What NCCL keeps for it ends with it, whatever comes of it.
+            self.own(Owned::Graph(graph));
             let status = (self.driver.cuGraphGetNodes)(graph, std::ptr::null_mut(), &raw mut nodes);
             self.driver.check("cuGraphGetNodes", status)?;
             let status = (self.driver.cuGraphInstantiateWithFlags)(&raw mut exec, graph, u64::from(flags.0));
             self.driver.check("cuGraphInstantiate", status)?;
         }
-        self.own(Owned::Graph(graph, exec));
+        self.own(Owned::Executable(exec));
         Ok(Graph { exec, nodes })
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Memory<'a> {
     /// The symmetric segment of every rank, in this process's addresses; 0 where none is mapped.
     pub symmetric: Vec<u64>,
     private: u64,
+    /// Where the first bytes of peers' memory are read to.
+    touched: u64,
     /// Whether every rank has mapped all others.
     mapped: bool,
     /// Bytes allocated by this process.
@@ -37,12 +39,13 @@ impl<'a> Memory<'a> {
             layout.ranks.get(rank).ok_or_else(|| CudaError::Internal(format!("no plan for rank {rank}")))?;
         let private = device.allocate(rank, own.private)?;
         let segment = device.allocate(rank, layout.symmetric)?;
+        let touched = device.allocate(rank, size_of::<u32>())?;
         let allocated = own.private + layout.symmetric;
         device.set(segment, 0, layout.symmetric, stream)?;
         device.finish(stream)?;
         let mut symmetric = vec![0; plans.len()];
         symmetric[rank] = segment;
-        Ok(Self { plans, layout, rank, symmetric, private, mapped: false, allocated })
+        Ok(Self { plans, layout, rank, symmetric, private, touched, mapped: false, allocated })
     }
 
     /// Publishes this rank's symmetric segment and maps those of the peers; all ranks have to call this.
@@ -92,11 +95,10 @@ impl<'a> Memory<'a> {
             }
         }
         // A peer's pages are mapped when they are first touched: not in the middle of a run.
-        let touched = self.scratch(device, 4)?;
         for (_, address) in
             self.symmetric.iter().enumerate().filter(|(rank, it)| *rank != self.rank && **it != 0)
         {
-            device.copy(touched, *address, 4, stream)?;
+            device.copy(self.touched, *address, size_of::<u32>(), stream)?;
         }
         device.finish(stream)?;
         let mapped = self.symmetric.iter().all(|it| *it != 0);

@@ -195,10 +195,10 @@ pub(super) fn prepare(
     let Builder { steps, firsts, streams, mut notes, products, forms, .. } = builder;
     notes.dedup();
     let waits = steps.iter().any(|it| matches!(it.action, Action::Await(_)));
-    if waits && streams.len() > CONNECTIONS {
+    let made = device.streams();
+    if waits && made > CONNECTIONS {
         notes.push(format!(
-            "{} streams share {CONNECTIONS} queues to the GPU: one that waits for another rank may hold up others",
-            streams.len()
+            "{made} streams share {CONNECTIONS} queues to the GPU: one that waits for another rank may hold up others"
         ));
     }
     notes.extend(products.as_ref().filter(|_| !forms.is_empty()).map(Products::describe_library));

@@ -139,7 +139,8 @@ impl Member {
     }
 
     /// The exit code of all ranks for a program, the first rank's that is no success, and what ranks say that ended otherwise
-    /// than rank 0. After the `last` program no rank minds any more that others are gone.
+    /// than rank 0. After the `last` program, and one that no other can follow, no rank minds
+    /// any more that others are gone.
     ///
     /// # Errors
     /// The job's fault.
@@ -155,10 +156,6 @@ impl Member {
         }
         let mine = wire::join([&[exit as u8][..], message.as_bytes()]);
         let all = self.channel.all_gather(&mine)?;
-        // From here on the launcher may end whoever is not as quick as the others.
-        if last {
-            self.watchdog.stand_down();
-        }
         let split = |bytes: &Vec<u8>| {
             let parts = wire::split(bytes).unwrap_or_default();
             let text = parts.get(1).map(|it| String::from_utf8_lossy(it).into_owned());
@@ -167,6 +164,10 @@ impl Member {
         };
         let ends: Vec<(Exit, String)> = all.iter().map(split).collect();
         let first = ends.iter().map(|it| it.0).find(|it| *it != Exit::Success).unwrap_or(Exit::Success);
+        // From here on the launcher may end whoever is not as quick as the others.
+        if last || first.is_final() {
+            self.watchdog.stand_down();
+        }
         let others = ends.iter().enumerate().filter(|(_, it)| it.0 != ends[0].0);
         let told = others.map(|(rank, (exit, message))| {
             format!("rank {rank} ends with exit code {}: {message}", *exit as u8)

@@ -16,30 +16,43 @@ batch_add() {
 }
 
 batch_run() {
-    local job=$1 status done_lines
+    local job=$1 status ended
     shift
     local lines=$work/batch.$job numbers=$work/batch.$job.numbers
     while [ -s "$lines" ]; do
         status=0
         "$@" --batch "$lines" || status=$?
         # Prints how many command lines have begun; those that have ended have told their exit codes.
-        done_lines=$(awk -v folder="$work/entry." -v numbers="$numbers" -v status="$status" '
+        ended=$(awk -v folder="$work/entry." -v numbers="$numbers" -v status="$status" '
+            function told(at, code) { print code >(all[at] ".exit"); close(all[at] ".exit") }
             BEGIN { while ((getline number < numbers) > 0) all[++count] = folder number }
-            /^\$ hir-run / { at++; log_file = all[at] ".log"; printf "" >log_file; running = 1; next }
-            running && /^# exit code [0-9]+$/ { print $4 >(all[at] ".exit"); running = 0; next }
+            /^\$ hir-run / {
+                if (at) close(log_file)
+                log_file = all[++at] ".log"
+                printf "" >log_file
+                running = 1
+                next
+            }
+            running && /^# exit code [0-9]+$/ { told(at, $4); last = $4; failed = failed || $4 != 0; running = 0; next }
             at { print >log_file; next }
             { before = before $0 "\n" }
             END {
-                # Lost, before the first command line or in one.
-                if (running) print status >(all[at] ".exit")
+                # Lost in a command line, or after the last one that ended well, or before the first.
+                if (running || (at && status != 0 && !failed)) told(at, status)
                 if (!at) for (at = 1; at <= count; at++) {
                     printf "%s", before >(all[at] ".log")
-                    print status >(all[at] ".exit")
+                    close(all[at] ".log")
+                    told(at, status == 0 ? 1 : status)
+                    if (at == count) break
                 }
                 print at
             }' "$work/log")
+        if ! [ "${ended:-0}" -gt 0 ]; then
+            echo "batch.sh: the output of a job could not be read" >&2
+            return 1
+        fi
         for file in "$lines" "$numbers"; do
-            tail -n "+$((done_lines + 1))" "$file" >"$work/rest" && mv "$work/rest" "$file"
+            tail -n "+$((ended + 1))" "$file" >"$work/rest" && mv "$work/rest" "$file"
         done
     done
     rm -f "$lines" "$numbers"

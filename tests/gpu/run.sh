@@ -105,10 +105,12 @@ chosen() {
     fi
 }
 enough() { [ "$1" -le "$gpus" ]; }
+# Whether programs of so many ranks are asked for.
+is_wanted() { enough "$1" && { [ -z "$wanted" ] || [[ " $wanted " == *" $1 "* ]]; }; }
 
 # What is left of a run that went wrong: its output is in $log.
 log=$work/log
-told() { grep -hE '^\[FAILED\]|^hir-run:|panicked' "$log" | tail -1 | cut -c1-300 | grep . || tail -2 "$log" | tr '\n' ' '; }
+told() { grep -hE '^\[FAILED\]|^(\[[0-9]+\] )?hir-run:|panicked' "$log" | tail -1 | cut -c1-300 | grep . || tail -2 "$log" | tr '\n' ' '; }
 
 # Runs a command line on so many ranks, started in the way of $style; output goes to $work/log.
 style=ranks
@@ -164,8 +166,8 @@ collect() {
     jobs_started=()
 }
 
-# Remembers a run until `settle`: ranks, issue, program, passes as the line shows them, words that its output has to have, and
-# hir-run's arguments.
+# Remembers a run until `settle`: ranks, issue, program, passes as the line shows them, words that its output has to have
+# (`refused: ` and words: it has to be rejected with these), and hir-run's arguments.
 runs=0 jobs=()
 declare -A what_of words_of
 queue() {
@@ -186,8 +188,14 @@ settle() {
     done
     for ((number = 1; number <= runs; number++)); do
         IFS='|' read -r part count mode name label <<<"${what_of[$number]}"
-        log=$work/entry.$number.log status=$(cat "$work/entry.$number.exit")
-        if [ "$status" -eq 0 ] && grep -q '^\[SUCCESS\].*equal to the simulator' "$log" && grep -qF -- "${words_of[$number]}" "$log"; then
+        log=$work/entry.$number.log status=$(cat "$work/entry.$number.exit" 2>/dev/null)
+        if [[ ${words_of[$number]} == "refused: "* ]]; then
+            if [ "$status" = 1 ] && grep -qF -- "${words_of[$number]#refused: }" "$log"; then
+                pass "$count" "$mode" "$name" "$label"
+            else
+                fail "$count" "$mode" "$name" "$label" "(exit $status, to be refused) $(told)"
+            fi
+        elif [ "$status" = 0 ] && grep -q '^\[SUCCESS\].*equal to the simulator' "$log" && grep -qF -- "${words_of[$number]}" "$log"; then
             pass "$count" "$mode" "$name" "$label"
         else
             fail "$count" "$mode" "$name" "$label" "(exit $status) $(told)"
@@ -199,15 +207,16 @@ settle() {
 
 # A program in each issue: ranks, program, passes or '-', more flags. Lines call the passes $label, if it is set.
 check() {
-    local count=$1 program=$2 passes=$3 mode flags words name label=${label:-$3}
+    local count=$1 program=$2 passes=$3 mode flags words name label=${label:-$3} refused
     shift 3
+    refused=$(sed -n 's|^// REFUSED ON GPUS: |refused: |p' "$program")
     name=${program#tests/cases/} name=${name#"$work/"}
     flags=("$program" -w 1 -n 3 "$@")
     [ "$passes" = - ] || flags+=(--passes "$passes")
     for mode in "${modes[@]}"; do
         words="3 timed runs, step by step"
         [ "$mode" = eager ] || flags+=(-G) words="3 timed runs, one graph"
-        queue "$count" "$mode" "$name" "$label" "$words" "${flags[@]}"
+        queue "$count" "$mode" "$name" "$label" "${refused:-$words}" "${flags[@]}"
     done
 }
 
@@ -398,7 +407,7 @@ run_faults() {
         launch "$count" tests/cases/$case.hir --device=cuda -T 5
         expect "$case" "$count" 4 "^\[FAILED\] rank [0-9]+ has (no part in|not come to) line [0-9]+" $?
     done
-    if enough 1 && chosen 1 - "more memory than a GPU has" -; then
+    if is_wanted 1 && chosen 1 - "more memory than a GPU has" -; then
         cat >"$work/huge.hir" <<'TEXT'
 %HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0})) -> (T1_g_float[iS1{4}] (DeviceMesh{0})) :
   T2_g_float[iS2{1099511627776}] (DeviceMesh{0}) = ALLOCATE(mem_type=global, zero_init=false)
@@ -413,11 +422,11 @@ TEXT
 }
 run_sanitizer() {
     local tool program
-    if ! command -v compute-sanitizer >/dev/null; then
+    if is_wanted 1 && ! command -v compute-sanitizer >/dev/null; then
         skip 1 - "tests/cases/ops" - "no compute-sanitizer"
         return
     fi
-    enough 1 || return
+    is_wanted 1 || return
     for tool in memcheck racecheck; do
         for program in tests/cases/ops/*.hir; do
             "$run" "$program" --device=sim 2>/dev/null | grep -q ' 1 simulated ranks' || continue

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! What stands beside `--batch` is said of every program. Each is told as if it ran alone, between its command line and its exit code. What one rank alone fails at ends the job, as
-//! the others cannot know where it stands; what all ranks refuse or find wrong ends only the program.
+//! the others cannot know where it stands; what all ranks refuse or find wrong ends only the program. Communicators are shared:
+//! a message that a program sends and nobody receives may meet the next program.
 
 use std::io::Write;
 
@@ -95,6 +96,13 @@ pub fn each<E>(
         entry.line.iter().for_each(|_| say(format!("# exit code {}", exit as u8)));
         if first == Exit::Success {
             first = exit;
+        }
+        if exit.is_final() && at + 1 < programs.len() {
+            say(format!(
+                "# {} more are not run: nothing can be relied on after this",
+                programs.len() - at - 1
+            ));
+            break;
         }
     }
     Ok(first)

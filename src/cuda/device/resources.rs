@@ -43,8 +43,10 @@ pub(in crate::cuda) enum Owned {
     /// Page-locked host memory.
     Host(*mut u8),
     Module(sys::CUmodule),
-    /// A captured plan, and how it is launched.
-    Graph(sys::CUgraph, sys::CUgraphExec),
+    /// A captured plan.
+    Graph(sys::CUgraph),
+    /// One that can be launched.
+    Executable(sys::CUgraphExec),
 }
 
 /// Things that are alike: those in use come first.
@@ -60,6 +62,11 @@ impl<T> Default for Pool<T> {
 }
 
 impl<T: Copy> Pool<T> {
+    /// Number of all.
+    pub fn len(&self) -> usize {
+        self.made.len()
+    }
+
     /// One that is not in use, made if there is none.
     pub fn take(&mut self, make: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
         if self.used == self.made.len() {
@@ -106,9 +113,9 @@ impl Device {
                     Owned::Module(module) => {
                         driver.check("cuModuleUnload", (driver.cuModuleUnload)(module))?
                     }
-                    Owned::Graph(graph, exec) => {
+                    Owned::Graph(graph) => driver.check("cuGraphDestroy", (driver.cuGraphDestroy)(graph))?,
+                    Owned::Executable(exec) => {
                         driver.check("cuGraphExecDestroy", (driver.cuGraphExecDestroy)(exec))?;
-                        driver.check("cuGraphDestroy", (driver.cuGraphDestroy)(graph))?;
                     }
                 }
             }

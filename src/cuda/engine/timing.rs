@@ -33,6 +33,9 @@ impl Timing {
     }
 }
 
+/// Steps of a run that any queue holds: a stream takes about a thousand.
+const QUEUED: usize = 256;
+
 impl Engine<'_> {
     /// Times runs, captured as a graph or not, and reads the outputs of the last one; each begins with poisoned outputs.
     ///
@@ -61,13 +64,14 @@ impl Engine<'_> {
         for _ in 0..iterations {
             marks.push((self.device.event(true)?, self.device.event(true)?));
         }
-        // The GPU would wait for the host within the time of a short graph: it begins once all of a run is queued. The first
-        // launch is not held back, as it may wait for the device itself, and no plan that is issued step by step, as it may be
-        // too long for the queue.
+        // The GPU would wait for the host within the time of a short run: it begins once all of a run is queued. The first
+        // one is not held back, as a first launch may wait for the device itself, and no long plan that is issued step by
+        // step, as no queue may hold it.
+        let is_gated = captured.is_some() || self.program.steps.len() <= QUEUED;
         let gate = self.device.words(1)?;
         peers.barrier()?;
         for run in 0..warmup + iterations {
-            if captured.is_some() && run > 0 {
+            if is_gated && run > 0 {
                 self.device.wait_flag(gate.as_ptr() as u64, run as u32 + 1, self.first)?;
             }
             self.reset()?;
@@ -84,7 +88,7 @@ impl Engine<'_> {
             }
             self.count()?;
             gate[0].store(run as u32 + 1, Ordering::Release);
-            if captured.is_some() && run == 0 {
+            if is_gated && run == 0 {
                 self.finish()?;
             }
         }
