@@ -52,6 +52,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("gpus::who_holds_up_the_others_is_named", who_holds_up_the_others_is_named),
         Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
         Trial::test("gpus::programs_share_a_job", programs_share_a_job),
+        Trial::test("gpus::a_gpu_that_fails_ends_its_job", a_gpu_that_fails_ends_its_job),
         Trial::test("gpus::every_line_is_in_the_table", every_line_is_in_the_table),
     ];
     let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
@@ -400,6 +401,26 @@ fn every_line_is_in_the_table() -> Result<(), Failed> {
         "26 cast",
     ];
     expect(rows == wanted, &ends)
+}
+
+fn a_gpu_that_fails_ends_its_job() -> Result<(), Failed> {
+    let path = format!("{}/fails.txt", env!("CARGO_TARGET_TMPDIR"));
+    fs::write(&path, ["tests/cases/ops/casts.hir"; 3].join("\n"))?;
+    let start = || -> Result<Command, Failed> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+        command.current_dir(ROOT).args(["--batch", &path, "--device=cuda"]).env_clear();
+        command.envs(emulator::environment()?);
+        Ok(command)
+    };
+    let output = start()?.env("HIR_EMULATED_FAULT", "20").output()?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    // The context is lost with it: nothing else is tried.
+    let ended =
+        out.contains("# exit code 5\n# 2 more are not run") && out.matches("# exit code").count() == 1;
+    match output.status.code() == Some(5) && ended && err.contains("CUDA_ERROR_ILLEGAL_ADDRESS") {
+        true => Ok(()),
+        false => Err(format!("{}\n{out}\n{err}", output.status).into()),
+    }
 }
 
 fn who_does_not_come_is_named() -> Result<(), Failed> {

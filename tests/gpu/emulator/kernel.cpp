@@ -1,7 +1,10 @@
 // NVRTC and modules: a source becomes a library of the host, whose bytes stand for the machine code.
 //
 // Libraries are kept beside this one, under a name made from the source: the ranks of a job compile one program once.
+//
+//   HIR_EMULATED_FAULT    the kernel of this launch, counted from 1, touches what is not there; 0: none
 
+#include <atomic>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -225,7 +228,10 @@ API Status cuLaunchKernel(const Function* function, unsigned grid_x, unsigned gr
   if (function->bytes > MOST_PARAMETERS) return INVALID_VALUE;
   const auto* first = static_cast<const char*>(parameters[0]);
   const std::vector<char> words(first, first + function->bytes);
+  static std::atomic<uint64_t> launches = 0;
+  const bool faulty = ++launches == setting("HIR_EMULATED_FAULT", 0);
   return enqueue(stream, function->name.c_str(), [=] {
+    if (faulty) return fail(ILLEGAL_ADDRESS, "%s touches what is not there", function->name.c_str());
     // Structures of parameters hold 8-byte words.
     const std::vector<uint64_t> aligned = [&] {
       std::vector<uint64_t> copy((words.size() + 7) / 8);
