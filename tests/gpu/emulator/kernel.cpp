@@ -4,7 +4,6 @@
 //
 //   HIR_EMULATED_FAULT    the kernel of this launch, counted from 1, touches what is not there; 0: none
 
-#include <atomic>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -12,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <elf.h>
