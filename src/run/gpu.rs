@@ -194,9 +194,6 @@ pub fn run(
         Some(Run { round, complete, issued, streams: progress.streams(), queues: progress.queues() })
     });
     engine.notes().into_iter().for_each(&mut *say);
-    // Inputs and what is expected may take a rank long.
-    member.phase("waiting for the other ranks' inputs");
-    peers.barrier()?;
     member.enter("putting its inputs into memory", Limit::Timeout);
     engine.fill(&job.inputs[peers.rank()], peers)?;
     let mine = engine.run()?;

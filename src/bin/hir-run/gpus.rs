@@ -3,12 +3,14 @@
 use hir::{
     cuda::{self, CudaError, Engine, Gpu},
     exit::Exit,
+    io::data::Data,
     launch::member::Member,
     plan::Plan,
     run::{
         gpu,
         inputs::{Filling, longest_sum},
-        job, output,
+        job::{self, Expectation},
+        output,
         prepare::Failure,
         ranks::Verdict,
         table,
@@ -92,8 +94,8 @@ pub fn run(
     (gpu, member): (&mut Gpu, &Member),
     say: &mut dyn FnMut(String),
 ) -> Result<Result<Verdict, String>, Failure> {
-    let ran = match Engine::new(task.plans, member, gpu) {
-        Ok(engine) => on(engine, task, filling, member, say),
+    let engine = match Engine::new(task.plans, member, gpu) {
+        Ok(engine) => engine,
         // All ranks refuse alike.
         Err(fault @ CudaError::Unsupported { .. }) if task.options.device() == Device::Auto => {
             return Ok(Err(fault.to_string()));
@@ -101,36 +103,74 @@ pub fn run(
         Err(fault @ (CudaError::Unsupported { .. } | CudaError::OutOfMemory { .. })) => {
             return Err(fault.into());
         }
-        Err(fault) => Err(fault.into()),
+        Err(fault) => {
+            let failure = fault.into();
+            give_up(member, &failure);
+            return Err(failure);
+        }
     };
+    let wanted = agreed(Wanted::of(task, filling, member), member)?;
+    let ran = on(engine, task, &wanted, member, say);
     ran.map(Ok).inspect_err(|failure| give_up(member, failure))
+}
+
+/// What a run on GPUs starts from and has to come to.
+struct Wanted {
+    /// By rank and input; what this process has no use for is empty.
+    inputs: Vec<Vec<Data>>,
+    expected: Vec<Expectation>,
+    /// Whether the simulator has rounded nothing, where it was asked.
+    exact: Option<bool>,
+}
+
+impl Wanted {
+    fn of(task: &Task<'_>, mut filling: Filling, member: &Member) -> Result<Self, Failure> {
+        let Task { options, plans, .. } = task;
+        member.phase("making its inputs");
+        let rank = member.channel.rank;
+        let simulates = rank == 0 && options.expect.iter().any(|it| matches!(it, Expect::Sim));
+        // Inputs of other ranks are made up only where they are needed.
+        let inputs = filling.fill_some(plans, |it| simulates || it == rank)?;
+        let (mut expected, mut exact) = (Vec::new(), None);
+        if rank == 0 {
+            member.phase("finding out what is expected");
+            expected = task.expectations(&filling)?;
+        }
+        if simulates {
+            task.fits()?;
+            let (found, is_exact) = job::simulated(plans, inputs.clone(), "the simulator")?;
+            expected.extend(found);
+            exact = Some(is_exact);
+        }
+        Ok(Self { inputs, expected, exact })
+    }
+}
+
+/// What one rank lacks all ranks do not run without.
+fn agreed(made: Result<Wanted, Failure>, member: &Member) -> Result<Wanted, Failure> {
+    // Some ranks have much to compute for it, and the others may wait.
+    member.phase("waiting for the other ranks' inputs");
+    let (exit, message) = made.as_ref().map_or_else(Failure::summary, |_| (Exit::Success, String::new()));
+    let all = member.channel.all_gather(&[&[exit as u8], message.as_bytes()].concat())?;
+    let lacks = all.iter().enumerate().find_map(|(rank, bytes)| {
+        let (code, message) = bytes.split_first()?;
+        let exit = Exit::from_code(*code);
+        let told = || format!("rank {rank}: {}", String::from_utf8_lossy(message));
+        (exit != Exit::Success).then(|| Failure::Other(exit, told()))
+    });
+    // Each tells what it lacks itself.
+    made.and_then(|it| lacks.map_or(Ok(it), Err))
 }
 
 fn on(
     mut engine: Engine<'_>,
     task: &Task<'_>,
-    mut filling: Filling,
+    wanted: &Wanted,
     member: &Member,
     say: &mut dyn FnMut(String),
 ) -> Result<Verdict, Failure> {
     let Task { options, plans, names, .. } = task;
-    member.phase("making its inputs");
     let rank = member.channel.rank;
-    let first = rank == 0;
-    let simulates = first && options.expect.iter().any(|it| matches!(it, Expect::Sim));
-    // Inputs of other ranks are made up only where they are needed.
-    let inputs = filling.fill_some(plans, |it| simulates || it == rank)?;
-    let (mut expected, mut exact) = (Vec::new(), None);
-    if first {
-        member.phase("finding out what is expected");
-        expected = task.expectations(&filling)?;
-    }
-    if simulates {
-        task.fits()?;
-        let (found, is_exact) = job::simulated(plans, inputs.clone(), "the simulator")?;
-        expected.extend(found);
-        exact = Some(is_exact);
-    }
     let (kind, seed) = (options.inputs, options.seed);
     say(format!("# {}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), plans.len()));
     let watch = output::watches(plans, &options.output, Some(rank))?;
@@ -138,9 +178,9 @@ fn on(
     let (warmup, iterations, graph) = (options.warmup, options.iters, options.cudagraph);
     let job = gpu::Job {
         plans,
-        inputs: &inputs,
-        expectations: &expected,
-        exact,
+        inputs: &wanted.inputs,
+        expectations: &wanted.expected,
+        exact: wanted.exact,
         kind,
         tolerance: options.tolerance(),
         terms: longest_sum(plans),
