@@ -40,6 +40,8 @@ mod emulated;
 mod emulator;
 #[path = "suite/generator.rs"]
 mod generator;
+#[path = "suite/layers.rs"]
+mod layers;
 #[path = "suite/layouts.rs"]
 mod layouts;
 #[path = "suite/mutations.rs"]
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());
     trials.extend(emulated::trials(&cases));
+    trials.extend(layers::trials());
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -1,0 +1,83 @@
+//! Layers at sizes that divide by nothing but the number of ranks, through every pipeline that is for them, on emulated GPUs: one
+//! job for each number of ranks, every result compared with the simulator's.
+
+use std::{fs, process::Command};
+
+use libtest_mimic::{Failed, Trial};
+
+use super::{ROOT, emulator};
+
+/// Kinds of `benches/gpu/programs.sh`, their sizes for so many ranks, and pipelines with the flags that they need.
+const LAYERS: [(&str, fn(usize) -> Vec<usize>, &[&str]); 6] = [
+    (
+        "allgather-linear",
+        |d| vec![7 * d, 11, 13],
+        &[
+            "@lower",
+            "@overlap-allgather-linear --set numberOfStreams=3",
+            "@overlap-allgather-linear-put --set numberOfStreams=2",
+            "@overlap-allgather-linear-broadcast --set numberOfStreams=1",
+            "@overlap-allgather-linear-permute",
+        ],
+    ),
+    ("linear-allreduce", |d| vec![15, 7, 3 * d, 3], &["@lower", "@overlap-linear-allreduce"]),
+    (
+        "matmul-reduce-scatter",
+        |d| vec![5 * d, 9, 3 * d],
+        &["@lower", "@overlap-matmul-reduce-scatter --set numberOfStreams=2"],
+    ),
+    ("allgather", |d| vec![17 * d], &["@default"]),
+    ("allreduce", |d| vec![17 * d], &["@default"]),
+    ("reduce-scatter", |d| vec![17 * d], &["@default"]),
+];
+
+pub fn trials() -> Vec<Trial> {
+    let trial = |ranks: usize| {
+        Trial::test(format!("layers::on_{ranks}_ranks"), move || check(ranks))
+            .with_ignored_flag(emulator::is_missing())
+    };
+    [2, 3, 5].map(trial).into()
+}
+
+fn check(ranks: usize) -> Result<(), Failed> {
+    let folder = format!("{}/layers-{ranks}", env!("CARGO_TARGET_TMPDIR"));
+    fs::create_dir_all(&folder)?;
+    let mut lines = Vec::new();
+    for (kind, sizes, pipelines) in LAYERS {
+        let sizes = sizes(ranks).into_iter().map(|it| it.to_string());
+        let output = Command::new("bash")
+            .current_dir(ROOT)
+            .args(["benches/gpu/programs.sh", kind, &ranks.to_string()])
+            .args(sizes)
+            .output()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        }
+        let path = format!("{folder}/{kind}.hir");
+        fs::write(&path, output.stdout)?;
+        for pipeline in pipelines {
+            for issue in ["", "-G"] {
+                lines.push(format!("{path} --passes {pipeline} {issue}"));
+            }
+        }
+    }
+    let batch = format!("{folder}/batch.txt");
+    fs::write(&batch, lines.join("\n"))?;
+    let output = Command::new(env!("CARGO_BIN_EXE_hir-run"))
+        .current_dir(ROOT)
+        .args(["--batch", &batch, "--ranks", &ranks.to_string(), "--device=cuda", "--expect=sim"])
+        .args(["-w", "1", "-n", "2", "--stress", "3"])
+        .env_clear()
+        .envs(emulator::environment()?)
+        .env("HIR_EMULATED_DELAY", "30")
+        .output()?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    let right =
+        told.lines().filter(|it| it.starts_with("[SUCCESS]") && it.contains("equal to the simulator"));
+    match output.status.success() && right.count() == lines.len() {
+        true => Ok(()),
+        false => {
+            Err(format!("{}\n{told}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
+        }
+    }
+}
