@@ -7,28 +7,40 @@ use libtest_mimic::{Failed, Trial};
 
 use super::{ROOT, emulator};
 
-/// Kinds of `benches/gpu/programs.sh`, their sizes for so many ranks, and pipelines with the flags that they need.
-const LAYERS: [(&str, fn(usize) -> Vec<usize>, &[&str]); 6] = [
-    (
-        "allgather-linear",
-        |d| vec![7 * d, 11, 13],
-        &[
+/// A kind of `benches/gpu/programs.sh`.
+struct Layer {
+    kind: &'static str,
+    /// Its sizes for so many ranks.
+    sizes: fn(usize) -> Vec<usize>,
+    /// Pipelines, with the flags that they need.
+    pipelines: &'static [&'static str],
+}
+
+const LAYERS: [Layer; 6] = [
+    Layer {
+        kind: "allgather-linear",
+        sizes: |d| vec![7 * d, 11, 13],
+        pipelines: &[
             "@lower",
             "@overlap-allgather-linear --set numberOfStreams=3",
             "@overlap-allgather-linear-put --set numberOfStreams=2",
             "@overlap-allgather-linear-broadcast --set numberOfStreams=1",
             "@overlap-allgather-linear-permute",
         ],
-    ),
-    ("linear-allreduce", |d| vec![15, 7, 3 * d, 3], &["@lower", "@overlap-linear-allreduce"]),
-    (
-        "matmul-reduce-scatter",
-        |d| vec![5 * d, 9, 3 * d],
-        &["@lower", "@overlap-matmul-reduce-scatter --set numberOfStreams=2"],
-    ),
-    ("allgather", |d| vec![17 * d], &["@default"]),
-    ("allreduce", |d| vec![17 * d], &["@default"]),
-    ("reduce-scatter", |d| vec![17 * d], &["@default"]),
+    },
+    Layer {
+        kind: "linear-allreduce",
+        sizes: |d| vec![15, 7, 3 * d, 3],
+        pipelines: &["@lower", "@overlap-linear-allreduce"],
+    },
+    Layer {
+        kind: "matmul-reduce-scatter",
+        sizes: |d| vec![5 * d, 9, 3 * d],
+        pipelines: &["@lower", "@overlap-matmul-reduce-scatter --set numberOfStreams=2"],
+    },
+    Layer { kind: "allgather", sizes: |d| vec![17 * d], pipelines: &["@default"] },
+    Layer { kind: "allreduce", sizes: |d| vec![17 * d], pipelines: &["@default"] },
+    Layer { kind: "reduce-scatter", sizes: |d| vec![17 * d], pipelines: &["@default"] },
 ];
 
 pub fn trials() -> Vec<Trial> {
@@ -43,7 +55,7 @@ fn check(ranks: usize) -> Result<(), Failed> {
     let folder = format!("{}/layers-{ranks}", env!("CARGO_TARGET_TMPDIR"));
     fs::create_dir_all(&folder)?;
     let mut lines = Vec::new();
-    for (kind, sizes, pipelines) in LAYERS {
+    for Layer { kind, sizes, pipelines } in LAYERS {
         let sizes = sizes(ranks).into_iter().map(|it| it.to_string());
         let output = Command::new("bash")
             .current_dir(ROOT)
