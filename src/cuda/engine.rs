@@ -14,7 +14,7 @@ use super::{
     comm::Comms,
     device::{Device, Event, Stream},
     error::CudaError,
-    kernels::{BLOCK, FLAG_BLOCK},
+    kernels::{BLOCK, Common, FLAG_BLOCK},
     memory::Memory,
     program::{Action, Program, Step},
     progress::Progress,
@@ -168,8 +168,9 @@ impl<'a> Engine<'a> {
     fn begin(&mut self, mode: Mode) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.progress.begin(self.round(), mode == Mode::Checked);
-        if mode == Mode::Captured {
-            self.device.launch(self.program.functions[2], 1, 1, &[self.program.counter], self.first)?;
+        if mode == Mode::Captured && self.program.has_flags {
+            let advance = self.program.common(Common::Advance);
+            self.device.launch(advance, 1, 1, &[self.program.counter], self.first)?;
         }
         self.device.record(self.start, self.first)?;
         for stream in &self.program.streams[1..] {
@@ -178,7 +179,7 @@ impl<'a> Engine<'a> {
         let Some(delays) = self.delays else { return Ok(()) };
         for (at, stream) in self.program.streams.iter().enumerate() {
             let words = [self.program.counter, delays + 8 * at as u64];
-            self.device.launch(self.program.functions[3], 1, 1, &words, *stream)?;
+            self.device.launch(self.program.common(Common::Hold), 1, 1, &words, *stream)?;
         }
         Ok(())
     }
@@ -226,10 +227,10 @@ impl<'a> Engine<'a> {
             Action::Record(event) => device.record(*event, stream),
             Action::Wait(event) => device.wait(stream, *event),
             Action::Raise(flags) if captured => {
-                device.launch(self.program.functions[0], 1, FLAG_BLOCK, flags.words(), stream)
+                device.launch(self.program.common(Common::Raise), 1, FLAG_BLOCK, flags.words(), stream)
             }
             Action::Await(flags) if captured => {
-                device.launch(self.program.functions[1], 1, FLAG_BLOCK, flags.words(), stream)
+                device.launch(self.program.common(Common::Await), 1, FLAG_BLOCK, flags.words(), stream)
             }
             Action::Raise(flags) => device.raise(flags, self.epoch, stream),
             Action::Await(flags) => device.wait_for(flags, self.epoch, stream),

@@ -2,11 +2,11 @@
 
 use super::{
     CONNECTIONS,
-    comm::{Comms, Group},
-    device::{Device, Event, Function, Rows, Stream},
+    comm::Comms,
+    device::{Device, Event, Rows, Stream},
     error::CudaError,
     flags::Flags,
-    gemm::{Form, Product, Products},
+    gemm::{Form, Products},
     kernels::{self, Argument, COMMON, Kernel, Kernels, Launch, Link, Located},
     memory::Memory,
     session::Libraries,
@@ -19,77 +19,11 @@ mod chains;
 mod elementwise;
 mod product;
 mod queue;
+mod step;
 
 use chains::{Role, chains};
 use elementwise::link;
-
-/// One call.
-pub(super) enum Action {
-    /// Bytes become equal.
-    Set { to: u64, byte: u8, bytes: usize },
-    /// Bytes move.
-    Copy { to: u64, from: u64, bytes: usize },
-    /// Rows of bytes move.
-    Rows(Rows),
-    /// A kernel runs; its number among the module's functions.
-    Launch { function: usize, grid: u32, words: Box<[u64]> },
-    /// A matrix product.
-    Product(Box<Product>),
-    /// Calls of NCCL.
-    Group(Box<Group>),
-    /// An event is set.
-    Record(Event),
-    /// The stream waits for an event.
-    Wait(Event),
-    /// Flags are raised to the number of the run.
-    Raise(Box<Flags>),
-    /// The stream waits until flags have come to the number of the run.
-    Await(Box<Flags>),
-    /// The outputs are read.
-    Finish,
-}
-
-impl Action {
-    /// Whether a captured plan has a node for it at least.
-    pub fn is_node(&self) -> bool {
-        match self {
-            Self::Set { .. }
-            | Self::Copy { .. }
-            | Self::Rows(_)
-            | Self::Launch { .. }
-            | Self::Product(_)
-            | Self::Group(_)
-            | Self::Raise(_)
-            | Self::Await(_) => true,
-            Self::Record(_) | Self::Wait(_) | Self::Finish => false,
-        }
-    }
-}
-
-/// A call, its stream, and the instruction that it is for.
-pub(super) struct Step {
-    pub action: Action,
-    pub stream: Stream,
-    /// Index in `Plan::code`.
-    pub inst: u32,
-}
-
-/// A prepared plan.
-pub(super) struct Program {
-    pub steps: Vec<Step>,
-    /// All streams: those of the plan, then those of communicators.
-    pub streams: Vec<Stream>,
-    /// The functions of the module, the common ones first.
-    pub functions: Vec<Function>,
-    /// Where the device keeps the number of the run for captured runs.
-    pub counter: u64,
-    /// Steps that call a library for something new.
-    pub firsts: Vec<usize>,
-    /// Instructions that have no step of their own, each with that whose kernel does it too; indices in `Plan::code`.
-    pub fused: Vec<(u32, u32)>,
-    /// What the user may want to know, by line.
-    pub notes: Vec<String>,
-}
+pub(super) use step::{Action, Program, Step};
 
 /// What is known while a plan is prepared.
 struct Builder<'a, 'm> {
@@ -194,15 +128,15 @@ pub(super) fn prepare(
     let functions = device.functions(cubin, &names)?;
     let Builder { steps, firsts, streams, mut notes, products, forms, .. } = builder;
     notes.dedup();
-    let waits = steps.iter().any(|it| matches!(it.action, Action::Await(_)));
+    let has_flags = steps.iter().any(|it| matches!(it.action, Action::Raise(_) | Action::Await(_)));
     let made = device.streams();
-    if waits && made > CONNECTIONS {
+    if has_flags && made > CONNECTIONS {
         notes.push(format!(
             "{made} streams share {CONNECTIONS} queues to the GPU: one that waits for another rank may hold up others"
         ));
     }
     notes.extend(products.as_ref().filter(|_| !forms.is_empty()).map(Products::describe_library));
-    Ok(Program { steps, streams, functions, counter, firsts, fused, notes })
+    Ok(Program { steps, streams, functions, counter, has_flags, firsts, fused, notes })
 }
 
 /// Whether a stream of a plan moves data between ranks and computes nothing else: it goes first where both could.

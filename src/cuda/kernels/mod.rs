@@ -150,7 +150,19 @@ pub(super) struct Kernels {
     list: Vec<Kernel>,
 }
 
-/// The kernels that every module has.
+/// The kernels that every module has, by their number in it.
+#[derive(Clone, Copy)]
+pub(super) enum Common {
+    /// Raises flags to the device's count of runs.
+    Raise,
+    /// Waits for flags to reach it.
+    Await,
+    /// Counts a run.
+    Advance,
+    /// Holds a stream back.
+    Hold,
+}
+
 pub(super) const COMMON: [&str; 4] = ["raise_flags", "await_flags", "advance_epoch", "hold"];
 
 impl Kernels {
