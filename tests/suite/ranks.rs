@@ -357,6 +357,8 @@ fn programs_share_a_job() -> Result<(), Failed> {
         (&huge, 6),
         ("tests/cases/launch/loop.hir --expect \"T1=2xf32=0.5 0.5\"", 3),
         ("samples/row-parallel-streams.hir --set i0=15 -n 2 -G", 0),
+        // Some ranks cannot write.
+        ("tests/cases/launch/loop.hir --output T1@local=@/dev/null/%r.npy", 6),
         // Rank 0 alone would read it.
         ("tests/cases/launch/loop.hir --expect T1=@tests/cases/launch/absent.npy", 6),
         ("tests/cases/comm/p2p-cuda-put.hir", 0),

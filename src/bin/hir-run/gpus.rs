@@ -110,8 +110,7 @@ pub fn run(
         }
     };
     let wanted = agreed(Wanted::of(task, filling, member), member)?;
-    let ran = on(engine, task, &wanted, member, say);
-    ran.map(Ok).inspect_err(|failure| give_up(member, failure))
+    on(engine, task, &wanted, member, say).map(Ok)
 }
 
 /// What a run on GPUs starts from and has to come to.
@@ -191,7 +190,9 @@ fn on(
         stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
         profile: options.profile_host.then_some(graph),
     };
-    let ran = gpu::run(&job, &mut engine, member, &mut |note| say(format!("# {note}")))?;
+    let ran = gpu::run(&job, &mut engine, member, &mut |note| say(format!("# {note}")))
+        .inspect_err(|failure| give_up(member, failure))?;
+    // From here on no rank waits for another: what fails is the exit code of all, and the job goes on.
     output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
     if rank > 0 {
         return Ok(Verdict { exit: ran.verdict.exit, line: None, summary: String::new() });
