@@ -144,7 +144,7 @@ theirs() {
     [ $peers = yes ] && [ $# -gt 0 ] || return
     timeout -k 5 900 python3 -m torch.distributed.run --standalone --nproc-per-node "$d" $here/peers.py time "$@" \
         --iters "$iterations" --round "$round" 2>"$work/log" >>"$lines" || {
-        echo "# the peers on $d ranks failed: $(tail -1 "$work/log")"
+        echo "# the peers on $d ranks failed: $(grep -E '(Error|error):' "$work/log" | tail -1 | grep . || tail -1 "$work/log")"
         failed=1
     }
 }
