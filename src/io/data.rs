@@ -3,12 +3,21 @@
 //! Invariant: every conversion rounds once, to nearest, halves to even; integers that do not fit wrap on their way from
 //! integers and saturate on their way from floats, as CUDA's conversions do.
 
-use std::fmt;
-
 use grammar::dtype::DType;
 use half::{bf16, f16};
 
 use crate::plan::{Number, View};
+
+mod mask;
+mod number;
+mod strided;
+#[cfg(test)]
+mod tests;
+
+pub use mask::Mask;
+use number::is_plain;
+pub(crate) use strided::runs;
+use strided::{collect, place};
 
 /// An element type that the simulator does not compute with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -370,159 +379,6 @@ pub struct Tensor {
     pub data: Data,
 }
 
-/// Which elements have been written.
-#[derive(Clone, Debug)]
-pub struct Mask {
-    len: usize,
-    /// One flag an element; `None`: all are written.
-    flags: Option<Vec<bool>>,
-}
-
-impl Mask {
-    /// All of `len` elements are written.
-    pub fn full(len: usize) -> Self {
-        Self { len, flags: None }
-    }
-
-    /// None of `len` elements is written.
-    pub fn empty(len: usize) -> Self {
-        Self { len, flags: (len > 0).then(|| vec![false; len]) }
-    }
-
-    /// Element by element.
-    pub fn from_flags(flags: Vec<bool>) -> Self {
-        Self { len: flags.len(), flags: flags.contains(&false).then_some(flags) }
-    }
-
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Whether all elements are written; costs nothing.
-    pub fn is_full(&self) -> bool {
-        self.flags.is_none()
-    }
-
-    /// Whether element `i` is written.
-    pub fn get(&self, i: usize) -> bool {
-        self.flags.as_ref().is_none_or(|it| it[i])
-    }
-
-    /// The first element that is not written.
-    pub fn first_missing(&self) -> Option<usize> {
-        self.flags.as_ref().and_then(|it| it.iter().position(|written| !written))
-    }
-
-    /// The flags of `view`, dense.
-    pub fn gather(&self, view: &View) -> Self {
-        match &self.flags {
-            None => Self::full(view.len()),
-            Some(flags) => Self::from_flags(collect(flags, view)),
-        }
-    }
-
-    /// Writes dense flags to `view`.
-    pub fn scatter(&mut self, view: &View, from: &Self) {
-        if self.is_full() && from.is_full() {
-            return;
-        }
-        let mut flags = self.flags.take().unwrap_or_else(|| vec![true; self.len]);
-        match &from.flags {
-            Some(it) => place(&mut flags, view, it),
-            None => runs(view, |_, start, count, stride| {
-                (0..count).for_each(|at| flags[start + at * stride] = true);
-            }),
-        }
-        *self = Self::from_flags(flags);
-    }
-}
-
-impl PartialEq for Mask {
-    fn eq(&self, other: &Self) -> bool {
-        self.len == other.len && (0..self.len).all(|at| self.get(at) == other.get(at))
-    }
-}
-
-/// `40`, `-0.5`, `nan`, `true`. A float that binary32 holds shows the digits that binary32 needs.
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Int(it) => write!(f, "{it}"),
-            Self::Bool(it) => write!(f, "{it}"),
-            Self::Float(it) if it.is_nan() => f.write_str("nan"),
-            Self::Float(it) => {
-                let short = it as f32;
-                match (f64::from(short) == it, is_plain(it) || it.is_infinite()) {
-                    (true, true) => write!(f, "{short}"),
-                    (true, false) => write!(f, "{short:e}"),
-                    (false, true) => write!(f, "{it}"),
-                    (false, false) => write!(f, "{it:e}"),
-                }
-            }
-        }
-    }
-}
-
-/// Whether a number is better read without an exponent.
-fn is_plain(number: f64) -> bool {
-    number == 0.0 || (1e-5..1e16).contains(&number.abs())
-}
-
-/// Visits a view in row-major order as runs: (position in the view, first element, count, stride). Dimensions that
-/// continue each other are one run.
-pub(crate) fn runs(view: &View, mut visit: impl FnMut(usize, usize, usize, usize)) {
-    let mut dims: Vec<(usize, usize)> = Vec::new();
-    for (&extent, &stride) in view.shape.iter().zip(&view.strides) {
-        match dims.last_mut() {
-            _ if extent == 1 => {}
-            Some(last) if last.1 == stride * extent => *last = (last.0 * extent, stride),
-            _ => dims.push((extent, stride)),
-        }
-    }
-    let (count, stride) = dims.pop().unwrap_or((1, 1));
-    let total = view.len();
-    let mut digits = vec![0; dims.len()];
-    let (mut position, mut start) = (0, view.offset);
-    while position < total {
-        visit(position, start, count, stride);
-        position += count;
-        for (digit, &(extent, stride)) in digits.iter_mut().zip(&dims).rev() {
-            *digit += 1;
-            start += stride;
-            if *digit < extent {
-                break;
-            }
-            start -= stride * extent;
-            *digit = 0;
-        }
-    }
-}
-
-fn collect<T: Copy>(from: &[T], view: &View) -> Vec<T> {
-    let mut out = Vec::with_capacity(view.len());
-    runs(view, |_, start, count, stride| match stride {
-        1 => out.extend_from_slice(&from[start..start + count]),
-        _ => out.extend((0..count).map(|at| from[start + at * stride])),
-    });
-    out
-}
-
-fn place<T: Copy>(to: &mut [T], view: &View, from: &[T]) {
-    runs(view, |position, start, count, stride| {
-        let part = &from[position..position + count];
-        match stride {
-            1 => to[start..start + count].copy_from_slice(part),
-            _ => part.iter().enumerate().for_each(|(at, &it)| to[start + at * stride] = it),
-        }
-    });
-}
-
 /// Towards zero with the last bit set when anything was lost: a later rounding to fewer bits is then the only one.
 fn odd_f32(v: f64) -> f32 {
     let near = v as f32;
@@ -541,102 +397,4 @@ fn odd_f64(v: i128) -> f64 {
         return near;
     }
     f64::from_bits((near.to_bits() - u64::from(back.unsigned_abs() > v.unsigned_abs())) | 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rounded(dtype: DType, value: Number) -> (Number, bool) {
-        let mut data = Data::zeros(dtype, 1).unwrap_or(Data::F64(vec![0.0]));
-        let changed = data.set(0, value);
-        (data.get(0), changed)
-    }
-
-    #[test]
-    fn rounds_once_to_even() {
-        // 1 + 2^-8 lies half way between the bf16 numbers 1 and 1 + 2^-7; a bit far below breaks the tie.
-        assert_eq!(rounded(DType::BFloat, Number::Float(1.00390625)), (Number::Float(1.0), true));
-        assert_eq!(
-            rounded(DType::BFloat, Number::Float(1.00390625 + 1e-14)),
-            (Number::Float(1.0078125), true)
-        );
-        assert_eq!(
-            rounded(DType::BFloat, Number::Int((1 << 60) + (1 << 52) + 1)).0,
-            Number::Float(2f64.powi(60) * 1.0078125)
-        );
-        assert_eq!(rounded(DType::Half, Number::Int(2049)), (Number::Float(2048.0), true));
-        assert_eq!(rounded(DType::Half, Number::Float(65520.0)), (Number::Float(f64::INFINITY), true));
-        assert_eq!(rounded(DType::Float, Number::Int(1 << 24)), (Number::Float(16777216.0), false));
-        assert!(!rounded(DType::Float, Number::Float(f64::NAN)).1);
-        assert_eq!(rounded(DType::Int8, Number::Float(-1e9)), (Number::Int(-128), true));
-        assert_eq!(rounded(DType::Int64, Number::Float(2f64.powi(63))), (Number::Int(i64::MAX), true));
-        assert_eq!(rounded(DType::UInt8, Number::Int(-1)), (Number::Int(255), true));
-        assert_eq!(rounded(DType::Index, Number::Int(-1)), (Number::Int(-1), false));
-    }
-
-    #[test]
-    fn numbers_are_short() {
-        let text = |it: f64| Number::Float(it).to_string();
-        assert_eq!(
-            [text(40.0), text(-0.5), text(f64::NAN), text(f64::NEG_INFINITY)],
-            ["40", "-0.5", "nan", "-inf"]
-        );
-        assert_eq!([text(f64::from(0.1f32)), text(1e300), text(1e-7)], ["0.1", "1e300", "1e-7"]);
-        assert_eq!(Number::Bool(true).to_string(), "true");
-        assert_eq!(Number::Int(-3).to_string(), "-3");
-    }
-
-    #[test]
-    fn unsupported_types_are_named() {
-        let error = Data::zeros(DType::E4M3, 1).err().map(|it| it.to_string()).unwrap_or_default();
-        assert!(error.starts_with("element type `f8e4m3` is not supported"), "{error}");
-    }
-
-    #[test]
-    fn converts_and_counts() {
-        let data = Data::F32(vec![1.0, 0.1, -2.7, f32::NAN, 1e30]);
-        let counted = |dtype| data.convert(dtype).map(|it| it.1);
-        assert_eq!(counted(DType::BFloat), Ok(3)); // 0.1, -2.7 and 1e30
-        assert_eq!(data.convert(DType::Int32), Ok((Data::I32(vec![1, 0, -2, 0, i32::MAX]), 2)));
-        assert_eq!(data.convert(DType::Bool), Ok((Data::Bool(vec![true; 5]), 0)));
-        assert_eq!(Data::I32(vec![300]).convert(DType::UInt8), Ok((Data::U8(vec![44]), 0)));
-        assert_eq!(data.convert(DType::Float), Ok((data.clone(), 0)));
-    }
-
-    #[test]
-    fn bit_equality() {
-        assert_eq!(Data::F32(vec![f32::NAN]), Data::F32(vec![f32::NAN]));
-        assert_ne!(Data::F32(vec![0.0]), Data::F32(vec![-0.0]));
-        assert_ne!(Data::I64(vec![0]), Data::U64(vec![0]));
-        assert_eq!(Data::I8(vec![1, -1]).first_difference(&Data::I8(vec![1, 1])), Some(1));
-    }
-
-    #[test]
-    fn strided_views_and_masks() {
-        let data = Data::I32((0..6).collect());
-        let transposed = View { buffer: 0, offset: 0, shape: vec![3, 2], strides: vec![1, 3] };
-        let repeated = View { buffer: 0, offset: 4, shape: vec![2, 2], strides: vec![0, 1] };
-        assert_eq!(data.gather(&transposed), Data::I32(vec![0, 3, 1, 4, 2, 5]));
-        assert_eq!(data.gather(&repeated), Data::I32(vec![4, 5, 4, 5]));
-        let mut back = Data::I32(vec![0; 6]);
-        assert!(back.scatter(&transposed, &Data::I32(vec![0, 3, 1, 4, 2, 5])));
-        assert_eq!(back, data);
-        assert!(!back.scatter(&transposed, &Data::F32(vec![0.0; 6])));
-
-        let mut mask = Mask::empty(6);
-        mask.scatter(&View { buffer: 0, offset: 1, shape: vec![2], strides: vec![3] }, &Mask::full(2));
-        assert_eq!(mask, Mask::from_flags(vec![false, true, false, false, true, false]));
-        assert_eq!(mask.first_missing(), Some(0));
-        mask.scatter(&View::contiguous(0, vec![6]), &Mask::full(6));
-        assert!(mask.is_full());
-    }
-
-    #[test]
-    fn scalars_and_empty_views() {
-        let scalar = View { buffer: 0, offset: 2, shape: vec![], strides: vec![] };
-        assert_eq!(Data::I8(vec![1, 2, 3]).gather(&scalar), Data::I8(vec![3]));
-        let none = View { buffer: 0, offset: 0, shape: vec![2, 0], strides: vec![0, 1] };
-        assert_eq!(Data::I8(vec![1]).gather(&none), Data::I8(vec![]));
-    }
 }

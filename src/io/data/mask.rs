@@ -1,0 +1,84 @@
+//! Which elements have been written.
+
+use crate::plan::View;
+
+use super::strided::{collect, place, runs};
+
+/// Which elements have been written.
+#[derive(Clone, Debug)]
+pub struct Mask {
+    len: usize,
+    /// One flag an element; `None`: all are written.
+    flags: Option<Vec<bool>>,
+}
+
+impl Mask {
+    /// All of `len` elements are written.
+    pub fn full(len: usize) -> Self {
+        Self { len, flags: None }
+    }
+
+    /// None of `len` elements is written.
+    pub fn empty(len: usize) -> Self {
+        Self { len, flags: (len > 0).then(|| vec![false; len]) }
+    }
+
+    /// Element by element.
+    pub fn from_flags(flags: Vec<bool>) -> Self {
+        Self { len: flags.len(), flags: flags.contains(&false).then_some(flags) }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether all elements are written; costs nothing.
+    pub fn is_full(&self) -> bool {
+        self.flags.is_none()
+    }
+
+    /// Whether element `i` is written.
+    pub fn get(&self, i: usize) -> bool {
+        self.flags.as_ref().is_none_or(|it| it[i])
+    }
+
+    /// The first element that is not written.
+    pub fn first_missing(&self) -> Option<usize> {
+        self.flags.as_ref().and_then(|it| it.iter().position(|written| !written))
+    }
+
+    /// The flags of `view`, dense.
+    pub fn gather(&self, view: &View) -> Self {
+        match &self.flags {
+            None => Self::full(view.len()),
+            Some(flags) => Self::from_flags(collect(flags, view)),
+        }
+    }
+
+    /// Writes dense flags to `view`.
+    pub fn scatter(&mut self, view: &View, from: &Self) {
+        if self.is_full() && from.is_full() {
+            return;
+        }
+        let mut flags = self.flags.take().unwrap_or_else(|| vec![true; self.len]);
+        match &from.flags {
+            Some(it) => place(&mut flags, view, it),
+            None => runs(view, |_, start, count, stride| {
+                (0..count).for_each(|at| flags[start + at * stride] = true);
+            }),
+        }
+        *self = Self::from_flags(flags);
+    }
+}
+
+impl PartialEq for Mask {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && (0..self.len).all(|at| self.get(at) == other.get(at))
+    }
+}

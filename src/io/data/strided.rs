@@ -1,0 +1,52 @@
+//! Views: elements that lie apart.
+
+use crate::plan::View;
+
+/// Visits a view in row-major order as runs: (position in the view, first element, count, stride). Dimensions that
+/// continue each other are one run.
+pub(crate) fn runs(view: &View, mut visit: impl FnMut(usize, usize, usize, usize)) {
+    let mut dims: Vec<(usize, usize)> = Vec::new();
+    for (&extent, &stride) in view.shape.iter().zip(&view.strides) {
+        match dims.last_mut() {
+            _ if extent == 1 => {}
+            Some(last) if last.1 == stride * extent => *last = (last.0 * extent, stride),
+            _ => dims.push((extent, stride)),
+        }
+    }
+    let (count, stride) = dims.pop().unwrap_or((1, 1));
+    let total = view.len();
+    let mut digits = vec![0; dims.len()];
+    let (mut position, mut start) = (0, view.offset);
+    while position < total {
+        visit(position, start, count, stride);
+        position += count;
+        for (digit, &(extent, stride)) in digits.iter_mut().zip(&dims).rev() {
+            *digit += 1;
+            start += stride;
+            if *digit < extent {
+                break;
+            }
+            start -= stride * extent;
+            *digit = 0;
+        }
+    }
+}
+
+pub(super) fn collect<T: Copy>(from: &[T], view: &View) -> Vec<T> {
+    let mut out = Vec::with_capacity(view.len());
+    runs(view, |_, start, count, stride| match stride {
+        1 => out.extend_from_slice(&from[start..start + count]),
+        _ => out.extend((0..count).map(|at| from[start + at * stride])),
+    });
+    out
+}
+
+pub(super) fn place<T: Copy>(to: &mut [T], view: &View, from: &[T]) {
+    runs(view, |position, start, count, stride| {
+        let part = &from[position..position + count];
+        match stride {
+            1 => to[start..start + count].copy_from_slice(part),
+            _ => part.iter().enumerate().for_each(|(at, &it)| to[start + at * stride] = it),
+        }
+    });
+}

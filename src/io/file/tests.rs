@@ -1,0 +1,149 @@
+use half::{bf16, f16};
+
+use super::*;
+
+/// A folder of one test, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Result<Self, IoError> {
+        let path = std::env::temp_dir().join(format!("hir-io-{test}-{}", std::process::id()));
+        fs::create_dir_all(&path).map_err(|cause| IoError::Write { path: path.clone(), cause })?;
+        Ok(Self(path))
+    }
+
+    fn file(&self, name: &str) -> Result<File, IoError> {
+        format!("@{}/{name}", self.0.display()).parse()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn tensors() -> Vec<Tensor> {
+    let shaped = |data| Tensor { shape: vec![2, 1], data };
+    vec![
+        shaped(Data::Bool(vec![true, false])),
+        shaped(Data::F64(vec![0.1, f64::NAN])),
+        shaped(Data::F32(vec![0.1, f32::NEG_INFINITY])),
+        shaped(Data::F16(vec![f16::from_f32(0.1), f16::MAX])),
+        shaped(Data::I8(vec![-1, 1])),
+        shaped(Data::I16(vec![i16::MIN, 1])),
+        shaped(Data::I32(vec![i32::MIN, 1])),
+        shaped(Data::I64(vec![i64::MIN, 1])),
+        shaped(Data::U8(vec![u8::MAX, 1])),
+        shaped(Data::U16(vec![u16::MAX, 1])),
+        shaped(Data::U32(vec![u32::MAX, 1])),
+        shaped(Data::U64(vec![u64::MAX, 1])),
+        Tensor { shape: vec![], data: Data::I64(vec![7]) },
+        Tensor { shape: vec![0, 3], data: Data::F32(vec![]) },
+    ]
+}
+
+fn message<T>(result: Result<T, IoError>) -> String {
+    result.err().map(|it| it.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn npy_round_trip() -> Result<(), IoError> {
+    let folder = Folder::new("npy")?;
+    let file = folder.file("x.npy")?;
+    for tensor in tensors() {
+        save(&[(file.clone(), &tensor)])?;
+        assert_eq!(file.read()?, tensor);
+    }
+    let bf16s = Tensor { shape: vec![1], data: Data::Bf16(vec![bf16::ONE]) };
+    assert!(message(save(&[(file, &bf16s)])).ends_with("npy has no bf16; name a .safetensors file"));
+    Ok(())
+}
+
+#[test]
+fn safetensors_round_trip() -> Result<(), IoError> {
+    let folder = Folder::new("safetensors")?;
+    let mut all = tensors();
+    all.push(Tensor { shape: vec![3], data: Data::Bf16([0.1, -2.0, f32::NAN].map(bf16::from_f32).to_vec()) });
+    let name = |at| folder.file(&format!("x.safetensors#t{at}"));
+    let named = all.iter().enumerate().map(|(at, it)| Ok((name(at)?, it)));
+    save(&named.collect::<Result<Vec<_>, IoError>>()?)?;
+    for (at, tensor) in all.iter().enumerate() {
+        assert_eq!(name(at)?.read()?, *tensor);
+    }
+    assert!(
+        message(folder.file("x.safetensors")?.read())
+            .contains("it holds 15 tensors; add `#KEY`, one of t0, t1")
+    );
+    assert!(
+        message(folder.file("x.safetensors#y")?.read()).contains("it holds no tensor `y`; it has t0, t1")
+    );
+    let one = folder.file("y.safetensors")?;
+    save(&[(one.clone(), &all[0])])?;
+    assert_eq!(one.read()?, all[0]);
+    assert!(message(save(&[(one.clone(), &all[0]), (one, &all[1])])).contains("same place"));
+    Ok(())
+}
+
+#[test]
+fn fortran_order_and_big_endian() -> Result<(), IoError> {
+    let folder = Folder::new("fortran")?;
+    let file = folder.file("x.npy")?;
+    let mut header = "{'descr': '>i2', 'fortran_order': True, 'shape': (2, 3), }".to_owned();
+    header.push_str(&" ".repeat(128 - 10 - header.len() - 1));
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    // Column by column: [[0, 1, 2], [3, 4, 5]].
+    [0i16, 3, 1, 4, 2, 5].iter().for_each(|it| bytes.extend(it.to_be_bytes()));
+    let write = |bytes: &[u8]| {
+        fs::write(file.path(), bytes).map_err(|cause| IoError::Write { path: file.path().to_owned(), cause })
+    };
+    write(&bytes)?;
+    assert_eq!(file.read()?, Tensor { shape: vec![2, 3], data: Data::I16(vec![0, 1, 2, 3, 4, 5]) });
+    write(&bytes[..bytes.len() - 1])?;
+    assert!(message(file.read()).ends_with("write it again with `numpy.save`"));
+    write(b"hello")?;
+    assert!(message(file.read()).ends_with("write it again with `numpy.save`"));
+    assert!(message(folder.file("none.npy")?.read()).starts_with("cannot read `"));
+    Ok(())
+}
+
+#[test]
+fn floats_are_converted_and_nothing_else() -> Result<(), IoError> {
+    let load = |text: &str, dtype| text.parse::<Source>()?.load(dtype);
+    let loaded = load("2xf32=0.1 3", DType::BFloat)?;
+    assert_eq!(loaded.converted, Some(DType::Float));
+    assert_eq!(loaded.tensor.data.to_f64(), [0.10009765625, 3.0]);
+    assert_eq!(load("2xf32=0.1 3", DType::Float)?.converted, None);
+    assert_eq!(load("1xindex=5", DType::Int64)?.tensor.data, Data::I64(vec![5]));
+    let error =
+        "`literal` holds i32, the program wants f32; convert it first (only floats are converted here)";
+    assert_eq!(message(load("1xi32=5", DType::Float)), error);
+    assert!(matches!(load("1xf32=5", DType::E4M3), Err(IoError::Unsupported(_))));
+    Ok(())
+}
+
+#[test]
+fn flags() -> Result<(), IoError> {
+    let parse = |text: &str| text.parse::<Source>();
+    let npy = File::Npy("a/x.npy".into());
+    assert_eq!(parse("@a/x.npy")?, Source::File(npy));
+    let keyed = File::Safetensors { path: "w.safetensors".into(), key: Some("layer.0".to_owned()) };
+    assert_eq!(parse("@w.safetensors#layer.0")?, Source::File(keyed.clone()));
+    assert_eq!(keyed.to_string(), "@w.safetensors#layer.0");
+    let shaped = |shape: &[usize], data| Source::Literal(Tensor { shape: shape.to_vec(), data });
+    assert_eq!(parse("2x2xi8=1,-2, 3 4")?, shaped(&[2, 2], Data::I8(vec![1, -2, 3, 4])));
+    assert_eq!(parse("bool=true")?, shaped(&[], Data::Bool(vec![true])));
+    assert_eq!(parse("3xf64=nan inf -1e3")?, shaped(&[3], Data::F64(vec![f64::NAN, f64::INFINITY, -1e3])));
+    assert_eq!(parse("0xf32=")?, shaped(&[0], Data::F32(vec![])));
+    let fault = |text: &str| message(parse(text));
+    assert!(fault("@x.bin").starts_with("`@x.bin`: the file's name tells no format; expected `@FILE.npy`"));
+    assert!(fault("@x.safetensors#").contains("no key"));
+    assert!(fault("4xf32=1 2 3").contains("the shape [4] does not hold 3 values"));
+    assert!(fault("1xu8=256").contains("`256` is no u8"));
+    assert!(fault("2xq7=1 2").contains("`q7` is no element type"));
+    assert!(fault("1xf8e4m3=1").contains("`f8e4m3` is not supported"));
+    Ok(())
+}
