@@ -404,7 +404,13 @@ fn every_line_is_in_the_table() -> Result<(), Failed> {
         "23 - in 5",
         "26 cast",
     ];
-    expect(rows == wanted, &ends)
+    expect(rows == wanted, &ends)?;
+    // A line that is several kinds of work is a row for each.
+    let port = port()?;
+    let start = |at: usize| rank(at, 8, port, &["samples/ring.hir", "--device=cuda", "-n", "1"]).spawn();
+    let ends = end((0..8).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+    let has = |what: &str| ends[0].1.contains(&format!("\n  {:>6} {what:<14} {:>6} ", 31, 7));
+    expect(["await", "copy", "signal"].into_iter().all(has), &ends)
 }
 
 fn a_gpu_that_fails_ends_its_job() -> Result<(), Failed> {

@@ -1,9 +1,10 @@
-//! Where the time goes: every step between two events on its own stream, summed by line of the program.
+//! Where the time goes: every step between two events on its own stream, summed by line of the program and kind of work: a
+//! line that passes have lowered is a row for each kind.
 //!
 //! Events between steps cost time themselves, and steps that run side by side are counted side by side: the sum over lines is
 //! not the time of a run.
 
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 
 use super::{Engine, Mode};
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     plan::{CollectiveKind, Inst, InstKind, Plan, View},
 };
 
-/// What a line of the program costs.
+/// What one kind of work of a line of the program costs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Line {
     /// The line; 0 for the end of the program.
@@ -46,7 +47,8 @@ impl Engine<'_> {
                 false => None,
             });
         }
-        let mut times: BTreeMap<u32, f64> = BTreeMap::new();
+        let mut table = Table::of(self.plan);
+        let mut times = vec![0.0; table.lines.len()];
         for run in 0..=RUNS {
             self.reset()?;
             self.issue_between(&marks)?;
@@ -55,31 +57,30 @@ impl Engine<'_> {
             // The first run warms up.
             for (step, mark) in self.program.steps.iter().zip(&marks).filter(|_| run > 0) {
                 let Some((begin, end)) = mark else { continue };
-                let line = origin(self.plan, &self.plan.code[step.inst as usize]);
-                *times.entry(line).or_default() += self.device.elapsed(*begin, *end)? / RUNS as f64;
+                if let Some(at) = table.rows[step.inst as usize] {
+                    times[at] += self.device.elapsed(*begin, *end)? / RUNS as f64;
+                }
             }
         }
         let mut mine = Vec::new();
-        for (line, time) in &times {
-            mine.extend(line.to_le_bytes());
+        for (line, time) in table.lines.iter().zip(&times) {
+            mine.extend(line.line.to_le_bytes());
             mine.extend(time.to_le_bytes());
+            mine.extend((line.what.len() as u32).to_le_bytes());
+            mine.extend(line.what.bytes());
         }
-        let mut lines = described(self.plan);
         for bytes in peers.all_gather(&mine)? {
-            for it in bytes.as_chunks::<12>().0 {
-                let [a, b, c, d, time @ ..] = *it;
-                let number = u32::from_le_bytes([a, b, c, d]);
-                let line = lines.entry(number).or_insert_with(|| Line { line: number, ..Line::default() });
-                line.time = line.time.max(f64::from_le_bytes(time));
-            }
+            table.slowest(&bytes);
         }
-        let line = |inst: u32| origin(self.plan, &self.plan.code[inst as usize]);
+        let Table { mut lines, rows, .. } = table;
         for (inst, first) in &self.program.fused {
-            if let Some(it) = lines.get_mut(&line(*inst)).filter(|it| it.time == 0.0) {
-                it.within = Some(line(*first));
+            if let Some(at) = rows[*inst as usize].filter(|at| lines[*at].time == 0.0) {
+                lines[at].within = Some(origin(self.plan, &self.plan.code[*first as usize]));
             }
         }
-        Ok(lines.into_values().filter(|it| it.time > 0.0 || it.within.is_some()).collect())
+        lines.retain(|it| it.time > 0.0 || it.within.is_some());
+        lines.sort_by_key(|it| it.line);
+        Ok(lines)
     }
 
     fn issue_between(&mut self, marks: &[Option<(Event, Event)>]) -> Result<(), CudaError> {
@@ -102,53 +103,87 @@ fn origin(plan: &Plan, inst: &Inst) -> u32 {
     plan.origins[inst.origin as usize].line
 }
 
-/// What the lines of a plan do.
-fn described(plan: &Plan) -> BTreeMap<u32, Line> {
-    let mut lines: BTreeMap<u32, Line> = BTreeMap::new();
-    let size = |view: &View| view.len() * plan.buffers[view.buffer as usize].dtype.size();
-    for inst in &plan.code {
-        let (what, bytes, bus) = match &inst.kind {
-            InstKind::Copy { to, from } => {
-                let own = if to.rank == plan.rank { &to.view } else { &from.view };
-                ("copy", size(own), 1.0)
-            }
-            InstKind::Fill { .. } => ("fill", 0, 1.0),
-            InstKind::Iota { .. } => ("iota", 0, 1.0),
-            InstKind::Gemm(_) => ("gemm", 0, 1.0),
-            InstKind::Map { op, .. } => (op.name(), 0, 1.0),
-            InstKind::Reduce(_) => ("reduce", 0, 1.0),
-            InstKind::Combine { out, parts, .. } => ("combine", size(out), 2.0 * share(parts.len())),
-            InstKind::Collective(it) => {
-                let members = plan.communicators[it.communicator as usize].team.len();
-                let bytes = it.input.iter().chain(&it.output).map(size).max().unwrap_or(0);
-                let (what, bus) = collective(it.kind, members);
-                (what, bytes, bus)
-            }
-            InstKind::Transfer(it) => {
-                ("transfer", it.sides.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
-            }
-            InstKind::Alloc { zero: true, .. } => ("zero", 0, 1.0),
-            InstKind::Signal { .. } => ("signal", 0, 1.0),
-            InstKind::Await { .. } => ("await", 0, 1.0),
-            InstKind::Alloc { zero: false, .. }
-            | InstKind::Wait { .. }
-            | InstKind::Record { .. }
-            | InstKind::Join { .. }
-            | InstKind::Exchange { .. }
-            | InstKind::Barrier
-            | InstKind::Reshard(_)
-            | InstKind::Finish => continue,
-        };
-        let number = origin(plan, inst);
-        let line = lines.entry(number).or_insert_with(|| Line { line: number, bus, ..Line::default() });
-        // What moves data names the line, whatever stands around it.
-        if line.what.is_empty() || (bytes > 0 && line.bytes == 0) {
-            (line.what, line.bus) = (what.to_owned(), bus);
+/// The lines of a plan, by line and kind of work.
+struct Table {
+    /// In the order of the plan.
+    lines: Vec<Line>,
+    known: FxHashMap<(u32, String), usize>,
+    /// Which of them an instruction is in; by index in `Plan::code`.
+    rows: Vec<Option<usize>>,
+}
+
+impl Table {
+    fn of(plan: &Plan) -> Self {
+        let mut table = Self { lines: Vec::new(), known: FxHashMap::default(), rows: Vec::new() };
+        for inst in &plan.code {
+            let row = work(plan, inst).map(|(what, bytes, bus)| {
+                let at = table.row(origin(plan, inst), what);
+                let line = &mut table.lines[at];
+                (line.count, line.bytes, line.bus) = (line.count + 1, line.bytes + bytes, bus);
+                at
+            });
+            table.rows.push(row);
         }
-        line.count += 1;
-        line.bytes += bytes;
+        table
     }
-    lines
+
+    fn row(&mut self, line: u32, what: &str) -> usize {
+        *self.known.entry((line, what.to_owned())).or_insert_with(|| {
+            self.lines.push(Line { line, what: what.to_owned(), ..Line::default() });
+            self.lines.len() - 1
+        })
+    }
+
+    /// Takes over what a rank has measured, where it is the slowest.
+    fn slowest(&mut self, mut bytes: &[u8]) {
+        while let Some((head, rest)) = bytes.split_first_chunk::<16>() {
+            let [a, b, c, d, time @ .., w, x, y, z] = *head;
+            let length = u32::from_le_bytes([w, x, y, z]) as usize;
+            let Some((what, rest)) = rest.split_at_checked(length) else { return };
+            let at = self.row(u32::from_le_bytes([a, b, c, d]), &String::from_utf8_lossy(what));
+            let line = &mut self.lines[at];
+            line.time = line.time.max(f64::from_le_bytes(time));
+            bytes = rest;
+        }
+    }
+}
+
+/// What an instruction does in a word, how many bytes it moves, and what a byte counts for on the bus; `None` for what only
+/// orders others.
+fn work(plan: &Plan, inst: &Inst) -> Option<(&'static str, usize, f64)> {
+    let size = |view: &View| view.len() * plan.buffers[view.buffer as usize].dtype.size();
+    Some(match &inst.kind {
+        InstKind::Copy { to, from } => {
+            let own = if to.rank == plan.rank { &to.view } else { &from.view };
+            ("copy", size(own), 1.0)
+        }
+        InstKind::Fill { .. } => ("fill", 0, 1.0),
+        InstKind::Iota { .. } => ("iota", 0, 1.0),
+        InstKind::Gemm(_) => ("gemm", 0, 1.0),
+        InstKind::Map { op, .. } => (op.name(), 0, 1.0),
+        InstKind::Reduce(_) => ("reduce", 0, 1.0),
+        InstKind::Combine { out, parts, .. } => ("combine", size(out), 2.0 * share(parts.len())),
+        InstKind::Collective(it) => {
+            let members = plan.communicators[it.communicator as usize].team.len();
+            let bytes = it.input.iter().chain(&it.output).map(size).max().unwrap_or(0);
+            let (what, bus) = collective(it.kind, members);
+            (what, bytes, bus)
+        }
+        InstKind::Transfer(it) => {
+            ("transfer", it.sides.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
+        }
+        InstKind::Alloc { zero: true, .. } => ("zero", 0, 1.0),
+        InstKind::Signal { .. } => ("signal", 0, 1.0),
+        InstKind::Await { .. } => ("await", 0, 1.0),
+        InstKind::Alloc { zero: false, .. }
+        | InstKind::Wait { .. }
+        | InstKind::Record { .. }
+        | InstKind::Join { .. }
+        | InstKind::Exchange { .. }
+        | InstKind::Barrier
+        | InstKind::Reshard(_)
+        | InstKind::Finish => return None,
+    })
 }
 
 fn share(members: usize) -> f64 {
