@@ -1,6 +1,6 @@
 //! One rank of a launched job: what a run needs around it so that all processes do the same and end alike.
 
-use std::{io::Write, time::Duration};
+use std::{io::Write, ops::ControlFlow, time::Duration};
 
 use super::prepare::{Failure, Texts};
 use crate::{
@@ -81,7 +81,7 @@ pub fn join(
 }
 
 /// Runs a program of a job, the `last` one perhaps: compares statements with those of the other ranks, runs (or fails as all of
-/// them do), and comes to the exit code of all. Rank 0 tells.
+/// them do), and comes to the exit code of all. Rank 0 tells. Breaks where no other program can follow.
 ///
 /// # Errors
 /// The job is lost.
@@ -91,15 +91,18 @@ pub fn run(
     last: bool,
     statement: impl FnOnce() -> (Statement, Option<Failure>),
     run: impl FnOnce(Option<Failure>) -> Verdict,
-) -> Result<Exit, LaunchError> {
+) -> Result<ControlFlow<Exit, Exit>, LaunchError> {
     let rank = member.channel.rank;
     member.begin();
     let (statement, failure) = statement();
+    let mut last = last;
     let verdict = match member.agree(&statement)? {
         Some(difference) => {
             if rank == 0 {
                 screen.say(&difference);
             }
+            // Ranks of different jobs have nothing more to do with each other.
+            last = true;
             Verdict { exit: Exit::Environment, line: None, summary: String::new() }
         }
         None => {
@@ -108,8 +111,12 @@ pub fn run(
         }
     };
     let (exit, others) = member.conclude(verdict.exit, &verdict.summary, last)?;
+    let end = match last || exit.is_final() {
+        true => ControlFlow::Break(exit),
+        false => ControlFlow::Continue(exit),
+    };
     if rank > 0 {
-        return Ok(exit);
+        return Ok(end);
     }
     match (verdict.exit == Exit::Success, others.split_first()) {
         // A verdict holds for all ranks or for none.
@@ -124,7 +131,7 @@ pub fn run(
             });
         }
     }
-    Ok(exit)
+    Ok(end)
 }
 
 /// Ends this process of a job that is lost, with its report where it is the one to tell.

@@ -10,7 +10,7 @@
 //! the others cannot know where it stands; what all ranks refuse or find wrong ends only the program. Communicators are shared:
 //! a message that a program sends and nobody receives may meet the next program.
 
-use std::io::Write;
+use std::{io::Write, ops::ControlFlow};
 
 use clap::Parser;
 use hir::{exit::Exit, tool};
@@ -74,14 +74,14 @@ pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, 
     }
 }
 
-/// Runs them in order; `run` is told which is the last. The exit code is that of the first that is no success.
+/// Runs them in order, until `run` breaks; it is told which is the last. The exit code is that of the first that is no success.
 ///
 /// # Errors
 /// The first error of `run`.
 pub fn each<E>(
     programs: &[Entry],
     tells: bool,
-    mut run: impl FnMut(&Entry, bool) -> Result<Exit, E>,
+    mut run: impl FnMut(&Entry, bool) -> Result<ControlFlow<Exit, Exit>, E>,
 ) -> Result<Exit, E> {
     // A reader that went away has seen enough.
     let say = |line: String| {
@@ -92,12 +92,13 @@ pub fn each<E>(
     let mut first = Exit::Success;
     for (at, entry) in programs.iter().enumerate() {
         entry.line.iter().for_each(|(line, _)| say(format!("$ hir-run {line}")));
-        let exit = run(entry, at + 1 == programs.len())?;
+        let end = run(entry, at + 1 == programs.len())?;
+        let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
         entry.line.iter().for_each(|_| say(format!("# exit code {}", exit as u8)));
         if first == Exit::Success {
             first = exit;
         }
-        if exit.is_final() && at + 1 < programs.len() {
+        if end.is_break() && at + 1 < programs.len() {
             say(format!(
                 "# {} more are not run: nothing can be relied on after this",
                 programs.len() - at - 1
