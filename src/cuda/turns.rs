@@ -92,7 +92,7 @@ impl Posted<'_> {
         let length = |it: &Option<View>| it.as_ref().map(elements);
         match self.what {
             Communication::Collective(it) => {
-                (format!("{:?}", it.kind), length(&it.input), length(&it.output)).hash(hasher);
+                (it.kind, length(&it.input), length(&it.output)).hash(hasher);
             }
             Communication::Transfer(it) => {
                 for side in &it.sides {

@@ -296,11 +296,11 @@ impl Notes<'_> {
             return "the end".to_owned();
         };
         let what = match &inst.kind {
-            InstKind::Collective(it) => format!("{:?}", it.kind).split(' ').next().map(str::to_owned),
-            InstKind::Transfer(_) => Some("send or receive".to_owned()),
-            InstKind::Exchange { .. } => Some("ShareMemHandles".to_owned()),
-            InstKind::Barrier => Some("barrier".to_owned()),
-            InstKind::Signal { .. } => Some("signal".to_owned()),
+            InstKind::Collective(it) => Some(it.kind.word()),
+            InstKind::Transfer(_) => Some("send or receive"),
+            InstKind::Exchange { .. } => Some("ShareMemHandles"),
+            InstKind::Barrier => Some("barrier"),
+            InstKind::Signal { .. } => Some("signal"),
             InstKind::Alloc { .. }
             | InstKind::Copy { .. }
             | InstKind::Fill { .. }

@@ -226,7 +226,7 @@ pub struct Collective {
 }
 
 /// Types of collectives, with what the type needs. Roots and peers count within the team.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CollectiveKind {
     /// One to all.
     Broadcast {

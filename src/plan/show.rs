@@ -203,19 +203,33 @@ fn kind(kind: CollectiveKind) -> String {
 }
 
 impl CollectiveKind {
+    /// `Broadcast`: a collective in a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Broadcast { .. } => "Broadcast",
+            Self::Gather { .. } => "Gather",
+            Self::Allgather => "Allgather",
+            Self::Scatter { .. } => "Scatter",
+            Self::Reduce { .. } => "Reduce",
+            Self::Allreduce { .. } => "Allreduce",
+            Self::ReduceScatter { .. } => "ReduceScatter",
+            Self::SendRecv { .. } => "SendRecv",
+            Self::AllToAll => "AllToAll",
+            Self::Permute { .. } => "Permute",
+        }
+    }
+
     /// `Broadcast from member 1`: a collective as messages name it.
     pub fn name(self) -> String {
+        let word = self.word();
         match self {
-            CollectiveKind::Broadcast { root } => format!("Broadcast from member {root}"),
-            CollectiveKind::Gather { root } => format!("Gather to member {root}"),
-            CollectiveKind::Allgather => "Allgather".to_owned(),
-            CollectiveKind::Scatter { root } => format!("Scatter from member {root}"),
-            CollectiveKind::Reduce { root, op } => format!("Reduce ({op:?}) to member {root}"),
-            CollectiveKind::Allreduce { op } => format!("Allreduce ({op:?})"),
-            CollectiveKind::ReduceScatter { op } => format!("ReduceScatter ({op:?})"),
-            CollectiveKind::SendRecv { root } => format!("SendRecv from member {root}"),
-            CollectiveKind::AllToAll => "AllToAll".to_owned(),
-            CollectiveKind::Permute { .. } => "Permute".to_owned(),
+            Self::Broadcast { root } | Self::Scatter { root } | Self::SendRecv { root } => {
+                format!("{word} from member {root}")
+            }
+            Self::Gather { root } => format!("{word} to member {root}"),
+            Self::Reduce { root, op } => format!("{word} ({op:?}) to member {root}"),
+            Self::Allreduce { op } | Self::ReduceScatter { op } => format!("{word} ({op:?})"),
+            Self::Allgather | Self::AllToAll | Self::Permute { .. } => word.to_owned(),
         }
     }
 }

@@ -166,8 +166,7 @@ fn work(plan: &Plan, inst: &Inst) -> Option<(&'static str, usize, f64)> {
         InstKind::Collective(it) => {
             let members = plan.communicators[it.communicator as usize].team.len();
             let bytes = it.input.iter().chain(&it.output).map(size).max().unwrap_or(0);
-            let (what, bus) = collective(it.kind, members);
-            (what, bytes, bus)
+            (it.kind.word(), bytes, bus(it.kind, members))
         }
         InstKind::Transfer(it) => {
             ("transfer", it.sides.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
@@ -190,17 +189,18 @@ fn share(members: usize) -> f64 {
     (members.max(1) - 1) as f64 / members.max(1) as f64
 }
 
-fn collective(kind: CollectiveKind, members: usize) -> (&'static str, f64) {
+/// What a byte counts for on the bus, as nccl-tests has it.
+fn bus(kind: CollectiveKind, members: usize) -> f64 {
     match kind {
-        CollectiveKind::Broadcast { .. } => ("Broadcast", 1.0),
-        CollectiveKind::Gather { .. } => ("Gather", share(members)),
-        CollectiveKind::Allgather => ("Allgather", share(members)),
-        CollectiveKind::Scatter { .. } => ("Scatter", share(members)),
-        CollectiveKind::Reduce { .. } => ("Reduce", 1.0),
-        CollectiveKind::Allreduce { .. } => ("Allreduce", 2.0 * share(members)),
-        CollectiveKind::ReduceScatter { .. } => ("ReduceScatter", share(members)),
-        CollectiveKind::SendRecv { .. } => ("SendRecv", 1.0),
-        CollectiveKind::AllToAll => ("AllToAll", share(members)),
-        CollectiveKind::Permute { .. } => ("Permute", 1.0),
+        CollectiveKind::Allreduce { .. } => 2.0 * share(members),
+        CollectiveKind::Gather { .. }
+        | CollectiveKind::Allgather
+        | CollectiveKind::Scatter { .. }
+        | CollectiveKind::ReduceScatter { .. }
+        | CollectiveKind::AllToAll => share(members),
+        CollectiveKind::Broadcast { .. }
+        | CollectiveKind::Reduce { .. }
+        | CollectiveKind::SendRecv { .. }
+        | CollectiveKind::Permute { .. } => 1.0,
     }
 }
