@@ -1,6 +1,6 @@
 //! Exit codes of the tools: the program's faults, the user's and ours are told apart.
 
-use std::process::ExitCode;
+use std::{ops::ControlFlow, process::ExitCode};
 
 /// How a tool ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,17 +44,17 @@ impl Exit {
 }
 
 impl Exit {
-    /// Whether nothing else can run in the same process: a context that has met an error keeps it.
-    pub fn is_final(self) -> bool {
+    /// Whether another program can follow in the same process, or not: a context that has met an error keeps it.
+    pub fn flow(self) -> ControlFlow<Self, Self> {
         match self {
-            Self::Device | Self::Bug => true,
+            Self::Device | Self::Bug => ControlFlow::Break(self),
             Self::Success
             | Self::Rejected
             | Self::Usage
             | Self::WrongResult
             | Self::Hang
             | Self::Environment
-            | Self::Check => false,
+            | Self::Check => ControlFlow::Continue(self),
         }
     }
 

@@ -1,6 +1,7 @@
 //! One process of a job: connected with the others, guarded, and in the end of one mind with them.
 
 use std::{
+    ops::ControlFlow,
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -139,8 +140,8 @@ impl Member {
     }
 
     /// The exit code of all ranks for a program, the first rank's that is no success, and what ranks say that ended otherwise
-    /// than rank 0. After the `last` program, and one that no other can follow, no rank minds
-    /// any more that others are gone.
+    /// than rank 0. It breaks where no other program can follow, as none does after the `last`; then no rank minds any more
+    /// that others are gone.
     ///
     /// # Errors
     /// The job's fault.
@@ -149,7 +150,7 @@ impl Member {
         exit: Exit,
         message: &str,
         last: bool,
-    ) -> Result<(Exit, Vec<String>), LaunchError> {
+    ) -> Result<(ControlFlow<Exit, Exit>, Vec<String>), LaunchError> {
         // Where it failed is what reports have to say.
         if exit == Exit::Success {
             self.phase("finished, waiting for the other ranks");
@@ -164,15 +165,16 @@ impl Member {
         };
         let ends: Vec<(Exit, String)> = all.iter().map(split).collect();
         let first = ends.iter().map(|it| it.0).find(|it| *it != Exit::Success).unwrap_or(Exit::Success);
+        let end = if last { ControlFlow::Break(first) } else { first.flow() };
         // From here on the launcher may end whoever is not as quick as the others.
-        if last || first.is_final() {
+        if end.is_break() {
             self.watchdog.stand_down();
         }
         let others = ends.iter().enumerate().filter(|(_, it)| it.0 != ends[0].0);
         let told = others.map(|(rank, (exit, message))| {
             format!("rank {rank} ends with exit code {}: {message}", *exit as u8)
         });
-        Ok((first, told.collect()))
+        Ok((end, told.collect()))
     }
 }
 

@@ -10,8 +10,8 @@ pub enum Limit {
     None,
     /// For the time-out: the rank waits for its GPU or for other ranks.
     Timeout,
-    /// For the time-out, and for a minute at least: drivers and libraries start, which takes more than a second for each GPU
-    /// on a host that does not keep them awake.
+    /// For the time-out, and for a minute at least: drivers and libraries start, which has taken ten seconds on a host of eight
+    /// GPUs.
     Start,
 }
 

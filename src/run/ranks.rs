@@ -95,14 +95,14 @@ pub fn run(
     let rank = member.channel.rank;
     member.begin();
     let (statement, failure) = statement();
-    let mut last = last;
-    let verdict = match member.agree(&statement)? {
+    let difference = member.agree(&statement)?;
+    // Ranks of different jobs have nothing more to do with each other.
+    let last = last || difference.is_some();
+    let verdict = match difference {
         Some(difference) => {
             if rank == 0 {
                 screen.say(&difference);
             }
-            // Ranks of different jobs have nothing more to do with each other.
-            last = true;
             Verdict { exit: Exit::Environment, line: None, summary: String::new() }
         }
         None => {
@@ -110,11 +110,7 @@ pub fn run(
             run(failure)
         }
     };
-    let (exit, others) = member.conclude(verdict.exit, &verdict.summary, last)?;
-    let end = match last || exit.is_final() {
-        true => ControlFlow::Break(exit),
-        false => ControlFlow::Continue(exit),
-    };
+    let (end, others) = member.conclude(verdict.exit, &verdict.summary, last)?;
     if rank > 0 {
         return Ok(end);
     }

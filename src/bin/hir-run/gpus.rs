@@ -70,17 +70,21 @@ pub fn choose<'a>(
             Err(Failure::Other(Exit::Environment, message))
         }
         // What is missing here is told before anything is computed.
-        Device::Cuda => Ok(Ok(match gpu {
-            Some(it) => it,
-            None => gpu.insert(cuda::settle(peers)?),
-        })),
+        Device::Cuda => Ok(Ok(settled(gpu, peers)?)),
         Device::Auto if options.schedule.0 != [Schedule::Program] => {
             Ok(Err("only it has schedules".to_owned()))
         }
-        Device::Auto => Ok(gpu::runs(plans, peers).and_then(|()| match gpu {
-            Some(it) => Ok(it),
-            None => cuda::settle(peers).map(|it| gpu.insert(it)).map_err(|it| it.to_string()),
-        })),
+        Device::Auto => {
+            Ok(gpu::runs(plans, peers).and_then(|()| settled(gpu, peers).map_err(|it| it.to_string())))
+        }
+    }
+}
+
+/// The GPU that this rank has, or one that is found now.
+fn settled<'a>(gpu: &'a mut Option<Gpu>, peers: &dyn cuda::Peers) -> Result<&'a mut Gpu, CudaError> {
+    match gpu {
+        Some(it) => Ok(it),
+        None => Ok(gpu.insert(cuda::settle(peers)?)),
     }
 }
 

@@ -5,7 +5,7 @@ mod gpus;
 mod options;
 mod task;
 
-use std::{convert::Infallible, io::Write, ops::ControlFlow, process::ExitCode, sync::Arc, time::Instant};
+use std::{convert::Infallible, io::Write, process::ExitCode, sync::Arc, time::Instant};
 
 use clap::Parser;
 use grammar::{diagnostic::has_errors, ir::Program};
@@ -62,10 +62,7 @@ fn alone(programs: &[Entry], screen: Screen) -> Exit {
             run(&entry.options, screen, None, &mut gpu).unwrap_or_else(|failure| fail(screen, failure));
         // A reader that went away has seen enough.
         verdict.line.iter().for_each(|line| drop(writeln!(std::io::stdout(), "{line}")));
-        Ok(match verdict.exit.is_final() {
-            true => ControlFlow::Break(verdict.exit),
-            false => ControlFlow::Continue(verdict.exit),
-        })
+        Ok(verdict.exit.flow())
     });
     match ended {
         Ok(exit) => exit,
