@@ -63,9 +63,10 @@ impl<'a> Prepared<'a> {
         peers.phase("preparing the program for its GPU");
         let plan = &plans[rank];
         let program = program::prepare(device, plan, &mut memory, &comms, libraries, first);
+        let written = layout::written(plans, rank);
         let made = program.and_then(|program| {
-            let inputs = inputs(plans, rank, device, &mut memory)?;
-            Ok((program, inputs, outputs(plans, rank, device, &memory)?))
+            let inputs = inputs(plan, &written, device, &mut memory)?;
+            Ok((program, inputs, outputs(plan, &written, device, &memory)?))
         });
         let (program, inputs, outputs) = agreed(made, peers)?;
         Ok(Self { first, memory, comms, program, inputs, outputs })
@@ -73,14 +74,13 @@ impl<'a> Prepared<'a> {
 }
 
 fn inputs(
-    plans: &[Plan],
-    rank: usize,
+    plan: &Plan,
+    written: &[bool],
     device: &Device,
     memory: &mut Memory,
 ) -> Result<Vec<Option<Input>>, CudaError> {
-    let written = layout::written(plans, rank);
     let mut inputs = Vec::new();
-    for port in &plans[rank].inputs {
+    for port in &plan.inputs {
         inputs.push(match &port.shard.view {
             None => None,
             Some(view) => {
@@ -89,7 +89,7 @@ fn inputs(
                     true => Some(memory.scratch(device, bytes)?),
                     false => None,
                 };
-                Some(Input { address: memory.view(rank, view)?, bytes, kept })
+                Some(Input { address: memory.view(plan.rank, view)?, bytes, kept })
             }
         });
     }
@@ -97,20 +97,20 @@ fn inputs(
 }
 
 fn outputs(
-    plans: &[Plan],
-    rank: usize,
+    plan: &Plan,
+    written: &[bool],
     device: &Device,
     memory: &Memory,
 ) -> Result<Vec<Option<Output>>, CudaError> {
-    let written = layout::written(plans, rank);
     let mut outputs = Vec::new();
-    for port in &plans[rank].outputs {
+    for port in &plan.outputs {
         outputs.push(match &port.shard.view {
             None => None,
             Some(view) => {
-                memory.view(rank, view)?;
-                let bytes = memory.layout.ranks[rank].spots[view.buffer as usize].bytes;
-                let (address, dtype) = (memory.buffer(rank, view.buffer)?, memory.dtype(rank, view));
+                memory.view(plan.rank, view)?;
+                let bytes = memory.layout.ranks[plan.rank].spots[view.buffer as usize].bytes;
+                let (address, dtype) =
+                    (memory.buffer(plan.rank, view.buffer)?, memory.dtype(plan.rank, view));
                 let (written, host) = (written[view.buffer as usize], device.host(bytes)?);
                 Some(Output { view: view.clone(), dtype, address, bytes, written, host })
             }
