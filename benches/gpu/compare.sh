@@ -47,10 +47,7 @@ gpus=${HIR_EMULATED_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
 # Inputs and outputs of a round, some 10 GiB at most; in memory where there is room for files there.
 free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)
 work=$(mktemp -d -p "$([ "${free:-0}" -gt 33554432 ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
-# Where the driver does not persist, GPUs that nobody holds are started anew by every process, a second and more for each.
-nvidia-smi --query-gpu=uuid --format=csv,noheader --loop=60 >/dev/null 2>&1 &
-holder=$!
-trap 'kill $holder 2>/dev/null; rm -rf "$work"' EXIT
+trap 'rm -rf "$work"' EXIT
 # Both sides take the libraries of one Python, where it has them.
 export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)}
 while IFS== read -r variable path; do
@@ -107,7 +104,7 @@ measure() {
     for number in "${!name_of[@]}"; do
         case=${case_of[$number]} folder=$work/${case_of[$number]}/$((number + 1000))
         if [ "$(cat "$work/entry.$number.exit" 2>/dev/null)" != 0 ]; then
-            echo "# FAILED: $case, $d ranks, ${name_of[$number]} (${issue_of[$number]}): $(grep -hE '^\[FAILED\]|^(\[[0-9]+\] )?hir-run:' "$work/entry.$number.log" | tail -1)"
+            echo "# FAILED: $case, $d ranks, ${name_of[$number]} (${issue_of[$number]}): $(batch_reason "$work/entry.$number.log")"
             failed=1
             rm -rf "$folder"
             continue

@@ -2,10 +2,14 @@
 # which source this and set $work, a folder.
 #
 #   batch_add JOB NUMBER WORD...    a command line for a job
+#   batch_reason FILE               why a run failed, by its output
 #   batch_run JOB COMMAND...        runs what was added for it, by COMMAND... --batch FILE, whose output goes to $work/log
 #
 # Afterwards $work/entry.NUMBER.log is what each has printed, and $work/entry.NUMBER.exit its exit code. A job that is lost
 # ends with the command line that it was at; the rest runs in another.
+
+# The reason that an output gives for a failure, on the last such line; ranks that hir-run starts say whose it is.
+batch_reason() { grep -hE '^\[FAILED\]|^(\[[0-9]+\] )?hir-run:|panicked' "$1" | tail -1; }
 
 batch_add() {
     local job=$1 number=$2
@@ -33,17 +37,17 @@ batch_run() {
                 running = 1
                 next
             }
-            running && /^# exit code [0-9]+$/ { told(at, $4); last = $4; failed = failed || $4 != 0; running = 0; next }
+            running && /^# exit code [0-9]+$/ { told(at, $4); failed = failed || $4 != 0; running = 0; next }
             at { print >log_file; next }
             { before = before $0 "\n" }
             END {
                 # Lost in a command line, or after the last one that ended well, or before the first.
                 if (running || (at && status != 0 && !failed)) told(at, status)
-                if (!at) for (at = 1; at <= count; at++) {
-                    printf "%s", before >(all[at] ".log")
-                    close(all[at] ".log")
+                if (!at) while (at < count) {
+                    log_file = all[++at] ".log"
+                    printf "%s", before >log_file
+                    close(log_file)
                     told(at, status == 0 ? 1 : status)
-                    if (at == count) break
                 }
                 print at
             }' "$work/log")

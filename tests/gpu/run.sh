@@ -60,13 +60,9 @@ export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2
 gpus=${HIR_EMULATED_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
 read -ra counts <<<"${wanted:-1 2 4 8}"
 work=$(mktemp -d)
-# Where the driver does not persist, GPUs that nobody holds are started anew by every process, a second and more for each.
-nvidia-smi --query-gpu=uuid --format=csv,noheader --loop=60 >/dev/null 2>&1 &
-holder=$!
 . "$(dirname "$0")/batch.sh"
 jobs_started=()
 clean() {
-    kill $holder 2>/dev/null
     for pid in "${jobs_started[@]}"; do kill -9 "$pid" 2>/dev/null; done
     rm -rf "$work"
 }
@@ -110,7 +106,7 @@ is_wanted() { enough "$1" && { [ -z "$wanted" ] || [[ " $wanted " == *" $1 "* ]]
 
 # What is left of a run that went wrong: its output is in $log.
 log=$work/log
-told() { grep -hE '^\[FAILED\]|^(\[[0-9]+\] )?hir-run:|panicked' "$log" | tail -1 | cut -c1-300 | grep . || tail -2 "$log" | tr '\n' ' '; }
+told() { batch_reason "$log" | cut -c1-300 | grep . || tail -2 "$log" | tr '\n' ' '; }
 
 # Runs a command line on so many ranks, started in the way of $style; output goes to $work/log.
 style=ranks
