@@ -5,7 +5,6 @@ use std::ffi::c_int;
 use cudarc::driver::sys;
 
 use super::{
-    VISIBLE,
     error::CudaError,
     library::{self, Driver},
 };
@@ -66,7 +65,7 @@ pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, Cud
 pub(super) fn choose(local_rank: usize, shared: bool) -> Result<(usize, String), CudaError> {
     let names = devices()?;
     // A launcher that shows each process its own GPU shows one.
-    let own = names.len() == 1 && std::env::var_os(VISIBLE).is_some();
+    let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
     let ordinal = match (own, shared) {
         (true, _) => 0,
         (false, true) => local_rank % names.len().max(1),

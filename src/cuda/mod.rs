@@ -112,19 +112,3 @@ pub fn set_environment() {
         unsafe { std::env::set_var(name, value) };
     }
 }
-
-/// Where `HIR_OWN_GPU=1` asks for it, shows this process its own GPU alone: a driver starts all that it shows, which takes seconds
-/// where there are eight. Memory of the others is mapped all the same (the CUDA runtime's documentation of
-/// `cudaIpcOpenMemHandle`). To be called before any thread and any library starts.
-pub fn hide_other_gpus(local_rank: usize) {
-    if std::env::var("HIR_OWN_GPU").is_ok_and(|it| it == "1") {
-        let visible = std::env::var(VISIBLE).ok();
-        if let Some(own) = place::own(visible.as_deref(), local_rank) {
-            // SAFETY: the caller has started no thread yet, so nobody reads the environment meanwhile.
-            unsafe { std::env::set_var(VISIBLE, own) };
-        }
-    }
-}
-
-/// The variable by which the driver is told what to show.
-const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";

@@ -30,14 +30,6 @@ pub fn settle(peers: &dyn Peers) -> Result<Gpu, CudaError> {
     found.map(|(ordinal, _)| Gpu::at(ordinal))
 }
 
-/// What `CUDA_VISIBLE_DEVICES` says of the GPU of a rank alone, by what it says of all (`None`: nothing); `None` where it says that
-/// already, or has none for this rank.
-pub(super) fn own(visible: Option<&str>, local_rank: usize) -> Option<String> {
-    let Some(list) = visible else { return Some(local_rank.to_string()) };
-    let all: Vec<&str> = list.split(',').map(str::trim).collect();
-    all.get(local_rank).filter(|_| all.len() > 1).map(|it| (*it).to_owned())
-}
-
 /// What a rank says of itself.
 #[derive(Debug)]
 struct Claim {
@@ -87,16 +79,6 @@ pub(super) fn host() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn other_gpus_are_hidden() {
-        let own = |visible, rank| own(visible, rank);
-        assert_eq!(own(None, 3).as_deref(), Some("3"));
-        assert_eq!(own(Some("4, GPU-ab,6"), 1).as_deref(), Some("GPU-ab"));
-        assert_eq!(own(Some("4,5"), 2), None);
-        // The launcher has done it.
-        assert_eq!(own(Some("5"), 0), None);
-    }
 
     #[test]
     fn a_gpu_is_for_one_rank() {

@@ -82,8 +82,6 @@ fn check(ranks: usize) -> Result<(), Failed> {
         .env_clear()
         .envs(emulator::environment()?)
         .env("HIR_EMULATED_DELAY", "30")
-        // Some see all GPUs, and some their own alone.
-        .env("HIR_OWN_GPU", if ranks == 3 { "1" } else { "0" })
         .output()?;
     let told = String::from_utf8_lossy(&output.stdout);
     let right =

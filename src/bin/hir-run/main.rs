@@ -44,10 +44,7 @@ fn main() -> ExitCode {
     };
     let exit = match environment::detect(|name| std::env::var(name).ok()) {
         Err(fault) => screen.fail(fault.exit(), &fault.to_string()),
-        Ok(Some(launch)) if launch.size > 1 => {
-            cuda::hide_other_gpus(launch.local_rank);
-            member(&options, &programs, screen, &launch)
-        }
+        Ok(Some(launch)) if launch.size > 1 => member(&options, &programs, screen, &launch),
         Ok(_) if gpus::are_for(&options) => spawned(options.ranks.unwrap_or(1), screen),
         Ok(_) => alone(&programs, screen),
     };
