@@ -2,6 +2,7 @@
 //!
 //! A rank waits on a host, on a stream, or on a communicator's queue, for instructions of its own or of other ranks. From
 //! the first rank that waits, `Notes` follows these waits to a rank that is itself held up by nobody, or round a circle.
+//! Where nobody waits so, hosts may be waiting for each other at communications: NCCL connects ranks in their first call.
 
 use std::collections::HashSet;
 
@@ -15,10 +16,15 @@ use crate::plan::{Communicator, Direction, Handle, InstKind, Plan, StreamNo, Tra
 pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) -> String {
     let progress: Vec<Option<Progress>> =
         records.iter().map(|it| it.as_deref().and_then(Progress::decode)).collect();
-    let notes = Notes { plans, progress: &progress };
+    let mut notes = Notes { plans, progress: &progress, hosts_meet: false };
     let stuck = matches!(fault, LaunchError::Late { .. } | LaunchError::Stalled { .. });
     let asked = matches!(fault, LaunchError::Aborted { exit: 4, .. });
-    let cause = if stuck || asked { notes.cause() } else { None };
+    let mut cause = None;
+    if stuck || asked {
+        cause = notes.cause();
+        notes.hosts_meet = cause.is_none();
+        cause = cause.or_else(|| notes.cause());
+    }
     let mut text = match cause {
         // Whoever is asked may be in the middle of a run where nothing is wrong.
         Some(cause) if asked => format!("{fault}\n{cause}"),
@@ -72,6 +78,8 @@ type Need = (usize, Option<usize>);
 struct Notes<'a> {
     plans: &'a [Plan],
     progress: &'a [Option<Progress>],
+    /// Whether a host that issues a communication is taken to wait for the other members' hosts.
+    hosts_meet: bool,
 }
 
 impl Notes<'_> {
@@ -135,11 +143,14 @@ impl Notes<'_> {
             (Some(at), Some((_, run))) => (run.issued as usize) < at,
             _ => true,
         };
+        let on_queue = matches!(actor, Actor::Queue(..));
+        let on_cpu = matches!(actor, Actor::Host(_));
+        let meets = on_cpu && self.hosts_meet && self.queue(rank, at).is_some();
         // A host goes on where a stream waits.
-        if matches!(actor, Actor::Host(_)) && !on_host(&plan.code[at].kind) {
+        if on_cpu && !on_host(&plan.code[at].kind) && !meets {
             return Vec::new();
         }
-        let on_queue = matches!(actor, Actor::Queue(..));
+        let is_away = |it: &Need| if on_queue { late(it) } else { absent(it) };
         match &plan.code[at].kind {
             InstKind::Join { event } => {
                 vec![find(rank, &|it| matches!(it, InstKind::Record { event: other } if other == event))]
@@ -166,14 +177,14 @@ impl Notes<'_> {
                 let there = |rank: usize| (rank, barriers(&self.plans[rank]).nth(ordinal));
                 (0..self.plans.len()).map(there).filter(absent).collect()
             }
-            InstKind::Collective(it) if on_queue => {
+            InstKind::Collective(it) if on_queue || meets => {
                 let communicator = &plan.communicators[it.communicator as usize];
                 let ordinal = self.meetings(rank, communicator).iter().position(|it| *it == at).unwrap_or(0);
                 let there = |&rank: &usize| (rank, self.meetings(rank, communicator).get(ordinal).copied());
-                communicator.team.iter().map(there).filter(late).collect()
+                communicator.team.iter().map(there).filter(is_away).collect()
             }
-            InstKind::Transfer(it) if on_queue => {
-                self.partners(rank, at, it).into_iter().filter(late).collect()
+            InstKind::Transfer(it) if on_queue || meets => {
+                self.partners(rank, at, it).into_iter().filter(is_away).collect()
             }
             // Posting waits for nobody, and these run by themselves.
             InstKind::Collective(_)

@@ -92,6 +92,24 @@ fn who_has_not_reached_it_is_the_cause() {
     );
 }
 
+/// NCCL connects ranks in their first call: hosts stand in it, and no stream has come to it.
+#[test]
+fn hosts_that_connect_wait_for_the_one_that_does_not_come() {
+    let plans = plans();
+    let first = at(&plans[0], 0, collective);
+    let mut records: Vec<_> = plans.iter().map(|it| record(it, first, first, first)).collect();
+    let phase = "done, rank 0 judges the outputs".to_owned();
+    records[3] = Some(Progress { phase, ..Progress::default() }.encode());
+    let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+    assert_eq!(
+        text,
+        "rank 3 never issued line 10, i8=0 (Allreduce): it is done, rank 0 judges the outputs; ranks 0 1 2 wait in it\n\
+         no rank got any further for 60 s\n\
+         ranks 0 1 2: at line 10, i8=0 (Allreduce), waiting for rank 3\n\
+         rank 3: done, rank 0 judges the outputs"
+    );
+}
+
 #[test]
 fn who_is_silent_comes_first() {
     let plans = plans();

@@ -126,6 +126,28 @@ Status launch(Comm& comm, const std::vector<Pending>& pending) {
   return status == SUCCESS ? static_cast<Status>(SUCCESS) : refuse(CUDA_FAILED, "the driver returned %u", status);
 }
 
+// The first call of a kind connects those who take part, and so waits for their hosts, for ever if they do not come.
+void connect(Comm& comm, const std::vector<Pending>& pending) {
+  std::vector<const std::atomic<bool>*> awaited;
+  bool meets = false;
+  for (const auto& [_, stream, it] : pending) {
+    if (it.is_collective()) {
+      comm.region->connected.fetch_or(comm.mine());
+      meets = true;
+    } else if (it.kind == SEND) {
+      comm.ring(comm.rank, it.peer).is_sending = true;
+      awaited.push_back(&comm.ring(comm.rank, it.peer).is_receiving);
+    } else {
+      comm.ring(it.peer, comm.rank).is_receiving = true;
+      awaited.push_back(&comm.ring(it.peer, comm.rank).is_sending);
+    }
+  }
+  while (meets && comm.region->connected != comm.all()) usleep(50);
+  for (const auto* it : awaited) {
+    while (!*it) usleep(50);
+  }
+}
+
 Status issue(std::vector<Pending> calls) {
   if (const Status status = check_overlaps(calls)) return status;
   while (!calls.empty()) {
@@ -141,6 +163,7 @@ Status issue(std::vector<Pending> calls) {
     if (waiting != 0) {
       return refuse(BAD_USAGE, "rank %d sends to itself what it does not receive in the same group", comm.rank);
     }
+    connect(comm, own);
     if (const Status status = launch(comm, own)) return status;
   }
   return SUCCESS;

@@ -26,6 +26,8 @@ constexpr const char* NAMES[] = {"send", "receive", "broadcast", "all-gather", "
 struct Ring {
   static constexpr size_t BYTES = 64 << 10;
   alignas(64) std::atomic<uint64_t> written;
+  // Whether the host of the one that writes, and of the one that reads, has come to its first message.
+  std::atomic<bool> is_sending, is_receiving;
   alignas(64) std::atomic<uint64_t> read;
   alignas(64) char bytes[BYTES];
 
@@ -57,6 +59,8 @@ struct Region {
   std::atomic<int> members;
   // A bit for each rank that has come.
   std::atomic<uint64_t> present;
+  // A bit for each rank whose host has come to its first collective.
+  std::atomic<uint64_t> connected;
   // One for each ordered pair.
   Ring rings[];
 
@@ -94,6 +98,8 @@ struct Comm {
   uint64_t collectives = 0;
   std::array<uint64_t, MOST_MEMBERS> sent = {}, received = {};
 
+  uint64_t mine() const { return uint64_t{1} << rank; }
+  uint64_t all() const { return ~uint64_t{0} >> (64 - members); }
   Ring& ring(int from, int to) { return region->rings[from * members + to]; }
 };
 
