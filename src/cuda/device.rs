@@ -275,6 +275,16 @@ impl Device {
         self.driver.check("cuMemcpyDtoHAsync", status)
     }
 
+    /// Copies device memory to any host memory and waits for it; what runs may still write it.
+    pub fn read(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the slice is borrowed until the call has returned, when the copy is done.
+        let status = unsafe { (self.driver.cuMemcpyDtoH_v2)(to.as_mut_ptr().cast(), from, to.len()) };
+        self.driver.check("cuMemcpyDtoH", status)
+    }
+
     /// Writes a flag in device memory after what is on the stream.
     pub fn write_flag(&self, flag: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: flags lie in mapped segments and are aligned to 4 bytes. Without flags the write comes after all earlier ones.

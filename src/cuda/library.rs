@@ -101,6 +101,7 @@ functions! {
         cuMemFreeHost(*mut c_void);
         cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
         cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+        cuMemcpyDtoH_v2(*mut c_void, CUdeviceptr, usize);
         cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
         cuMemcpy2DAsync_v2(*const CUDA_MEMCPY2D, CUstream);
         cuMemsetD8Async(CUdeviceptr, c_uchar, usize, CUstream);

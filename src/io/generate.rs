@@ -5,6 +5,7 @@
 use std::str::FromStr;
 
 use grammar::dtype::DType;
+use rayon::prelude::*;
 
 use crate::{
     io::data::{Data, Element, UnsupportedDtype, each},
@@ -112,8 +113,9 @@ impl Generator {
         layout: &Layout,
         rank: usize,
     ) -> Result<Data, UnsupportedDtype> {
-        let indices = layout.global_indices();
-        self.draw(position, Data::zeros(dtype, indices.len())?, indices.into_iter(), rank)
+        let (starts, len) = layout.global_runs();
+        let data = Data::zeros(dtype, starts.len() * len)?;
+        Ok(self.draw(position, data, &starts, len, rank))
     }
 
     /// The whole of input number `position`.
@@ -122,20 +124,25 @@ impl Generator {
     /// As `fill`.
     pub fn whole(&self, position: usize, dtype: DType, shape: &[usize]) -> Result<Data, UnsupportedDtype> {
         let len = shape.iter().product();
-        self.draw(position, Data::zeros(dtype, len)?, 0..len, 0)
+        Ok(self.draw(position, Data::zeros(dtype, len)?, &[0], len, 0))
     }
 
-    fn draw(
-        &self,
-        position: usize,
-        mut data: Data,
-        indices: impl Iterator<Item = usize>,
-        rank: usize,
-    ) -> Result<Data, UnsupportedDtype> {
+    /// Runs of `len` elements, by where they begin in the whole.
+    fn draw(&self, position: usize, mut data: Data, starts: &[usize], len: usize, rank: usize) -> Data {
         let key = mix(mix(self.seed).wrapping_add(position as u64));
-        let bits = indices.map(|index| mix(key.wrapping_add((index as u64).wrapping_mul(GOLDEN))));
-        each!(&mut data, to => self.draw_into(to, bits, rank));
-        Ok(data)
+        each!(&mut data, to => self.draw_runs(to, key, starts, len, rank));
+        data
+    }
+
+    /// Each element's value depends on its place in the whole alone, so threads share the work.
+    fn draw_runs<T: Element>(&self, to: &mut [T], key: u64, starts: &[usize], len: usize, rank: usize) {
+        to.par_chunks_mut(len.max(1)).zip(starts).for_each(|(run, start)| {
+            run.par_chunks_mut(SHARE).enumerate().for_each(|(at, part)| {
+                let first = start + at * SHARE;
+                let bits = |index: usize| mix(key.wrapping_add((index as u64).wrapping_mul(GOLDEN)));
+                self.draw_into(part, (first..).map(bits), rank);
+            });
+        });
     }
 
     fn draw_into<T: Element>(&self, to: &mut [T], bits: impl Iterator<Item = u64>, rank: usize) {
@@ -153,6 +160,9 @@ impl Generator {
         }
     }
 }
+
+/// Elements that a thread makes at a time.
+const SHARE: usize = 1 << 16;
 
 /// 2^64 divided by the golden ratio, the increment of SplitMix64.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

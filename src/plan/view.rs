@@ -103,25 +103,29 @@ impl Layout {
 
     /// The index in the whole, row-major, of every element of the part in row-major order.
     pub fn global_indices(&self) -> Vec<usize> {
+        let (starts, len) = self.global_runs();
+        starts.into_iter().flat_map(|start| start..start + len).collect()
+    }
+
+    /// The part as runs of elements that follow each other in the whole: where each begins there, and how long all of them are.
+    pub fn global_runs(&self) -> (Vec<usize>, usize) {
         // One dimension may be long where another has nothing.
         if self.local_shape().contains(&0) {
-            return Vec::new();
+            return (Vec::new(), 0);
         }
-        let mut indices = vec![0];
-        for pieces in &self.pieces {
-            let extent: usize = pieces.iter().map(|it| it.extent).product();
-            let mut along = vec![0];
-            for piece in pieces {
-                let digits = piece.coordinate.map_or(0..piece.extent, |at| at..at + 1);
-                along = along
-                    .iter()
-                    .flat_map(|high| digits.clone().map(move |digit| high * piece.extent + digit))
-                    .collect();
-            }
-            indices =
-                indices.iter().flat_map(|high| along.iter().map(move |low| high * extent + low)).collect();
+        let mut high: Vec<&Piece> = self.pieces.iter().flatten().collect();
+        let mut len = 1;
+        while let Some(piece) = high.pop_if(|it| it.coordinate.is_none()) {
+            len *= piece.extent;
         }
-        indices
+        let mut starts = vec![0];
+        for piece in high {
+            let digits = piece.coordinate.map_or(0..piece.extent, |at| at..at + 1);
+            let below = |start: &usize| digits.clone().map(|digit| start * piece.extent + digit).collect::<Vec<_>>();
+            starts = starts.iter().flat_map(below).collect();
+        }
+        starts.iter_mut().for_each(|it| *it *= len);
+        (starts, len)
     }
 }
 

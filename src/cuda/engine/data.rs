@@ -61,7 +61,7 @@ impl Engine<'_> {
         Ok(blocks)
     }
 
-    /// What views of this rank hold now.
+    /// What views of this rank hold after the last run. Host memory for it is not page-locked, which takes longer than to copy.
     ///
     /// # Errors
     /// Views outside memory, a failed call.
@@ -70,13 +70,9 @@ impl Engine<'_> {
         let mut blocks = Vec::with_capacity(views.len());
         for view in views {
             self.memory.view(rank, view)?;
-            let bytes = self.memory.layout.ranks[rank].spots[view.buffer as usize].bytes;
-            let host = self.device.host(bytes)?;
-            self.device.download(host, self.memory.buffer(rank, view.buffer)?, bytes, self.first)?;
-            self.device.finish(self.first)?;
-            // SAFETY: `host` has so many bytes, and the copy to it is done.
-            let bytes = unsafe { std::slice::from_raw_parts(host, bytes) };
-            let whole = bytes::data(self.memory.dtype(rank, view), bytes)
+            let mut bytes = vec![0; self.memory.layout.ranks[rank].spots[view.buffer as usize].bytes];
+            self.device.read(&mut bytes, self.memory.buffer(rank, view.buffer)?)?;
+            let whole = bytes::data(self.memory.dtype(rank, view), &bytes)
                 .map_err(|it| CudaError::Internal(format!("a tensor to be written: {it}")))?;
             blocks.push(Block::full(view.shape.clone(), whole.gather(view)));
         }

@@ -180,6 +180,15 @@ API Status cuMemcpyDtoHAsync_v2(void* target, uint64_t from, size_t bytes, Strea
   return enqueue(stream, "copy to the host", [=] { memcpy(target, source, bytes); });
 }
 
+// The default stream does not wait for streams that are made not to be blocked by it.
+API Status cuMemcpyDtoH_v2(void* target, uint64_t from, size_t bytes) {
+  if (const Status status = enter()) return status;
+  const auto* source = reinterpret_cast<const char*>(from);
+  if (!is_mapped(source, bytes)) return INVALID_VALUE;
+  memcpy(target, source, bytes);
+  return SUCCESS;
+}
+
 // CUDA_MEMCPY2D of cuda.h.
 struct Copy2D {
   size_t from_x, from_y;
