@@ -43,7 +43,7 @@ workloads=("$@")
 [ ${#workloads[@]} -gt 0 ] || workloads=(allgather-linear linear-allreduce matmul-reduce-scatter collectives)
 run=$bin/hir-run here=benches/gpu
 [ -x "$run" ] || { echo "compare.sh: no $run: build it with --release, or name its folder with -b" >&2; exit 2; }
-gpus=${HIR_EMULATED_GPUS:-$(nvidia-smi --list-gpus 2>/dev/null | wc -l)}
+gpus=${HIR_EMULATED_GPUS:-$(tr , '\n' <<<"${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)}" | grep -c .)}
 # Inputs and outputs of a round, some 10 GiB at most; in memory where there is room for files there.
 free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)
 work=$(mktemp -d -p "$([ "${free:-0}" -gt 33554432 ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
@@ -98,7 +98,7 @@ output() { case $1 in linear-allreduce) echo T3 ;; *linear* | matmul*) echo T2 ;
 
 # Runs what is remembered, in a job for all, checks it and adds its lines: ranks, round. The shapes are in $cases.
 measure() {
-    local d=$1 round=$2 number folder case tensor workload m n k
+    local d=$1 round=$2 number folder case tensor
     cases=()
     batch_run "$d" launch "$d"
     for number in "${!name_of[@]}"; do
@@ -120,12 +120,10 @@ measure() {
     done
     rm -f "$work"/entry.*
     name_of=() issue_of=() case_of=()
-    for case in "${cases[@]}"; do
-        IFS=: read -r workload m n k <<<"$case"
-        timeout -k 5 600 python3 $here/peers.py ours "$workload" "$d" "$m" "$n" "$k" --round "$round" \
-            --inputs "$work/$case/inputs" $([ $peers = yes ] || echo --simulated) "$work/$case"/[0-9]* >>"$lines" || failed=1
-        rm -rf "${work:?}/$case"
-    done
+    [ ${#cases[@]} -gt 0 ] || return
+    timeout -k 5 900 python3 $here/peers.py ours "$d" --round "$round" $([ $peers = yes ] || echo --simulated) \
+        "${cases[@]/#/$work/}" >>"$lines" || failed=1
+    rm -rf "${cases[@]/#/$work/}"
 }
 launch() {
     local d=$1 flags=(--device=cuda --inputs random --seed "$seed" -w 5 -n "$iterations" -T 60)

@@ -2,8 +2,10 @@
 """What hir-run is compared with on GPUs, and how its results are checked; compare.sh calls this.
 
     torchrun --nproc-per-node 8 peers.py time WORKLOAD:M:N:K...    a JSON line for each way to do each of these in PyTorch
-    peers.py ours WORKLOAD RANKS M N K --inputs FOLDER FOLDER...    what hir-run has measured (times.json, name) as such lines;
-                                                                    what it has written against float32 sums
+    peers.py ours RANKS FOLDER/WORKLOAD:M:N:K...                    what hir-run has measured as such lines, and what it has
+                                                                    written against float32 sums: the folder of a case has
+                                                                    inputs/, and a folder with times.json, name and outputs for
+                                                                    each measurement
     peers.py table FILE                                             all lines as a table with ratios
     peers.py versions
     peers.py libraries                                              where PyTorch has NCCL and cuBLASLt, for hir-run to take the same
@@ -20,6 +22,7 @@ Inputs are random and new for each measurement; results are poisoned with NaN be
 NVLink multicast is not used.
 """
 import argparse
+import ctypes
 import datetime
 import glob
 import json
@@ -247,12 +250,66 @@ def time_matmul_reduce_scatter(it, m, n, k):
     it.measure("PyTorch, symmetric memory", fused)
 
 
+class Nccl:
+    """A communicator of all ranks, and calls of the library that PyTorch has loaded, by nccl.h."""
+
+    BF16, SUM = 9, 0
+
+    def __init__(self, it):
+        self.it, self.library = it, ctypes.CDLL("libnccl.so.2")
+        identifier = (ctypes.c_char * 128)()
+        if it.rank == 0:
+            self.call("ncclGetUniqueId", ctypes.byref(identifier))
+        told = [bytes(identifier)]
+        it.dist.broadcast_object_list(told, device=it.device)
+
+        class Identifier(ctypes.Structure):
+            _fields_ = [("internal", ctypes.c_char * 128)]
+
+        self.comm = ctypes.c_void_p()
+        self.call(
+            "ncclCommInitRank", ctypes.byref(self.comm), it.ranks, Identifier.from_buffer_copy(told[0]), it.rank
+        )
+
+    def call(self, name, *arguments):
+        status = getattr(self.library, name)(*arguments)
+        if status != 0:
+            raise RuntimeError(f"{name} returned {status}")
+
+    def collective(self, name, x, y, count, *more):
+        """A call on the stream that PyTorch uses at the time."""
+        at = [ctypes.c_void_p(it.data_ptr()) for it in (x, y)]
+
+        def call():
+            stream = ctypes.c_void_p(self.it.torch.cuda.current_stream().cuda_stream)
+            self.call(name, *at, ctypes.c_size_t(count), self.BF16, *more, self.comm, stream)
+
+        return call
+
+
+def measure_collective(it, make, name, count, *more):
+    """PyTorch's way, and the bare call with as many elements of what it reads and writes."""
+
+    def direct():
+        if not hasattr(it, "nccl"):
+            it.nccl = Nccl(it)
+        x, y = it.random(count), it.poisoned(count)
+        if name == "ncclAllGather":
+            x = x[: count // it.ranks]
+        elif name == "ncclReduceScatter":
+            y = y[: count // it.ranks]
+        return it.nccl.collective(name, x, y, min(x.numel(), y.numel()), *more), y
+
+    it.measure("NCCL, called directly", direct, graph=True)
+    it.measure("PyTorch, NCCL", make, graph=True)
+
+
 def time_allgather(it, count, _n, _k):
     def make():
         x, y = it.random(count // it.ranks), it.poisoned(count)
         return lambda: it.dist.all_gather_into_tensor(y, x), y
 
-    it.measure("PyTorch, NCCL", make, graph=True)
+    measure_collective(it, make, "ncclAllGather", count)
 
 
 def time_allreduce(it, count, _n, _k):
@@ -261,7 +318,7 @@ def time_allreduce(it, count, _n, _k):
         x, y = it.random(count), it.poisoned(count)
         return lambda: it.dist.all_reduce(y), y, lambda: y.copy_(x)
 
-    it.measure("PyTorch, NCCL", make, graph=True)
+    measure_collective(it, make, "ncclAllReduce", count, Nccl.SUM)
 
 
 def time_reduce_scatter(it, count, _n, _k):
@@ -269,7 +326,7 @@ def time_reduce_scatter(it, count, _n, _k):
         x, y = it.random(count), it.poisoned(count // it.ranks)
         return lambda: it.dist.reduce_scatter_tensor(y, x), y
 
-    it.measure("PyTorch, NCCL", make, graph=True)
+    measure_collective(it, make, "ncclReduceScatter", count, Nccl.SUM)
 
 
 TIMED = {
@@ -294,6 +351,10 @@ def run_time(options):
 # ---- checking what hir-run has written ----
 
 
+# Rows at random, besides those at the edges of shards.
+ROWS = 64
+
+
 def header(path):
     """The tensors that a .safetensors file says it has, and where their bytes begin."""
     with open(path, "rb") as file:
@@ -315,12 +376,12 @@ def load(torch, path, device):
     return flat.clone().view(torch.bfloat16).to(device).reshape(entry["shape"])
 
 
-def wanted(torch, device, options):
+def wanted(torch, device, case, folder):
     """Float32 sums of what was read, how far rounding may lead from them, and which rows of the whole these are."""
-    d, m, n, k, kind = options.ranks, options.m, options.n, options.k, options.workload
+    d, m, n, k, kind = (case[it] for it in ("ranks", "m", "n", "k", "workload"))
 
     def tensor(name, rank):
-        return load(torch, os.path.join(options.inputs, f"{name}.{rank}.safetensors"), device)
+        return load(torch, os.path.join(folder, "inputs", f"{name}.{rank}.safetensors"), device)
 
     if kind in COLLECTIVES:
         inputs = [tensor("T0", rank).flatten() for rank in range(d)]
@@ -331,7 +392,7 @@ def wanted(torch, device, options):
         return sum(it.float() for it in inputs), (d - 1) * 2.0**-8 * sum(it.float().abs() for it in inputs), slice(None)
     # Some rows of the whole: at random, and those at the edges of shards.
     edges = [row for rank in range(d) for row in (rank * m // d, (rank + 1) * m // d - 1)]
-    rows = torch.cat([torch.tensor(edges), torch.randint(0, m, (options.rows,))]).to(device)
+    rows = torch.cat([torch.tensor(edges), torch.randint(0, m, (ROWS,))]).to(device)
     if kind == "allgather-linear":
         a = torch.cat([tensor("T0", rank).reshape(-1, k) for rank in range(d)])[rows]
         partial = [a.float() @ tensor("T1", 0).reshape(n, k).float().t()]
@@ -345,10 +406,10 @@ def wanted(torch, device, options):
     return sum(partial), bound, rows
 
 
-def check(torch, device, options, reference, folder):
+def check(torch, device, case, reference, folder):
     """What a folder holds against the reference: how much of the bound was used at most. Raises `Wrong`."""
     whole, bound, rows = reference
-    d, m, n, kind = options.ranks, options.m, options.n, options.workload
+    d, m, n, kind = (case[it] for it in ("ranks", "m", "n", "workload"))
     out = "T1" if kind in COLLECTIVES else "T3" if kind == "linear-allreduce" else "T2"
     worst = 0.0
     scattered = kind in ("reduce-scatter", "matmul-reduce-scatter")
@@ -390,34 +451,42 @@ def differs(torch, found, wanted, bound, where):
 
 
 def run_ours(options):
-    """Lines of what hir-run has measured, checked; what was wrong is told and has no line."""
+    """Lines of what hir-run has measured, checked; what was wrong is told and has a line without a time."""
+    torch = device = None
     if not options.simulated:
         import torch
 
         torch.backends.cuda.matmul.allow_tf32 = False
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        reference = wanted(torch, device, options)
     status = 0
     for folder in options.folders:
-        with open(os.path.join(folder, "times.json")) as file:
-            data = json.load(file)
-        with open(os.path.join(folder, "name")) as file:
-            name = file.read().strip()
-        issue = "eager" if data["graph_nodes"] is None else "graph"
-        line = {
-            "who": "ours", "name": name, "workload": options.workload, "ranks": data["ranks"],
-            "m": options.m, "n": options.n, "k": options.k, "round": options.round, "issue": issue,
-            "us": data["median_us"], "min_us": data["min_us"], "max_us": data["max_us"], "error": None,
-        }
-        try:
-            # Of the simulator's, the exit code has said it.
-            line["bound_used"] = None if options.simulated else check(torch, device, options, reference, folder)
-        except Wrong as error:
-            status = 1
-            print(f"# FAILED: {options.workload}, {options.ranks} ranks, {name} ({issue}): {error}", file=sys.stderr)
-            line.update(us=None, error=f"wrong: {error}"[:200])
-        print(json.dumps(line))
+        shape = {**case(os.path.basename(os.path.normpath(folder))), "ranks": options.ranks}
+        reference = None if options.simulated else wanted(torch, device, shape, folder)
+        for times in sorted(glob.glob(os.path.join(folder, "*", "times.json"))):
+            line = measured(torch, device, shape, reference, os.path.dirname(times))
+            if line["error"]:
+                status = 1
+                what = f"{shape['workload']}, {options.ranks} ranks, {line['name']} ({line['issue']})"
+                print(f"# FAILED: {what}: {line['error']}", file=sys.stderr)
+            print(json.dumps({**line, "round": options.round}), flush=True)
     sys.exit(status)
+
+
+def measured(torch, device, shape, reference, folder):
+    """The line of a measurement of ours; without a reference it has been checked."""
+    with open(os.path.join(folder, "times.json")) as file:
+        data = json.load(file)
+    with open(os.path.join(folder, "name")) as file:
+        name = file.read().strip()
+    issue = "eager" if data["graph_nodes"] is None else "graph"
+    line = {"who": "ours", "name": name, **shape, "issue": issue, "error": None, "bound_used": None}
+    line.update(us=data["median_us"], min_us=data["min_us"], max_us=data["max_us"])
+    try:
+        if reference:
+            line["bound_used"] = check(torch, device, shape, reference, folder)
+    except Wrong as error:
+        line.update(us=None, error=f"wrong: {error}"[:300])
+    return line
 
 
 def table(lines):
@@ -502,12 +571,8 @@ def main():
     timing.add_argument("cases", type=case, nargs="+")
     timing.add_argument("--iters", type=int, default=20)
     mine = commands.add_parser("ours")
-    mine.add_argument("workload", choices=TIMED)
-    for name in ("ranks", "m", "n", "k"):
-        mine.add_argument(name, type=int)
+    mine.add_argument("ranks", type=int)
     mine.add_argument("folders", nargs="+")
-    mine.add_argument("--inputs", required=True)
-    mine.add_argument("--rows", type=int, default=64, help="rows at random, besides those at the edges of shards")
     mine.add_argument("--simulated", action="store_true", help="hir-run has compared its results with the simulator's")
     for command in (timing, mine):
         command.add_argument("--round", type=int, default=0)
