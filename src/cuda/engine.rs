@@ -16,7 +16,7 @@ use super::{
     error::CudaError,
     kernels::{BLOCK, Common, FLAG_BLOCK},
     memory::Memory,
-    program::{Action, Program, Step},
+    program::{Action, Lane, Program, Step},
     progress::Progress,
     session::Gpu,
 };
@@ -107,11 +107,8 @@ impl<'a> Engine<'a> {
             Prepared::of(plans, peers, device, libraries, again)?;
         let event = |_| device.event(false);
         let ends = program.streams.iter().map(event).collect::<Result<_, _>>()?;
-        let lane = |step: &Step| {
-            let found = program.streams.iter().position(|it| *it == step.stream);
-            (found.unwrap_or(usize::MAX), step.inst)
-        };
-        let words = device.words(program.streams.len() + 1)?;
+        let lane = |step: &Step| (step.lane.number, step.inst);
+        let words = device.words(plan.streams.len() + plan.communicators.len() + 1)?;
         let progress = Arc::new(Progress::new(plan, program.steps.iter().map(lane), words));
         let start = device.event(false)?;
         let engine = Self {
@@ -195,7 +192,7 @@ impl<'a> Engine<'a> {
         for (number, step) in self.program.steps.iter().enumerate() {
             self.step(step, mode).map_err(|it| it.at(self.plan, &self.plan.code[step.inst as usize]))?;
             if mode == Mode::Checked {
-                self.mark(step.stream, number)?;
+                self.mark(step.lane, number)?;
             }
         }
         self.join()
@@ -213,7 +210,7 @@ impl<'a> Engine<'a> {
 
     fn step(&self, step: &Step, mode: Mode) -> Result<(), CudaError> {
         self.progress.issue(self.round(), step.inst);
-        let (device, stream) = (&self.device, step.stream);
+        let (device, stream) = (&self.device, step.lane.stream);
         let captured = mode == Mode::Captured;
         match &step.action {
             Action::Set { to, byte, bytes } => device.set(*to, *byte, *bytes, stream),
@@ -235,14 +232,13 @@ impl<'a> Engine<'a> {
             Action::Raise(flags) => device.raise(flags, self.epoch, stream),
             Action::Await(flags) => device.wait_for(flags, self.epoch, stream),
             Action::Finish if mode == Mode::Checked => self.download(stream),
-            Action::Finish => Ok(()),
+            Action::Pass | Action::Finish => Ok(()),
         }
     }
 
-    /// A stream tells that it has come past a step.
-    fn mark(&self, stream: Stream, step: usize) -> Result<(), CudaError> {
-        let Some(at) = self.program.streams.iter().position(|it| *it == stream) else { return Ok(()) };
-        self.device.write_flag(self.progress.mark(at), step as u32 + 1, stream)
+    /// A stream tells that it has come past a step of a lane.
+    fn mark(&self, lane: Lane, step: usize) -> Result<(), CudaError> {
+        self.device.write_flag(self.progress.mark(lane.number), step as u32 + 1, lane.stream)
     }
 
     /// The first stream tells that the run is complete.
@@ -293,8 +289,18 @@ impl<'a> Engine<'a> {
             return Ok(());
         }
         self.barriers = self.barriers.wrapping_add(1);
+        let layout = &self.memory.layout;
+        let most = FLAG_BLOCK as usize;
+        if world <= most {
+            let stride = layout.barrier(1) - layout.barrier(0);
+            let mut words = vec![u64::from(self.barriers), world as u64, rank as u64, stride as u64];
+            words.extend(self.memory.symmetric.iter().map(|it| it + layout.barrier(0) as u64));
+            words.resize(4 + most, 0);
+            let kernel = self.program.common(Common::Meet);
+            return self.device.launch(kernel, 1, FLAG_BLOCK, &words, self.first);
+        }
         for other in (0..world).filter(|it| *it != rank) {
-            let flag = self.memory.symmetric[other] + self.memory.layout.barrier(rank) as u64;
+            let flag = self.memory.symmetric[other] + layout.barrier(rank) as u64;
             self.device.write_flag(flag, self.barriers, self.first)?;
         }
         for other in (0..world).filter(|it| *it != rank) {

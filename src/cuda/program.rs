@@ -13,7 +13,7 @@ use super::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Inst, InstKind, Plan, Slot, View};
+use crate::plan::{Collective, Inst, InstKind, Plan, Slot, StreamNo, Transfer, View};
 
 mod chains;
 mod elementwise;
@@ -23,7 +23,7 @@ mod step;
 
 use chains::{Role, chains};
 use elementwise::link;
-pub(super) use step::{Action, Program, Step};
+pub(super) use step::{Action, Lane, Program, Step};
 
 /// What is known while a plan is prepared.
 struct Builder<'a, 'm> {
@@ -42,10 +42,11 @@ struct Builder<'a, 'm> {
     /// Where the device counts runs.
     counter: u64,
     streams: Vec<Stream>,
-    /// The stream of each communicator.
-    queues: Vec<Stream>,
+    /// By stream of the plan, then by communicator.
+    lanes: Vec<Lane>,
     events: Vec<Event>,
-    works: Vec<Event>,
+    /// What is set when a communication is done; `None` where it runs on the stream that waits for it.
+    works: Vec<Option<Event>>,
     /// The queue of the last communication, and what is set when it is done, where communications take turns.
     last: Option<(Stream, Event)>,
     /// Room for cuBLASLt, by stream of the plan.
@@ -73,16 +74,28 @@ pub(super) fn prepare(
     libraries: &mut Libraries,
     first: Stream,
 ) -> Result<Program, CudaError> {
+    let homes = queue::homes(plan);
     let mut streams = vec![first];
     for number in 1..plan.streams.len() {
-        streams.push(device.stream(only_moves(plan, number as u32))?);
+        streams.push(device.stream(only_moves(plan, number as StreamNo, &homes))?);
     }
-    let mut queues = Vec::new();
-    for _ in &plan.communicators {
-        queues.push(device.stream(true)?);
+    let mut lanes = streams.clone();
+    for home in &homes {
+        lanes.push(match home {
+            Some(stream) => streams[*stream as usize],
+            None => device.stream(true)?,
+        });
     }
-    streams.extend(&queues);
+    let own = lanes.iter().skip(streams.len()).zip(&homes).filter(|(_, home)| home.is_none());
+    streams.extend(own.map(|(stream, _)| *stream).collect::<Vec<_>>());
+    let lanes = lanes.into_iter().enumerate().map(|(number, stream)| Lane { number, stream }).collect();
     let event = |_| device.event(false);
+    let mut works = vec![None; plan.works];
+    for it in plan.code.iter().filter_map(|it| it.kind.communication()) {
+        if homes[it.communicator() as usize].is_none() {
+            works[it.work() as usize] = Some(device.event(false)?);
+        }
+    }
     let counter = memory.scratch(device, 8)?;
     device.set(counter, 0, 8, first)?;
     let mut builder = Builder {
@@ -97,9 +110,9 @@ pub(super) fn prepare(
         steps: Vec::new(),
         newest: FxHashMap::default(),
         counter,
-        queues,
+        lanes,
         events: (0..plan.events).map(event).collect::<Result<_, _>>()?,
-        works: (0..plan.works).map(event).collect::<Result<_, _>>()?,
+        works,
         workspaces: vec![None; plan.streams.len()],
         last: None,
         rooms: Vec::new(),
@@ -113,7 +126,7 @@ pub(super) fn prepare(
     for ((at, inst), role) in (0..).zip(&plan.code).zip(roles) {
         match role {
             Role::Alone => builder.instruction(at, inst).map_err(|it| it.at(plan, inst))?,
-            Role::First(launch) => builder.launch(at, builder.streams[inst.stream as usize], Some(*launch)),
+            Role::First(launch) => builder.launch(at, builder.lanes[inst.stream as usize], Some(*launch)),
             Role::Later(first) => fused.push((at, first)),
         }
     }
@@ -140,18 +153,20 @@ pub(super) fn prepare(
 }
 
 /// Whether a stream of a plan moves data between ranks and computes nothing else: it goes first where both could.
-fn only_moves(plan: &Plan, stream: u32) -> bool {
+fn only_moves(plan: &Plan, stream: StreamNo, homes: &[Option<StreamNo>]) -> bool {
     let mut moves = false;
     for inst in plan.code.iter().filter(|it| it.stream == stream) {
         match &inst.kind {
             InstKind::Gemm(_) | InstKind::Map { .. } | InstKind::Reduce(_) => return false,
             InstKind::Combine { .. } | InstKind::Signal { .. } | InstKind::Await { .. } => moves = true,
+            InstKind::Collective(Collective { communicator, .. })
+            | InstKind::Transfer(Transfer { communicator, .. }) => {
+                moves |= homes[*communicator as usize] == Some(stream);
+            }
             InstKind::Alloc { .. }
             | InstKind::Copy { .. }
             | InstKind::Fill { .. }
             | InstKind::Iota { .. }
-            | InstKind::Collective(_)
-            | InstKind::Transfer(_)
             | InstKind::Wait { .. }
             | InstKind::Record { .. }
             | InstKind::Join { .. }
@@ -172,8 +187,8 @@ fn is_dense(view: &View) -> bool {
 
 impl Builder<'_, '_> {
     fn instruction(&mut self, at: u32, inst: &Inst) -> Result<(), CudaError> {
-        let stream = *self
-            .streams
+        let lane = *self
+            .lanes
             .get(inst.stream as usize)
             .ok_or_else(|| CudaError::Internal(format!("no stream {}", inst.stream)))?;
         let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
@@ -182,16 +197,16 @@ impl Builder<'_, '_> {
                 if *zero {
                     let to = self.memory.buffer(self.plan.rank, *buffer)?;
                     let bytes = self.memory.layout.ranks[self.plan.rank].spots[*buffer as usize].bytes;
-                    self.push(at, stream, Action::Set { to, byte: 0, bytes });
+                    self.push(at, lane, Action::Set { to, byte: 0, bytes });
                 }
             }
-            InstKind::Copy { from, to } => return self.copy(at, inst, stream, from, to),
+            InstKind::Copy { from, to } => return self.copy(at, inst, lane, from, to),
             InstKind::Fill { .. } | InstKind::Iota { .. } | InstKind::Map { .. } => {
                 if let Some(link) = link(self.plan, inst, &|view| self.here(view))? {
-                    return self.map(at, inst, stream, &link);
+                    return self.map(at, inst, lane, &link);
                 }
             }
-            InstKind::Gemm(it) => return self.gemm(at, inst, stream, it),
+            InstKind::Gemm(it) => return self.gemm(at, inst, lane, it),
             InstKind::Reduce(it) => {
                 let (input, out) = (self.here(&it.input)?, self.here(&it.out)?);
                 if input.overlaps(&out) {
@@ -199,10 +214,10 @@ impl Builder<'_, '_> {
                 }
                 let room = match kernels::room(it, &input, &out).map_err(refuse)? {
                     0 => 0,
-                    bytes => self.room(stream, 0, bytes)?,
+                    bytes => self.room(lane, 0, bytes)?,
                 };
                 for launch in kernels::fold(it, &input, &out, room).map_err(refuse)? {
-                    self.launch(at, stream, Some(launch));
+                    self.launch(at, lane, Some(launch));
                 }
             }
             InstKind::Combine { op, parts, out } => {
@@ -213,43 +228,40 @@ impl Builder<'_, '_> {
                 return self.map(
                     at,
                     inst,
-                    stream,
+                    lane,
                     &Link::new(kernels::Function::Combine(*op), operands, self.here(out)?),
                 );
             }
-            InstKind::Collective(it) => return self.collective(at, inst, stream, it),
-            InstKind::Transfer(it) => return self.transfer(at, inst, stream, it),
-            InstKind::Wait { work } => {
-                let event = self.works[*work as usize];
-                self.push(at, stream, Action::Wait(event));
-            }
+            InstKind::Collective(it) => return self.collective(at, inst, lane, it),
+            InstKind::Transfer(it) => return self.transfer(at, inst, lane, it),
+            InstKind::Wait { work } => self.wait(at, lane, *work),
             InstKind::Signal { slot } => {
                 let flag = self.flag(slot)?;
-                let joins = match self.previous(stream) {
+                let joins = match self.previous(lane.stream) {
                     Some(Action::Raise(flags)) => flags.add(flag),
                     _ => false,
                 };
                 if !joins {
-                    self.push(at, stream, Action::Raise(Box::new(Flags::new(self.counter, flag))));
+                    self.push(at, lane, Action::Raise(Box::new(Flags::new(self.counter, flag))));
                 }
             }
             InstKind::Await { slot } => {
                 let flag = self.flag(slot)?;
-                let joins = match self.previous(stream) {
+                let joins = match self.previous(lane.stream) {
                     Some(Action::Await(flags)) => flags.add(flag),
                     _ => false,
                 };
                 if !joins {
-                    self.push(at, stream, Action::Await(Box::new(Flags::new(self.counter, flag))));
+                    self.push(at, lane, Action::Await(Box::new(Flags::new(self.counter, flag))));
                 }
             }
             InstKind::Record { event } => {
                 let event = self.events[*event as usize];
-                self.push(at, stream, Action::Record(event));
+                self.push(at, lane, Action::Record(event));
             }
             InstKind::Join { event } => {
                 let event = self.events[*event as usize];
-                self.push(at, stream, Action::Wait(event));
+                self.push(at, lane, Action::Wait(event));
             }
             // All memory is mapped before the first run, and hosts order nothing: streams run behind them.
             InstKind::Exchange { .. } | InstKind::Barrier => {}
@@ -260,17 +272,17 @@ impl Builder<'_, '_> {
                         .to_owned(),
                 ));
             }
-            InstKind::Finish => self.push(at, stream, Action::Finish),
+            InstKind::Finish => self.push(at, lane, Action::Finish),
         }
         Ok(())
     }
 
-    fn push(&mut self, inst: u32, stream: Stream, action: Action) {
+    fn push(&mut self, inst: u32, lane: Lane, action: Action) {
         if let Action::Set { bytes: 0, .. } | Action::Copy { bytes: 0, .. } = action {
             return;
         }
-        self.newest.insert(stream, self.steps.len());
-        self.steps.push(Step { action, stream, inst });
+        self.newest.insert(lane.stream, self.steps.len());
+        self.steps.push(Step { action, lane, inst });
     }
 
     /// The last thing on a stream so far. More of the same may join it: nothing of the stream lies between.
@@ -279,7 +291,7 @@ impl Builder<'_, '_> {
         self.steps.get_mut(at).map(|it| &mut it.action)
     }
 
-    fn launch(&mut self, inst: u32, stream: Stream, launch: Option<Launch>) {
+    fn launch(&mut self, inst: u32, lane: Lane, launch: Option<Launch>) {
         let Some(Launch { kernel, words, blocks }) = launch else { return };
         let function = COMMON.len() + self.kernels.number(&kernel);
         let most = match kernel {
@@ -289,7 +301,7 @@ impl Builder<'_, '_> {
             Kernel::Fold { .. } => i32::MAX as u64,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;
-        self.push(inst, stream, Action::Launch { function, grid, words: words.into_boxed_slice() });
+        self.push(inst, lane, Action::Launch { function, grid, words: words.into_boxed_slice() });
     }
 
     fn located<'v>(&self, rank: usize, view: &'v View) -> Result<Located<'v>, CudaError> {
@@ -311,8 +323,8 @@ impl Builder<'_, '_> {
     }
 
     /// Room for as long as an instruction of a stream runs: `number` tells several of one instruction apart.
-    fn room(&mut self, stream: Stream, number: usize, bytes: usize) -> Result<u64, CudaError> {
-        let known = self.rooms.iter_mut().find(|it| it.stream == stream && it.number == number);
+    fn room(&mut self, lane: Lane, number: usize, bytes: usize) -> Result<u64, CudaError> {
+        let known = self.rooms.iter_mut().find(|it| it.stream == lane.stream && it.number == number);
         if let Some(room) = &known
             && room.bytes >= bytes
         {
@@ -321,7 +333,7 @@ impl Builder<'_, '_> {
         let address = self.memory.scratch(self.device, bytes)?;
         match known {
             Some(room) => (room.address, room.bytes) = (address, bytes),
-            None => self.rooms.push(Room { stream, number, address, bytes }),
+            None => self.rooms.push(Room { stream: lane.stream, number, address, bytes }),
         }
         Ok(address)
     }

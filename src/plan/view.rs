@@ -121,7 +121,8 @@ impl Layout {
         let mut starts = vec![0];
         for piece in high {
             let digits = piece.coordinate.map_or(0..piece.extent, |at| at..at + 1);
-            let below = |start: &usize| digits.clone().map(|digit| start * piece.extent + digit).collect::<Vec<_>>();
+            let below =
+                |start: &usize| digits.clone().map(|digit| start * piece.extent + digit).collect::<Vec<_>>();
             starts = starts.iter().flat_map(below).collect();
         }
         starts.iter_mut().for_each(|it| *it *= len);

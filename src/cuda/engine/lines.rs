@@ -87,12 +87,12 @@ impl Engine<'_> {
         self.begin(Mode::Plain)?;
         for (step, mark) in self.program.steps.iter().zip(marks) {
             if let Some((begin, _)) = mark {
-                self.device.record(*begin, step.stream)?;
+                self.device.record(*begin, step.lane.stream)?;
             }
             self.step(step, Mode::Plain)
                 .map_err(|it| it.at(self.plan, &self.plan.code[step.inst as usize]))?;
             if let Some((_, end)) = mark {
-                self.device.record(*end, step.stream)?;
+                self.device.record(*end, step.lane.stream)?;
             }
         }
         self.join()

@@ -50,7 +50,7 @@ const CALLS: usize = 32;
 impl Kind {
     fn of(action: &Action) -> Option<Self> {
         Some(match action {
-            Action::Set { bytes: 0, .. } | Action::Finish => return None,
+            Action::Set { bytes: 0, .. } | Action::Pass | Action::Finish => return None,
             Action::Set { .. } => Self::Set,
             Action::Copy { .. } => Self::Copy,
             Action::Rows(_) => Self::Rows,

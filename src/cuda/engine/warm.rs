@@ -25,11 +25,11 @@ impl Engine<'_> {
         for &at in &program.firsts {
             let step = &program.steps[at];
             match &step.action {
-                Action::Product(it) => it.issue(step.stream)?,
+                Action::Product(it) => it.issue(step.lane.stream)?,
                 // One at a time: communicators connect.
                 Action::Group(it) => {
-                    it.issue(step.stream)?;
-                    device.finish(step.stream)?;
+                    it.issue(step.lane.stream)?;
+                    device.finish(step.lane.stream)?;
                 }
                 Action::Set { .. }
                 | Action::Copy { .. }
@@ -37,6 +37,7 @@ impl Engine<'_> {
                 | Action::Launch { .. }
                 | Action::Record(_)
                 | Action::Wait(_)
+                | Action::Pass
                 | Action::Raise(_)
                 | Action::Await(_)
                 | Action::Finish => {}

@@ -157,13 +157,15 @@ pub(super) enum Common {
     Raise,
     /// Waits for flags to reach it.
     Await,
+    /// Waits for all ranks.
+    Meet,
     /// Counts a run.
     Advance,
     /// Holds a stream back.
     Hold,
 }
 
-pub(super) const COMMON: [&str; 4] = ["raise_flags", "await_flags", "advance_epoch", "hold"];
+pub(super) const COMMON: [&str; 5] = ["raise_flags", "await_flags", "meet", "advance_epoch", "hold"];
 
 impl Kernels {
     /// The number of an instance, added where it is new.

@@ -3,9 +3,9 @@
 use super::{Action, Builder, Rows};
 use crate::{
     cuda::{
-        device::Stream,
         error::CudaError,
         kernels::{self, Argument, Function, Link, Located},
+        program::Lane,
     },
     plan::{Arg, Inst, InstKind, Number, Place, Plan, View},
 };
@@ -59,13 +59,13 @@ pub(super) fn link<'a>(
 
 impl Builder<'_, '_> {
     /// A step alone; through memory of its own where the result would overwrite operands that are still to be read.
-    pub(super) fn map(&mut self, at: u32, inst: &Inst, stream: Stream, link: &Link) -> Result<(), CudaError> {
+    pub(super) fn map(&mut self, at: u32, inst: &Inst, lane: Lane, link: &Link) -> Result<(), CudaError> {
         let Link { out, .. } = link;
         let dense = View::contiguous(0, out.view.shape.clone());
         let links = match link.views().any(|it| it.overlaps(out)) {
             false => vec![link.clone()],
             true => {
-                let address = self.room(stream, 0, dense.len() * out.dtype.size())?;
+                let address = self.room(lane, 0, dense.len() * out.dtype.size())?;
                 let between = Located { address, dtype: out.dtype, view: &dense };
                 let back = Link::new(Function::Move, vec![Argument::View(between)], *out);
                 vec![Link { out: between, ..link.clone() }, back]
@@ -74,7 +74,7 @@ impl Builder<'_, '_> {
         for link in links {
             let launch = kernels::chain(&[link]);
             let launch = launch.map_err(|it| CudaError::unsupported(self.plan, inst, it))?;
-            self.launch(at, stream, launch);
+            self.launch(at, lane, launch);
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Builder<'_, '_> {
         &mut self,
         at: u32,
         inst: &Inst,
-        stream: Stream,
+        lane: Lane,
         from: &Place,
         to: &Place,
     ) -> Result<(), CudaError> {
@@ -106,7 +106,7 @@ impl Builder<'_, '_> {
                 ([_], [1], [1]) | ([1], _, _) => {
                     let bytes = merged.extents[0] * size;
                     let action = Action::Copy { to: target.address, from: source.address, bytes };
-                    self.push(at, stream, action);
+                    self.push(at, lane, action);
                     return Ok(());
                 }
                 // A stride of 0 repeats a row, which pitches cannot say.
@@ -120,13 +120,13 @@ impl Builder<'_, '_> {
                         height: *height,
                     };
                     if rows.from_pitch.max(rows.to_pitch) < 1 << 31 {
-                        self.push(at, stream, Action::Rows(rows));
+                        self.push(at, lane, Action::Rows(rows));
                         return Ok(());
                     }
                 }
                 _ => {}
             }
         }
-        self.map(at, inst, stream, &Link::new(Function::Move, vec![Argument::View(source)], target))
+        self.map(at, inst, lane, &Link::new(Function::Move, vec![Argument::View(source)], target))
     }
 }

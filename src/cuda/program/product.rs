@@ -3,17 +3,17 @@
 use super::{Action, Builder};
 use crate::{
     cuda::{
-        device::Stream,
         error::CudaError,
         gemm::{BIAS_ALIGNMENT, Form, Products, WORKSPACE},
         kernels,
+        program::Lane,
     },
     plan::{Gemm, Inst},
 };
 
 impl Builder<'_, '_> {
     /// By cuBLASLt, or by a plain kernel where it lacks the product.
-    pub(super) fn gemm(&mut self, at: u32, inst: &Inst, stream: Stream, it: &Gemm) -> Result<(), CudaError> {
+    pub(super) fn gemm(&mut self, at: u32, inst: &Inst, lane: Lane, it: &Gemm) -> Result<(), CudaError> {
         let (a, b, out) = (self.here(&it.a)?, self.here(&it.b)?, self.here(&it.out)?);
         let bias = it.bias.as_ref().map(|it| self.here(it)).transpose()?;
         if a.overlaps(&out) || b.overlaps(&out) {
@@ -32,8 +32,8 @@ impl Builder<'_, '_> {
                 let addresses = [a.address, b.address, out.address];
                 let mut address = bias.as_ref().map_or(0, |it| it.address);
                 if let Some(bytes) = form.vector_bytes().filter(|_| !address.is_multiple_of(BIAS_ALIGNMENT)) {
-                    let room = self.room(stream, 0, bytes)?;
-                    self.push(at, stream, Action::Copy { to: room, from: address, bytes });
+                    let room = self.room(lane, 0, bytes)?;
+                    self.push(at, lane, Action::Copy { to: room, from: address, bytes });
                     address = room;
                 }
                 if let Some(product) = products.prepare(&form, addresses, address, workspace)? {
@@ -41,7 +41,7 @@ impl Builder<'_, '_> {
                         self.firsts.push(self.steps.len());
                         self.forms.push(form);
                     }
-                    self.push(at, stream, Action::Product(Box::new(product)));
+                    self.push(at, lane, Action::Product(Box::new(product)));
                     return Ok(());
                 }
                 "cuBLASLt has no algorithm for it".to_owned()
@@ -56,7 +56,7 @@ impl Builder<'_, '_> {
         let launch = kernels::product(&a, &b, bias.as_ref(), &out).map_err(refuse)?;
         self.notes
             .push(format!("{}: the matrix product runs on a plain kernel: {why}", self.plan.place(inst)));
-        self.launch(at, stream, launch);
+        self.launch(at, lane, launch);
         Ok(())
     }
 

@@ -26,6 +26,8 @@ pub(in crate::cuda) enum Action {
     Record(Event),
     /// The stream waits for an event.
     Wait(Event),
+    /// The stream has come to an instruction, and does what it waits for itself.
+    Pass,
     /// Flags are raised to the number of the run.
     Raise(Box<Flags>),
     /// The stream waits until flags have come to the number of the run.
@@ -46,15 +48,24 @@ impl Action {
             | Self::Group(_)
             | Self::Raise(_)
             | Self::Await(_) => true,
-            Self::Record(_) | Self::Wait(_) | Self::Finish => false,
+            Self::Record(_) | Self::Wait(_) | Self::Pass | Self::Finish => false,
         }
     }
 }
 
-/// A call, its stream, and the instruction that it is for.
+/// Things that happen one after another on a stream. A communicator has a lane of its own, though it may share a stream with
+/// a lane of the plan.
+#[derive(Clone, Copy)]
+pub(in crate::cuda) struct Lane {
+    /// By stream of the plan, then by communicator.
+    pub number: usize,
+    pub stream: Stream,
+}
+
+/// A call, its lane, and the instruction that it is for.
 pub(in crate::cuda) struct Step {
     pub action: Action,
-    pub stream: Stream,
+    pub lane: Lane,
     /// Index in `Plan::code`.
     pub inst: u32,
 }
@@ -62,7 +73,7 @@ pub(in crate::cuda) struct Step {
 /// A prepared plan.
 pub(in crate::cuda) struct Program {
     pub steps: Vec<Step>,
-    /// All streams: those of the plan, then those of communicators.
+    /// All streams: those of the plan, then those of communicators that have their own.
     pub streams: Vec<Stream>,
     /// The functions of the module, the common ones first.
     pub functions: Vec<Function>,
