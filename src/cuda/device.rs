@@ -17,8 +17,8 @@ use super::{
     error::CudaError,
     library::{self, Driver},
 };
-pub(super) use resources::Owned;
 use resources::{Block, Mapped, Pool, Resources};
+pub(super) use resources::{Owned, Taken};
 
 /// A stream. Plain handles are copied freely; the driver keeps what they stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

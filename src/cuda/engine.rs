@@ -5,6 +5,7 @@
 //! program that lacks an order shows it.
 
 use std::{
+    rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,13 +13,13 @@ use std::{
 use super::{
     Peers,
     comm::Comms,
-    device::{Device, Event, Stream},
+    device::{Device, Event, Stream, Taken},
     error::CudaError,
     kernels::{BLOCK, Common, FLAG_BLOCK},
     memory::Memory,
     program::{Action, Lane, Program, Step},
     progress::Progress,
-    session::Gpu,
+    session::Libraries,
 };
 use crate::{
     plan::{Inst, Plan, View},
@@ -61,10 +62,12 @@ struct Output {
 }
 
 /// A plan, ready to run.
-pub struct Engine<'a> {
-    device: &'a Device,
-    plan: &'a Plan,
-    memory: Memory<'a>,
+pub struct Engine {
+    device: Rc<Device>,
+    /// The plans of all ranks.
+    plans: Arc<Vec<Plan>>,
+    rank: usize,
+    memory: Memory,
     comms: Comms,
     program: Program,
     first: Stream,
@@ -78,6 +81,10 @@ pub struct Engine<'a> {
     progress: Arc<Progress>,
     /// For how long each stream is held back when a run begins, by stream, in device memory; `None`: it is not.
     delays: Option<u64>,
+    /// The number of the last run before the job's program that runs now.
+    before: u32,
+    /// What the device has given when the plan was ready: what programs take on top of that ends with them.
+    taken: Taken,
 }
 
 /// How steps are issued.
@@ -91,29 +98,35 @@ enum Mode {
     Captured,
 }
 
-impl<'a> Engine<'a> {
-    /// Prepares this rank's plan; all ranks have to call this.
+impl Engine {
+    /// Prepares this rank's plan on a GPU that has had another one (`again`) or not; all ranks have to call this.
     ///
     /// # Errors
     /// What is missing, what the plan asks for and this executor lacks.
-    pub fn new(plans: &'a [Plan], peers: &dyn Peers, gpu: &'a mut Gpu) -> Result<Self, CudaError> {
+    pub(super) fn new(
+        plans: &Arc<Vec<Plan>>,
+        peers: &dyn Peers,
+        device: Rc<Device>,
+        libraries: &mut Libraries,
+        again: bool,
+    ) -> Result<Self, CudaError> {
         let rank = peers.rank();
         let plan = plans.get(rank).filter(|_| plans.len() == peers.world()).ok_or_else(|| {
             CudaError::Environment(format!("{} plans for {} processes", plans.len(), peers.world()))
         })?;
-        peers.phase("starting its GPU");
-        let (device, libraries, again) = gpu.start(peers)?;
         let Prepared { first, memory, comms, program, inputs, outputs } =
-            Prepared::of(plans, peers, device, libraries, again)?;
+            Prepared::of(plans, peers, &device, libraries, again)?;
         let event = |_| device.event(false);
         let ends = program.streams.iter().map(event).collect::<Result<_, _>>()?;
         let lane = |step: &Step| (step.lane.number, step.inst);
         let words = device.words(plan.streams.len() + plan.communicators.len() + 1)?;
         let progress = Arc::new(Progress::new(plan, program.steps.iter().map(lane), words));
         let start = device.event(false)?;
+        let taken = device.taken();
         let engine = Self {
             device,
-            plan,
+            plans: Arc::clone(plans),
+            rank,
             memory,
             comms,
             program,
@@ -126,10 +139,30 @@ impl<'a> Engine<'a> {
             barriers: 0,
             progress,
             delays: None,
+            before: 0,
+            taken,
         };
         engine.warm(peers)?;
         peers.barrier()?;
         Ok(engine)
+    }
+
+    /// Whether it runs these plans.
+    pub(super) fn is_of(&self, plans: &[Plan]) -> bool {
+        *self.plans == plans
+    }
+
+    /// Another program of the job has the same plans; all ranks have to call this. Flags and runs are counted on.
+    pub(super) fn renew(&mut self, peers: &dyn Peers) -> Result<(), CudaError> {
+        self.device.release(&self.taken, peers)?;
+        (self.before, self.delays) = (self.epoch, None);
+        self.progress.end();
+        self.count()?;
+        self.finish()
+    }
+
+    fn plan(&self) -> &Plan {
+        &self.plans[self.rank]
     }
 
     /// How far this rank is, for another thread.
@@ -183,14 +216,14 @@ impl<'a> Engine<'a> {
 
     /// The number of the run that is being issued, from 0.
     fn round(&self) -> u32 {
-        self.epoch.wrapping_sub(1)
+        self.epoch.wrapping_sub(self.before).wrapping_sub(1)
     }
 
     /// Issues the whole plan once.
     fn issue(&mut self, mode: Mode) -> Result<(), CudaError> {
         self.begin(mode)?;
         for (number, step) in self.program.steps.iter().enumerate() {
-            self.step(step, mode).map_err(|it| it.at(self.plan, &self.plan.code[step.inst as usize]))?;
+            self.step(step, mode).map_err(|it| it.at(self.plan(), &self.plan().code[step.inst as usize]))?;
             if mode == Mode::Checked {
                 self.mark(step.lane, number)?;
             }
@@ -243,14 +276,15 @@ impl<'a> Engine<'a> {
 
     /// The first stream tells that the run is complete.
     fn count(&self) -> Result<(), CudaError> {
-        self.device.write_flag(self.progress.count(), self.epoch, self.first)
+        let complete = self.epoch.wrapping_sub(self.before);
+        self.device.write_flag(self.progress.count(), complete, self.first)
     }
 
     /// Waits for the end of all that was issued. Whether that takes too long is for the guard of the job to say.
     fn finish(&self) -> Result<(), CudaError> {
         let begin = Instant::now();
         loop {
-            if self.device.is_idle(self.first).map_err(|it| it.near(self.plan, self.earliest()))? {
+            if self.device.is_idle(self.first).map_err(|it| it.near(self.plan(), self.earliest()))? {
                 self.progress.end();
                 return Ok(());
             }
@@ -259,9 +293,9 @@ impl<'a> Engine<'a> {
                 continue;
             }
             if let Some((communicator, error)) = self.comms.trouble() {
-                let queue = self.plan.communicators.iter().position(|it| it == communicator);
+                let queue = self.plan().communicators.iter().position(|it| it == communicator);
                 let at = queue.and_then(|it| self.progress.queues().get(it).copied());
-                return Err(error.near(self.plan, at.and_then(|it| self.plan.code.get(it as usize))));
+                return Err(error.near(self.plan(), at.and_then(|it| self.plan().code.get(it as usize))));
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -270,7 +304,7 @@ impl<'a> Engine<'a> {
     /// The first instruction that no stream has come past, where streams tell.
     fn earliest(&self) -> Option<&Inst> {
         let at = self.progress.streams().into_iter().chain(self.progress.queues()).min()?;
-        self.plan.code.get(at as usize)
+        self.plan().code.get(at as usize)
     }
 
     /// Between two runs: all ranks have ended the last one before any of them touches outputs and inputs again, and all are
@@ -284,7 +318,7 @@ impl<'a> Engine<'a> {
 
     /// The first streams of all ranks wait for each other, without their hosts.
     fn meet(&mut self) -> Result<(), CudaError> {
-        let (rank, world) = (self.plan.rank, self.plan.world);
+        let (rank, world) = (self.plan().rank, self.plan().world);
         if world == 1 || !self.memory.is_mapped() {
             return Ok(());
         }

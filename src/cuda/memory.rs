@@ -1,5 +1,7 @@
 //! The segments of this rank and, mapped by CUDA IPC, the symmetric ones of its peers.
 
+use std::sync::Arc;
+
 use grammar::dtype::DType;
 
 use super::{
@@ -12,8 +14,8 @@ use super::{
 use crate::plan::{Plan, View};
 
 /// Segments, by address.
-pub(super) struct Memory<'a> {
-    plans: &'a [Plan],
+pub(super) struct Memory {
+    plans: Arc<Vec<Plan>>,
     pub layout: WorldLayout,
     rank: usize,
     /// The symmetric segment of every rank, in this process's addresses; 0 where none is mapped.
@@ -27,9 +29,14 @@ pub(super) struct Memory<'a> {
     pub allocated: usize,
 }
 
-impl<'a> Memory<'a> {
+impl Memory {
     /// Allocates this rank's segments.
-    pub fn new(device: &Device, plans: &'a [Plan], rank: usize, stream: Stream) -> Result<Self, CudaError> {
+    pub fn new(
+        device: &Device,
+        plans: &Arc<Vec<Plan>>,
+        rank: usize,
+        stream: Stream,
+    ) -> Result<Self, CudaError> {
         let layout = WorldLayout::of(plans).map_err(|(rank, buffer)| CudaError::Unsupported {
             rank,
             place: "memory".to_owned(),
@@ -45,6 +52,7 @@ impl<'a> Memory<'a> {
         device.finish(stream)?;
         let mut symmetric = vec![0; plans.len()];
         symmetric[rank] = segment;
+        let plans = Arc::clone(plans);
         Ok(Self { plans, layout, rank, symmetric, private, touched, mapped: false, allocated })
     }
 

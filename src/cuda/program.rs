@@ -26,10 +26,10 @@ use elementwise::link;
 pub(super) use step::{Action, Lane, Program, Step};
 
 /// What is known while a plan is prepared.
-struct Builder<'a, 'm> {
+struct Builder<'a> {
     device: &'a Device,
     plan: &'a Plan,
-    memory: &'a mut Memory<'m>,
+    memory: &'a mut Memory,
     comms: &'a Comms,
     products: &'a mut Option<Products>,
     kernels: Kernels,
@@ -185,7 +185,7 @@ fn is_dense(view: &View) -> bool {
     view.len() <= 1 || (merged.extents.len() == 1 && merged.strides[0][0] == 1)
 }
 
-impl Builder<'_, '_> {
+impl Builder<'_> {
     fn instruction(&mut self, at: u32, inst: &Inst) -> Result<(), CudaError> {
         let lane = *self
             .lanes

@@ -1,18 +1,28 @@
-//! What a process keeps from one plan to the next: its GPU, the communicators that it has joined, the handle of cuBLASLt, and
-//! compiled kernels.
+//! What a process keeps from one program to the next: its GPU, the communicators that it has joined, the handle of cuBLASLt,
+//! compiled kernels, and the last plan as it lies on the GPU.
 //!
-//! Starting them takes seconds on a host of eight GPUs; a job of many programs pays that once.
+//! Starting them takes seconds on a host of eight GPUs; a job of many programs pays that once. Of plans there is one: the GPU's
+//! memory is for one program at a time. The next one finds it where program, bindings and passes lead to the same plans.
+
+use std::{rc::Rc, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use super::{CudaError, Peers, comm::Joined, device::Device, gemm::Products};
+use super::{
+    CudaError, Engine, Peers,
+    comm::Joined,
+    device::{Device, Taken},
+    gemm::Products,
+};
+use crate::plan::Plan;
 
 /// The GPU of this rank, which no other rank takes, for one plan after another.
 pub struct Gpu {
     /// Its number among those that this process sees.
     ordinal: usize,
-    device: Option<Device>,
+    device: Option<Rc<Device>>,
     libraries: Libraries,
+    engine: Option<Engine>,
 }
 
 /// What libraries have made for this process.
@@ -26,21 +36,33 @@ pub(super) struct Libraries {
 
 impl Gpu {
     pub(super) fn at(ordinal: usize) -> Self {
-        Self { ordinal, device: None, libraries: Libraries::default() }
+        Self { ordinal, device: None, libraries: Libraries::default(), engine: None }
     }
 
-    /// The GPU with nothing of the last plan on it, and whether there was one. All ranks have to call this.
+    /// The plans of all ranks, this rank's ready to run; all ranks have to call this.
     ///
     /// # Errors
-    /// A GPU that does not start, a rank that does not answer.
-    pub(super) fn start(&mut self, peers: &dyn Peers) -> Result<(&Device, &mut Libraries, bool), CudaError> {
-        let (device, again) = match self.device.take() {
-            None => (Device::open(self.ordinal)?, false),
-            Some(device) => {
-                device.release(peers)?;
-                (device, true)
+    /// A GPU that does not start, what the plan asks for and this executor lacks, a rank that does not answer.
+    pub fn engine(&mut self, plans: &Arc<Vec<Plan>>, peers: &dyn Peers) -> Result<&mut Engine, CudaError> {
+        // All ranks have the plans of all: they find the same.
+        let engine = match self.engine.take().filter(|it| it.is_of(plans)) {
+            Some(mut kept) => {
+                kept.renew(peers)?;
+                kept
+            }
+            None => {
+                peers.phase("starting its GPU");
+                let (device, again) = match self.device.take() {
+                    None => (Rc::new(Device::open(self.ordinal)?), false),
+                    Some(device) => {
+                        device.release(&Taken::default(), peers)?;
+                        (device, true)
+                    }
+                };
+                let device = Rc::clone(self.device.insert(device));
+                Engine::new(plans, peers, device, &mut self.libraries, again)?
             }
         };
-        Ok((self.device.insert(device), &mut self.libraries, again))
+        Ok(self.engine.insert(engine))
     }
 }

@@ -182,7 +182,7 @@ pub fn memory(plans: &[Plan]) -> Result<Vec<String>, Failure> {
 /// What `Engine` and `judge` find.
 pub fn run(
     job: &Job<'_>,
-    engine: &mut Engine<'_>,
+    engine: &mut Engine,
     member: &Member,
     say: &mut dyn FnMut(String),
 ) -> Result<Ran, Failure> {
@@ -277,7 +277,7 @@ fn gather(plans: &[Plan], mine: Vec<Option<Block>>, member: &Member) -> Result<O
 }
 
 /// The tensors that this rank wants besides the outputs; rank 0 gets those of others from them.
-fn watched(job: &Job<'_>, engine: &Engine<'_>, member: &Member) -> Result<Vec<Block>, Failure> {
+fn watched(job: &Job<'_>, engine: &Engine, member: &Member) -> Result<Vec<Block>, Failure> {
     let me = member.channel.rank;
     let here = |places: &[Place]| -> Result<Vec<Block>, CudaError> {
         let views: Vec<&View> = places.iter().filter(|it| it.rank == me).map(|it| &it.view).collect();

@@ -52,6 +52,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("gpus::who_holds_up_the_others_is_named", who_holds_up_the_others_is_named),
         Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
         Trial::test("gpus::programs_share_a_job", programs_share_a_job),
+        Trial::test("gpus::a_plan_is_kept_for_the_next_program", a_plan_is_kept_for_the_next_program),
         Trial::test("gpus::a_gpu_that_fails_ends_its_job", a_gpu_that_fails_ends_its_job),
         Trial::test("gpus::every_line_is_in_the_table", every_line_is_in_the_table),
     ];
@@ -380,6 +381,29 @@ fn programs_share_a_job() -> Result<(), Failed> {
             == 1,
         &ends,
     )
+}
+
+/// The same program with the same bindings finds its plan as it lies on the GPU, whatever ran of it; another one does not.
+fn a_plan_is_kept_for_the_next_program() -> Result<(), Failed> {
+    let path = format!("{}/kept.txt", env!("CARGO_TARGET_TMPDIR"));
+    let layer = "samples/row-parallel-streams.hir -w 1 -n 2 --profile-host --set";
+    let programs = [
+        ("i0=12", true),
+        ("i0=12 --seed 3 -G", false),
+        ("i0=12 --stress 5 -G", false),
+        ("i0=12 --inputs random", false),
+        ("i0=15 -G", true),
+        ("i0=12 -G", true),
+    ];
+    fs::write(&path, programs.map(|it| format!("{layer} {}", it.0)).join("\n"))?;
+    let port = port()?;
+    let arguments = ["--batch", &path, "--device=cuda", "--expect=sim"];
+    let start = |at: usize| rank(at, 4, port, &arguments).spawn();
+    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, Duration::from_secs(120))?;
+    let phases = ends[0].1.lines().filter(|it| it.starts_with("# rank 0: reading the program"));
+    let prepared: Vec<bool> = phases.map(|it| it.contains("preparing the program for its GPU")).collect();
+    let equal = ends[0].1.matches("[SUCCESS]").count() == programs.len();
+    expect(equal && prepared == programs.map(|it| it.1) && ends.iter().all(|it| it.0 == Some(0)), &ends)
 }
 
 fn every_line_is_in_the_table() -> Result<(), Failed> {

@@ -6,9 +6,10 @@
 //! layer.hir --passes @overlap-allgather-linear -G
 //! ```
 //!
-//! What stands beside `--batch` is said of every program. Each is told as if it ran alone, between its command line and its exit code. What one rank alone fails at ends the job, as
-//! the others cannot know where it stands; what all ranks refuse or find wrong ends only the program. Communicators are shared:
-//! a message that a program sends and nobody receives may meet the next program.
+//! What stands beside `--batch` is said of every program. Each is told as if it ran alone, between its command line and its
+//! exit code. What one rank alone fails at ends the job, as the others cannot know where it stands; what all ranks refuse or
+//! find wrong ends only the program. A program that has the plans of the one before it finds them ready on the GPUs.
+//! Communicators are shared: a message that a program sends and nobody receives may meet the next program.
 
 use std::{io::Write, ops::ControlFlow};
 

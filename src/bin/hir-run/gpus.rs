@@ -98,7 +98,7 @@ pub fn run(
     (gpu, member): (&mut Gpu, &Member),
     say: &mut dyn FnMut(String),
 ) -> Result<Result<Verdict, String>, Failure> {
-    let engine = match Engine::new(task.plans, member, gpu) {
+    let engine = match gpu.engine(task.plans, member) {
         Ok(engine) => engine,
         // All ranks refuse alike.
         Err(fault @ CudaError::Unsupported { .. }) if task.options.device() == Device::Auto => {
@@ -166,7 +166,7 @@ fn agreed(made: Result<Wanted, Failure>, member: &Member) -> Result<Wanted, Fail
 }
 
 fn on(
-    mut engine: Engine<'_>,
+    engine: &mut Engine,
     task: &Task<'_>,
     wanted: &Wanted,
     member: &Member,
@@ -194,7 +194,7 @@ fn on(
         stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
         profile: options.profile_host.then_some(graph),
     };
-    let ran = gpu::run(&job, &mut engine, member, &mut |note| say(format!("# {note}")))
+    let ran = gpu::run(&job, engine, member, &mut |note| say(format!("# {note}")))
         .inspect_err(|failure| give_up(member, failure))?;
     // From here on no rank waits for another: what fails is the exit code of all, and the job goes on.
     output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;

@@ -49,6 +49,15 @@ pub(in crate::cuda) enum Owned {
     Executable(sys::CUgraphExec),
 }
 
+/// What of a device was in use at a time; by default nothing.
+#[derive(Default)]
+pub(in crate::cuda) struct Taken {
+    streams: [usize; 2],
+    events: [usize; 2],
+    owned: usize,
+    blocks: Vec<bool>,
+}
+
 /// Things that are alike: those in use come first.
 pub(super) struct Pool<T> {
     made: Vec<T>,
@@ -89,21 +98,33 @@ impl Resources {
 }
 
 impl Device {
-    /// Ends what the last plan has taken: its runs have ended on all ranks, which all have to call this.
+    /// What is in use.
+    pub fn taken(&self) -> Taken {
+        let resources = self.resources.borrow();
+        Taken {
+            streams: resources.streams.each_ref().map(|it| it.used),
+            events: resources.events.each_ref().map(|it| it.used),
+            owned: resources.owned.len(),
+            blocks: resources.blocks.iter().map(|it| it.used).collect(),
+        }
+    }
+
+    /// Ends what was taken since: runs have ended on all ranks, which all have to call this.
     ///
     /// # Errors
     /// A failed call, a rank that does not answer.
-    pub fn release(&self, peers: &dyn Peers) -> Result<(), CudaError> {
+    pub fn release(&self, taken: &Taken, peers: &dyn Peers) -> Result<(), CudaError> {
         let driver = self.driver;
         // SAFETY: no arguments; a context is current.
         driver.check("cuCtxSynchronize", unsafe { (driver.cuCtxSynchronize)() })?;
         // The others no longer touch this rank's memory.
         peers.barrier()?;
         let mut resources = self.resources.borrow_mut();
-        resources.streams.iter_mut().for_each(|it| it.used = 0);
-        resources.events.iter_mut().for_each(|it| it.used = 0);
-        resources.blocks.iter_mut().for_each(|it| it.used = false);
-        for it in std::mem::take(&mut resources.owned).into_iter().rev() {
+        resources.streams.iter_mut().zip(taken.streams).for_each(|(it, used)| it.used = used);
+        resources.events.iter_mut().zip(taken.events).for_each(|(it, used)| it.used = used);
+        let were_used = taken.blocks.iter().copied().chain(std::iter::repeat(false));
+        resources.blocks.iter_mut().zip(were_used).for_each(|(it, used)| it.used = used);
+        for it in resources.owned.split_off(taken.owned).into_iter().rev() {
             // SAFETY: each came from the call that this one undoes, was taken off the list, and nothing runs on the device.
             unsafe {
                 match it {

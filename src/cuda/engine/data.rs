@@ -8,13 +8,13 @@ use crate::{
     sim::memory::Block,
 };
 
-impl Engine<'_> {
+impl Engine {
     /// Poisons all memory and puts the inputs into it, row-major parts by input.
     ///
     /// # Errors
     /// Inputs that do not fit, a failed call.
     pub fn fill(&mut self, inputs: &[Data], peers: &dyn Peers) -> Result<(), CudaError> {
-        let rank = self.plan.rank;
+        let rank = self.plan().rank;
         // Flags only ever grow: they keep their values.
         let flags = self.memory.layout.flags;
         let segment = self.memory.symmetric[rank] + flags as u64;
@@ -66,7 +66,7 @@ impl Engine<'_> {
     /// # Errors
     /// Views outside memory, a failed call.
     pub fn peek(&self, views: &[&View]) -> Result<Vec<Block>, CudaError> {
-        let rank = self.plan.rank;
+        let rank = self.plan().rank;
         let mut blocks = Vec::with_capacity(views.len());
         for view in views {
             self.memory.view(rank, view)?;

@@ -3,7 +3,7 @@
 use super::{Engine, Mode};
 use crate::cuda::{CudaError, graph::Graph};
 
-impl Engine<'_> {
+impl Engine {
     /// Captures the plan as a graph.
     pub(super) fn capture(&mut self) -> Result<Graph, CudaError> {
         self.align()?;

@@ -34,7 +34,7 @@ pub struct Line {
 /// Runs that are averaged.
 const RUNS: usize = 3;
 
-impl Engine<'_> {
+impl Engine {
     /// What each line costs, on all ranks.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Engine<'_> {
                 false => None,
             });
         }
-        let mut table = Table::of(self.plan);
+        let mut table = Table::of(self.plan());
         let mut times = vec![0.0; table.lines.len()];
         for run in 0..=RUNS {
             self.reset()?;
@@ -75,7 +75,7 @@ impl Engine<'_> {
         let Table { mut lines, rows, .. } = table;
         for (inst, first) in &self.program.fused {
             if let Some(at) = rows[*inst as usize].filter(|at| lines[*at].time == 0.0) {
-                lines[at].within = Some(origin(self.plan, &self.plan.code[*first as usize]));
+                lines[at].within = Some(origin(self.plan(), &self.plan().code[*first as usize]));
             }
         }
         lines.retain(|it| it.time > 0.0 || it.within.is_some());
@@ -90,7 +90,7 @@ impl Engine<'_> {
                 self.device.record(*begin, step.lane.stream)?;
             }
             self.step(step, Mode::Plain)
-                .map_err(|it| it.at(self.plan, &self.plan.code[step.inst as usize]))?;
+                .map_err(|it| it.at(self.plan(), &self.plan().code[step.inst as usize]))?;
             if let Some((_, end)) = mark {
                 self.device.record(*end, step.lane.stream)?;
             }

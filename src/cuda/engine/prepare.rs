@@ -1,11 +1,13 @@
 //! What a plan needs on a GPU, made by all ranks together: what one cannot do all refuse.
 
+use std::sync::Arc;
+
 use super::{Input, Output};
 use crate::{
     cuda::{
         CudaError, Peers,
         comm::Comms,
-        device::{Device, Stream},
+        device::{Device, Stream, Taken},
         layout,
         memory::Memory,
         program::{self, Program},
@@ -15,22 +17,22 @@ use crate::{
 };
 
 /// A plan with its memory, communicators and steps.
-pub(super) struct Prepared<'a> {
+pub(super) struct Prepared {
     pub first: Stream,
-    pub memory: Memory<'a>,
+    pub memory: Memory,
     pub comms: Comms,
     pub program: Program,
     pub inputs: Vec<Option<Input>>,
     pub outputs: Vec<Option<Output>>,
 }
 
-impl<'a> Prepared<'a> {
+impl Prepared {
     /// Prepares a plan on a GPU that has had another one (`again`) or not; all ranks have to call this.
     ///
     /// # Errors
     /// What is missing, what some rank's plan asks for in vain.
     pub fn of(
-        plans: &'a [Plan],
+        plans: &Arc<Vec<Plan>>,
         peers: &dyn Peers,
         device: &Device,
         libraries: &mut Libraries,
@@ -39,7 +41,7 @@ impl<'a> Prepared<'a> {
         match Self::attempt(plans, peers, device, libraries) {
             // What is kept of earlier plans may be in the way.
             Err(CudaError::OutOfMemory { .. }) if again => {
-                device.release(peers)?;
+                device.release(&Taken::default(), peers)?;
                 libraries.joined.leave()?;
                 device.free(peers)?;
                 Self::attempt(plans, peers, device, libraries)
@@ -49,7 +51,7 @@ impl<'a> Prepared<'a> {
     }
 
     fn attempt(
-        plans: &'a [Plan],
+        plans: &Arc<Vec<Plan>>,
         peers: &dyn Peers,
         device: &Device,
         libraries: &mut Libraries,

@@ -162,7 +162,7 @@ fn microseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e6
 }
 
-impl Engine<'_> {
+impl Engine {
     /// What issuing the plan costs the host, on the rank where it is furthest from its bare calls; with `graph`, what one
     /// launch of the captured plan costs as well. All ranks have to call this.
     ///
@@ -196,7 +196,7 @@ impl Engine<'_> {
             each: summary(times)[0] / (count * kind.passes(count)) as f64,
         });
         let mine = Host {
-            rank: self.plan.rank,
+            rank: self.plan().rank,
             calls: calls.collect(),
             run: summary(runs),
             graph: captured.map(|it| (summary(launches), it.nodes)),

@@ -21,7 +21,7 @@ fn held(seed: u64, rank: usize, run: usize, stream: usize) -> u64 {
     ((bits >> 32) % LONGEST) >> (bits & 7)
 }
 
-impl Engine<'_> {
+impl Engine {
     /// Runs the plan again and again, captured as a graph or not, and tells the first difference from the outputs that are on
     /// the host now, of all ranks. All ranks have to call this.
     ///
@@ -35,7 +35,7 @@ impl Engine<'_> {
         graph: bool,
     ) -> Result<Option<String>, CudaError> {
         let streams = self.program.streams.len();
-        self.delays = Some(self.device.allocate(self.plan.rank, 8 * streams)?);
+        self.delays = Some(self.device.allocate(self.plan().rank, 8 * streams)?);
         let captured = if graph { Some(self.capture()?) } else { None };
         let kept: Vec<Vec<u8>> = self.outputs.iter().map(|it| host_bytes(it.as_ref()).to_vec()).collect();
         let mut found: Option<(u64, String)> = None;
@@ -71,14 +71,14 @@ impl Engine<'_> {
     /// Sets for how long each stream is held back in the next run.
     fn draw(&self, seed: u64, run: usize) -> Result<(), CudaError> {
         let Some(delays) = self.delays else { return Ok(()) };
-        let rank = self.plan.rank;
+        let rank = self.plan().rank;
         let times = (0..self.program.streams.len()).flat_map(|it| held(seed, rank, run, it).to_le_bytes());
         self.device.upload(delays, &times.collect::<Vec<u8>>(), self.first)
     }
 
     /// The first element of this rank's outputs that is not what it was.
     fn difference(&self, kept: &[Vec<u8>]) -> Result<Option<String>, CudaError> {
-        for ((output, port), before) in self.outputs.iter().zip(&self.plan.outputs).zip(kept) {
+        for ((output, port), before) in self.outputs.iter().zip(&self.plan().outputs).zip(kept) {
             let (Some(it), now) = (output, host_bytes(output.as_ref())) else { continue };
             if now == before {
                 continue;
@@ -97,7 +97,7 @@ impl Engine<'_> {
                     "{}: element {:?} of rank {}'s part is {}, and was {} in the first run",
                     port.name,
                     unravel(at, &it.view.shape),
-                    self.plan.rank,
+                    self.plan().rank,
                     now.text(at),
                     before.text(at)
                 )));

@@ -36,7 +36,7 @@ impl Timing {
 /// Steps of a run that any queue holds: a stream takes about a thousand.
 const QUEUED: usize = 256;
 
-impl Engine<'_> {
+impl Engine {
     /// Times runs, captured as a graph or not, and reads the outputs of the last one; each begins with poisoned outputs.
     ///
     /// # Errors

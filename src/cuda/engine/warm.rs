@@ -10,7 +10,7 @@ use crate::cuda::{
     program::Action,
 };
 
-impl Engine<'_> {
+impl Engine {
     /// Makes the first call of every kind. What it leaves in memory is overwritten before the first run.
     pub(super) fn warm(&self, peers: &dyn Peers) -> Result<(), CudaError> {
         peers.phase("making its libraries ready");

@@ -57,7 +57,7 @@ pub(super) fn link<'a>(
     }))
 }
 
-impl Builder<'_, '_> {
+impl Builder<'_> {
     /// A step alone; through memory of its own where the result would overwrite operands that are still to be read.
     pub(super) fn map(&mut self, at: u32, inst: &Inst, lane: Lane, link: &Link) -> Result<(), CudaError> {
         let Link { out, .. } = link;

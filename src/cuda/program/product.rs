@@ -11,7 +11,7 @@ use crate::{
     plan::{Gemm, Inst},
 };
 
-impl Builder<'_, '_> {
+impl Builder<'_> {
     /// By cuBLASLt, or by a plain kernel where it lacks the product.
     pub(super) fn gemm(&mut self, at: u32, inst: &Inst, lane: Lane, it: &Gemm) -> Result<(), CudaError> {
         let (a, b, out) = (self.here(&it.a)?, self.here(&it.b)?, self.here(&it.out)?);

@@ -56,7 +56,7 @@ pub(super) fn homes(plan: &Plan) -> Vec<Option<StreamNo>> {
     homes.into_iter().map(found).collect()
 }
 
-impl Builder<'_, '_> {
+impl Builder<'_> {
     pub(super) fn collective(
         &mut self,
         at: u32,
