@@ -17,8 +17,9 @@
 #
 # Every time is the median over runs of the slowest rank. Each of our measurements is checked: all outputs of the last timed
 # run are finite, hir-run finds them the same on all ranks that have them, and sampled rows agree with float32 sums made by
-# PyTorch from the inputs that hir-run has written; outputs are poisoned before every run. Without PyTorch there are no peers, and our results
-# are compared with the simulator's instead, as far as the shapes are small (-s). Exit code 1: a run failed or was wrong.
+# PyTorch from the inputs that hir-run has written; outputs are poisoned before every run. Without PyTorch there are no peers,
+# and our results are compared with the simulator's instead, as far as the shapes are small (-s). Exit code 1: a run failed or
+# was wrong.
 set -u
 cd "$(dirname "$0")/../.."
 usage() {

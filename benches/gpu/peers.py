@@ -8,7 +8,7 @@
                                                                     each measurement
     peers.py table FILE                                             all lines as a table with ratios
     peers.py versions
-    peers.py libraries                                              where PyTorch has NCCL and cuBLASLt, for hir-run to take the same
+    peers.py libraries                                              where PyTorch has NCCL and cuBLASLt: hir-run takes the same
 
 Workloads, in bf16, for d ranks:
   allgather-linear       C[m,n]   = allgather(A[m/d,k]) @ B[n,k].t()

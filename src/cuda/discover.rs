@@ -58,7 +58,8 @@ pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, Cud
     Ok(String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
-/// The GPU for a rank of this host, `shared` with others where there are too few: its number among those that this process sees, and an identity that no other has.
+/// The GPU for a rank of this host, `shared` with others where there are too few: its number among those that this process
+/// sees, and an identity that no other has.
 ///
 /// # Errors
 /// As `devices`; fewer GPUs than needed.

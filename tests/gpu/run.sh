@@ -23,8 +23,9 @@
 #   faults      ranks that are killed or stopped, deadlocks, ranks that hold different programs, too little memory
 #   sanitizer   compute-sanitizer's memcheck and racecheck over the kernels
 #
-# Runs of one number of ranks share a job, which starts its GPUs once. One line a run: part, ranks, issue (eager, graph, both), program, passes, verdict; then a table of the parts. Exit code 0: all
-# that ran passed, and something ran. Under an emulator HIR_EMULATED_GPUS says how many GPUs there are.
+# Runs of one number of ranks share a job, which starts its GPUs once. One line a run: part, ranks, issue (eager, graph, both),
+# program, passes, verdict; then a table of the parts. Exit code 0: all that ran passed, and something ran. Under an emulator
+# HIR_EMULATED_GPUS says how many GPUs there are.
 set -u
 cd "$(dirname "$0")/../.."
 usage() {
