@@ -4,7 +4,10 @@
 //! bare call is one of the plan's own, in a loop over all of its kind: same addresses, same sizes, same streams. Flags hold the
 //! number of the last run already, so writing it again tells nobody anything. Buffers hold garbage afterwards.
 
-use std::{array, time::Instant};
+use std::{
+    array,
+    time::{Duration, Instant},
+};
 
 use super::{Engine, Mode};
 use crate::cuda::{
@@ -41,9 +44,12 @@ const KINDS: [Kind; 10] = [
     Kind::Await,
 ];
 
-/// Rounds that count, after those that warm up.
-const ROUNDS: usize = 21;
+/// Rounds that warm up.
 const WARMUP: usize = 3;
+/// Rounds that count: as many as go into `SPAN` on the slowest rank, within limits. A host is busy with other things now and
+/// then, for longer than a small plan takes.
+const ROUNDS: [usize; 2] = [21, 201];
+const SPAN: Duration = Duration::from_millis(500);
 /// A kind with fewer calls in a plan is issued several times a round, until there are so many.
 const CALLS: usize = 32;
 
@@ -152,6 +158,14 @@ impl Host {
     }
 }
 
+/// How many rounds all ranks go through, where one has taken so long on this rank.
+fn in_span(round: Duration, peers: &dyn Peers) -> Result<usize, CudaError> {
+    let all = peers.all_gather(&round.as_secs_f64().to_le_bytes())?;
+    let slowest = all.iter().filter_map(|it| it.first_chunk::<8>()).map(|it| f64::from_le_bytes(*it));
+    let rounds = SPAN.as_secs_f64() / slowest.fold(f64::MIN_POSITIVE, f64::max);
+    Ok((rounds as usize).clamp(ROUNDS[0], ROUNDS[1]))
+}
+
 /// The median and the least.
 fn summary(mut times: Vec<f64>) -> [f64; 2] {
     times.sort_by(f64::total_cmp);
@@ -174,7 +188,8 @@ impl Engine {
         let mut bare: [Vec<f64>; KINDS.len()] = array::from_fn(|_| Vec::new());
         let mut counts = [0; KINDS.len()];
         peers.barrier()?;
-        for round in 0..WARMUP + ROUNDS {
+        let (mut round, mut rounds, mut since) = (0, WARMUP, Instant::now());
+        while round < rounds {
             let counted = round >= WARMUP;
             let time = self.drained(|it| it.issue(Mode::Plain))?;
             runs.extend(counted.then_some(time));
@@ -187,6 +202,12 @@ impl Engine {
                 let (time, count) = self.bare(kind)?;
                 bare[at].extend(counted.then_some(time));
                 counts[at] = count;
+            }
+            round += 1;
+            if round + 1 == WARMUP {
+                since = Instant::now();
+            } else if round == WARMUP {
+                rounds += in_span(since.elapsed(), peers)?;
             }
         }
         let calls = KINDS.iter().zip(bare).zip(counts).filter(|it| it.1 > 0);
@@ -286,6 +307,13 @@ mod tests {
     fn few_calls_are_repeated_and_the_long_ones_are_not() {
         assert_eq!([1, 31, 32, 500].map(|it| Kind::Copy.passes(it)), [32, 2, 1, 1]);
         assert_eq!([1, 500].map(|it| Kind::Group.passes(it)), [2, 2]);
+    }
+
+    #[test]
+    fn long_rounds_are_few() -> Result<(), CudaError> {
+        let rounds = |microseconds| in_span(Duration::from_micros(microseconds), &crate::cuda::Alone);
+        assert_eq!([rounds(0)?, rounds(1_000)?, rounds(5_000)?, rounds(1_000_000)?], [201, 201, 100, 21]);
+        Ok(())
     }
 
     #[test]
