@@ -44,7 +44,6 @@ workloads=("$@")
 [ ${#workloads[@]} -gt 0 ] || workloads=(allgather-linear linear-allreduce matmul-reduce-scatter collectives)
 run=$bin/hir-run here=benches/gpu
 [ -x "$run" ] || { echo "compare.sh: no $run: build it with --release, or name its folder with -b" >&2; exit 2; }
-gpus=${HIR_EMULATED_GPUS:-$(tr , '\n' <<<"${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)}" | grep -c .)}
 # Inputs and outputs of a round, some 10 GiB at most; in memory where there is room for files there.
 free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)
 work=$(mktemp -d -p "$([ "${free:-0}" -gt 33554432 ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")

@@ -369,7 +369,7 @@ def load(torch, path, device):
     entries, start = header(path)
     (entry,) = entries.values()
     if entry["dtype"] != "BF16":
-        raise SystemExit(f"{path} holds {entry['dtype']} and not BF16")
+        raise ValueError(f"{path} holds {entry['dtype']} and not BF16")
     begin, end = entry["data_offsets"]
     flat = torch.from_file(path, shared=False, size=start + end, dtype=torch.uint8)[start + begin : start + end]
     # The header's length leaves the data anywhere: a copy lies where 2-byte elements may.
@@ -461,7 +461,12 @@ def run_ours(options):
     status = 0
     for folder in options.folders:
         shape = {**case(os.path.basename(os.path.normpath(folder))), "ranks": options.ranks}
-        reference = None if options.simulated else wanted(torch, device, shape, folder)
+        try:
+            reference = None if options.simulated else wanted(torch, device, shape, folder)
+        except (OSError, ValueError) as error:
+            status = 1
+            print(f"# FAILED: {os.path.basename(folder)}: nothing to check with: {error}", file=sys.stderr)
+            continue
         for times in sorted(glob.glob(os.path.join(folder, "*", "times.json"))):
             line = measured(torch, device, shape, reference, os.path.dirname(times))
             if line["error"]:
@@ -484,7 +489,7 @@ def measured(torch, device, shape, reference, folder):
     try:
         if reference:
             line["bound_used"] = check(torch, device, shape, reference, folder)
-    except Wrong as error:
+    except (Wrong, OSError, ValueError) as error:
         line.update(us=None, error=f"wrong: {error}"[:300])
     return line
 

@@ -155,7 +155,7 @@ impl Device {
         self.driver.check("cuStreamSynchronize", unsafe { (self.driver.cuStreamSynchronize)(stream.0) })
     }
 
-    /// What has to be given back before the next plan.
+    /// What has to be given back before the next program, or the next plan.
     pub(super) fn own(&self, it: Owned) {
         self.resources.borrow_mut().owned.push(it);
     }

@@ -323,23 +323,17 @@ impl Engine {
             return Ok(());
         }
         self.barriers = self.barriers.wrapping_add(1);
-        let layout = &self.memory.layout;
-        let most = FLAG_BLOCK as usize;
-        if world <= most {
-            let stride = layout.barrier(1) - layout.barrier(0);
-            let mut words = vec![u64::from(self.barriers), world as u64, rank as u64, stride as u64];
-            words.extend(self.memory.symmetric.iter().map(|it| it + layout.barrier(0) as u64));
-            words.resize(4 + most, 0);
-            let kernel = self.program.common(Common::Meet);
-            return self.device.launch(kernel, 1, FLAG_BLOCK, &words, self.first);
-        }
-        for other in (0..world).filter(|it| *it != rank) {
-            let flag = self.memory.symmetric[other] + layout.barrier(rank) as u64;
-            self.device.write_flag(flag, self.barriers, self.first)?;
-        }
-        for other in (0..world).filter(|it| *it != rank) {
-            let flag = self.memory.symmetric[rank] + self.memory.layout.barrier(other) as u64;
-            self.device.wait_flag(flag, self.barriers, self.first)?;
+        let (number, most) = (u64::from(self.barriers), FLAG_BLOCK as usize);
+        let flag =
+            |of: usize, with: usize| self.memory.symmetric[with] + self.memory.layout.barrier(of) as u64;
+        let others: Vec<usize> = (0..world).filter(|it| *it != rank).collect();
+        for others in others.chunks(most) {
+            let mut words = vec![number, others.len() as u64];
+            words.extend(others.iter().map(|it| flag(rank, *it)));
+            words.resize(2 + most, 0);
+            words.extend(others.iter().map(|it| flag(*it, rank)));
+            words.resize(2 + 2 * most, 0);
+            self.device.launch(self.program.common(Common::Meet), 1, FLAG_BLOCK, &words, self.first)?;
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Collective, Inst, InstKind, Plan, Slot, StreamNo, Transfer, View};
+use crate::plan::{Inst, InstKind, Plan, Slot, StreamNo, View};
 
 mod chains;
 mod elementwise;
@@ -74,10 +74,23 @@ pub(super) fn prepare(
     libraries: &mut Libraries,
     first: Stream,
 ) -> Result<Program, CudaError> {
-    let homes = queue::homes(plan);
+    let works: Vec<Work> = (0..plan.streams.len()).map(|it| Work::of(plan, it as StreamNo)).collect();
+    let computing = works.iter().filter(|it| **it == Work::Computes).count();
+    // Communication goes first where another stream computes. The first stream and those that compute do not.
+    let is_home = |stream: &StreamNo| match works[*stream as usize] {
+        Work::Computes => computing == 1,
+        Work::Moves | Work::Neither => computing == 0 || *stream > 0,
+    };
+    let homes: Vec<_> = queue::homes(plan).into_iter().map(|it| it.filter(is_home)).collect();
     let mut streams = vec![first];
-    for number in 1..plan.streams.len() {
-        streams.push(device.stream(only_moves(plan, number as StreamNo, &homes))?);
+    for (number, work) in works.iter().enumerate().skip(1) {
+        let communicates = homes.contains(&Some(number as StreamNo));
+        let goes_first = match work {
+            Work::Computes => false,
+            Work::Moves => true,
+            Work::Neither => communicates,
+        };
+        streams.push(device.stream(goes_first)?);
     }
     let mut lanes = streams.clone();
     for home in &homes {
@@ -152,31 +165,42 @@ pub(super) fn prepare(
     Ok(Program { steps, streams, functions, counter, has_flags, firsts, fused, notes })
 }
 
-/// Whether a stream of a plan moves data between ranks and computes nothing else: it goes first where both could.
-fn only_moves(plan: &Plan, stream: StreamNo, homes: &[Option<StreamNo>]) -> bool {
-    let mut moves = false;
-    for inst in plan.code.iter().filter(|it| it.stream == stream) {
-        match &inst.kind {
-            InstKind::Gemm(_) | InstKind::Map { .. } | InstKind::Reduce(_) => return false,
-            InstKind::Combine { .. } | InstKind::Signal { .. } | InstKind::Await { .. } => moves = true,
-            InstKind::Collective(Collective { communicator, .. })
-            | InstKind::Transfer(Transfer { communicator, .. }) => {
-                moves |= homes[*communicator as usize] == Some(stream);
+/// What a stream of a plan does, besides posting communications.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// It computes.
+    Computes,
+    /// It moves data between ranks and computes nothing else.
+    Moves,
+    Neither,
+}
+
+impl Work {
+    fn of(plan: &Plan, stream: StreamNo) -> Self {
+        let mut work = Self::Neither;
+        for inst in plan.code.iter().filter(|it| it.stream == stream) {
+            match &inst.kind {
+                InstKind::Gemm(_) | InstKind::Map { .. } | InstKind::Reduce(_) => return Self::Computes,
+                InstKind::Combine { .. } | InstKind::Signal { .. } | InstKind::Await { .. } => {
+                    work = Self::Moves
+                }
+                InstKind::Alloc { .. }
+                | InstKind::Copy { .. }
+                | InstKind::Fill { .. }
+                | InstKind::Iota { .. }
+                | InstKind::Collective(_)
+                | InstKind::Transfer(_)
+                | InstKind::Wait { .. }
+                | InstKind::Record { .. }
+                | InstKind::Join { .. }
+                | InstKind::Exchange { .. }
+                | InstKind::Barrier
+                | InstKind::Reshard(_)
+                | InstKind::Finish => {}
             }
-            InstKind::Alloc { .. }
-            | InstKind::Copy { .. }
-            | InstKind::Fill { .. }
-            | InstKind::Iota { .. }
-            | InstKind::Wait { .. }
-            | InstKind::Record { .. }
-            | InstKind::Join { .. }
-            | InstKind::Exchange { .. }
-            | InstKind::Barrier
-            | InstKind::Reshard(_)
-            | InstKind::Finish => {}
         }
+        work
     }
-    moves
 }
 
 /// The dense form of a view's elements, where they lie in a row.

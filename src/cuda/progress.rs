@@ -16,7 +16,7 @@ const IDLE: u64 = u64::MAX;
 
 /// How far this rank is. Instructions are named by their index in `Plan::code`.
 pub struct Progress {
-    /// By stream, those of the plan and then those of its communicators: the number and the instruction of each step.
+    /// By lane, the plan's streams and then its communicators: the number and the instruction of each step.
     lanes: Vec<Vec<(u32, u32)>>,
     /// Streams of the plan.
     streams: usize,
@@ -26,12 +26,12 @@ pub struct Progress {
     host: AtomicU64,
     /// Whether streams mark what they have come past.
     marked: AtomicBool,
-    /// What streams write, in page-locked memory: how many steps each has come past, then how many runs are complete.
+    /// What streams write, in page-locked memory: how many steps each lane has come past, then how many runs are complete.
     words: &'static [AtomicU32],
 }
 
 impl Progress {
-    /// Of a plan whose steps, given by stream and instruction in the order in which they are issued, have not begun.
+    /// Of a plan whose steps, given by lane and instruction in the order in which they are issued, have not begun.
     pub(super) fn new(
         plan: &Plan,
         steps: impl Iterator<Item = (usize, u32)>,

@@ -44,8 +44,10 @@ impl Gpu {
     /// # Errors
     /// A GPU that does not start, what the plan asks for and this executor lacks, a rank that does not answer.
     pub fn engine(&mut self, plans: &Arc<Vec<Plan>>, peers: &dyn Peers) -> Result<&mut Engine, CudaError> {
-        // All ranks have the plans of all: they find the same.
-        let engine = match self.engine.take().filter(|it| it.is_of(plans)) {
+        // Ranks may hold texts of one program that differ in blanks: plans tell lines apart.
+        let is_same = self.engine.as_ref().is_some_and(|it| it.is_of(plans));
+        let is_kept = peers.all_gather(&[u8::from(is_same)])?.iter().all(|it| *it == [1]);
+        let engine = match self.engine.take().filter(|_| is_kept) {
             Some(mut kept) => {
                 kept.renew(peers)?;
                 kept

@@ -132,15 +132,15 @@ impl Notes<'_> {
     /// What the head of an actor waits for.
     fn needs(&self, actor: Actor) -> Vec<Need> {
         let rank = actor.rank();
-        let (Some(at), Some((plan, _))) = (self.head(actor), self.run(rank)) else { return Vec::new() };
+        let (Some(at), Some((plan, run))) = (self.head(actor), self.run(rank)) else { return Vec::new() };
         let find = |rank: usize, wanted: &dyn Fn(&InstKind) -> bool| {
             let code = self.plans.get(rank).map_or(&[][..], |it| &it.code);
             (rank, code.iter().position(|it| wanted(&it.kind)))
         };
         let late = |it: &Need| it.1.is_none_or(|at| !self.posted(it.0, at));
-        // A host that has come to the instruction is there.
+        // A host that has come to the instruction, in this run or by a later one, is there.
         let absent = |it: &Need| match (it.1, self.run(it.0)) {
-            (Some(at), Some((_, run))) => (run.issued as usize) < at,
+            (Some(at), Some((_, other))) => (other.round, other.issued as usize) < (run.round, at),
             _ => true,
         };
         let on_queue = matches!(actor, Actor::Queue(..));

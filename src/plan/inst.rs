@@ -130,8 +130,9 @@ pub enum InstKind {
     Finish,
 }
 
-/// A scalar constant.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A scalar constant. Constants are equal if programs that differ in nothing else do the same: zeros of two signs are not, a
+/// NaN is equal to itself.
+#[derive(Clone, Copy, Debug)]
 pub enum Number {
     /// An integer.
     Int(i64),
@@ -139,6 +140,17 @@ pub enum Number {
     Float(f64),
     /// A truth value.
     Bool(bool),
+}
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Int(a), Self::Int(b)) => a == b,
+            (Self::Float(a), Self::Float(b)) => a.to_bits() == b.to_bits(),
+            (Self::Bool(a), Self::Bool(b)) => a == b,
+            (Self::Int(_) | Self::Float(_) | Self::Bool(_), _) => false,
+        }
+    }
 }
 
 /// An operand of `Map`.
@@ -400,4 +412,16 @@ pub struct Reshard {
     pub buffers: Vec<Buffer>,
     /// Instructions that compute the whole result.
     pub body: Vec<InstKind>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_equal_where_programs_do_the_same() {
+        assert_ne!(Number::Float(0.0), Number::Float(-0.0));
+        assert_eq!(Number::Float(f64::NAN), Number::Float(f64::NAN));
+        assert_ne!(Number::Int(1), Number::Bool(true));
+    }
 }

@@ -128,8 +128,9 @@ fn close(got: Number, expected: Number, tolerance: Tolerance) -> bool {
         (Number::Bool(a), Number::Bool(b)) => a == b,
         _ => {
             let (a, b) = (real(got), real(expected));
-            // NaN where NaN is expected is right; zeros of either sign are equal.
-            a == b || a.is_nan() && b.is_nan() || (a - b).abs() <= tolerance.atol + tolerance.rtol * b.abs()
+            // NaN where NaN is expected is right; zeros of either sign are equal; nothing is near infinity.
+            let near = || (a - b).abs() <= tolerance.atol + tolerance.rtol * b.abs();
+            a == b || a.is_nan() && b.is_nan() || b.is_finite() && near()
         }
     }
 }
@@ -149,5 +150,20 @@ impl fmt::Display for Mismatch {
             write!(f, ", {} elements differ", self.count)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_near_infinity() {
+        let tolerance = Tolerance { rtol: 0.5, atol: 0.5 };
+        let is_close = |got, expected| close(Number::Float(got), Number::Float(expected), tolerance);
+        assert!(is_close(1.4, 1.0) && !is_close(3.0, 1.0));
+        assert!(is_close(f64::INFINITY, f64::INFINITY) && is_close(f64::NAN, f64::NAN));
+        assert!(!is_close(f64::NEG_INFINITY, f64::INFINITY) && !is_close(5.0, f64::INFINITY));
+        assert!(!is_close(f64::INFINITY, 5.0) && !is_close(f64::NAN, 5.0) && !is_close(5.0, f64::NAN));
     }
 }

@@ -1,12 +1,18 @@
 # Runs many command lines of hir-run in few jobs, which start GPUs and communicators once each. For run.sh and compare.sh,
 # which source this and set $work, a folder.
 #
+#   $gpus                           how many GPUs are visible
 #   batch_add JOB NUMBER WORD...    a command line for a job
 #   batch_reason FILE               why a run failed, by its output
 #   batch_run JOB COMMAND...        runs what was added for it, by COMMAND... --batch FILE, whose output goes to $work/log
 #
 # Afterwards $work/entry.NUMBER.log is what each has printed, and $work/entry.NUMBER.exit its exit code. A job that is lost
 # ends with the command line that it was at; the rest runs in another.
+
+gpus=${HIR_EMULATED_GPUS:-$(
+    tr , '\n' <<<"${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)}" |
+        grep -cE '^ *[0-9A-Za-z-]+ *$'
+)}
 
 # The reason that an output gives for a failure, on the last such line; ranks that hir-run starts say whose it is.
 batch_reason() { grep -hE '^\[FAILED\]|^(\[[0-9]+\] )?hir-run:|panicked' "$1" | tail -1; }

@@ -58,7 +58,6 @@ for tool in "$run" "$opt"; do
     [ -x "$tool" ] || { echo "run.sh: no $tool: build it, or name its folder with -b" >&2; exit 2; }
 done
 export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)}
-gpus=${HIR_EMULATED_GPUS:-$(tr , '\n' <<<"${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)}" | grep -c .)}
 read -ra counts <<<"${wanted:-1 2 4 8}"
 work=$(mktemp -d)
 . "$(dirname "$0")/batch.sh"

@@ -53,6 +53,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
         Trial::test("gpus::programs_share_a_job", programs_share_a_job),
         Trial::test("gpus::a_plan_is_kept_for_the_next_program", a_plan_is_kept_for_the_next_program),
+        Trial::test("gpus::a_plan_is_kept_by_all_or_none", a_plan_is_kept_by_all_or_none),
         Trial::test("gpus::a_gpu_that_fails_ends_its_job", a_gpu_that_fails_ends_its_job),
         Trial::test("gpus::every_line_is_in_the_table", every_line_is_in_the_table),
     ];
@@ -404,6 +405,25 @@ fn a_plan_is_kept_for_the_next_program() -> Result<(), Failed> {
     let prepared: Vec<bool> = phases.map(|it| it.contains("preparing the program for its GPU")).collect();
     let equal = ends[0].1.matches("[SUCCESS]").count() == programs.len();
     expect(equal && prepared == programs.map(|it| it.1) && ends.iter().all(|it| it.0 == Some(0)), &ends)
+}
+
+/// Texts of one program that differ in blanks are one program; a plan that only some ranks have from before is kept by none.
+fn a_plan_is_kept_by_all_or_none() -> Result<(), Failed> {
+    let folder = |name: &str, blanks: &str| -> Result<String, Failed> {
+        let path = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
+        fs::create_dir_all(&path)?;
+        let text = fs::read_to_string(format!("{ROOT}/tests/cases/launch/loop.hir"))?;
+        fs::write(format!("{path}/one.hir"), &text)?;
+        fs::write(format!("{path}/two.hir"), format!("{blanks}{text}"))?;
+        fs::write(format!("{path}/batch.txt"), "one.hir -n 1\ntwo.hir -n 1 -G\n")?;
+        Ok(path)
+    };
+    let folders = [folder("even", "")?, folder("odd", "\n\n")?];
+    let port = port()?;
+    let arguments = ["--batch", "batch.txt", "--device=cuda", "--expect=sim"];
+    let start = |at: usize| rank(at, 4, port, &arguments).current_dir(&folders[at % 2]).spawn();
+    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+    expect(ends.iter().all(|it| it.0 == Some(0)) && ends[0].1.matches("[SUCCESS]").count() == 2, &ends)
 }
 
 fn every_line_is_in_the_table() -> Result<(), Failed> {

@@ -1,6 +1,6 @@
 //! What is made on a GPU for one plan, and what of it the next takes over.
 //!
-//! Graphs, modules and page-locked memory end with their plan. Streams and events are used again, and so are memory and the
+//! Graphs end with the program that has captured them, modules and page-locked memory with their plan. Streams and events are used again, and so are memory and the
 //! peers' mappings of it: nothing is exchanged anew where there is enough, and what NCCL has registered of an address for a
 //! graph, which it may forget later than the graph ends, stays true.
 
@@ -37,7 +37,7 @@ pub(super) struct Mapped {
     pub address: u64,
 }
 
-/// What ends with its plan.
+/// What ends with its plan, or with a program that has it.
 #[derive(Clone, Copy)]
 pub(in crate::cuda) enum Owned {
     /// Page-locked host memory.

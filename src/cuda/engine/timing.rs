@@ -33,7 +33,7 @@ impl Timing {
     }
 }
 
-/// Steps of a run that any queue holds: a stream takes about a thousand.
+/// Calls of a run that any queue holds: a stream takes about a thousand.
 const QUEUED: usize = 256;
 
 impl Engine {
@@ -67,7 +67,8 @@ impl Engine {
         // The GPU would wait for the host within the time of a short run: it begins once all of a run is queued. The first
         // one is not held back, as a first launch may wait for the device itself, and no long plan that is issued step by
         // step, as no queue may hold it.
-        let is_gated = captured.is_some() || self.program.steps.len() <= QUEUED;
+        let queued: usize = self.program.steps.iter().map(|it| it.action.queued()).sum();
+        let is_gated = captured.is_some() || queued <= QUEUED;
         let gate = self.device.words(1)?;
         peers.barrier()?;
         for run in 0..warmup + iterations {

@@ -213,14 +213,13 @@ extern "C" __global__ void await_flags(const __grid_constant__ Flags p) {
   while ((i32)(load_acquire(p.flag[threadIdx.x]) - epoch) < 0) {}
 }
 
-// The ranks of a job meet: each raises its flag with every other one and waits for theirs, all side by side, so that they leave
-// at one time. Rank r's flag with rank s is the rth in what s shares.
-struct Meeting { u64 number, world, rank, stride, first_flag[FLAGS]; };
+// The ranks of a job meet: each raises a flag with every other one and waits for theirs, all side by side, so that they leave at
+// one time.
+struct Meeting { u64 number, count, theirs[FLAGS], mine[FLAGS]; };
 extern "C" __global__ void meet(const __grid_constant__ Meeting p) {
-  if (threadIdx.x >= p.world || threadIdx.x == p.rank) return;
-  store_release(p.first_flag[threadIdx.x] + p.stride * p.rank, (u32)p.number);
-  const u64 mine = p.first_flag[p.rank] + p.stride * threadIdx.x;
-  while ((i32)(load_acquire(mine) - (u32)p.number) < 0) {}
+  if (threadIdx.x >= p.count) return;
+  store_release(p.theirs[threadIdx.x], (u32)p.number);
+  while ((i32)(load_acquire(p.mine[threadIdx.x]) - (u32)p.number) < 0) {}
 }
 
 struct Epoch { u64 epoch; };

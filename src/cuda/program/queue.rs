@@ -15,17 +15,11 @@ use crate::{
     },
 };
 
-/// By communicator, the stream of the plan that is its stream too: it posts all of its communications, and waits for each
+/// By communicator, the stream of the plan that may be its stream too: it posts all of its communications, and waits for each
 /// before it does anything else. Nobody else waits for them.
 pub(super) fn homes(plan: &Plan) -> Vec<Option<StreamNo>> {
-    /// As far as the plan has been read.
-    #[derive(Clone, Copy)]
-    enum Home {
-        Unknown,
-        One(StreamNo),
-        None,
-    }
-    let mut homes = vec![Home::Unknown; plan.communicators.len()];
+    let mut homes: Vec<Option<StreamNo>> = vec![None; plan.communicators.len()];
+    let mut has_none = vec![false; homes.len()];
     let mut communicators = vec![0; plan.works];
     // By stream, the communication that it has just posted.
     let mut posted: Vec<Option<WorkNo>> = vec![None; plan.streams.len()];
@@ -34,26 +28,18 @@ pub(super) fn homes(plan: &Plan) -> Vec<Option<StreamNo>> {
         let before = posted[inst.stream as usize].take();
         let waited = if let InstKind::Wait { work } = inst.kind { Some(work) } else { None };
         if before != waited {
-            for work in [before, waited].into_iter().flatten() {
-                homes[communicators[work as usize]] = Home::None;
-            }
+            let works = before.into_iter().chain(waited);
+            works.for_each(|work| has_none[communicators[work as usize]] = true);
         }
         if let Some(it) = inst.kind.communication() {
             let communicator = it.communicator() as usize;
             communicators[it.work() as usize] = communicator;
             posted[inst.stream as usize] = Some(it.work());
-            homes[communicator] = match homes[communicator] {
-                Home::Unknown => Home::One(inst.stream),
-                Home::One(other) if other == inst.stream => Home::One(other),
-                Home::One(_) | Home::None => Home::None,
-            };
+            has_none[communicator] |= *homes[communicator].get_or_insert(inst.stream) != inst.stream;
         }
     }
-    for work in posted.into_iter().flatten() {
-        homes[communicators[work as usize]] = Home::None;
-    }
-    let found = |home| if let Home::One(stream) = home { Some(stream) } else { None };
-    homes.into_iter().map(found).collect()
+    posted.into_iter().flatten().for_each(|work| has_none[communicators[work as usize]] = true);
+    homes.into_iter().zip(has_none).map(|(home, has_none)| home.filter(|_| !has_none)).collect()
 }
 
 impl Builder<'_> {

@@ -37,6 +37,24 @@ pub(in crate::cuda) enum Action {
 }
 
 impl Action {
+    /// Calls that wait in a queue to the device until it comes to them, at most.
+    pub fn queued(&self) -> usize {
+        match self {
+            Self::Pass | Self::Finish => 0,
+            // A kernel, and what orders it behind the communicator's last one.
+            Self::Group(_) => 4,
+            Self::Set { .. }
+            | Self::Copy { .. }
+            | Self::Rows(_)
+            | Self::Launch { .. }
+            | Self::Product(_)
+            | Self::Record(_)
+            | Self::Wait(_)
+            | Self::Raise(_)
+            | Self::Await(_) => 1,
+        }
+    }
+
     /// Whether a captured plan has a node for it at least.
     pub fn is_node(&self) -> bool {
         match self {

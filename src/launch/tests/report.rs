@@ -110,6 +110,25 @@ fn hosts_that_connect_wait_for_the_one_that_does_not_come() {
     );
 }
 
+/// Hosts run ahead of the device: one that is in a later run has been at the communication.
+#[test]
+fn a_host_that_is_ahead_is_waited_for_by_nobody() {
+    let plans = plans();
+    let first = at(&plans[0], 0, collective);
+    let record = |round, issued| {
+        let run = Some(Run { round, complete: 3, issued, ..Run::default() });
+        Some(Progress { run, ..Progress::default() }.encode())
+    };
+    let told = |records: [Option<Vec<u8>>; 4]| {
+        let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+        text.lines().next().unwrap_or_default().to_owned()
+    };
+    let ahead = [record(3, first), record(5, 0), record(5, 0), record(5, 0)];
+    assert_eq!(told(ahead), "no rank got any further for 60 s");
+    let behind = [record(3, first), record(5, 0), record(2, first + 1), record(5, 0)];
+    assert!(told(behind).starts_with("rank 2 has not come to line 10, i8=0 (Allreduce): at line"));
+}
+
 #[test]
 fn who_is_silent_comes_first() {
     let plans = plans();
