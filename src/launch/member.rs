@@ -170,7 +170,7 @@ impl Member {
         if end.is_break() {
             self.watchdog.stand_down();
         }
-        let others = ends.iter().enumerate().filter(|(_, it)| it.0 != ends[0].0);
+        let others = ends.iter().enumerate().filter(|(_, it)| it.0 != ends[0].0 && it.0 != Exit::Success);
         let told = others.map(|(rank, (exit, message))| {
             format!("rank {rank} ends with exit code {}: {message}", *exit as u8)
         });

@@ -19,7 +19,7 @@ use std::{
 };
 
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGINT, SIGTERM, SIGUSR1},
     flag, low_level,
 };
 
@@ -47,7 +47,7 @@ pub struct Job {
 
 /// Runs a job; `out` and `err` get what the ranks print, in lines. The exit code is the first failing child's; a child that
 /// is killed counts as a hang. So does a signal that ends this process, whether the children get it too (from a terminal) or
-/// not; `out` then ends with a line that names it.
+/// not; `out` then ends with a line that names it. SIGUSR1 asks rank 0 for its report.
 ///
 /// # Errors
 /// What the operating system says about processes; children that were started are ended.
@@ -60,6 +60,8 @@ pub fn run(
     for signal in [SIGINT, SIGTERM] {
         flag::register_usize(signal, Arc::clone(&told), signal as usize)?;
     }
+    let asked = Arc::new(AtomicBool::new(false));
+    flag::register(SIGUSR1, Arc::clone(&asked))?;
     let mut brood = Brood { children: Vec::new(), first_killed: None };
     let (out, err) = (Shared::new(out), Shared::new(err));
     let mut forwarders = Vec::new();
@@ -78,7 +80,7 @@ pub fn run(
         }
         brood.children.push((child, None));
     }
-    let end = brood.watch(&told)?;
+    let end = brood.watch(&told, &asked)?;
     brood.end();
     for forwarder in forwarders {
         let _ = forwarder.join();
@@ -129,7 +131,7 @@ struct Brood {
 impl Brood {
     /// Waits until all have ended, or one has failed and the others had their time, or a signal (the error) tells this process
     /// to end.
-    fn watch(&mut self, told: &AtomicUsize) -> io::Result<Result<Exit, i32>> {
+    fn watch(&mut self, told: &AtomicUsize, asked: &AtomicBool) -> io::Result<Result<Exit, i32>> {
         let mut failed: Option<(Instant, Option<Exit>)> = None;
         let mut reported: Option<Instant> = None;
         loop {
@@ -153,6 +155,12 @@ impl Brood {
             match told.load(Ordering::Relaxed) {
                 0 => (),
                 signal => return Ok(Err(signal as i32)),
+            }
+            if asked.swap(false, Ordering::Relaxed)
+                && let Some(lease) = self.children.first_mut().and_then(|(child, _)| child.stdin.as_mut())
+            {
+                // One that has ended has reported.
+                let _ = lease.write_all(b"?");
             }
             if self.children.first().is_some_and(|(_, status)| status.is_some()) {
                 reported.get_or_insert_with(Instant::now);

@@ -18,6 +18,7 @@ mod bind;
 mod build;
 mod comm;
 mod compute;
+pub mod hosts;
 mod inst;
 pub mod limits;
 mod link;

@@ -146,10 +146,17 @@ pub fn runs(plans: &[Plan], peers: &dyn Peers) -> Result<(), String> {
     if plans.iter().any(reshards) {
         return Err("the program has resharding operators that are not lowered".to_owned());
     }
-    if plans.len() != peers.world() {
-        return Err(format!("{} ranks in {} process", plans.len(), peers.world()));
+    match (plans.len(), peers.world()) {
+        (ranks, world) if ranks == world => Ok(()),
+        (ranks, 1) => Err(match cuda::devices() {
+            Err(fault) => fault.to_string(),
+            Ok(gpus) if gpus.len() < ranks => {
+                format!("{ranks} ranks want a GPU each, this host has {}", gpus.len())
+            }
+            Ok(_) => format!("`--ranks {ranks}`, or a launcher, would run its {ranks} ranks on GPUs"),
+        }),
+        (ranks, world) => Err(format!("{ranks} ranks in {world} processes")),
     }
-    Ok(())
 }
 
 /// The memory of all ranks for people.

@@ -158,14 +158,9 @@ fn emit(
     text: &mut dyn FnMut(String),
 ) -> Result<(), Failure> {
     if value == "-" {
-        let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+        let shape: String = tensor.shape.iter().map(|extent| format!("{extent}x")).collect();
         let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.text(at)).collect();
-        text(format!(
-            "{name} {}x{}= {}",
-            shape.join("x"),
-            tensor.data.dtype().short_name(),
-            values.join(" ")
-        ));
+        text(format!("{name} {shape}{}= {}", tensor.data.dtype().short_name(), values.join(" ")));
         return Ok(());
     }
     files.push((value.parse().map_err(RunError::Io)?, tensor));

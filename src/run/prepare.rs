@@ -206,14 +206,15 @@ pub(super) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Dia
     if found.bytes <= limit {
         return None;
     }
-    let gigabytes = |bytes: usize| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
-    let message = format!(
-        "the simulated ranks need {} of memory where {} are allowed",
-        gigabytes(found.bytes),
-        gigabytes(limit)
-    );
+    let size = |bytes: usize| match bytes >> 20 {
+        0 => format!("{bytes} bytes"),
+        1..1024 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        1024.. => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    };
+    let message =
+        format!("the simulated ranks need {} of memory where {} are allowed", size(found.bytes), size(limit));
     let label = match found.largest {
-        Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", gigabytes(bytes)),
+        Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", size(bytes)),
         None => "this program".to_owned(),
     };
     let it = Diagnostic::new(Code::TooLarge, header, message, label);

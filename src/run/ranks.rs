@@ -62,14 +62,16 @@ fn canonical(source: &Source) -> String {
     }
 }
 
-/// One rank of a job: finds the others, lets `programs` run what there is to run, and ends with the exit code of all.
+/// One rank of a job: finds the others, lets `programs` run what there is to run, and ends with the exit code of all. Where the
+/// job is lost, rank 0's report ends with what `last` says.
 pub fn join(
     launch: &Launch,
     timeout: Duration,
     screen: Screen,
+    last: impl Fn(Exit) + Send + 'static,
     programs: impl FnOnce(&Member) -> Result<Exit, LaunchError>,
 ) -> Exit {
-    let member = match Member::join(launch, timeout, |name| std::env::var(name).ok(), end()) {
+    let member = match Member::join(launch, timeout, |name| std::env::var(name).ok(), end(last)) {
         Ok(member) => member,
         Err(fault) => return screen.fail(fault.exit(), &fault.to_string()),
     };
@@ -130,10 +132,13 @@ pub fn run(
     Ok(end)
 }
 
-/// Ends this process of a job that is lost, with its report where it is the one to tell.
-pub fn end() -> End {
-    Box::new(|exit, report| {
-        report.iter().for_each(|it| tell(it));
+/// Ends this process of a job that is lost, with its report and what `last` says where it is the one to tell.
+pub fn end(last: impl Fn(Exit) + Send + 'static) -> End {
+    Box::new(move |exit, report| {
+        if let Some(it) = report {
+            tell(&it);
+            last(exit);
+        }
         exit.now()
     })
 }

@@ -46,6 +46,15 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("gpus::an_interrupt_of_the_parent_ends_all", || is_told_to_end("INT", false)),
         Trial::test("gpus::a_parent_told_to_end_says_so", || is_told_to_end("TERM", false)),
         Trial::test("gpus::all_told_to_end_say_so_once", || is_told_to_end("TERM", true)),
+        Trial::test(
+            "gpus::a_parent_passes_on_who_asks_for_a_report",
+            a_parent_passes_on_who_asks_for_a_report,
+        ),
+        Trial::test("gpus::a_hang_in_a_batch_is_told_as_others_are", a_hang_in_a_batch_is_told_as_others_are),
+        Trial::test(
+            "gpus::hosts_that_would_wait_for_ever_do_not_run",
+            hosts_that_would_wait_for_ever_do_not_run,
+        ),
         Trial::test("gpus::a_report_may_be_asked_for", || {
             loses(ON_GPUS, 3, Some("USR1"), "rank 3: asked for a report (SIGUSR1)")
         }),
@@ -294,6 +303,17 @@ fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
     }
 }
 
+/// The process that a user has started is the one that a user knows.
+fn a_parent_passes_on_who_asks_for_a_report() -> Result<(), Failed> {
+    let family = Family::start()?;
+    send("USR1", &family.parent.id().to_string())?;
+    let text = family.end()?;
+    match text.contains("[FAILED] rank 0: asked for a report (SIGUSR1)") {
+        true => Ok(()),
+        false => Err(text.into()),
+    }
+}
+
 /// A signal, as a terminal sends it to all processes of the group, or to the parent only.
 fn is_told_to_end(signal: &str, all: bool) -> Result<(), Failed> {
     let family = Family::start()?;
@@ -405,6 +425,29 @@ fn a_plan_is_kept_for_the_next_program() -> Result<(), Failed> {
     let prepared: Vec<bool> = phases.map(|it| it.contains("preparing the program for its GPU")).collect();
     let equal = ends[0].1.matches("[SUCCESS]").count() == programs.len();
     expect(equal && prepared == programs.map(|it| it.1) && ends.iter().all(|it| it.0 == Some(0)), &ends)
+}
+
+fn a_hang_in_a_batch_is_told_as_others_are() -> Result<(), Failed> {
+    let path = format!("{}/hangs.txt", env!("CARGO_TARGET_TMPDIR"));
+    let good = "tests/cases/launch/loop.hir";
+    fs::write(&path, [good, "tests/cases/deadlock/one-rank-skips.hir", good, good].join("\n"))?;
+    let port = port()?;
+    let arguments = ["--batch", &path, "--device=cuda", "-T", "3"];
+    let start = |at: usize| rank(at, 4, port, &arguments).spawn();
+    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+    let last = "\n# exit code 4\n# 2 more are not run: nothing can be relied on after this\n";
+    expect(ends.iter().all(|it| it.0 == Some(4)) && ends[0].1.ends_with(last), &ends)?;
+    expect(ends[1..].iter().all(|it| it.1.is_empty()), &ends)
+}
+
+/// Where frameworks' hosts wait for each other, ours on GPUs do not; the program hangs for both all the same.
+fn hosts_that_would_wait_for_ever_do_not_run() -> Result<(), Failed> {
+    let port = port()?;
+    let arguments = ["tests/cases/deadlock/cuda-not-shared-by-peer.hir", "--device=cuda"];
+    let start = |at: usize| rank(at, 2, port, &arguments).spawn();
+    let ends = end((0..2).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+    let cause = "[FAILED] deadlock: rank 1 waits at line 6 for rank 0, which has finished\n";
+    expect(ends.iter().all(|it| it.0 == Some(4)) && ends[0].1.ends_with(cause), &ends)
 }
 
 /// Texts of one program that differ in blanks are one program; a plan that only some ranks have from before is kept by none.

@@ -11,7 +11,14 @@
 //! find wrong ends only the program. A program that has the plans of the one before it finds them ready on the GPUs.
 //! Communicators are shared: a message that a program sends and nobody receives may meet the next program.
 
-use std::{io::Write, ops::ControlFlow};
+use std::{
+    io::Write,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use clap::Parser;
 use hir::{exit::Exit, tool};
@@ -43,8 +50,11 @@ pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, 
         return Ok(vec![Entry { options: job.clone(), line: None }]);
     };
     let shown = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|fault| (Exit::Environment, format!("cannot read `{shown}`: {fault}")))?;
+    let cannot = |fault: std::io::Error| (Exit::Environment, format!("cannot read `{shown}`: {fault}"));
+    if job.ranks.is_some_and(|it| it > 1) && !std::fs::metadata(path).map_err(cannot)?.is_file() {
+        return Err((Exit::Usage, format!("`{shown}` is read once by each rank: it has to be a file")));
+    }
+    let text = std::fs::read_to_string(path).map_err(cannot)?;
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines: Vec<(usize, &str)> =
         lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
@@ -75,6 +85,46 @@ pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, 
     }
 }
 
+/// How many programs of a job have begun, and what is said when one has ended.
+#[derive(Clone)]
+pub struct Count {
+    begun: Arc<AtomicUsize>,
+    all: usize,
+    /// Whether they are those of a file.
+    is_batch: bool,
+}
+
+impl Count {
+    /// None yet.
+    pub fn of(programs: &[Entry]) -> Self {
+        let is_batch = programs.iter().any(|it| it.line.is_some());
+        Self { begun: Arc::default(), all: programs.len(), is_batch }
+    }
+
+    /// What whoever ends the job in the middle of a program says last.
+    pub fn teller(&self) -> impl Fn(Exit) + Send + 'static {
+        let count = self.clone();
+        move |exit| count.tell(exit, true)
+    }
+
+    /// Tells the exit code of the program that has begun last, and whether no other follows.
+    fn tell(&self, exit: Exit, is_end: bool) {
+        if !self.is_batch {
+            return;
+        }
+        say(&format!("# exit code {}", exit as u8));
+        let more = self.all - self.begun.load(Relaxed).min(self.all);
+        if is_end && more > 0 {
+            say(&format!("# {more} more are not run: nothing can be relied on after this"));
+        }
+    }
+}
+
+/// A reader that went away has seen enough.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 /// Runs them in order, until `run` breaks; it is told which is the last. The exit code is that of the first that is no success.
 ///
 /// # Errors
@@ -82,28 +132,24 @@ pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, 
 pub fn each<E>(
     programs: &[Entry],
     tells: bool,
+    count: &Count,
     mut run: impl FnMut(&Entry, bool) -> Result<ControlFlow<Exit, Exit>, E>,
 ) -> Result<Exit, E> {
-    // A reader that went away has seen enough.
-    let say = |line: String| {
-        if tells {
-            let _ = writeln!(std::io::stdout(), "{line}");
-        }
-    };
     let mut first = Exit::Success;
     for (at, entry) in programs.iter().enumerate() {
-        entry.line.iter().for_each(|(line, _)| say(format!("$ hir-run {line}")));
+        count.begun.store(at + 1, Relaxed);
+        if let Some((line, _)) = entry.line.as_ref().filter(|_| tells) {
+            say(&format!("$ hir-run {line}"));
+        }
         let end = run(entry, at + 1 == programs.len())?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
-        entry.line.iter().for_each(|_| say(format!("# exit code {}", exit as u8)));
+        if tells {
+            count.tell(exit, end.is_break());
+        }
         if first == Exit::Success {
             first = exit;
         }
-        if end.is_break() && at + 1 < programs.len() {
-            say(format!(
-                "# {} more are not run: nothing can be relied on after this",
-                programs.len() - at - 1
-            ));
+        if end.is_break() {
             break;
         }
     }

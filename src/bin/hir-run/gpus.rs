@@ -5,7 +5,7 @@ use hir::{
     exit::Exit,
     io::data::Data,
     launch::member::Member,
-    plan::Plan,
+    plan::{Plan, hosts},
     run::{
         gpu,
         inputs::{Filling, longest_sum},
@@ -46,22 +46,11 @@ pub fn choose<'a>(
     peers: &dyn cuda::Peers,
     gpu: &'a mut Option<Gpu>,
 ) -> Result<Result<&'a mut Gpu, String>, Failure> {
-    if options.device != Some(Device::Cuda) {
-        let wrong = match (options.stress, options.profile_host) {
-            (Some(_), _) => Some(
-                "`--stress` holds back streams of GPUs: add `--device=cuda`; on the simulator `--schedule=seed:0..N` \
-                 tries other orders",
-            ),
-            (None, true) => Some("`--profile-host` times the calls of a GPU's host: add `--device=cuda`"),
-            (None, false) => None,
-        };
-        if let Some(message) = wrong {
-            return Err(Failure::Other(Exit::Usage, message.to_owned()));
-        }
-    }
     match options.device() {
         Device::Sim => Ok(Err("it was asked for".to_owned())),
         Device::Cuda if plans.len() != peers.world() => {
+            // What is missing altogether comes first.
+            cuda::devices()?;
             let (ranks, processes) = (plans.len(), peers.world());
             let message = format!(
                 "{ranks} ranks on GPUs need as many processes, there are {processes}: use mpirun, torchrun or \
@@ -98,6 +87,10 @@ pub fn run(
     (gpu, member): (&mut Gpu, &Member),
     say: &mut dyn FnMut(String),
 ) -> Result<Result<Verdict, String>, Failure> {
+    // Hosts of GPUs wait for nobody in a run; those of the framework that the program is for do.
+    if let Some(message) = hosts::hang(task.plans) {
+        return Err(Failure::Other(Exit::Hang, message));
+    }
     let engine = match gpu.engine(task.plans, member) {
         Ok(engine) => engine,
         // All ranks refuse alike.

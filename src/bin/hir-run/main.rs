@@ -25,7 +25,7 @@ use hir::{
 };
 use passes::{PassCall, Settings, Verify};
 
-use batch::Entry;
+use batch::{Count, Entry};
 use options::{Device, Options};
 use task::Task;
 
@@ -54,9 +54,10 @@ fn main() -> ExitCode {
 /// The only process of a job.
 fn alone(programs: &[Entry], screen: Screen) -> Exit {
     let mut gpu = None;
-    let ended = batch::each(programs, true, |entry, _| -> Result<_, Infallible> {
-        let verdict =
-            run(&entry.options, screen, None, &mut gpu).unwrap_or_else(|failure| fail(screen, failure));
+    let count = Count::of(programs);
+    let ended = batch::each(programs, true, &count, |entry, _| -> Result<_, Infallible> {
+        let verdict = run(&entry.options, screen, None, (&mut gpu, &count))
+            .unwrap_or_else(|failure| fail(screen, failure));
         // A reader that went away has seen enough.
         verdict.line.iter().for_each(|line| drop(writeln!(std::io::stdout(), "{line}")));
         Ok(verdict.exit.flow())
@@ -69,12 +70,14 @@ fn alone(programs: &[Entry], screen: Screen) -> Exit {
 /// One process of a launched job.
 fn member(options: &Options, programs: &[Entry], screen: Screen, launch: &Launch) -> Exit {
     let own = if launch.rank == 0 { screen } else { screen.silenced() };
-    ranks::join(launch, options.patience(), screen, |member| {
+    let count = Count::of(programs);
+    ranks::join(launch, options.patience(), screen, count.teller(), |member| {
         let mut gpu = None;
-        batch::each(programs, launch.rank == 0, |entry, last| {
+        batch::each(programs, launch.rank == 0, &count, |entry, last| {
             let statement = || statement(entry, launch);
             ranks::run(member, screen, last, statement, |failure| {
-                let outcome = failure.map_or_else(|| run(&entry.options, own, Some(member), &mut gpu), Err);
+                let outcome =
+                    failure.map_or_else(|| run(&entry.options, own, Some(member), (&mut gpu, &count)), Err);
                 outcome.unwrap_or_else(|failure| {
                     let summary = failure.summary().1;
                     Verdict { summary, ..fail(own, failure) }
@@ -111,8 +114,9 @@ fn run(
     options: &Options,
     screen: Screen,
     member: Option<&Member>,
-    gpu: &mut Option<Gpu>,
+    (gpu, count): (&mut Option<Gpu>, &Count),
 ) -> Result<Verdict, Failure> {
+    options.fit()?;
     let owner = member.map(|it| it.channel.rank);
     let silent = |exit| Verdict { exit, line: None, summary: "rejected".to_owned() };
     let calls = match options.passes.as_deref().map(|text| screen.pipeline(text)) {
@@ -159,7 +163,7 @@ fn run(
             let member = match member {
                 Some(it) => it,
                 None => {
-                    alone = Member::alone(options.patience(), ranks::end())?;
+                    alone = Member::alone(options.patience(), ranks::end(count.teller()))?;
                     &alone
                 }
             };
@@ -171,7 +175,8 @@ fn run(
     };
     why.iter().for_each(|why| say(format!("# the simulator runs this: {why}")));
     if options.iters > 0 {
-        say("# nothing is timed: the simulator has no clock".to_owned());
+        let unwritten = options.json.as_ref().map(|it| format!(", and nothing written to {}", it.display()));
+        say(format!("# nothing is timed{}: the simulator has no clock", unwritten.unwrap_or_default()));
     }
     task.simulate(filling, &mut say)
 }

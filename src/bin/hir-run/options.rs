@@ -5,9 +5,15 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use grammar::render::Format;
 use hir::{
+    exit::Exit,
     io::generate::Kind,
-    run::{compare::Tolerance, inputs::InputFlag, output::OutputFlag, prepare::Texts},
-    sim::Schedules,
+    run::{
+        compare::Tolerance,
+        inputs::InputFlag,
+        output::OutputFlag,
+        prepare::{Failure, Texts},
+    },
+    sim::{Schedule, Schedules},
     source::Binding,
     tool::{self, Color},
 };
@@ -134,6 +140,30 @@ impl std::str::FromStr for Expect {
 }
 
 impl Options {
+    /// That options do not ask for what others leave out.
+    ///
+    /// # Errors
+    /// What to ask for instead.
+    pub fn fit(&self) -> Result<(), Failure> {
+        let on_gpus = self.device == Some(Device::Cuda);
+        let wrong = if !on_gpus && self.stress.is_some() {
+            "`--stress` holds back streams of GPUs: add `--device=cuda`; on the simulator `--schedule=seed:0..N` tries other \
+             orders"
+        } else if !on_gpus && self.profile_host {
+            "`--profile-host` times the calls of a GPU's host: add `--device=cuda`"
+        } else if on_gpus && self.schedule.0 != [Schedule::Program] {
+            "`--schedule` is for the simulator: GPUs take the order that comes; `--stress 100` holds back their streams at \
+             random"
+        } else if self.json.is_some() && self.iters == 0 && !self.profile_host {
+            "`-J` writes times: ask for some by `-n 20` or `--profile-host`"
+        } else if self.cudagraph && self.iters == 0 && self.stress.is_none() && !self.profile_host {
+            "`-G` is for runs that are timed or repeated: ask for some by `-n 20`, `--stress 100` or `--profile-host`"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Other(Exit::Usage, wrong.to_owned()))
+    }
+
     /// What executes the plans.
     pub fn device(&self) -> Device {
         self.device.unwrap_or(Device::Auto)
@@ -184,6 +214,8 @@ impl Options {
         add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
         add("stress", self.stress.map(|it| it.to_string()));
         add("profile-host", self.profile_host.then(|| "yes".to_owned()));
+        add("memory", self.memory.then(|| "yes".to_owned()));
+        add("memory-limit", Some(self.memory_limit.to_string()));
         let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.output.iter().for_each(|it| add("output", output(it)));
         text

@@ -56,10 +56,9 @@ impl Task<'_> {
         let Self { options, plans, names, .. } = self;
         let inputs = filling.fill(plans)?;
         let mut expectations = self.expectations(&filling)?;
-        if expectations.is_empty() && options.schedule.0 != [Schedule::Program] {
-            expectations = job::self_reference(plans, inputs.clone())?;
-        }
-        if options.expect.iter().any(|it| matches!(it, Expect::Sim)) {
+        let expects_sim = options.expect.iter().any(|it| matches!(it, Expect::Sim));
+        let is_plain = options.schedule.0 == [Schedule::Program];
+        if !is_plain && (expectations.is_empty() || expects_sim) {
             expectations.extend(job::self_reference(plans, inputs.clone())?);
         }
         let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
@@ -71,6 +70,10 @@ impl Task<'_> {
             options.seed
         ));
         filling.notes.drain(..).for_each(|note| say(format!("# {note}")));
+        if is_plain && expects_sim {
+            say("# `--expect=sim` is for GPUs and other schedules: this is what the simulator finds"
+                .to_owned());
+        }
         if let Some(note) = job::ends_elsewhere(plans) {
             say(format!("# warning: {note}"));
         }
