@@ -423,20 +423,36 @@ run_sanitizer() {
         return
     fi
     is_wanted 1 || return
+    local number log status found
+    local -a program_of=()
     for tool in memcheck racecheck; do
+        program_of=()
         for program in tests/cases/ops/*.hir; do
             "$run" "$program" --device=sim 2>/dev/null | grep -q ' 1 simulated ranks' || continue
             "$run" "$program" --device=sim >/dev/null 2>&1 || continue
             chosen 1 eager "${program#tests/cases/}" $tool || continue
-            # Errors end in a code of their own.
-            if timeout -k 5 $limit compute-sanitizer --tool $tool --error-exitcode 99 "$run" "$program" --device=cuda \
-                --expect=sim >"$work/log" 2>&1; then
-                pass 1 eager "${program#tests/cases/}" $tool
+            runs=$((runs + 1)) program_of[$runs]=$program
+            batch_add $tool $runs "$program"
+        done
+        [ ${#program_of[@]} -eq 0 ] || batch_run $tool sanitized $tool
+        for number in "${!program_of[@]}"; do
+            log=$work/entry.$number.log status=$(cat "$work/entry.$number.exit" 2>/dev/null)
+            # What the tool has to say of a program stands in its output, but for its name and the sums.
+            found=$(grep -h '^=====' "$log" | grep -vE 'COMPUTE-SANITIZER|SUMMARY: 0 ' | head -3 | tr '\n' ' ')
+            if [ "$status" = 0 ] && [ -z "$found" ]; then
+                pass 1 eager "${program_of[$number]#tests/cases/}" $tool
             else
-                fail 1 eager "${program#tests/cases/}" $tool "$(grep -hE '=========' "$work/log" | head -3 | tr '\n' ' ') $(told)"
+                fail 1 eager "${program_of[$number]#tests/cases/}" $tool "(exit $status) $found $(told)"
             fi
         done
+        rm -f "$work"/entry.*
+        runs=0
     done
+}
+# Runs a job of one rank under a tool of compute-sanitizer; errors end in a code of their own.
+sanitized() {
+    timeout -k 5 $(($(left) + patience)) compute-sanitizer --tool "$1" --error-exitcode 99 "$run" --device=cuda --expect=sim \
+        "${@:2}" >"$work/log" 2>&1 </dev/null
 }
 
 echo "# $gpus GPUs${HIR_EMULATED_GPUS:+, emulated}; $("$run" --version)"
