@@ -50,8 +50,18 @@ struct Run {
 }
 
 /// Arguments with a value that choose how the simulator runs, what it is compared with, and what is printed.
-const DROPPED: [&str; 8] =
-    ["--schedule", "--reference", "--device", "--ranks", "--output", "--trace", "--json", "--expect"];
+const DROPPED: [&str; 10] = [
+    "--schedule",
+    "--reference",
+    "--device",
+    "--ranks",
+    "--output",
+    "--trace",
+    "--json",
+    "--expect",
+    "-n",
+    "-J",
+];
 
 impl Run {
     /// What a command of a snapshot, with what it printed, has run, and whether with success.
