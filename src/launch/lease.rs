@@ -4,30 +4,34 @@
 
 use std::{
     io::{self, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
 };
-
-use signal_hook::{consts::SIGUSR1, low_level};
 
 use crate::exit::Exit;
 
 /// Set for children whose standard input is their lease.
 pub const VARIABLE: &str = "HIR_LEASE";
 
-/// Ends this process when its standard input closes, if that is its lease.
+/// Ends this process when its standard input closes, if that is its lease. What it returns says whether a report is asked for.
 ///
 /// # Errors
 /// No thread.
-pub fn keep(variable: impl Fn(&str) -> Option<String>) -> io::Result<()> {
-    if variable(VARIABLE).as_deref() != Some("stdin") {
-        return Ok(());
+pub fn keep(variable: impl Fn(&str) -> Option<String>) -> io::Result<Arc<AtomicBool>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    if variable(VARIABLE).as_deref() == Some("stdin") {
+        let asked = Arc::clone(&asked);
+        let wait = move || {
+            let mut bytes = [0; 64];
+            while io::stdin().lock().read(&mut bytes).is_ok_and(|count| count > 0) {
+                asked.store(true, Relaxed);
+            }
+            Exit::Hang.now()
+        };
+        thread::Builder::new().name("hir-lease".to_owned()).spawn(wait)?;
     }
-    let wait = || {
-        let mut bytes = [0; 64];
-        while io::stdin().lock().read(&mut bytes).is_ok_and(|count| count > 0) {
-            let _ = low_level::raise(SIGUSR1);
-        }
-        Exit::Hang.now()
-    };
-    thread::Builder::new().name("hir-lease".to_owned()).spawn(wait).map(|_| ())
+    Ok(asked)
 }

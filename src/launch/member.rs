@@ -2,7 +2,7 @@
 
 use std::{
     ops::ControlFlow,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     thread,
     time::{Duration, Instant},
 };
@@ -46,7 +46,7 @@ impl Member {
         end: End,
     ) -> Result<Self, LaunchError> {
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
-        lease::keep(&variable).map_err(system)?;
+        let asked = lease::keep(&variable).map_err(system)?;
         let address = rendezvous::address(launch, &variable)?;
         // A rank that stands still is found by its records; one that simulates or judges has reasons to let others wait.
         let usual = Patience::default();
@@ -55,7 +55,7 @@ impl Member {
             silence: usual.silence.min(timeout),
             step: usual.step.max(timeout),
         };
-        Self::guard(Channel::open(launch, &address, patience)?, timeout, end)
+        Self::guard(Channel::open(launch, &address, patience)?, timeout, asked, end)
     }
 
     /// The only process of its job, guarded as others are.
@@ -63,16 +63,22 @@ impl Member {
     /// # Errors
     /// What the operating system says.
     pub fn alone(timeout: Duration, end: End) -> Result<Self, LaunchError> {
-        Self::guard(Channel::alone(), timeout, end)
+        Self::guard(Channel::alone(), timeout, Arc::default(), end)
     }
 
-    fn guard(channel: Channel, timeout: Duration, end: End) -> Result<Self, LaunchError> {
+    fn guard(
+        channel: Channel,
+        timeout: Duration,
+        asked: Arc<AtomicBool>,
+        end: End,
+    ) -> Result<Self, LaunchError> {
         let channel = Arc::new(channel);
         let progress = Arc::new(Mutex::new(Progress::default()));
         let shared = Arc::clone(&progress);
         channel.on_pulse(move || shared.lock().unwrap_or_else(PoisonError::into_inner).encode());
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
-        let watchdog = Watchdog::start(Arc::clone(&channel), timeout, plain_notes(), end).map_err(system)?;
+        let watchdog =
+            Watchdog::start(Arc::clone(&channel), timeout, asked, plain_notes(), end).map_err(system)?;
         Ok(Self { channel, watchdog, progress, phases: Mutex::default() })
     }
 
@@ -139,8 +145,8 @@ impl Member {
         handshake::agree(&self.channel, statement)
     }
 
-    /// The exit code of all ranks for a program, the first rank's that is no success, and what ranks say that ended otherwise
-    /// than rank 0. It breaks where no other program can follow, as none does after the `last`; then no rank minds any more
+    /// The exit code of all ranks for a program, the first rank's that is no success, and what ranks say that failed
+    /// otherwise than rank 0. It breaks where no other program can follow, as none does after the `last`; then no rank minds any more
     /// that others are gone.
     ///
     /// # Errors

@@ -52,13 +52,19 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Guards the job of a channel. Ranks that run their plans, or do what has a limit, and get no further for `timeout` end it.
-    /// `end` is called at most once, on another thread, and has to end the process.
+    /// Guards the job of a channel. Ranks that run their plans, or do what has a limit, and get no further for `timeout` end it;
+    /// so does whoever sets `asked`. `end` is called at most once, on another thread, and has to end the process.
     ///
     /// # Errors
     /// What the operating system says about signals and threads.
-    pub fn start(channel: Arc<Channel>, timeout: Duration, notes: Notes, end: End) -> std::io::Result<Self> {
-        let flags = Signals { report: Arc::default(), terminate: Arc::default() };
+    pub fn start(
+        channel: Arc<Channel>,
+        timeout: Duration,
+        asked: Arc<AtomicBool>,
+        notes: Notes,
+        end: End,
+    ) -> std::io::Result<Self> {
+        let flags = Signals { report: asked, terminate: Arc::default() };
         flag::register(SIGUSR1, Arc::clone(&flags.report))?;
         flag::register(SIGTERM, Arc::clone(&flags.terminate))?;
         let (done, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(notes)));

@@ -53,23 +53,25 @@ pub fn hang(plans: &[Plan]) -> Option<String> {
             }
         }
     }
-    let place = |rank: usize| {
-        let host = &hosts[rank];
-        host.stops.get(host.passed).map(|at| plans[rank].place(&plans[rank].code[*at]))
-    };
-    // Of those that wait, the last on the way from the first: it waits for one that has finished, or they wait in a circle.
-    let mut rank = (0..hosts.len()).find(|it| place(*it).is_some())?;
+    let whom: Vec<Option<usize>> = (0..hosts.len()).map(|rank| awaited(plans, &hosts, rank)).collect();
+    // From the first that waits to one that waits for a rank that has finished, or round a circle.
+    let mut rank = whom.iter().position(Option::is_some)?;
     let mut seen = vec![false; hosts.len()];
-    let mut other = awaited(plans, &hosts, rank)?;
-    while !std::mem::replace(&mut seen[rank], true) && place(other).is_some() {
-        (rank, other) = (other, awaited(plans, &hosts, other)?);
+    while let Some(next) = whom[rank].filter(|it| whom[*it].is_some()) {
+        if std::mem::replace(&mut seen[rank], true) {
+            break;
+        }
+        rank = next;
     }
-    let (at, doing) = (place(rank)?, place(other));
-    let doing = doing.map_or("has finished".to_owned(), |it| format!("waits itself at {it}"));
+    let line = |rank: usize| {
+        let at = hosts[rank].stops.get(hosts[rank].passed)?;
+        Some((plans[rank].place(&plans[rank].code[*at]), whom[rank]?))
+    };
+    let (at, other) = line(rank)?;
+    let doing = line(other).map_or("has finished".to_owned(), |(at, _)| format!("waits itself at {at}"));
     let mut text = format!("deadlock: rank {rank} waits at {at} for rank {other}, which {doing}");
-    for it in (0..hosts.len()).filter(|it| place(*it).is_some()) {
-        let (at, whom) = (place(it)?, awaited(plans, &hosts, it)?);
-        text += &format!("\nrank {it}: its host waits at {at} for rank {whom}");
+    for (rank, (at, other)) in (0..hosts.len()).filter_map(|rank| Some((rank, line(rank)?))) {
+        text += &format!("\nrank {rank}: its host waits at {at} for rank {other}");
     }
     Some(text)
 }

@@ -423,7 +423,7 @@ run_sanitizer() {
         return
     fi
     is_wanted 1 || return
-    local number log status found
+    local number log status found job
     local -a program_of=()
     for tool in memcheck racecheck; do
         program_of=()
@@ -431,14 +431,17 @@ run_sanitizer() {
             "$run" "$program" --device=sim 2>/dev/null | grep -q ' 1 simulated ranks' || continue
             "$run" "$program" --device=sim >/dev/null 2>&1 || continue
             chosen 1 eager "${program#tests/cases/}" $tool || continue
-            runs=$((runs + 1)) program_of[$runs]=$program
-            batch_add $tool $runs "$program"
+            # One process for each where memory counts: the next program of a job may be given more of it than it wants.
+            runs=$((runs + 1)) program_of[$runs]=$program job=$tool
+            [ $tool = racecheck ] || job=$tool.$runs
+            batch_add $job $runs "$program"
+            [ $tool = racecheck ] || batch_run $job sanitized $tool
         done
-        [ ${#program_of[@]} -eq 0 ] || batch_run $tool sanitized $tool
+        [ $tool != racecheck ] || [ ${#program_of[@]} -eq 0 ] || batch_run $tool sanitized $tool
         for number in "${!program_of[@]}"; do
             log=$work/entry.$number.log status=$(cat "$work/entry.$number.exit" 2>/dev/null)
-            # What the tool has to say of a program stands in its output, but for its name and the sums.
-            found=$(grep -h '^=====' "$log" | grep -vE 'COMPUTE-SANITIZER|SUMMARY: 0 ' | head -3 | tr '\n' ' ')
+            # What the tool has to say of a program stands in its output; its name and sums are of the whole job.
+            found=$(grep -h '^=====' "$log" | grep -vE 'COMPUTE-SANITIZER| SUMMARY: |Target application returned' | head -3 | tr '\n' ' ')
             if [ "$status" = 0 ] && [ -z "$found" ]; then
                 pass 1 eager "${program_of[$number]#tests/cases/}" $tool
             else
@@ -449,10 +452,10 @@ run_sanitizer() {
         runs=0
     done
 }
-# Runs a job of one rank under a tool of compute-sanitizer; errors end in a code of their own.
+# Runs a job of one rank under a tool of compute-sanitizer.
 sanitized() {
-    timeout -k 5 $(($(left) + patience)) compute-sanitizer --tool "$1" --error-exitcode 99 "$run" --device=cuda --expect=sim \
-        "${@:2}" >"$work/log" 2>&1 </dev/null
+    timeout -k 5 $(($(left) + patience)) compute-sanitizer --tool "$1" "$run" --device=cuda --expect=sim "${@:2}" \
+        >"$work/log" 2>&1 </dev/null
 }
 
 echo "# $gpus GPUs${HIR_EMULATED_GPUS:+, emulated}; $("$run" --version)"

@@ -23,7 +23,7 @@ use std::{
 use clap::Parser;
 use hir::{exit::Exit, tool};
 
-use crate::options::Options;
+use crate::{gpus, options::Options};
 
 /// A program of a job.
 pub struct Entry {
@@ -51,7 +51,7 @@ pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, 
     };
     let shown = path.display();
     let cannot = |fault: std::io::Error| (Exit::Environment, format!("cannot read `{shown}`: {fault}"));
-    if job.ranks.is_some_and(|it| it > 1) && !std::fs::metadata(path).map_err(cannot)?.is_file() {
+    if !std::fs::metadata(path).map_err(cannot)?.is_file() && gpus::are_for(job) {
         return Err((Exit::Usage, format!("`{shown}` is read once by each rank: it has to be a file")));
     }
     let text = std::fs::read_to_string(path).map_err(cannot)?;

@@ -87,7 +87,7 @@ pub fn run(
     (gpu, member): (&mut Gpu, &Member),
     say: &mut dyn FnMut(String),
 ) -> Result<Result<Verdict, String>, Failure> {
-    // Hosts of GPUs wait for nobody in a run; those of the framework that the program is for do.
+    // Our hosts wait for nobody in a run; those of the framework that the program is for do.
     if let Some(message) = hosts::hang(task.plans) {
         return Err(Failure::Other(Exit::Hang, message));
     }

@@ -152,6 +152,10 @@ fn run(
         gpu::memory(plans)?.into_iter().for_each(say);
         return Ok(silent(Exit::Success));
     }
+    if options.cudagraph && options.iters == 0 && options.stress.is_none() && !options.profile_host {
+        say("# `-G` is for runs that are timed or repeated: none is asked for, by `-n 20` or `--stress 100`"
+            .to_owned());
+    }
     let task = Task { options, setup: &setup, prepared: &prepared, plans, names: &names, owner, start };
     let filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
     // Without GPUs that is what everybody expects: it is told to those who have asked.

@@ -154,10 +154,8 @@ impl Options {
         } else if on_gpus && self.schedule.0 != [Schedule::Program] {
             "`--schedule` is for the simulator: GPUs take the order that comes; `--stress 100` holds back their streams at \
              random"
-        } else if self.json.is_some() && self.iters == 0 && !self.profile_host {
+        } else if self.json.is_some() && self.iters == 0 && !self.profile_host && !self.memory {
             "`-J` writes times: ask for some by `-n 20` or `--profile-host`"
-        } else if self.cudagraph && self.iters == 0 && self.stress.is_none() && !self.profile_host {
-            "`-G` is for runs that are timed or repeated: ask for some by `-n 20`, `--stress 100` or `--profile-host`"
         } else {
             return Ok(());
         };
@@ -214,6 +212,7 @@ impl Options {
         add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
         add("stress", self.stress.map(|it| it.to_string()));
         add("profile-host", self.profile_host.then(|| "yes".to_owned()));
+        add("json", self.json.as_ref().map(|_| "yes".to_owned()));
         add("memory", self.memory.then(|| "yes".to_owned()));
         add("memory-limit", Some(self.memory_limit.to_string()));
         let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));

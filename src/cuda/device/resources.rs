@@ -1,8 +1,8 @@
 //! What is made on a GPU for one plan, and what of it the next takes over.
 //!
-//! Graphs end with the program that has captured them, modules and page-locked memory with their plan. Streams and events are used again, and so are memory and the
-//! peers' mappings of it: nothing is exchanged anew where there is enough, and what NCCL has registered of an address for a
-//! graph, which it may forget later than the graph ends, stays true.
+//! Graphs end with the program that has captured them, modules and page-locked memory with their plan. Streams and events are
+//! used again, and so are memory and the peers' mappings of it: nothing is exchanged anew where there is enough, and what NCCL
+//! has registered of an address for a graph, which it may forget later than the graph ends, stays true.
 
 use cudarc::driver::sys;
 

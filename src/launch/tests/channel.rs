@@ -154,7 +154,8 @@ fn who_never_says_anything_is_silent_and_no_reason_to_call_all_stalled() -> Resu
         let (sender, ended) = mpsc::channel();
         let end = Box::new(move |exit, report| sender.send((exit, report)).unwrap_or_default());
         let notes = Box::new(|fault: &LaunchError, _: &[Option<Vec<u8>>]| fault.to_string());
-        let watchdog = Watchdog::start(channel, Duration::from_secs(1), notes, end).map_err(system)?;
+        let watchdog =
+            Watchdog::start(channel, Duration::from_secs(1), Arc::default(), notes, end).map_err(system)?;
         let told = ended.recv_timeout(Duration::from_secs(10)).ok();
         let silent = LaunchError::Silent { rank: 1, seconds: 2 };
         assert_eq!(told, Some((Exit::Hang, Some(silent.to_string()))));
