@@ -74,6 +74,9 @@ impl Run {
         let mut words = split(command).into_iter();
         while let Some(word) = words.next() {
             let name = word.split('=').next().unwrap_or(&word);
+            if name == "-G" {
+                continue;
+            }
             if DROPPED.contains(&name) {
                 if !word.contains('=') {
                     words.next();
