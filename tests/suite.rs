@@ -32,6 +32,8 @@ use std::{
 use grammar::{ir::Stmt, ops::OPS};
 use libtest_mimic::{Arguments, Failed, Trial};
 
+#[path = "suite/batch.rs"]
+mod batch;
 #[path = "suite/dice.rs"]
 mod dice;
 #[path = "suite/emulated.rs"]
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
     trials.extend(generator::trials());
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());
+    trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));
     trials.extend(layers::trials());
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));

@@ -28,7 +28,7 @@ const ENDLESS_ON_GPUS: &[&str] =
 const SIMULATED: (&[&str], usize, usize) = (ENDLESS, 8, 1);
 const ON_GPUS: (&[&str], usize, usize) = (ENDLESS_ON_GPUS, 4, 3);
 /// By when a lost job has ended.
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
 /// By when one has that a stopped rank holds up: its silence is known after `-T`, and the rest has five seconds.
 const STOPPED: Duration = Duration::from_secs(5 + 5);
 
@@ -50,7 +50,6 @@ pub fn trials() -> Vec<Trial> {
             "gpus::a_parent_passes_on_who_asks_for_a_report",
             a_parent_passes_on_who_asks_for_a_report,
         ),
-        Trial::test("gpus::a_hang_in_a_batch_is_told_as_others_are", a_hang_in_a_batch_is_told_as_others_are),
         Trial::test(
             "gpus::hosts_that_would_wait_for_ever_do_not_run",
             hosts_that_would_wait_for_ever_do_not_run,
@@ -60,10 +59,6 @@ pub fn trials() -> Vec<Trial> {
         }),
         Trial::test("gpus::who_holds_up_the_others_is_named", who_holds_up_the_others_is_named),
         Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
-        Trial::test("gpus::programs_share_a_job", programs_share_a_job),
-        Trial::test("gpus::a_plan_is_kept_for_the_next_program", a_plan_is_kept_for_the_next_program),
-        Trial::test("gpus::a_plan_is_kept_by_all_or_none", a_plan_is_kept_by_all_or_none),
-        Trial::test("gpus::a_gpu_that_fails_ends_its_job", a_gpu_that_fails_ends_its_job),
         Trial::test("gpus::every_line_is_in_the_table", every_line_is_in_the_table),
     ];
     let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
@@ -94,7 +89,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// One process of a job of `world`.
-fn rank(at: usize, world: usize, port: u16, arguments: &[&str]) -> Command {
+pub(super) fn rank(at: usize, world: usize, port: u16, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
     command.args(arguments).current_dir(ROOT).env_clear();
     command
@@ -111,12 +106,15 @@ fn rank(at: usize, world: usize, port: u16, arguments: &[&str]) -> Command {
 }
 
 /// A port that nobody listens on now.
-fn port() -> Result<u16, Failed> {
+pub(super) fn port() -> Result<u16, Failed> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 /// Every process's exit code (`None`: killed), standard output and standard error, once all have ended.
-fn end(children: Vec<Child>, limit: Duration) -> Result<Vec<(Option<i32>, String, String)>, Failed> {
+pub(super) fn end(
+    children: Vec<Child>,
+    limit: Duration,
+) -> Result<Vec<(Option<i32>, String, String)>, Failed> {
     let deadline = Instant::now() + limit;
     let mut ends = Vec::new();
     let mut late = false;
@@ -138,7 +136,7 @@ fn end(children: Vec<Child>, limit: Duration) -> Result<Vec<(Option<i32>, String
     }
 }
 
-fn expect(holds: bool, ends: &[(Option<i32>, String, String)]) -> Result<(), Failed> {
+pub(super) fn expect(holds: bool, ends: &[(Option<i32>, String, String)]) -> Result<(), Failed> {
     if holds { Ok(()) } else { Err(format!("{ends:#?}").into()) }
 }
 
@@ -352,94 +350,6 @@ fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
     expect(ends[0].2.contains("ranks 0 and 2 both use GPU-") && !ends[0].1.contains("[FAILED]"), &ends)
 }
 
-/// Programs of several backends and issues run one after the other, some wrong or refused by all ranks. Memory is used again,
-/// given back where another program needs more, and refused to one that needs more than there is.
-fn programs_share_a_job() -> Result<(), Failed> {
-    let folder = env!("CARGO_TARGET_TMPDIR");
-    let large = |name: &str, count: usize| {
-        let text = format!(
-            "%HostIrContainer {{ (T0_g_float[iS0{{4}}] (DeviceMesh{{0 1 2 3}})) -> (T1_g_float[iS1{{4}}] (DeviceMesh{{0 1 2 3}})) :\n  \
-             T2_g_float[iS2{{{count}}}] (DeviceMesh{{0 1 2 3}}) = ALLOCATE(mem_type=global, zero_init=false)\n  \
-             T1_g_float[iS1{{4}}] (DeviceMesh{{0 1 2 3}})\n     = T0_g_float[iS0{{4}}] (DeviceMesh{{0 1 2 3}})\n     \
-             + T0_g_float[iS0{{4}}] (DeviceMesh{{0 1 2 3}});\n}} // %HostIrContainer\n"
-        );
-        let path = format!("{folder}/{name}.hir");
-        fs::write(&path, text).map(|()| path)
-    };
-    let (large, huge) = (large("large", 25_000_000)?, large("huge", 50_000_000)?);
-    let programs = [
-        ("tests/cases/comm/allreduce-operators.hir -n 2 -G --stress 3", 0),
-        // Not lowered: GPUs refuse it.
-        ("samples/allgather.hir", 1),
-        ("tests/cases/comm/p2p-cuda-get.hir -n 2 -G", 0),
-        ("samples/row-parallel-streams.hir --set i0=12 -n 2", 0),
-        ("samples/row-parallel-streams.hir", 1),
-        ("samples/row-parallel-streams.hir --set i0=15 -n 2 -G", 0),
-        (&large, 0),
-        (&huge, 6),
-        ("tests/cases/launch/loop.hir --expect \"T1=2xf32=0.5 0.5\"", 3),
-        ("samples/row-parallel-streams.hir --set i0=15 -n 2 -G", 0),
-        // Some ranks cannot write.
-        ("tests/cases/launch/loop.hir --output T1@local=@/dev/null/%r.npy", 6),
-        // Rank 0 alone would read it.
-        ("tests/cases/launch/loop.hir --expect T1=@tests/cases/launch/absent.npy", 6),
-        ("tests/cases/comm/p2p-cuda-put.hir", 0),
-    ];
-    let path = format!("{folder}/programs.txt");
-    fs::write(&path, programs.map(|it| it.0).join("\n"))?;
-    let port = port()?;
-    let arguments = ["--batch", &path, "--device=cuda", "--expect=sim", "-w", "1"];
-    let start = |at: usize| rank(at, 4, port, &arguments).env("HIR_EMULATED_MEMORY", "150000000").spawn();
-    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, Duration::from_secs(120))?;
-    let told = ends[0].1.lines().filter_map(|it| it.strip_prefix("# exit code ")).collect::<Vec<_>>();
-    let wanted = programs.map(|it| it.1.to_string());
-    expect(told == wanted && ends.iter().all(|it| it.0 == Some(1)), &ends)?;
-    expect(
-        ends[0]
-            .2
-            .matches("200000512 bytes of GPU memory are wanted; 150000000 of 150000000 are free")
-            .count()
-            == 1,
-        &ends,
-    )
-}
-
-/// The same program with the same bindings finds its plan as it lies on the GPU, whatever ran of it; another one does not.
-fn a_plan_is_kept_for_the_next_program() -> Result<(), Failed> {
-    let path = format!("{}/kept.txt", env!("CARGO_TARGET_TMPDIR"));
-    let layer = "samples/row-parallel-streams.hir -w 1 -n 2 --profile-host --set";
-    let programs = [
-        ("i0=12", true),
-        ("i0=12 --seed 3 -G", false),
-        ("i0=12 --stress 5 -G", false),
-        ("i0=12 --inputs random", false),
-        ("i0=15 -G", true),
-        ("i0=12 -G", true),
-    ];
-    fs::write(&path, programs.map(|it| format!("{layer} {}", it.0)).join("\n"))?;
-    let port = port()?;
-    let arguments = ["--batch", &path, "--device=cuda", "--expect=sim"];
-    let start = |at: usize| rank(at, 4, port, &arguments).spawn();
-    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, Duration::from_secs(120))?;
-    let phases = ends[0].1.lines().filter(|it| it.starts_with("# rank 0: reading the program"));
-    let prepared: Vec<bool> = phases.map(|it| it.contains("preparing the program for its GPU")).collect();
-    let equal = ends[0].1.matches("[SUCCESS]").count() == programs.len();
-    expect(equal && prepared == programs.map(|it| it.1) && ends.iter().all(|it| it.0 == Some(0)), &ends)
-}
-
-fn a_hang_in_a_batch_is_told_as_others_are() -> Result<(), Failed> {
-    let path = format!("{}/hangs.txt", env!("CARGO_TARGET_TMPDIR"));
-    let good = "tests/cases/launch/loop.hir";
-    fs::write(&path, [good, "tests/cases/deadlock/one-rank-skips.hir", good, good].join("\n"))?;
-    let port = port()?;
-    let arguments = ["--batch", &path, "--device=cuda", "-T", "3"];
-    let start = |at: usize| rank(at, 4, port, &arguments).spawn();
-    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)?;
-    let last = "\n# exit code 4\n# 2 more are not run: nothing can be relied on after this\n";
-    expect(ends.iter().all(|it| it.0 == Some(4)) && ends[0].1.ends_with(last), &ends)?;
-    expect(ends[1..].iter().all(|it| it.1.is_empty()), &ends)
-}
-
 /// Where frameworks' hosts wait for each other, ours on GPUs do not; the program hangs for both all the same.
 fn hosts_that_would_wait_for_ever_do_not_run() -> Result<(), Failed> {
     let port = port()?;
@@ -448,25 +358,6 @@ fn hosts_that_would_wait_for_ever_do_not_run() -> Result<(), Failed> {
     let ends = end((0..2).map(start).collect::<Result<_, _>>()?, LIMIT)?;
     let cause = "[FAILED] deadlock: rank 1 waits at line 6 for rank 0, which has finished\n";
     expect(ends.iter().all(|it| it.0 == Some(4)) && ends[0].1.ends_with(cause), &ends)
-}
-
-/// Texts of one program that differ in blanks are one program; a plan that only some ranks have from before is kept by none.
-fn a_plan_is_kept_by_all_or_none() -> Result<(), Failed> {
-    let folder = |name: &str, blanks: &str| -> Result<String, Failed> {
-        let path = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
-        fs::create_dir_all(&path)?;
-        let text = fs::read_to_string(format!("{ROOT}/tests/cases/launch/loop.hir"))?;
-        fs::write(format!("{path}/one.hir"), &text)?;
-        fs::write(format!("{path}/two.hir"), format!("{blanks}{text}"))?;
-        fs::write(format!("{path}/batch.txt"), "one.hir -n 1\ntwo.hir -n 1 -G\n")?;
-        Ok(path)
-    };
-    let folders = [folder("even", "")?, folder("odd", "\n\n")?];
-    let port = port()?;
-    let arguments = ["--batch", "batch.txt", "--device=cuda", "--expect=sim"];
-    let start = |at: usize| rank(at, 4, port, &arguments).current_dir(&folders[at % 2]).spawn();
-    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)?;
-    expect(ends.iter().all(|it| it.0 == Some(0)) && ends[0].1.matches("[SUCCESS]").count() == 2, &ends)
 }
 
 fn every_line_is_in_the_table() -> Result<(), Failed> {
@@ -498,26 +389,6 @@ fn every_line_is_in_the_table() -> Result<(), Failed> {
     let ends = end((0..8).map(start).collect::<Result<_, _>>()?, LIMIT)?;
     let has = |what: &str| ends[0].1.contains(&format!("\n  {:>6} {what:<14} {:>6} ", 31, 7));
     expect(["await", "copy", "signal"].into_iter().all(has), &ends)
-}
-
-fn a_gpu_that_fails_ends_its_job() -> Result<(), Failed> {
-    let path = format!("{}/fails.txt", env!("CARGO_TARGET_TMPDIR"));
-    fs::write(&path, ["tests/cases/ops/casts.hir"; 3].join("\n"))?;
-    let start = || -> Result<Command, Failed> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
-        command.current_dir(ROOT).args(["--batch", &path, "--device=cuda"]).env_clear();
-        command.envs(emulator::environment()?);
-        Ok(command)
-    };
-    let output = start()?.env("HIR_EMULATED_FAULT", "20").output()?;
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    // The context is lost with it: nothing else is tried.
-    let ended =
-        out.contains("# exit code 5\n# 2 more are not run") && out.matches("# exit code").count() == 1;
-    match output.status.code() == Some(5) && ended && err.contains("CUDA_ERROR_ILLEGAL_ADDRESS") {
-        true => Ok(()),
-        false => Err(format!("{}\n{out}\n{err}", output.status).into()),
-    }
 }
 
 fn who_does_not_come_is_named() -> Result<(), Failed> {

@@ -13,6 +13,7 @@ use crate::{
     plan::ReduceOp,
 };
 
+mod functions;
 mod gemm;
 mod map;
 mod reduce;
