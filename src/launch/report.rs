@@ -164,8 +164,8 @@ impl Notes<'_> {
             InstKind::Exchange { handles } => {
                 let mirror = |handle: &Handle| {
                     let same = |other: &Handle| {
-                        (other.peer, other.index) == (rank, handle.index)
-                            && other.direction != handle.direction
+                        other.exchange(handle.peer) == handle.exchange(rank)
+                            && other.direction == handle.direction.mirror()
                     };
                     let shares = |it: &InstKind| matches!(it, InstKind::Exchange { handles } if handles.iter().any(same));
                     find(handle.peer, &shares)
@@ -235,14 +235,14 @@ impl Notes<'_> {
             })
         };
         let mut needs = Vec::new();
-        for (direction, mirror) in [(Direction::Send, Direction::Recv), (Direction::Recv, Direction::Send)] {
+        for direction in [Direction::Send, Direction::Recv] {
             let mut peers: Vec<usize> =
                 transfer.sides.iter().filter(|it| it.direction == direction).map(|it| it.peer).collect();
             peers.sort_unstable();
             peers.dedup();
             for peer in peers {
                 let mine = sides(rank, peer, direction).enumerate().filter(|(_, it)| *it == at);
-                needs.extend(mine.map(|(which, _)| (peer, sides(peer, rank, mirror).nth(which))));
+                needs.extend(mine.map(|(which, _)| (peer, sides(peer, rank, direction.mirror()).nth(which))));
             }
         }
         needs

@@ -9,8 +9,8 @@ use super::{Direction, Handle, InstKind, Plan};
 struct Host {
     stops: Vec<usize>,
     passed: usize,
-    /// Which of the stops publishes a handle.
-    published: FxHashMap<(usize, u32, Direction), usize>,
+    /// Which of the stops publishes the handle of a side of an exchange.
+    published: FxHashMap<((usize, usize, u32), Direction), usize>,
     /// Which of the stops are barriers.
     barriers: Vec<usize>,
 }
@@ -22,7 +22,8 @@ impl Host {
         for (at, inst) in plan.code.iter().enumerate() {
             if let InstKind::Exchange { handles } = &inst.kind {
                 for it in handles {
-                    host.published.entry((it.peer, it.index, it.direction)).or_insert(host.stops.len());
+                    let side = (it.exchange(plan.rank), it.direction);
+                    host.published.entry(side).or_insert(host.stops.len());
                 }
             } else if inst.kind == InstKind::Barrier {
                 host.barriers.push(host.stops.len());
@@ -81,10 +82,7 @@ fn awaited(plans: &[Plan], hosts: &[Host], rank: usize) -> Option<usize> {
     let host = &hosts[rank];
     let at = *host.stops.get(host.passed)?;
     if let InstKind::Exchange { handles } = &plans[rank].code[at].kind {
-        let mirrored = |it: &Handle| match it.direction {
-            Direction::Send => (rank, it.index, Direction::Recv),
-            Direction::Recv => (rank, it.index, Direction::Send),
-        };
+        let mirrored = |it: &Handle| (it.exchange(rank), it.direction.mirror());
         let is_away = |it: &&Handle| match hosts.get(it.peer) {
             Some(peer) => !peer.is_at(peer.published.get(&mirrored(it)).copied()),
             None => true,

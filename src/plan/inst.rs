@@ -352,6 +352,16 @@ pub enum Direction {
     Recv,
 }
 
+impl Direction {
+    /// What the other side of a transfer does.
+    pub fn mirror(self) -> Self {
+        match self {
+            Self::Send => Self::Recv,
+            Self::Recv => Self::Send,
+        }
+    }
+}
+
 /// A flag in the memory of `to`, raised by `from`, once a run. Executors that run a plan again compare with the run's
 /// number instead of resetting it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -394,6 +404,16 @@ pub struct Handle {
     pub index: u32,
     /// The P2PCommunication's number, for reports.
     pub number: u32,
+}
+
+impl Handle {
+    /// The exchange that a rank's handle is one side of: the sender, the receiver, and which of theirs it is.
+    pub fn exchange(&self, rank: usize) -> (usize, usize, u32) {
+        match self.direction {
+            Direction::Send => (rank, self.peer, self.index),
+            Direction::Recv => (self.peer, rank, self.index),
+        }
+    }
 }
 
 /// A resharding operator on whole tensors.

@@ -139,11 +139,11 @@ impl<'a> Book<'a> {
         for (&(group, sender, receiver, direction, which), _) in
             sides.zip(bound).filter(|(_, bound)| !**bound)
         {
-            let (word, peer, mirror) = match direction {
-                Direction::Send => (format!("to send to rank {receiver}"), receiver, Direction::Recv),
-                Direction::Recv => (format!("to receive from rank {sender}"), sender, Direction::Send),
+            let (word, peer) = match direction {
+                Direction::Send => (format!("to send to rank {receiver}"), receiver),
+                Direction::Recv => (format!("to receive from rank {sender}"), sender),
             };
-            let inst = self.messages.get(&(group, sender, receiver, mirror, which)).copied();
+            let inst = self.messages.get(&(group, sender, receiver, direction.mirror(), which)).copied();
             words.push(word);
             needs.push(Need { rank: peer, inst });
         }

@@ -358,17 +358,13 @@ impl<'a> Effect<'a> {
 impl Condition {
     /// What a rank makes true by exchanging a handle.
     pub fn published(rank: usize, handle: &Handle) -> Self {
-        match handle.direction {
-            Direction::Send => Self::Handle(rank, handle.peer, handle.index, Direction::Send),
-            Direction::Recv => Self::Handle(handle.peer, rank, handle.index, Direction::Recv),
-        }
+        let (sender, receiver, index) = handle.exchange(rank);
+        Self::Handle(sender, receiver, index, handle.direction)
     }
 
     /// What a rank waits for when it exchanges a handle.
     pub fn awaited(rank: usize, handle: &Handle) -> Self {
-        match handle.direction {
-            Direction::Send => Self::Handle(rank, handle.peer, handle.index, Direction::Recv),
-            Direction::Recv => Self::Handle(handle.peer, rank, handle.index, Direction::Send),
-        }
+        let (sender, receiver, index) = handle.exchange(rank);
+        Self::Handle(sender, receiver, index, handle.direction.mirror())
     }
 }
