@@ -64,9 +64,6 @@ struct Output {
 /// A plan, ready to run.
 pub struct Engine {
     device: Rc<Device>,
-    /// The plans of all ranks.
-    plans: Arc<Vec<Plan>>,
-    rank: usize,
     memory: Memory,
     comms: Comms,
     program: Program,
@@ -125,8 +122,6 @@ impl Engine {
         let taken = device.taken();
         let engine = Self {
             device,
-            plans: Arc::clone(plans),
-            rank,
             memory,
             comms,
             program,
@@ -149,7 +144,7 @@ impl Engine {
 
     /// Whether it runs these plans.
     pub(super) fn is_of(&self, plans: &[Plan]) -> bool {
-        *self.plans == plans
+        self.memory.plans() == plans
     }
 
     /// Another program of the job has the same plans; all ranks have to call this. Flags and runs are counted on.
@@ -162,7 +157,7 @@ impl Engine {
     }
 
     fn plan(&self) -> &Plan {
-        &self.plans[self.rank]
+        &self.memory.plans()[self.memory.rank]
     }
 
     /// How far this rank is, for another thread.

@@ -17,7 +17,8 @@ use crate::plan::{Plan, View};
 pub(super) struct Memory {
     plans: Arc<Vec<Plan>>,
     pub layout: WorldLayout,
-    rank: usize,
+    /// This rank.
+    pub rank: usize,
     /// The symmetric segment of every rank, in this process's addresses; 0 where none is mapped.
     pub symmetric: Vec<u64>,
     private: u64,
@@ -112,6 +113,11 @@ impl Memory {
         let mapped = self.symmetric.iter().all(|it| *it != 0);
         self.mapped = peers.all_gather(&[u8::from(mapped)])?.iter().all(|it| *it == [1]);
         Ok(())
+    }
+
+    /// The plans of all ranks.
+    pub fn plans(&self) -> &[Plan] {
+        &self.plans
     }
 
     /// The private segment and its length.

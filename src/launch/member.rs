@@ -145,9 +145,9 @@ impl Member {
         handshake::agree(&self.channel, statement)
     }
 
-    /// The exit code of all ranks for a program, the first rank's that is no success, and what ranks say that failed
-    /// otherwise than rank 0. It breaks where no other program can follow, as none does after the `last`; then no rank minds any more
-    /// that others are gone.
+    /// The exit code of all ranks for a program, the first rank's that is no success, and what ranks say that failed otherwise
+    /// than rank 0. It breaks where no other program can follow, as none does after the `last`; then no rank minds any more that
+    /// others are gone.
     ///
     /// # Errors
     /// The job's fault.
