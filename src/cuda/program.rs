@@ -13,10 +13,11 @@ use super::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Inst, InstKind, Plan, Slot, StreamNo, View};
+use crate::plan::{Inst, InstKind, Plan, Slot, View};
 
 mod chains;
 mod elementwise;
+mod lanes;
 mod product;
 mod queue;
 mod step;
@@ -41,7 +42,6 @@ struct Builder<'a> {
     newest: FxHashMap<Stream, usize>,
     /// Where the device counts runs.
     counter: u64,
-    streams: Vec<Stream>,
     /// By stream of the plan, then by communicator.
     lanes: Vec<Lane>,
     events: Vec<Event>,
@@ -74,41 +74,8 @@ pub(super) fn prepare(
     libraries: &mut Libraries,
     first: Stream,
 ) -> Result<Program, CudaError> {
-    let works: Vec<Work> = (0..plan.streams.len()).map(|it| Work::of(plan, it as StreamNo)).collect();
-    let computing = works.iter().filter(|it| **it == Work::Computes).count();
-    // Communication goes first where another stream computes. The first stream and those that compute do not.
-    let is_home = |stream: &StreamNo| match works[*stream as usize] {
-        Work::Computes => computing == 1,
-        Work::Moves | Work::Neither => computing == 0 || *stream > 0,
-    };
-    let homes: Vec<_> = queue::homes(plan).into_iter().map(|it| it.filter(is_home)).collect();
-    let mut streams = vec![first];
-    for (number, work) in works.iter().enumerate().skip(1) {
-        let communicates = homes.contains(&Some(number as StreamNo));
-        let goes_first = match work {
-            Work::Computes => false,
-            Work::Moves => true,
-            Work::Neither => communicates,
-        };
-        streams.push(device.stream(goes_first)?);
-    }
-    let mut lanes = streams.clone();
-    for home in &homes {
-        lanes.push(match home {
-            Some(stream) => streams[*stream as usize],
-            None => device.stream(true)?,
-        });
-    }
-    let own = lanes.iter().skip(streams.len()).zip(&homes).filter(|(_, home)| home.is_none());
-    streams.extend(own.map(|(stream, _)| *stream).collect::<Vec<_>>());
-    let lanes = lanes.into_iter().enumerate().map(|(number, stream)| Lane { number, stream }).collect();
+    let (streams, lanes) = lanes::make(device, plan, first)?;
     let event = |_| device.event(false);
-    let mut works = vec![None; plan.works];
-    for it in plan.code.iter().filter_map(|it| it.kind.communication()) {
-        if homes[it.communicator() as usize].is_none() {
-            works[it.work() as usize] = Some(device.event(false)?);
-        }
-    }
     let counter = memory.scratch(device, 8)?;
     device.set(counter, 0, 8, first)?;
     let mut builder = Builder {
@@ -125,11 +92,10 @@ pub(super) fn prepare(
         counter,
         lanes,
         events: (0..plan.events).map(event).collect::<Result<_, _>>()?,
-        works,
+        works: vec![None; plan.works],
         workspaces: vec![None; plan.streams.len()],
         last: None,
         rooms: Vec::new(),
-        streams,
         notes: Vec::new(),
     };
     let spots = &builder.memory.layout.ranks[plan.rank].spots;
@@ -152,7 +118,7 @@ pub(super) fn prepare(
         }
     };
     let functions = device.functions(cubin, &names)?;
-    let Builder { steps, firsts, streams, mut notes, products, forms, .. } = builder;
+    let Builder { steps, firsts, mut notes, products, forms, .. } = builder;
     notes.dedup();
     let has_flags = steps.iter().any(|it| matches!(it.action, Action::Raise(_) | Action::Await(_)));
     let made = device.streams();
@@ -163,44 +129,6 @@ pub(super) fn prepare(
     }
     notes.extend(products.as_ref().filter(|_| !forms.is_empty()).map(Products::describe_library));
     Ok(Program { steps, streams, functions, counter, has_flags, firsts, fused, notes })
-}
-
-/// What a stream of a plan does, besides posting communications.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Work {
-    /// It computes.
-    Computes,
-    /// It moves data between ranks and computes nothing else.
-    Moves,
-    Neither,
-}
-
-impl Work {
-    fn of(plan: &Plan, stream: StreamNo) -> Self {
-        let mut work = Self::Neither;
-        for inst in plan.code.iter().filter(|it| it.stream == stream) {
-            match &inst.kind {
-                InstKind::Gemm(_) | InstKind::Map { .. } | InstKind::Reduce(_) => return Self::Computes,
-                InstKind::Combine { .. } | InstKind::Signal { .. } | InstKind::Await { .. } => {
-                    work = Self::Moves
-                }
-                InstKind::Alloc { .. }
-                | InstKind::Copy { .. }
-                | InstKind::Fill { .. }
-                | InstKind::Iota { .. }
-                | InstKind::Collective(_)
-                | InstKind::Transfer(_)
-                | InstKind::Wait { .. }
-                | InstKind::Record { .. }
-                | InstKind::Join { .. }
-                | InstKind::Exchange { .. }
-                | InstKind::Barrier
-                | InstKind::Reshard(_)
-                | InstKind::Finish => {}
-            }
-        }
-        work
-    }
 }
 
 /// The dense form of a view's elements, where they lie in a row.

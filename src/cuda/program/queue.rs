@@ -1,6 +1,5 @@
-//! Communications: each communicator is a stream of its own. Posting makes it wait for the posting stream, and `Wait`
-//! makes a stream wait for it. Where one stream of the plan posts all of a communicator's and waits for each at once, that is
-//! its stream too: going over to another stream and back takes five microseconds, a quarter of a small collective's time.
+//! Communications: each communicator has a lane, its queue. Where that is on a stream of its own, posting makes it wait for
+//! the posting stream, and `Wait` makes a stream wait for it.
 
 use super::{Action, Builder, Lane, is_dense};
 use crate::{
@@ -9,38 +8,8 @@ use crate::{
         error::CudaError,
         kernels::{Argument, Function, Link, Located},
     },
-    plan::{
-        Backend, Collective, CollectiveKind, Direction, Inst, InstKind, Plan, StreamNo, Transfer, View,
-        WorkNo,
-    },
+    plan::{Backend, Collective, CollectiveKind, CommunicatorNo, Direction, Inst, Transfer, View, WorkNo},
 };
-
-/// By communicator, the stream of the plan that may be its stream too: it posts all of its communications, and waits for each
-/// before it does anything else. Nobody else waits for them.
-pub(super) fn homes(plan: &Plan) -> Vec<Option<StreamNo>> {
-    let mut homes: Vec<Option<StreamNo>> = vec![None; plan.communicators.len()];
-    let mut has_none = vec![false; homes.len()];
-    let mut communicators = vec![0; plan.works];
-    // By stream, the communication that it has just posted.
-    let mut posted: Vec<Option<WorkNo>> = vec![None; plan.streams.len()];
-    let nothing = |kind: &InstKind| matches!(kind, InstKind::Alloc { zero: false, .. });
-    for inst in plan.code.iter().filter(|it| !nothing(&it.kind)) {
-        let before = posted[inst.stream as usize].take();
-        let waited = if let InstKind::Wait { work } = inst.kind { Some(work) } else { None };
-        if before != waited {
-            let works = before.into_iter().chain(waited);
-            works.for_each(|work| has_none[communicators[work as usize]] = true);
-        }
-        if let Some(it) = inst.kind.communication() {
-            let communicator = it.communicator() as usize;
-            communicators[it.work() as usize] = communicator;
-            posted[inst.stream as usize] = Some(it.work());
-            has_none[communicator] |= *homes[communicator].get_or_insert(inst.stream) != inst.stream;
-        }
-    }
-    posted.into_iter().flatten().for_each(|work| has_none[communicators[work as usize]] = true);
-    homes.into_iter().zip(has_none).map(|(home, has_none)| home.filter(|_| !has_none)).collect()
-}
 
 impl Builder<'_> {
     pub(super) fn collective(
@@ -51,10 +20,7 @@ impl Builder<'_> {
         it: &Collective,
     ) -> Result<(), CudaError> {
         let communicator = &self.plan.communicators[it.communicator as usize];
-        let queue = self.lanes[self.plan.streams.len() + it.communicator as usize];
-        if communicator.backend == Backend::Ucc {
-            self.notes.push(format!("{}: UCC runs as NCCL", self.plan.place(inst)));
-        }
+        let queue = self.queue(inst, it.communicator);
         let members = communicator.team.len();
         let me = communicator.team.iter().position(|rank| *rank == self.plan.rank);
         let me = me.ok_or_else(|| CudaError::Internal("a collective of another team".to_owned()))?;
@@ -93,8 +59,7 @@ impl Builder<'_> {
                 self.unpack(at, inst, queue, dense, view)?;
             }
         }
-        self.done(at, queue, it.work);
-        Ok(())
+        self.done(at, lane, queue, it.work)
     }
 
     pub(super) fn transfer(
@@ -105,10 +70,7 @@ impl Builder<'_> {
         it: &Transfer,
     ) -> Result<(), CudaError> {
         let communicator = &self.plan.communicators[it.communicator as usize];
-        let queue = self.lanes[self.plan.streams.len() + it.communicator as usize];
-        if communicator.backend == Backend::Ucc {
-            self.notes.push(format!("{}: UCC runs as NCCL", self.plan.place(inst)));
-        }
+        let queue = self.queue(inst, it.communicator);
         self.post(at, lane, queue)?;
         let (mut calls, mut arrivals) = (Vec::new(), Vec::new());
         for (number, side) in it.sides.iter().enumerate() {
@@ -138,8 +100,15 @@ impl Builder<'_> {
         for (dense, view) in arrivals {
             self.unpack(at, inst, queue, dense, view)?;
         }
-        self.done(at, queue, it.work);
-        Ok(())
+        self.done(at, lane, queue, it.work)
+    }
+
+    /// The lane of a communicator.
+    fn queue(&mut self, inst: &Inst, communicator: CommunicatorNo) -> Lane {
+        if self.plan.communicators[communicator as usize].backend == Backend::Ucc {
+            self.notes.push(format!("{}: UCC runs as NCCL", self.plan.place(inst)));
+        }
+        self.lanes[self.plan.streams.len() + communicator as usize]
     }
 
     /// The queue waits for what is on the posting stream.
@@ -153,10 +122,13 @@ impl Builder<'_> {
     }
 
     /// All of a communication is on its queue: whoever waits for it may go on behind that.
-    fn done(&mut self, at: u32, queue: Lane, work: WorkNo) {
-        if let Some(event) = self.works[work as usize] {
-            self.push(at, queue, Action::Record(event));
+    fn done(&mut self, at: u32, lane: Lane, queue: Lane, work: WorkNo) -> Result<(), CudaError> {
+        if lane.stream != queue.stream {
+            let done = self.device.event(false)?;
+            self.works[work as usize] = Some(done);
+            self.push(at, queue, Action::Record(done));
         }
+        Ok(())
     }
 
     /// A stream waits for a communication.
@@ -270,56 +242,5 @@ impl Builder<'_> {
             return Ok(());
         }
         self.unpack(at, inst, queue, source, to.view)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{plan, source::Source};
-
-    /// The homes in a program of two ranks with this body.
-    fn homes_in(body: &[&str]) -> Vec<Option<StreamNo>> {
-        let tensor = |name| format!("{name}_g_float[iS0{{2}}] (DeviceMesh{{0 1}})");
-        let mut text = format!("%HostIrContainer {{ ({}) -> ({}) :\n", tensor("T0"), tensor("T1"));
-        text += &format!("  {} = ALLOCATE(mem_type=global, zero_init=false)\n", tensor("T1"));
-        for line in body {
-            let (input, output) = (tensor("T0"), tensor("T1"));
-            text += &match line.split_once(' ') {
-                Some(("post", number)) => format!(
-                    "  Communication {number} (type=Allreduce, team=(0 1), red_op=SUM, input={input}, output={output}, \
-                     backend=NCCL)\n"
-                ),
-                Some(("wait", number)) => format!("  Wait(Communication {number})\n"),
-                Some(("on", stream)) => format!("  SetCurrentStream(Stream {stream})\n"),
-                _ => format!("  {output}\n     = {input}\n     + {input};\n"),
-            };
-        }
-        text += "} // %HostIrContainer\n";
-        let source = Source::new("homes.hir".to_owned(), text);
-        let (programs, faults) = source.programs();
-        assert!(faults.is_empty(), "{faults:?}");
-        let plans = plan::build_each(&[(&programs[0], &source.lines); 2]).unwrap_or_default();
-        plans.first().map(homes).unwrap_or_default()
-    }
-
-    #[test]
-    fn who_posts_and_waits_at_once_gives_its_stream() {
-        assert_eq!(homes_in(&["post 3", "wait 3"]), [Some(0)]);
-        assert_eq!(homes_in(&["post 3", "wait 3", "sum", "post 4", "wait 4"]), [Some(0)]);
-        assert_eq!(homes_in(&["on 1", "post 3", "wait 3", "sum"]), [Some(1)]);
-    }
-
-    #[test]
-    fn who_does_anything_meanwhile_does_not() {
-        for body in [
-            &["post 3", "sum", "wait 3"][..],
-            &["post 3", "post 4", "wait 3", "wait 4"],
-            &["post 3", "wait 3", "on 1", "post 4", "wait 4"],
-            &["post 3", "on 1", "wait 3"],
-            &["sum", "post 3"],
-        ] {
-            assert_eq!(homes_in(body), [None], "{body:?}");
-        }
     }
 }
