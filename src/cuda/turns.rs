@@ -145,7 +145,10 @@ fn posted(plan: &Plan) -> VecDeque<Posted<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{plan, source::Source};
+    use crate::{
+        plan::{self, tests::plans_of},
+        source::Source,
+    };
 
     /// Rank 0 and 1 post an all-reduce on each of two communicators, rank 1 perhaps the other way round.
     fn world(backends: [&str; 2]) -> Vec<Plan> {
@@ -195,11 +198,7 @@ mod tests {
 
     #[test]
     fn two_receives_are_no_transfer() {
-        let text = include_str!("../../tests/cases/deadlock/both-receive-first.hir");
-        let source = Source::new("both-receive-first.hir".to_owned(), text.to_owned());
-        let (programs, _) = source.programs();
-        let plans = plan::build_each(&[(&programs[0], &source.lines); 2]).unwrap_or_default();
-        assert_eq!(plans.len(), 2);
+        let plans = plans_of(include_str!("../../tests/cases/deadlock/both-receive-first.hir"), 2);
         // Nothing is tried out that would wait for ever.
         assert_eq!(Turns::of(&plans, 0), Turns::default());
     }

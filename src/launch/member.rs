@@ -194,16 +194,13 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::plan;
+    use crate::plan::tests::plans_of;
 
     const PROGRAM: &str = include_str!("../../tests/cases/launch/loop.hir");
 
     /// Four ranks whose hosts stand still at these instructions, their streams where they have to wait; what they end with.
     fn stalled(at: [u32; 4]) -> Vec<(usize, Exit, Option<String>)> {
-        let source = crate::source::Source::new("loop.hir".to_owned(), PROGRAM.to_owned());
-        let (programs, _) = source.programs();
-        let plans = plan::build_each(&[(&programs[0], &source.lines); 4]).unwrap_or_default();
-        let plans = Arc::new(plans);
+        let plans = Arc::new(plans_of(PROGRAM, 4));
         let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|it| it.local_addr());
         let port = port.map(|it| it.port().to_string()).unwrap_or_default();
         let (sender, ends) = mpsc::channel();
@@ -261,10 +258,7 @@ mod tests {
         assert_eq!(alone(|it| it.enter("starting", Limit::Start)), None);
         // A plan whose executor does not know how far its streams are.
         let run = Run { round: 7, complete: 3, ..Run::default() };
-        let told = alone(|it| {
-            let plans = plan::build_each(&[]).unwrap_or_default();
-            it.watch(Arc::new(plans), move || Some(run.clone()));
-        });
+        let told = alone(|it| it.watch(Arc::default(), move || Some(run.clone())));
         assert_eq!(told.map(|it| it.0), Some(Exit::Hang));
     }
 
@@ -281,9 +275,7 @@ mod tests {
 
     #[test]
     fn who_is_asked_says_so_before_what_others_wait_for() {
-        let source = crate::source::Source::new("loop.hir".to_owned(), PROGRAM.to_owned());
-        let (programs, _) = source.programs();
-        let plans = plan::build_each(&[(&programs[0], &source.lines); 4]).unwrap_or_default();
+        let plans = plans_of(PROGRAM, 4);
         let record = |issued: u32| {
             let run = Run { issued, streams: vec![issued.min(2)], queues: vec![0], ..Run::default() };
             Some(Progress { run: Some(run), ..Progress::default() }.encode())

@@ -96,16 +96,10 @@ fn awaited(plans: &[Plan], hosts: &[Host], rank: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{plan, source::Source};
+    use crate::plan::tests::plans_of;
 
     fn told(text: &str, ranks: usize) -> Option<String> {
-        let source = Source::new("hosts.hir".to_owned(), text.to_owned());
-        let (programs, faults) = source.programs();
-        assert!(faults.is_empty(), "{faults:?}");
-        let world: Vec<_> = (0..ranks).map(|_| (&programs[0], &source.lines)).collect();
-        let plans = plan::build_each(&world).unwrap_or_default();
-        assert_eq!(plans.len(), ranks);
-        hang(&plans)
+        hang(&plans_of(text, ranks))
     }
 
     #[test]

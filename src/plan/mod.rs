@@ -29,6 +29,8 @@ mod scalar;
 mod shape;
 mod show;
 mod team;
+#[cfg(test)]
+pub(crate) mod tests;
 mod unit;
 mod view;
 mod world;

@@ -48,7 +48,7 @@ pub fn judge(plans: &[Plan], mine: &[Option<Block>], peers: &dyn Peers) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cuda::CudaError, io::data::Data, plan, source::Source};
+    use crate::{cuda::CudaError, io::data::Data, plan::tests::plans_of};
 
     /// Two ranks of one process; the other one gives what this one gives, or its opposite.
     struct Two {
@@ -88,10 +88,7 @@ mod tests {
     fn replicas_that_differ_are_found_where_they_are() -> Result<(), Failure> {
         let text = "%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T0_g_float[iS0{4}] \
                     (DeviceMesh{0 1})) :\n} // %HostIrContainer\n";
-        let source = Source::new("same.hir".to_owned(), text.to_owned());
-        let (programs, _) = source.programs();
-        let plans = plan::build_each(&[(&programs[0], &source.lines); 2]).unwrap_or_default();
-        assert_eq!(plans.len(), 2);
+        let plans = plans_of(text, 2);
         assert!(!is_large(&plans));
         assert_eq!(judge(&plans, &block(), &Two { differs: false })?.exit, Exit::Success);
         let verdict = judge(&plans, &block(), &Two { differs: true })?;

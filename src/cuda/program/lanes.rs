@@ -113,7 +113,7 @@ fn homes(plan: &Plan) -> Vec<Option<StreamNo>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{plan, source::Source};
+    use crate::plan::tests::plans_of;
 
     /// The homes in a program of two ranks with this body.
     fn homes_in(body: &[&str]) -> Vec<Option<StreamNo>> {
@@ -133,11 +133,7 @@ mod tests {
             };
         }
         text += "} // %HostIrContainer\n";
-        let source = Source::new("homes.hir".to_owned(), text);
-        let (programs, faults) = source.programs();
-        assert!(faults.is_empty(), "{faults:?}");
-        let plans = plan::build_each(&[(&programs[0], &source.lines); 2]).unwrap_or_default();
-        plans.first().map(homes).unwrap_or_default()
+        homes(&plans_of(&text, 2)[0])
     }
 
     #[test]

@@ -6,19 +6,14 @@ use crate::{
         progress::{Limit, Progress, Run},
         report::report,
     },
-    plan::{self, InstKind, Plan},
-    source::Source,
+    plan::{InstKind, Plan, tests::plans_of},
 };
 
 /// A loop of all-reduces on four ranks, each with a stream of its own.
 const PROGRAM: &str = include_str!("../../../tests/cases/launch/loop.hir");
 
 fn plans() -> Vec<Plan> {
-    let source = Source::new("loop.hir".to_owned(), PROGRAM.to_owned());
-    let (programs, faults) = source.programs();
-    assert!(faults.is_empty(), "{faults:?}");
-    let world: Vec<_> = (0..4).map(|_| (&programs[0], &source.lines)).collect();
-    plan::build_each(&world).unwrap_or_default()
+    plans_of(PROGRAM, 4)
 }
 
 /// The `which`th instruction of a kind.

@@ -1,0 +1,15 @@
+//! Plans for tests.
+
+use super::{Plan, build_each};
+use crate::source::Source;
+
+/// The plans of a program that has no faults, by rank.
+pub(crate) fn plans_of(text: &str, ranks: usize) -> Vec<Plan> {
+    let source = Source::new("test.hir".to_owned(), text.to_owned());
+    let (programs, faults) = source.programs();
+    assert!(faults.is_empty(), "{faults:?}");
+    let world: Vec<_> = (0..ranks).map(|_| (&programs[0], &source.lines)).collect();
+    let plans = build_each(&world).unwrap_or_default();
+    assert_eq!(plans.len(), ranks, "{text}");
+    plans
+}
