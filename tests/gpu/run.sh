@@ -417,27 +417,27 @@ TEXT
     fi
 }
 run_sanitizer() {
-    local tool program
+    local tool program programs=() number log status found job jobs
+    local -a program_of
     if is_wanted 1 && ! command -v compute-sanitizer >/dev/null; then
         skip 1 - "tests/cases/ops" - "no compute-sanitizer"
         return
     fi
     is_wanted 1 || return
-    local number log status found job
-    local -a program_of=()
+    for program in tests/cases/ops/*.hir; do
+        log=$("$run" "$program" --device=sim 2>/dev/null) && [[ $log == *" 1 simulated ranks"* ]] && programs+=("$program")
+    done
     for tool in memcheck racecheck; do
-        program_of=()
-        for program in tests/cases/ops/*.hir; do
-            "$run" "$program" --device=sim 2>/dev/null | grep -q ' 1 simulated ranks' || continue
-            "$run" "$program" --device=sim >/dev/null 2>&1 || continue
+        program_of=() jobs=()
+        for program in "${programs[@]}"; do
             chosen 1 eager "${program#tests/cases/}" $tool || continue
-            # One process for each where memory counts: the next program of a job may be given more of it than it wants.
             runs=$((runs + 1)) program_of[$runs]=$program job=$tool
+            # A process for each where memory counts: the next program of a job may be given more of it than it wants.
             [ $tool = racecheck ] || job=$tool.$runs
             batch_add $job $runs "$program"
-            [ $tool = racecheck ] || batch_run $job sanitized $tool
+            [[ " ${jobs[*]} " == *" $job "* ]] || jobs+=("$job")
         done
-        [ $tool != racecheck ] || [ ${#program_of[@]} -eq 0 ] || batch_run $tool sanitized $tool
+        for job in "${jobs[@]}"; do batch_run "$job" sanitized $tool; done
         for number in "${!program_of[@]}"; do
             log=$work/entry.$number.log status=$(cat "$work/entry.$number.exit" 2>/dev/null)
             # What the tool has to say of a program stands in its output; its name and sums are of the whole job.
