@@ -126,26 +126,13 @@ Status launch(Comm& comm, const std::vector<Pending>& pending) {
   return status == SUCCESS ? static_cast<Status>(SUCCESS) : refuse(CUDA_FAILED, "the driver returned %u", status);
 }
 
-// The first call of a kind connects those who take part, and so waits for their hosts, for ever if they do not come.
+// The first collective connects all members, and so waits for their hosts, for ever if they do not come. Messages do not: on
+// H200s a receive that nobody sends to lets its host go on.
 void connect(Comm& comm, const std::vector<Pending>& pending) {
-  std::vector<const std::atomic<bool>*> awaited;
-  bool meets = false;
-  for (const auto& [_, stream, it] : pending) {
-    if (it.is_collective()) {
-      comm.region->connected.fetch_or(comm.mine());
-      meets = true;
-    } else if (it.kind == SEND) {
-      comm.ring(comm.rank, it.peer).is_sending = true;
-      awaited.push_back(&comm.ring(comm.rank, it.peer).is_receiving);
-    } else {
-      comm.ring(it.peer, comm.rank).is_receiving = true;
-      awaited.push_back(&comm.ring(it.peer, comm.rank).is_sending);
-    }
-  }
-  while (meets && comm.region->connected != comm.all()) usleep(50);
-  for (const auto* it : awaited) {
-    while (!*it) usleep(50);
-  }
+  const bool meets = std::any_of(pending.begin(), pending.end(), [](const Pending& it) { return it.call.is_collective(); });
+  if (!meets) return;
+  comm.region->connected.fetch_or(only(comm.rank));
+  while (comm.region->connected != all_of(comm.members)) usleep(50);
 }
 
 Status issue(std::vector<Pending> calls) {
@@ -262,7 +249,7 @@ API Status ncclCommInitRank(Comm** result, int members, Identifier id, int rank)
   if (!region->members.compare_exchange_strong(none, members) && none != members) {
     return refuse(BAD_USAGE, "rank %d sees %d members, another one %d", rank, members, none);
   }
-  const uint64_t all = ~uint64_t{0} >> (64 - members), mine = uint64_t{1} << rank;
+  const uint64_t all = all_of(members), mine = only(rank);
   if ((region->present.fetch_or(mine) & mine) != 0) return refuse(BAD_USAGE, "rank %d came twice", rank);
   const auto begin = std::chrono::steady_clock::now();
   while (region->present != all) {

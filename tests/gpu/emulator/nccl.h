@@ -26,8 +26,6 @@ constexpr const char* NAMES[] = {"send", "receive", "broadcast", "all-gather", "
 struct Ring {
   static constexpr size_t BYTES = 64 << 10;
   alignas(64) std::atomic<uint64_t> written;
-  // Whether the host of the one that writes, and of the one that reads, has come to its first message.
-  std::atomic<bool> is_sending, is_receiving;
   alignas(64) std::atomic<uint64_t> read;
   alignas(64) char bytes[BYTES];
 
@@ -53,6 +51,9 @@ struct Ring {
 };
 
 constexpr int MOST_MEMBERS = 64;
+// Sets of members, a bit for each.
+constexpr uint64_t only(int rank) { return uint64_t{1} << rank; }
+constexpr uint64_t all_of(int members) { return ~uint64_t{0} >> (64 - members); }
 
 // A communicator's shared memory. Fresh pages are zero, which is right for all of it, and cost nothing until used.
 struct Region {
@@ -98,8 +99,6 @@ struct Comm {
   uint64_t collectives = 0;
   std::array<uint64_t, MOST_MEMBERS> sent = {}, received = {};
 
-  uint64_t mine() const { return uint64_t{1} << rank; }
-  uint64_t all() const { return ~uint64_t{0} >> (64 - members); }
   Ring& ring(int from, int to) { return region->rings[from * members + to]; }
 };
 
