@@ -2,8 +2,11 @@
 
 use std::{ops::ControlFlow, process::ExitCode};
 
+use serde::{Deserialize, Serialize};
+
 /// How a tool ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(into = "u8", from = "u8")]
 #[repr(u8)]
 pub enum Exit {
     /// Done.
@@ -67,5 +70,44 @@ impl Exit {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
+    }
+}
+
+impl From<Exit> for u8 {
+    fn from(exit: Exit) -> Self {
+        exit as u8
+    }
+}
+
+impl From<u8> for Exit {
+    fn from(code: u8) -> Self {
+        Self::from_code(code)
+    }
+}
+
+/// The exit code of a failure: never `Exit::Success`, whatever a message from another process contains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(from = "Exit", into = "Exit")]
+pub struct FailureExit(Exit);
+
+impl FailureExit {
+    /// A hang.
+    pub const HANG: Self = Self(Exit::Hang);
+    /// The environment does not fit.
+    pub const ENVIRONMENT: Self = Self(Exit::Environment);
+    /// Our bug.
+    pub const BUG: Self = Self(Exit::Bug);
+}
+
+/// A failure that claims success is our bug.
+impl From<Exit> for FailureExit {
+    fn from(exit: Exit) -> Self {
+        if exit == Exit::Success { Self::BUG } else { Self(exit) }
+    }
+}
+
+impl From<FailureExit> for Exit {
+    fn from(failure: FailureExit) -> Self {
+        failure.0
     }
 }

@@ -52,6 +52,10 @@ mod mutations;
 mod programs;
 #[path = "suite/ranks.rs"]
 mod ranks;
+#[path = "suite/rendezvous.rs"]
+mod rendezvous;
+#[path = "suite/wire.rs"]
+mod wire;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
     trials.extend(generator::trials());
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());
+    trials.extend(rendezvous::trials());
     trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));
     trials.extend(layers::trials());

@@ -1,40 +1,46 @@
 //! The connection between all ranks of a job, up for the whole run.
 //!
-//! A star: rank 0 is connected with every other rank. One thread a connection receives; one sends a pulse several times
-//! a second, with a record of how far the rank is (opaque here). A connection that closes without a goodbye, or that is
-//! silent too long, is a fault; so is a rank that gives up. The first fault is told to all, and ends every wait.
+//! A star: rank 0 is connected with every other rank. One thread a connection receives; one sends a heartbeat several
+//! times a second, with a record of how far the rank is (opaque here). A connection that closes without a goodbye, or that is
+//! silent too long, is a fault; so is a rank that gives up. The first fault is reported to all, and ends every wait.
+//!
+//! A peer that holds the secret may still be faulty: what it can make this process hold is bounded by `MAX_PIECES` pieces of
+//! `MAX_CONTENT` bytes, by `MAX_PART` and by the sizes that `gather` expects. A peer that sends more ends the job.
 
 use std::{
-    net::{Shutdown, TcpStream},
+    net::Shutdown,
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use serde::{Serialize, de::DeserializeOwned};
+use serde_bytes::Bytes;
+
 use super::{
     LaunchError,
     environment::Launch,
-    rendezvous::{self, Address},
-    wire::{self, Kind},
+    message::{self, MAX_CONTENT, Message, Operation},
+    rendezvous::{self, Address, Connection, Trust},
 };
-use crate::exit::Exit;
+use crate::exit::{Exit, FailureExit};
 
 mod shared;
 
-use shared::{BEAT, Link, Peer, Shared};
+use shared::{BEAT, Link, Peer, Piece, Shared};
 
-/// How patient a channel is.
+/// How long a channel waits.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     /// For the ranks to find each other.
     pub rendezvous: Duration,
     /// For a connected rank that says nothing at all.
     pub silence: Duration,
-    /// For ranks that live to come to an `all_gather` that others wait in.
+    /// For ranks that are alive to call an `all_gather` that others wait in.
     pub step: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             rendezvous: Duration::from_secs(60),
@@ -44,8 +50,12 @@ impl Default for Patience {
     }
 }
 
-/// Bytes that a rank sends at once for a `gather`.
-const PIECE: usize = 16 << 20;
+/// Most bytes of one rank's part of an `all_gather`.
+const MAX_PART: usize = 64 << 20;
+/// Most bytes of all ranks' parts of one `all_gather`.
+const MAX_GATHERED: usize = 256 << 20;
+/// Most characters of a reason that goes to other ranks.
+const MAX_REASON: usize = 16 << 10;
 
 /// The side channel between the ranks of a job.
 pub struct Channel {
@@ -64,9 +74,14 @@ impl Channel {
     ///
     /// # Errors
     /// Ranks that are not found in time.
-    pub fn open(launch: &Launch, address: &Address, patience: Patience) -> Result<Self, LaunchError> {
-        let streams = rendezvous::connect(address, launch.rank, launch.size, patience.rendezvous)?;
-        Self::over(launch, streams, patience).map_err(|fault| LaunchError::Rendezvous {
+    pub fn open(
+        launch: &Launch,
+        address: &Address,
+        trust: &Trust,
+        timeouts: Timeouts,
+    ) -> Result<Self, LaunchError> {
+        let connections = rendezvous::connect(address, trust, launch.rank, launch.size, timeouts.rendezvous)?;
+        Self::over(launch, connections, timeouts).map_err(|fault| LaunchError::Rendezvous {
             address: address.to_string(),
             message: fault.to_string(),
         })
@@ -76,43 +91,43 @@ impl Channel {
     pub fn alone() -> Self {
         let launch =
             Launch { family: "none", rank: 0, size: 1, local_rank: 0, local_size: Some(1), job: None };
-        let shared = Shared::new(0, Patience::default(), Vec::new());
+        let shared = Shared::new(0, Timeouts::default(), Vec::new());
         Self { rank: launch.rank, world: 1, local_rank: 0, shared: Arc::new(shared), threads: Vec::new() }
     }
 
-    fn over(launch: &Launch, streams: Vec<TcpStream>, patience: Patience) -> std::io::Result<Self> {
-        let mut links = Vec::with_capacity(streams.len());
-        for (at, stream) in streams.into_iter().enumerate() {
+    fn over(launch: &Launch, connections: Vec<Connection>, timeouts: Timeouts) -> std::io::Result<Self> {
+        let mut links = Vec::with_capacity(connections.len());
+        let mut openers = Vec::with_capacity(connections.len());
+        for (at, Connection { stream, sealer, opener }) in connections.into_iter().enumerate() {
             stream.set_nodelay(true)?;
-            stream.set_write_timeout(Some(patience.silence))?;
-            links.push(Link {
-                peer: if launch.rank == 0 { at + 1 } else { 0 },
-                stream,
-                sending: Mutex::new(()),
-            });
+            stream.set_write_timeout(Some(timeouts.silence))?;
+            openers.push((stream.try_clone()?, opener));
+            let peer = if launch.rank == 0 { at + 1 } else { 0 };
+            links.push(Link { peer, stream, sealer: Mutex::new(sealer) });
         }
-        let shared = Arc::new(Shared::new(launch.rank, patience, links));
+        let shared = Arc::new(Shared::new(launch.rank, timeouts, links));
         let mut threads = Vec::with_capacity(shared.links.len() + 1);
-        for (at, link) in shared.links.iter().enumerate() {
-            let (stream, shared) = (link.stream.try_clone()?, Arc::clone(&shared));
+        for (at, (stream, opener)) in openers.into_iter().enumerate() {
+            let shared = Arc::clone(&shared);
             threads.push(
                 thread::Builder::new()
                     .name("hir-listen".to_owned())
-                    .spawn(move || shared.listen(at, stream))?,
+                    .spawn(move || shared.listen(at, stream, opener))?,
             );
         }
         if !shared.links.is_empty() {
             let shared = Arc::clone(&shared);
-            threads.push(thread::Builder::new().name("hir-pulse".to_owned()).spawn(move || shared.pulse())?);
+            let heartbeat = thread::Builder::new().name("hir-heartbeat".to_owned());
+            threads.push(heartbeat.spawn(move || shared.heartbeats())?);
         }
         let Launch { rank, size: world, local_rank, .. } = *launch;
         Ok(Self { rank, world, local_rank, shared, threads })
     }
 
-    /// Every rank's bytes, by rank, on every rank. All ranks have to call it, in the same order.
+    /// Every rank's bytes, by rank, on every rank. All ranks have to call it, in the same order. A part has 64 MiB at most.
     ///
     /// # Errors
-    /// The job's fault; ranks that live and do not come.
+    /// The job's fault; ranks that are alive and do not call it.
     pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, LaunchError> {
         let shared = &self.shared;
         if let Some(fault) = self.fault() {
@@ -121,71 +136,139 @@ impl Channel {
         if self.world == 1 {
             return Ok(vec![mine.to_vec()]);
         }
-        if self.rank == 0 {
-            let parts = shared.wait(|state| {
-                let complete = state.peers.iter().all(|it| !it.parts.is_empty());
-                complete.then(|| {
-                    state
-                        .peers
-                        .iter_mut()
-                        .filter_map(|it| it.parts.pop_front())
-                        .map(|(_, it)| it)
-                        .collect::<Vec<_>>()
-                })
-            })?;
-            let all: Vec<&[u8]> = std::iter::once(mine).chain(parts.iter().map(Vec::as_slice)).collect();
-            let bytes = wire::join(all.iter().copied());
-            shared.links.iter().try_for_each(|link| shared.send(link, Kind::Parts, &bytes))?;
-            return Ok(all.into_iter().map(<[u8]>::to_vec).collect());
+        if mine.len() > MAX_PART {
+            let reason = format!("a part of {} bytes, where {MAX_PART} are allowed", mine.len());
+            return Err(shared.fail(self.aborted(Exit::Bug, &reason)));
         }
-        shared.send(&shared.links[0], Kind::Part, mine)?;
-        let bytes = shared.wait(|state| state.gathered.pop_front())?;
-        wire::split(&bytes).filter(|it| it.len() == self.world).ok_or(LaunchError::Gone { rank: 0 })
+        if self.rank == 0 {
+            let all = self.collect(Operation::AllGather, mine.to_vec(), |_| MAX_PART)?;
+            let parts: Vec<&Bytes> = all.iter().map(|it| Bytes::new(it)).collect();
+            let bytes = message::encode(&parts).unwrap_or_default();
+            if bytes.len() > MAX_GATHERED {
+                let reason =
+                    format!("an all-gather of {} bytes, where {MAX_GATHERED} are allowed", bytes.len());
+                return Err(shared.fail(self.aborted(Exit::Bug, &reason)));
+            }
+            for (more, piece) in pieces(&bytes) {
+                let message = Message::Parts { more, bytes: piece.to_vec() };
+                shared.links.iter().try_for_each(|link| shared.send(link, &message))?;
+            }
+            return Ok(all);
+        }
+        self.give(Operation::AllGather, mine)?;
+        let bytes = shared.wait(|state| {
+            let bytes = state.take_gathered()?;
+            // Rank 0 has consumed the last piece, and says so by this.
+            state.credits += 1;
+            Some(bytes)
+        })?;
+        let all: Vec<&Bytes> = message::decode(&bytes).unwrap_or_default();
+        if all.len() != self.world {
+            let fault = "an all-gather of another number of ranks".to_owned();
+            return Err(shared.fail(LaunchError::Protocol { rank: 0, fault }));
+        }
+        Ok(all.into_iter().map(|it| it.to_vec()).collect())
     }
 
-    /// Every rank's bytes, by rank, on rank 0; nothing on the others, which do not wait. All ranks have to call it, in the
-    /// order of other calls. Parts may be of any size.
+    /// As `all_gather`, of values.
     ///
     /// # Errors
-    /// As `all_gather`.
-    pub fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, LaunchError> {
-        let shared = &self.shared;
+    /// As `all_gather`; a rank that gives something else.
+    pub fn all_gather_values<T: Serialize + DeserializeOwned>(
+        &self,
+        mine: &T,
+    ) -> Result<Vec<T>, LaunchError> {
+        let failed = |rank: usize, fault: &message::Malformed| {
+            self.shared.fail(LaunchError::Protocol { rank, fault: fault.to_string() })
+        };
+        let mine = message::encode(mine).map_err(|fault| failed(self.rank, &fault))?;
+        let all = self.all_gather(&mine)?;
+        let decode =
+            |(rank, bytes): (usize, &Vec<u8>)| message::decode(bytes).map_err(|it| failed(rank, &it));
+        all.iter().enumerate().map(decode).collect()
+    }
+
+    /// Every rank's bytes, by rank, on rank 0; nothing on the others. All ranks have to call it, in the order of other calls.
+    /// Rank `r` gives `sizes[r]` bytes; only rank 0 looks at `sizes`.
+    ///
+    /// # Errors
+    /// As `all_gather`; a rank that gives more or fewer bytes.
+    pub fn gather(&self, mine: Vec<u8>, sizes: &[usize]) -> Result<Vec<Vec<u8>>, LaunchError> {
         if let Some(fault) = self.fault() {
             return Err(fault);
         }
         if self.rank > 0 {
-            let last = mine.len().saturating_sub(1) / PIECE;
-            for at in 0..=last {
-                // Each piece says first whether another follows.
-                let mut piece = vec![u8::from(at < last)];
-                piece.extend(&mine[at * PIECE..mine.len().min((at + 1) * PIECE)]);
-                shared.send(&shared.links[0], Kind::Part, &piece)?;
-            }
-            return Ok(Vec::new());
+            return self.give(Operation::Gather, &mine).map(|()| Vec::new());
         }
+        let size = |rank: usize| sizes.get(rank).copied().unwrap_or(0);
+        let all = self.collect(Operation::Gather, mine, size)?;
+        match all.iter().enumerate().skip(1).find(|(rank, it)| it.len() != size(*rank)) {
+            None => Ok(all),
+            Some((rank, it)) => {
+                let fault = format!("{} bytes where {} were expected", it.len(), size(rank));
+                Err(self.shared.fail(LaunchError::Protocol { rank, fault }))
+            }
+        }
+    }
+
+    /// Sends this rank's contribution to rank 0, a piece for each credit.
+    fn give(&self, operation: Operation, mine: &[u8]) -> Result<(), LaunchError> {
+        let shared = &self.shared;
+        for (more, piece) in pieces(mine) {
+            shared.wait(|state| {
+                state.credits = state.credits.checked_sub(1)?;
+                Some(())
+            })?;
+            shared.send(&shared.links[0], &Message::Part { operation, more, bytes: piece.to_vec() })?;
+        }
+        Ok(())
+    }
+
+    /// On rank 0: all contributions, by rank, of `limit(rank)` bytes at most.
+    fn collect(
+        &self,
+        operation: Operation,
+        mine: Vec<u8>,
+        limit: impl Fn(usize) -> usize,
+    ) -> Result<Vec<Vec<u8>>, LaunchError> {
+        let shared = &self.shared;
+        let broken =
+            |rank: usize, fault: &str| shared.fail(LaunchError::Protocol { rank, fault: fault.to_owned() });
         let mut all = vec![mine];
         all.resize(self.world, Vec::new());
         loop {
-            let pieces = shared.wait(|state| {
-                let mut pieces = Vec::new();
-                for (link, peer) in shared.links.iter().zip(&mut state.peers) {
+            let (is_complete, pieces) = shared.wait(|state| {
+                let mut pieces: Vec<(usize, Piece)> = Vec::new();
+                for (at, peer) in state.peers.iter_mut().enumerate() {
                     while !peer.given
-                        && let Some((_, piece)) = peer.parts.pop_front()
+                        && let Some(piece) = peer.pieces.pop_front()
                     {
-                        peer.given = piece.first() != Some(&1);
-                        pieces.push((link.peer, piece));
+                        peer.given = !piece.more;
+                        pieces.push((at, piece));
                     }
                 }
-                let complete = state.peers.iter().all(|it| it.given);
-                if complete {
+                let is_complete = state.peers.iter().all(|it| it.given);
+                if is_complete {
                     state.peers.iter_mut().for_each(|it| it.given = false);
                 }
-                (complete || !pieces.is_empty()).then_some((complete, pieces))
+                (is_complete || !pieces.is_empty()).then_some((is_complete, pieces))
             })?;
-            for (rank, piece) in pieces.1 {
-                all[rank].extend(piece.get(1..).unwrap_or_default());
+            for (at, piece) in pieces {
+                let link = &shared.links[at];
+                if piece.operation != operation {
+                    return Err(broken(link.peer, "another operation than rank 0's"));
+                }
+                let whole = &mut all[link.peer];
+                if whole.len() + piece.bytes.len() > limit(link.peer) {
+                    return Err(broken(link.peer, "more bytes than it may give"));
+                }
+                whole.extend(piece.bytes);
+                // The answer to an `all_gather` says so for the last piece.
+                if piece.more || operation == Operation::Gather {
+                    shared.send(link, &Message::Credit)?;
+                }
             }
-            if pieces.0 {
+            if is_complete {
                 return Ok(all);
             }
         }
@@ -199,13 +282,13 @@ impl Channel {
         self.all_gather(&[]).map(|_| ())
     }
 
-    /// Sets how a pulse finds out how far this rank is. It is called from another thread, several times a second, and
+    /// Sets how a heartbeat finds out how far this rank is. It is called from another thread, several times a second, and
     /// must not wait.
-    pub fn on_pulse(&self, record: impl Fn() -> Vec<u8> + Send + 'static) {
+    pub fn on_heartbeat(&self, record: impl Fn() -> Vec<u8> + Send + 'static) {
         self.shared.lock().record = Box::new(record);
     }
 
-    /// What each rank's last pulse said, by rank, and how old it is; rank 0 hears all, the others only rank 0.
+    /// What each rank's last heartbeat contained, by rank, and how old it is; rank 0 hears all, the others only rank 0.
     pub fn records(&self) -> Vec<Option<(Duration, Vec<u8>)>> {
         let mut records: Vec<_> = (0..self.world).map(|_| None).collect();
         let state = self.shared.lock();
@@ -218,9 +301,13 @@ impl Channel {
 
     /// Gives up, and the whole job with it. The first fault counts.
     pub fn abort(&self, exit: Exit, reason: &str) {
-        self.shared.pulse_once();
-        let (rank, reason) = (self.rank, reason.to_owned());
-        self.shared.fail(LaunchError::Aborted { rank, exit: exit as u8, reason });
+        self.shared.heartbeat_once();
+        self.shared.fail(self.aborted(exit, reason));
+    }
+
+    fn aborted(&self, exit: Exit, reason: &str) -> LaunchError {
+        let reason = reason.chars().take(MAX_REASON).collect();
+        LaunchError::Aborted { rank: self.rank, exit: exit.into(), reason }
     }
 
     /// Says that the whole job is lost.
@@ -233,23 +320,23 @@ impl Channel {
         self.shared.lock().fault.clone()
     }
 
-    /// Rank 0 tells all with which exit code the lost job ends.
-    pub fn give_verdict(&self, exit: Exit) {
+    /// On rank 0: sends all the exit code with which the lost job ends.
+    pub fn give_verdict(&self, exit: FailureExit) {
         for link in &self.shared.links {
-            // Whoever does not hear it ends all the same.
-            let _ = self.shared.transmit(link, Kind::Verdict, &[exit as u8]);
+            // A rank that does not receive it ends all the same.
+            let _ = self.shared.transmit(link, &Message::Verdict(exit));
         }
     }
 
     /// The exit code that rank 0 gave, if it gives one in time; a rank 0 that has left, or is silent, is not waited for.
-    pub fn verdict(&self, patience: Duration) -> Option<Exit> {
+    pub fn verdict(&self, patience: Duration) -> Option<FailureExit> {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let lost = |it: &Peer| it.left || it.heard.elapsed() > self.shared.patience.silence;
+            let lost = |it: &Peer| it.left || it.heard.elapsed() > self.shared.timeouts.silence;
             if state.verdict.is_some() || left.is_zero() || state.peers.iter().any(lost) {
-                return state.verdict.map(Exit::from_code);
+                return state.verdict;
             }
             state = self.shared.sleep(state, left.min(BEAT));
         }
@@ -260,15 +347,15 @@ impl Drop for Channel {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closing = true;
-        // Another thread may be about to tell it, and a goodbye must not come first.
-        let fault = state.fault.as_ref().map(wire::encode);
+        // Another thread may be about to send it, and a goodbye must not come first.
+        let fault = state.fault.clone();
         drop(state);
         self.shared.changed.notify_all();
         for link in &self.shared.links {
             if let Some(fault) = &fault {
-                let _ = self.shared.transmit(link, Kind::Fault, fault);
+                let _ = self.shared.transmit(link, &Message::Fault(fault.clone()));
             }
-            let _ = self.shared.transmit(link, Kind::Bye, &[]);
+            let _ = self.shared.transmit(link, &Message::Goodbye);
             // The peer may still send: only what it will not read any more is closed.
             let _ = link.stream.shutdown(Shutdown::Both);
         }
@@ -276,4 +363,10 @@ impl Drop for Channel {
             let _ = thread.join();
         }
     }
+}
+
+/// Bytes in pieces that fit into a message, at least one, and whether another one follows.
+fn pieces(bytes: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
+    let last = bytes.len().saturating_sub(1) / MAX_CONTENT;
+    (0..=last).map(move |at| (at < last, &bytes[at * MAX_CONTENT..bytes.len().min((at + 1) * MAX_CONTENT)]))
 }

@@ -1,24 +1,22 @@
 //! Proof that all ranks are about to do the same thing.
 //!
-//! Every rank states what it holds: sections of text, such as the version, the options, the programs. Hashes go round
-//! first, and the texts only where those differ.
+//! Every rank has a manifest of what it holds: sections of text, such as the version, the options, the programs, digests of input
+//! files. Digests of the sections go round first; only of the first section that differs, two ranks exchange the text.
 
-use std::hash::Hasher;
+use serde::{Deserialize, Serialize};
 
-use rustc_hash::FxHasher;
-
-use super::{LaunchError, channel::Channel, wire};
+use super::{LaunchError, channel::Channel};
 
 /// What a rank holds: named texts, the same names in the same order on every rank that agrees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Statement {
+pub struct JobManifest {
     sections: Vec<Section>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Section {
     /// What it is, `the programs`.
-    what: &'static str,
+    what: String,
     /// Where this rank has it from, `a.hir`; it may differ.
     origin: String,
     text: String,
@@ -26,98 +24,95 @@ struct Section {
 
 /// Lines around a difference.
 const CONTEXT: usize = 2;
-/// Most lines of a difference that are told.
+/// Most lines of a difference that are printed.
 const MAX_LINES: usize = 60;
+/// Most bytes of a text that is compared line by line.
+const MAX_TEXT: usize = 16 << 20;
 
-impl Statement {
-    /// Adds a text that all ranks have to hold alike, wherever they have it from.
-    pub fn add(&mut self, what: &'static str, origin: &str, text: String) {
-        self.sections.push(Section { what, origin: origin.to_owned(), text });
+impl Section {
+    fn digest(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(self.what.len() as u64).to_le_bytes());
+        hasher.update(self.what.as_bytes());
+        hasher.update(self.text.as_bytes());
+        *hasher.finalize().as_bytes()
     }
 
-    fn hash(&self) -> Vec<u8> {
-        let mut hashers = [FxHasher::default(), FxHasher::default()];
-        hashers[1].write_u8(1);
-        for it in &self.sections {
-            for hasher in &mut hashers {
-                hasher.write(it.what.as_bytes());
-                hasher.write_usize(it.text.len());
-                hasher.write(it.text.as_bytes());
-            }
+    /// What other ranks get of it.
+    fn shown(&self) -> Self {
+        match self.text.len() {
+            ..=MAX_TEXT => self.clone(),
+            bytes => Self { text: format!("({bytes} bytes)\n"), ..self.clone() },
         }
-        hashers.iter().flat_map(|it| it.finish().to_le_bytes()).collect()
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        wire::join(
-            self.sections
-                .iter()
-                .flat_map(|it| [it.what.as_bytes(), it.origin.as_bytes(), it.text.as_bytes()]),
-        )
     }
 }
 
-/// Compares the statements of all ranks; `None` where they agree, else how they differ, the same text on all ranks.
+impl JobManifest {
+    /// Adds a text that all ranks have to hold alike, wherever they have it from.
+    pub fn add(&mut self, what: &str, origin: &str, text: String) {
+        self.sections.push(Section { what: what.to_owned(), origin: origin.to_owned(), text });
+    }
+
+    fn digests(&self) -> Vec<[u8; 32]> {
+        self.sections.iter().map(Section::digest).collect()
+    }
+}
+
+/// Compares the manifests of all ranks; `None` where they agree, else how they differ, the same text on all ranks.
 ///
 /// # Errors
 /// As `Channel::all_gather`.
-pub fn agree(channel: &Channel, mine: &Statement) -> Result<Option<String>, LaunchError> {
-    let hashes = channel.all_gather(&mine.hash())?;
-    if hashes.windows(2).all(|it| it[0] == it[1]) {
-        return Ok(None);
-    }
-    let texts = channel.all_gather(&mine.encode())?;
-    Ok(Some(difference(&texts)))
+pub fn agree(channel: &Channel, mine: &JobManifest) -> Result<Option<String>, LaunchError> {
+    let digests = channel.all_gather_values(&mine.digests())?;
+    let Some((at, ranks)) = first_difference(&digests) else { return Ok(None) };
+    let is_asked = channel.rank == 0 || ranks.first() == Some(&channel.rank);
+    let section = mine.sections.get(at).filter(|_| is_asked).map(Section::shown).unwrap_or_default();
+    let sections = channel.all_gather_values(&section)?;
+    let [zero, other] = [0, ranks[0]].map(|rank| sections.get(rank).cloned().unwrap_or_default());
+    Ok(Some(difference(&zero, &other, &ranks)))
 }
 
-/// How the ranks' statements differ: the first section that does, with a diff of rank 0's and the first other one.
-fn difference(texts: &[Vec<u8>]) -> String {
-    let sections = |bytes: &Vec<u8>| -> Vec<[String; 3]> {
-        let parts = wire::split(bytes).unwrap_or_default();
-        let text = |at: &Vec<u8>| String::from_utf8_lossy(at).into_owned();
-        parts.chunks_exact(3).map(|it| [text(&it[0]), text(&it[1]), text(&it[2])]).collect()
+/// The first section that is not the same on all ranks, and the ranks, one at least, whose section differs from rank 0's.
+fn first_difference(digests: &[Vec<[u8; 32]>]) -> Option<(usize, Vec<usize>)> {
+    let longest = digests.iter().map(Vec::len).max()?;
+    (0..longest).find_map(|at| {
+        let differs = |rank: &usize| digests[*rank].get(at) != digests[0].get(at);
+        let ranks: Vec<usize> = (1..digests.len()).filter(differs).collect();
+        (!ranks.is_empty()).then_some((at, ranks))
+    })
+}
+
+/// How a section of rank 0 differs from that of the first of `ranks`.
+fn difference(zero: &Section, other: &Section, ranks: &[usize]) -> String {
+    let what = if zero.what.is_empty() { &other.what } else { &zero.what };
+    let named: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    let diff = similar::TextDiff::from_lines(zero.text.as_str(), other.text.as_str());
+    let header = |rank: usize, origin: &str| match origin {
+        "" => format!("rank {rank}"),
+        origin => format!("rank {rank}: {origin}"),
     };
-    let all: Vec<Vec<[String; 3]>> = texts.iter().map(sections).collect();
-    let none = [String::new(), String::new(), String::new()];
-    let longest = all.iter().map(Vec::len).max().unwrap_or(0);
-    for at in 0..longest {
-        let section = |rank: usize| all[rank].get(at).unwrap_or(&none);
-        let [what, origin, text] = section(0);
-        let others: Vec<usize> =
-            (1..all.len()).filter(|&it| section(it)[2] != *text || section(it)[0] != *what).collect();
-        let Some(&first) = others.first() else { continue };
-        let [other_what, other_origin, other] = section(first);
-        let what = if what.is_empty() { other_what } else { what };
-        let named: Vec<String> = others.iter().map(usize::to_string).collect();
-        let ranks = if others.len() == 1 { "rank" } else { "ranks" };
-        let diff = similar::TextDiff::from_lines(text.as_str(), other.as_str());
-        let mut unified = diff.unified_diff();
-        let header = |rank: usize, origin: &str| match origin {
-            "" => format!("rank {rank}"),
-            origin => format!("rank {rank}: {origin}"),
-        };
-        let (mine, theirs) = (header(0, origin), header(first, other_origin));
-        let unified = unified.context_radius(CONTEXT).header(&mine, &theirs).to_string();
-        let mut lines: Vec<&str> = unified.lines().filter(|it| !it.starts_with("\\ No newline")).collect();
-        let more = lines.len().saturating_sub(MAX_LINES);
-        lines.truncate(MAX_LINES);
-        let tail = if more > 0 { format!("\n… {more} more lines") } else { String::new() };
-        return format!(
-            "the ranks do not hold the same job: {what} of {ranks} {} differ from rank 0's\n{}{tail}",
-            named.join(", "),
-            lines.join("\n")
-        );
-    }
-    // Equal texts with unequal hashes cannot be.
-    "the ranks do not hold the same job".to_owned()
+    let mut unified = diff.unified_diff();
+    let first = ranks.first().copied().unwrap_or(0);
+    let (mine, theirs) = (header(0, &zero.origin), header(first, &other.origin));
+    let unified = unified.context_radius(CONTEXT).header(&mine, &theirs).to_string();
+    let mut lines: Vec<&str> = unified.lines().filter(|it| !it.starts_with("\\ No newline")).collect();
+    let more = lines.len().saturating_sub(MAX_LINES);
+    lines.truncate(MAX_LINES);
+    let tail = if more > 0 { format!("\n… {more} more lines") } else { String::new() };
+    format!(
+        "the ranks do not hold the same job: {what} of rank{} {} differ from rank 0's\n{}{tail}",
+        if ranks.len() == 1 { "" } else { "s" },
+        named.join(", "),
+        lines.join("\n")
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn statement(file: &str, program: &str) -> Statement {
-        let mut it = Statement::default();
+    fn manifest(file: &str, program: &str) -> JobManifest {
+        let mut it = JobManifest::default();
         it.add("the versions", "", "hir 1".to_owned());
         it.add("the programs", file, program.to_owned());
         it
@@ -125,12 +120,18 @@ mod tests {
 
     #[test]
     fn a_difference_is_shown_and_file_names_are_none() {
-        let (a, b) = (statement("a.hir", "x\ny\nz\n"), statement("b.hir", "x\nY\nz\n"));
-        assert_eq!(a.hash(), statement("other.hir", "x\ny\nz\n").hash());
-        assert_ne!(a.hash(), b.hash());
-        let told = difference(&[a.encode(), b.encode(), a.encode(), b.encode()]);
+        let (a, b) = (manifest("a.hir", "x\ny\nz\n"), manifest("b.hir", "x\nY\nz\n"));
+        assert_eq!(a.digests(), manifest("other.hir", "x\ny\nz\n").digests());
+        let found = first_difference(&[a.digests(), b.digests(), a.digests(), b.digests()]);
+        assert_eq!(found, Some((1, vec![1, 3])));
+        let text = difference(&a.sections[1], &b.sections[1], &[1, 3]);
         let wanted = "the ranks do not hold the same job: the programs of ranks 1, 3 differ from rank 0's\n\
                       --- rank 0: a.hir\n+++ rank 1: b.hir\n@@ -1,3 +1,3 @@\n x\n-y\n+Y\n z";
-        assert_eq!(told, wanted);
+        assert_eq!(text, wanted);
+        // A rank that has a section more.
+        let mut longer = a.clone();
+        longer.add("the references", "r.hir", "r\n".to_owned());
+        assert_eq!(first_difference(&[a.digests(), longer.digests()]), Some((2, vec![1])));
+        assert_eq!(first_difference(&[a.digests(), a.digests()]), None);
     }
 }

@@ -9,14 +9,14 @@ use std::{
 
 use super::{
     LaunchError,
-    channel::{Channel, Patience},
+    channel::{Channel, Timeouts},
     environment::Launch,
-    handshake::{self, Statement},
-    lease,
+    handshake::{self, JobManifest},
+    parent_death,
     progress::{Limit, Progress, Run},
-    rendezvous, report,
+    rendezvous::{self, Trust},
+    report,
     watchdog::{End, Notes, Watchdog},
-    wire,
 };
 use crate::{exit::Exit, plan::Plan};
 
@@ -46,16 +46,17 @@ impl Member {
         end: End,
     ) -> Result<Self, LaunchError> {
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
-        let asked = lease::keep(&variable).map_err(system)?;
+        let asked = parent_death::watch(&variable).map_err(system)?;
         let address = rendezvous::address(launch, &variable)?;
+        let trust = Trust::of(&address, &variable)?;
         // A rank that stands still is found by its records; one that simulates or judges has reasons to let others wait.
-        let usual = Patience::default();
-        let patience = Patience {
+        let usual = Timeouts::default();
+        let timeouts = Timeouts {
             rendezvous: timeout,
             silence: usual.silence.min(timeout),
             step: usual.step.max(timeout),
         };
-        Self::guard(Channel::open(launch, &address, patience)?, timeout, asked, end)
+        Self::guard(Channel::open(launch, &address, &trust, timeouts)?, timeout, asked, end)
     }
 
     /// The only process of its job, guarded as others are.
@@ -75,7 +76,7 @@ impl Member {
         let channel = Arc::new(channel);
         let progress = Arc::new(Mutex::new(Progress::default()));
         let shared = Arc::clone(&progress);
-        channel.on_pulse(move || shared.lock().unwrap_or_else(PoisonError::into_inner).encode());
+        channel.on_heartbeat(move || shared.lock().unwrap_or_else(PoisonError::into_inner).encode());
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
         let watchdog =
             Watchdog::start(Arc::clone(&channel), timeout, asked, plain_notes(), end).map_err(system)?;
@@ -106,7 +107,7 @@ impl Member {
         self.phases.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.watchdog.set_notes(plain_notes());
         let progress = Arc::clone(&self.progress);
-        self.channel.on_pulse(move || progress.lock().unwrap_or_else(PoisonError::into_inner).encode());
+        self.channel.on_heartbeat(move || progress.lock().unwrap_or_else(PoisonError::into_inner).encode());
         self.phase("reading the program");
     }
 
@@ -115,7 +116,7 @@ impl Member {
     pub fn watch(&self, plans: Arc<Vec<Plan>>, run: impl Fn() -> Option<Run> + Send + 'static) {
         self.watchdog.set_notes(Box::new(move |fault, records| report::report(fault, records, &plans)));
         let progress = Arc::clone(&self.progress);
-        self.channel.on_pulse(move || {
+        self.channel.on_heartbeat(move || {
             let at = progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
             Progress { run: run(), ..at }.encode()
         });
@@ -140,9 +141,9 @@ impl Member {
     ///
     /// # Errors
     /// The job's fault.
-    pub fn agree(&self, statement: &Statement) -> Result<Option<String>, LaunchError> {
+    pub fn agree(&self, manifest: &JobManifest) -> Result<Option<String>, LaunchError> {
         self.phase("comparing its programs with the other ranks'");
-        handshake::agree(&self.channel, statement)
+        handshake::agree(&self.channel, manifest)
     }
 
     /// The exit code of all ranks for a program, the first rank's that is no success, and what ranks say that failed otherwise
@@ -161,15 +162,7 @@ impl Member {
         if exit == Exit::Success {
             self.phase("finished, waiting for the other ranks");
         }
-        let mine = wire::join([&[exit as u8][..], message.as_bytes()]);
-        let all = self.channel.all_gather(&mine)?;
-        let split = |bytes: &Vec<u8>| {
-            let parts = wire::split(bytes).unwrap_or_default();
-            let text = parts.get(1).map(|it| String::from_utf8_lossy(it).into_owned());
-            let code = parts.first().and_then(|it| it.first().copied());
-            (Exit::from_code(code.unwrap_or(Exit::Bug as u8)), text.unwrap_or_default())
-        };
-        let ends: Vec<(Exit, String)> = all.iter().map(split).collect();
+        let ends: Vec<(Exit, String)> = self.channel.all_gather_values(&(exit, message.to_owned()))?;
         let first = ends.iter().map(|it| it.0).find(|it| *it != Exit::Success).unwrap_or(Exit::Success);
         let end = if last { ControlFlow::Break(first) } else { first.flow() };
         // From here on the launcher may end whoever is not as quick as the others.
@@ -219,7 +212,7 @@ mod tests {
                     let variable = |name: &str| (name == "HIR_MASTER_PORT").then(|| port.clone());
                     let (done, over) = mpsc::channel();
                     let end = Box::new(move |exit, report| {
-                        let _ = sender.send((rank, exit, report));
+                        let _ = sender.send((rank, Exit::from(exit), report));
                         let _ = done.send(());
                     });
                     let member = Member::join(&launch, Duration::from_secs(1), variable, end);
@@ -242,7 +235,7 @@ mod tests {
     fn alone(act: impl FnOnce(&Member)) -> Option<(Exit, Option<String>)> {
         let (sender, ends) = mpsc::channel();
         let end = Box::new(move |exit, report| {
-            let _ = sender.send((exit, report));
+            let _ = sender.send((Exit::from(exit), report));
         });
         let member = Member::alone(Duration::from_secs(1), end).ok()?;
         act(&member);
@@ -281,7 +274,11 @@ mod tests {
             Some(Progress { run: Some(run), ..Progress::default() }.encode())
         };
         let records = [3, 3, 1, 3].map(record);
-        let fault = LaunchError::Aborted { rank: 1, exit: 4, reason: "told to end (SIGTERM)".to_owned() };
+        let fault = LaunchError::Aborted {
+            rank: 1,
+            exit: Exit::Hang.into(),
+            reason: "told to end (SIGTERM)".to_owned(),
+        };
         let told = report::report(&fault, &records, &plans);
         let first: Vec<&str> = told.lines().take(2).collect();
         let cause = "rank 2 never issued line 10, i8=0 (Allreduce): it is at line 10, i8=0 (Allreduce); ranks 0 1 3 wait in it";

@@ -1,30 +1,35 @@
 //! How processes of one job find each other, and notice when one of them is lost.
 //!
-//! `environment` says who this process is, `rendezvous` connects it with the others, `channel` keeps them connected for
-//! the whole run. `handshake` proves that all hold the same job, `watchdog` ends a job that is lost, with a `report` of what
-//! every rank was doing; `member` is all of these for one process. `spawn` starts a job where no launcher does.
+//! `environment` says who this process is, `secret` what only processes of the job know, `rendezvous` connects it with the
+//! others over a `session` that nobody without the secret can open or read, and `channel` keeps them connected for the whole
+//! run. `handshake` proves that all hold the same job, `watchdog` ends a job that is lost, with a `report` of what every rank
+//! was doing; `member` is all of these for one process. `spawn` starts a job where no launcher does.
 //!
 //! Invariant: nothing here knows a device; it moves opaque bytes.
 
 pub mod channel;
 pub mod environment;
 pub mod handshake;
-pub mod lease;
 pub mod member;
+pub mod message;
+pub mod parent_death;
 pub mod progress;
 pub mod rendezvous;
 pub mod report;
+pub mod secret;
+pub mod session;
 pub mod spawn;
 pub mod watchdog;
-mod wire;
 
 #[cfg(test)]
 mod tests;
 
-use crate::exit::Exit;
+use serde::{Deserialize, Serialize};
+
+use crate::exit::FailureExit;
 
 /// Why the ranks of a job are not, or no longer, together.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum LaunchError {
     /// What the launcher says does not make sense, or says too little.
     #[error("{0}")]
@@ -57,9 +62,17 @@ pub enum LaunchError {
         /// The rank.
         rank: usize,
         /// The exit code that it means.
-        exit: u8,
+        exit: FailureExit,
         /// Why.
         reason: String,
+    },
+    /// A rank sent what no process of this version sends.
+    #[error("rank {rank} broke the protocol of the ranks: {fault}")]
+    Protocol {
+        /// The rank.
+        rank: usize,
+        /// What is wrong.
+        fault: String,
     },
     /// Ranks are alive and did not come to a common step.
     #[error("after {seconds} s ranks {ranks:?} have not come to a common step")]
@@ -79,11 +92,14 @@ pub enum LaunchError {
 
 impl LaunchError {
     /// The exit code that it means.
-    pub fn exit(&self) -> Exit {
+    pub fn exit(&self) -> FailureExit {
         match self {
-            Self::Environment(_) | Self::Rendezvous { .. } => Exit::Environment,
-            Self::Gone { .. } | Self::Silent { .. } | Self::Late { .. } | Self::Stalled { .. } => Exit::Hang,
-            Self::Aborted { exit, .. } => Exit::from_code(*exit),
+            Self::Environment(_) | Self::Rendezvous { .. } => FailureExit::ENVIRONMENT,
+            Self::Gone { .. } | Self::Silent { .. } | Self::Late { .. } | Self::Stalled { .. } => {
+                FailureExit::HANG
+            }
+            Self::Protocol { .. } => FailureExit::BUG,
+            Self::Aborted { exit, .. } => *exit,
         }
     }
 }

@@ -1,9 +1,11 @@
-//! How far a rank is, as a record that goes with every pulse of the channel.
+//! How far a rank is, as a record that goes with every heartbeat of the channel.
 
-use super::wire;
+use serde::{Deserialize, Serialize};
+
+use super::message::{self, MAX_CONTENT};
 
 /// How long what a rank does may last before the job is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Limit {
     /// As long as it takes: the host computes.
     #[default]
@@ -16,7 +18,7 @@ pub enum Limit {
 }
 
 /// How far a rank is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// What it does, where it does not run a plan: `reading the program`.
     pub phase: String,
@@ -28,7 +30,7 @@ pub struct Progress {
 
 /// How far a rank is in its plan. Instructions are named by their index in `Plan::code`. An executor that does not know how
 /// far its streams are leaves `streams` and `queues` empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// Which run of the plan the host issues, or has issued last, from 0.
     pub round: u32,
@@ -43,37 +45,19 @@ pub struct Run {
 }
 
 impl Progress {
-    /// As bytes.
+    /// As bytes that fit into a heartbeat.
     pub fn encode(&self) -> Vec<u8> {
-        let run = self.run.as_ref().map(|it| {
-            let numbers = [it.round, it.complete, it.issued, it.streams.len() as u32];
-            let numbers = numbers.iter().chain(&it.streams).chain(&it.queues);
-            numbers.flat_map(|it| it.to_le_bytes()).collect::<Vec<u8>>()
-        });
-        wire::join([self.phase.as_bytes(), &[self.limit as u8], &run.unwrap_or_default()])
+        let fits = |it: &Self| message::encode(it).ok().filter(|it| it.len() <= MAX_CONTENT);
+        // Of a plan with very many streams, only the host's position is reported.
+        let host = || {
+            let run = self.run.as_ref().map(|it| Run { streams: Vec::new(), queues: Vec::new(), ..*it });
+            fits(&Self { phase: self.phase.chars().take(200).collect(), limit: self.limit, run })
+        };
+        fits(self).or_else(host).unwrap_or_default()
     }
 
     /// From bytes; `None` for bytes that are no record.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let parts = wire::split(bytes)?;
-        let [phase, limit, run] = parts.as_slice() else { return None };
-        let (words, _) = run.as_chunks::<4>();
-        let numbers: Vec<u32> = words.iter().map(|it| u32::from_le_bytes(*it)).collect();
-        let run = match numbers.as_slice() {
-            [round, complete, issued, count, rest @ ..] => {
-                let (streams, queues) = rest.split_at_checked(*count as usize)?;
-                Some(Run {
-                    round: *round,
-                    complete: *complete,
-                    issued: *issued,
-                    streams: streams.to_vec(),
-                    queues: queues.to_vec(),
-                })
-            }
-            _ => None,
-        };
-        let limits = [Limit::None, Limit::Timeout, Limit::Start];
-        let limit = limits.into_iter().find(|it| *limit == [*it as u8])?;
-        Some(Self { phase: String::from_utf8_lossy(phase).into_owned(), limit, run })
+        message::decode(bytes).ok()
     }
 }

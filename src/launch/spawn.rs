@@ -1,8 +1,9 @@
 //! Starts the ranks of a job on this host, where no launcher does.
 //!
-//! Children get torchrun's variables and hold a lease (`lease`) on this process: however it ends, they end. Rank 0's
+//! Children get torchrun's variables and a secret of their own, and end with this process, however that ends (`parent_death`). Rank 0's
 //! standard output goes through as it is; other lines say whose they are. When a child fails, rank 0 has a moment to say why
-//! and the others a shorter one to follow it; who is left is then killed. Every child is waited for.
+//! and the others a shorter one to follow it; those that are left are then
+//! stopped, all of them, and killed: none has the time to report that another one is gone. Every child is waited for.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -18,12 +19,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::{
     consts::{SIGINT, SIGTERM, SIGUSR1},
     flag, low_level,
 };
 
-use super::{environment, lease};
+use super::{environment, parent_death, secret, secret::Secret};
 use crate::exit::Exit;
 
 /// For rank 0 to tell its report and end, after the first failure.
@@ -34,6 +36,8 @@ const FOLLOW: Duration = Duration::from_secs(1);
 const LINGER: Duration = Duration::from_secs(10);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
+/// For children to stop before they are killed; one that is in a system call of a driver may take longer.
+const STOP: Duration = Duration::from_millis(500);
 
 /// A job to start.
 pub struct Job {
@@ -62,13 +66,14 @@ pub fn run(
     }
     let asked = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&asked))?;
-    let mut brood = Brood { children: Vec::new(), first_killed: None };
+    let mut children = Children { processes: Vec::new(), first_killed: None };
     let (out, err) = (Shared::new(out), Shared::new(err));
+    let secret = Secret::random().map_err(io::Error::other)?.to_text();
     let mut forwarders = Vec::new();
     // Free now, and unlikely to be taken before rank 0 listens: `rendezvous` tries its neighbours otherwise.
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     for rank in 0..job.ranks {
-        let mut child = command(job, rank, port).spawn()?;
+        let mut child = command(job, rank, port, &secret).spawn()?;
         let lanes: [(Option<Box<dyn Read + Send>>, &Shared); 2] = [
             (child.stdout.take().map(|it| Box::new(it) as _), &out),
             (child.stderr.take().map(|it| Box::new(it) as _), &err),
@@ -78,10 +83,10 @@ pub fn run(
             let prefix = if (rank, lane) == (0, 0) { String::new() } else { format!("[{rank}] ") };
             forwarders.push(thread::spawn(move || forward(from, &prefix, &to)));
         }
-        brood.children.push((child, None));
+        children.processes.push((child, None));
     }
-    let end = brood.watch(&told, &asked)?;
-    brood.end();
+    let end = children.watch(&told, &asked)?;
+    children.end();
     for forwarder in forwarders {
         let _ = forwarder.join();
     }
@@ -89,7 +94,7 @@ pub fn run(
     match end {
         Ok(exit) => {
             // One that is killed before the ranks have met is missed by no other.
-            if let Some((rank, signal)) = brood.first_killed.filter(|_| !out.has_failed()) {
+            if let Some((rank, signal)) = children.first_killed.filter(|_| !out.has_failed()) {
                 out.line("", format!("[FAILED] rank {rank} was ended by {}\n", named(signal)).as_bytes());
             }
             Ok(exit)
@@ -101,12 +106,14 @@ pub fn run(
     }
 }
 
-fn command(job: &Job, rank: usize, port: u16) -> Command {
+fn command(job: &Job, rank: usize, port: u16, secret: &str) -> Command {
     let mut command = Command::new(&job.program);
     // Children of a launcher's process are not its ranks.
-    environment::names().chain(["HIR_MASTER_ADDR", "HIR_MASTER_PORT"]).for_each(|name| {
-        command.env_remove(name);
-    });
+    environment::names().chain(["HIR_MASTER_ADDR", "HIR_MASTER_PORT", secret::FILE_VARIABLE]).for_each(
+        |name| {
+            command.env_remove(name);
+        },
+    );
     let (at, world) = (rank.to_string(), job.ranks.to_string());
     command
         .args(&job.arguments)
@@ -114,7 +121,9 @@ fn command(job: &Job, rank: usize, port: u16) -> Command {
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port.to_string())
         .env("HIR_JOB", format!("{} {port}", std::process::id()))
-        .env(lease::VARIABLE, "stdin")
+        // Other users cannot read a process's environment.
+        .env(secret::VARIABLE, secret)
+        .env(parent_death::VARIABLE, "stdin")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -122,13 +131,13 @@ fn command(job: &Job, rank: usize, port: u16) -> Command {
 }
 
 /// Children, none of which survives it.
-struct Brood {
-    children: Vec<(Child, Option<ExitStatus>)>,
+struct Children {
+    processes: Vec<(Child, Option<ExitStatus>)>,
     /// The rank and the signal, where the first that failed did not end by itself.
     first_killed: Option<(usize, i32)>,
 }
 
-impl Brood {
+impl Children {
     /// Waits until all have ended, or one has failed and the others had their time, or a signal (the error) tells this process
     /// to end.
     fn watch(&mut self, told: &AtomicUsize, asked: &AtomicBool) -> io::Result<Result<Exit, i32>> {
@@ -136,7 +145,7 @@ impl Brood {
         let mut reported: Option<Instant> = None;
         loop {
             let mut running = false;
-            let open = self.children.iter_mut().enumerate().filter(|(_, (_, status))| status.is_none());
+            let open = self.processes.iter_mut().enumerate().filter(|(_, (_, status))| status.is_none());
             for (rank, (child, status)) in open {
                 *status = child.try_wait()?;
                 let Some(status) = status else {
@@ -157,12 +166,12 @@ impl Brood {
                 signal => return Ok(Err(signal as i32)),
             }
             if asked.swap(false, Ordering::Relaxed)
-                && let Some(lease) = self.children.first_mut().and_then(|(child, _)| child.stdin.as_mut())
+                && let Some(pipe) = self.processes.first_mut().and_then(|(child, _)| child.stdin.as_mut())
             {
                 // One that has ended has reported.
-                let _ = lease.write_all(b"?");
+                let _ = pipe.write_all(b"?");
             }
-            if self.children.first().is_some_and(|(_, status)| status.is_some()) {
+            if self.processes.first().is_some_and(|(_, status)| status.is_some()) {
                 reported.get_or_insert_with(Instant::now);
             }
             let over = match (failed, reported) {
@@ -179,8 +188,17 @@ impl Brood {
     }
 
     fn end(&mut self) {
-        let mut running: Vec<_> = self.children.iter_mut().filter(|(_, status)| status.is_none()).collect();
-        // All at once: who lives on would tell that the others are gone.
+        let mut running: Vec<_> = self.processes.iter_mut().filter(|(_, status)| status.is_none()).collect();
+        // Killed one by one, those that live on would report that the others are gone.
+        let ids: Vec<Pid> = running.iter().map(|(child, _)| Pid::from_child(child)).collect();
+        for id in &ids {
+            // One that has ended is stopped for good.
+            let _ = kill_process(*id, Signal::STOP);
+        }
+        let deadline = Instant::now() + STOP;
+        while !ids.iter().all(|id| is_stopped(*id)) && Instant::now() < deadline {
+            thread::sleep(LOOK / 10);
+        }
         for (child, _) in &mut running {
             let _ = child.kill();
         }
@@ -190,7 +208,13 @@ impl Brood {
     }
 }
 
-impl Drop for Brood {
+/// Whether a child runs no more: it is stopped, or has ended.
+fn is_stopped(id: Pid) -> bool {
+    let look = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::Pid(id), look), Ok(None))
+}
+
+impl Drop for Children {
     fn drop(&mut self) {
         self.end();
     }

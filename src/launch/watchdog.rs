@@ -23,11 +23,11 @@ use super::{
     channel::Channel,
     progress::{Limit, Progress},
 };
-use crate::exit::Exit;
+use crate::exit::{Exit, FailureExit};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
-/// Several pulses of a rank: one that sends none for so long may be stopped.
+/// Several heartbeats of a rank: one that sends none for so long may be stopped.
 const QUIET: Duration = Duration::from_secs(1);
 /// For fresh records of ranks that live. A launcher that ends the job gives its processes about a second.
 const NOTES: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const REASON: Duration = Duration::from_millis(200);
 
 /// What ends the process: the exit code, and the report where this rank is the one to print it.
-pub type End = Box<dyn FnOnce(Exit, Option<String>) + Send>;
+pub type End = Box<dyn FnOnce(FailureExit, Option<String>) + Send>;
 
 /// Makes one text of what happened and of every rank's record, by rank; `None`: nothing is known of the rank.
 pub type Notes = Box<dyn Fn(&LaunchError, &[Option<Vec<u8>>]) -> String + Send>;
@@ -178,7 +178,7 @@ fn watch(
             thread::sleep(LOOK);
         }
     };
-    let telling = |exit: Exit| {
+    let telling = |exit: FailureExit| {
         let records: Vec<_> = channel.records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
         let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
         (exit, Some(notes(&fault, &records)))

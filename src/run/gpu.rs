@@ -121,7 +121,7 @@ impl Peers for Member {
 
 impl From<LaunchError> for Failure {
     fn from(fault: LaunchError) -> Self {
-        Self::Other(fault.exit(), fault.to_string())
+        Self::Other(fault.exit().into(), fault.to_string())
     }
 }
 
@@ -265,7 +265,12 @@ fn gather(plans: &[Plan], mine: Vec<Option<Block>>, member: &Member) -> Result<O
     for block in mine.iter().flatten() {
         bytes.extend_from_slice(cuda::bytes_of(&block.data));
     }
-    let all = member.channel.gather(bytes)?;
+    let size = |plan: &Plan| -> usize {
+        let held = plan.outputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.len() * it.dtype.size()));
+        held.sum()
+    };
+    let sizes: Vec<usize> = plans.iter().map(size).collect();
+    let all = member.channel.gather(bytes, &sizes)?;
     for (plan, bytes) in plans.iter().zip(all) {
         let mut rest = bytes.as_slice();
         for (at, port) in plan.outputs.iter().enumerate() {
@@ -297,7 +302,12 @@ fn watched(job: &Job<'_>, engine: &Engine, member: &Member) -> Result<Vec<Block>
     for block in here(job.gathered)? {
         bytes.extend_from_slice(cuda::bytes_of(&block.data));
     }
-    let all = member.channel.gather(bytes)?;
+    let mut sizes = vec![0; job.plans.len()];
+    for place in job.gathered {
+        let dtype = job.plans[place.rank].buffers[place.view.buffer as usize].dtype;
+        sizes[place.rank] += place.view.len() * dtype.size();
+    }
+    let all = member.channel.gather(bytes, &sizes)?;
     if me > 0 {
         return Ok(here(job.watch)?);
     }

@@ -48,7 +48,7 @@ impl FromStr for InputFlag {
 
 impl InputFlag {
     /// The value for one rank.
-    fn source(&self, rank: usize) -> Result<Source, RunError> {
+    pub(super) fn source(&self, rank: usize) -> Result<Source, RunError> {
         self.value.replace("%r", &rank.to_string()).parse().map_err(|error| self.fault(error))
     }
 

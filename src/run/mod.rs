@@ -5,6 +5,7 @@
 
 mod apart;
 pub mod compare;
+mod digests;
 pub mod gpu;
 pub mod inputs;
 pub mod job;

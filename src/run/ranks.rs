@@ -2,10 +2,14 @@
 
 use std::{io::Write, ops::ControlFlow, time::Duration};
 
-use super::prepare::{Failure, Texts};
+use super::{
+    digests,
+    inputs::InputFlag,
+    prepare::{Failure, Texts},
+};
 use crate::{
     exit::Exit,
-    launch::{LaunchError, environment::Launch, handshake::Statement, member::Member, watchdog::End},
+    launch::{LaunchError, environment::Launch, handshake::JobManifest, member::Member, watchdog::End},
     source::Source,
     tool::Screen,
 };
@@ -20,13 +24,18 @@ pub struct Verdict {
     pub summary: String,
 }
 
-/// What all ranks have to hold alike: versions, options, texts of programs; and why there is no more to hold, which they
-/// have to agree on too.
-pub fn statement(options: String, texts: &Texts, reference: Option<&str>) -> (Statement, Option<Failure>) {
-    let mut statement = Statement::default();
+/// What all ranks have to hold alike: versions, options, texts of programs, contents of global inputs; and why there is no more
+/// to hold, which they have to agree on too.
+pub fn manifest(
+    options: String,
+    texts: &Texts,
+    reference: Option<&str>,
+    inputs: &[InputFlag],
+) -> (JobManifest, Option<Failure>) {
+    let mut manifest = JobManifest::default();
     let version = format!("hir {}\n", env!("CARGO_PKG_VERSION"));
-    statement.add("the versions", "", version);
-    statement.add("the options", "", options);
+    manifest.add("the versions", "", version);
+    manifest.add("the options", "", options);
     let paths: &[String] = match texts {
         Texts::One(path) => std::slice::from_ref(path),
         Texts::Each(paths) => paths,
@@ -41,16 +50,17 @@ pub fn statement(options: String, texts: &Texts, reference: Option<&str>) -> (St
             ),
             _ => match Source::open(path) {
                 Ok(source) => {
-                    statement.add(what, path, canonical(&source));
+                    manifest.add(what, path, canonical(&source));
                     continue;
                 }
                 Err(fault) => (Exit::Environment, format!("cannot read `{path}`: {fault}")),
             },
         };
-        statement.add(what, path, format!("{}\n", wrong.1));
+        manifest.add(what, path, format!("{}\n", wrong.1));
         failure = failure.or(Some(Failure::Other(wrong.0, wrong.1)));
     }
-    (statement, failure)
+    let missing = digests::add(&mut manifest, inputs);
+    (manifest, failure.or(missing))
 }
 
 /// The programs as they are printed; a text that does not read, as it is.
@@ -73,16 +83,16 @@ pub fn join(
 ) -> Exit {
     let member = match Member::join(launch, timeout, |name| std::env::var(name).ok(), end(last)) {
         Ok(member) => member,
-        Err(fault) => return screen.fail(fault.exit(), &fault.to_string()),
+        Err(fault) => return screen.fail(fault.exit().into(), &fault.to_string()),
     };
     programs(&member).unwrap_or_else(|fault| {
         // The watchdog ends the process; should it not, this does.
         member.watchdog.wait_for_end();
-        fault.exit()
+        fault.exit().into()
     })
 }
 
-/// Runs a program of a job, the `last` one perhaps: compares statements with those of the other ranks, runs (or fails as all of
+/// Runs a program of a job, the `last` one perhaps: compares manifests with those of the other ranks, runs (or fails as all of
 /// them do), and comes to the exit code of all. Rank 0 tells. Breaks where no other program can follow.
 ///
 /// # Errors
@@ -91,13 +101,13 @@ pub fn run(
     member: &Member,
     screen: Screen,
     last: bool,
-    statement: impl FnOnce() -> (Statement, Option<Failure>),
+    manifest: impl FnOnce() -> (JobManifest, Option<Failure>),
     run: impl FnOnce(Option<Failure>) -> Verdict,
 ) -> Result<ControlFlow<Exit, Exit>, LaunchError> {
     let rank = member.channel.rank;
     member.begin();
-    let (statement, failure) = statement();
-    let difference = member.agree(&statement)?;
+    let (manifest, failure) = manifest();
+    let difference = member.agree(&manifest)?;
     // Ranks of different jobs have nothing more to do with each other.
     let last = last || difference.is_some();
     let verdict = match difference {
@@ -135,6 +145,7 @@ pub fn run(
 /// Ends this process of a job that is lost, with its report and what `last` says where it is the one to tell.
 pub fn end(last: impl Fn(Exit) + Send + 'static) -> End {
     Box::new(move |exit, report| {
+        let exit = Exit::from(exit);
         if let Some(it) = report {
             tell(&it);
             last(exit);

@@ -200,7 +200,7 @@ fn loses(
     let start = |at: usize| {
         let mut command = rank(at, world, port, arguments);
         if signal.is_none() {
-            command.env("HIR_LEASE", "stdin");
+            command.env("HIR_PARENT_DEATH", "stdin");
         }
         command.spawn()
     };

@@ -147,13 +147,9 @@ fn agreed(made: Result<Wanted, Failure>, member: &Member) -> Result<Wanted, Fail
     // Some ranks have much to compute for it, and the others may wait.
     member.phase("waiting for the other ranks' inputs");
     let (exit, message) = made.as_ref().map_or_else(Failure::summary, |_| (Exit::Success, String::new()));
-    let all = member.channel.all_gather(&[&[exit as u8], message.as_bytes()].concat())?;
-    let lacks = all.iter().enumerate().find_map(|(rank, bytes)| {
-        let (code, message) = bytes.split_first()?;
-        let exit = Exit::from_code(*code);
-        let told = || format!("rank {rank}: {}", String::from_utf8_lossy(message));
-        (exit != Exit::Success).then(|| Failure::Other(exit, told()))
-    });
+    let all: Vec<(Exit, String)> = member.channel.all_gather_values(&(exit, message))?;
+    let lacks = all.into_iter().enumerate().find(|(_, (exit, _))| *exit != Exit::Success);
+    let lacks = lacks.map(|(rank, (exit, message))| Failure::Other(exit, format!("rank {rank}: {message}")));
     // Each tells what it lacks itself.
     made.and_then(|it| lacks.map_or(Ok(it), Err))
 }

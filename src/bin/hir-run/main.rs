@@ -12,7 +12,7 @@ use grammar::{diagnostic::has_errors, ir::Program};
 use hir::{
     cuda::{self, Gpu},
     exit::Exit,
-    launch::{environment, environment::Launch, handshake::Statement, member::Member, spawn},
+    launch::{environment, environment::Launch, handshake::JobManifest, member::Member, spawn},
     run::{
         gpu,
         inputs::Filling,
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         Err((exit, message)) => return screen.fail(exit, &message).into(),
     };
     let exit = match environment::detect(|name| std::env::var(name).ok()) {
-        Err(fault) => screen.fail(fault.exit(), &fault.to_string()),
+        Err(fault) => screen.fail(fault.exit().into(), &fault.to_string()),
         Ok(Some(launch)) if launch.size > 1 => member(&options, &programs, screen, &launch),
         Ok(_) if gpus::are_for(&options) => spawned(options.ranks.unwrap_or(1), screen),
         Ok(_) => alone(&programs, screen),
@@ -74,8 +74,8 @@ fn member(options: &Options, programs: &[Entry], screen: Screen, launch: &Launch
     ranks::join(launch, options.patience(), screen, count.teller(), |member| {
         let mut gpu = None;
         batch::each(programs, launch.rank == 0, &count, |entry, last| {
-            let statement = || statement(entry, launch);
-            ranks::run(member, screen, last, statement, |failure| {
+            let manifest = || manifest(entry, launch);
+            ranks::run(member, screen, last, manifest, |failure| {
                 let outcome =
                     failure.map_or_else(|| run(&entry.options, own, Some(member), (&mut gpu, &count)), Err);
                 outcome.unwrap_or_else(|failure| {
@@ -88,14 +88,17 @@ fn member(options: &Options, programs: &[Entry], screen: Screen, launch: &Launch
 }
 
 /// What all ranks have to hold alike.
-fn statement(entry: &Entry, launch: &Launch) -> (Statement, Option<Failure>) {
+fn manifest(entry: &Entry, launch: &Launch) -> (JobManifest, Option<Failure>) {
     let options = &entry.options;
     match options.ranks.filter(|it| *it != launch.size) {
         Some(ranks) => {
             let message = format!("`--ranks {ranks}`: {} started {} processes", launch.family, launch.size);
-            (Statement::default(), Some(Failure::Other(Exit::Usage, message)))
+            (JobManifest::default(), Some(Failure::Other(Exit::Usage, message)))
         }
-        None => ranks::statement(entry.stated(), &options.texts(), options.reference.as_deref()),
+        None => {
+            let (texts, reference) = (options.texts(), options.reference.as_deref());
+            ranks::manifest(entry.stated(), &texts, reference, &options.input)
+        }
     }
 }
 

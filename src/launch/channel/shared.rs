@@ -2,23 +2,30 @@
 
 use std::{
     collections::VecDeque,
-    net::TcpStream,
+    io,
+    net::{Shutdown, TcpStream},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use super::Patience;
-use crate::launch::{
-    LaunchError,
-    wire::{self, Kind},
+use super::{MAX_GATHERED, Timeouts};
+use crate::{
+    exit::FailureExit,
+    launch::{
+        LaunchError,
+        message::{Message, Operation},
+        session::{Opener, Sealer},
+    },
 };
 
-/// Between two pulses of a rank.
+/// Between two heartbeats of a rank.
 pub(super) const BEAT: Duration = Duration::from_millis(200);
+/// Most pieces of one rank that rank 0 holds and has not consumed; the rank waits for a `Credit` before it sends more.
+pub(super) const MAX_PIECES: usize = 4;
 
 pub(super) struct Shared {
     pub(super) rank: usize,
-    pub(super) patience: Patience,
+    pub(super) timeouts: Timeouts,
     pub(super) links: Vec<Link>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
@@ -28,47 +35,104 @@ pub(super) struct Shared {
 pub(super) struct Link {
     pub(super) peer: usize,
     pub(super) stream: TcpStream,
-    /// Held while a frame is being sent.
-    pub(super) sending: Mutex<()>,
+    /// Held while a message is being sent.
+    pub(super) sealer: Mutex<Sealer>,
 }
 
 pub(super) struct State {
     /// What is known of the peer of each link.
     pub(super) peers: Vec<Peer>,
-    /// `all_gather`s that rank 0 has sent round and nobody took yet.
-    pub(super) gathered: VecDeque<Vec<u8>>,
-    /// Since when this rank waits for others to come to a common step.
+    /// All ranks' parts of an `all_gather`, as far as rank 0 has sent them.
+    gathered: Vec<u8>,
+    /// Whether `gathered` is complete.
+    is_gathered: bool,
+    /// Pieces that this rank may send to rank 0 now.
+    pub(super) credits: usize,
+    /// Since when this rank waits for others in a common step.
     pub(super) waiting: Option<Instant>,
     pub(super) fault: Option<LaunchError>,
-    pub(super) verdict: Option<u8>,
+    pub(super) verdict: Option<FailureExit>,
     pub(super) closing: bool,
     pub(super) record: Box<dyn Fn() -> Vec<u8> + Send>,
+}
+
+/// A piece of a rank's contribution.
+pub(super) struct Piece {
+    pub(super) received: Instant,
+    pub(super) operation: Operation,
+    pub(super) more: bool,
+    pub(super) bytes: Vec<u8>,
 }
 
 pub(super) struct Peer {
     pub(super) heard: Instant,
     pub(super) record: Option<(Instant, Vec<u8>)>,
-    pub(super) parts: VecDeque<(Instant, Vec<u8>)>,
-    /// Whether it has given all of its part of the `gather` that rank 0 is in.
+    pub(super) pieces: VecDeque<Piece>,
+    /// Whether it has given all of its contribution to the step that rank 0 is in.
     pub(super) given: bool,
     pub(super) left: bool,
 }
 
+impl State {
+    /// All ranks' parts, once they are complete.
+    pub(super) fn take_gathered(&mut self) -> Option<Vec<u8>> {
+        std::mem::take(&mut self.is_gathered).then(|| std::mem::take(&mut self.gathered))
+    }
+
+    /// Takes what a peer says; whether it has left, or why it breaks the protocol.
+    fn take(&mut self, rank: usize, at: usize, message: Message) -> Result<bool, &'static str> {
+        let now = Instant::now();
+        let peer = &mut self.peers[at];
+        match message {
+            Message::Heartbeat(record) => peer.record = Some((now, record)),
+            Message::Goodbye => {
+                peer.left = true;
+                return Ok(true);
+            }
+            Message::Part { operation, more, bytes } if rank == 0 => {
+                if peer.pieces.len() == MAX_PIECES {
+                    return Err("more pieces than it may send");
+                }
+                peer.pieces.push_back(Piece { received: now, operation, more, bytes });
+            }
+            Message::Credit if rank > 0 && self.credits < MAX_PIECES => self.credits += 1,
+            Message::Parts { more, bytes } if rank > 0 && !self.is_gathered => {
+                if self.gathered.len() + bytes.len() > MAX_GATHERED {
+                    return Err("more bytes of an all-gather than it may send");
+                }
+                self.gathered.extend(bytes);
+                self.is_gathered = !more;
+            }
+            Message::Verdict(exit) if rank > 0 => self.verdict = Some(exit),
+            Message::Join
+            | Message::Welcome
+            | Message::Part { .. }
+            | Message::Credit
+            | Message::Parts { .. }
+            | Message::Verdict(_)
+            | Message::Fault(_) => return Err("a message that it may not send now"),
+        }
+        Ok(false)
+    }
+}
+
 impl Shared {
-    pub(super) fn new(rank: usize, patience: Patience, links: Vec<Link>) -> Self {
+    pub(super) fn new(rank: usize, timeouts: Timeouts, links: Vec<Link>) -> Self {
         let now = Instant::now();
         let peer =
-            |_: &Link| Peer { heard: now, record: None, parts: VecDeque::new(), given: false, left: false };
+            |_: &Link| Peer { heard: now, record: None, pieces: VecDeque::new(), given: false, left: false };
         let state = State {
             peers: links.iter().map(peer).collect(),
-            gathered: VecDeque::new(),
+            gathered: Vec::new(),
+            is_gathered: false,
+            credits: MAX_PIECES,
             waiting: None,
             fault: None,
             verdict: None,
             closing: false,
             record: Box::new(Vec::new),
         };
-        Self { rank, patience, links, state: Mutex::new(state), changed: Condvar::new() }
+        Self { rank, timeouts, links, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -91,7 +155,7 @@ impl Shared {
             if let Some(fault) = &state.fault {
                 break Err(fault.clone());
             }
-            if let Some(at) = state.peers.iter().position(|it| it.left && it.parts.is_empty() && !it.given) {
+            if let Some(at) = state.peers.iter().position(|it| it.left && it.pieces.is_empty() && !it.given) {
                 drop(state);
                 let fault = self.fail(LaunchError::Gone { rank: self.links[at].peer });
                 state = self.lock();
@@ -105,30 +169,38 @@ impl Shared {
 
     /// Ranks that have kept others waiting too long; only rank 0 knows.
     fn late(&self, state: &State, now: Instant) -> Option<LaunchError> {
-        let came = |it: &Peer| it.parts.front().map(|(at, _)| *at);
+        let came = |it: &Peer| it.pieces.front().map(|it| it.received);
         let first = state.peers.iter().filter_map(came).chain(state.waiting).min()?;
-        if self.rank != 0 || now.duration_since(first) <= self.patience.step {
+        if self.rank != 0 || now.duration_since(first) <= self.timeouts.step {
             return None;
         }
         let mine = state.waiting.is_none().then_some(0);
-        let absent = self.links.iter().zip(&state.peers).filter(|(_, it)| it.parts.is_empty() && !it.given);
+        let absent = self.links.iter().zip(&state.peers).filter(|(_, it)| it.pieces.is_empty() && !it.given);
         let ranks: Vec<usize> = mine.into_iter().chain(absent.map(|(link, _)| link.peer)).collect();
         // All are there: the last one has come just now.
         (!ranks.is_empty())
             .then_some(LaunchError::Late { ranks, seconds: now.duration_since(first).as_secs() })
     }
 
-    pub(super) fn transmit(&self, link: &Link, kind: Kind, bytes: &[u8]) -> std::io::Result<()> {
-        let _held = link.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        wire::write(&mut &link.stream, kind, bytes)
+    pub(super) fn transmit(&self, link: &Link, message: &Message) -> io::Result<()> {
+        let mut sealer = link.sealer.lock().unwrap_or_else(PoisonError::into_inner);
+        Self::transmit_held(link, &mut sealer, message)
+    }
+
+    fn transmit_held(link: &Link, sealer: &mut Sealer, message: &Message) -> io::Result<()> {
+        let records = sealer.seal(message)?;
+        io::Write::write_all(&mut &link.stream, &records).inspect_err(|_| {
+            // Half a message may be on its way: nothing can follow it.
+            let _ = link.stream.shutdown(Shutdown::Both);
+        })
     }
 
     /// Sends what the job cannot go on without.
-    pub(super) fn send(&self, link: &Link, kind: Kind, bytes: &[u8]) -> Result<(), LaunchError> {
-        self.transmit(link, kind, bytes).map_err(|_| self.fail(LaunchError::Gone { rank: link.peer }))
+    pub(super) fn send(&self, link: &Link, message: &Message) -> Result<(), LaunchError> {
+        self.transmit(link, message).map_err(|_| self.fail(LaunchError::Gone { rank: link.peer }))
     }
 
-    /// Records a fault, if it is the first, and tells the others. Returns the first.
+    /// Records a fault, if it is the first, and reports it to the others. Returns the first.
     pub(super) fn fail(&self, fault: LaunchError) -> LaunchError {
         let mut state = self.lock();
         if let Some(first) = &state.fault {
@@ -137,67 +209,70 @@ impl Shared {
         state.fault = Some(fault.clone());
         drop(state);
         self.changed.notify_all();
-        let bytes = wire::encode(&fault);
         for link in &self.links {
-            let _ = self.transmit(link, Kind::Fault, &bytes);
+            let _ = self.transmit(link, &Message::Fault(fault.clone()));
         }
         fault
     }
 
     /// Receives from one peer, until it leaves.
-    pub(super) fn listen(&self, at: usize, mut stream: TcpStream) {
+    pub(super) fn listen(&self, at: usize, mut stream: TcpStream, mut opener: Opener) {
         let rank = self.links[at].peer;
         loop {
-            let frame = wire::read(&mut stream);
+            let received = opener.read(&mut stream);
             let mut state = self.lock();
-            let now = Instant::now();
-            state.peers[at].heard = now;
-            match frame {
-                Ok((Kind::Pulse, bytes)) => state.peers[at].record = Some((now, bytes)),
-                Ok((Kind::Part, bytes)) => state.peers[at].parts.push_back((now, bytes)),
-                Ok((Kind::Parts, bytes)) => state.gathered.push_back(bytes),
-                Ok((Kind::Verdict, bytes)) => state.verdict = bytes.first().copied(),
-                Ok((Kind::Fault, bytes)) => {
-                    let fault = wire::decode(&bytes).unwrap_or(LaunchError::Gone { rank });
+            state.peers[at].heard = Instant::now();
+            let broken = |fault: &str| LaunchError::Protocol { rank, fault: fault.to_owned() };
+            let fault = match received {
+                Ok(Message::Fault(fault)) => {
                     drop(state);
                     self.fail(fault);
+                    continue;
                 }
-                Ok((Kind::Bye, _)) => {
-                    state.peers[at].left = true;
-                    drop(state);
-                    self.changed.notify_all();
-                    return;
-                }
-                Err(_) => {
-                    let over = state.closing || state.fault.is_some();
-                    state.peers[at].left = true;
-                    drop(state);
-                    if !over {
-                        self.fail(LaunchError::Gone { rank });
+                Ok(message) => match state.take(self.rank, at, message) {
+                    Ok(false) => None,
+                    Ok(true) => {
+                        drop(state);
+                        self.changed.notify_all();
+                        return;
                     }
-                    self.changed.notify_all();
-                    return;
-                }
+                    Err(fault) => Some(broken(fault)),
+                },
+                Err(fault) if fault.kind() == io::ErrorKind::InvalidData => Some(broken(&fault.to_string())),
+                Err(_) => Some(LaunchError::Gone { rank }),
+            };
+            let Some(fault) = fault else {
+                drop(state);
+                self.changed.notify_all();
+                continue;
+            };
+            // Nothing that this peer sends is of use any more.
+            let is_over = state.closing || state.fault.is_some();
+            state.peers[at].left = true;
+            drop(state);
+            if !is_over {
+                self.fail(fault);
             }
             self.changed.notify_all();
+            return;
         }
     }
 
-    pub(super) fn pulse_once(&self) {
+    pub(super) fn heartbeat_once(&self) {
         let record = (self.lock().record)();
         for link in &self.links {
-            // A frame on its way is a sign of life too.
-            if let Ok(_held) = link.sending.try_lock() {
-                let _ = wire::write(&mut &link.stream, Kind::Pulse, &record);
+            // A message on its way is a sign of life too.
+            if let Ok(mut sealer) = link.sealer.try_lock() {
+                let _ = Self::transmit_held(link, &mut sealer, &Message::Heartbeat(record.clone()));
             }
         }
     }
 
-    /// Sends pulses, and listens for theirs, until the channel closes.
-    pub(super) fn pulse(&self) {
+    /// Sends heartbeats, and watches for theirs, until the channel closes.
+    pub(super) fn heartbeats(&self) {
         let mut last = Instant::now();
         loop {
-            self.pulse_once();
+            self.heartbeat_once();
             let mut state = self.lock();
             let until = Instant::now() + BEAT;
             while !state.closing && Instant::now() < until {
@@ -208,11 +283,11 @@ impl Shared {
             }
             // Whoever was stopped itself has heard nobody and cannot tell.
             let now = Instant::now();
-            if now.duration_since(last) > self.patience.silence / 2 {
+            if now.duration_since(last) > self.timeouts.silence / 2 {
                 state.peers.iter_mut().for_each(|it| it.heard = now);
             }
             last = now;
-            let silent = |it: &Peer| !it.left && now.duration_since(it.heard) > self.patience.silence;
+            let silent = |it: &Peer| !it.left && now.duration_since(it.heard) > self.timeouts.silence;
             let lost = state.peers.iter().position(silent).map(|at| {
                 let seconds = now.duration_since(state.peers[at].heard).as_secs();
                 LaunchError::Silent { rank: self.links[at].peer, seconds }

@@ -10,15 +10,17 @@ use crate::{
     exit::Exit,
     launch::{
         LaunchError,
-        channel::{Channel, Patience},
+        channel::{Channel, Timeouts},
         environment::Launch,
+        message::{MAX_CONTENT, Message, Operation},
         progress::{Limit, Progress},
-        rendezvous,
+        rendezvous::{self, Trust},
+        secret::Secret,
         watchdog::Watchdog,
     },
 };
 
-const QUICK: Patience = Patience {
+const QUICK: Timeouts = Timeouts {
     rendezvous: Duration::from_secs(10),
     silence: Duration::from_secs(5),
     step: Duration::from_secs(5),
@@ -35,18 +37,23 @@ fn place(name: &str, rank: usize, world: usize) -> Launch {
     }
 }
 
+fn trust() -> Trust {
+    Trust::Secret(Secret::of_bytes([7; 32]))
+}
+
 /// Runs every rank of a job on a thread.
 fn job<T: Send>(
     name: &str,
     world: usize,
-    patience: Patience,
+    timeouts: Timeouts,
     rank: impl Fn(Channel) -> T + Sync,
 ) -> Result<Vec<T>, LaunchError> {
     let place = |at| place(name, at, world);
     let address = rendezvous::address(&place(0), |_| None)?;
     let (address, rank) = (&address, &rank);
     thread::scope(|scope| {
-        let start = |at| scope.spawn(move || Channel::open(&place(at), address, patience).map(rank));
+        let start =
+            |at| scope.spawn(move || Channel::open(&place(at), address, &trust(), timeouts).map(rank));
         let ranks: Vec<_> = (0..world).map(start).collect();
         let lost = || LaunchError::Environment("a test thread panicked".to_owned());
         ranks.into_iter().map(|it| it.join().unwrap_or_else(|_| Err(lost()))).collect()
@@ -71,17 +78,17 @@ fn ranks_gather_in_order() {
 fn rank_0_gathers_parts_of_any_size() {
     let seen = job("large", 3, QUICK, |it| {
         // Of several pieces, of one, and of a piece to the byte; the others go on to what comes next at once.
-        let mine = |round: u8| {
-            vec![it.rank as u8 + round; [5, 40 << 20, 16 << 20][(it.rank + usize::from(round)) % 3]]
-        };
-        let (first, second) = (it.gather(mine(0))?, it.gather(mine(1))?);
+        let size = |rank: usize, round: u8| [5, 10 << 20, 1 << 20][(rank + usize::from(round)) % 3];
+        let mine = |round: u8| vec![it.rank as u8 + round; size(it.rank, round)];
+        let sizes = |round: u8| [0, 1, 2].map(|rank| size(rank, round));
+        let (first, second) = (it.gather(mine(0), &sizes(0))?, it.gather(mine(1), &sizes(1))?);
         let summed = [first, second]
             .map(|all| all.iter().map(|it| (it.len(), it.first().copied())).collect::<Vec<_>>());
         it.all_gather(&[it.rank as u8]).map(|all| (summed, all))
     });
     let next = vec![vec![0], vec![1], vec![2]];
-    let first = vec![(5, Some(0)), (40 << 20, Some(1)), (16 << 20, Some(2))];
-    let second = vec![(40 << 20, Some(1)), (16 << 20, Some(2)), (5, Some(3))];
+    let first = vec![(5, Some(0)), (10 << 20, Some(1)), (1 << 20, Some(2))];
+    let second = vec![(10 << 20, Some(1)), (1 << 20, Some(2)), (5, Some(3))];
     let nothing = Ok(([vec![], vec![]], next.clone()));
     assert_eq!(seen, Ok(vec![Ok(([first, second], next)), nothing.clone(), nothing]));
 }
@@ -95,14 +102,14 @@ fn an_abort_ends_every_wait() {
         }
         _ => it.barrier(),
     });
-    let fault = LaunchError::Aborted { rank: 2, exit: 5, reason: "no memory".to_owned() };
+    let fault = LaunchError::Aborted { rank: 2, exit: Exit::Device.into(), reason: "no memory".to_owned() };
     assert_eq!(seen, Ok(vec![Err(fault); 3]));
 }
 
 #[test]
 fn who_does_not_come_is_named() {
-    let patience = Patience { step: Duration::from_millis(400), ..QUICK };
-    let seen = job("late", 3, patience, |it| match it.rank {
+    let timeouts = Timeouts { step: Duration::from_millis(400), ..QUICK };
+    let seen = job("late", 3, timeouts, |it| match it.rank {
         1 => {
             while it.fault().is_none() {
                 thread::sleep(Duration::from_millis(10));
@@ -125,10 +132,10 @@ fn who_left_is_named() {
 }
 
 #[test]
-fn records_come_with_pulses() {
+fn records_come_with_heartbeats() {
     let seen = job("records", 2, QUICK, |it| {
         let mine = it.rank as u8 + 7;
-        it.on_pulse(move || vec![mine]);
+        it.on_heartbeat(move || vec![mine]);
         let deadline = Instant::now() + Duration::from_secs(5);
         let theirs =
             |it: &Channel| it.records()[1 - it.rank].clone().is_some_and(|(_, bytes)| !bytes.is_empty());
@@ -147,12 +154,12 @@ fn who_never_says_anything_is_silent_and_no_reason_to_call_all_stalled() -> Resu
     let address = rendezvous::address(&place("mute", 0, 2), |_| None)?;
     let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
     thread::scope(|scope| {
-        let mute = scope.spawn(|| rendezvous::connect(&address, 1, 2, QUICK.rendezvous));
-        let patience = Patience { silence: Duration::from_secs(2), ..QUICK };
-        let channel = Arc::new(Channel::open(&place("mute", 0, 2), &address, patience)?);
-        channel.on_pulse(|| Progress { limit: Limit::Timeout, ..Progress::default() }.encode());
+        let mute = scope.spawn(|| rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous));
+        let timeouts = Timeouts { silence: Duration::from_secs(2), ..QUICK };
+        let channel = Arc::new(Channel::open(&place("mute", 0, 2), &address, &trust(), timeouts)?);
+        channel.on_heartbeat(|| Progress { limit: Limit::Timeout, ..Progress::default() }.encode());
         let (sender, ended) = mpsc::channel();
-        let end = Box::new(move |exit, report| sender.send((exit, report)).unwrap_or_default());
+        let end = Box::new(move |exit, report| sender.send((Exit::from(exit), report)).unwrap_or_default());
         let notes = Box::new(|fault: &LaunchError, _: &[Option<Vec<u8>>]| fault.to_string());
         let watchdog =
             Watchdog::start(channel, Duration::from_secs(1), Arc::default(), notes, end).map_err(system)?;
@@ -162,4 +169,74 @@ fn who_never_says_anything_is_silent_and_no_reason_to_call_all_stalled() -> Resu
         drop(watchdog);
         mute.join().map(|it| it.map(|_| ())).unwrap_or(Ok(()))
     })
+}
+
+/// A rank that holds the secret and does not do as it should: what rank 0 says of it.
+fn faulty(name: &str, send: impl Fn(&mut dyn FnMut(&Message) -> bool) + Sync) -> Option<LaunchError> {
+    let address = rendezvous::address(&place(name, 0, 2), |_| None).ok()?;
+    thread::scope(|scope| {
+        let rank = scope.spawn(|| {
+            let mut connections = rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous)?;
+            send(&mut |message| connections.iter_mut().all(|it| it.send(message).is_ok()));
+            Ok::<_, LaunchError>(connections)
+        });
+        let channel = Channel::open(&place(name, 0, 2), &address, &trust(), QUICK).ok()?;
+        let until = Instant::now() + Duration::from_secs(10);
+        while channel.fault().is_none() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let fault = channel.fault();
+        drop(channel);
+        drop(rank.join());
+        fault
+    })
+}
+
+#[test]
+fn a_flood_of_pieces_ends_the_job_and_not_the_memory() {
+    let part = Message::Part { operation: Operation::Gather, more: true, bytes: vec![0; MAX_CONTENT] };
+    let fault = faulty("flood", |send| while send(&part) {});
+    let wanted = LaunchError::Protocol { rank: 1, fault: "more pieces than it may send".to_owned() };
+    assert_eq!(fault, Some(wanted));
+}
+
+#[test]
+fn what_only_rank_0_says_is_refused_from_others() {
+    let verdict = Message::Verdict(Exit::Hang.into());
+    for message in [Message::Welcome, Message::Join, Message::Credit, verdict] {
+        let fault = faulty("role", |send| assert!(send(&message)));
+        let wanted =
+            LaunchError::Protocol { rank: 1, fault: "a message that it may not send now".to_owned() };
+        assert_eq!(fault, Some(wanted), "{message:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_gives_too_much_or_something_else_is_named() {
+    let seen = job("sizes", 2, QUICK, |it| match it.rank {
+        0 => it.gather(Vec::new(), &[0, 100]).err(),
+        _ => {
+            let _ = it.gather(vec![0; 101], &[]);
+            it.barrier().err()
+        }
+    });
+    let fault = LaunchError::Protocol { rank: 1, fault: "more bytes than it may give".to_owned() };
+    assert_eq!(seen, Ok(vec![Some(fault); 2]));
+    let seen = job("operations", 2, QUICK, |it| match it.rank {
+        0 => it.gather(Vec::new(), &[0, 0]).err(),
+        _ => it.barrier().err(),
+    });
+    let fault = LaunchError::Protocol { rank: 1, fault: "another operation than rank 0's".to_owned() };
+    assert_eq!(seen, Ok(vec![Some(fault); 2]));
+}
+
+#[test]
+fn parts_of_several_pieces_are_gathered_by_all() {
+    let seen = job("pieces", 3, QUICK, |it| {
+        let mine = vec![it.rank as u8; (5 << 20) + it.rank];
+        let all = it.all_gather(&mine)?;
+        it.all_gather_values(&all.iter().map(|it| (it.len(), it[0])).collect::<Vec<_>>())
+    });
+    let wanted = vec![vec![(5 << 20, 0), ((5 << 20) + 1, 1), ((5 << 20) + 2, 2)]; 3];
+    assert_eq!(seen, Ok(vec![Ok(wanted); 3]));
 }

@@ -1,6 +1,7 @@
 //! Reports on made-up records.
 
 use crate::{
+    exit::Exit,
     launch::{
         LaunchError,
         progress::{Limit, Progress, Run},
@@ -161,7 +162,8 @@ fn streams_that_do_not_tell_are_not_made_up() {
 fn an_error_comes_first() {
     let phase = |it: &str| Some(Progress { phase: it.to_owned(), ..Progress::default() }.encode());
     let records = [phase("reading"), None, phase("reading")];
-    let fault = LaunchError::Aborted { rank: 1, exit: 5, reason: "line 3: no memory".to_owned() };
+    let fault =
+        LaunchError::Aborted { rank: 1, exit: Exit::Device.into(), reason: "line 3: no memory".to_owned() };
     assert_eq!(
         report(&fault, &records, &[]),
         "rank 1: line 3: no memory\nranks 0 2: reading\nrank 1: nothing is known of it"

@@ -13,14 +13,15 @@ use std::{
 
 use crate::exit::Exit;
 
-/// Set for children whose standard input is their lease.
-pub const VARIABLE: &str = "HIR_LEASE";
+/// Set to `stdin` for children that end when their standard input closes.
+pub const VARIABLE: &str = "HIR_PARENT_DEATH";
 
-/// Ends this process when its standard input closes, if that is its lease. What it returns says whether a report is asked for.
+/// Ends this process when its standard input closes, where the parent asks for that. The flag that it returns is set when the
+/// parent asks for a report.
 ///
 /// # Errors
 /// No thread.
-pub fn keep(variable: impl Fn(&str) -> Option<String>) -> io::Result<Arc<AtomicBool>> {
+pub fn watch(variable: impl Fn(&str) -> Option<String>) -> io::Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     if variable(VARIABLE).as_deref() == Some("stdin") {
         let asked = Arc::clone(&asked);
@@ -31,7 +32,7 @@ pub fn keep(variable: impl Fn(&str) -> Option<String>) -> io::Result<Arc<AtomicB
             }
             Exit::Hang.now()
         };
-        thread::Builder::new().name("hir-lease".to_owned()).spawn(wait)?;
+        thread::Builder::new().name("hir-parent".to_owned()).spawn(wait)?;
     }
     Ok(asked)
 }

@@ -1,0 +1,144 @@
+//! What two processes of a job send each other. postcard encodes the messages; `session` encrypts them.
+
+use serde::{Deserialize, Serialize};
+
+use super::LaunchError;
+use crate::exit::FailureExit;
+
+/// The version of the messages and of the handshake. Processes of different versions do not connect.
+pub const VERSION: u32 = 2;
+/// Most bytes of content in one message.
+pub const MAX_CONTENT: usize = 1 << 20;
+/// Most bytes of one encoded message.
+pub const MAX_MESSAGE: usize = MAX_CONTENT + 64;
+
+/// Which operation a piece belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Operation {
+    /// `Channel::all_gather`.
+    AllGather,
+    /// `Channel::gather`.
+    Gather,
+}
+
+/// A message between rank 0 and another rank.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Message {
+    /// To rank 0: the first message, which proves that the sender completed the handshake.
+    Join,
+    /// From rank 0: all ranks have joined.
+    Welcome,
+    /// To rank 0: a piece of the sender's contribution.
+    Part {
+        /// What it contributes to.
+        operation: Operation,
+        /// Whether another piece follows.
+        more: bool,
+        /// At most `MAX_CONTENT`.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// From rank 0: it has consumed a piece, so the receiver may send another one.
+    Credit,
+    /// From rank 0: a piece of all ranks' contributions.
+    Parts {
+        /// Whether another piece follows.
+        more: bool,
+        /// At most `MAX_CONTENT`.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// The sender is alive; its progress, opaque here.
+    Heartbeat(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The job is lost, and why.
+    Fault(LaunchError),
+    /// From rank 0: the exit code of all ranks of a lost job.
+    Verdict(FailureExit),
+    /// The sender leaves in order.
+    Goodbye,
+}
+
+/// Bytes that are not one message, or a value that cannot be encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not a message of this version of hir")]
+pub struct Malformed;
+
+impl Message {
+    /// The message as bytes.
+    ///
+    /// # Errors
+    /// More than `MAX_MESSAGE` bytes.
+    pub fn encode(&self) -> Result<Vec<u8>, Malformed> {
+        encode(self).ok().filter(|it| it.len() <= MAX_MESSAGE).ok_or(Malformed)
+    }
+}
+
+/// A value as bytes.
+///
+/// # Errors
+/// A type that postcard does not encode.
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Malformed> {
+    postcard::to_allocvec(value).map_err(|_| Malformed)
+}
+
+/// The value that `encode` encoded.
+///
+/// # Errors
+/// Other bytes, or bytes behind the value.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok(_) | Err(_) => Err(Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn messages_survive_encoding() {
+        let messages = [
+            Message::Part { operation: Operation::Gather, more: true, bytes: vec![1, 2, 3] },
+            Message::Parts { more: false, bytes: vec![0; 70_000] },
+            Message::Heartbeat(vec![]),
+            Message::Fault(LaunchError::Gone { rank: 3 }),
+            Message::Fault(LaunchError::Silent { rank: 1, seconds: 10 }),
+            Message::Fault(LaunchError::Late { ranks: vec![1, 3], seconds: 60 }),
+            Message::Fault(LaunchError::Aborted {
+                rank: 2,
+                exit: Exit::Device.into(),
+                reason: "line 3".to_owned(),
+            }),
+            Message::Verdict(FailureExit::HANG),
+            Message::Goodbye,
+        ];
+        for message in messages {
+            let bytes = message.encode().unwrap_or_default();
+            assert_eq!(decode(&bytes), Ok(message));
+            // A cut or extended message is refused.
+            assert_eq!(decode::<Message>(&bytes[..bytes.len() - 1]), Err(Malformed));
+            assert_eq!(decode::<Message>(&[&bytes[..], &[0]].concat()), Err(Malformed));
+        }
+        assert_eq!(decode::<Message>(b"GET / HTTP/1.1"), Err(Malformed));
+        let long = Message::Heartbeat(vec![0; MAX_MESSAGE]);
+        assert_eq!(long.encode(), Err(Malformed));
+    }
+
+    /// A peer that runs other code sends what ours never does.
+    #[test]
+    fn a_failure_with_code_0_is_no_success() {
+        let fault = LaunchError::Aborted { rank: 1, exit: FailureExit::HANG, reason: String::new() };
+        let mut bytes = Message::Fault(fault).encode().unwrap_or_default();
+        let at = bytes.iter().rposition(|it| *it == Exit::Hang as u8);
+        at.into_iter().for_each(|at| bytes[at] = 0);
+        match decode(&bytes) {
+            Ok(Message::Fault(fault)) => assert_eq!(Exit::from(fault.exit()), Exit::Bug),
+            other => assert_eq!(other, Err(Malformed)),
+        }
+        let mut bytes = Message::Verdict(FailureExit::HANG).encode().unwrap_or_default();
+        bytes.last_mut().into_iter().for_each(|it| *it = 0);
+        assert_eq!(decode(&bytes), Ok(Message::Verdict(FailureExit::BUG)));
+    }
+}

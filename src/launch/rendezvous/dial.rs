@@ -1,0 +1,198 @@
+//! The other ranks' side: each tries the ports where rank 0 may listen, all at once, until rank 0 proves that it holds the
+//! job's secret.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Address, Connection, HANDSHAKE,
+    pending::{self, Pending},
+};
+use crate::launch::{
+    LaunchError,
+    message::Message,
+    session::{ANSWER, Initiator, JobKey},
+};
+
+/// For the operating system to connect.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+/// For rank 0, whose deadline may be later than this rank's, to report which ranks did not come.
+const REPORT: Duration = Duration::from_secs(2);
+
+/// A handshake that is under way.
+struct Attempt {
+    to: SocketAddr,
+    pending: Pending<ANSWER>,
+    initiator: Initiator,
+}
+
+/// What is known of rank 0 while it is not found: most telling last.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Finding {
+    Nothing,
+    /// The address has no meaning, or nobody publishes a secret.
+    Unknown(String),
+    NobodyListens,
+    Unreachable(String),
+    /// Somebody listens, who does not hold the secret.
+    Refused(SocketAddr),
+    /// Somebody listens and does not answer.
+    Unanswered(SocketAddr),
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("no time was left to look for it"),
+            Self::Unknown(why) => f.write_str(why),
+            Self::NobodyListens => f.write_str("nobody listens"),
+            Self::Unreachable(why) => f.write_str(why),
+            Self::Refused(at) => write!(
+                f,
+                "a process of another job, or with another secret, listens at {at}; choose another `HIR_MASTER_PORT`"
+            ),
+            Self::Unanswered(at) => write!(
+                f,
+                "{at} accepts the connection and does not answer: rank 0 is stopped or busy, or it is not a process of hir"
+            ),
+        }
+    }
+}
+
+/// Connects with rank 0; `key` tells what is known of the job so far, and the port where rank 0 listens, if that is known.
+///
+/// # Errors
+/// What is in the place of rank 0 at the deadline.
+pub(super) fn dial(
+    address: &Address,
+    rank: usize,
+    world: usize,
+    deadline: Instant,
+    mut key: impl FnMut() -> Result<(JobKey, Option<u16>), String>,
+) -> Result<Connection, LaunchError> {
+    let mut attempts: Vec<Attempt> = Vec::new();
+    let mut last = Finding::Nothing;
+    loop {
+        // What this round finds; a process that listens now says more than one that did not earlier.
+        let mut found = Finding::Nothing;
+        match key() {
+            Err(why) => found = Finding::Unknown(why),
+            Ok((key, port)) => match targets(address, port) {
+                Err(why) => found = Finding::Unknown(why),
+                Ok(targets) => {
+                    for to in targets {
+                        if !attempts.iter().any(|it| it.to == to) {
+                            match begin(&key, rank, to, deadline) {
+                                Ok(attempt) => attempts.push(attempt),
+                                Err(fault) => found = found.max(fault),
+                            }
+                        }
+                    }
+                }
+            },
+        }
+        let has_slept = attempts.is_empty();
+        let waits = pending::wait(attempts.iter().map(|it| it.pending.as_fd()), PAUSE);
+        waits.map_err(|fault| address.fault(format!("rank {rank} cannot wait: {fault}")))?;
+        for mut attempt in std::mem::take(&mut attempts) {
+            match attempt.pending.receive() {
+                Ok(Some(answer)) => match join(attempt, &answer) {
+                    Ok(connection) => return Ok(connection),
+                    Err(fault) => found = found.max(fault),
+                },
+                Ok(None) if attempt.pending.since.elapsed() > HANDSHAKE => {
+                    found = found.max(Finding::Unanswered(attempt.to));
+                }
+                Ok(None) => attempts.push(attempt),
+                Err(_) => found = found.max(Finding::Refused(attempt.to)),
+            }
+        }
+        if found != Finding::Nothing {
+            last = found;
+        }
+        if Instant::now() >= deadline {
+            let unanswered = attempts.first().map(|it| Finding::Unanswered(it.to));
+            let last = unanswered.unwrap_or(last);
+            return Err(address.fault(format!("rank {rank} of {world} did not find rank 0: {last}")));
+        }
+        // Whoever refuses does so at once.
+        if attempts.is_empty() && !has_slept {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn targets(address: &Address, port: Option<u16>) -> Result<Vec<SocketAddr>, String> {
+    let resolved = (address.host.as_str(), address.port).to_socket_addrs();
+    let resolved = resolved.map_err(|fault| format!("the address cannot be resolved: {fault}"))?;
+    let ips: Vec<_> = resolved.map(|it| it.ip()).collect();
+    let ports: Vec<u16> = port.map_or_else(|| address.candidates().collect(), |it| vec![it]);
+    Ok(ports.iter().flat_map(|port| ips.iter().map(|ip| SocketAddr::new(*ip, *port))).collect())
+}
+
+fn begin(key: &JobKey, rank: usize, to: SocketAddr, deadline: Instant) -> Result<Attempt, Finding> {
+    let left = deadline.saturating_duration_since(Instant::now()).min(CONNECT);
+    let stream = TcpStream::connect_timeout(&to, left.max(PAUSE)).map_err(|fault| match fault.kind() {
+        io::ErrorKind::ConnectionRefused => Finding::NobodyListens,
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            Finding::Unreachable(format!("{to} does not answer"))
+        }
+        _ => Finding::Unreachable(format!("{to}: {fault}")),
+    })?;
+    let (initiator, hello) = Initiator::new(key, rank).map_err(|it| Finding::Unknown(it.to_string()))?;
+    let mut pending = Pending::new(stream, Instant::now()).map_err(|_| Finding::Refused(to))?;
+    pending.send(&hello).map_err(|_| Finding::Refused(to))?;
+    Ok(Attempt { to, pending, initiator })
+}
+
+fn join(attempt: Attempt, answer: &[u8; ANSWER]) -> Result<Connection, Finding> {
+    let refused = Finding::Refused(attempt.to);
+    let (sealer, opener) = attempt.initiator.finish(answer).map_err(|_| refused.clone())?;
+    let stream = attempt.pending.into_stream().map_err(|_| refused.clone())?;
+    let mut connection = Connection { stream, sealer, opener };
+    connection.send(&Message::Join).map_err(|_| refused)?;
+    Ok(connection)
+}
+
+/// Waits until all ranks have met.
+///
+/// # Errors
+/// What rank 0 says is wrong; a rank 0 that says nothing.
+pub(super) fn await_welcome(
+    mut connection: Connection,
+    address: &Address,
+    rank: usize,
+    patience: Duration,
+) -> Result<Connection, LaunchError> {
+    let start = Instant::now();
+    let lost = |fault: io::Error| match fault.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => address.fault(format!(
+            "rank 0 has admitted rank {rank} and says nothing for {} s: its process is stopped or busy",
+            start.elapsed().as_secs()
+        )),
+        io::ErrorKind::InvalidData => LaunchError::Protocol { rank: 0, fault: fault.to_string() },
+        _ => LaunchError::Gone { rank: 0 },
+    };
+    connection.stream.set_read_timeout(Some(patience + REPORT)).map_err(lost)?;
+    connection.stream.set_write_timeout(Some(REPORT)).map_err(lost)?;
+    match connection.receive() {
+        Ok(Message::Welcome) => {
+            connection.stream.set_read_timeout(None).map_err(lost)?;
+            Ok(connection)
+        }
+        Ok(Message::Fault(fault)) => Err(fault),
+        Ok(_) => Err(LaunchError::Protocol { rank: 0, fault: "no welcome".to_owned() }),
+        Err(fault) => {
+            let fault = lost(fault);
+            // Should it go on later, it hears that this rank gave up and was not killed.
+            let _ = connection.send(&Message::Fault(fault.clone()));
+            Err(fault)
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Rank 0's side: it admits connections side by side, each with its own deadline, until every rank has joined.
+//!
+//! Whoever connects holds a few bytes of memory until it has proved that it belongs to the job, and a bounded number of such
+//! connections is kept: nobody delays the ranks by connecting and saying nothing.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    os::fd::AsFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Address, Connection, HANDSHAKE,
+    pending::{self, Pending},
+};
+use crate::launch::{
+    LaunchError,
+    message::Message,
+    session::{self, HELLO, JOIN, JobKey, Opener, Refused, Sealer},
+};
+
+/// Most connections that have not completed the handshake; the oldest one gives way to a new one.
+const MAX_PENDING: usize = 256;
+/// Most connections that are accepted before those that are there get their turn.
+const MAX_ACCEPTED: usize = 32;
+/// For a rank that has joined to read one message more.
+const LAST_WORD: Duration = Duration::from_secs(1);
+/// After a fault of the listener itself, as of a process that may open no more files.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Listens where the ranks meet: on that interface only.
+///
+/// # Errors
+/// An address that is not this host's, or that other hosts cannot reach; no free port.
+pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16), LaunchError> {
+    let resolved: Vec<IpAddr> = (address.host.as_str(), address.port)
+        .to_socket_addrs()
+        .map_err(|fault| address.fault(format!("rank 0 cannot resolve the address: {fault}")))?
+        .map(|it| it.ip())
+        .collect();
+    let usable = |it: &&IpAddr| !(address.is_spread && it.is_loopback());
+    let interfaces: Vec<&IpAddr> = resolved.iter().filter(usable).collect();
+    if interfaces.is_empty() {
+        let message = "on rank 0's host this is the loopback interface, which other hosts cannot reach: name another one in \
+                       `HIR_MASTER_ADDR`";
+        return Err(address.fault(message.to_owned()));
+    }
+    let mut last = None;
+    for port in address.candidates() {
+        for interface in &interfaces {
+            match TcpListener::bind(SocketAddr::new(**interface, port)) {
+                Ok(listener) => return Ok((listener, port)),
+                Err(fault) => last = Some(fault),
+            }
+        }
+    }
+    let why = match last {
+        Some(fault) if fault.kind() == io::ErrorKind::AddrNotAvailable => {
+            "this is no address of rank 0's host; name one in `HIR_MASTER_ADDR`".to_owned()
+        }
+        Some(fault) => format!("{fault}; choose another `HIR_MASTER_PORT`"),
+        None => "choose another `HIR_MASTER_PORT`".to_owned(),
+    };
+    Err(address.fault(format!("rank 0 cannot listen: {why}")))
+}
+
+/// A connection that is not admitted yet.
+enum Candidate {
+    /// Nothing is known of it.
+    Unknown(Pending<HELLO>),
+    /// It says that it is a rank, and was answered.
+    Answered { pending: Pending<JOIN>, rank: usize, sealer: Sealer, opener: Opener },
+}
+
+impl Candidate {
+    fn since(&self) -> Instant {
+        match self {
+            Self::Unknown(it) => it.since,
+            Self::Answered { pending, .. } => pending.since,
+        }
+    }
+}
+
+/// What a candidate has become.
+enum Step {
+    Waits(Candidate),
+    Joined(usize, Connection),
+    Refused(Refused),
+    /// It closed the connection.
+    Left,
+}
+
+/// Connections that were not admitted.
+#[derive(Default)]
+struct Rejected {
+    /// They are not processes of hir, or say nothing.
+    strangers: usize,
+    /// They hold another secret, or belong to another job.
+    unauthenticated: usize,
+}
+
+impl Rejected {
+    fn count(&mut self, reason: Refused) {
+        match reason {
+            Refused::Stranger => self.strangers += 1,
+            Refused::Unauthenticated => self.unauthenticated += 1,
+        }
+    }
+}
+
+impl std::fmt::Display for Rejected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let connections = |count: usize| match count {
+            1 => "1 connection".to_owned(),
+            _ => format!("{count} connections"),
+        };
+        if self.unauthenticated > 0 {
+            let count = connections(self.unauthenticated);
+            write!(f, "; {count} had another secret, or belonged to another job")?;
+        }
+        if self.strangers > 0 {
+            write!(f, "; {} did not authenticate", connections(self.strangers))?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for all other ranks; their connections, by rank from 1. All of them hear how it ends.
+///
+/// # Errors
+/// Ranks that have not joined at the deadline, or that left.
+pub(super) fn admit(
+    listener: &TcpListener,
+    address: &Address,
+    key: &JobKey,
+    deadline: Instant,
+) -> Result<Vec<Connection>, LaunchError> {
+    let mut joined: Vec<Option<Connection>> = (1..key.world).map(|_| None).collect();
+    let complete = admit_into(&mut joined, listener, address, key, deadline);
+    let message = match &complete {
+        Ok(()) => Message::Welcome,
+        Err(fault) => Message::Fault(fault.clone()),
+    };
+    for connection in joined.iter_mut().flatten() {
+        // One that is lost again already is noticed when it is needed.
+        let _ = connection.send(&message);
+    }
+    complete.map(|()| joined.into_iter().flatten().collect())
+}
+
+fn admit_into(
+    joined: &mut [Option<Connection>],
+    listener: &TcpListener,
+    address: &Address,
+    key: &JobKey,
+    deadline: Instant,
+) -> Result<(), LaunchError> {
+    let lost = |fault: io::Error| address.fault(format!("rank 0 cannot listen: {fault}"));
+    listener.set_nonblocking(true).map_err(lost)?;
+    let mut candidates: Vec<Candidate> = Vec::new();
+    let mut rejected = Rejected::default();
+    while joined.iter().any(Option::is_none) {
+        let now = Instant::now();
+        if now >= deadline {
+            rejected.strangers += candidates.len();
+            let missing: Vec<usize> =
+                (1..).zip(&*joined).filter(|(_, it)| it.is_none()).map(|(rank, _)| rank).collect();
+            return Err(address.fault(format!("ranks {missing:?} of {} did not come{rejected}", key.world)));
+        }
+        let soonest = candidates.iter().map(|it| it.since() + HANDSHAKE).chain([deadline]).min();
+        let patience = soonest.unwrap_or(deadline).saturating_duration_since(now);
+        let unknown = candidates.iter().map(|it| match it {
+            Candidate::Unknown(it) => it.as_fd(),
+            Candidate::Answered { pending, .. } => pending.as_fd(),
+        });
+        let known = joined.iter().flatten().map(|it| it.stream.as_fd());
+        pending::wait([listener.as_fd()].into_iter().chain(unknown).chain(known), patience).map_err(lost)?;
+        accept(listener, &mut candidates, &mut rejected);
+        for candidate in std::mem::take(&mut candidates) {
+            let late = candidate.since().elapsed() > HANDSHAKE;
+            match advance(candidate, key) {
+                Step::Waits(_) if late => rejected.strangers += 1,
+                Step::Waits(it) => candidates.push(it),
+                Step::Refused(reason) => rejected.count(reason),
+                Step::Left => rejected.strangers += 1,
+                Step::Joined(rank, connection) => match joined.get_mut(rank - 1) {
+                    Some(place @ None) => *place = Some(connection),
+                    _ => return Err(address.fault(format!("two processes say that they are rank {rank}"))),
+                },
+            }
+        }
+        if let Some(fault) = joined.iter_mut().zip(1..).find_map(|(it, rank)| departed(it.as_mut()?, rank)) {
+            return Err(fault);
+        }
+    }
+    Ok(())
+}
+
+fn accept(listener: &TcpListener, candidates: &mut Vec<Candidate>, rejected: &mut Rejected) {
+    for _ in 0..MAX_ACCEPTED {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if candidates.len() >= MAX_PENDING {
+                    candidates.remove(0);
+                    rejected.strangers += 1;
+                }
+                if let Ok(pending) = Pending::new(stream, Instant::now()) {
+                    candidates.push(Candidate::Unknown(pending));
+                }
+            }
+            Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => return,
+            // The other end was gone before it was accepted, or this process has too many files open.
+            Err(_) => {
+                thread::sleep(PAUSE);
+                return;
+            }
+        }
+    }
+}
+
+fn advance(candidate: Candidate, key: &JobKey) -> Step {
+    match candidate {
+        Candidate::Unknown(mut pending) => {
+            let hello = match pending.receive() {
+                Ok(Some(hello)) => hello,
+                Ok(None) => return Step::Waits(Candidate::Unknown(pending)),
+                Err(_) => return Step::Left,
+            };
+            match session::answer(key, &hello) {
+                Err(reason) => Step::Refused(reason),
+                Ok((rank, answer, sealer, opener)) => match pending.send(&answer) {
+                    Err(_) => Step::Left,
+                    Ok(()) => {
+                        let pending = pending.expect();
+                        advance(Candidate::Answered { pending, rank, sealer, opener }, key)
+                    }
+                },
+            }
+        }
+        Candidate::Answered { mut pending, rank, sealer, mut opener } => {
+            let join = match pending.receive() {
+                Ok(Some(join)) => join,
+                Ok(None) => return Step::Waits(Candidate::Answered { pending, rank, sealer, opener }),
+                Err(_) => return Step::Left,
+            };
+            match (opener.read(&mut join.as_slice()), pending.into_stream()) {
+                (Ok(Message::Join), Ok(stream)) => Step::Joined(rank, Connection { stream, sealer, opener }),
+                (Err(_) | Ok(_), Ok(_)) => Step::Refused(Refused::Unauthenticated),
+                (_, Err(_)) => Step::Left,
+            }
+        }
+    }
+}
+
+/// Why a rank that has joined does not wait for the others any more.
+fn departed(connection: &mut Connection, rank: usize) -> Option<LaunchError> {
+    let is_waiting = |stream: &TcpStream| {
+        stream.set_nonblocking(true)?;
+        let peeked = stream.peek(&mut [0]);
+        stream.set_nonblocking(false)?;
+        peeked.map(|_| ())
+    };
+    match is_waiting(&connection.stream) {
+        Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => return None,
+        Err(_) => return Some(LaunchError::Gone { rank }),
+        Ok(()) => (),
+    }
+    // It says why it leaves, or has ended.
+    let _ = connection.stream.set_read_timeout(Some(LAST_WORD));
+    match connection.opener.read(&mut &connection.stream) {
+        Ok(Message::Fault(fault)) => Some(fault),
+        Ok(_) => {
+            Some(LaunchError::Protocol { rank, fault: "a message before all ranks have met".to_owned() })
+        }
+        Err(_) => Some(LaunchError::Gone { rank }),
+    }
+}

@@ -1,0 +1,216 @@
+//! The job secret: what the processes of a job know and nobody else does.
+//!
+//! A process that `spawn` starts gets it from its parent. Under a launcher the user sets it, or, where all ranks are on one
+//! host, rank 0 makes it and publishes it in a file (`published`) that only the same user can read.
+
+use std::{fs::File, io::Read, os::fd::AsFd, path::Path};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::LaunchError;
+
+pub mod published;
+
+/// The job secret itself, for all ranks.
+pub const VARIABLE: &str = "HIR_JOB_SECRET";
+/// A file that contains it.
+pub const FILE_VARIABLE: &str = "HIR_JOB_SECRET_FILE";
+/// Fewest characters of a secret that a user gives: 128 bits where they are hexadecimal digits.
+const MIN_CHARACTERS: usize = 32;
+/// Most bytes of a file that contains a secret.
+const MAX_BYTES: u64 = 4096;
+
+/// 32 bytes that cannot be guessed. Not printed, not even by `{:?}`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret([u8; 32]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Secret {
+    /// A new one.
+    ///
+    /// # Errors
+    /// An operating system without random numbers.
+    pub fn random() -> Result<Self, LaunchError> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes)
+            .map_err(|fault| LaunchError::Environment(format!("no random numbers: {fault}")))?;
+        Ok(Self(bytes))
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// As a text for `HIR_JOB_SECRET`.
+    pub fn to_text(&self) -> String {
+        self.0.iter().map(|it| format!("{it:02x}")).collect()
+    }
+
+    /// From a text that the user, or a parent process, gives; `origin` is where.
+    ///
+    /// # Errors
+    /// A text that is too short.
+    pub fn of_text(text: &str, origin: &str) -> Result<Self, LaunchError> {
+        let text = text.trim();
+        if text.chars().count() < MIN_CHARACTERS {
+            return Err(LaunchError::Environment(format!(
+                "{origin} has fewer than {MIN_CHARACTERS} characters: make one with `openssl rand -hex 32`"
+            )));
+        }
+        Ok(Self(blake3::derive_key("hir 2026-11 job secret", text.as_bytes())))
+    }
+}
+
+/// Where a process gets the job secret from.
+pub enum Origin {
+    /// The environment, or a file that it names.
+    Given(Secret),
+    /// A file that rank 0 makes on the host of all ranks.
+    Published,
+}
+
+/// Where the environment says that the job secret comes from.
+///
+/// # Errors
+/// A secret that is too short, a file that others can read, several hosts without a secret.
+pub fn origin(is_one_host: bool, variable: impl Fn(&str) -> Option<String>) -> Result<Origin, LaunchError> {
+    let set = |name: &str| variable(name).filter(|it| !it.trim().is_empty());
+    if let Some(text) = set(VARIABLE) {
+        return Secret::of_text(&text, &format!("`{VARIABLE}`")).map(Origin::Given);
+    }
+    if let Some(path) = set(FILE_VARIABLE) {
+        return read_file(&path).map(Origin::Given);
+    }
+    if is_one_host {
+        return Ok(Origin::Published);
+    }
+    Err(LaunchError::Environment(format!(
+        "the ranks are on several hosts and have no job secret: set `{VARIABLE}` to the same random text on all ranks, or \
+         `{FILE_VARIABLE}` to a file that all hosts can read (`(umask 077; openssl rand -hex 32 > FILE)`)"
+    )))
+}
+
+fn read_file(path: &str) -> Result<Secret, LaunchError> {
+    let origin = format!("`{FILE_VARIABLE}`: `{path}`");
+    let cannot = |fault: &dyn std::fmt::Display| {
+        LaunchError::Environment(format!(
+            "{origin} cannot be read: {fault}; make it with `(umask 077; openssl rand -hex 32 > {path})`"
+        ))
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(Path::new(path), flags, Mode::empty()).map_err(|it| cannot(&it))?;
+    is_private(&file, Type::File).map_err(|fault| LaunchError::Environment(format!("{origin} {fault}")))?;
+    let mut text = String::new();
+    File::from(file).take(MAX_BYTES).read_to_string(&mut text).map_err(|it| cannot(&it))?;
+    Secret::of_text(&text, &origin)
+}
+
+/// What an entry of a folder has to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Type {
+    File,
+    Folder,
+}
+
+/// That this user owns an open file or folder, and that no other user can read or write it.
+///
+/// # Errors
+/// What it is instead.
+fn is_private(file: impl AsFd, wanted: Type) -> Result<(), String> {
+    let found = rustix::fs::fstat(file).map_err(|fault| format!("cannot be examined: {fault}"))?;
+    let kind = rustix::fs::FileType::from_raw_mode(found.st_mode);
+    check_private(kind, found.st_uid, found.st_mode, rustix::process::geteuid().as_raw(), wanted)
+}
+
+fn check_private(
+    kind: rustix::fs::FileType,
+    owner: u32,
+    mode: u32,
+    user: u32,
+    wanted: Type,
+) -> Result<(), String> {
+    match (kind, wanted) {
+        (rustix::fs::FileType::RegularFile, Type::File) | (rustix::fs::FileType::Directory, Type::Folder) => {
+        }
+        (_, Type::File) => return Err("is not a regular file".to_owned()),
+        (_, Type::Folder) => return Err("is not a directory".to_owned()),
+    }
+    if owner != user {
+        return Err(format!("belongs to user {owner}, and this process runs as user {user}"));
+    }
+    if mode & 0o077 != 0 {
+        return Err(format!("can be accessed by other users (mode {:o}): `chmod go= FILE`", mode & 0o777));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use rustix::fs::FileType;
+
+    use super::*;
+
+    const TEXT: &str = "0123456789abcdef0123456789abcdef";
+
+    fn given(variables: &[(&str, &str)]) -> Result<Secret, String> {
+        let set = |name: &str| variables.iter().find(|(it, _)| *it == name).map(|(_, it)| (*it).to_owned());
+        match origin(false, set) {
+            Ok(Origin::Given(secret)) => Ok(secret),
+            Ok(Origin::Published) => Err("published".to_owned()),
+            Err(fault) => Err(fault.to_string()),
+        }
+    }
+
+    #[test]
+    fn several_hosts_need_a_secret() {
+        let fault = given(&[]).err().unwrap_or_default();
+        assert!(fault.contains("`HIR_JOB_SECRET`") && fault.contains("`HIR_JOB_SECRET_FILE`"), "{fault}");
+        assert!(matches!(origin(true, |_| None), Ok(Origin::Published)));
+        let short = given(&[(VARIABLE, "hunter2")]).err().unwrap_or_default();
+        assert!(short.contains("fewer than 32 characters"), "{short}");
+        assert_eq!(given(&[(VARIABLE, TEXT)]), given(&[(VARIABLE, &format!("{TEXT}\n"))]));
+        assert_ne!(given(&[(VARIABLE, TEXT)]), given(&[(VARIABLE, &TEXT.replace('0', "1"))]));
+        assert_eq!(format!("{:?}", Secret::of_bytes([7; 32])), "Secret");
+    }
+
+    #[test]
+    fn a_secret_file_is_for_its_owner_only() -> std::io::Result<()> {
+        let folder = std::env::temp_dir().join(format!("hir-secret-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let path = folder.join("secret");
+        let name = path.display().to_string();
+        let read = |name: &str| given(&[(FILE_VARIABLE, name)]);
+        assert!(read(&name).is_err_and(|it| it.contains("openssl rand -hex 32")));
+        fs::write(&path, TEXT)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
+        assert!(read(&name).is_err_and(|it| it.contains("can be accessed by other users (mode 644)")));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        assert_eq!(read(&name), given(&[(VARIABLE, TEXT)]));
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&path, &link)?;
+        assert!(read(&link.display().to_string()).is_err());
+        assert!(read(&folder.display().to_string()).is_err_and(|it| it.contains("not a regular file")));
+        fs::remove_dir_all(&folder)
+    }
+
+    #[test]
+    fn another_users_file_is_refused() {
+        let check = |owner, mode| check_private(FileType::RegularFile, owner, mode, 1000, Type::File);
+        assert_eq!(check(1000, 0o600), Ok(()));
+        let fault = "belongs to user 1001, and this process runs as user 1000";
+        assert_eq!(check(1001, 0o600), Err(fault.to_owned()));
+        assert!(check(1000, 0o620).is_err());
+    }
+}

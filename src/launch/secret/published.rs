@@ -1,0 +1,334 @@
+//! The file by which rank 0 gives the job secret to the other ranks of its host.
+//!
+//! It lies in a folder that only this user can enter, has mode 0600, and is locked (`flock`) by rank 0 while the ranks meet: a
+//! file without a lock is left over from a job that was killed, whose secret nobody uses. It says on which port rank 0 listens.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{Read, Write},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    fs::{AtFlags, FlockOperation, Mode, OFlags},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Secret, Type, is_private};
+use crate::launch::{LaunchError, message};
+
+/// Most bytes of the file.
+const MAX_BYTES: u64 = 256;
+/// For a process that examines the lock of a left-over file.
+const EXAMINED: Duration = Duration::from_secs(1);
+
+/// What the file contains.
+#[derive(Serialize, Deserialize)]
+struct Contents {
+    version: u32,
+    port: u16,
+    secret: [u8; 32],
+}
+
+/// Where the ranks of a job look for the file.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// In this order.
+    folders: Vec<PathBuf>,
+    name: String,
+}
+
+impl Place {
+    /// The place for a job that meets at `port`, or the first free one behind it; `job` is the launcher's name for it.
+    pub fn new(job: &str, port: u16, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let user = rustix::process::geteuid().as_raw();
+        // Ranks of one job may have different environments: they look into both.
+        let runtime = variable("XDG_RUNTIME_DIR").filter(|it| it.starts_with('/'));
+        let runtime = runtime.map(|it| Path::new(&it).join("hir"));
+        let folders = runtime.into_iter().chain([PathBuf::from(format!("/tmp/hir-{user}"))]).collect();
+        let digest = blake3::hash(job.as_bytes()).to_hex();
+        Self { folders, name: format!("job-{}-{port}", &digest[..16]) }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let paths: Vec<String> =
+            self.folders.iter().map(|it| format!("`{}`", it.join(&self.name).display())).collect();
+        f.write_str(&paths.join(" or "))
+    }
+}
+
+/// The file, while the ranks meet; dropped, it is removed.
+pub struct Published {
+    folder: OwnedFd,
+    name: String,
+    /// Holds the lock.
+    _file: File,
+}
+
+/// Makes the file.
+///
+/// # Errors
+/// A folder or a file that another user has made, a job of the same name that is meeting now, a full disk.
+pub fn publish(place: &Place, secret: &Secret, port: u16) -> Result<Published, LaunchError> {
+    let mut faults = Vec::new();
+    for path in &place.folders {
+        let made = open_folder(path, true).and_then(|folder| {
+            let file = write(&folder, &place.name, secret, port)
+                .map_err(|fault| format!("`{}`: {fault}", path.join(&place.name).display()))?;
+            Ok(Published { folder, name: place.name.clone(), _file: file })
+        });
+        match made {
+            Ok(published) => return Ok(published),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    Err(LaunchError::Environment(format!(
+        "rank 0 cannot publish the job secret: {}; set `{}` to the same random text on all ranks instead",
+        faults.join("; "),
+        super::VARIABLE
+    )))
+}
+
+/// What the file says, if it is there and rank 0 lives: the secret, and the port on which rank 0 listens.
+///
+/// # Errors
+/// Why there is nothing to read yet.
+pub fn read(place: &Place) -> Result<(Secret, u16), String> {
+    let mut faults = Vec::new();
+    for path in &place.folders {
+        match read_in(path, &place.name) {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => (),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    if faults.is_empty() {
+        faults.push(format!(
+            "rank 0 has not published the job secret in {place}: it does not run, or is stopped"
+        ));
+    }
+    Err(faults.join("; "))
+}
+
+fn read_in(path: &Path, name: &str) -> Result<Option<(Secret, u16)>, String> {
+    let named = |fault: &dyn std::fmt::Display| format!("`{}` {fault}", path.join(name).display());
+    if !path.exists() {
+        return Ok(None);
+    }
+    let folder = open_folder(path, false)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match rustix::fs::openat(&folder, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(fault) => return Err(named(&format!("cannot be read: {fault}"))),
+    };
+    is_private(&file, Type::File).map_err(|it| named(&it))?;
+    // Its lock ends with rank 0, however that ends.
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK) => (),
+        Ok(()) => return Err(named(&"is left over from a job that has ended")),
+        Err(fault) => return Err(named(&format!("cannot be locked: {fault}"))),
+    }
+    let mut bytes = Vec::new();
+    File::from(file)
+        .take(MAX_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(|fault| named(&format!("cannot be read: {fault}")))?;
+    let contents: Contents =
+        message::decode(&bytes).map_err(|_| named(&"was made by another version of hir"))?;
+    match contents.version == message::VERSION {
+        true => Ok(Some((Secret(contents.secret), contents.port))),
+        false => Err(named(&"was made by another version of hir")),
+    }
+}
+
+/// A folder that only this user can enter; made, if it is not there and `make` says so.
+fn open_folder(path: &Path, make: bool) -> Result<OwnedFd, String> {
+    let named = |fault: &dyn std::fmt::Display| format!("`{}` {fault}", path.display());
+    if make {
+        match rustix::fs::mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => (),
+            Err(fault) => return Err(named(&format!("cannot be made: {fault}"))),
+        }
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(folder) => folder,
+        Err(Errno::LOOP | Errno::NOTDIR) => return Err(named(&"is not a directory")),
+        Err(fault) => return Err(named(&format!("cannot be opened: {fault}"))),
+    };
+    is_private(&folder, Type::Folder).map_err(|it| named(&it))?;
+    Ok(folder)
+}
+
+/// Makes the file under another name, locks it, and gives it its name when it is complete.
+fn write(folder: &OwnedFd, name: &str, secret: &Secret, port: u16) -> Result<File, String> {
+    let contents = Contents { version: message::VERSION, port, secret: *secret.bytes() };
+    let bytes = message::encode(&contents).map_err(|fault| fault.to_string())?;
+    let fresh = format!("{name}.{}.{port}", std::process::id());
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let system = |fault: Errno| fault.to_string();
+    // Left over from a process of the same number.
+    let _ = rustix::fs::unlinkat(folder, &fresh, AtFlags::empty());
+    let file = rustix::fs::openat(folder, &fresh, flags, Mode::RUSR | Mode::WUSR).map_err(system)?;
+    let mut file = File::from(file);
+    let linked = file
+        .write_all(&bytes)
+        .map_err(|fault| fault.to_string())
+        .and_then(|()| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(system))
+        .and_then(|()| link(folder, &fresh, name));
+    let _ = rustix::fs::unlinkat(folder, &fresh, AtFlags::empty());
+    linked.map(|()| file)
+}
+
+/// Gives the file its name, which a job that was killed may have left behind.
+fn link(folder: &OwnedFd, fresh: &str, name: &str) -> Result<(), String> {
+    let deadline = Instant::now() + EXAMINED;
+    loop {
+        match rustix::fs::linkat(folder, fresh, folder, name, AtFlags::empty()) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST) => (),
+            Err(fault) => return Err(fault.to_string()),
+        }
+        if remove_stale(folder, name.as_ref())? {
+            continue;
+        }
+        if Instant::now() > deadline {
+            return Err("another job meets under this name now: choose another `HIR_MASTER_PORT`".to_owned());
+        }
+        thread::sleep(EXAMINED / 50);
+    }
+}
+
+/// Removes a file that nobody holds locked; whether it is gone.
+fn remove_stale(folder: &OwnedFd, name: &OsStr) -> Result<bool, String> {
+    let system = |fault: Errno| fault.to_string();
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(true),
+        Err(Errno::LOOP) => return Err("is a symbolic link".to_owned()),
+        Err(fault) => return Err(system(fault)),
+    };
+    is_private(&file, Type::File)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => (),
+        Err(Errno::WOULDBLOCK) => return Ok(false),
+        Err(fault) => return Err(system(fault)),
+    }
+    // Whoever removes the file holds its lock: under this lock the name means this file, or a newer one.
+    let (mine, now) = (rustix::fs::fstat(&file), rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW));
+    match (mine, now) {
+        (Ok(mine), Ok(now)) if (mine.st_dev, mine.st_ino) == (now.st_dev, now.st_ino) => {
+            rustix::fs::unlinkat(folder, name, AtFlags::empty()).map_err(system)?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        let _ = rustix::fs::unlinkat(&self.folder, self.name.as_str(), AtFlags::empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt, symlink},
+    };
+
+    use super::*;
+
+    /// A place in a folder of the test's own.
+    fn place(name: &str) -> std::io::Result<(Place, PathBuf)> {
+        let runtime = std::env::temp_dir().join(format!("hir-published-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&runtime);
+        fs::create_dir_all(&runtime)?;
+        let folder = runtime.join("hir");
+        let mut place = Place::new("job", 700, |_| Some(runtime.display().to_string()));
+        place.folders.truncate(1);
+        Ok((place, folder))
+    }
+
+    fn secret(byte: u8) -> Secret {
+        Secret::of_bytes([byte; 32])
+    }
+
+    #[test]
+    fn rank_0_publishes_and_removes() -> Result<(), Box<dyn std::error::Error>> {
+        let (place, folder) = place("works")?;
+        assert!(read(&place).is_err_and(|it| it.contains("rank 0 has not published the job secret")));
+        let published = publish(&place, &secret(1), 701)?;
+        assert_eq!(read(&place), Ok((secret(1), 701)));
+        let modes = [folder.clone(), folder.join(&place.name)].map(|it| fs::metadata(it).map(|it| it.mode()));
+        assert!(matches!(modes, [Ok(a), Ok(b)] if (a & 0o777, b & 0o777) == (0o700, 0o600)));
+        // Another job of the same name.
+        let again = publish(&place, &secret(2), 702).map(|_| ()).map_err(|it| it.to_string());
+        assert!(again.is_err_and(|it| it.contains("another job meets under this name now")));
+        assert_eq!(read(&place), Ok((secret(1), 701)));
+        drop(published);
+        assert_eq!(fs::read_dir(&folder)?.count(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_stale_file_is_refused_and_replaced() -> Result<(), Box<dyn std::error::Error>> {
+        let (place, _) = place("stale")?;
+        let mut killed = publish(&place, &secret(1), 701)?;
+        // A killed process does not remove its file; the operating system drops the lock.
+        let other = place.folders[0].join("other");
+        fs::rename(place.folders[0].join(&place.name), &other)?;
+        fs::copy(&other, place.folders[0].join(&place.name))?;
+        killed.name = "other".to_owned();
+        drop(killed);
+        assert!(read(&place).is_err_and(|it| it.contains("is left over from a job that has ended")));
+        let _published = publish(&place, &secret(2), 702)?;
+        assert_eq!(read(&place), Ok((secret(2), 702)));
+        Ok(())
+    }
+
+    #[test]
+    fn what_others_may_have_made_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+        let (place, folder) = place("foreign")?;
+        let refused = |wanted: &str| {
+            let fault = publish(&place, &secret(1), 701).map(|_| ()).map_err(|it| it.to_string());
+            assert!(fault.as_ref().is_err_and(|it| it.contains(wanted)), "{fault:?}");
+        };
+        // A folder that others can write to.
+        fs::create_dir(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
+        refused("can be accessed by other users (mode 777)");
+        assert!(read(&place).is_err());
+        fs::remove_dir(&folder)?;
+        let elsewhere = folder.with_extension("else");
+        fs::create_dir(&elsewhere)?;
+        symlink(&elsewhere, &folder)?;
+        refused("is not a directory");
+        fs::remove_file(&folder)?;
+        // A file that others can read, and a link in its place.
+        fs::create_dir(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
+        let file = folder.join(&place.name);
+        fs::write(&file, "x")?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
+        refused("can be accessed by other users (mode 644)");
+        assert!(read(&place).is_err());
+        fs::remove_file(&file)?;
+        symlink(&elsewhere, &file)?;
+        refused("is a symbolic link");
+        assert!(read(&place).is_err());
+        Ok(())
+    }
+
+    use std::os::unix::fs::MetadataExt as _;
+}

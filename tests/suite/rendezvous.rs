@@ -1,0 +1,215 @@
+//! How the processes of a job meet: with whom, where, by when, and what they have to hold alike.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::{
+    ROOT,
+    dice::Dice,
+    ranks::{LIMIT, end, expect, port, rank},
+    wire,
+};
+
+/// A program that ends soon.
+const QUICK: &str = "samples/allgather.hir";
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("rendezvous::inputs_that_differ_are_named", inputs_that_differ_are_named),
+        Trial::test("rendezvous::an_input_that_one_rank_lacks", an_input_that_one_rank_lacks),
+        Trial::test("rendezvous::own_parts_may_differ", own_parts_may_differ),
+        Trial::test("rendezvous::ranks_meet_on_ipv6", ranks_meet_on_ipv6),
+        Trial::test("rendezvous::strangers_do_not_delay_a_job", strangers_do_not_delay_a_job),
+        Trial::test("rendezvous::who_is_stopped_before_is_named", || {
+            is_stopped_before(1, "ranks [1] of 3 did not come")
+        }),
+        Trial::test("rendezvous::a_stopped_rank_0_is_named", || is_stopped_before(0, "did not find rank 0")),
+        Trial::test("rendezvous::another_secret_does_not_join", another_secret_does_not_join),
+        Trial::test("rendezvous::several_hosts_need_a_secret", several_hosts_need_a_secret),
+        Trial::test("rendezvous::a_port_in_use_is_named", a_port_in_use_is_named),
+        Trial::test("rendezvous::any_bytes_are_refused", any_bytes_are_refused),
+    ]
+}
+
+/// A float32 file of numpy's format.
+fn npy(path: &Path, shape: &str, values: &[f32]) -> Result<(), Failed> {
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+    while (header.len() + 11) % 64 != 0 {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.extend(values.iter().flat_map(|it| it.to_le_bytes()));
+    Ok(fs::write(path, bytes)?)
+}
+
+/// A program with a replicated input and a sharded one, and a folder for each of its two ranks.
+fn program(name: &str) -> Result<(PathBuf, String), Failed> {
+    let folder = std::env::temp_dir().join(format!("hir-rendezvous-{name}-{}", std::process::id()));
+    for at in 0..2 {
+        fs::create_dir_all(folder.join(at.to_string()))?;
+    }
+    let path = folder.join("add.hir");
+    let text = "%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1}), T1_g_float[ideviceIdx.x1{2}, iS2{2}] \
+                (DeviceMesh{0 1})) -> (T0_g_float[iS0{4}] (DeviceMesh{0 1}), T1_g_float[ideviceIdx.x1{2}, iS2{2}] \
+                (DeviceMesh{0 1})) :\n} // %HostIrContainer\n";
+    fs::write(&path, text)?;
+    let path = path.display().to_string();
+    Ok((folder, path))
+}
+
+fn in_folders(folder: &Path, arguments: &[&str]) -> Result<Vec<Child>, Failed> {
+    let port = port()?;
+    let start = |at: usize| rank(at, 2, port, arguments).current_dir(folder.join(at.to_string())).spawn();
+    Ok((0..2).map(start).collect::<Result<_, _>>()?)
+}
+
+fn inputs_that_differ_are_named() -> Result<(), Failed> {
+    let (folder, path) = program("differ")?;
+    for (input, shape, tensor) in [("T0=@x.npy", "4,", "T0"), ("T1=@x.npy", "2, 2", "T1")] {
+        let mut values = [1.0, 2.0, 3.0, 4.0];
+        for at in 0..2 {
+            values[3] += at as f32;
+            npy(&folder.join(at.to_string()).join("x.npy"), shape, &values)?;
+        }
+        let ends = end(in_folders(&folder, &[&path, "--input", input])?, LIMIT)?;
+        expect(ends.iter().all(|it| it.0 == Some(6) && !it.1.contains("[SUCCESS]")), &ends)?;
+        let cause = format!("the contents of input {tensor} of rank 1 differ from rank 0's");
+        expect(ends[0].2.contains(&cause) && ends[0].2.contains("rank 1: @x.npy"), &ends)?;
+        // The same contents in files of their own.
+        for at in 0..2 {
+            npy(&folder.join(at.to_string()).join("x.npy"), shape, &values)?;
+        }
+        let ends = end(in_folders(&folder, &[&path, "--input", input])?, LIMIT)?;
+        expect(ends.iter().all(|it| it.0 == Some(0)), &ends)?;
+    }
+    Ok(fs::remove_dir_all(&folder)?)
+}
+
+fn an_input_that_one_rank_lacks() -> Result<(), Failed> {
+    let (folder, path) = program("lacks")?;
+    npy(&folder.join("0/x.npy"), "4,", &[1.0; 4])?;
+    let ends = end(in_folders(&folder, &[&path, "--input", "T0=@x.npy"])?, LIMIT)?;
+    expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
+    expect(
+        ends[0].2.contains("input T0 of rank 1 differ") && ends[0].2.contains("cannot read `x.npy`"),
+        &ends,
+    )?;
+    Ok(fs::remove_dir_all(&folder)?)
+}
+
+fn own_parts_may_differ() -> Result<(), Failed> {
+    let (folder, path) = program("own")?;
+    for at in 0..2 {
+        for part in 0..2 {
+            let file = folder.join(at.to_string()).join(format!("x.{part}.npy"));
+            npy(&file, "1, 2", &[at as f32, part as f32])?;
+        }
+    }
+    let ends = end(in_folders(&folder, &[&path, "--input", "T1@local=@x.%r.npy"])?, LIMIT)?;
+    expect(ends.iter().all(|it| it.0 == Some(0)), &ends)?;
+    Ok(fs::remove_dir_all(&folder)?)
+}
+
+fn ranks_meet_on_ipv6() -> Result<(), Failed> {
+    // A host may have no IPv6.
+    if TcpListener::bind(("::1", 0)).is_err() {
+        return Ok(());
+    }
+    let port = port()?;
+    let start = |at: usize| rank(at, 4, port, &[QUICK]).env("HIR_MASTER_ADDR", "::1").spawn();
+    let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+    expect(ends.iter().all(|it| it.0 == Some(0)), &ends)
+}
+
+fn strangers_do_not_delay_a_job() -> Result<(), Failed> {
+    let (port, start) = (port()?, Instant::now());
+    let first = rank(0, 4, port, &[QUICK, "-T", "10"]).spawn()?;
+    let mut silent = Vec::new();
+    while silent.len() < 20 && start.elapsed() < LIMIT {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(it) => silent.push(it),
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    let others = (1..4).map(|at| rank(at, 4, port, &[QUICK, "-T", "10"]).spawn());
+    let children = std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?;
+    let ends = end(children, LIMIT)?;
+    expect(silent.len() == 20 && ends.iter().all(|it| it.0 == Some(0)), &ends)
+}
+
+/// A process that is stopped from its beginning.
+fn is_stopped_before(victim: usize, wanted: &str) -> Result<(), Failed> {
+    let (port, start) = (port()?, Instant::now());
+    let mut children = Vec::new();
+    for at in (0..3).filter(|it| *it != victim) {
+        children.push(rank(at, 3, port, &[QUICK, "-T", "3"]).spawn()?);
+    }
+    let whole = rank(victim, 3, port, &[QUICK, "-T", "3"]);
+    let mut stopped = Command::new("sh");
+    stopped.args(["-c", "kill -STOP $$; exec \"$0\" \"$@\""]).arg(whole.get_program()).args(whole.get_args());
+    let set = whole.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let mut stopped = stopped.current_dir(ROOT).env_clear().envs(set).spawn()?;
+    let ends = end(children, LIMIT);
+    stopped.kill()?;
+    stopped.wait()?;
+    let ends = ends?;
+    let says = |it: &(Option<i32>, String, String)| it.0 == Some(6) && it.2.contains(wanted);
+    expect(ends.iter().all(says) && start.elapsed() < Duration::from_secs(10), &ends)
+}
+
+fn another_secret_does_not_join() -> Result<(), Failed> {
+    let port = port()?;
+    let start = |at: usize| {
+        let secret = if at == 1 { "0123456789abcdef" } else { "fedcba9876543210" };
+        rank(at, 3, port, &[QUICK, "-T", "3"]).env("HIR_JOB_SECRET", secret.repeat(2)).spawn()
+    };
+    let ends = end((0..3).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+    expect(ends.iter().all(|it| it.0 == Some(6) && it.1.is_empty()), &ends)?;
+    expect(
+        ends[0].2.contains("ranks [1] of 3 did not come; ") && ends[0].2.contains("another secret"),
+        &ends,
+    )?;
+    expect(ends[1].2.contains("another secret"), &ends)
+}
+
+fn several_hosts_need_a_secret() -> Result<(), Failed> {
+    let mut command = rank(0, 2, port()?, &[QUICK]);
+    let child = command.env("LOCAL_WORLD_SIZE", "1").env("HIR_MASTER_ADDR", "192.0.2.1").spawn()?;
+    let ends = end(vec![child], LIMIT)?;
+    let named = ends[0].2.contains("`HIR_JOB_SECRET`") && ends[0].2.contains("`HIR_JOB_SECRET_FILE`");
+    expect(ends[0].0 == Some(6) && named, &ends)
+}
+
+fn a_port_in_use_is_named() -> Result<(), Failed> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let port = listener.local_addr()?.port();
+    let ends = end(vec![rank(0, 2, port, &[QUICK, "-T", "3"]).spawn()?], LIMIT)?;
+    let wanted = format!("rendezvous at 127.0.0.1:{port}: rank 0 cannot listen: ");
+    expect(ends[0].0 == Some(6) && ends[0].2.contains(&wanted), &ends)?;
+    expect(ends[0].2.contains("choose another `HIR_MASTER_PORT`"), &ends)
+}
+
+/// What `fuzz/targets/wire.rs` tries for hours.
+fn any_bytes_are_refused() -> Result<(), Failed> {
+    let mut dice = Dice(7);
+    for _ in 0..300 {
+        let length = dice.roll(100);
+        let bytes: Vec<u8> = (0..length).map(|_| dice.roll(256) as u8).collect();
+        wire::run(&bytes)?;
+        // Short numbers are messages more often.
+        let bytes: Vec<u8> = bytes.iter().map(|it| it % 10).collect();
+        wire::run(&bytes)?;
+    }
+    Ok(())
+}

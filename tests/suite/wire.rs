@@ -1,0 +1,70 @@
+//! What a process of a job receives may be anything: what each end of a connection makes of given bytes.
+
+use std::io;
+
+use hir::{
+    exit::Exit,
+    launch::{
+        message::{self, Message},
+        secret::Secret,
+        session::{self, ANSWER, HELLO, Initiator, JobKey},
+    },
+};
+
+/// Feeds bytes to both ends of a connection: before it is authenticated, after it, and as the content of messages.
+///
+/// # Errors
+/// Bytes that were taken for what a process of the job sends; a failure that carries success.
+pub fn run(bytes: &[u8]) -> Result<(), String> {
+    let said = |what: &str| Err(format!("{what}: {bytes:?}"));
+    let secret =
+        Secret::of_text("0123456789abcdef0123456789abcdef", "a test").map_err(|it| it.to_string())?;
+    let key = JobKey { secret, job: "job".to_owned(), world: 4 };
+    let (initiator, hello) = Initiator::new(&key, 1).map_err(|it| it.to_string())?;
+    // Rank 0, of bytes and of a damaged greeting.
+    let mut greeting = [0; HELLO];
+    fill(&mut greeting, bytes);
+    let mut damaged = hello;
+    damaged.iter_mut().zip(bytes).for_each(|(it, other)| *it ^= other);
+    for it in [greeting, damaged] {
+        if it != hello && session::answer(&key, &it).is_ok() {
+            return said("a stranger was answered");
+        }
+    }
+    // Both ends of a connection that is authenticated.
+    let (_, answer, mut sealer, mut opener) = session::answer(&key, &hello).map_err(|it| it.to_string())?;
+    let (_, mut theirs) = initiator.finish(&answer).map_err(|it| it.to_string())?;
+    let mut records = sealer.seal(&Message::Welcome).map_err(|it| it.to_string())?;
+    let whole = records.clone();
+    records.iter_mut().zip(bytes).for_each(|(it, other)| *it ^= other);
+    if records != whole && theirs.read(&mut records.as_slice()).is_ok() {
+        return said("a damaged record was read");
+    }
+    if opener.read(&mut io::Cursor::new(bytes)).is_ok() {
+        return said("a record of a stranger was read");
+    }
+    // Another rank, of bytes in the place of an answer.
+    let (initiator, _) = Initiator::new(&key, 2).map_err(|it| it.to_string())?;
+    let mut answer = [0; ANSWER];
+    fill(&mut answer, bytes);
+    if initiator.finish(&answer).is_ok() {
+        return said("a stranger was taken for rank 0");
+    }
+    let Ok(message) = message::decode::<Message>(bytes) else { return Ok(()) };
+    let exit = match &message {
+        Message::Fault(fault) => fault.exit().into(),
+        Message::Verdict(exit) => Exit::from(*exit),
+        _ => Exit::Bug,
+    };
+    if exit == Exit::Success {
+        return said("a failure with code 0");
+    }
+    match message.encode().map(|it| message::decode(&it) == Ok(message)) {
+        Ok(true) => Ok(()),
+        Ok(false) | Err(_) => said("a message that is another one when it is sent on"),
+    }
+}
+
+fn fill(to: &mut [u8], from: &[u8]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+}
