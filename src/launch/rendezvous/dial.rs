@@ -79,7 +79,7 @@ pub(super) fn dial(
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut last = Finding::Nothing;
     loop {
-        // What this round finds; a process that listens now says more than one that did not earlier.
+        // What this round finds.
         let mut found = Finding::Nothing;
         match key() {
             Err(why) => found = Finding::Unknown(why),
@@ -113,7 +113,8 @@ pub(super) fn dial(
                 Err(_) => found = found.max(Finding::Refused(attempt.to)),
             }
         }
-        if found != Finding::Nothing {
+        // Rank 0 may have given up, and does not listen any more, when this rank does.
+        if found >= last {
             last = found;
         }
         if Instant::now() >= deadline {
