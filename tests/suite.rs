@@ -17,7 +17,8 @@
 //! itself says is left out.
 //!
 //! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
-//! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`), and so does a program that
+//! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`), and so does a changed program that a pass
+//! breaks (`pass_mutations`), and so does a program that
 //! the lowering passes change the meaning of (`generator`), and so does a layout that puts buffers into the same place that
 //! are in use at the same time (`layouts`).
 
@@ -48,6 +49,8 @@ mod layers;
 mod layouts;
 #[path = "suite/mutations.rs"]
 mod mutations;
+#[path = "suite/pass_mutations.rs"]
+mod pass_mutations;
 #[path = "suite/programs.rs"]
 mod programs;
 #[path = "suite/ranks.rs"]
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
     let all = cases.clone();
     trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
     trials.extend(mutations::trials(&cases, &samples));
+    trials.extend(pass_mutations::trials(&cases));
     trials.extend(generator::trials());
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());

@@ -26,7 +26,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::{
         Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program,
-        Stmt, Tensor, TensorId, Transform,
+        Stmt, StmtId, Tensor, TensorId, Transform,
     },
     ops::{Effect, Op, Rule},
 };
@@ -64,7 +64,8 @@ pub fn differ_from_text(program: &Program) -> bool {
             let it = &program.tensors[tensor];
             let plain = program.has_plain_domains(tensor);
             // A tensor that is not plain gets its line; a plain one must not be guessed to be something else.
-            plain && (guess != Guess::default() || logical_order(program, tensor, &guess) != it.loops)
+            plain
+                && (guess != Guess::default() || evidence.logical_order(program, tensor, &guess) != it.loops)
         })
 }
 
@@ -121,6 +122,8 @@ struct Evidence {
     sizes: HashMap<TensorId, ExprId>,
     /// Logical axes that statements name with `axis =`.
     named_axes: HashMap<TensorId, Vec<AxisId>>,
+    /// What HostUnits write by a permutation: the order of numbers is the operand's, and says nothing about devices.
+    permuted_by_unit: HashSet<TensorId>,
 }
 
 impl Evidence {
@@ -153,6 +156,7 @@ impl Evidence {
 
     fn op(&mut self, program: &Program, stmt: &OpStmt, in_loop: bool) {
         let row = stmt.op.row();
+        self.unit(program, stmt);
         for out in stmt.outs.iter().filter_map(|out| out.tensor()) {
             if self.defined.insert(out) && in_loop {
                 self.in_loop.insert(out);
@@ -204,6 +208,24 @@ impl Evidence {
             | Rule::Reshape
             | Rule::Select
             | Rule::Communicate => (),
+        }
+    }
+
+    fn unit(&mut self, program: &Program, stmt: &OpStmt) {
+        let (Some(Attr::Unit(unit)), Some(Attr::Values(outer))) = (stmt.attr("unit"), stmt.attr("Outputs"))
+        else {
+            return;
+        };
+        let unit = &program.units[*unit];
+        let Some(body) = unit.body else { return };
+        for (inner, outer) in Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outer)) {
+            let permutes = |stmt: &StmtId| match &program.stmts[*stmt] {
+                Stmt::Op(it) => it.op.row().rule == Rule::Permute && it.out_tensor() == Some(inner),
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+            };
+            if program.block(body).iter().any(permutes) {
+                self.permuted_by_unit.insert(outer);
+            }
         }
     }
 
@@ -284,6 +306,29 @@ impl Evidence {
             splits.extend(swizzle);
         }
         splits
+    }
+
+    /// The logical axes in order, a split axis standing for its inner result's loop axis.
+    fn logical_order(&self, program: &Program, tensor: TensorId, guess: &Guess) -> Vec<AxisId> {
+        let loops = &program.tensors[tensor].loops;
+        let outer = |at: usize| guess.splits.iter().any(|split| split.0 == at);
+        let split_inner = |at: usize| guess.splits.iter().any(|split| split.1 == at);
+        let spread =
+            |at: usize| matches!(program.axes[loops[at]].parallel, Parallel::Device(_) | Parallel::Stream);
+        if self.permuted_by_unit.contains(&tensor) {
+            return (0..loops.len()).filter(|at| !outer(*at)).map(|at| loops[at]).collect();
+        }
+        // Serial axes keep their order; a parallel axis that is not a split result goes where its number belongs.
+        let mut order: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && !spread(*at)).collect();
+        let mut moved: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && spread(*at)).collect();
+        moved.sort_by_key(|at| program.axes[loops[*at]].number);
+        for at in moved {
+            let number = program.axes[loops[at]].number;
+            let before = |other: &usize| !split_inner(*other) && program.axes[loops[*other]].number > number;
+            let place = order.iter().position(before).unwrap_or(order.len());
+            order.insert(place, at);
+        }
+        order.into_iter().map(|at| loops[at]).collect()
     }
 
     fn stream_split(&self, program: &Program, tensor: TensorId, guess: &Guess) -> bool {
@@ -379,26 +424,6 @@ fn product(program: &Program, factors: impl Iterator<Item = ExprId>) -> (i64, Ve
     (constant, others)
 }
 
-/// The logical axes in order, a split axis standing for its inner result's loop axis.
-fn logical_order(program: &Program, tensor: TensorId, guess: &Guess) -> Vec<AxisId> {
-    let loops = &program.tensors[tensor].loops;
-    let outer = |at: usize| guess.splits.iter().any(|split| split.0 == at);
-    let split_inner = |at: usize| guess.splits.iter().any(|split| split.1 == at);
-    let spread =
-        |at: usize| matches!(program.axes[loops[at]].parallel, Parallel::Device(_) | Parallel::Stream);
-    // Serial axes keep their order; a parallel axis that is not a split result goes where its number belongs.
-    let mut order: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && !spread(*at)).collect();
-    let mut moved: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && spread(*at)).collect();
-    moved.sort_by_key(|at| program.axes[loops[*at]].number);
-    for at in moved {
-        let number = program.axes[loops[at]].number;
-        let before = |other: &usize| !split_inner(*other) && program.axes[loops[*other]].number > number;
-        let place = order.iter().position(before).unwrap_or(order.len());
-        order.insert(place, at);
-    }
-    order.into_iter().map(|at| loops[at]).collect()
-}
-
 /// The domains that a guess means; makes the axes that were split, which the text does not show.
 fn apply(
     program: &mut Program,
@@ -408,7 +433,7 @@ fn apply(
     next: &mut u32,
 ) -> Domains {
     let loops = program.tensors[tensor].loops.clone();
-    let mut logical = logical_order(program, tensor, guess);
+    let mut logical = evidence.logical_order(program, tensor, guess);
     let mut transforms = Vec::new();
     for (outer, inner, swizzled) in &guess.splits {
         let (outer, inner) = (loops[*outer], loops[*inner]);

@@ -584,6 +584,29 @@ impl Program {
         logical.iter().copied().filter(|axis| self.axes[*axis].kind != AxisKind::Reduction)
     }
 
+    /// The loop axes that a logical axis of the tensor became, slowest first.
+    pub fn leaves(&self, tensor: TensorId, axis: AxisId) -> Vec<AxisId> {
+        let mut leaves = vec![axis];
+        for transform in &self.tensors[tensor].domains.transforms {
+            let (input, outputs) = match transform {
+                Transform::Split { input, outer, inner, .. } => (input, vec![*outer, *inner]),
+                Transform::Swizzle1D { input, output } => (input, vec![*output]),
+                Transform::Merge { .. } => continue,
+            };
+            if let Some(at) = leaves.iter().position(|leaf| leaf == input) {
+                leaves.splice(at..=at, outputs);
+            }
+        }
+        leaves
+    }
+
+    /// Whether a dimension counts partial sums over devices (`ideviceIdx.x22{2}rf`).
+    pub fn is_partial(&self, tensor: TensorId, axis: AxisId) -> bool {
+        let leaves = self.leaves(tensor, axis);
+        let is_device = |leaf: &AxisId| matches!(self.axes[*leaf].parallel, Parallel::Device(_));
+        leaves.iter().all(is_device) && leaves.iter().any(|leaf| self.axes[*leaf].suffix.contains("rf"))
+    }
+
     /// Whether a rank holds one stream's slice of the tensor at a time.
     pub fn stream_split(&self, tensor: TensorId) -> bool {
         let allocation = self.tensors[tensor].domains.allocation.iter().flatten();

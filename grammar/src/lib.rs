@@ -24,6 +24,7 @@ pub mod token;
 pub mod dialect;
 
 mod dependents;
+mod dim_map;
 mod domains;
 mod fix;
 mod operands;
@@ -37,6 +38,7 @@ pub mod render;
 
 pub use dependents::dependents;
 pub use dialect::{Dialect, print_as};
+pub use dim_map::dim_map;
 pub use fix::fix;
 pub use parse::parse;
 pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text, write};

@@ -23,7 +23,7 @@ pub(crate) struct Collective<'t> {
 impl Collective<'_> {
     /// The statement that posts it as `work`. What the CUDA backend does not have is left to NCCL: it has four types, for
     /// all ranks of the `world` together.
-    pub(crate) fn stmt(self, work: u32, backend: &'static str, world: &[usize]) -> OpStmt {
+    pub(crate) fn stmt(self, work: u32, backend: &'static str, world: usize) -> OpStmt {
         let Self { kind, team, root, red_op, input, output } = self;
         let has_cuda = matches!(kind, "Broadcast" | "Allgather" | "Allreduce" | "Reduce");
         let backend = match backend {
@@ -42,9 +42,9 @@ impl Collective<'_> {
     }
 }
 
-/// Whether a team holds every rank of the world, which is in order.
-pub(crate) fn is_everybody(team: &[usize], world: &[usize]) -> bool {
+/// Whether a team contains every rank of a world of `world` ranks.
+pub(crate) fn is_everybody(team: &[usize], world: usize) -> bool {
     let mut ranks = team.to_vec();
     ranks.sort_unstable();
-    ranks == world
+    ranks.len() == world && ranks.iter().enumerate().all(|(at, rank)| at == *rank)
 }

@@ -27,7 +27,7 @@ use grammar::{
     ops::{Effect, Op, Rule},
     span::Span,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     blocks::expand,
@@ -40,7 +40,7 @@ use crate::{
     reshard::{self, Step},
     sharding::Sharding,
 };
-use sums::{has_spread_sum, partial_device};
+use sums::{has_spread_sum, partial_pieces};
 pub(crate) use sums::{red_op, reduces_in_one_step};
 
 /// The pass.
@@ -61,15 +61,24 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
     let mut fresh = Fresh::of(program);
     let written = written(program, &|_| true);
     let by_result = arguments.text("reshard") == Some("result");
+    let mut moved = Moved::default();
+    // What is written again, or in a loop, has another value later.
+    let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+    let is_value = written.iter().all(|(tensor, count)| *count < 2 && !inputs.contains(tensor));
+    let top_level: FxHashSet<StmtId> = program.block(body).iter().copied().filter(|_| is_value).collect();
     let changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
-        let mut ctx =
-            Ctx { program, fresh: &mut fresh, written: &written, span, by_result, stmts: Vec::new() };
+        let moved = top_level.contains(&stmt).then_some(&mut moved);
+        let (written, fresh, stmts) = (&written, &mut fresh, Vec::new());
+        let mut ctx = Ctx { program, fresh, written, moved, span, by_result, stmts };
         let changed = ctx.statement(stmt)?;
         Ok(changed.then_some(ctx.stmts))
     })?;
     Ok(Change::from_flag(changed))
 }
+
+/// What tensors have become by resharding so far: the tensor that has the same elements, spread in another way.
+type Moved = FxHashMap<TensorId, Vec<(Sharding, TensorId)>>;
 
 /// What becomes of one statement.
 struct Ctx<'p> {
@@ -77,6 +86,8 @@ struct Ctx<'p> {
     fresh: &'p mut Fresh,
     /// How many statements write each tensor.
     written: &'p FxHashMap<TensorId, usize>,
+    /// `None` where values change, or stand in a loop or branch.
+    moved: Option<&'p mut Moved>,
     span: Span,
     by_result: bool,
     stmts: Vec<StmtId>,
@@ -96,7 +107,8 @@ impl Ctx<'_> {
         let mut shardings = shardings?;
         let Some(goal) = shardings.pop() else { return Ok(false) };
         if it.outs.len() > 1 {
-            let local = shardings.iter().all(|from| from.mesh == goal.mesh && from.is_replicated());
+            let local = shardings.iter().all(|from| from.mesh == goal.mesh && from.is_replicated())
+                || self.is_local_along(&it, &args, &shardings, &goal);
             return if local { Ok(false) } else { Err(self.refused(&it, "it has several results")) };
         }
         if let (true, [from]) = (is_copy(&it), &shardings[..]) {
@@ -113,6 +125,19 @@ impl Ctx<'_> {
         }
     }
 
+    /// Whether an operator of several results, all spread alike, has what it needs on every device.
+    fn is_local_along(&self, it: &OpStmt, args: &[TensorId], from: &[Sharding], goal: &Sharding) -> bool {
+        let outs = Program::tensors_of(&it.outs);
+        let fates: Option<Vec<Vec<Fate>>> =
+            (0..args.len()).map(|at| dims::fates(self.program, it, args, at)).collect();
+        let alike = outs.map(|out| Sharding::of(self.program, out)).all(|it| it.as_ref() == Some(goal));
+        fates.filter(|_| alike).is_some_and(|fates| {
+            let needs = propagation::needs(self.program, args, &fates, goal);
+            propagation::own_parts(it, &fates, goal) == *goal
+                && propagation::is_local(self.program, from, &needs)
+        })
+    }
+
     // ---- kinds of operators
 
     /// A copy: the chain of its steps.
@@ -124,8 +149,13 @@ impl Ctx<'_> {
         out: TensorId,
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        if reshard::step(self.program, from, goal).is_some() {
-            return Ok(false);
+        if let Some(step) = reshard::step(self.program, from, goal) {
+            let known = if step == Step::Local { None } else { self.known(arg, goal) };
+            match known {
+                Some(known) => self.emit(set(known, out)),
+                None => self.remember(arg, goal, out),
+            }
+            return Ok(known.is_some());
         }
         let last = self.reshard(arg, from, goal, Some(out))?;
         debug_assert_eq!(last, out, "{:?}", it.op);
@@ -147,8 +177,9 @@ impl Ctx<'_> {
         if own == *goal && propagation::is_local(self.program, from, &needs) {
             return Ok(false);
         }
-        if let Some(device) = partial_device(from, fates, goal) {
-            self.partial(it, args, from, fates, out, goal, device)?;
+        let pieces = partial_pieces(from, fates, goal);
+        if !pieces.is_empty() {
+            self.partial(it, args, from, fates, out, goal, &pieces)?;
             return Ok(true);
         }
         let at_operands = if self.by_result { propagation::result_of(from, fates, &own) } else { None };
@@ -310,14 +341,32 @@ impl Ctx<'_> {
         let mut now = arg;
         let count = path.len();
         for (at, sharding) in path.into_iter().enumerate() {
-            let target = match out {
-                Some(out) if at + 1 == count => out,
-                _ => sharding.tensor(self.program, self.fresh, arg, Memory::Global),
+            let known = self.known(arg, &sharding);
+            let target = match (out, known) {
+                (Some(out), _) if at + 1 == count => out,
+                (_, Some(known)) => {
+                    now = known;
+                    continue;
+                }
+                (_, None) => sharding.tensor(self.program, self.fresh, arg, Memory::Global),
             };
-            self.emit(set(now, target));
+            self.emit(set(known.unwrap_or(now), target));
+            self.remember(arg, &sharding, target);
             now = target;
         }
         Ok(now)
+    }
+
+    /// The tensor that `arg` has become by resharding before, spread as `sharding` says.
+    fn known(&self, arg: TensorId, sharding: &Sharding) -> Option<TensorId> {
+        let all = self.moved.as_ref()?.get(&arg)?;
+        all.iter().find(|(other, _)| other == sharding).map(|(_, tensor)| *tensor)
+    }
+
+    fn remember(&mut self, arg: TensorId, sharding: &Sharding, tensor: TensorId) {
+        if let Some(moved) = &mut self.moved {
+            moved.entry(arg).or_default().push((sharding.clone(), tensor));
+        }
     }
 
     fn refused(&self, it: &OpStmt, why: &str) -> Diagnostic {

@@ -1,7 +1,8 @@
 //! Which dimension of an operand becomes which dimension of the result.
 
 use grammar::{
-    ir::{Attr, AxisKind, ExprId, OpStmt, Parallel, Program, TensorId},
+    dim_map,
+    ir::{Attr, AxisKind, ExprId, OpStmt, Program, TensorId},
     ops::Rule,
 };
 
@@ -109,7 +110,11 @@ pub(crate) fn fates(
             ranges.iter().copied().enumerate().map(fate).collect()
         }
         Rule::Reshape => reshape(program, arg, out)?,
-        Rule::Free | Rule::Select | Rule::Shard | Rule::Communicate => return None,
+        Rule::Free => {
+            let to = |dim: Option<usize>| dim.map_or(Fate::Whole, Fate::Kept);
+            dim_map(program, stmt, position)?.into_iter().map(to).collect()
+        }
+        Rule::Select | Rule::Shard | Rule::Communicate => return None,
     };
     let is_one = |tensor, dim| extent(program, tensor, dim).and_then(|it| program.constant(it)) == Some(1);
     let unless_repeated = |(at, fate)| match fate {
@@ -171,10 +176,7 @@ pub(crate) fn extent(program: &Program, tensor: TensorId, dim: usize) -> Option<
 
 /// Whether a dimension counts partial sums over devices.
 pub(crate) fn is_partial(program: &Program, tensor: TensorId, dim: usize) -> bool {
-    program.dimensions(tensor).nth(dim).is_some_and(|axis| {
-        let it = &program.axes[axis];
-        matches!(it.parallel, Parallel::Device(_)) && it.suffix.contains("rf")
-    })
+    program.dimensions(tensor).nth(dim).is_some_and(|axis| program.is_partial(tensor, axis))
 }
 
 /// `flags =` of broadcast and squeeze; older dialects leave it out, and the broadcast axes tell.

@@ -86,7 +86,7 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
             fresh: &mut fresh,
             span,
             backend,
-            world: &world,
+            world,
             views: &views,
             is_bound,
             stmts,
@@ -106,8 +106,8 @@ struct Ctx<'p> {
     fresh: &'p mut Fresh,
     span: Span,
     backend: &'static str,
-    /// All ranks that the program names.
-    world: &'p [usize],
+    /// The number of ranks that the program needs.
+    world: usize,
     /// Tensors that are views of others.
     views: &'p FxHashSet<TensorId>,
     /// Whether the statement's result has storage already.
@@ -286,8 +286,8 @@ fn views(program: &Program) -> FxHashSet<TensorId> {
     bound.collect()
 }
 
-/// All ranks of the smallest world that has every rank that the meshes name.
-pub(crate) fn world(program: &Program) -> Vec<usize> {
+/// The number of ranks of the smallest world that contains every rank that the meshes name.
+pub(crate) fn world(program: &Program) -> usize {
     let named = program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied());
-    (0..named.max().map_or(0, |it| it + 1)).collect()
+    named.max().map_or(0, |it| it.saturating_add(1))
 }

@@ -19,7 +19,7 @@ pub(crate) fn needs(
     goal: &Sharding,
 ) -> Vec<Sharding> {
     // A product whose result counts partial sums has its summed axis on the devices that they are counted over.
-    let partial = goal.dims.iter().find(|dim| dim.partial).and_then(|dim| dim.pieces.first().copied());
+    let partial = goal.dims.iter().find(|dim| dim.partial).map_or(&[][..], |dim| &dim.pieces);
     needs_with(program, args, fates, goal, partial)
 }
 
@@ -29,14 +29,14 @@ pub(crate) fn needs_with(
     args: &[TensorId],
     fates: &[Vec<Fate>],
     goal: &Sharding,
-    summed: Option<Piece>,
+    summed: &[Piece],
 ) -> Vec<Sharding> {
     let need = |arg: &TensorId, fates: &Vec<Fate>| {
         let dims = fates.iter().enumerate().filter_map(|(at, fate)| {
             let extent = dims::extent(program, *arg, at)?;
             let pieces = match fate {
                 Fate::Kept(to) => goal.dims[*to].pieces.clone(),
-                Fate::Summed => summed.into_iter().collect(),
+                Fate::Summed => summed.to_vec(),
                 Fate::Whole => Vec::new(),
             };
             Some(Dim { pieces, ..Dim::whole(extent) })
@@ -78,13 +78,13 @@ pub(crate) fn result_of(from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding)
     (!(0..all.len()).any(is_twice)).then_some(result)
 }
 
-/// The result's sharding without the pieces that an operator cannot compute by themselves: a slice or a reshape across
-/// them.
+/// The result's sharding without the pieces that an operator cannot compute by themselves: a slice, a reshape, a cat or a
+/// scan across them.
 pub(crate) fn own_parts(it: &OpStmt, fates: &[Vec<Fate>], goal: &Sharding) -> Sharding {
     let mut own = goal.clone();
-    if matches!(it.op.row().rule, Rule::Slice | Rule::Reshape) {
+    if matches!(it.op.row().rule, Rule::Slice | Rule::Reshape | Rule::Free) && !fates.is_empty() {
         for (at, dim) in own.dims.iter_mut().enumerate() {
-            if !fates[0].contains(&Fate::Kept(at)) {
+            if !fates.iter().any(|fates| fates.contains(&Fate::Kept(at))) {
                 *dim = dim.without_devices();
             }
         }

@@ -193,8 +193,8 @@ struct StreamParallel<'p> {
     bound: FxHashSet<StmtId>,
     /// How many statements mention a tensor; the header's lists count too.
     uses: FxHashMap<TensorId, usize>,
-    /// All ranks that the program names.
-    world: Vec<usize>,
+    /// The number of ranks that the program needs.
+    world: usize,
     /// How many statements write a tensor.
     writes: FxHashMap<TensorId, usize>,
     /// The new body.

@@ -183,6 +183,16 @@ impl Builder<'_> {
 
     /// The layout of a tensor on any rank of its mesh, as far as this rank's scalars tell.
     pub(super) fn layout_on(&self, tensor: TensorId, rank: usize) -> Result<super::Layout> {
+        self.slice_on(tensor, rank, None)
+    }
+
+    /// As `layout_on`; `stream` is the slice that the tensor holds where its name does not say which.
+    pub(super) fn slice_on(
+        &self,
+        tensor: TensorId,
+        rank: usize,
+        stream: Option<usize>,
+    ) -> Result<super::Layout> {
         let ragged = self.program.tensors[tensor].loops.iter().find(|it| self.program.axes[**it].ragged);
         let odd = match (self.dtype(tensor), ragged) {
             (dtype @ DType::Composite(_), _) => Some(format!("its elements are `{dtype}`")),
@@ -193,7 +203,7 @@ impl Builder<'_> {
             let message = format!("`{}` does not run: {odd}", self.program.tensor_name(tensor));
             return Err(self.fault(Code::Unsupported, message, "no instruction for this"));
         }
-        let stream = self.binding(tensor).and_then(|it| it.stream);
+        let stream = self.binding(tensor).and_then(|it| it.stream).or(stream);
         shape::layout(self.program, &self.scalars, tensor, rank, stream).map_err(|fault| {
             let name = self.program.tensor_name(tensor);
             match fault {

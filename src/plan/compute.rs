@@ -5,7 +5,7 @@
 
 use grammar::{
     codes::Code,
-    ir::{Attr, AxisKind, ExprId, OpStmt, Operand, Parallel, Program, TensorId},
+    ir::{Attr, AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
     ops::{Effect, Op, Rule},
 };
 
@@ -403,10 +403,7 @@ impl Builder<'_> {
 
     /// The dimension of a result that counts partial sums over devices.
     pub(super) fn partial_dim(&self, out: TensorId) -> Option<usize> {
-        self.program.dimensions(out).position(|axis| {
-            let it = &self.program.axes[axis];
-            matches!(it.parallel, Parallel::Device(_)) && it.suffix.contains("rf")
-        })
+        self.program.dimensions(out).position(|axis| self.program.is_partial(out, axis))
     }
 }
 

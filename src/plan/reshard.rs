@@ -2,6 +2,7 @@
 
 use grammar::{
     codes::Code,
+    dim_map,
     ir::{AxisKind, OpStmt, Parallel, TensorId},
     ops::Rule,
 };
@@ -32,10 +33,12 @@ impl Builder<'_> {
             let it = self.fault(Code::DivergentReshard, message, "not all ranks come here");
             return Err(Box::new(it.help("move it out of the branch, or lower it to P2PCommunications")));
         }
+        // Storage of an iteration that a communication filled holds the slice that the statement's other tensors hold.
+        let stream = tensors.iter().find_map(|it| self.binding(*it).and_then(|it| it.stream));
         let mut operands = Vec::with_capacity(args.len());
         for arg in args {
             let view = if self.is_here(*arg) { Some(self.view(*arg)?) } else { None };
-            operands.push(Shard { view, layout: self.member_layout(*arg)? });
+            operands.push(Shard { view, layout: self.member_slice(*arg, stream)? });
         }
         let view = if self.is_here(out) { Some(self.target(out)?) } else { None };
         if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream))
@@ -44,7 +47,7 @@ impl Builder<'_> {
             let known = self.binding(out).and_then(|it| it.stream).unwrap_or(stream);
             self.bind(out, view.clone(), Some(known));
         }
-        let result = Shard { view, layout: self.member_layout(out)? };
+        let result = Shard { view, layout: self.member_slice(out, stream)? };
         let whole = |at: usize, layout: &Layout| View::contiguous(at as u32, layout.shape.clone());
         let views: Vec<View> =
             operands.iter().enumerate().map(|(at, shard)| whole(at, &shard.layout)).collect();
@@ -64,11 +67,16 @@ impl Builder<'_> {
 
     /// The layout on this rank, or for ranks outside the mesh that of a member.
     fn member_layout(&self, tensor: TensorId) -> Result<Layout> {
+        self.member_slice(tensor, None)
+    }
+
+    /// As `member_layout`; `stream` is the slice that the tensor holds where nothing else says which.
+    fn member_slice(&self, tensor: TensorId, stream: Option<usize>) -> Result<Layout> {
         let member = match self.is_here(tensor) {
             true => self.rank(),
             false => self.program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0),
         };
-        self.layout_on(tensor, member)
+        self.slice_on(tensor, member, stream)
     }
 
     /// Whether some rank lacks what it needs for its own part of the result.
@@ -206,12 +214,23 @@ impl Builder<'_> {
             Rule::Reshape => self.keeps_order(arg, arg_shards, out, out_shards),
             // What these do to a sharded axis is only sure where it is the outermost one on both sides, and as long: an
             // axis that grows is joined or padded.
-            Rule::Free => {
-                let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
-                shard(arg_shards, 0) == shard(out_shards, 0)
-                    && rest_whole(arg_shards)
-                    && rest_whole(out_shards)
-            }
+            Rule::Free => match dim_map(self.program, stmt, position) {
+                Some(dims) => {
+                    let maps = (0..).map_while(|at| dim_map(self.program, stmt, at));
+                    let covered: Vec<usize> = maps.flatten().flatten().collect();
+                    let fits = |(at, to): (usize, &Option<usize>)| {
+                        shard(arg_shards, at) == to.map_or(none.clone(), |to| shard(out_shards, to))
+                    };
+                    dims.iter().enumerate().all(fits)
+                        && (0..out_shards.len()).all(|at| covered.contains(&at) || out_shards[at].is_empty())
+                }
+                None => {
+                    let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
+                    shard(arg_shards, 0) == shard(out_shards, 0)
+                        && rest_whole(arg_shards)
+                        && rest_whole(out_shards)
+                }
+            },
             Rule::Select | Rule::Shard | Rule::Communicate => true,
         }
     }

@@ -77,6 +77,15 @@ impl Builder<'_> {
                 None => {
                     let view = self.allocate(*inner, false)?;
                     self.fits(*outer, &view)?;
+                    let wanted = self.layout(*outer)?.local_shape();
+                    if wanted != view.shape {
+                        let name = self.program.tensor_name(*outer);
+                        let message = format!(
+                            "HostUnit{} writes `{name}` with the shape {:?} where it has {wanted:?}",
+                            unit.number, view.shape
+                        );
+                        return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
+                    }
                     self.bind(*outer, view.clone(), None);
                     view
                 }

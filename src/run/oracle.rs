@@ -89,6 +89,7 @@ impl Oracle<'_> {
             let header = program.spans.header;
             return Err(vec![Diagnostic::new(Code::WorldTooSmall, header, message, "this program")]);
         }
+        plan::limits::check_world(program, ranks).map_err(|fault| vec![fault])?;
         let runs = |rank: usize| runs_on(program, others, rank);
         let world: Vec<_> = (0..ranks).map(|rank| (runs(rank), self.lines)).collect();
         let plans =

@@ -22,9 +22,10 @@ use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
+    domains,
     ir::{
-        Attr, BlockId, DeviceDim, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt, StmtId, Stream,
-        TensorId, UnitId,
+        Attr, AxisId, BlockId, DeviceDim, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt, StmtId,
+        Stream, TensorId, Transform, UnitId,
     },
     ops::{Effect, Mode, Op},
     print::{axis_text, expr_text, tensor_text},
@@ -48,6 +49,7 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
         verifier.sharding(tensor);
     }
     verifier.names();
+    verifier.transforms();
     program.body.iter().for_each(|body| verifier.block(*body));
     for unit in program.units.ids() {
         verifier.unit(unit);
@@ -396,23 +398,64 @@ impl Verifier<'_> {
         }
     }
 
-    /// What dumps leave out about a tensor is written down by its name, which has to be its own then.
+    /// A number names one tensor: two spellings of it are two tensors, of which one lacks its value or its readers.
     fn names(&mut self) {
-        let mut named: HashMap<u32, Vec<TensorId>> = HashMap::default();
-        for (id, it) in self.program.tensors.iter().filter(|(_, it)| it.unit.is_none()) {
-            named.entry(it.number).or_default().push(id);
-        }
-        for tensors in named.into_values() {
-            let [first, second, ..] = tensors[..] else { continue };
-            if tensors.iter().all(|it| self.program.has_plain_domains(*it)) {
+        let mut named: HashMap<u32, TensorId> = HashMap::default();
+        for second in domains::mentioned(self.program) {
+            let it = &self.program.tensors[second];
+            let first = *named.entry(it.number).or_insert(second);
+            if first == second || it.unit.is_some() {
                 continue;
             }
-            let name = self.program.tensor_name(second);
-            let message =
-                format!("two tensors are called `{name}`, and the domains of one are not as printed");
+            let message = format!(
+                "two tensors are called `{}`: `{}` and `{}`",
+                self.program.tensor_name(second),
+                tensor_text(self.program, first),
+                tensor_text(self.program, second),
+            );
             let span = self.program.tensor_span(second);
-            let it = Diagnostic::new(Code::BadDomain, span, message, "expected a number of its own");
+            let it =
+                Diagnostic::new(Code::BadDomain, span, message, "expected the same text, or another number");
             self.diagnostics.push(it.label(self.program.tensor_span(first), "the first of the name"));
+        }
+    }
+
+    /// The results of a split or merge have the extents that its operands give them, as far as all are constants.
+    fn transforms(&mut self) {
+        for tensor in domains::mentioned(self.program) {
+            for transform in &self.program.tensors[tensor].domains.transforms {
+                let Some((axis, wanted)) = self.misfit(transform) else { continue };
+                let name = self.program.tensor_name(tensor);
+                let axis = axis_text(self.program, axis);
+                let message =
+                    format!("`{axis}` of `{name}` does not have the extent that its transform gives it");
+                let span = self.program.tensor_span(tensor);
+                self.error(Code::BadDomain, span, message, wanted);
+            }
+        }
+    }
+
+    /// The result of a transform whose extent is wrong, with what is expected.
+    fn misfit(&self, transform: &Transform) -> Option<(AxisId, String)> {
+        let extent = |axis: AxisId| self.program.constant(self.program.axes[axis].extent);
+        let differs = |axis: AxisId, wanted: i64| {
+            let found = extent(axis).filter(|found| *found != wanted);
+            found.map(|_| (axis, format!("expected extent {wanted}")))
+        };
+        match *transform {
+            Transform::Split { input, factor, outer_split, outer, inner } => {
+                let factor = self.program.constant(factor)?;
+                if factor <= 0 {
+                    return Some((input, "expected a positive factor".to_owned()));
+                }
+                let (given, rest) = if outer_split { (outer, inner) } else { (inner, outer) };
+                let parts = |whole: i64| whole / factor + i64::from(whole % factor > 0);
+                differs(given, factor).or_else(|| differs(rest, parts(extent(input)?)))
+            }
+            Transform::Merge { outer, inner, output } => {
+                differs(output, extent(outer)?.checked_mul(extent(inner)?)?)
+            }
+            Transform::Swizzle1D { input, output } => differs(output, extent(input)?),
         }
     }
 

@@ -149,10 +149,7 @@ impl Ctx<'_, '_> {
         let (&[x, weight, ref bias @ ..], Some(out)) = (args, self.stmt.out_tensor()) else { return };
         let (x_dims, w_dims) = (self.dims(x), self.dims(weight));
         // A product split over devices along k leaves a device axis of partial sums.
-        let partial = |axis: &AxisId| {
-            let it = &self.program.axes[*axis];
-            matches!(it.parallel, Parallel::Device(_)) && it.suffix.contains("rf")
-        };
+        let partial = |axis: &AxisId| self.program.is_partial(out, *axis);
         let out_dims: Vec<AxisId> = self.dims(out).into_iter().filter(|axis| !partial(axis)).collect();
         if w_dims.len() != 2 {
             return self.rank_error(weight, w_dims.len(), 2);

@@ -29,7 +29,7 @@ use crate::{
 };
 
 impl Ctx<'_> {
-    /// A product whose summed axis both operands have on `device`: partial sums, then their sum.
+    /// A product whose summed axis both operands have on the devices of `pieces`: partial sums, then their sum.
     #[allow(clippy::too_many_arguments, reason = "the statement, taken apart")]
     pub(super) fn partial(
         &mut self,
@@ -39,30 +39,29 @@ impl Ctx<'_> {
         fates: &[Vec<Fate>],
         out: TensorId,
         goal: &Sharding,
-        device: DeviceDim,
+        pieces: &[Piece],
     ) -> Result<(), Diagnostic> {
         let mut sums = goal.clone();
         for dim in &mut sums.dims {
-            dim.pieces.retain(|piece| piece.device() != Some(device));
+            dim.pieces.retain(|piece| pieces.iter().all(|other| other.parallel != piece.parallel));
         }
         let mut scattered = sums.clone();
-        let count = self.program.int(goal.mesh.extent(device) as i64);
-        let piece = Piece { parallel: Parallel::Device(device), count, swizzled: false };
-        let partial = Dim { partial: true, pieces: vec![piece], ..Dim::whole(count) };
-        sums.dims.push(partial);
+        let count = pieces.iter().filter_map(|piece| piece.device()).map(|it| goal.mesh.extent(it) as i64);
+        let count = self.program.int(count.product());
+        sums.dims.push(Dim { partial: true, pieces: pieces.to_vec(), ..Dim::whole(count) });
         let temporary = sums.tensor(self.program, self.fresh, out, Memory::Global);
         // A bias would be added once for every partial sum.
         let (product, bias) = (it.args.len().min(2), args.get(2).copied());
         let mut product = OpStmt { args: it.args[..product].to_vec(), ..it.clone() };
         product.outs = vec![Operand::Tensor(temporary)];
         let with_partial: Vec<Vec<Fate>> = fates[..2].to_vec();
-        let needs = propagation::needs_with(self.program, &args[..2], &with_partial, &sums, Some(piece));
+        let needs = propagation::needs_with(self.program, &args[..2], &with_partial, &sums, pieces);
         self.compute(&product, &args[..2], &from[..2], &needs, temporary)?;
+        let (temporary, sums, device) = self.sum_but_one(it, temporary, sums, goal);
         // The result of the sum: as the goal asks if that is one step, else whole and resharded then.
         let one_step = goal.dims.iter().zip(&sums.dims).all(|(want, have)| {
             Sharding::aligned(self.program, want, have)
-                || want.devices().last() == Some(device)
-                    && want.devices().count() == have.devices().count() + 1
+                || want.devices().last() == device && want.devices().count() == have.devices().count() + 1
         });
         if one_step {
             scattered = goal.clone();
@@ -105,6 +104,34 @@ impl Ctx<'_> {
             ..create::op(Op::Add)
         });
         Ok(())
+    }
+
+    /// Sums partial sums, which the last dimension counts, over all their devices but one: that which the goal is spread
+    /// over, if there is one. Returns the sums, how they are spread, and the devices that are left.
+    fn sum_but_one(
+        &mut self,
+        it: &OpStmt,
+        partial: TensorId,
+        sums: Sharding,
+        goal: &Sharding,
+    ) -> (TensorId, Sharding, Option<DeviceDim>) {
+        let last = sums.dims.len() - 1;
+        let (mut sum, mut sharding, mut parts) = match sums.dims[last].pieces.len() {
+            1 => (partial, sums, vec![last]),
+            _ => self.apart(partial, &sums, &[last]),
+        };
+        let device = |sharding: &Sharding, at: usize| sharding.dims[at].devices().next();
+        let is_wanted = |it: Option<DeviceDim>| {
+            goal.dims.iter().any(|dim| dim.devices().last().is_some_and(|last| Some(last) == it))
+        };
+        parts.sort_by_key(|at| is_wanted(device(&sharding, *at)));
+        while parts.len() > 1 {
+            let at = parts.remove(0);
+            (sum, sharding) = self.reduced(it, sum, &sharding, &[at]);
+            parts.iter_mut().for_each(|part| *part -= usize::from(*part > at));
+        }
+        let left = parts.first().and_then(|at| device(&sharding, *at));
+        (sum, sharding, left)
     }
 
     /// A reduction over dimensions of which some are spread over devices.
@@ -265,20 +292,23 @@ pub(super) fn has_spread_sum(fates: &[Fate], sharding: &Sharding) -> bool {
     fates.iter().zip(&sharding.dims).any(spread)
 }
 
-/// The devices that both operands of a product have its summed axis on, where the result shows nothing of it.
-pub(super) fn partial_device(from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding) -> Option<DeviceDim> {
-    let [x, weight, ..] = from else { return None };
-    if fates.len() < 2 || goal.dims.iter().any(|dim| dim.partial) {
-        return None;
+/// The devices that both operands of a product have its summed axis on, outermost first, where the result shows nothing of
+/// it; none where they differ from the first on.
+pub(super) fn partial_pieces(from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding) -> Vec<Piece> {
+    let [x, weight, ..] = from else { return Vec::new() };
+    if fates.len() < 2
+        || goal.dims.iter().any(|dim| dim.partial)
+        || [x, weight].iter().any(|operand| operand.mesh != goal.mesh)
+    {
+        return Vec::new();
     }
-    let on = |sharding: &Sharding, fates: &Vec<Fate>| -> Option<DeviceDim> {
-        let dim = fates.iter().position(|fate| *fate == Fate::Summed)?;
-        let mut devices = sharding.dims[dim].devices();
-        devices.next().filter(|_| devices.next().is_none())
+    let pieces = |sharding: &Sharding, fates: &[Fate]| -> Vec<Piece> {
+        let dim = fates.iter().position(|fate| *fate == Fate::Summed);
+        let pieces = dim.map(|dim| sharding.dims[dim].pieces.iter().copied());
+        pieces.into_iter().flatten().take_while(|piece| piece.device().is_some()).collect()
     };
-    let device = on(x, &fates[0])?;
-    (on(weight, &fates[1]) == Some(device) && x.mesh == goal.mesh && weight.mesh == goal.mesh)
-        .then_some(device)
+    let (x, weight) = (pieces(x, &fates[0]), pieces(weight, &fates[1]));
+    x.into_iter().zip(weight).take_while(|(a, b)| a == b).map(|(piece, _)| piece).collect()
 }
 
 /// What a collective calls a reduction's operator; it knows no initial values but neutral ones.

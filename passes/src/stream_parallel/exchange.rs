@@ -139,7 +139,7 @@ fn transfer(
     let settings = it.pass.settings;
     let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
     // Handles are exchanged by all ranks: a ring of some of them is left to NCCL.
-    let cuda = settings.cuda && is_everybody(&members.devices, &it.pass.world);
+    let cuda = settings.cuda && is_everybody(&members.devices, it.pass.world);
     let program = &mut *it.pass.program;
     let me = mesh::coordinate(program, &members, device);
     let cond = infix(program, "==", own, me);
@@ -213,7 +213,7 @@ fn side(it: &mut Loop<'_, '_>, cuda: bool, kind: &'static str, buffer: TensorId,
 
 fn post(it: &mut Loop<'_, '_>, collective: Collective<'_>) {
     let work = it.pass.fresh.work();
-    let stmt = collective.stmt(work, backend(it.pass.settings.cuda), &it.pass.world);
+    let stmt = collective.stmt(work, backend(it.pass.settings.cuda), it.pass.world);
     it.emit(stmt);
     it.waits.push(work);
 }

@@ -112,7 +112,8 @@ impl Ctx<'_> {
         }
         // Slices of what comes from nowhere index by index are no slices: a range, or another shape.
         let is_kept = self.fates.iter().any(|fates| fates.contains(&Fate::Kept(dim)));
-        if !is_kept && matches!(self.it.op.row().rule, Rule::Slice | Rule::Reshape) {
+        let moves = matches!(self.it.op.row().rule, Rule::Slice | Rule::Reshape | Rule::Free);
+        if !is_kept && moves && !self.args.is_empty() {
             return None;
         }
         let style = self.style(dim, &operands)?;

@@ -1,0 +1,276 @@
+//! Seeded mutations of every sample and case, as programs instead of texts: statements, axes, meshes, operands and roots
+//! change. What still reads and verifies goes through random passes and pipelines.
+//!
+//! A pass may refuse a program with a reason. It may not panic, leave what the verifier rejects or what does not read back,
+//! or (for programs that nothing has lowered yet, which no race can make ambiguous) change the meaning.
+//! `HIR_PASS_MUTATIONS=100` (a program) and `HIR_SEED=7` try others; a program that fails is written to the temporary
+//! folder, with the command line that shows it.
+
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use grammar::{
+    diagnostic::has_errors,
+    ir::{Attr, AxisId, BlockId, DeviceDim, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
+    ops::Effect,
+    span::LineIndex,
+};
+use hir::{plan, run::oracle::Oracle, sim};
+use libtest_mimic::{Failed, Trial};
+use passes::{PASSES, PIPELINES, Settings, Verify};
+
+use crate::{dice::Dice, generator};
+
+/// Mutants of every program, unless told.
+const MUTANTS: usize = 3;
+/// Trials that share them.
+const SHARDS: usize = 2;
+/// Programs that need more are not run.
+const RANKS: usize = 8;
+const BYTES: usize = 1 << 20;
+const INSTRUCTIONS: usize = 600;
+/// Options of single passes that are tried besides the defaults.
+const CALLS: &[&str] = &[
+    "decompose-resharding{reshard=result}",
+    "stream-parallel{style=shard}",
+    "stream-parallel{style=select}",
+    "stream-parallel{allgather=p2p-ring,backend=cuda}",
+    "stream-parallel{allgather=p2p-ring,backend=cuda,protocol=put,wait=deferred}",
+    "stream-parallel{allgather=collective-permute}",
+    "stream-parallel{reduce-scatter=p2p-ring}",
+    "stream-parallel{reduce-scatter=p2p-ring,offset-by-rank=false}",
+    "lower-to-communication{backend=cuda}",
+    "decompose-resharding,chunk",
+    "decompose-resharding,chunk,swizzle-stream",
+    "chunk{axis=T0.0,count=2}",
+    "chunk{axis=T2.0,count=2}",
+    "assign-streams{count=2,dependent=keep}",
+    "specialize-rank{rank=1}",
+    "unroll{factor=2}",
+    "double-buffer{count=3}",
+];
+
+/// The trials of this file: `cases` are the programs to change.
+pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let texts: Arc<Vec<String>> = Arc::new(cases.iter().map(read).collect());
+    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
+    let (count, seed) = (number("HIR_PASS_MUTATIONS", MUTANTS), number("HIR_SEED", 0) as u64);
+    let shard = |shard: usize| {
+        let texts = Arc::clone(&texts);
+        Trial::test(format!("passes_survive_mutants_{shard}"), move || {
+            let mine = texts.iter().skip(shard).step_by(SHARDS);
+            let faults: Vec<String> =
+                mine.flat_map(|text| (0..count).filter_map(|at| attempt(text, seed + at as u64))).collect();
+            match faults.is_empty() {
+                true => Ok(()),
+                false => Err(Failed::from(format!("{} programs fail:\n{}", faults.len(), faults.join("\n")))),
+            }
+        })
+    };
+    (0..SHARDS).map(shard).collect()
+}
+
+/// One mutant through one pipeline; what is wrong, if anything.
+fn attempt(text: &str, seed: u64) -> Option<String> {
+    let hash = text.bytes().fold(0u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let mut dice = Dice(hash.wrapping_add(seed.wrapping_mul(0x1_0000_0001)));
+    let (mut programs, diagnostics) = grammar::read(text);
+    if has_errors(&diagnostics) || programs.is_empty() {
+        return None;
+    }
+    let mut program = programs.swap_remove(dice.roll(programs.len()));
+    for _ in 0..dice.roll(4) {
+        mutate(&mut program, &mut dice);
+    }
+    let mutant = grammar::print(&program);
+    let pipeline = match dice.roll(4) {
+        0 => dice.any(CALLS).to_owned(),
+        1 => PASSES[dice.roll(PASSES.len())].name.to_owned(),
+        2 => PIPELINES[dice.roll(PIPELINES.len())].name.to_owned(),
+        _ => generator::pipeline(&mut dice),
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| holds(&mutant, &pipeline)));
+    let fault = outcome.unwrap_or_else(|_| Err("panics, see above".to_owned())).err()?;
+    let file = std::env::temp_dir().join(format!("hir-pass-mutant-{hash:016x}-{seed}.hir"));
+    let _ = fs::write(&file, mutant);
+    Some(format!("hir-opt {} --passes '{pipeline}' --verify-each=semantic: {fault}", file.display()))
+}
+
+fn holds(text: &str, pipeline: &str) -> Result<(), String> {
+    let (mut programs, diagnostics) = grammar::read(text);
+    if has_errors(&diagnostics) || programs.len() != 1 || has_errors(&grammar::verify(&programs[0])) {
+        return Ok(());
+    }
+    let program = programs.remove(0);
+    let lines = LineIndex::new(text);
+    let oracle = Oracle { lines: &lines, ranks: None };
+    let calls = passes::parse(pipeline).map_err(|it| it.message)?;
+    let verify = match is_judged(&program, &lines) {
+        true => Verify::Semantic(&oracle),
+        false => Verify::Structural,
+    };
+    let settings = Settings { verify, roundtrip: true };
+    match passes::run(&mut program.clone(), &calls, settings, &mut |_| ()) {
+        Err(failure) if failure.fault.is_bug() => {
+            let why: Vec<&str> = failure.fault.diagnostics().iter().map(|it| it.message.as_str()).collect();
+            Err(format!("{failure}: {}", why.join("; ")))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Whether a program is small, and leaves no order open.
+fn is_judged(program: &Program, lines: &LineIndex) -> bool {
+    let is_plain = |(_, stmt): (StmtId, &Stmt)| match stmt {
+        Stmt::Op(it) => matches!(
+            it.op.row().effect,
+            Effect::Compute | Effect::Map | Effect::View | Effect::Allocate | Effect::Deallocate
+        ),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => true,
+    };
+    let ranks = plan::smallest_world(program);
+    ranks <= RANKS
+        && program.stmts.iter().all(is_plain)
+        && plan::build(program, lines, ranks).is_ok_and(|plans| {
+            sim::footprint(&plans).bytes <= BYTES
+                && plans.iter().map(|plan| plan.code.len()).sum::<usize>() <= INSTRUCTIONS
+        })
+}
+
+// ---- mutations
+
+fn mutate(program: &mut Program, dice: &mut Dice) {
+    match dice.roll(10) {
+        0..=2 => statements(program, dice),
+        3..=5 => axis(program, dice),
+        6 => mesh(program, dice),
+        _ => operands(program, dice),
+    }
+}
+
+/// Deletes, repeats or swaps statements of a block.
+fn statements(program: &mut Program, dice: &mut Dice) {
+    let blocks: Vec<BlockId> = program.blocks.ids().filter(|it| !program.blocks[*it].is_empty()).collect();
+    if blocks.is_empty() {
+        return;
+    }
+    let block = dice.any(&blocks);
+    let stmts = &mut program.blocks[block];
+    let (here, there) = (dice.roll(stmts.len()), dice.roll(stmts.len()));
+    match dice.roll(3) {
+        0 => drop(stmts.remove(here)),
+        1 => stmts.insert(there, stmts[here]),
+        _ => stmts.swap(here, there),
+    }
+}
+
+/// Gives an axis another number, extent or parallel type, or swaps axes of a tensor.
+fn axis(program: &mut Program, dice: &mut Dice) {
+    let tensors: Vec<TensorId> =
+        program.tensors.iter().filter(|(_, it)| !it.loops.is_empty()).map(|(id, _)| id).collect();
+    let axes: Vec<AxisId> = program.axes.ids().collect();
+    if tensors.is_empty() || axes.is_empty() {
+        return;
+    }
+    let tensor = dice.any(&tensors);
+    let loops = program.tensors[tensor].loops.clone();
+    let axis = dice.any(&loops);
+    let other = dice.any(&axes);
+    match dice.roll(6) {
+        0 => program.axes[axis].number = program.axes[other].number,
+        1 => {
+            // Mostly every mention of the extent, so that the program stays consistent.
+            let extent = dice.any(&[0, 1, 2, 3, 4, 6, 8]);
+            let (old, new) = (program.axes[axis].extent, program.int(extent));
+            match dice.chance(70) {
+                true => axes.iter().for_each(|it| {
+                    if program.axes[*it].extent == old {
+                        program.axes[*it].extent = new;
+                    }
+                }),
+                false => program.axes[axis].extent = new,
+            }
+        }
+        2 | 3 => {
+            program.axes[axis].parallel = dice.any(&[
+                Parallel::Serial,
+                Parallel::Stream,
+                Parallel::Device(DeviceDim::X),
+                Parallel::Device(DeviceDim::Y),
+            ]);
+        }
+        4 => {
+            let (here, there) = (dice.roll(loops.len()), dice.roll(loops.len()));
+            program.tensors[tensor].loops.swap(here, there);
+        }
+        _ => {
+            let logical = &mut program.tensors[tensor].domains.logical;
+            let (here, there) = (dice.roll(logical.len()), dice.roll(logical.len()));
+            if here < logical.len() && there < logical.len() {
+                logical.swap(here, there);
+            }
+        }
+    }
+}
+
+/// Puts a tensor on the devices of another one, or on fewer of its own.
+fn mesh(program: &mut Program, dice: &mut Dice) {
+    let tensors: Vec<TensorId> = program.tensors.ids().collect();
+    if tensors.is_empty() {
+        return;
+    }
+    let (tensor, other) = (dice.any(&tensors), dice.any(&tensors));
+    let mut mesh = (*program.tensors[other].mesh).clone();
+    if dice.chance(30) && mesh.shape.len() == 1 && mesh.devices.len() > 1 {
+        mesh.devices.rotate_left(1);
+    } else if dice.chance(30) && mesh.shape.len() == 1 && mesh.devices.len() > 1 {
+        mesh.devices.pop();
+        mesh.shape[0] -= 1;
+    }
+    program.tensors[tensor].mesh = Arc::new(mesh);
+}
+
+/// Swaps or replaces operands, results, roots, peers, axes and members of teams.
+fn operands(program: &mut Program, dice: &mut Dice) {
+    let is_op = |(id, stmt): (StmtId, &Stmt)| matches!(stmt, Stmt::Op(_)).then_some(id);
+    let ops: Vec<StmtId> = program.stmts.iter().filter_map(is_op).collect();
+    let tensors: Vec<TensorId> = program.tensors.ids().collect();
+    if ops.is_empty() || tensors.is_empty() {
+        return;
+    }
+    let (stmt, other) = (dice.any(&ops), dice.any(&tensors));
+    let number = program.int(dice.roll(4) as i64);
+    let Stmt::Op(it) = &mut program.stmts[stmt] else { return };
+    let OpStmt { outs, args, attrs, .. } = it;
+    match dice.roll(4) {
+        0 if args.len() > 1 => {
+            let (here, there) = (dice.roll(args.len()), dice.roll(args.len()));
+            args.swap(here, there);
+        }
+        1 => {
+            let at = dice.roll(args.len() + outs.len());
+            let operand = args.iter_mut().chain(outs).nth(at);
+            if let Some(Operand::Tensor(tensor)) = operand {
+                *tensor = other;
+            }
+        }
+        _ => {
+            let at = dice.roll(attrs.len());
+            match attrs.get_mut(at).map(|(_, attr)| attr) {
+                Some(Attr::Tensor(tensor)) => *tensor = other,
+                Some(Attr::Scalar(scalar)) => *scalar = number,
+                Some(Attr::Team(team)) if team.len() > 1 && dice.chance(50) => team.swap(0, 1),
+                Some(Attr::Team(team)) => drop(team.pop()),
+                Some(Attr::Flags(flags)) => flags.reverse(),
+                Some(Attr::Ranges(ranges)) => ranges.reverse(),
+                Some(Attr::Work(work)) => *work = dice.roll(4) as u32,
+                _ => (),
+            }
+        }
+    }
+}
