@@ -20,8 +20,8 @@ use crate::launch::{
 
 /// For the operating system to connect.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Between two tries: an eighth of the time that has passed, within these limits.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 /// For rank 0, whose deadline may be later than this rank's, to report which ranks did not come.
 const REPORT: Duration = Duration::from_secs(2);
 
@@ -76,6 +76,7 @@ pub(super) fn dial(
     deadline: Instant,
     mut key: impl FnMut() -> Result<(JobKey, Option<u16>), String>,
 ) -> Result<Connection, LaunchError> {
+    let start = Instant::now();
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut last = Finding::Nothing;
     loop {
@@ -98,7 +99,8 @@ pub(super) fn dial(
             },
         }
         let has_slept = attempts.is_empty();
-        let waits = pending::wait(attempts.iter().map(|it| it.pending.as_fd()), PAUSE);
+        let pause = (start.elapsed() / 8).clamp(PAUSES.0, PAUSES.1);
+        let waits = pending::wait(attempts.iter().map(|it| it.pending.as_fd()), pause);
         waits.map_err(|fault| address.fault(format!("rank {rank} cannot wait: {fault}")))?;
         for mut attempt in std::mem::take(&mut attempts) {
             match attempt.pending.receive() {
@@ -124,7 +126,7 @@ pub(super) fn dial(
         }
         // Whoever refuses does so at once.
         if attempts.is_empty() && !has_slept {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
         }
     }
 }
@@ -139,7 +141,7 @@ fn targets(address: &Address, port: Option<u16>) -> Result<Vec<SocketAddr>, Stri
 
 fn begin(key: &JobKey, rank: usize, to: SocketAddr, deadline: Instant) -> Result<Attempt, Finding> {
     let left = deadline.saturating_duration_since(Instant::now()).min(CONNECT);
-    let stream = TcpStream::connect_timeout(&to, left.max(PAUSE)).map_err(|fault| match fault.kind() {
+    let stream = TcpStream::connect_timeout(&to, left.max(PAUSES.0)).map_err(|fault| match fault.kind() {
         io::ErrorKind::ConnectionRefused => Finding::NobodyListens,
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
             Finding::Unreachable(format!("{to} does not answer"))
