@@ -57,6 +57,8 @@ mod programs;
 mod ranks;
 #[path = "suite/rendezvous.rs"]
 mod rendezvous;
+#[path = "suite/unsharded.rs"]
+mod unsharded;
 #[path = "suite/wire.rs"]
 mod wire;
 
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
     trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));
     trials.extend(layers::trials());
+    trials.push(unsharded::trial(&cases));
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -179,6 +179,9 @@ impl Evidence {
                 self.ranks.push((input, output, 0, Count::Dimensions));
             }
         }
+        if let (Some(out), Some(shape)) = (out, stmt.generated_shape()) {
+            self.known_ranks.push((out, shape.len()));
+        }
         let (Some(out), Some(first)) = (out, first) else { return };
         match row.rule {
             Rule::Same | Rule::Cast | Rule::Slice | Rule::Permute => {
@@ -202,6 +205,7 @@ impl Evidence {
                 self.ranks.push((first, out, extra, Count::Dimensions));
             }
             Rule::Free
+            | Rule::Generate
             | Rule::Matmul
             | Rule::Broadcast
             | Rule::Squeeze

@@ -1,8 +1,25 @@
 //! What statements hold, visited in one place: scalar expressions and tensors.
 
-use crate::ir::{Attr, ExprId, OpStmt, Operand, TensorId};
+use crate::{
+    ir::{Attr, ExprId, OpStmt, Operand, TensorId},
+    ops::Op,
+};
 
 impl OpStmt {
+    /// The logical shape of the result of full, iota and eye; `None` for other operators.
+    pub fn generated_shape(&self) -> Option<Vec<ExprId>> {
+        let length = || match self.args.first() {
+            Some(Operand::Scalar(length)) => Some(*length),
+            Some(Operand::Tensor(_) | Operand::Stream(_)) | None => None,
+        };
+        match (self.op, self.attr("shape")) {
+            (Op::Full, Some(Attr::Scalars(shape))) => Some(shape.clone()),
+            (Op::Iota, _) => Some(vec![length()?]),
+            (Op::Eye, _) => Some(vec![length()?; 2]),
+            _ => None,
+        }
+    }
+
     /// Visits the scalar operands and attributes; not the indices of streams, and not what ShareMemHandles lists.
     pub fn scalars(&self, visit: &mut dyn FnMut(ExprId)) {
         self.outs.iter().chain(&self.args).for_each(|it| it.scalar(visit));

@@ -173,6 +173,8 @@ pub enum Rule {
     Shard,
     /// The sizes and element types that the communication type asks for.
     Communicate,
+    /// Without tensor operands: every element follows from its index in the whole tensor.
+    Generate,
 }
 
 /// What an operator does at run time.
@@ -634,13 +636,13 @@ table! {
     // ---- generators
     /// One value everywhere.
     Full = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("value", Kind::Scalar)],
-        ..call("full") };
+        rule: Rule::Generate, ..call("full") };
     /// An arithmetic progression.
     Iota = Row { syntax: Syntax::Function, args: &[attr("length", Kind::Scalar), attr("start", Kind::Scalar),
-        attr("step", Kind::Scalar), attr("dtype", Kind::DType)], ..call("iota") };
+        attr("step", Kind::Scalar), attr("dtype", Kind::DType)], rule: Rule::Generate, ..call("iota") };
     /// Ones on the diagonal.
     Eye = Row { syntax: Syntax::Function, args: &[attr("length", Kind::Scalar), attr("dtype", Kind::DType)],
-        ..call("eye") };
+        rule: Rule::Generate, ..call("eye") };
     /// Random numbers from [0, 1).
     RngUniform = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("dtype", Kind::DType), SEED],
         ..call("rng_uniform") };

@@ -210,6 +210,7 @@ impl Chunks<'_> {
             return Err(self.refused(tensor, message).help("take another count or size"));
         }
         let stmts = self.component.stmts(self.program);
+        let generated = self.component.generated(self.program);
         let Some(first) = stmts.first().copied() else { return Ok(Change::Unchanged) };
         let span = self.program.stmt_span(first);
         let bound = bindings::facts(self.program).bound;
@@ -246,6 +247,8 @@ impl Chunks<'_> {
         let mut new = Vec::new();
         for stmt in self.program.blocks[body].clone() {
             if stmt == first {
+                // The parts read slices of what is made from indices.
+                new.extend(&generated);
                 new.append(&mut before);
                 for part in &mut parts {
                     for stmt in &stmts {
@@ -253,7 +256,7 @@ impl Chunks<'_> {
                     }
                 }
             }
-            if !stmts.contains(&stmt) {
+            if !stmts.contains(&stmt) && !generated.contains(&stmt) {
                 new.push(stmt);
             }
         }
@@ -362,4 +365,15 @@ pub(crate) fn replace_dim(program: &mut Program, fresh: &mut Fresh, tensor: Tens
     it.domains.logical.iter_mut().filter(|it| **it == axis).for_each(|it| *it = new);
     it.domains.transforms.retain(|transform| !used.contains(transform));
     it.domains.transforms.append(&mut domains.transforms);
+    // Statements that name the axis, such as `select( T2, axis = iS8{8}, … )`, mean the new one.
+    for id in program.stmts.ids() {
+        let Stmt::Op(it) = &mut program.stmts[id] else { continue };
+        for (_, attr) in &mut it.attrs {
+            if let Attr::Axis(named) = attr
+                && *named == axis
+            {
+                *named = new;
+            }
+        }
+    }
 }

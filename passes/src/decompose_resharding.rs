@@ -97,7 +97,10 @@ impl Ctx<'_> {
     /// Writes the statements that take the place of `stmt`; false if it may stay.
     fn statement(&mut self, stmt: StmtId) -> Result<bool, Diagnostic> {
         let Stmt::Op(it) = self.program.stmts[stmt].clone() else { return Ok(false) };
-        let (true, Some(out)) = (computes(&it), it.out_tensor()) else { return Ok(false) };
+        // A select is a view where its operand has what it needs.
+        let (true, Some(out)) = (computes(&it) || it.op == Op::Select, it.out_tensor()) else {
+            return Ok(false);
+        };
         let args = dims::operands(&it);
         let shardings = args.iter().chain([&out]).map(|tensor| self.sharding(*tensor));
         let shardings = shardings.collect::<Result<Vec<Sharding>, Diagnostic>>();
@@ -225,6 +228,7 @@ impl Ctx<'_> {
             }
             Rule::Same
             | Rule::Free
+            | Rule::Generate
             | Rule::Cast
             | Rule::Pointwise
             | Rule::Linear
@@ -310,6 +314,13 @@ impl Ctx<'_> {
         for (at, (arg, (from, need))) in args.iter().zip(from.iter().zip(needs)).enumerate() {
             let moved = self.reshard(*arg, from, need, None)?;
             set_operand(&mut it, at, moved);
+            // A select names an axis of its operand.
+            let axis = dims::selected(self.program, &it, *arg)
+                .and_then(|dim| self.program.dimensions(moved).nth(dim));
+            let named = it.attrs.iter_mut().find(|(key, _)| *key == "axis");
+            if let (Some(axis), Some((_, attr))) = (axis, named) {
+                *attr = Attr::Axis(axis);
+            }
         }
         it.outs = vec![Operand::Tensor(out)];
         self.emit(it);

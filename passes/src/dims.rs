@@ -114,7 +114,16 @@ pub(crate) fn fates(
             let to = |dim: Option<usize>| dim.map_or(Fate::Whole, Fate::Kept);
             dim_map(program, stmt, position)?.into_iter().map(to).collect()
         }
-        Rule::Select | Rule::Shard | Rule::Communicate => return None,
+        Rule::Select => {
+            let gone = selected(program, stmt, arg);
+            let fate = |at| match gone {
+                Some(gone) if at == gone => Fate::Whole,
+                Some(gone) if at > gone => Fate::Kept(at - 1),
+                Some(_) | None => Fate::Kept(at),
+            };
+            (0..count).map(fate).collect()
+        }
+        Rule::Generate | Rule::Shard | Rule::Communicate => return None,
     };
     let is_one = |tensor, dim| extent(program, tensor, dim).and_then(|it| program.constant(it)) == Some(1);
     let unless_repeated = |(at, fate)| match fate {
@@ -160,6 +169,12 @@ fn reshape(program: &Program, arg: TensorId, out: TensorId) -> Option<Vec<Fate>>
         }
     }
     Some(fates)
+}
+
+/// The dimension of the operand that `axis =` of a select names; `None`: a reduction axis.
+pub(crate) fn selected(program: &Program, stmt: &OpStmt, arg: TensorId) -> Option<usize> {
+    let Some(Attr::Axis(axis)) = stmt.attr("axis") else { return None };
+    program.dimensions(arg).position(|it| it == *axis)
 }
 
 /// The tensors that an operator reads, positional ones first.

@@ -90,6 +90,6 @@ pub(crate) fn may_rearrange(rule: Rule) -> bool {
         | Rule::Select
         | Rule::Slice
         | Rule::Shard => true,
-        Rule::Cast | Rule::Linear | Rule::Matmul | Rule::Reduce | Rule::Communicate => false,
+        Rule::Cast | Rule::Linear | Rule::Matmul | Rule::Reduce | Rule::Generate | Rule::Communicate => false,
     }
 }

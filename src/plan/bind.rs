@@ -99,6 +99,12 @@ impl Builder<'_> {
         let (Some(out), Some(input)) = (stmt.out_tensor(), Program::tensors_of(&stmt.args).next()) else {
             return Ok(());
         };
+        // In a lowered program select is as HirAliasSelect; in one that is not it takes an index of the whole axis.
+        let own = self.frame.is_some()
+            || stmt.scalar_attr("index").is_none_or(|it| self.scalars.depends_on_rank(it));
+        if stmt.op == Op::Select && !own && self.reshards(stmt, &[input], out)? {
+            return self.reshard(stmt, &[input], out);
+        }
         self.bind_view(stmt, out, input)
     }
 
@@ -132,12 +138,17 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {
-        let (Some(Attr::Axis(axis)), Some(index)) = (stmt.attr("axis"), stmt.scalar_attr("index")) else {
+    /// The dimension that a select takes one index of; `None`: a reduction axis.
+    pub(super) fn selected(&self, stmt: &OpStmt, input: TensorId) -> Option<usize> {
+        let Some(Attr::Axis(axis)) = stmt.attr("axis") else { return None };
+        self.program.dimensions(input).position(|it| it == *axis)
+    }
+
+    pub(super) fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {
+        // A reduction axis is no dimension; one of extent 1 has one index, whatever is asked for.
+        let (Some(dim), Some(index)) = (self.selected(stmt, input), stmt.scalar_attr("index")) else {
             return Ok(view);
         };
-        // A reduction axis is no dimension; one of extent 1 has one index, whatever is asked for.
-        let Some(dim) = self.program.dimensions(input).position(|it| it == *axis) else { return Ok(view) };
         let index = match view.shape[dim] {
             1 => 0,
             extent => self.index(index, extent, "the index")?,

@@ -64,7 +64,12 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn misfit(&self, op: Op, have: &[usize], want: &[usize]) -> Box<grammar::diagnostic::Diagnostic> {
+    pub(super) fn misfit(
+        &self,
+        op: Op,
+        have: &[usize],
+        want: &[usize],
+    ) -> Box<grammar::diagnostic::Diagnostic> {
         let message = format!("`{}`: an operand of shape {have:?} does not fit {want:?}", op.name());
         self.fault(Code::RuntimeShape, message, "the shapes do not fit")
     }
@@ -105,20 +110,8 @@ impl Builder<'_> {
                 let value = self.scalar_operand(stmt, 0)?;
                 Ok(vec![InstKind::Fill { to: target.clone(), value }])
             }
-            (_, Op::Iota) => {
-                let (start, step) = (self.integer_operand(stmt, 1)?, self.integer_operand(stmt, 2)?);
-                Ok(vec![InstKind::Iota { to: target.clone(), start, step }])
-            }
-            (_, Op::Eye) => {
-                let mut diagonal = target.clone();
-                diagonal.strides = vec![target.strides.iter().sum()];
-                diagonal.shape = vec![target.shape.iter().copied().min().unwrap_or(0)];
-                let (zero, one) = (Number::Int(0), Number::Int(1));
-                Ok(vec![
-                    InstKind::Fill { to: target.clone(), value: zero },
-                    InstKind::Fill { to: diagonal, value: one },
-                ])
-            }
+            (_, Op::Iota) => self.iota(stmt, out, target),
+            (_, Op::Eye) => self.eye(stmt, out, target),
             (_, Op::Cat) => {
                 let dim =
                     usize::try_from(self.integer_operand(stmt, stmt.args.len().saturating_sub(1))?).ok();
@@ -189,16 +182,17 @@ impl Builder<'_> {
                 Some(view)
             }
             Rule::Slice => Some(self.slice(stmt, arg, view)?),
+            Rule::Select => Some(self.select(stmt, arg, view.clone())?),
             Rule::Reshape => view.reshape(&self.layout(out)?.local_shape()),
             Rule::Pointwise if stmt.op == Op::Expand => view.expand(&self.layout(out)?.local_shape()),
             Rule::Same
             | Rule::Free
+            | Rule::Generate
             | Rule::Cast
             | Rule::Pointwise
             | Rule::Linear
             | Rule::Matmul
             | Rule::Reduce
-            | Rule::Select
             | Rule::Shard
             | Rule::Communicate => None,
         })
@@ -280,7 +274,7 @@ impl Builder<'_> {
         }
     }
 
-    fn integer_operand(&self, stmt: &OpStmt, at: usize) -> Result<i64> {
+    pub(super) fn integer_operand(&self, stmt: &OpStmt, at: usize) -> Result<i64> {
         match self.scalar_operand(stmt, at)? {
             Number::Int(value) => Ok(value),
             Number::Float(_) | Number::Bool(_) => {

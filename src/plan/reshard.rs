@@ -231,7 +231,12 @@ impl Builder<'_> {
                         && rest_whole(out_shards)
                 }
             },
-            Rule::Select | Rule::Shard | Rule::Communicate => true,
+            Rule::Select => {
+                let gone = self.selected(stmt, arg);
+                let kept = (0..arg_shards.len()).filter(|at| Some(*at) != gone).map(|at| &arg_shards[at]);
+                kept.eq(out_shards) && gone.is_none_or(|at| arg_shards[at].is_empty())
+            }
+            Rule::Generate | Rule::Shard | Rule::Communicate => true,
         }
     }
 

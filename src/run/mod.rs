@@ -16,6 +16,7 @@ pub mod ranks;
 pub mod results;
 pub mod table;
 pub mod trial;
+pub mod unsharded;
 
 #[cfg(test)]
 mod tests;

@@ -225,6 +225,15 @@ pub(super) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Dia
 fn load(path: &str, setup: &Setup<'_>) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
     let source = Source::open(path)
         .map_err(|fault| Failure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
+    program(source, setup)
+}
+
+/// One program of a text that is read already, bound and rewritten, with the warnings about it.
+pub(super) fn program(
+    source: Source,
+    setup: &Setup<'_>,
+) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
+    let path = &source.name;
     let (mut programs, mut diagnostics) = source.programs();
     // Nothing is guessed where the command line says it.
     if setup.bindings.iter().any(|it| it.name == "p2p_protocol") {

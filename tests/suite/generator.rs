@@ -1,5 +1,6 @@
 //! Random programs through the lowering passes: what comes out is verified, reads back, holds no resharding operator, and
-//! gives under twenty schedules exactly what the program meant.
+//! gives under twenty schedules exactly what the program meant. The program itself gives what it gives on whole tensors,
+//! with every sharding erased.
 //!
 //! `HIR_PROGRAMS=20000` tries more, `HIR_SEED=7` others. A failure prints the smallest program of its seed, and the command
 //! line that runs it.
@@ -19,7 +20,7 @@ use hir::{
         compare::Agreement,
         inputs::Filling,
         job::{Expectation, Target, judge, simulate},
-        results,
+        results, unsharded,
     },
     sim::Schedule,
 };
@@ -168,15 +169,15 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(format!("the program itself is faulty: {fault}"));
     }
-    let expected: Vec<Expectation> = outputs
-        .into_iter()
-        .enumerate()
-        .map(|(at, output)| Expectation {
-            origin: "the program".to_owned(),
-            output: Target::Position(at),
-            tensor: output.whole.tensor,
-        })
-        .collect();
+    let whole = whole_tensors(&program, &lines, &mut filling)?;
+    if let Some(wanted) = whole.filter(|_| is_exact) {
+        let verdict = judge(&before, &outcome, &wanted, Agreement::Equal, Some(true));
+        let verdict = verdict.map_err(|it| it.to_string())?;
+        if verdict.exit != Exit::Success {
+            return Err(format!("differs from its whole tensors: {}", verdict.line));
+        }
+    }
+    let expected = expectations(outputs, "the program");
 
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Structural, roundtrip: true };
@@ -210,6 +211,34 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
         }
     }
     Ok(is_exact)
+}
+
+/// What the program gives with every sharding erased; `None` where it writes a tensor twice, or rounds.
+fn whole_tensors(
+    program: &Program,
+    lines: &LineIndex,
+    filling: &mut Filling,
+) -> Result<Option<Vec<Expectation>>, String> {
+    let erased = match unsharded::plan(program, lines) {
+        Ok(plan) => [plan],
+        Err(fault) if fault.message.contains("is written again") => return Ok(None),
+        Err(fault) => return Err(format!("has no whole tensors: {}", fault.message)),
+    };
+    let inputs = filling.fill(&erased).map_err(|it| it.to_string())?;
+    let outcome = simulate(&erased, inputs, Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
+    let outputs = results::outputs(&erased, &outcome).map_err(|it| it.to_string())?;
+    let outputs = expectations(outputs, "the program without shardings");
+    Ok(outcome.notes.exactness.is_exact().then_some(outputs))
+}
+
+/// Outputs as what another run has to give.
+pub fn expectations(outputs: Vec<results::Result>, origin: &str) -> Vec<Expectation> {
+    let expectation = |(at, output): (usize, results::Result)| Expectation {
+        origin: origin.to_owned(),
+        output: Target::Position(at),
+        tensor: output.whole.tensor,
+    };
+    outputs.into_iter().enumerate().map(expectation).collect()
 }
 
 fn planned(what: &str, program: &Program, lines: &LineIndex, ranks: usize) -> Result<Vec<Plan>, String> {

@@ -27,6 +27,8 @@ pub fn program(seed: u64, operators: usize) -> String {
 #[derive(Clone)]
 struct Tensor {
     text: String,
+    /// Its logical axes that are dimensions, as `axis =` names them.
+    axes: Vec<String>,
     /// Extents of the dimensions; those that count partial sums make a tensor that only reductions read.
     extents: Vec<usize>,
     is_partial: bool,

@@ -36,6 +36,7 @@ pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<
         Rule::Slice => ctx.slice(&args),
         Rule::Shard => ctx.shard(&args),
         Rule::Communicate => ctx.communicate(),
+        Rule::Generate => ctx.generate(),
     }
 }
 
@@ -267,6 +268,28 @@ impl Ctx<'_, '_> {
             self.error(Code::BadSharding, message, "expected an axis such as `istreamIdx0{4}`");
         }
         self.equal_types(&[first, out]);
+    }
+
+    /// The result has the shape that the operands give: its logical extents, whatever part of it a rank holds.
+    fn generate(&mut self) {
+        let Some(out) = self.stmt.out_tensor() else { return };
+        let Some(shape) = self.stmt.generated_shape() else { return };
+        let dims = self.dims(out);
+        let (p, name) = (self.program, self.stmt.op.name());
+        if dims.len() != shape.len() {
+            return self.rank_error(out, dims.len(), shape.len());
+        }
+        for (axis, extent) in dims.into_iter().zip(shape) {
+            let (Some(have), Some(want)) = (self.constant(axis), p.constant(extent)) else { continue };
+            if have != want {
+                let message = format!(
+                    "`{name}`: axis `{}` of `{}` has extent {have} and `{name}` makes {want}",
+                    axis_text(p, axis),
+                    p.tensor_name(out)
+                );
+                self.error(Code::ShapeMismatch, message, "expected the extent of the whole tensor");
+            }
+        }
     }
 
     fn communicate(&mut self) {

@@ -73,6 +73,10 @@ pub(super) fn slicing(program: &Program, settings: Settings, it: &OpStmt) -> Opt
     let [out] = it.outs[..] else { return None };
     let out = out.tensor()?;
     let args = dims::operands(it);
+    // Elements that follow from their index are made as a whole, before the loop, which reads slices of them.
+    if args.is_empty() {
+        return None;
+    }
     let from = args.iter().map(|arg| Sharding::of(program, *arg)).collect::<Option<Vec<_>>>()?;
     let goal = Sharding::of(program, out)?;
     let fates: Vec<Vec<Fate>> =
@@ -185,9 +189,13 @@ impl Ctx<'_> {
             Rule::Broadcast | Rule::Squeeze => self.it.attr("flags").is_some(),
             Rule::Linear => !self.fates.get(1).is_some_and(|fates| fates.contains(&Fate::Kept(dim))),
             Rule::Matmul => dim + 2 < rank && !self.fates.iter().any(|fates| fates.contains(&Fate::Whole)),
-            Rule::Free | Rule::Reshape | Rule::Select | Rule::Slice | Rule::Shard | Rule::Communicate => {
-                false
-            }
+            Rule::Free
+            | Rule::Generate
+            | Rule::Reshape
+            | Rule::Select
+            | Rule::Slice
+            | Rule::Shard
+            | Rule::Communicate => false,
         };
         let selects = all_whole && keeps_meaning && !stream.swizzled;
         match self.settings.style {

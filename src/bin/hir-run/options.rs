@@ -65,8 +65,9 @@ pub struct Options {
     #[arg(long, value_name = "NAME=FILE")]
     pub output: Vec<OutputFlag>,
     /// What an output has to be: `T3=@ref.npy`, `T3@local=@y.%r.npy` (rank 0 reads all parts); `sim`: what the simulator finds
-    /// for all of them.
-    #[arg(long, value_name = "NAME=FILE|sim")]
+    /// for all of them; `unsharded`: what the program before `--passes` computes on one rank, on whole tensors, with every
+    /// sharding erased.
+    #[arg(long, value_name = "NAME=FILE|sim|unsharded")]
     pub expect: Vec<Expect>,
     /// A program whose outputs are expected, by position, on the same inputs.
     #[arg(long, value_name = "SPEC.hir")]
@@ -127,6 +128,8 @@ pub enum Device {
 pub enum Expect {
     /// The simulator's outputs.
     Sim,
+    /// The outputs of the program before passes, without shardings.
+    Unsharded,
     /// A given output.
     Given(InputFlag),
 }
@@ -135,7 +138,11 @@ impl std::str::FromStr for Expect {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "sim" { Ok(Self::Sim) } else { text.parse().map(Self::Given) }
+        match text {
+            "sim" => Ok(Self::Sim),
+            "unsharded" => Ok(Self::Unsharded),
+            given => given.parse().map(Self::Given),
+        }
     }
 }
 
@@ -206,6 +213,7 @@ impl Options {
         self.input.iter().for_each(|it| add("input", tensor(it)));
         self.expect.iter().for_each(|it| match it {
             Expect::Sim => add("expect", Some("sim".to_owned())),
+            Expect::Unsharded => add("expect", Some("unsharded".to_owned())),
             Expect::Given(it) => add("expect", tensor(it)),
         });
         add("iters", (self.iters > 0).then(|| format!("{} after {}", self.iters, self.warmup)));

@@ -14,6 +14,7 @@ use hir::{
         output,
         prepare::{Failure, Prepared, Setup},
         ranks::Verdict,
+        unsharded,
     },
     sim::Schedule,
 };
@@ -138,9 +139,13 @@ impl Task<'_> {
             let setup = Setup { passes: &|_, _| Ok(()), container: None, reference: true, ..**setup };
             found = job::reference(path, &setup, options.memory_limit(), filling, plans)?;
         }
+        if options.expect.iter().any(|it| matches!(it, Expect::Unsharded)) {
+            let limit = options.memory_limit();
+            found.extend(unsharded::expected(&self.prepared.sources, setup, limit, filling, plans)?);
+        }
         let given = options.expect.iter().filter_map(|it| match it {
             Expect::Given(flag) => Some(flag),
-            Expect::Sim => None,
+            Expect::Sim | Expect::Unsharded => None,
         });
         for flag in given {
             let ports: Vec<(usize, &Port)> = plans

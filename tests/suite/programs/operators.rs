@@ -32,7 +32,7 @@ impl Builder {
     }
 
     pub(super) fn operator(&mut self) {
-        match self.dice.roll(26) {
+        match self.dice.roll(30) {
             0..=3 => {
                 let (text, extents, element) = self.start(&[1, 2, 3]);
                 self.result(&plain(&extents), element, &format!("Set( {text} )"));
@@ -64,7 +64,13 @@ impl Builder {
             21 => self.reshape(),
             22 => self.slice(),
             23 => self.cat(),
-            24 => self.select(),
+            24 | 25 => self.select(),
+            26 => self.slice(),
+            27 => self.cat(),
+            28 => {
+                let (extents, element) = (self.extents(&[1, 1, 2, 3]), self.element);
+                self.generated(&extents, element);
+            }
             _ => {
                 let (text, extents, element) = self.start(&[1, 2, 3]);
                 let to = if element == "double" { "int64_t" } else { "double" };
@@ -241,45 +247,63 @@ impl Builder {
         self.result(&plain(&extents), element, &format!("reshape( {text} )"));
     }
 
+    /// A tensor that an operator makes from nothing: iota of one dimension, eye of a square, or full.
+    pub(super) fn generated(&mut self, extents: &[usize], element: &'static str) -> usize {
+        let number = |value: i64| match element {
+            "int64_t" => value.to_string(),
+            _ => format!("{element}({value})"),
+        };
+        let value = match *extents {
+            [length] if self.dice.chance(75) => {
+                let (start, step) = (self.dice.any(&[0, 0, 1, -3]), self.dice.any(&[1, 1, 1, 2, -1]));
+                format!("iota({length}, {start}, {step}, {element});")
+            }
+            [rows, columns] if rows == columns && self.dice.chance(75) => format!("eye({rows}, {element});"),
+            _ => {
+                let shape: Vec<String> = extents.iter().map(usize::to_string).collect();
+                format!("full({{{}}}, {});", shape.join(", "), number(self.dice.any(&[0, 1, 2, -3])))
+            }
+        };
+        self.result(&plain(extents), element, &value)
+    }
+
     fn slice(&mut self) {
-        let (text, extents, element) = self.start(&[1, 2]);
+        let (text, extents, element) = self.start(&[1, 2, 3]);
         let (mut ranges, mut result) = (Vec::new(), Vec::new());
         for extent in extents {
             let start = self.dice.roll(extent);
             let stop = start + 1 + self.dice.roll(extent - start);
             let (start, stop) = if self.dice.chance(50) { (0, extent) } else { (start, stop) };
-            ranges.push(format!("{{{start}, {stop}, 1}}"));
-            result.push(stop - start);
+            let step = self.dice.any(&[1, 1, 1, 2]);
+            ranges.push(format!("{{{start}, {stop}, {step}}}"));
+            result.push((stop - start).div_ceil(step));
         }
         self.result(&plain(&result), element, &format!("slice( {text}, {{ {} }} )", ranges.join(" ")));
     }
 
     fn cat(&mut self) {
-        let (text, mut extents, element) = self.start(&[1, 2]);
-        let other = self.operand(&extents, element);
+        let (mut value, mut extents, element) = self.start(&[1, 2, 3]);
         let at = self.dice.roll(extents.len());
-        extents[at] *= 2;
-        let value = format!("cat( {text}, {}, {at} )", self.tensors[other].text);
-        self.result(&plain(&extents), element, &value);
+        for _ in 0..self.dice.any(&[1, 1, 2]) {
+            let mut part = extents.clone();
+            part[at] = if self.dice.chance(60) { part[at] } else { self.extent() };
+            let other = self.operand(&part, element);
+            extents[at] += part[at];
+            let _ = write!(value, ", {}", self.tensors[other].text);
+        }
+        self.result(&plain(&extents), element, &format!("cat( {value}, {at} )"));
     }
 
     fn select(&mut self) {
-        // The axis is named in the statement: a tensor whose axes are whole.
-        let extents = self.extents(&[2, 3]);
-        let mesh = self.meshes[0].clone();
-        let first = self.axes;
-        let wants = plain(&extents);
-        let element = self.element;
-        let subject = self.spelled(&wants, &vec![Vec::new(); wants.len()], &mesh, element);
-        self.inputs.push(subject);
-        let at = self.dice.roll(extents.len());
-        let index = self.dice.roll(extents[at]);
+        let subject = self.subject(&[1, 2, 3], true);
         let (text, mut extents, element) = self.named(subject);
-        let axis = format!("iS{}{{{}}}", first + at, extents[at]);
+        let at = self.dice.roll(extents.len());
+        let (axis, index) = (self.tensors[subject].axes[at].clone(), self.dice.roll(extents[at]));
         extents.remove(at);
-        // A view of the operand: it is where that is.
-        let out = self.spelled(&plain(&extents), &vec![Vec::new(); extents.len()], &mesh, element);
-        self.define(out, &format!("select( {text}, axis = {axis}, index = {index} )"));
+        let value = format!("select( {text}, axis = {axis}, index = {index} )");
+        let out = self.result(&plain(&extents), element, &value);
+        // A view: to write it again would write its operand.
+        self.tensors[out].is_plain = false;
     }
 }
 

@@ -222,7 +222,10 @@ impl Builder {
         let loops: Vec<String> = loops.into_iter().map(|(_, text)| text).collect();
         let number = self.tensors.len();
         let _ = writeln!(self.domains, "  T{number}: logical({}){splits}", logical.join(", "));
+        let is_dimension = |(_, want): &(&String, &Want)| want.kind != 'r';
+        let axes = logical.iter().zip(wants).filter(is_dimension).map(|(axis, _)| axis.clone()).collect();
         self.tensors.push(Tensor {
+            axes,
             text: format!("T{number}_g_{element}[{}]{}", loops.join(", "), mesh.text()),
             extents: wants.iter().filter(|it| it.kind != 'r').map(|it| it.extent).collect(),
             is_partial: wants.iter().any(|it| it.partial.is_some()),
@@ -247,6 +250,7 @@ impl Builder {
         };
         let known: Vec<usize> = (0..self.tensors.len()).filter(fits).collect();
         match known.is_empty() || self.dice.chance(40) {
+            true if self.dice.chance(35) => self.generated(extents, element),
             true => self.input(extents, element),
             false => self.dice.any(&known),
         }
@@ -275,7 +279,10 @@ impl Builder {
             _ => {
                 let extents = self.extents(ranks);
                 let element = if takes_integers { self.element } else { self.real() };
-                self.input(&extents, element)
+                match self.dice.chance(35) {
+                    true => self.generated(&extents, element),
+                    false => self.input(&extents, element),
+                }
             }
         }
     }

@@ -1,0 +1,234 @@
+//! Operators whose elements follow from their index in the whole tensor: iota and eye. A rank writes the elements of its own
+//! part, which its layout places in the whole.
+
+use grammar::{
+    codes::Code,
+    ir::{OpStmt, TensorId},
+};
+
+use super::{
+    InstKind, Layout, Number, Piece, View,
+    build::{Builder, Result},
+};
+
+impl Builder<'_> {
+    /// `out[i] = start + step · i`, of this rank's indices.
+    pub(super) fn iota(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Vec<InstKind>> {
+        let layout = self.generated(stmt, out, target)?;
+        let [start, step] = [self.integer_operand(stmt, 1)?, self.integer_operand(stmt, 2)?];
+        let (Some(pieces), [stride]) = (layout.pieces.first(), &target.strides[..]) else {
+            return Err(self.misfit(stmt.op, &target.shape, &layout.shape));
+        };
+        let indices = Indices::of(pieces);
+        let runs = indices.runs();
+        self.bounded(runs.len())?;
+        let iota = |run: Run| InstKind::Iota {
+            to: View {
+                buffer: target.buffer,
+                offset: target.offset + run.local * stride,
+                shape: vec![run.count],
+                strides: vec![run.local_step * stride],
+            },
+            start: start.wrapping_add(step.wrapping_mul(run.whole as i64)),
+            step: step.wrapping_mul(run.whole_step as i64),
+        };
+        Ok(runs.into_iter().map(iota).collect())
+    }
+
+    /// 1 where the row and the column of an element are one number in the whole, else 0.
+    pub(super) fn eye(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Vec<InstKind>> {
+        let layout = self.generated(stmt, out, target)?;
+        let ([rows, columns], [down, right]) = (&layout.pieces[..], &target.strides[..]) else {
+            return Err(self.misfit(stmt.op, &target.shape, &layout.shape));
+        };
+        let fill = |to, value| InstKind::Fill { to, value: Number::Int(value) };
+        let mut code = vec![fill(target.clone(), 0)];
+        let (rows, columns) = (Indices::of(rows).all(), Indices::of(columns).all());
+        let mut columns = columns.into_iter().enumerate().peekable();
+        let mut ones = Vec::new();
+        // Indices in the whole ascend with those in the part.
+        for (row, whole) in rows.into_iter().enumerate() {
+            while columns.next_if(|(_, it)| *it < whole).is_some() {}
+            if let Some((column, _)) = columns.next_if(|(_, it)| *it == whole) {
+                ones.push(target.offset + row * down + column * right);
+            }
+        }
+        let lines = lines(&ones);
+        self.bounded(lines.len())?;
+        code.extend(
+            lines.into_iter().map(|(offset, shape, strides)| {
+                fill(View { buffer: target.buffer, offset, shape, strides }, 1)
+            }),
+        );
+        Ok(code)
+    }
+
+    /// The layout of a result that is made from indices.
+    fn generated(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Layout> {
+        let name = || self.program.tensor_name(out);
+        if self.program.stream_split(out) && self.binding(out).is_none_or(|it| it.stream.is_none()) {
+            let message = format!(
+                "`{}`: `{}` holds one stream's slice, and nothing says which",
+                stmt.op.name(),
+                name()
+            );
+            let it = self.fault(Code::Unsupported, message, "its elements depend on the slice");
+            return Err(Box::new(it.help("take the slice of the whole tensor by ShardByStream")));
+        }
+        let layout = self.layout(out)?;
+        if layout.local_shape() != target.shape {
+            return Err(self.misfit(stmt.op, &target.shape, &layout.local_shape()));
+        }
+        for (at, extent) in stmt.generated_shape().into_iter().flatten().enumerate() {
+            let wanted = self.int(extent, "the length")?;
+            if layout.shape.get(at).is_none_or(|have| i64::try_from(*have) != Ok(wanted)) {
+                let message = format!(
+                    "`{}` makes {wanted} elements where `{}` has the logical shape {:?}",
+                    stmt.op.name(),
+                    name(),
+                    layout.shape
+                );
+                return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
+            }
+        }
+        Ok(layout)
+    }
+}
+
+/// Which indices of a whole dimension a part has.
+struct Indices {
+    /// The first one.
+    first: usize,
+    /// How the others follow, slowest first: a number of steps, and the length of a step in the whole.
+    steps: Vec<(usize, usize)>,
+}
+
+/// Indices at equal distances, in the part and in the whole.
+struct Run {
+    local: usize,
+    local_step: usize,
+    whole: usize,
+    whole_step: usize,
+    count: usize,
+}
+
+impl Indices {
+    fn of(pieces: &[Piece]) -> Self {
+        let mut it = Self { first: 0, steps: Vec::new() };
+        let mut step = 1;
+        for piece in pieces.iter().rev() {
+            match (piece.coordinate, it.steps.last_mut()) {
+                (Some(at), _) => it.first += at * step,
+                (None, Some((count, length))) if *count * *length == step => *count *= piece.extent,
+                (None, _) => it.steps.push((piece.extent, step)),
+            }
+            step *= piece.extent;
+        }
+        it.steps.reverse();
+        it
+    }
+
+    /// As few runs as there are: one for each index of the steps that are not the longest.
+    fn runs(&self) -> Vec<Run> {
+        let longest = (0..self.steps.len()).max_by_key(|at| self.steps[*at].0);
+        let (mut count, mut whole_step, mut local_step) = (1, 0, 0);
+        let mut starts = vec![(0, self.first)];
+        let mut inner: usize = self.steps.iter().map(|(count, _)| count).product();
+        for (at, (steps, length)) in self.steps.iter().copied().enumerate() {
+            inner = inner.checked_div(steps).unwrap_or(0);
+            if Some(at) == longest {
+                (count, whole_step, local_step) = (steps, length, inner);
+                continue;
+            }
+            let below = |(local, whole): &(usize, usize)| {
+                let (local, whole) = (*local, *whole);
+                (0..steps).map(move |it| (local + it * inner, whole + it * length))
+            };
+            starts = starts.iter().flat_map(below).collect();
+        }
+        let run = |(local, whole)| Run { local, local_step, whole, whole_step, count };
+        starts.into_iter().map(run).collect()
+    }
+
+    /// Every index, ascending.
+    fn all(&self) -> Vec<usize> {
+        let below = |starts: Vec<usize>, (steps, length): &(usize, usize)| {
+            starts.iter().flat_map(|start| (0..*steps).map(move |it| start + it * length)).collect()
+        };
+        self.steps.iter().fold(vec![self.first], below)
+    }
+}
+
+/// Ascending offsets as strided views of one or two dimensions: the offset, the shape and the strides of each.
+fn lines(offsets: &[usize]) -> Vec<(usize, Vec<usize>, Vec<usize>)> {
+    let lines = progressions(offsets.iter().map(|it| (*it, ())));
+    let lines = lines.into_iter().map(|(start, (), count, step)| (start, (count, step)));
+    let both = progressions(lines).into_iter();
+    both.map(|(start, (count, step), lines, apart)| (start, vec![lines, count], vec![apart, step])).collect()
+}
+
+/// Neighbours at equal distances that have the same tag, each group as its first number, tag, count and distance.
+fn progressions<T: Copy + PartialEq>(
+    numbers: impl Iterator<Item = (usize, T)>,
+) -> Vec<(usize, T, usize, usize)> {
+    let mut found: Vec<(usize, T, usize, usize)> = Vec::new();
+    for (number, tag) in numbers {
+        match found.last_mut() {
+            Some((first, known, count, step))
+                if *known == tag && (*count == 1 || number == *first + *count * *step) =>
+            {
+                *step = if *count == 1 { number - *first } else { *step };
+                *count += 1;
+            }
+            _ => found.push((number, tag, 1, 0)),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(extent: usize, coordinate: Option<usize>) -> Piece {
+        Piece { extent, coordinate }
+    }
+
+    /// Layouts of one dimension: split by devices outside, inside, both ways, and by none.
+    fn layouts() -> Vec<Vec<Piece>> {
+        vec![
+            vec![piece(7, None)],
+            vec![piece(2, Some(1)), piece(4, None)],
+            vec![piece(4, None), piece(2, Some(1))],
+            vec![piece(2, None), piece(3, Some(2)), piece(5, None)],
+            vec![piece(3, None), piece(2, Some(0)), piece(2, None), piece(2, Some(1)), piece(2, None)],
+            vec![piece(3, None), piece(1, Some(0)), piece(2, None)],
+            vec![piece(2, Some(1)), piece(2, Some(0))],
+            vec![piece(2, Some(1)), piece(0, None)],
+        ]
+    }
+
+    #[test]
+    fn runs_have_the_indices_of_the_layout() {
+        for pieces in layouts() {
+            let shape = vec![pieces.iter().map(|it| it.extent).product()];
+            let wanted = Layout { shape, pieces: vec![pieces.clone()] }.global_indices();
+            let indices = Indices::of(&pieces);
+            assert_eq!(indices.all(), wanted);
+            let mut found = vec![usize::MAX; wanted.len()];
+            for run in indices.runs() {
+                (0..run.count)
+                    .for_each(|it| found[run.local + it * run.local_step] = run.whole + it * run.whole_step);
+            }
+            assert_eq!(found, wanted);
+        }
+    }
+
+    #[test]
+    fn a_diagonal_is_few_views() {
+        assert_eq!(lines(&[3, 8, 13]), [(3, vec![1, 3], vec![0, 5])]);
+        assert_eq!(lines(&[0, 1, 8, 9, 16, 17]), [(0, vec![3, 2], vec![8, 1])]);
+        assert_eq!(lines(&[]), []);
+        assert_eq!(lines(&[4]), [(4, vec![1, 1], vec![0, 0])]);
+    }
+}

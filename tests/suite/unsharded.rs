@@ -1,0 +1,78 @@
+//! Every case and sample that nothing has lowered gives on its ranks what it gives on whole tensors, with every sharding
+//! erased.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
+use hir::{
+    exit::Exit,
+    io::generate::Kind,
+    plan,
+    run::{
+        compare::Agreement,
+        inputs::Filling,
+        job::{judge, simulate},
+        results, unsharded,
+    },
+    sim::{self, Schedule},
+};
+use libtest_mimic::{Failed, Trial};
+
+use crate::generator::expectations;
+
+/// Programs that take more bytes are left out.
+const BYTES: usize = 1 << 26;
+/// At least so many programs are compared.
+const COMPARED: usize = 100;
+
+/// The trial of this file.
+pub fn trial(cases: &[PathBuf]) -> Trial {
+    let cases = cases.to_vec();
+    Trial::test("cases_mean_what_their_whole_tensors_mean", move || {
+        let (mut compared, mut faults) = (0, String::new());
+        for path in &cases {
+            let text = fs::read_to_string(path).map_err(|fault| fault.to_string())?;
+            let lines = LineIndex::new(&text);
+            for program in grammar::read(&text).0 {
+                match agrees(&program, &lines) {
+                    Some(Ok(())) => compared += 1,
+                    Some(Err(fault)) => faults += &format!("{}: {fault}\n", shown(path)),
+                    None => (),
+                }
+            }
+        }
+        match faults.is_empty() && compared >= COMPARED {
+            true => Ok(()),
+            false => Err(Failed::from(format!("{faults}{compared} programs compared"))),
+        }
+    })
+}
+
+/// Whether both agree; `None` where one of them does not run, or rounds.
+fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
+    if has_errors(&grammar::verify(program)) {
+        return None;
+    }
+    let erased = [unsharded::plan(program, lines).ok()?];
+    let plans = plan::build(program, lines, plan::smallest_world(program)).ok()?;
+    if sim::footprint(&plans).bytes.max(sim::footprint(&erased).bytes) > BYTES {
+        return None;
+    }
+    let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
+    let [inputs, whole] = [filling.fill(&plans).ok()?, filling.fill(&erased).ok()?];
+    let outcome = simulate(&plans, inputs, Schedule::Program, Vec::new()).ok()?;
+    let wanted = simulate(&erased, whole, Schedule::Program, Vec::new()).ok()?;
+    if !outcome.notes.exactness.is_exact() || !wanted.notes.exactness.is_exact() {
+        return None;
+    }
+    let wanted = expectations(results::outputs(&erased, &wanted).ok()?, "its whole tensors");
+    let verdict = judge(&plans, &outcome, &wanted, Agreement::Equal, Some(true)).ok()?;
+    Some(if verdict.exit == Exit::Success { Ok(()) } else { Err(verdict.line) })
+}
+
+fn shown(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
