@@ -166,9 +166,6 @@ fn is_safe(
         return false;
     }
     let ports = || Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
-    if ports().any(|port| port == whole || port == found.name) {
-        return false;
-    }
     // What only this iteration, or this side, may do.
     let stmts = program.block(block);
     let own: FxHashSet<StmtId> = FxHashSet::from_iter([view, found.copy]);
@@ -187,7 +184,8 @@ fn is_safe(
     }
     let storage = &uses.storage;
     let [shards, slices] = names.map(|name| storage.class(name));
-    if shards == slices {
+    // The caller reads an output, whichever view of the slices it is.
+    if shards == slices || ports().any(|port| storage.class(port) == slices) {
         return false;
     }
     let mut safe = true;
