@@ -1,7 +1,7 @@
 //! The codes of all diagnostics, with the paragraph that `--explain` prints.
 //!
 //! Numbers are stable: E01xx reading, E02xx names and shapes, E03xx verification, E04xx planning, E05xx linking ranks,
-//! E06xx pass pipelines; `lossy-…` warnings name what a dump leaves open.
+//! E06xx pass pipelines, W07xx running; `lossy-…` warnings name what a dump leaves open.
 
 use crate::diagnostic::Severity;
 
@@ -132,6 +132,12 @@ codes! {
     /// A pass cannot rewrite a statement as it was asked to: the program is fine, and this transformation of it is not one
     /// that the pass knows to be right. The message names the statement, the help what would make it possible.
     NotRewritten = "E0610", Error;
+
+    /// A statement reads memory that nothing has written: as an operand of a computation, or as the source of a copy, a send or a
+    /// collective. The warning counts the elements that the statement reads, and not the buffer that they lie in. Elements that
+    /// were moved or computed from unwritten ones are not reported again where they are read next. On a GPU such an element has
+    /// any value. The statement that writes it is missing, or nothing makes the reader wait for it.
+    UnwrittenRead = "W0701", Warning;
 
     /// Indentation was lost and could be recovered: the nesting is certain from SetCurrentStream and Synchronize.
     LossyIndent = "lossy-indent", Warning;

@@ -3,4 +3,5 @@
 pub mod data;
 pub mod file;
 pub mod generate;
+pub mod shape_match;
 pub mod shard;

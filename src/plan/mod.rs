@@ -41,8 +41,9 @@ pub use inst::{
     Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Handle, Inst, InstKind, Meaning,
     Number, Reduce, ReduceOp, Reshard, Side, Slot, Transfer,
 };
+pub(crate) use shape::leaf_axes;
 pub use show::{inst_text, show, view_text};
-pub use view::{Buffer, Layout, Piece, Place, Port, Shard, View};
+pub use view::{Buffer, Layout, Piece, Place, Port, PrintedAxis, Shard, View};
 pub use world::{build, build_each, smallest_world};
 
 use grammar::ir::StmtId;

@@ -2,12 +2,13 @@
 
 use grammar::{
     codes::Code,
-    ir::{Program, TensorId},
+    ir::{AxisKind, Program, TensorId, Transform},
 };
 
 use super::{
-    InstKind, Port, Shard, View,
+    InstKind, Port, PrintedAxis, Shard, View,
     build::{Builder, Result},
+    shape::leaf_axes,
 };
 
 impl Builder<'_> {
@@ -71,7 +72,15 @@ impl Builder<'_> {
     }
 
     fn port(&self, tensor: TensorId, shard: Shard) -> Port {
-        Port { name: self.program.tensor_name(tensor), dtype: self.dtype(tensor), shard }
+        let kinds = self.program.dimensions(tensor).map(|axis| self.program.axes[axis].kind);
+        Port {
+            name: self.program.tensor_name(tensor),
+            dtype: self.dtype(tensor),
+            shard,
+            printed: printed_axes(self.program, tensor),
+            per_rank: false,
+            broadcast: kinds.map(|kind| kind == AxisKind::Broadcast).collect(),
+        }
     }
 
     /// Lists what is bound, for those who want to look at more than the outputs.
@@ -84,4 +93,29 @@ impl Builder<'_> {
             self.plan.named.push(port);
         }
     }
+}
+
+/// Which dimension and piece each printed axis of a tensor is; `None` where one is swizzled.
+fn printed_axes(program: &Program, tensor: TensorId) -> Option<Vec<PrintedAxis>> {
+    let it = &program.tensors[tensor];
+    if it.domains.transforms.iter().any(|step| matches!(step, Transform::Swizzle1D { .. })) {
+        return None;
+    }
+    let pieces: Vec<Vec<_>> = program
+        .dimensions(tensor)
+        .map(|axis| {
+            let mut leaves = Vec::new();
+            leaf_axes(program, tensor, axis, &mut leaves);
+            leaves
+        })
+        .collect();
+    let find = |axis| {
+        let dims = pieces.iter().enumerate();
+        dims.flat_map(|(dim, leaves)| leaves.iter().enumerate().map(move |(piece, leaf)| (dim, piece, leaf)))
+            .find(|(_, _, leaf)| **leaf == axis)
+            .map(|(dim, piece, _)| PrintedAxis { dim, piece })
+    };
+    let shown = it.loops.iter().filter(|axis| program.axes[**axis].kind != AxisKind::Reduction);
+    let printed: Vec<PrintedAxis> = shown.map(|axis| find(*axis)).collect::<Option<_>>()?;
+    (printed.len() == pieces.iter().map(Vec::len).sum::<usize>()).then_some(printed)
 }

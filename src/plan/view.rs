@@ -139,4 +139,20 @@ pub struct Port {
     pub dtype: DType,
     /// This rank's part.
     pub shard: Shard,
+    /// The axes in the order in which the text prints them, reductions left out; `None` where an index of a printed axis means
+    /// different elements on different ranks (a swizzle).
+    pub printed: Option<Vec<PrintedAxis>>,
+    /// Whether each dimension of the whole is a broadcast.
+    pub broadcast: Vec<bool>,
+    /// Whether each rank's part is judged by itself: ranks that hold the same elements may hold different values.
+    pub per_rank: bool,
+}
+
+/// One axis of a tensor as the text prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrintedAxis {
+    /// The dimension of the whole that it is a part of.
+    pub dim: usize,
+    /// Which piece of that dimension it is.
+    pub piece: usize,
 }

@@ -34,10 +34,14 @@ pub fn judge(plans: &[Plan], mine: &[Option<Block>], peers: &dyn Peers) -> Resul
             plan.outputs.get(at).filter(|it| it.shard.view.is_some()).map(|it| it.shard.layout.clone())
         };
         for (rank, plan) in plans.iter().enumerate() {
-            let same = |other: &usize| part(plan).is_some() && part(plan) == part(&plans[*other]);
+            let same =
+                |other: &usize| !port.per_rank && part(plan).is_some() && part(plan) == part(&plans[*other]);
             let other = (0..rank).filter(same).find(|other| digest(rank, at) != digest(*other, at));
             if let Some(other) = other {
-                let line = format!("[FAILED] {}: ranks {other} and {rank} hold different values", port.name);
+                let line = format!(
+                    "[FAILED] {name}: ranks {other} and {rank} hold different values; if each rank keeps its own, use {name}@local",
+                    name = port.name
+                );
                 return Ok(Verdict { wrong: Some(at), ..verdict(Exit::WrongResult, line) });
             }
         }
@@ -93,7 +97,10 @@ mod tests {
         assert_eq!(judge(&plans, &block(), &Two { differs: false })?.exit, Exit::Success);
         let verdict = judge(&plans, &block(), &Two { differs: true })?;
         assert_eq!(verdict.exit, Exit::WrongResult);
-        assert_eq!(verdict.line, "[FAILED] T0: ranks 0 and 1 hold different values");
+        assert_eq!(
+            verdict.line,
+            "[FAILED] T0: ranks 0 and 1 hold different values; if each rank keeps its own, use T0@local"
+        );
         Ok(())
     }
 }

@@ -5,7 +5,12 @@ use std::fmt;
 use grammar::dtype::DType;
 
 use crate::{
-    io::{data::Tensor, generate::Kind, shard::unravel},
+    io::{
+        data::Tensor,
+        generate::Kind,
+        shape_match::{is_permutation, is_regrouping},
+        shard::unravel,
+    },
     plan::Number,
 };
 
@@ -99,13 +104,14 @@ pub struct Mismatch {
     pub count: usize,
 }
 
-/// Compares by position in row-major order, so shapes may differ where the number of elements does not.
+/// Compares by position in row-major order. One shape may be the other one with neighbouring dimensions split or merged.
 ///
 /// # Errors
-/// Another number of elements, as a message.
+/// Another shape, as a message.
 pub fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<Option<Mismatch>, String> {
-    if got.data.len() != expected.data.len() {
-        return Err(format!("it has shape {:?} and {:?} was expected", got.shape, expected.shape));
+    if !is_regrouping(&got.shape, &expected.shape) {
+        let hint = if is_permutation(&got.shape, &expected.shape) { "; transposed?" } else { "" };
+        return Err(format!("it has shape {:?} and {:?} was expected{hint}", got.shape, expected.shape));
     }
     let far = |at: usize| !close(got.data.get(at), expected.data.get(at), tolerance);
     if tolerance == Tolerance::EXACT && got.data == expected.data {

@@ -1,6 +1,6 @@
 //! Digests of the files that inputs come from: ranks that read different files under one name would compute different results.
 
-use super::inputs::InputFlag;
+use super::inputs::{INPUT, InputFlag};
 use super::{RunError, prepare::Failure};
 use crate::{
     cuda::bytes_of,
@@ -14,7 +14,7 @@ pub(super) fn add(manifest: &mut JobManifest, given: &[InputFlag]) -> Option<Fai
     let mut failure = None;
     for flag in given.iter().filter(|it| !it.local) {
         // What is wrong with a flag itself is the same on all ranks, and reported when the input is made.
-        let Ok(file::Source::File(file)) = flag.source(0) else { continue };
+        let Ok(file::Source::File(file)) = flag.source(INPUT, 0) else { continue };
         let text = match file.read() {
             Ok(tensor) => describe(&tensor),
             Err(fault) => {

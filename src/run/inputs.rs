@@ -2,21 +2,22 @@
 
 use std::str::FromStr;
 
-use grammar::{
-    dtype::DType,
-    ir::{AxisId, Expr, Program},
-};
+use grammar::dtype::DType;
 
 use super::RunError;
 use crate::{
     io::{
-        data::{Data, Tensor},
+        data::{Data, Mask, Tensor},
         file::{IoError, Loaded, Source},
         generate::{ExactRange, Generator, Kind},
-        shard,
+        shape_match::{Scope, to_logical},
+        shard::{self, Part, assemble},
     },
     plan::{InstKind, Plan, Port, ReduceOp},
 };
+
+/// The option that gives inputs.
+pub(super) const INPUT: &str = "--input";
 
 /// `--input NAME=…` or `--input NAME@local=…`.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,18 +49,58 @@ impl FromStr for InputFlag {
 
 impl InputFlag {
     /// The value for one rank.
-    pub(super) fn source(&self, rank: usize) -> Result<Source, RunError> {
-        self.value.replace("%r", &rank.to_string()).parse().map_err(|error| self.fault(error))
+    pub(super) fn source(&self, option: &str, rank: usize) -> Result<Source, RunError> {
+        self.value_of(rank).parse().map_err(|error| self.fault(option, error))
     }
 
-    /// The tensor for one rank.
-    fn load(&self, rank: usize, dtype: DType) -> Result<Loaded, RunError> {
-        self.source(rank)?.load(dtype).map_err(|error| self.fault(error))
+    /// The flag's value, for one rank.
+    fn value_of(&self, rank: usize) -> String {
+        match self.local {
+            true => self.value.replace("%r", &rank.to_string()),
+            false => self.value.clone(),
+        }
     }
 
-    fn fault(&self, error: IoError) -> RunError {
-        let local = if self.local { "@local" } else { "" };
-        RunError::Given { flag: format!("--input {}{local}", self.name), error }
+    /// The value for one rank, in the logical shape of `port`: of the whole tensor, or of the rank's part. `option` is
+    /// the option that the flag belongs to.
+    ///
+    /// # Errors
+    /// A value that cannot be read, or does not have the tensor's element type or one of its shapes.
+    pub fn load(&self, option: &str, rank: usize, port: &Port) -> Result<Loaded, RunError> {
+        let loaded =
+            self.source(option, rank)?.load(port.dtype).map_err(|error| self.fault(option, error))?;
+        let scope = if self.local { Scope::Local } else { Scope::Whole };
+        match to_logical(loaded.tensor, port, scope) {
+            Ok(tensor) => Ok(Loaded { tensor, ..loaded }),
+            Err(fault) => Err(self.misfit(option, rank, &fault.to_string())),
+        }
+    }
+
+    /// The shape of an input's value for one rank.
+    ///
+    /// # Errors
+    /// A value that cannot be read.
+    pub(super) fn shape(&self, rank: usize) -> Result<Vec<usize>, RunError> {
+        match self.source(INPUT, rank)? {
+            Source::Literal(tensor) => Ok(tensor.shape),
+            Source::File(file) => file.read().map(|it| it.shape).map_err(|error| self.fault(INPUT, error)),
+        }
+    }
+
+    /// The value of an option does not have a shape of the tensor.
+    pub(super) fn misfit(&self, option: &str, rank: usize, fault: &str) -> RunError {
+        let value = self.value_of(rank);
+        let what = if value.starts_with('@') { format!("`{value}`") } else { "the literal".to_owned() };
+        RunError::Tensor(format!("`{}`: {what} {fault}", self.text(option)))
+    }
+
+    fn fault(&self, option: &str, error: IoError) -> RunError {
+        RunError::Given { flag: self.text(option), error }
+    }
+
+    /// `--input T0@local`.
+    fn text(&self, option: &str) -> String {
+        format!("{option} {}{}", self.name, if self.local { "@local" } else { "" })
     }
 }
 
@@ -118,7 +159,7 @@ impl Filling {
         for flag in self.given.iter().filter(|it| !it.local) {
             if let Some(port) = plans.iter().flat_map(|plan| &plan.inputs).find(|port| port.name == flag.name)
             {
-                let loaded = flag.load(0, port.dtype)?;
+                let loaded = flag.load(INPUT, 0, port)?;
                 self.notes.extend(loaded.converted.map(|from| converted(&flag.name, from, port)));
                 wholes.push((flag.name.clone(), loaded.tensor));
             }
@@ -132,6 +173,72 @@ impl Filling {
             ranks.push(inputs);
         }
         Ok(ranks)
+    }
+
+    /// Every rank's part of every input of another program that takes the same inputs, by position: `plans` are those of the
+    /// program whose inputs the flags name.
+    ///
+    /// # Errors
+    /// As `fill`; parts of one element that differ between ranks, where the other program shards the tensor otherwise.
+    pub fn fill_other(&self, plans: &[Plan], other: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
+        let plain = Self { given: Vec::new(), notes: Vec::new(), ..self.clone() };
+        let mut inputs = plain.clone().fill(other)?;
+        if self.given.is_empty() {
+            return Ok(inputs);
+        }
+        let mine = Self { notes: Vec::new(), ..self.clone() }.fill(plans)?;
+        for flag in &self.given {
+            let find = |plan: &Plan| plan.inputs.iter().position(|port| port.name == flag.name);
+            let Some(position) = plans.iter().find_map(find) else { continue };
+            let theirs = |rank: usize| other.get(rank).and_then(|plan| plan.inputs.get(position));
+            let mut parts: Vec<(&Port, &Data, Mask, usize)> = Vec::new();
+            for (plan, data) in plans.iter().zip(&mine) {
+                let at = find(plan).filter(|at| plan.inputs[*at].shard.view.is_some());
+                parts.extend(
+                    at.map(|at| (&plan.inputs[at], &data[at], Mask::full(data[at].len()), plan.rank)),
+                );
+            }
+            let is_alike = |(port, _, _, rank): &(&Port, &Data, Mask, usize)| {
+                theirs(*rank)
+                    .is_some_and(|it| it.shard.view.is_some() && it.shard.layout == port.shard.layout)
+            };
+            let held =
+                other.iter().filter(|plan| theirs(plan.rank).is_some_and(|it| it.shard.view.is_some()));
+            if parts.len() == held.count() && parts.iter().all(is_alike) {
+                parts.iter().for_each(|(_, data, _, rank)| inputs[*rank][position] = (*data).clone());
+                continue;
+            }
+            let shards: Vec<Part<'_>> = parts
+                .iter()
+                .map(|(port, data, written, rank)| Part {
+                    rank: *rank,
+                    layout: &port.shard.layout,
+                    data,
+                    written,
+                })
+                .collect();
+            let whole = assemble(&shards)?;
+            if let Some(it) = whole.conflict {
+                return Err(RunError::Tensor(format!(
+                    "`{}`: element {:?} is {} on rank {} and {} on rank {}; the other program shards this tensor otherwise \
+                     and needs one value",
+                    flag.text(INPUT),
+                    it.index,
+                    it.values[0],
+                    it.ranks[0],
+                    it.values[1],
+                    it.ranks[1]
+                )));
+            }
+            for (rank, inputs) in inputs.iter_mut().enumerate() {
+                let Some(port) = theirs(rank).filter(|it| it.shard.view.is_some()) else { continue };
+                // The shapes differ by splits and merges only: the elements are in the same order.
+                let tensor =
+                    Tensor { shape: port.shard.layout.shape.clone(), data: whole.tensor.data.clone() };
+                inputs[position] = shard::slice(&tensor, &port.shard.layout)?;
+            }
+        }
+        Ok(inputs)
     }
 
     fn part(
@@ -150,17 +257,7 @@ impl Filling {
                 .map_err(|fault| RunError::Tensor(format!("`--input {name}`: {fault}")));
         }
         if let Some(flag) = self.given.iter().find(|it| it.local && it.name == port.name) {
-            let tensor = flag.load(rank, port.dtype)?.tensor;
-            let wanted: usize = layout.local_shape().iter().product();
-            if tensor.data.len() != wanted {
-                return Err(RunError::Tensor(format!(
-                    "`--input {}@local`: rank {rank} gets shape {:?} where its part is {:?}",
-                    flag.name,
-                    tensor.shape,
-                    layout.local_shape()
-                )));
-            }
-            return Ok(tensor.data);
+            return Ok(flag.load(INPUT, rank, port)?.tensor.data);
         }
         Ok(self.generator.fill(position, port.dtype, layout, rank)?)
     }
@@ -168,41 +265,6 @@ impl Filling {
 
 fn converted(name: &str, from: DType, port: &Port) -> String {
     format!("{name}: converted from {} to {}, to nearest even", from.short_name(), port.dtype.short_name())
-}
-
-/// Gives symbolic extents the values that input files show.
-///
-/// # Errors
-/// A file that does not read.
-pub fn bind_extents(program: &mut Program, given: &[InputFlag]) -> Result<(), RunError> {
-    for flag in given.iter().filter(|it| !it.local) {
-        let found = Program::tensors_of(&program.inputs).find(|id| program.tensor_name(*id) == flag.name);
-        let Some(tensor) = found else { continue };
-        let shape = match flag.source(0)? {
-            Source::Literal(tensor) => tensor.shape,
-            Source::File(file) => file.read().map_err(|error| flag.fault(error))?.shape,
-        };
-        let dims: Vec<_> = program.dimensions(tensor).collect();
-        if dims.len() != shape.len() {
-            let symbolic = |axis: &AxisId| program.constant(program.axes[*axis].extent).is_none();
-            if dims.iter().any(symbolic) {
-                return Err(RunError::Tensor(format!(
-                    "`--input {}` has {} dimensions where the program has {}",
-                    flag.name,
-                    shape.len(),
-                    dims.len()
-                )));
-            }
-            continue;
-        }
-        for (axis, extent) in dims.into_iter().zip(shape) {
-            if let Expr::Symbol(symbol) = program.exprs[program.axes[axis].extent] {
-                let value = program.int(extent as i64);
-                program.definitions.entry(symbol).or_insert(value);
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The largest number of products that are summed into one element, over ranks included.

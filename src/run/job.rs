@@ -4,14 +4,18 @@ use super::{
     RunError,
     compare::{Agreement, compare},
     inputs::Filling,
+    per_rank,
     prepare::{Failure, Setup, Texts, prepare},
     results::{self, blame},
 };
 use crate::{
     exit::Exit,
-    io::data::{Data, Tensor},
+    io::{
+        data::{Data, Tensor},
+        shape_match::is_regrouping,
+    },
     plan::{InstKind, Place, Plan},
-    sim::{self, Outcome, Schedule},
+    sim::{self, Notes, Outcome, Schedule},
 };
 
 /// A tensor that results are compared with.
@@ -30,8 +34,8 @@ pub enum Target {
     Position(usize),
     /// By name.
     Name(String),
-    /// By name, a rank's own part of it.
-    Part(String, usize),
+    /// By place in the header, a rank's own part of it.
+    Part(usize, usize),
 }
 
 /// What a program's own results are under the plainest schedule. A program whose results depend on the schedule has a
@@ -43,7 +47,7 @@ pub fn self_reference(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Expe
     simulated(plans, inputs, "schedule program").map(|it| it.0)
 }
 
-/// The simulator's results under the plainest schedule, named `origin`, and whether no number was rounded.
+/// The simulator's results under the plainest schedule, named `origin`, and what it noted about the run.
 ///
 /// # Errors
 /// As `self_reference`.
@@ -51,13 +55,13 @@ pub fn simulated(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
     origin: &str,
-) -> Result<(Vec<Expectation>, bool), Failure> {
+) -> Result<(Vec<Expectation>, Notes), Failure> {
     let outcome = simulate(plans, inputs, Schedule::Program, Vec::new())?;
     let outputs = results::outputs(plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
-        return Err(Failure::Other(Exit::WrongResult, format!("{fault}, under schedule program")));
+        return Err(Failure::Other(Exit::WrongResult, format!("under schedule program: {fault}")));
     }
-    Ok((expectations(outputs, origin), outcome.notes.exactness.is_exact()))
+    Ok((expectations(outputs, origin), outcome.notes))
 }
 
 /// How a program's inputs differ from those of the program that it has to agree with. Inputs correspond by position: they
@@ -69,7 +73,7 @@ pub(super) fn inputs_differ(wanted: &[Plan], found: &[Plan]) -> Option<String> {
     }
     mine.inputs.iter().zip(&theirs.inputs).find_map(|(a, b)| {
         let (have, want) = (&b.shard.layout.shape, &a.shard.layout.shape);
-        (a.dtype != b.dtype || have.iter().product::<usize>() != want.iter().product::<usize>()).then(|| {
+        (a.dtype != b.dtype || !is_regrouping(have, want)).then(|| {
             format!(
                 "takes {} {have:?} where the program's {} is {} {want:?}",
                 b.dtype.short_name(),
@@ -80,14 +84,23 @@ pub(super) fn inputs_differ(wanted: &[Plan], found: &[Plan]) -> Option<String> {
     })
 }
 
-/// Outputs as what is expected of another run.
+/// Outputs as what is expected of another run; by rank where they are judged so.
 pub(crate) fn expectations(outputs: Vec<results::Result>, origin: &str) -> Vec<Expectation> {
-    let expectation = |(position, output): (usize, results::Result)| Expectation {
-        origin: origin.to_owned(),
-        output: Target::Position(position),
-        tensor: output.whole.tensor,
-    };
-    outputs.into_iter().enumerate().map(expectation).collect()
+    let origin = || origin.to_owned();
+    let mut found = Vec::new();
+    for (position, output) in outputs.into_iter().enumerate() {
+        if !output.per_rank {
+            let output = (Target::Position(position), output.whole.tensor);
+            found.push(Expectation { origin: origin(), output: output.0, tensor: output.1 });
+            continue;
+        }
+        found.extend(output.parts.into_iter().map(|(rank, block)| Expectation {
+            origin: origin(),
+            output: Target::Part(position, rank),
+            tensor: Tensor { shape: block.shape, data: block.data },
+        }));
+    }
+    found
 }
 
 /// Runs a program once.
@@ -114,15 +127,13 @@ pub fn reference(
     filling: &Filling,
     plans: &[Plan],
 ) -> Result<Vec<Expectation>, Failure> {
-    let prepared = prepare(&Texts::One(path.to_owned()), setup)?;
+    let mut prepared = prepare(&Texts::One(path.to_owned()), setup)?;
+    per_rank::mark_alike(&mut prepared.plans, plans);
     prepared.fits(&prepared.plans, memory_limit)?;
     if let Some(message) = inputs_differ(plans, &prepared.plans) {
         return Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
     }
-    let mut filling = Filling { notes: Vec::new(), ..filling.clone() };
-    // Inputs correspond by position; flags name the tensors of the program under test.
-    filling.given.clear();
-    let inputs = filling.fill(&prepared.plans)?;
+    let inputs = filling.fill_other(plans, &prepared.plans)?;
     let outcome = simulate(&prepared.plans, inputs, Schedule::Program, Vec::new())?;
     let outputs = results::outputs(&prepared.plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
@@ -168,11 +179,12 @@ pub fn judge(
         return Ok(failed(fault, outputs, Some(at)));
     }
     let mut compared = 0;
+    let mut parts = Parts::default();
     let mut origins: Vec<&str> = Vec::new();
     for expectation in expectations {
         let found = outputs.iter().enumerate().find(|(at, output)| match &expectation.output {
-            Target::Position(position) => at == position,
-            Target::Name(name) | Target::Part(name, _) => output.name == *name,
+            Target::Position(position) | Target::Part(position, _) => at == position,
+            Target::Name(name) => output.name == *name,
         });
         let Some((at, output)) = found else {
             return Ok(failed(
@@ -184,16 +196,21 @@ pub fn judge(
         let tolerance = agreement.tolerance(output.whole.tensor.data.dtype());
         let whole = &output.whole;
         let (name, own, difference) = match &expectation.output {
+            Target::Position(_) | Target::Name(_) if output.per_rank && whole.conflict.is_some() => {
+                let message = "ranks hold different values, and one whole tensor is expected".to_owned();
+                (output.name.clone(), None, Err(message))
+            }
             Target::Position(_) | Target::Name(_) => {
                 (output.name.clone(), None, compare(&whole.tensor, &expectation.tensor, tolerance))
             }
-            Target::Part(name, rank) => {
+            Target::Part(_, rank) => {
                 let part = output.part(*rank).ok_or_else(|| "it holds nothing".to_owned());
                 let difference = part.and_then(|it| compare(&it, &expectation.tensor, tolerance));
-                (format!("{name} of rank {rank}"), Some(*rank), difference)
+                (format!("{} of rank {rank}", output.name), Some(*rank), difference)
             }
         };
         match difference {
+            Ok(None) if own.is_some() => parts.add(&output.name, &expectation.origin),
             Ok(None) => compared += expectation.tensor.data.len(),
             Ok(Some(mismatch)) => {
                 let rank = own.or(whole.owners.get(mismatch.flat).copied().flatten()).unwrap_or(0);
@@ -202,12 +219,17 @@ pub fn judge(
             }
             Err(message) => return Ok(failed(format!("{name}: {message}"), outputs, Some(at))),
         }
-        if !origins.contains(&expectation.origin.as_str()) {
+        if own.is_none() && !origins.contains(&expectation.origin.as_str()) {
             origins.push(&expectation.origin);
         }
     }
     if expectations.iter().any(|it| matches!(it.output, Target::Position(_))) {
-        let given = expectations.iter().filter(|it| matches!(it.output, Target::Position(_))).count();
+        let covers = |at: usize| {
+            expectations
+                .iter()
+                .any(|it| matches!(it.output, Target::Position(to) | Target::Part(to, _) if to == at))
+        };
+        let given = (0..outputs.len()).filter(|at| covers(*at)).count();
         if given < outputs.len() {
             return Ok(failed(
                 format!("the reference has {given} outputs and the program {}", outputs.len()),
@@ -216,14 +238,32 @@ pub fn judge(
             ));
         }
     }
+    // A part that nothing was compared with must not pass beside parts that were.
+    let missing = outputs.iter().enumerate().find_map(|(at, output)| {
+        let expected = |rank: usize| {
+            expectations
+                .iter()
+                .any(|it| matches!(it.output, Target::Part(to, own) if to == at && own == rank))
+        };
+        let (has, lacks): (Vec<usize>, Vec<usize>) =
+            output.parts.iter().map(|(rank, _)| *rank).partition(|rank| expected(*rank));
+        lacks.first().filter(|_| !has.is_empty()).map(|rank| (at, *rank))
+    });
+    if let Some((at, rank)) = missing {
+        let message = format!("{} of rank {rank}: nothing is expected of this rank", outputs[at].name);
+        return Ok(failed(message, outputs, Some(at)));
+    }
+    let mut claims = Vec::new();
+    if !origins.is_empty() {
+        claims.push(format!("{compared} elements equal to {}", origins.join(", ")));
+    }
+    claims.extend(parts.claims());
+    let claims = claims.join("; ");
     let line = match expectations.is_empty() {
         true => "[SUCCESS] ran, complete, not compared".to_owned(),
-        false if exact == Some(true) => {
-            format!("[SUCCESS] {compared} elements equal to {} (exact)", origins.join(", "))
-        }
+        false if exact == Some(true) => format!("[SUCCESS] {claims} (exact)"),
         false => format!(
-            "[SUCCESS] {compared} elements equal to {}{}",
-            origins.join(", "),
+            "[SUCCESS] {claims}{}",
             match agreement {
                 Agreement::Equal if exact.is_none() => "",
                 Agreement::Equal => ", not exact: some sums were rounded",
@@ -233,6 +273,27 @@ pub fn judge(
         ),
     };
     Ok(Verdict { exit: Exit::Success, line, outputs, wrong: None })
+}
+
+/// How many ranks' own parts of each output were found equal to what.
+#[derive(Default)]
+struct Parts(Vec<(String, String, usize)>);
+
+impl Parts {
+    fn add(&mut self, name: &str, origin: &str) {
+        match self.0.iter_mut().find(|it| it.0 == name && it.1 == origin) {
+            Some(it) => it.2 += 1,
+            None => self.0.push((name.to_owned(), origin.to_owned(), 1)),
+        }
+    }
+
+    /// `T3@local: 4 ranks' own parts equal to @ref.%r.npy`.
+    fn claims(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(|(name, origin, ranks)| match ranks {
+            1 => format!("{name}@local: 1 rank's own part equal to {origin}"),
+            _ => format!("{name}@local: {ranks} ranks' own parts equal to {origin}"),
+        })
+    }
 }
 
 /// Whether the program ends on another stream than the one it began on: its caller reads the outputs there.

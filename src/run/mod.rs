@@ -6,17 +6,20 @@
 mod apart;
 pub mod compare;
 mod digests;
+mod extents;
 pub mod gpu;
 pub mod inputs;
 pub mod job;
 pub mod oracle;
 pub mod output;
+pub mod per_rank;
 pub mod prepare;
 pub mod ranks;
 pub mod results;
 pub mod table;
 pub mod trial;
 pub mod unsharded;
+pub mod unwritten;
 
 #[cfg(test)]
 mod tests;

@@ -129,7 +129,7 @@ pub fn write_outputs(
             for (rank, _, block) in parts {
                 let tensor = Tensor { shape: block.shape.clone(), data: block.data };
                 let value = flag.value.replace("%r", &rank.to_string());
-                emit(&flag.name, &value, tensor, &mut files, text)?;
+                emit(&format!("{}@local of rank {rank}:", flag.name), &value, tensor, &mut files, text)?;
             }
             continue;
         }

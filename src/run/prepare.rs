@@ -7,10 +7,7 @@ use grammar::{
     span::Span,
 };
 
-use super::{
-    RunError,
-    inputs::{InputFlag, bind_extents},
-};
+use super::{RunError, extents::bind_extents, inputs::InputFlag};
 use crate::{
     exit::Exit,
     io::file,

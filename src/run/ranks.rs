@@ -11,7 +11,7 @@ use crate::{
     exit::Exit,
     launch::{LaunchError, environment::Launch, handshake::JobManifest, member::Member, watchdog::End},
     source::Source,
-    tool::Screen,
+    tool::{Screen, print},
 };
 
 /// How a run ends: its exit code, and its last line.
@@ -134,9 +134,7 @@ pub fn run(
         }
         (_, _) => {
             others.iter().for_each(|line| screen.say(line));
-            verdict.line.iter().for_each(|line| {
-                let _ = writeln!(std::io::stdout(), "{line}");
-            });
+            verdict.line.iter().for_each(|line| print(line));
         }
     }
     Ok(end)

@@ -19,6 +19,8 @@ pub struct Result {
     pub whole: Assembled,
     /// What each rank holds, by rank.
     pub parts: Vec<(usize, Block)>,
+    /// Whether each rank's part is judged by itself.
+    pub per_rank: bool,
     /// What is wrong with it, whatever it is compared with: an element that nothing wrote, ranks that disagree.
     pub fault: Option<String>,
 }
@@ -68,8 +70,9 @@ pub fn gather(parts: &[(usize, &Port, Block)]) -> std::result::Result<Result, Ru
         .collect();
     let name = parts.first().map_or(String::new(), |(_, port, _)| port.name.clone());
     let whole = assemble(&wholes)?;
+    let per_rank = parts.iter().any(|(_, port, _)| port.per_rank);
     let parts = parts.iter().map(|(rank, _, block)| (*rank, block.clone())).collect();
-    Ok(Result { name, whole, parts, fault: None })
+    Ok(Result { name, whole, parts, per_rank, fault: None })
 }
 
 fn fault(
@@ -87,10 +90,13 @@ fn fault(
         let why = blame(plans, outcome, *rank, at);
         return Some(format!("{name}: element {index:?} was never written (rank {rank}{why})"));
     }
+    if parts.iter().any(|(_, port, _)| port.per_rank) {
+        return None;
+    }
     result.whole.conflict.as_ref().map(|it| {
         let why = it.ranks.iter().map(|rank| blame(plans, outcome, *rank, at)).find(|why| !why.is_empty());
         format!(
-            "{name}: element {:?} is {} on rank {} and {} on rank {}{}",
+            "{name}: element {:?} is {} on rank {} and {} on rank {}{}; if each rank keeps its own, use {name}@local",
             it.index,
             it.values[0],
             it.ranks[0],

@@ -66,15 +66,7 @@ pub fn expected(
     if let Some(message) = inputs_differ(plans, &erased) {
         return Err(usage(format!("without shardings the program {message}")));
     }
-    let mut filling = Filling { notes: Vec::new(), ..filling.clone() };
-    // Flags name the inputs as passes leave them; inputs correspond by position.
-    for flag in &mut filling.given {
-        let at = plans.iter().find_map(|it| it.inputs.iter().position(|port| port.name == flag.name));
-        if let Some(port) = at.and_then(|at| erased[0].inputs.get(at)) {
-            flag.name.clone_from(&port.name);
-        }
-    }
-    let inputs = filling.fill(&erased)?;
+    let inputs = filling.fill_other(plans, &erased)?;
     Ok(simulated(&erased, inputs, "the program without shardings")?.0)
 }
 
@@ -262,7 +254,14 @@ impl Eraser<'_> {
     fn port(&self, tensor: TensorId, view: View) -> Port {
         let layout = Layout::whole(&view.shape);
         let (name, dtype) = (self.program.tensor_name(tensor), self.dtype(tensor));
-        Port { name, dtype, shard: Shard { view: Some(view), layout } }
+        Port {
+            name,
+            dtype,
+            printed: None,
+            broadcast: vec![false; layout.shape.len()],
+            per_rank: false,
+            shard: Shard { view: Some(view), layout },
+        }
     }
 
     // ---- faults

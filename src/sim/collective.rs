@@ -51,6 +51,7 @@ pub(super) fn pass(
     notes: &mut Notes,
 ) -> Result<(), Fault> {
     let mut space = Space::World(memories);
+    notes.at = Some(from);
     let block = space.read(from.rank, &send.view, notes).map_err(|it| it.at(plans, from))?;
     let dtype = space.dtype(to.rank, &recv.view).map_err(|it| it.at(plans, to))?;
     if block.data.len() != recv.view.len() || block.data.dtype() != dtype {
@@ -186,6 +187,7 @@ impl Meeting<'_> {
         let Some(view) = &self.them[from].input else {
             return Err(Fault::program(self.plans, *at, format!("{kind} without an input")));
         };
+        notes.at = Some(*at);
         let mut block = space.read(at.rank, view, notes).map_err(|it| self.fault(from, it))?;
         // Members may give differently shaped views of the same size.
         block.shape = vec![block.data.len()];

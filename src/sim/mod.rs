@@ -6,6 +6,7 @@
 //!
 //! Invariant: a run depends on the plans, the inputs and the schedule, and on nothing else.
 
+use rustc_hash::FxHashSet;
 use thiserror::Error;
 
 use crate::{
@@ -29,7 +30,7 @@ mod step;
 mod tests;
 
 use kernels::Exactness;
-use memory::{Block, Memory};
+use memory::{Block, Mask, Memory};
 use step::Space;
 pub use {
     footprint::{Footprint, footprint},
@@ -80,13 +81,16 @@ pub struct Notes {
     pub exactness: Exactness,
     /// The first instruction that rounded.
     pub first_inexact: Option<InstRef>,
-    /// The first instructions that read what nothing had written yet.
+    /// Reads of elements that nothing had written yet, in order.
     pub unwritten: Vec<UnwrittenRead>,
+    /// Buffers, by rank, into which an instruction has stored elements that come from unwritten ones.
+    tainted: FxHashSet<(usize, BufferNo)>,
     /// The instruction that is running.
     at: Option<InstRef>,
 }
 
-/// A read of elements that nothing had written yet.
+/// A read of elements that nothing had written yet, of a buffer into which no unwritten elements were stored either: their first
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwrittenRead {
     /// Who read; of a communication or reshard, one of those who took part.
@@ -95,10 +99,11 @@ pub struct UnwrittenRead {
     pub rank: usize,
     /// Which buffer.
     pub buffer: BufferNo,
+    /// How many elements of the view had not been written.
+    pub missing: usize,
+    /// How many elements the view has.
+    pub elements: usize,
 }
-
-/// Most reads that `Notes::unwritten` lists.
-const MAX_UNWRITTEN: usize = 64;
 
 /// Why a run has no outcome.
 #[derive(Clone, Debug, Error)]
@@ -234,10 +239,11 @@ impl Outcome {
 }
 
 impl Notes {
-    /// The instruction that is running reads what nothing has written.
-    fn unwritten(&mut self, rank: usize, buffer: BufferNo) {
-        if let Some(at) = self.at.filter(|_| self.unwritten.len() < MAX_UNWRITTEN) {
-            self.unwritten.push(UnwrittenRead { at, rank, buffer });
+    /// The instruction that is running reads a view of which some elements have not been written.
+    fn read_unwritten(&mut self, rank: usize, buffer: BufferNo, written: &Mask) {
+        if let Some(at) = self.at.filter(|_| !self.tainted.contains(&(rank, buffer))) {
+            let (missing, elements) = (written.missing(), written.len());
+            self.unwritten.push(UnwrittenRead { at, rank, buffer, missing, elements });
         }
     }
 }

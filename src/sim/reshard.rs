@@ -59,6 +59,7 @@ fn assemble(
     for (it, at) in them.iter().zip(members) {
         let Some(shard) = it.operands.get(operand) else { continue };
         let Some(view) = &shard.view else { continue };
+        notes.at = Some(*at);
         let part = space.read(at.rank, view, notes)?;
         let indices = shard.layout.global_indices();
         if indices.len() != part.data.len() || indices.iter().any(|&it| it >= sources.len()) {

@@ -84,7 +84,7 @@ impl Space<'_> {
     pub fn read(&mut self, rank: usize, view: &View, notes: &mut Notes) -> Result<Block, StepError> {
         let block = self.load(rank, view)?;
         if let (Self::World(_), false) = (&*self, block.written.is_full()) {
-            notes.unwritten(rank, view.buffer);
+            notes.read_unwritten(rank, view.buffer, &block.written);
         }
         Ok(block)
     }
@@ -102,6 +102,9 @@ impl Space<'_> {
             return Err(StepError::Internal(format!("{given} elements for a view of {room}")));
         }
         notes.exactness.count(memory::scatter(self.cell(rank, view)?, view, block));
+        if let (Self::World(_), false) = (&*self, block.written.is_full()) {
+            notes.tainted.insert((rank, view.buffer));
+        }
         Ok(())
     }
 
@@ -113,6 +116,7 @@ impl Space<'_> {
                 let (dtype, len) = (cell.data.dtype(), cell.data.len());
                 let fresh = if *zero { Cell::zeroed(dtype, len) } else { Cell::unwritten(dtype, len) };
                 *cell = fresh.map_err(KernelError::from)?;
+                notes.tainted.remove(&(rank, *buffer));
                 return Ok(());
             }
             InstKind::Copy { from, to } => {

@@ -47,6 +47,9 @@ impl Rank {
         Port {
             name: buffer.name.clone(),
             dtype: buffer.dtype,
+            printed: None,
+            per_rank: false,
+            broadcast: vec![false; layout.shape.len()],
             shard: Shard { view: Some(view.clone()), layout },
         }
     }
@@ -433,7 +436,8 @@ fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), Fault> {
     assert_eq!(outcome.trace.map(|it| it.len()), Some(plans[0].code.len()));
     let unordered = two_streams([false, true]);
     let outcome = go(&unordered, no_inputs(&unordered), Schedule::Adversarial)?;
-    let read = UnwrittenRead { at: InstRef { rank: 0, inst: 2 }, rank: 0, buffer: 0 };
+    let read =
+        UnwrittenRead { at: InstRef { rank: 0, inst: 2 }, rank: 0, buffer: 0, missing: 1, elements: 1 };
     assert_eq!(outcome.notes.unwritten, [read]);
     assert_eq!(late_writers(&unordered, &outcome, 0, 0), []);
     Ok(())

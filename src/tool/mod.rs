@@ -11,6 +11,7 @@ pub mod statistics;
 use std::{
     io::{self, IsTerminal, Write},
     path::Path,
+    sync::OnceLock,
 };
 
 use clap::ValueEnum;
@@ -97,6 +98,17 @@ impl Screen {
         })
     }
 
+    /// How a tool ends that has printed lines: no success where standard output did not take all of them.
+    pub fn finish(&self, exit: Exit) -> Exit {
+        note(io::stdout().flush());
+        match REFUSED.get() {
+            Some(fault) if exit == Exit::Success => {
+                self.fail(Exit::Environment, &format!("cannot write standard output: {fault}"))
+            }
+            Some(_) | None => exit,
+        }
+    }
+
     /// Writes a result to a file, or to standard output where none is given.
     pub fn write(&self, text: &str, file: Option<&Path>) -> Exit {
         let (result, name) = match file {
@@ -111,6 +123,22 @@ impl Screen {
             Err(fault) if fault.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
             Err(fault) => self.fail(Exit::Environment, &format!("cannot write {name}: {fault}")),
         }
+    }
+}
+
+/// What the system said when standard output first refused a line.
+static REFUSED: OnceLock<String> = OnceLock::new();
+
+/// Prints a line on standard output. A reader that went away has seen enough; any other refusal is for `Screen::finish` to report.
+pub fn print(line: &str) {
+    note(writeln!(io::stdout(), "{line}"));
+}
+
+fn note(written: io::Result<()>) {
+    if let Err(fault) = written
+        && fault.kind() != io::ErrorKind::BrokenPipe
+    {
+        REFUSED.get_or_init(|| fault.to_string());
     }
 }
 

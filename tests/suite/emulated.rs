@@ -78,9 +78,14 @@ impl Run {
                 continue;
             }
             if DROPPED.contains(&name) {
-                if !word.contains('=') {
-                    words.next();
+                let value = if word.contains('=') { Some(word.clone()) } else { words.next() };
+                // What is judged by rank stays so.
+                let Some(value) = value.filter(|it| it.contains("@local=")) else { continue };
+                if value.contains("%t") {
+                    return None;
                 }
+                arguments.extend((value != word).then(|| word.clone()));
+                arguments.push(value.replace("%S", &folder).replace("%s", &shown(case)));
                 continue;
             }
             // Files of another run, programs for each rank and what is no run are left to the cases themselves.

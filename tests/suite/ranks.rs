@@ -64,6 +64,7 @@ pub fn trials() -> Vec<Trial> {
     let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
     let trials = vec![
         Trial::test("ranks::each_writes_its_own_part", each_writes_its_own_part),
+        Trial::test("ranks::each_judges_its_own_part", each_judges_its_own_part),
         Trial::test("ranks::who_fails_alone_fails_all", who_fails_alone_fails_all),
         Trial::test("ranks::who_is_killed_is_named", || {
             loses(SIMULATED, 1, Some("KILL"), "rank 1 is silent: its connection closed")
@@ -168,6 +169,32 @@ fn each_writes_its_own_part() -> Result<(), Failed> {
             return Err(format!("rank {at} wrote {files:?}").into());
         }
     }
+    fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+/// A replicated output of which every rank holds its own values, written and compared by rank.
+fn each_judges_its_own_part() -> Result<(), Failed> {
+    let folder = std::env::temp_dir().join(format!("hir-parts-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let file = format!("T1@local=@{}/y.%r.npy", folder.display());
+    let run = |arguments: &[&str]| -> Result<_, Failed> {
+        let port = port()?;
+        let program = ["tests/cases/io/per-rank-outputs.hir", "--input", "T0@local=2xf32=1 %r"];
+        let arguments = [&program[..], arguments].concat();
+        let children = (0..4).map(|at| rank(at, 4, port, &arguments).spawn());
+        end(children.collect::<Result<_, _>>()?, LIMIT * 2)
+    };
+    let written = run(&["--output", &file])?;
+    expect(written.iter().all(|it| it.0 == Some(0)), &written)?;
+    let judged = run(&["--expect", &file])?;
+    let verdict =
+        format!("[SUCCESS] T1@local: 3 ranks' own parts equal to {} (exact)\n", &file["T1@local=".len()..]);
+    expect(judged.iter().all(|it| it.0 == Some(0)) && judged[0].1.ends_with(&verdict), &judged)?;
+    expect(judged[0].1.contains("# T1@local: rank 3 holds no part\n"), &judged)?;
+    let wrong = run(&["--expect", "T1@local=2xf32=1 1"])?;
+    expect(wrong.iter().all(|it| it.0 == Some(3)), &wrong)?;
+    expect(wrong[0].1.contains("[FAILED] T1 of rank 0: element [1]"), &wrong)?;
     fs::remove_dir_all(&folder)?;
     Ok(())
 }

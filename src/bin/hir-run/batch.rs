@@ -12,7 +12,6 @@
 //! Communicators are shared: a message that a program sends and nobody receives may meet the next program.
 
 use std::{
-    io::Write,
     ops::ControlFlow,
     sync::{
         Arc,
@@ -21,7 +20,10 @@ use std::{
 };
 
 use clap::Parser;
-use hir::{exit::Exit, tool};
+use hir::{
+    exit::Exit,
+    tool::{self, print},
+};
 
 use crate::{gpus, options::Options};
 
@@ -112,17 +114,12 @@ impl Count {
         if !self.is_batch {
             return;
         }
-        say(&format!("# exit code {}", exit as u8));
+        print(&format!("# exit code {}", exit as u8));
         let more = self.all - self.begun.load(Relaxed).min(self.all);
         if is_end && more > 0 {
-            say(&format!("# {more} more are not run: nothing can be relied on after this"));
+            print(&format!("# {more} more are not run: nothing can be relied on after this"));
         }
     }
-}
-
-/// A reader that went away has seen enough.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Runs them in order, until `run` breaks; it is told which is the last. The exit code is that of the first that is no success.
@@ -139,7 +136,7 @@ pub fn each<E>(
     for (at, entry) in programs.iter().enumerate() {
         count.begun.store(at + 1, Relaxed);
         if let Some((line, _)) = entry.line.as_ref().filter(|_| tells) {
-            say(&format!("$ hir-run {line}"));
+            print(&format!("$ hir-run {line}"));
         }
         let end = run(entry, at + 1 == programs.len())?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;

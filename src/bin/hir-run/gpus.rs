@@ -14,6 +14,7 @@ use hir::{
         prepare::Failure,
         ranks::Verdict,
         table,
+        unwritten::UnwrittenReads,
     },
     sim::Schedule,
 };
@@ -134,9 +135,12 @@ impl Wanted {
         }
         if simulates {
             task.fits()?;
-            let (found, is_exact) = job::simulated(plans, inputs.clone(), "the simulator")?;
+            let (found, notes) = job::simulated(plans, inputs.clone(), "the simulator")?;
             expected.extend(found);
-            exact = Some(is_exact);
+            exact = Some(notes.exactness.is_exact());
+            let mut reads = UnwrittenReads::default();
+            reads.add(plans, &notes, Schedule::Program, task.prepared.sources.len());
+            task.warn(&reads);
         }
         Ok(Self { inputs, expected, exact })
     }
@@ -165,6 +169,7 @@ fn on(
     let rank = member.channel.rank;
     let (kind, seed) = (options.inputs, options.seed);
     say(format!("# {}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), plans.len()));
+    task.notes_on_parts().into_iter().for_each(&mut *say);
     let watch = output::watches(plans, &options.output, Some(rank))?;
     let gathered = output::watches(plans, &options.output, Some(0))?;
     let (warmup, iterations, graph) = (options.warmup, options.iters, options.cudagraph);

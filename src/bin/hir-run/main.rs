@@ -5,7 +5,7 @@ mod gpus;
 mod options;
 mod task;
 
-use std::{convert::Infallible, io::Write, process::ExitCode, sync::Arc, time::Instant};
+use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Instant};
 
 use clap::Parser;
 use grammar::{diagnostic::has_errors, ir::Program};
@@ -16,12 +16,12 @@ use hir::{
     run::{
         gpu,
         inputs::Filling,
-        output,
+        output, per_rank,
         prepare::{Failure, Setup, prepare},
         ranks::{self, Verdict},
     },
     source::Source,
-    tool::{Screen, own_panics, usage},
+    tool::{Screen, own_panics, print, usage},
 };
 use passes::{PassCall, Settings, Verify};
 
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         Ok(_) if gpus::are_for(&options) => spawned(options.ranks.unwrap_or(1), screen),
         Ok(_) => alone(&programs, screen),
     };
-    exit.into()
+    screen.finish(exit).into()
 }
 
 /// The only process of a job.
@@ -58,8 +58,7 @@ fn alone(programs: &[Entry], screen: Screen) -> Exit {
     let ended = batch::each(programs, true, &count, |entry, _| -> Result<_, Infallible> {
         let verdict = run(&entry.options, screen, None, (&mut gpu, &count))
             .unwrap_or_else(|failure| fail(screen, failure));
-        // A reader that went away has seen enough.
-        verdict.line.iter().for_each(|line| drop(writeln!(std::io::stdout(), "{line}")));
+        verdict.line.iter().for_each(|line| print(line));
         Ok(verdict.exit.flow())
     });
     match ended {
@@ -130,8 +129,7 @@ fn run(
     let quiet = owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
         if !quiet {
-            // A reader that went away has seen enough.
-            let _ = writeln!(std::io::stdout(), "{line}");
+            print(&line);
         }
     };
     let rewrite = |program: &mut Program, source: &Source| rewrite(&calls, program, source);
@@ -146,6 +144,7 @@ fn run(
     let start = Instant::now();
     let mut prepared = prepare(&options.texts(), &setup)?;
     output::keep(&mut prepared.plans, &options.output)?;
+    per_rank::mark(&mut prepared.plans, &options.local_names(), &options.whole_names());
     let plans = &Arc::new(std::mem::take(&mut prepared.plans));
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
         screen.draw(source, warnings);
@@ -159,7 +158,8 @@ fn run(
         say("# `-G` is for runs that are timed or repeated: none is asked for, by `-n 20` or `--stress 100`"
             .to_owned());
     }
-    let task = Task { options, setup: &setup, prepared: &prepared, plans, names: &names, owner, start };
+    let task =
+        Task { options, setup: &setup, prepared: &prepared, plans, names: &names, owner, start, screen };
     let filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
     // Without GPUs that is what everybody expects: it is told to those who have asked.
     let peers: &dyn cuda::Peers = member.map_or(&cuda::Alone, |it| it);

@@ -55,7 +55,8 @@ pub struct Options {
     /// Seed of those values.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// An input: `T0=@x.npy`, `T0=@w.safetensors#key`, `T0=2x2xf32=1 2 3 4`, `T0@local=@x.%r.npy`.
+    /// An input: `T0=@x.npy`, `T0=@w.safetensors#key`, `T0=2x2xf32=1 2 3 4`, `T0@local=@x.%r.npy`. A value has the
+    /// logical or the printed shape of the tensor, or of the rank's part.
     #[arg(long, value_name = "NAME=VALUE")]
     pub input: Vec<InputFlag>,
     /// A symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
@@ -64,9 +65,9 @@ pub struct Options {
     /// Where a tensor goes: `T3=@y.npy`, `T3=-`, `T3@local=@y.%r.npy`.
     #[arg(long, value_name = "NAME=FILE")]
     pub output: Vec<OutputFlag>,
-    /// What an output has to be: `T3=@ref.npy`, `T3@local=@y.%r.npy` (rank 0 reads all parts); `sim`: what the simulator finds
-    /// for all of them; `unsharded`: what the program before `--passes` computes on one rank, on whole tensors, with every
-    /// sharding erased.
+    /// What an output has to be: `T3=@ref.npy`, `T3@local=@y.%r.npy` (each rank's part by itself; rank 0 reads all); `sim`: what the
+    /// simulator finds for all of them; `unsharded`: what the program before `--passes` computes on one rank, on whole tensors,
+    /// with every sharding erased.
     #[arg(long, value_name = "NAME=FILE|sim|unsharded")]
     pub expect: Vec<Expect>,
     /// A program whose outputs are expected, by position, on the same inputs.
@@ -226,6 +227,28 @@ impl Options {
         let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.output.iter().for_each(|it| add("output", output(it)));
         text
+    }
+
+    /// Tensors of `--expect NAME@local` and `--output NAME@local`.
+    pub fn local_names(&self) -> Vec<&str> {
+        let expected = self.expect.iter().filter_map(|it| match it {
+            Expect::Given(it) => it.local.then_some(it.name.as_str()),
+            Expect::Sim | Expect::Unsharded => None,
+        });
+        let written = self.output.iter().filter(|it| it.local).map(|it| it.name.as_str());
+        let mut names: Vec<&str> = expected.chain(written).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Tensors of `--expect NAME`.
+    pub fn whole_names(&self) -> Vec<&str> {
+        let names = self.expect.iter().filter_map(|it| match it {
+            Expect::Given(it) => (!it.local).then_some(it.name.as_str()),
+            Expect::Sim | Expect::Unsharded => None,
+        });
+        names.collect()
     }
 
     /// The tolerance that was given.

@@ -4,19 +4,19 @@ use std::{sync::Arc, time::Instant};
 
 use hir::{
     exit::Exit,
-    io::file,
     plan::{Plan, Port},
     run::{
-        RunError,
         compare::Agreement,
         inputs::{Filling, longest_sum},
         job::{self, Expectation, Target},
-        output,
+        output, per_rank,
         prepare::{Failure, Prepared, Setup},
         ranks::Verdict,
         unsharded,
+        unwritten::UnwrittenReads,
     },
     sim::Schedule,
+    tool::Screen,
 };
 
 use crate::options::{Expect, Options};
@@ -37,6 +37,8 @@ pub struct Task<'a> {
     pub owner: Option<usize>,
     /// When the tool began.
     pub start: Instant,
+    /// Standard error; silent on other ranks than the one that prints the report.
+    pub screen: Screen,
 }
 
 impl Task<'_> {
@@ -46,6 +48,19 @@ impl Task<'_> {
     /// More than `--memory-limit`.
     pub fn fits(&self) -> Result<(), Failure> {
         self.prepared.fits(self.plans, self.options.memory_limit())
+    }
+
+    /// Commentary on tensors that are judged and written by rank.
+    pub fn notes_on_parts(&self) -> Vec<String> {
+        per_rank::notes(self.plans, &self.options.local_names())
+    }
+
+    /// Prints the warnings about reads of unwritten memory.
+    pub fn warn(&self, reads: &UnwrittenReads) {
+        let warnings = reads.warnings(&self.prepared.sources);
+        for (source, warnings) in self.prepared.sources.iter().zip(&warnings) {
+            self.screen.draw(source, warnings);
+        }
     }
 
     /// Runs it on simulated ranks.
@@ -78,17 +93,21 @@ impl Task<'_> {
         if let Some(note) = job::ends_elsewhere(plans) {
             say(format!("# warning: {note}"));
         }
+        self.notes_on_parts().into_iter().for_each(&mut *say);
         let watch = output::watches(plans, &options.output, self.owner)?;
         let tolerance = options.tolerance();
         let mut verdict = None;
+        let mut reads = UnwrittenReads::default();
         for schedule in &options.schedule.0 {
             let outcome = match job::simulate(plans, inputs.clone(), *schedule, watch.clone()) {
                 Ok(outcome) => outcome,
                 Err(fault) => {
+                    self.warn(&reads);
                     say(format!("# schedule {schedule}"));
                     return Err(fault.into());
                 }
             };
+            reads.add(plans, &outcome.notes, *schedule, self.prepared.sources.len());
             let terms = longest_sum(plans);
             let exact = Some(outcome.notes.exactness.is_exact());
             let judged = job::judge(
@@ -100,6 +119,7 @@ impl Task<'_> {
             )?;
             output::write_outputs(plans, &outcome, &options.output, self.owner, say)?;
             if judged.exit != Exit::Success {
+                self.warn(&reads);
                 say(format!("# schedule {schedule}"));
                 return Ok(Verdict {
                     exit: judged.exit,
@@ -117,6 +137,7 @@ impl Task<'_> {
             }
             verdict = Some(judged);
         }
+        self.warn(&reads);
         let Some(verdict) = verdict else {
             return Ok(Verdict { exit: Exit::Success, line: None, summary: String::new() });
         };
@@ -153,7 +174,9 @@ impl Task<'_> {
                 .flat_map(|plan| plan.outputs.iter().map(|port| (plan.rank, port)))
                 .filter(|(_, port)| port.name == flag.name)
                 .collect();
-            let Some((_, port)) = ports.first() else {
+            let position =
+                plans.iter().find_map(|it| it.outputs.iter().position(|port| port.name == flag.name));
+            let (Some((_, port)), Some(position)) = (ports.first(), position) else {
                 let names: Vec<&str> = plans
                     .iter()
                     .take(1)
@@ -167,26 +190,22 @@ impl Task<'_> {
                 );
                 return Err(Failure::Other(Exit::Usage, message));
             };
-            let local = if flag.local { "@local" } else { "" };
-            let given = |error| RunError::Given { flag: format!("--expect {}{local}", flag.name), error };
-            let mut expect = |output: Target, value: &str| {
-                let source: file::Source = value.parse().map_err(given)?;
-                let tensor = source.load(port.dtype).map_err(given)?.tensor;
-                let origin = match source {
-                    file::Source::File(_) => flag.value.clone(),
-                    file::Source::Literal(_) => "the values given".to_owned(),
-                };
-                found.push(Expectation { origin, output, tensor });
+            let origin = match flag.value.starts_with('@') {
+                true => flag.value.clone(),
+                false => "the values given".to_owned(),
+            };
+            let mut expect = |output: Target, rank: usize, port: &Port| {
+                let tensor = flag.load("--expect", rank, port)?.tensor;
+                found.push(Expectation { origin: origin.clone(), output, tensor });
                 Ok::<_, Failure>(())
             };
             if !flag.local {
-                expect(Target::Name(flag.name.clone()), &flag.value)?;
+                expect(Target::Name(flag.name.clone()), 0, port)?;
                 continue;
             }
             // Ranks outside the mesh have no part.
-            for (rank, _) in ports.iter().filter(|(_, port)| port.shard.view.is_some()) {
-                let value = flag.value.replace("%r", &rank.to_string());
-                expect(Target::Part(flag.name.clone(), *rank), &value)?;
+            for (rank, port) in ports.iter().filter(|(_, port)| port.shard.view.is_some()) {
+                expect(Target::Part(position, *rank), *rank, port)?;
             }
         }
         Ok(found)

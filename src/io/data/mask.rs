@@ -53,6 +53,11 @@ impl Mask {
         self.flags.as_ref().and_then(|it| it.iter().position(|written| !written))
     }
 
+    /// Number of elements that are not written.
+    pub fn missing(&self) -> usize {
+        self.flags.as_ref().map_or(0, |it| it.iter().filter(|written| !**written).count())
+    }
+
     /// The flags of `view`, dense.
     pub fn gather(&self, view: &View) -> Self {
         match &self.flags {

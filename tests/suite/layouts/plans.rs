@@ -70,7 +70,14 @@ pub fn plans(seed: u64) -> Vec<Plan> {
 fn port(buffer: u32) -> Port {
     let view = View::contiguous(buffer, vec![PIECE]);
     let layout = Layout::whole(&view.shape);
-    Port { name: format!("T{buffer}"), dtype: DType::Float, shard: Shard { view: Some(view), layout } }
+    Port {
+        name: format!("T{buffer}"),
+        dtype: DType::Float,
+        printed: None,
+        broadcast: vec![false; layout.shape.len()],
+        per_rank: false,
+        shard: Shard { view: Some(view), layout },
+    }
 }
 
 impl World {

@@ -1,0 +1,348 @@
+//! The shapes in which a file may hold a tensor.
+//!
+//! A whole tensor may have its logical shape or its printed shape: the loop domain in the order of the text, device axes
+//! included, reductions left out. One rank's part may have its local logical shape or its local printed shape, where a
+//! device axis has extent 1 or is absent. A broadcast axis of extent 1 may be absent; an expanded broadcast axis may have
+//! extent 1, and its elements repeat. Every other shape is refused, even if it holds the same number of elements.
+
+use std::fmt;
+
+use crate::{
+    io::data::Tensor,
+    plan::{Port, View},
+};
+
+/// Which elements a file holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// Those of the whole tensor.
+    Whole,
+    /// Those of one rank's part.
+    Local,
+}
+
+/// A file's shape is none of those that the tensor may have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShapeMismatch {
+    name: String,
+    found: Vec<usize>,
+    wanted: String,
+    hint: Option<Hint>,
+}
+
+/// What the file probably holds instead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Hint {
+    Transposed,
+    Flattened,
+    Reshaped,
+    UnitAxes,
+    WholeTensor,
+    OneRank,
+}
+
+/// An axis of an accepted shape.
+#[derive(Clone, Copy, Debug)]
+struct FileAxis {
+    /// Its extent in the file.
+    extent: usize,
+    /// Which axis of `Form::target` it is.
+    target: usize,
+    /// Whether the file may leave it out; the extent is then 1.
+    is_optional: bool,
+}
+
+/// An accepted shape.
+#[derive(Clone, Debug)]
+struct Form {
+    /// The axes of the file.
+    axes: Vec<FileAxis>,
+    /// Extents of the same elements in the row-major order of the program.
+    target: Vec<usize>,
+}
+
+/// The tensor in its logical shape: whole, or the part of the port's rank.
+///
+/// # Errors
+/// A shape that the tensor does not have.
+pub fn to_logical(tensor: Tensor, port: &Port, scope: Scope) -> Result<Tensor, ShapeMismatch> {
+    let forms = forms(port, scope);
+    let Some(view) = forms.iter().find_map(|form| form.view(&tensor.shape)) else {
+        return Err(mismatch(tensor.shape, port, scope, &forms));
+    };
+    let shape = match scope {
+        Scope::Whole => port.shard.layout.shape.clone(),
+        Scope::Local => port.shard.layout.local_shape(),
+    };
+    let data = match view == View::contiguous(0, view.shape.clone()) {
+        true => tensor.data,
+        false => tensor.data.gather(&view),
+    };
+    Ok(Tensor { shape, data })
+}
+
+/// Whether one shape is the other one with neighbouring dimensions split or merged, extents of 1 aside. Programs whose
+/// outputs are compared may differ by that: a pass may make a split explicit.
+pub fn is_regrouping(one: &[usize], other: &[usize]) -> bool {
+    if one == other {
+        return true;
+    }
+    if one.contains(&0) || other.contains(&0) {
+        return one.contains(&0) && other.contains(&0);
+    }
+    let without_units = |shape: &[usize]| {
+        let kept: Vec<usize> = shape.iter().copied().filter(|it| *it != 1).collect();
+        kept.into_iter()
+    };
+    let (mut ones, mut others) = (without_units(one), without_units(other));
+    loop {
+        let (mut mine, mut theirs) = match (ones.next(), others.next()) {
+            (None, None) => return true,
+            (Some(a), Some(b)) => (a, b),
+            (Some(_), None) | (None, Some(_)) => return false,
+        };
+        // One side has to keep a single dimension until both sizes are equal.
+        let (mut splits_mine, mut splits_theirs) = (false, false);
+        while mine != theirs {
+            let (less, rest, is_split) = match mine < theirs {
+                true => (&mut mine, &mut ones, &mut splits_mine),
+                false => (&mut theirs, &mut others, &mut splits_theirs),
+            };
+            let Some(next) = rest.next() else { return false };
+            *less = less.saturating_mul(next);
+            *is_split = true;
+        }
+        if splits_mine && splits_theirs {
+            return false;
+        }
+    }
+}
+
+/// Whether two shapes differ in the order of their extents only.
+pub fn is_permutation(one: &[usize], other: &[usize]) -> bool {
+    let sorted = |shape: &[usize]| {
+        let mut shape = shape.to_vec();
+        shape.sort_unstable();
+        shape
+    };
+    one != other && sorted(one) == sorted(other)
+}
+
+/// Every accepted shape, the logical one first.
+fn forms(port: &Port, scope: Scope) -> Vec<Form> {
+    let layout = &port.shard.layout;
+    let is_broadcast = |dim: usize| port.broadcast.get(dim).copied().unwrap_or(false);
+    let local = layout.local_shape();
+    let extents = match scope {
+        Scope::Whole => &layout.shape,
+        Scope::Local => &local,
+    };
+    let logical = extents.iter().enumerate().map(|(dim, &extent)| {
+        let pieces = &layout.pieces[dim];
+        let is_device = !pieces.is_empty() && pieces.iter().all(|it| it.coordinate.is_some());
+        let may_go = is_broadcast(dim) || is_device && scope == Scope::Local;
+        FileAxis { extent, target: dim, is_optional: extent == 1 && may_go }
+    });
+    let mut forms = vec![Form { axes: logical.collect(), target: extents.clone() }];
+    if let Some(printed) = &port.printed {
+        let mut first = vec![0; layout.pieces.len()];
+        let mut target = Vec::new();
+        for (dim, pieces) in layout.pieces.iter().enumerate() {
+            first[dim] = target.len();
+            target.extend(pieces.iter().map(|it| match (scope, it.coordinate) {
+                (Scope::Local, Some(_)) => 1,
+                (Scope::Local, None) | (Scope::Whole, _) => it.extent,
+            }));
+        }
+        let axes = printed.iter().map(|it| {
+            let at = first[it.dim] + it.piece;
+            let is_device = layout.pieces[it.dim][it.piece].coordinate.is_some();
+            let may_go = is_broadcast(it.dim) || is_device && scope == Scope::Local;
+            FileAxis { extent: target[at], target: at, is_optional: target[at] == 1 && may_go }
+        });
+        forms.push(Form { axes: axes.collect(), target: target.clone() });
+    }
+    // The logical form of an expanded broadcast, not expanded.
+    if let Some(form) =
+        forms.first().filter(|form| form.axes.iter().any(|it| it.extent > 1 && is_broadcast(it.target)))
+    {
+        let narrow = |it: &FileAxis| match is_broadcast(it.target) {
+            true => FileAxis { extent: 1, ..*it },
+            false => *it,
+        };
+        let axes = form.axes.iter().map(narrow).collect();
+        forms.push(Form { axes, target: form.target.clone() });
+    }
+    forms
+}
+
+impl Form {
+    /// The file's shape where no axis is left out.
+    fn shape(&self) -> Vec<usize> {
+        self.axes.iter().map(|it| it.extent).collect()
+    }
+
+    /// Where a file of a shape has the elements of `target`, in that order; `None` where the shape is another one.
+    ///
+    /// Extents of 1 hold no order: between two others there are as many of them in the file as axes, less at most the optional
+    /// ones.
+    fn view(&self, shape: &[usize]) -> Option<View> {
+        let mut strides = vec![0; self.target.len()];
+        let file = View::contiguous(0, shape.to_vec());
+        let mut dims = shape.iter().zip(&file.strides).peekable();
+        let (mut required, mut units) = (0, 0);
+        for axis in &self.axes {
+            if axis.extent == 1 {
+                units += 1;
+                required += usize::from(!axis.is_optional);
+                continue;
+            }
+            skip_units(&mut dims, required, units)?;
+            (required, units) = (0, 0);
+            let (&extent, &stride) = dims.next()?;
+            if extent != axis.extent {
+                return None;
+            }
+            strides[axis.target] = stride;
+        }
+        skip_units(&mut dims, required, units)?;
+        dims.next().is_none().then(|| View {
+            buffer: 0,
+            offset: 0,
+            shape: self.target.clone(),
+            strides: self.normal(strides),
+        })
+    }
+
+    /// Strides whose axes of extent 1 are those of a row-major view, so that views of equal meaning are equal.
+    fn normal(&self, mut strides: Vec<usize>) -> Vec<usize> {
+        let plain = View::contiguous(0, self.target.clone());
+        for (at, stride) in strides.iter_mut().enumerate() {
+            if self.target[at] == 1 {
+                *stride = plain.strides[at];
+            }
+        }
+        strides
+    }
+}
+
+/// Passes over extents of 1; `None` unless there are `required` to `units` of them.
+fn skip_units<'a>(
+    dims: &mut std::iter::Peekable<impl Iterator<Item = (&'a usize, &'a usize)>>,
+    required: usize,
+    units: usize,
+) -> Option<()> {
+    let mut count = 0;
+    while dims.next_if(|(extent, _)| **extent == 1).is_some() {
+        count += 1;
+    }
+    (required..=units).contains(&count).then_some(())
+}
+
+fn mismatch(found: Vec<usize>, port: &Port, scope: Scope, accepted: &[Form]) -> ShapeMismatch {
+    let other = match scope {
+        Scope::Whole => Scope::Local,
+        Scope::Local => Scope::Whole,
+    };
+    let shapes: Vec<Vec<usize>> = accepted.iter().map(Form::shape).collect();
+    let any = |holds: &dyn Fn(&[usize]) -> bool| shapes.iter().any(|it| holds(it));
+    let count = |shape: &[usize]| shape.iter().fold(1, |product: usize, it| product.saturating_mul(*it));
+    let without_units = |shape: &[usize]| shape.iter().copied().filter(|it| *it != 1).collect::<Vec<usize>>();
+    let hint = if forms(port, other).iter().any(|it| it.view(&found).is_some()) {
+        Some(if scope == Scope::Whole { Hint::OneRank } else { Hint::WholeTensor })
+    } else if any(&|it| without_units(it) == without_units(&found)) {
+        Some(Hint::UnitAxes)
+    } else if any(&|it| is_permutation(it, &found)) {
+        Some(Hint::Transposed)
+    } else if any(&|it| count(it) == count(&found)) {
+        Some(if found.len() == 1 { Hint::Flattened } else { Hint::Reshaped })
+    } else {
+        None
+    };
+    let wanted = shapes.first().map_or(String::new(), |it| format!("{it:?}"));
+    let whose = match scope {
+        Scope::Whole => format!("{} has shape {wanted}", port.name),
+        Scope::Local => format!("a rank's part of {} has shape {wanted}", port.name),
+    };
+    let wanted = match port.printed.as_ref().and(shapes.get(1)).filter(|it| Some(*it) != shapes.first()) {
+        Some(printed) => format!("{whose}, printed as {printed:?}"),
+        None => whose,
+    };
+    ShapeMismatch { name: port.name.clone(), found, wanted, hint }
+}
+
+impl fmt::Display for ShapeMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "has shape {:?}, but {}", self.found, self.wanted)?;
+        match self.hint {
+            None => Ok(()),
+            Some(Hint::Transposed) => f.write_str("; transposed?"),
+            Some(Hint::Flattened) => f.write_str("; flattened?"),
+            Some(Hint::Reshaped) => f.write_str("; reshaped?"),
+            Some(Hint::UnitAxes) => f.write_str("; axes of extent 1 are missing, extra or misplaced"),
+            Some(Hint::WholeTensor) => write!(f, "; this is the whole tensor: use `{}=`", self.name),
+            Some(Hint::OneRank) => write!(f, "; this is one rank's part: use `{}@local=`", self.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        io::data::Data,
+        plan::{Plan, tests::plans_of},
+    };
+
+    fn port(tensor: &str, more: &str) -> Option<Port> {
+        let text = format!("%HostIrContainer {{ ({tensor}) -> ({tensor}) :\n{more}}} // %HostIrContainer\n");
+        plans_of(&text, 2).into_iter().nth(1).and_then(|plan: Plan| plan.inputs.into_iter().next())
+    }
+
+    fn tensor(shape: &[usize]) -> Tensor {
+        Tensor {
+            shape: shape.to_vec(),
+            data: Data::I32((0..shape.iter().product::<usize>() as i32).collect()),
+        }
+    }
+
+    fn said(shape: &[usize], port: &Port, scope: Scope) -> String {
+        to_logical(tensor(shape), port, scope)
+            .map_or_else(|it| it.to_string(), |it| format!("{:?}", it.shape))
+    }
+
+    #[test]
+    fn only_its_own_shapes_fit_a_tensor() {
+        let Some(plain) = port("T0_g_int32_t[iS0{4}, iS1{6}]", "") else { panic!("no plan") };
+        assert_eq!(said(&[4, 6], &plain, Scope::Whole), "[4, 6]");
+        for (shape, hint) in [
+            (&[6, 4][..], "; transposed?"),
+            (&[24], "; flattened?"),
+            (&[2, 12], "; reshaped?"),
+            (&[1, 4, 6], "; axes of extent 1 are missing, extra or misplaced"),
+            (&[4, 5], ""),
+        ] {
+            assert_eq!(
+                said(shape, &plain, Scope::Whole),
+                format!("has shape {shape:?}, but T0 has shape [4, 6]{hint}")
+            );
+        }
+    }
+
+    #[test]
+    fn parts_and_wholes_are_told_apart() {
+        let Some(rows) = port("T0_g_int32_t[ideviceIdx.x0{2}, iS1{6}] (DeviceMesh{0 1})", "") else {
+            panic!("no plan")
+        };
+        assert_eq!(said(&[2, 6], &rows, Scope::Whole), "[2, 6]");
+        assert_eq!(said(&[1, 6], &rows, Scope::Local), "[1, 6]");
+        assert_eq!(said(&[6], &rows, Scope::Local), "[1, 6]");
+        let whole = said(&[6], &rows, Scope::Whole);
+        assert_eq!(whole, "has shape [6], but T0 has shape [2, 6]; this is one rank's part: use `T0@local=`");
+        let part = said(&[2, 6], &rows, Scope::Local);
+        assert_eq!(
+            part,
+            "has shape [2, 6], but a rank's part of T0 has shape [1, 6]; this is the whole tensor: use `T0=`"
+        );
+    }
+}

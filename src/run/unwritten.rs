@@ -1,0 +1,147 @@
+//! Warnings about reads of memory that nothing has written.
+//!
+//! A read is every element that a statement takes from memory: an operand of a computation, and the source of a copy, a send
+//! or a collective whose data some rank receives. Only the elements that the statement's views name count, not the buffers
+//! that they lie in. Elements that were moved or computed from unwritten ones are not reported again: the warning is at the
+//! first read. The caller's read of the outputs is judged by `results`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+
+use crate::{
+    plan::Plan,
+    sim::{Notes, Schedule},
+    source::Source,
+};
+
+/// Most ranks that a note lists.
+const MAX_RANKS: usize = 16;
+
+/// The reads of one or several runs, folded by statement and tensor.
+#[derive(Debug, Default)]
+pub struct UnwrittenReads {
+    found: BTreeMap<Key, Reads>,
+}
+
+/// A statement and a tensor that it reads. The order is that of the texts.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    text: usize,
+    line: u32,
+    tensor: String,
+}
+
+#[derive(Debug)]
+struct Reads {
+    /// Unwritten elements and all elements of the read that lacks the most.
+    worst: (usize, usize),
+    /// The ranks that read.
+    ranks: BTreeSet<usize>,
+    /// The ranks whose memory they read.
+    owners: BTreeSet<usize>,
+    /// The iterations in which they read, in order of discovery.
+    first: String,
+    iterations: BTreeSet<String>,
+    /// The first schedule that shows it.
+    schedule: Schedule,
+}
+
+impl UnwrittenReads {
+    /// Adds the reads of a run; each rank runs the text of its number, and the last one where there are fewer.
+    pub fn add(&mut self, plans: &[Plan], notes: &Notes, schedule: Schedule, texts: usize) {
+        for read in &notes.unwritten {
+            let Some(plan) = plans.get(read.at.rank) else { continue };
+            let Some(inst) = plan.code.get(read.at.inst) else { continue };
+            let buffer = plans.get(read.rank).and_then(|it| it.buffers.get(read.buffer as usize));
+            let key = Key {
+                text: read.at.rank.min(texts.saturating_sub(1)),
+                line: plan.origins[inst.origin as usize].line,
+                tensor: buffer.map_or_else(|| "?".to_owned(), |it| it.name.clone()),
+            };
+            let iteration = plan.iteration(inst);
+            let reads = self.found.entry(key).or_insert_with(|| Reads {
+                worst: (0, 0),
+                ranks: BTreeSet::new(),
+                owners: BTreeSet::new(),
+                first: iteration.clone(),
+                iterations: BTreeSet::new(),
+                schedule,
+            });
+            if read.missing > reads.worst.0 {
+                reads.worst = (read.missing, read.elements);
+            }
+            reads.ranks.insert(read.at.rank);
+            reads.owners.insert(read.rank);
+            reads.iterations.insert(iteration);
+        }
+    }
+
+    /// The warnings about each text, sorted by line and tensor.
+    pub fn warnings(&self, sources: &[Source]) -> Vec<Vec<Diagnostic>> {
+        let mut texts: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();
+        for (key, reads) in &self.found {
+            let (Some(source), Some(warnings)) = (sources.get(key.text), texts.get_mut(key.text)) else {
+                continue;
+            };
+            // A statement that a pass made has no line of its own.
+            let header = source.text.find("%HostIrContainer").unwrap_or(0);
+            let span = line_span(source, key.line).filter(|it| it.start as usize >= header);
+            warnings.push(reads.warning(&key.tensor, span.unwrap_or(Span::new(header, header + 16))));
+        }
+        texts
+    }
+}
+
+impl Reads {
+    fn warning(&self, tensor: &str, span: Span) -> Diagnostic {
+        let (missing, elements) = self.worst;
+        let what = match missing == elements {
+            true => format!("`{tensor}` is read before anything has written it"),
+            false => format!("elements of `{tensor}` are read before anything has written them"),
+        };
+        let label = match missing == elements {
+            true if elements == 1 => "reads 1 unwritten element".to_owned(),
+            true => format!("reads {elements} unwritten elements"),
+            false if missing == 1 => format!("1 of the {elements} elements that this reads is unwritten"),
+            false => format!("{missing} of the {elements} elements that this reads are unwritten"),
+        };
+        let mut note = format!("on {}", ranks(&self.ranks));
+        if self.owners != self.ranks {
+            note += &format!(", in the memory of {}", ranks(&self.owners));
+        }
+        match self.iterations.len() {
+            0 | 1 if self.first.is_empty() => (),
+            0 | 1 => note += &format!(", at {}", self.first),
+            count => note += &format!(", in {count} iterations, the first at {}", self.first),
+        }
+        if self.schedule != Schedule::Program {
+            note += &format!(", first under `--schedule={}`", self.schedule);
+        }
+        Diagnostic::new(Code::UnwrittenRead, span, what, label).note(note).help(
+            "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
+             `zero_init=true` in ALLOCATE writes zeros",
+        )
+    }
+}
+
+/// `rank 1`, `ranks 0 1 2 3`, and a count where there are many.
+fn ranks(them: &BTreeSet<usize>) -> String {
+    let numbers: Vec<String> = them.iter().take(MAX_RANKS).map(ToString::to_string).collect();
+    let rest = match them.len().saturating_sub(MAX_RANKS) {
+        0 => String::new(),
+        rest => format!(" and {rest} more"),
+    };
+    format!("rank{} {}{rest}", if them.len() == 1 { "" } else { "s" }, numbers.join(" "))
+}
+
+/// A line of a text without the blanks around it.
+fn line_span(source: &Source, line: u32) -> Option<Span> {
+    let mut start = 0;
+    let text = source.text.split_inclusive('\n').nth(line.checked_sub(1)? as usize).inspect(|_| {
+        start = source.text.split_inclusive('\n').take(line as usize - 1).map(str::len).sum();
+    })?;
+    let indent = text.len() - text.trim_start().len();
+    let kept = text.trim().len();
+    (kept > 0).then(|| Span::new(start + indent, start + indent + kept))
+}
