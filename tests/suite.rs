@@ -57,6 +57,8 @@ mod programs;
 mod ranks;
 #[path = "suite/rendezvous.rs"]
 mod rendezvous;
+#[path = "suite/stdout.rs"]
+mod stdout;
 #[path = "suite/unsharded.rs"]
 mod unsharded;
 #[path = "suite/wire.rs"]
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
     trials.extend(generator::trials());
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());
+    trials.extend(stdout::trials());
     trials.extend(rendezvous::trials());
     trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));

@@ -289,21 +289,16 @@ impl fmt::Display for ShapeMismatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        io::data::Data,
-        plan::{Plan, tests::plans_of},
-    };
+    use crate::{io::data::Data, plan::tests::plans_of};
 
-    fn port(tensor: &str, more: &str) -> Option<Port> {
-        let text = format!("%HostIrContainer {{ ({tensor}) -> ({tensor}) :\n{more}}} // %HostIrContainer\n");
-        plans_of(&text, 2).into_iter().nth(1).and_then(|plan: Plan| plan.inputs.into_iter().next())
+    fn port(tensor: &str) -> Port {
+        let header = format!("({tensor}) -> ({tensor})");
+        let text = format!("%HostIrContainer {{ {header} :\n}} // %HostIrContainer\n");
+        plans_of(&text, 2).remove(1).inputs.remove(0)
     }
 
     fn tensor(shape: &[usize]) -> Tensor {
-        Tensor {
-            shape: shape.to_vec(),
-            data: Data::I32((0..shape.iter().product::<usize>() as i32).collect()),
-        }
+        Tensor { shape: shape.to_vec(), data: Data::F32(vec![0.0; shape.iter().product()]) }
     }
 
     fn said(shape: &[usize], port: &Port, scope: Scope) -> String {
@@ -313,7 +308,7 @@ mod tests {
 
     #[test]
     fn only_its_own_shapes_fit_a_tensor() {
-        let Some(plain) = port("T0_g_int32_t[iS0{4}, iS1{6}]", "") else { panic!("no plan") };
+        let plain = port("T0_g_float[iS0{4}, iS1{6}]");
         assert_eq!(said(&[4, 6], &plain, Scope::Whole), "[4, 6]");
         for (shape, hint) in [
             (&[6, 4][..], "; transposed?"),
@@ -331,9 +326,7 @@ mod tests {
 
     #[test]
     fn parts_and_wholes_are_told_apart() {
-        let Some(rows) = port("T0_g_int32_t[ideviceIdx.x0{2}, iS1{6}] (DeviceMesh{0 1})", "") else {
-            panic!("no plan")
-        };
+        let rows = port("T0_g_float[ideviceIdx.x0{2}, iS1{6}] (DeviceMesh{0 1})");
         assert_eq!(said(&[2, 6], &rows, Scope::Whole), "[2, 6]");
         assert_eq!(said(&[1, 6], &rows, Scope::Local), "[1, 6]");
         assert_eq!(said(&[6], &rows, Scope::Local), "[1, 6]");
@@ -344,5 +337,26 @@ mod tests {
             part,
             "has shape [2, 6], but a rank's part of T0 has shape [1, 6]; this is the whole tensor: use `T0=`"
         );
+    }
+
+    #[test]
+    fn programs_may_split_and_merge_dimensions() {
+        for (one, other) in [
+            (&[32, 128][..], &[4, 8, 128][..]),
+            (&[512], &[16, 32]),
+            (&[1, 16, 32], &[16, 1, 32]),
+            (&[4, 6], &[2, 2, 6]),
+        ] {
+            assert!(is_regrouping(one, other) && is_regrouping(other, one), "{one:?} {other:?}");
+        }
+        for (one, other) in [
+            (&[16, 32][..], &[32, 16][..]),
+            (&[4, 8, 128], &[8, 4, 128]),
+            (&[32, 2, 64], &[4, 8, 64, 4]),
+            (&[12, 2], &[8, 3]),
+            (&[2, 3], &[2]),
+        ] {
+            assert!(!is_regrouping(one, other) && !is_regrouping(other, one), "{one:?} {other:?}");
+        }
     }
 }
