@@ -21,7 +21,8 @@ use crate::launch::{
     session::{self, HELLO, JOIN, JobKey, Opener, Refused, Sealer},
 };
 
-/// Most connections that have not completed the handshake; the oldest one gives way to a new one.
+/// Most connections that have not completed the handshake; the oldest one, of a stranger if there is one, gives way to a new
+/// one.
 const MAX_PENDING: usize = 256;
 /// Most connections that are accepted before those that are there get their turn.
 const MAX_ACCEPTED: usize = 32;
@@ -203,7 +204,8 @@ fn accept(listener: &TcpListener, candidates: &mut Vec<Candidate>, rejected: &mu
         match listener.accept() {
             Ok((stream, _)) => {
                 if candidates.len() >= MAX_PENDING {
-                    candidates.remove(0);
+                    let is_unknown = |it: &Candidate| matches!(it, Candidate::Unknown(_));
+                    candidates.remove(candidates.iter().position(is_unknown).unwrap_or(0));
                     rejected.strangers += 1;
                 }
                 if let Ok(pending) = Pending::new(stream, Instant::now()) {
