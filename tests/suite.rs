@@ -59,6 +59,8 @@ mod ranks;
 mod rendezvous;
 #[path = "suite/stdout.rs"]
 mod stdout;
+#[path = "suite/transformer.rs"]
+mod transformer;
 #[path = "suite/unsharded.rs"]
 mod unsharded;
 #[path = "suite/wire.rs"]
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());
     trials.extend(rendezvous::trials());
+    trials.extend(transformer::trials());
     trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));
     trials.extend(layers::trials());

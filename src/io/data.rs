@@ -10,12 +10,14 @@ use crate::plan::{Number, View};
 
 mod mask;
 mod number;
+pub mod shadow;
 mod strided;
 #[cfg(test)]
 mod tests;
 
 pub use mask::Mask;
 use number::is_plain;
+pub use shadow::{Shadow, Shadowed};
 pub(crate) use strided::runs;
 use strided::{collect, place};
 

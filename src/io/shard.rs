@@ -1,7 +1,7 @@
 //! Parts of whole tensors: what a rank holds of a global tensor, and the global tensor that ranks hold together.
 
 use crate::{
-    io::data::{Data, Mask, Tensor, UnsupportedDtype},
+    io::data::{Data, Mask, Shadow, Shadowed, Tensor, UnsupportedDtype, shadow::Estimate},
     plan::Layout,
 };
 
@@ -54,6 +54,8 @@ pub struct Part<'a> {
     pub data: &'a Data,
     /// Which of them are written.
     pub written: &'a Mask,
+    /// Their values without rounding; `None` where all are exact.
+    pub shadow: Option<&'a Shadow>,
 }
 
 /// A global tensor put together from parts.
@@ -65,8 +67,17 @@ pub struct Assembled {
     pub written: Mask,
     /// For every element the rank that it was taken from; `None` where no rank holds it.
     pub owners: Vec<Option<usize>>,
-    /// The first element, in order of ranks, that two ranks hold with different bits.
+    /// The first element, in order of ranks, of which two ranks hold different values.
     pub conflict: Option<Conflict>,
+    /// The tensor's values without rounding; `None` where all are exact.
+    pub shadow: Option<Shadow>,
+}
+
+impl Assembled {
+    /// The tensor and its shadow.
+    pub fn shadowed(&self) -> Shadowed<'_> {
+        Shadowed { tensor: &self.tensor, shadow: self.shadow.as_ref() }
+    }
 }
 
 /// A replicated element that differs between ranks.
@@ -80,20 +91,28 @@ pub struct Conflict {
     pub values: [String; 2],
 }
 
-/// Puts parts together. Elements are compared bit for bit; only written ones can conflict.
+/// Puts parts together. Written elements that several ranks hold have to be equal bit for bit, or, where they are inexact,
+/// to have one value by their shadows: ranks may sum in different orders.
 ///
 /// # Errors
 /// No part at all gives an empty tensor; parts of different tensors are an error.
 pub fn assemble(parts: &[Part]) -> Result<Assembled, ShardError> {
     let Some(first) = parts.first() else {
         let tensor = Tensor { shape: vec![0], data: Data::Bool(Vec::new()) };
-        return Ok(Assembled { tensor, written: Mask::full(0), owners: Vec::new(), conflict: None });
+        return Ok(Assembled {
+            tensor,
+            written: Mask::full(0),
+            owners: Vec::new(),
+            conflict: None,
+            shadow: None,
+        });
     };
     let shape = &first.layout.shape;
     let mut data = Data::zeros(first.data.dtype(), shape.iter().product())?;
     let mut written = vec![true; data.len()];
     let mut owners = vec![None; data.len()];
     let mut conflict = None;
+    let mut shadow = parts.iter().any(|it| it.shadow.is_some()).then(|| Shadow::of(&data));
     for part in parts {
         let indices = part.layout.global_indices();
         if part.layout.shape != *shape || part.data.len() != indices.len() {
@@ -101,11 +120,16 @@ pub fn assemble(parts: &[Part]) -> Result<Assembled, ShardError> {
         }
         // Elements that an earlier rank holds are compared before this part's take their places.
         let earlier = data.pick(&indices);
+        let earlier_shadow = shadow.as_ref().map(|it| it.pick(&indices));
         let fresh: Vec<bool> = indices.iter().map(|&at| owners[at].is_none()).collect();
         if conflict.is_none() {
             let differs = |&local: &usize| {
                 let both = !fresh[local] && written[indices[local]] && part.written.get(local);
-                both && !part.data.same_bits(local, &earlier)
+                let agrees = || {
+                    let mine = Estimate::of(part.data, part.shadow, local);
+                    shadow.is_some() && mine.agrees(Estimate::of(&earlier, earlier_shadow.as_ref(), local))
+                };
+                both && !part.data.same_bits(local, &earlier) && !agrees()
             };
             conflict = (0..indices.len()).find(differs).map(|local| Conflict {
                 index: unravel(indices[local], shape),
@@ -116,6 +140,10 @@ pub fn assemble(parts: &[Part]) -> Result<Assembled, ShardError> {
         if !data.put(&indices, &fresh, part.data) {
             return Err(ShardError::Part { rank: part.rank, first: first.rank });
         }
+        if let Some(shadow) = &mut shadow {
+            let exact = || Shadow::of(part.data);
+            shadow.put(&indices, &fresh, &part.shadow.cloned().unwrap_or_else(exact));
+        }
         for (local, &at) in indices.iter().enumerate() {
             written[at] &= part.written.get(local);
             owners[at] = owners[at].or(Some(part.rank));
@@ -123,7 +151,7 @@ pub fn assemble(parts: &[Part]) -> Result<Assembled, ShardError> {
     }
     written.iter_mut().zip(&owners).for_each(|(it, owner)| *it &= owner.is_some());
     let tensor = Tensor { shape: shape.clone(), data };
-    Ok(Assembled { tensor, written: Mask::from_flags(written), owners, conflict })
+    Ok(Assembled { tensor, written: Mask::from_flags(written), owners, conflict, shadow })
 }
 
 /// The index along every dimension of element `at` of a row-major tensor.
@@ -159,7 +187,13 @@ mod tests {
         let parts = [slice(&tensor(), &layouts[0])?, slice(&tensor(), &layouts[1])?];
         assert_eq!(parts[1], Data::I32(vec![2, 3, 6, 7]));
         let full = Mask::full(4);
-        let part = |rank: usize| Part { rank, layout: &layouts[rank], data: &parts[rank], written: &full };
+        let part = |rank: usize| Part {
+            rank,
+            layout: &layouts[rank],
+            data: &parts[rank],
+            written: &full,
+            shadow: None,
+        };
         let all = assemble(&[part(0), part(1)])?;
         assert_eq!((all.tensor, all.conflict), (tensor(), None));
         assert!(all.written.is_full());
@@ -186,7 +220,7 @@ mod tests {
         other.set(6, Number::Int(60));
         let missing = Mask::from_flags((0..8).map(|it| it != 6).collect());
         let parts = |written| {
-            let part = |rank, data, written| Part { rank, layout: &layout, data, written };
+            let part = |rank, data, written| Part { rank, layout: &layout, data, written, shadow: None };
             assemble(&[part(3, &one, &full), part(5, &other, written)])
         };
         let conflict =
@@ -199,11 +233,27 @@ mod tests {
     }
 
     #[test]
+    fn replicas_that_are_inexact_agree_by_their_shadows() -> Result<(), ShardError> {
+        let (layout, full) = (Layout::whole(&[1]), Mask::full(1));
+        let (one, other) = (Data::F32(vec![0.3]), Data::F32(vec![0.30000004]));
+        let conflict = |theirs: f64| {
+            let shadow = |it: f64| Shadow::from_lanes([vec![it], vec![it], vec![it]]);
+            let (mine, theirs) = (shadow(0.3), shadow(theirs));
+            let first = Part { rank: 0, layout: &layout, data: &one, written: &full, shadow: Some(&mine) };
+            let second = Part { rank: 1, data: &other, shadow: Some(&theirs), ..first };
+            Ok::<_, ShardError>(assemble(&[first, second])?.conflict.is_some())
+        };
+        assert!(!conflict(0.3 * (1.0 + 0.9e-9))?);
+        assert!(conflict(0.3 * (1.0 + 1.1e-9))?);
+        Ok(())
+    }
+
+    #[test]
     fn parts_of_different_tensors() {
         let (whole, columns) = (Layout::whole(&[2, 4]), columns(0, 2));
         let (ints, floats, full) = (tensor().data, Data::F32(vec![0.0; 4]), Mask::full(8));
-        let first = Part { rank: 0, layout: &whole, data: &ints, written: &full };
-        let other = Part { rank: 1, layout: &columns, data: &floats, written: &full };
+        let first = Part { rank: 0, layout: &whole, data: &ints, written: &full, shadow: None };
+        let other = Part { rank: 1, layout: &columns, data: &floats, written: &full, shadow: None };
         assert_eq!(assemble(&[first, other]), Err(ShardError::Part { rank: 1, first: 0 }));
         assert_eq!(assemble(&[]).map(|it| it.tensor.data.len()), Ok(0));
     }

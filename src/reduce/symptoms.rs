@@ -25,7 +25,7 @@ use crate::{
     plan::{self, Plan},
     run::{
         inputs::Filling,
-        job::{self, Expectation, expectations},
+        job::{self, Basis, Expectation, expectations},
         prepare::{Failure, MEMORY_LIMIT, Setup},
         trial::{Mishap, Trouble, trial},
     },
@@ -184,7 +184,7 @@ impl Examiner<'_> {
             Test::Race => {
                 let ran = trial(&plans, &inputs, Schedule::Program, &[]);
                 let ran = ran.map_err(|it| format!("it fails under schedule program: {}", it.message))?;
-                expectations(ran.outputs, "schedule program")
+                expectations(ran.outputs, "schedule program", Basis::Simulated { exact: ran.exact })
             }
             Test::WrongResult => self.expected(candidate, &plans, &filling)?,
             Test::Deadlock | Test::Crash | Test::Command(_) => Vec::new(),
@@ -255,7 +255,8 @@ impl Examiner<'_> {
         let plans = self.plan(&candidate.program, candidate)?;
         let ran = trial(&plans, &fill(filling, &plans)?, Schedule::Program, &[]);
         let ran = ran.map_err(|it| format!("it fails before the passes: {}", it.message))?;
-        Ok(expectations(ran.outputs, "the program before the passes"))
+        let basis = Basis::Reference { exact: ran.exact };
+        Ok(expectations(ran.outputs, "the program before the passes", basis))
     }
 
     fn plan(&self, program: &Program, candidate: &Candidate) -> Result<Vec<Plan>, String> {

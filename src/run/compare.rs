@@ -1,17 +1,16 @@
-//! Element by element comparison, exact or within tolerances.
+//! Element by element comparison: for equality, by f64 shadows, or within tolerances.
 
 use std::fmt;
 
 use grammar::dtype::DType;
 
-use crate::{
-    io::{
-        data::Tensor,
-        generate::Kind,
-        shape_match::{is_permutation, is_regrouping},
-        shard::unravel,
+use crate::io::{
+    data::{
+        Data, Shadowed,
+        shadow::{Estimate, SHADOW_RTOL, real},
     },
-    plan::Number,
+    shape_match::{is_permutation, is_regrouping},
+    shard::unravel,
 };
 
 /// How far a result may be from what is expected: `|got - expected| <= atol + rtol · |expected|`, as in numpy. Zeros mean
@@ -28,17 +27,28 @@ impl Tolerance {
     /// Equal values.
     pub const EXACT: Self = Self { rtol: 0.0, atol: 0.0 };
 
-    /// What two correct computations of a sum of `terms` products in f32, rounded once to `dtype`, may differ by for
-    /// operands below 1 in magnitude: one unit in the last place each way, and the f32 sums' own error,
-    /// `terms · 2⁻²⁴ · √terms` (Higham, *Accuracy and Stability of Numerical Algorithms*, section 4.2, taken with the
-    /// typical magnitude `√terms` of such a sum).
-    pub fn for_terms(dtype: DType, terms: usize) -> Self {
-        let ulp = |bits: u32| 2f64.powi(-(bits as i32));
-        let bits = dtype.significand_bits().unwrap_or(53);
-        let terms = terms as f64;
-        Self { rtol: 2.0 * ulp(bits), atol: terms * terms.sqrt() * ulp(bits.max(24)) }
+    /// The defaults of `torch.testing.assert_close` for an element type: relative and absolute; integers are equal.
+    pub fn of(dtype: DType) -> Self {
+        let (rtol, atol) = match dtype {
+            DType::Half => (1e-3, 1e-5),
+            DType::BFloat => (1.6e-2, 1e-5),
+            DType::Float => (1.3e-6, 1e-5),
+            DType::Double => (1e-7, 1e-7),
+            _ => return Self::EXACT,
+        };
+        Self { rtol, atol }
     }
 }
+
+impl fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rtol {:e}, atol {:e}", self.rtol, self.atol)
+    }
+}
+
+/// The factor on a program's own rounding error within which another engine's result may be off. The rounding error of an
+/// element is the larger of its own and of what nine of ten elements of its tensor stay within.
+pub const ROUNDING_FACTOR: f64 = 8.0;
 
 /// How near results have to be to what is expected.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,49 +57,29 @@ pub enum Agreement {
     Equal,
     /// As near as the user says.
     Within(Tolerance),
-    /// As two orders of summing `terms` products.
-    Sums {
-        /// Terms of the longest sum.
-        terms: usize,
-    },
-    /// As two machines, whose mathematical functions differ besides.
-    Machines {
-        /// Terms of the longest sum.
-        terms: usize,
-    },
+    /// Two programs on the simulator: equal where both are exact, else by their shadows.
+    Shadows,
+    /// Rounded results of one plan on two engines: within `ROUNDING_FACTOR` times the rounding error, and equal where all
+    /// engines compute the same bits.
+    Engines,
+    /// Rounded results of two programs: `Tolerance::of` the element type and `ROUNDING_FACTOR` times the rounding error.
+    Rounded,
 }
 
-impl Agreement {
-    /// What the user says, or else: sums of random numbers are rounded in some order.
-    pub fn new(given: Option<Tolerance>, kind: Kind, terms: usize) -> Self {
-        match given {
-            Some(tolerance) => Self::Within(tolerance),
-            None if kind == Kind::Random => Self::Sums { terms },
-            None => Self::Equal,
-        }
-    }
-
-    /// The tolerance for elements of a type.
-    pub fn tolerance(self, dtype: DType) -> Tolerance {
-        match self {
-            Self::Within(tolerance) => tolerance,
-            Self::Equal => Tolerance::EXACT,
-            Self::Sums { .. } | Self::Machines { .. } if dtype.is_integral() => Tolerance::EXACT,
-            Self::Sums { terms } => Tolerance::for_terms(dtype, terms),
-            Self::Machines { terms } => {
-                let sums = Tolerance::for_terms(dtype, terms);
-                let computed = if dtype == DType::Double { 53 } else { 24 };
-                Tolerance { rtol: sums.rtol + FUNCTION_ULPS * 2f64.powi(-computed), ..sums }
-            }
-        }
-    }
+/// A comparison of two tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// What is wrong, if anything is.
+    pub mismatch: Option<Mismatch>,
+    /// Whether all values are equal.
+    pub is_equal: bool,
+    /// Elements that were accepted because rounding decides whether they have a finite value.
+    pub undetermined: usize,
+    /// What the comparison allowed, for the verdict.
+    pub allowed: String,
 }
 
-/// Units in the last place by which a mathematical function may be off: the largest in the tables of the CUDA C++
-/// Programming Guide, "Mathematical Functions", among those that operators compute.
-const FUNCTION_ULPS: f64 = 8.0;
-
-/// The first element that is too far off.
+/// The element that is furthest off, and how many are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
     /// Its index, slowest dimension first.
@@ -102,74 +92,312 @@ pub struct Mismatch {
     pub got: String,
     /// How many elements are too far off.
     pub count: usize,
+    /// Of how many.
+    pub total: usize,
+    /// The largest absolute error of an element.
+    pub max_abs: f64,
+    /// The largest relative error of an element that is too far off.
+    pub max_rel: f64,
+    /// How far off the element might be.
+    pub tolerance: f64,
+    /// How that was found.
+    pub allowed: String,
 }
 
 /// Compares by position in row-major order. One shape may be the other one with neighbouring dimensions split or merged.
 ///
 /// # Errors
 /// Another shape, as a message.
-pub fn compare(got: &Tensor, expected: &Tensor, tolerance: Tolerance) -> Result<Option<Mismatch>, String> {
-    if !is_regrouping(&got.shape, &expected.shape) {
-        let hint = if is_permutation(&got.shape, &expected.shape) { "; transposed?" } else { "" };
-        return Err(format!("it has shape {:?} and {:?} was expected{hint}", got.shape, expected.shape));
+pub fn compare(
+    got: Shadowed<'_>,
+    expected: Shadowed<'_>,
+    agreement: Agreement,
+) -> Result<Comparison, String> {
+    let (mine, theirs) = (&got.tensor.data, &expected.tensor.data);
+    let (have, want) = (&got.tensor.shape, &expected.tensor.shape);
+    if !is_regrouping(have, want) {
+        let hint = if is_permutation(have, want) { "; transposed?" } else { "" };
+        return Err(format!("it has shape {have:?} and {want:?} was expected{hint}"));
     }
-    let far = |at: usize| !close(got.data.get(at), expected.data.get(at), tolerance);
-    if tolerance == Tolerance::EXACT && got.data == expected.data {
-        return Ok(None);
+    let is_exact = got.shadow.is_none() && expected.shadow.is_none();
+    let agreement = match agreement {
+        Agreement::Shadows if is_exact => Agreement::Equal,
+        Agreement::Engines if expected.shadow.is_none() => Agreement::Equal,
+        other => other,
+    };
+    let judge = Judge::new(got, expected, agreement);
+    let mut found = Comparison { mismatch: None, is_equal: true, undetermined: 0, allowed: judge.allowed() };
+    let mut worst: Option<(f64, f64, usize)> = None;
+    let (mut count, mut max_rel) = (0, 0f64);
+    for at in 0..mine.len() {
+        if same(mine, theirs, at) && agreement != Agreement::Shadows {
+            continue;
+        }
+        let (a, b, tolerance) = judge.element(at);
+        found.is_equal &= same(mine, theirs, at);
+        let error = if a == b || a.is_nan() && b.is_nan() { 0.0 } else { magnitude(a - b) };
+        let is_near = match agreement {
+            // Equal numbers may be integers that binary64 does not tell apart.
+            Agreement::Equal => false,
+            _ if tolerance == f64::INFINITY => {
+                found.undetermined += 1;
+                true
+            }
+            _ => error <= tolerance,
+        };
+        if is_near {
+            continue;
+        }
+        count += 1;
+        max_rel = max_rel.max(if error == 0.0 { 0.0 } else { magnitude(error / b.abs()) });
+        if worst.is_none_or(|(most, ..)| error > most) {
+            worst = Some((error, tolerance, at));
+        }
     }
-    let mut wrong = (0..got.data.len()).filter(|at| far(*at));
-    let Some(flat) = wrong.next() else { return Ok(None) };
-    Ok(Some(Mismatch {
-        index: unravel(flat, &got.shape),
+    found.mismatch = worst.map(|(max_abs, tolerance, flat)| Mismatch {
+        index: unravel(flat, &got.tensor.shape),
         flat,
-        expected: expected.data.text(flat),
-        got: got.data.text(flat),
-        count: 1 + wrong.count(),
-    }))
+        expected: judge.text(expected, flat),
+        got: judge.text(got, flat),
+        count,
+        total: mine.len(),
+        max_abs,
+        max_rel,
+        tolerance,
+        allowed: found.allowed.clone(),
+    });
+    Ok(found)
 }
 
-fn close(got: Number, expected: Number, tolerance: Tolerance) -> bool {
-    match (got, expected) {
-        (Number::Int(a), Number::Int(b)) if tolerance == Tolerance::EXACT => a == b,
-        (Number::Bool(a), Number::Bool(b)) => a == b,
-        _ => {
-            let (a, b) = (real(got), real(expected));
-            // NaN where NaN is expected is right; zeros of either sign are equal; nothing is near infinity.
-            let near = || (a - b).abs() <= tolerance.atol + tolerance.rtol * b.abs();
-            a == b || a.is_nan() && b.is_nan() || b.is_finite() && near()
+/// What is computed once for two tensors.
+struct Judge<'a> {
+    got: Shadowed<'a>,
+    expected: Shadowed<'a>,
+    agreement: Agreement,
+    /// The rounding error that nine of ten elements stay within.
+    typical: f64,
+}
+
+impl<'a> Judge<'a> {
+    fn new(got: Shadowed<'a>, expected: Shadowed<'a>, agreement: Agreement) -> Self {
+        let mut judge = Self { got, expected, agreement, typical: 0.0 };
+        if matches!(agreement, Agreement::Engines | Agreement::Rounded) {
+            let len = got.tensor.data.len();
+            let mut errors: Vec<f64> = (0..len).map(|at| judge.rounding(at)).collect();
+            errors.retain(|it| *it > 0.0 && it.is_finite());
+            if !errors.is_empty() {
+                let at = errors.len() * 9 / 10;
+                judge.typical = *errors.select_nth_unstable_by(at, f64::total_cmp).1;
+            }
+        }
+        judge
+    }
+
+    /// The two values of an element, and how far they may be apart; infinity where that is not determined.
+    fn element(&self, at: usize) -> (f64, f64, f64) {
+        let (mine, theirs) = (&self.got.tensor.data, &self.expected.tensor.data);
+        let (a, b) = (real(mine.get(at)), real(theirs.get(at)));
+        let rounding = || match self.rounding(at) {
+            0.0 => 0.0,
+            it => ROUNDING_FACTOR * it.max(self.typical),
+        };
+        // Nothing is near infinity.
+        let within = |it: Tolerance| if b.is_finite() { it.atol + it.rtol * b.abs() } else { 0.0 };
+        match self.agreement {
+            Agreement::Equal => (a, b, 0.0),
+            Agreement::Within(it) => (a, b, within(it)),
+            Agreement::Engines => (a, b, rounding()),
+            Agreement::Rounded => (a, b, within(Tolerance::of(mine.dtype())) + rounding()),
+            Agreement::Shadows => {
+                let a = Estimate::of(mine, self.got.shadow, at);
+                let b = Estimate::of(theirs, self.expected.shadow, at);
+                (a.value, b.value, a.tolerance(b))
+            }
+        }
+    }
+
+    /// The rounding error of an element, of whichever tensor has a shadow.
+    fn rounding(&self, at: usize) -> f64 {
+        let of = |it: Shadowed<'_>| {
+            it.shadow.map_or(0.0, |shadow| shadow.rounding(at, real(it.tensor.data.get(at))))
+        };
+        of(self.got).max(of(self.expected))
+    }
+
+    fn allowed(&self) -> String {
+        let dtype = self.got.tensor.data.dtype();
+        let rounding = match self.typical {
+            0.0 => String::new(),
+            it => format!("{ROUNDING_FACTOR} times the rounding error of {it:.1e}"),
+        };
+        match self.agreement {
+            Agreement::Equal => "exact".to_owned(),
+            Agreement::Within(it) => it.to_string(),
+            Agreement::Shadows => format!("f64 shadow, rtol {SHADOW_RTOL:e}"),
+            Agreement::Engines if rounding.is_empty() => "exact".to_owned(),
+            Agreement::Engines => rounding,
+            Agreement::Rounded => {
+                let own = format!("{}: {}", dtype.short_name(), Tolerance::of(dtype));
+                if rounding.is_empty() { own } else { format!("{own}, {rounding}") }
+            }
+        }
+    }
+
+    /// An element as it is compared.
+    fn text(&self, side: Shadowed<'_>, at: usize) -> String {
+        let data = &side.tensor.data;
+        match side.shadow.filter(|_| self.agreement == Agreement::Shadows && !data.dtype().is_integral()) {
+            Some(shadow) => Data::F64(vec![shadow.value(at).value]).text(0),
+            None => data.text(at),
         }
     }
 }
 
-fn real(number: Number) -> f64 {
-    match number {
-        Number::Int(it) => it as f64,
-        Number::Float(it) => it,
-        Number::Bool(it) => f64::from(u8::from(it)),
+/// Whether two elements are equal: integers by all their bits, zeros of either sign, a NaN where one is expected.
+fn same(a: &Data, b: &Data, at: usize) -> bool {
+    if a.same_bits(at, b) {
+        return true;
+    }
+    if a.dtype() == b.dtype() && a.dtype().is_integral() {
+        return false;
+    }
+    let (a, b) = (real(a.get(at)), real(b.get(at)));
+    a == b || a.is_nan() && b.is_nan()
+}
+
+/// The magnitude of an error; infinity where it is not a number.
+fn magnitude(error: f64) -> f64 {
+    if error.is_nan() { f64::INFINITY } else { error.abs() }
+}
+
+/// `8`, `0.25`, `1.3e-6`.
+fn short(number: f64) -> String {
+    match number == number.trunc() && number.abs() < 1e6 {
+        true => number.to_string(),
+        false if number.is_finite() => format!("{number:.2e}"),
+        false => number.to_string(),
     }
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "element {:?} expected {} got {}", self.index, self.expected, self.got)?;
-        if self.count > 1 {
-            write!(f, ", {} elements differ", self.count)?;
-        }
-        Ok(())
+        let Self { index, expected, got, count, total, allowed, .. } = self;
+        let (abs, rel, tolerance) = (short(self.max_abs), short(self.max_rel), short(self.tolerance));
+        write!(
+            f,
+            "element {index:?} expected {expected} got {got}; {count} of {total} elements differ, max abs error {abs}, \
+             max rel error {rel}, tolerance {tolerance} ({allowed})"
+        )
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use half::{bf16, f16};
+
     use super::*;
+    use crate::{
+        io::data::{Shadow, Tensor},
+        sim::{
+            kernels::{Exactness, convert},
+            memory::Block,
+        },
+    };
+
+    fn tensor(data: impl Into<Data>) -> Tensor {
+        let data = data.into();
+        Tensor { shape: vec![data.len()], data }
+    }
+
+    fn is_near(got: impl Into<Data>, expected: impl Into<Data>, agreement: Agreement) -> bool {
+        let (got, expected) = (tensor(got), tensor(expected));
+        compare((&got).into(), (&expected).into(), agreement).is_ok_and(|it| it.mismatch.is_none())
+    }
 
     #[test]
     fn nothing_is_near_infinity() {
-        let tolerance = Tolerance { rtol: 0.5, atol: 0.5 };
-        let is_close = |got, expected| close(Number::Float(got), Number::Float(expected), tolerance);
+        let tolerance = Agreement::Within(Tolerance { rtol: 0.5, atol: 0.5 });
+        let is_close = |got: f64, expected: f64| is_near(vec![got], vec![expected], tolerance);
         assert!(is_close(1.4, 1.0) && !is_close(3.0, 1.0));
         assert!(is_close(f64::INFINITY, f64::INFINITY) && is_close(f64::NAN, f64::NAN));
         assert!(!is_close(f64::NEG_INFINITY, f64::INFINITY) && !is_close(5.0, f64::INFINITY));
         assert!(!is_close(f64::INFINITY, 5.0) && !is_close(f64::NAN, 5.0) && !is_close(5.0, f64::NAN));
+    }
+
+    #[test]
+    fn defaults_hold_just_inside_and_fail_just_outside() {
+        let singles = |it: f32| is_near(vec![it], vec![100f32], Agreement::Rounded);
+        assert!(singles(100.00013) && !singles(100.00015) && singles(99.99987) && !singles(99.99985));
+        let small = |it: f32| is_near(vec![it], vec![0f32], Agreement::Rounded);
+        assert!(small(0.99e-5) && !small(1.01e-5));
+        let doubles = |it: f64| is_near(vec![it], vec![1f64], Agreement::Rounded);
+        assert!(doubles(1.000_000_19) && !doubles(1.000_000_21));
+        let halves = |it: f32| is_near(vec![f16::from_f32(it)], vec![f16::from_f32(8.0)], Agreement::Rounded);
+        assert!(halves(8.007_812_5) && !halves(8.015_625));
+        let brains =
+            |it: f32| is_near(vec![bf16::from_f32(it)], vec![bf16::from_f32(8.0)], Agreement::Rounded);
+        assert!(brains(8.125) && !brains(8.187_5));
+        assert!(!is_near(vec![1i32], vec![2i32], Agreement::Rounded));
+    }
+
+    #[test]
+    fn integers_at_their_limits_are_told_apart() {
+        assert!(!is_near(vec![u64::MAX], vec![u64::MAX - 1], Agreement::Equal));
+        assert!(!is_near(vec![i64::MAX], vec![i64::MAX - 1], Agreement::Equal));
+        assert!(!is_near(vec![i64::MAX], vec![i64::MAX - 1], Agreement::Shadows));
+        assert!(is_near(vec![0f32], vec![-0f32], Agreement::Equal));
+        assert!(!is_near(vec![1f32], vec![1.000_000_1f32], Agreement::Equal));
+    }
+
+    #[test]
+    fn the_worst_element_is_shown_wherever_it_is() -> Result<(), String> {
+        let expected = tensor(vec![2f32; 200]);
+        let mut got = expected.clone();
+        for (at, value) in [(70, 2.5), (150, 4.0), (199, 1.0)] {
+            got.data.set(at, crate::plan::Number::Float(value));
+        }
+        got.shape = vec![2, 100];
+        let found = compare((&got).into(), (&expected).into(), Agreement::Equal)?;
+        let text = found.mismatch.map(|it| it.to_string());
+        let wanted = "element [1, 50] expected 2 got 4; 3 of 200 elements differ, max abs error 2, max rel error 1, \
+                      tolerance 0 (exact)";
+        assert_eq!(text.as_deref(), Some(wanted));
+        got.data.set(0, crate::plan::Number::Float(f64::NAN));
+        let found = compare((&got).into(), (&expected).into(), Agreement::Equal)?;
+        assert_eq!(found.mismatch.map(|it| it.index), Some(vec![0, 0]));
+        Ok(())
+    }
+
+    #[test]
+    fn engines_agree_within_the_rounding_error() -> Result<(), String> {
+        let expected = tensor(vec![1f32, 1f32]);
+        // The first element is 2^-10 off; the second is the same on all engines.
+        let lanes = [vec![1.0, 1.1], vec![1.0, 1.1], vec![1.0 + 2f64.powi(-10), 1.0]];
+        let shadow = Shadow::from_lanes(lanes);
+        let judged = |got: [f32; 2]| {
+            let got = tensor(got.to_vec());
+            let expected = Shadowed { tensor: &expected, shadow: Some(&shadow) };
+            compare((&got).into(), expected, Agreement::Engines).map(|it| it.mismatch.is_none())
+        };
+        assert!(judged([1.0 + 7.9 / 1024.0, 1.0])? && !judged([1.0 + 8.1 / 1024.0, 1.0])?);
+        assert!(!judged([1.0, 1.000_000_1])?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_cast_that_rounds_twice_differs() -> Result<(), String> {
+        // Just above the middle of 1 and 1.0078125, where binary32 has no number: by way of it, the cast gives 1.
+        let value = 1.003_906_25 + 1e-12;
+        let from = Block::full(vec![1], Data::F64(vec![value]));
+        let cast = convert(&from, DType::BFloat, &mut Exactness::default()).map_err(|it| it.to_string())?;
+        let expected = tensor(cast.data);
+        assert_eq!(expected.data.to_f64(), [1.007_812_5]);
+        let judged = |got: f32| {
+            let got = tensor(vec![bf16::from_f32(got)]);
+            let expected = Shadowed { tensor: &expected, shadow: cast.shadow.as_ref() };
+            compare((&got).into(), expected, Agreement::Engines).map(|it| it.mismatch.is_none())
+        };
+        assert!(judged(1.007_812_5)? && !judged(value as f32)?);
+        Ok(())
     }
 }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use super::{
     apart,
-    compare::{Agreement, Tolerance},
-    job::{self, Expectation, Verdict},
+    job::{self, Criteria, Expectation, Verdict},
     prepare::Failure,
 };
 use crate::{
     cuda::{self, CudaError, Engine, Host, Line, Peers, Timing, layout::WorldLayout},
     exit::Exit,
-    io::{data::Data, generate::Kind},
+    io::data::Data,
     launch::{
         LaunchError,
         member::Member,
@@ -29,14 +28,8 @@ pub struct Job<'a> {
     pub inputs: &'a [Vec<Data>],
     /// What outputs are compared with; only rank 0 looks at them.
     pub expectations: &'a [Expectation],
-    /// Whether what is expected was computed without a rounding, if that is known.
-    pub exact: Option<bool>,
-    /// How inputs were made.
-    pub kind: Kind,
-    /// Tolerance, if one was given.
-    pub tolerance: Option<Tolerance>,
-    /// Terms of the longest sum.
-    pub terms: usize,
+    /// What decides how near outputs have to be.
+    pub criteria: Criteria,
     /// Whether any rank has something that outputs are compared with.
     pub compares: bool,
     /// Tensors that this rank wants besides the outputs.
@@ -338,14 +331,7 @@ fn judge(job: &Job<'_>, outcome: &Outcome, member: &Member) -> Result<Verdict, F
         return Ok(Verdict { exit, line: String::new(), outputs: Vec::new(), wrong: None });
     }
     member.phase("judging the outputs");
-    // The simulator says whether anything was rounded: if not, both machines give the same bits.
-    let agreement = match Agreement::new(job.tolerance, job.kind, job.terms) {
-        Agreement::Equal | Agreement::Sums { .. } if job.exact != Some(true) => {
-            Agreement::Machines { terms: job.terms }
-        }
-        given => given,
-    };
-    let judged = job::judge(job.plans, outcome, job.expectations, agreement, job.exact);
+    let judged = job::judge(job.plans, outcome, job.expectations, &job.criteria);
     let exit = judged.as_ref().map_or(Exit::Bug, |it| it.exit);
     peers.all_gather(&[exit as u8])?;
     Ok(judged?)

@@ -2,16 +2,16 @@
 
 use super::{
     RunError,
-    compare::{Agreement, compare},
+    compare::{Agreement, Tolerance, compare},
     inputs::Filling,
     per_rank,
-    prepare::{Failure, Setup, Texts, prepare},
+    prepare::{Failure, MEMORY_LIMIT, Setup, Texts, prepare},
     results::{self, blame},
 };
 use crate::{
     exit::Exit,
     io::{
-        data::{Data, Tensor},
+        data::{Data, Shadow, Shadowed, Tensor},
         shape_match::is_regrouping,
     },
     plan::{InstKind, Place, Plan},
@@ -26,6 +26,70 @@ pub struct Expectation {
     pub output: Target,
     /// Its value.
     pub tensor: Tensor,
+    /// Its value without rounding, if it is one of a simulated run that rounded.
+    pub shadow: Option<Shadow>,
+    /// How it was found.
+    pub basis: Basis,
+}
+
+/// How a tensor that results are compared with was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// A file or a literal.
+    Given,
+    /// The simulator, from the plans that are judged.
+    Simulated {
+        /// Whether that run rounded nothing.
+        exact: bool,
+    },
+    /// The simulator, from another program.
+    Reference {
+        /// Whether that run rounded nothing.
+        exact: bool,
+    },
+}
+
+impl Basis {
+    /// Whether it was found without rounding, as far as that is known.
+    fn is_exact(self) -> bool {
+        match self {
+            Self::Given => true,
+            Self::Simulated { exact } | Self::Reference { exact } => exact,
+        }
+    }
+}
+
+/// What decides how near results have to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Criteria {
+    /// What the user says.
+    pub tolerance: Option<Tolerance>,
+    /// Whether the run that is judged rounded nothing, if that is known.
+    pub exact: Option<bool>,
+    /// Whether inputs were read from files.
+    pub reads_files: bool,
+    /// Whether results come from GPUs, which have no shadows.
+    pub on_gpus: bool,
+}
+
+impl Criteria {
+    /// How near results have to be to what was found in some way: equal where nothing was rounded, else by their shadows,
+    /// else within the tolerance for the element type and for the program's own rounding error. Inputs from files are
+    /// compared with that tolerance in any case, and so is what rounds without a shadow.
+    pub fn agreement(&self, basis: Basis, has_shadows: bool) -> Agreement {
+        let is_exact = self.exact == Some(true);
+        match (self.tolerance, basis) {
+            (Some(tolerance), _) => Agreement::Within(tolerance),
+            (None, Basis::Given) if is_exact && !self.reads_files => Agreement::Equal,
+            (None, Basis::Given) => Agreement::Rounded,
+            (None, Basis::Simulated { .. } | Basis::Reference { .. }) if !self.on_gpus => {
+                if has_shadows || is_exact { Agreement::Shadows } else { Agreement::Rounded }
+            }
+            (None, _) if is_exact => Agreement::Equal,
+            (None, Basis::Simulated { .. }) => Agreement::Engines,
+            (None, Basis::Reference { .. }) => Agreement::Rounded,
+        }
+    }
 }
 
 /// Names an output.
@@ -61,7 +125,8 @@ pub fn simulated(
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(Failure::Other(Exit::WrongResult, format!("under schedule program: {fault}")));
     }
-    Ok((expectations(outputs, origin), outcome.notes))
+    let exact = outcome.notes.exactness.is_exact();
+    Ok((expectations(outputs, origin, Basis::Simulated { exact }), outcome.notes))
 }
 
 /// How a program's inputs differ from those of the program that it has to agree with. Inputs correspond by position: they
@@ -85,25 +150,28 @@ pub(super) fn inputs_differ(wanted: &[Plan], found: &[Plan]) -> Option<String> {
 }
 
 /// Outputs as what is expected of another run; by rank where they are judged so.
-pub(crate) fn expectations(outputs: Vec<results::Result>, origin: &str) -> Vec<Expectation> {
+pub fn expectations(outputs: Vec<results::Result>, origin: &str, basis: Basis) -> Vec<Expectation> {
     let origin = || origin.to_owned();
     let mut found = Vec::new();
     for (position, output) in outputs.into_iter().enumerate() {
         if !output.per_rank {
-            let output = (Target::Position(position), output.whole.tensor);
-            found.push(Expectation { origin: origin(), output: output.0, tensor: output.1 });
+            let (tensor, shadow) = (output.whole.tensor, output.whole.shadow);
+            let output = Target::Position(position);
+            found.push(Expectation { origin: origin(), output, tensor, shadow, basis });
             continue;
         }
         found.extend(output.parts.into_iter().map(|(rank, block)| Expectation {
             origin: origin(),
             output: Target::Part(position, rank),
             tensor: Tensor { shape: block.shape, data: block.data },
+            shadow: block.shadow,
+            basis,
         }));
     }
     found
 }
 
-/// Runs a program once.
+/// Runs a program once, with f64 shadows unless they might take more than `MEMORY_LIMIT`.
 ///
 /// # Errors
 /// What the simulator finds.
@@ -113,7 +181,9 @@ pub fn simulate(
     schedule: Schedule,
     watch: Vec<Place>,
 ) -> Result<Outcome, RunError> {
-    Ok(sim::run(plans, inputs, schedule, &sim::Options { watch, trace: false })?)
+    let bytes = sim::footprint(plans).bytes.saturating_add(sim::shadow_bytes(plans));
+    let without_shadows = bytes > MEMORY_LIMIT;
+    Ok(sim::run(plans, inputs, schedule, &sim::Options { watch, trace: false, without_shadows })?)
 }
 
 /// Runs a specification on the same inputs, in program order, and takes its outputs as what is expected.
@@ -142,7 +212,8 @@ pub fn reference(
             format!("the reference `{path}` is faulty itself: {fault}"),
         ));
     }
-    Ok(expectations(outputs, path))
+    let exact = outcome.notes.exactness.is_exact();
+    Ok(expectations(outputs, path, Basis::Reference { exact }))
 }
 
 /// The verdict on one run.
@@ -157,7 +228,7 @@ pub struct Verdict {
     pub wrong: Option<usize>,
 }
 
-/// Judges the outputs of a run. `exact` tells whether any number was rounded on the way, if that is known.
+/// Judges the outputs of a run.
 ///
 /// # Errors
 /// Parts that do not fit together.
@@ -165,8 +236,7 @@ pub fn judge(
     plans: &[Plan],
     outcome: &Outcome,
     expectations: &[Expectation],
-    agreement: Agreement,
-    exact: Option<bool>,
+    criteria: &Criteria,
 ) -> Result<Verdict, RunError> {
     let outputs = results::outputs(plans, outcome)?;
     let failed = |message: String, outputs, wrong| Verdict {
@@ -178,9 +248,10 @@ pub fn judge(
     if let Some((at, fault)) = outputs.iter().enumerate().find_map(|(at, it)| Some((at, it.fault.clone()?))) {
         return Ok(failed(fault, outputs, Some(at)));
     }
-    let mut compared = 0;
+    let (mut compared, mut undetermined, mut is_exact) = (0, 0, criteria.exact == Some(true));
     let mut parts = Parts::default();
     let mut origins: Vec<&str> = Vec::new();
+    let mut allowed: Vec<String> = Vec::new();
     for expectation in expectations {
         let found = outputs.iter().enumerate().find(|(at, output)| match &expectation.output {
             Target::Position(position) | Target::Part(position, _) => at == position,
@@ -193,31 +264,42 @@ pub fn judge(
                 None,
             ));
         };
-        let tolerance = agreement.tolerance(output.whole.tensor.data.dtype());
+        let agreement = criteria.agreement(expectation.basis, outcome.notes.exactness.shadows);
         let whole = &output.whole;
+        let expected = Shadowed { tensor: &expectation.tensor, shadow: expectation.shadow.as_ref() };
         let (name, own, difference) = match &expectation.output {
             Target::Position(_) | Target::Name(_) if output.per_rank && whole.conflict.is_some() => {
                 let message = "ranks hold different values, and one whole tensor is expected".to_owned();
                 (output.name.clone(), None, Err(message))
             }
             Target::Position(_) | Target::Name(_) => {
-                (output.name.clone(), None, compare(&whole.tensor, &expectation.tensor, tolerance))
+                (output.name.clone(), None, compare(whole.shadowed(), expected, agreement))
             }
             Target::Part(_, rank) => {
                 let part = output.part(*rank).ok_or_else(|| "it holds nothing".to_owned());
-                let difference = part.and_then(|it| compare(&it, &expectation.tensor, tolerance));
+                let difference = part.and_then(|(tensor, shadow)| {
+                    compare(Shadowed { tensor: &tensor, shadow }, expected, agreement)
+                });
                 (format!("{} of rank {rank}", output.name), Some(*rank), difference)
             }
         };
-        match difference {
-            Ok(None) if own.is_some() => parts.add(&output.name, &expectation.origin),
-            Ok(None) => compared += expectation.tensor.data.len(),
-            Ok(Some(mismatch)) => {
-                let rank = own.or(whole.owners.get(mismatch.flat).copied().flatten()).unwrap_or(0);
-                let why = blame(plans, outcome, rank, at);
-                return Ok(failed(format!("{name}: {mismatch} (rank {rank}{why})"), outputs, Some(at)));
-            }
+        let difference = match difference {
+            Ok(it) => it,
             Err(message) => return Ok(failed(format!("{name}: {message}"), outputs, Some(at))),
+        };
+        if let Some(mismatch) = difference.mismatch {
+            let rank = own.or(whole.owners.get(mismatch.flat).copied().flatten()).unwrap_or(0);
+            let why = blame(plans, outcome, rank, at);
+            return Ok(failed(format!("{name}: {mismatch} (rank {rank}{why})"), outputs, Some(at)));
+        }
+        match own {
+            Some(_) => parts.add(&output.name, &expectation.origin),
+            None => compared += expectation.tensor.data.len(),
+        }
+        undetermined += difference.undetermined;
+        is_exact &= difference.is_equal && expectation.basis.is_exact();
+        if !allowed.contains(&difference.allowed) {
+            allowed.push(difference.allowed);
         }
         if own.is_none() && !origins.contains(&expectation.origin.as_str()) {
             origins.push(&expectation.origin);
@@ -259,18 +341,19 @@ pub fn judge(
     }
     claims.extend(parts.claims());
     let claims = claims.join("; ");
+    if is_exact {
+        allowed = vec!["exact".to_owned()];
+    } else {
+        // Results that happen to be equal are no claim about the run.
+        allowed.retain(|it| it != "exact");
+    }
+    if undetermined > 0 {
+        allowed.push(format!("{undetermined} undetermined: rounding decides whether they are finite"));
+    }
+    let allowed = if allowed.is_empty() { String::new() } else { format!(" ({})", allowed.join("; ")) };
     let line = match expectations.is_empty() {
         true => "[SUCCESS] ran, complete, not compared".to_owned(),
-        false if exact == Some(true) => format!("[SUCCESS] {claims} (exact)"),
-        false => format!(
-            "[SUCCESS] {claims}{}",
-            match agreement {
-                Agreement::Equal if exact.is_none() => "",
-                Agreement::Equal => ", not exact: some sums were rounded",
-                Agreement::Within(_) | Agreement::Sums { .. } | Agreement::Machines { .. } =>
-                    " within the tolerance",
-            }
-        ),
+        false => format!("[SUCCESS] {claims}{allowed}"),
     };
     Ok(Verdict { exit: Exit::Success, line, outputs, wrong: None })
 }

@@ -3,7 +3,7 @@
 use super::RunError;
 use crate::{
     io::{
-        data::Tensor,
+        data::{Shadow, Tensor},
         shard::{Assembled, Part, assemble, unravel},
     },
     plan::{Plan, Port},
@@ -27,9 +27,9 @@ pub struct Result {
 
 impl Result {
     /// What a rank holds, if it holds any.
-    pub fn part(&self, rank: usize) -> Option<Tensor> {
+    pub fn part(&self, rank: usize) -> Option<(Tensor, Option<&Shadow>)> {
         let (_, block) = self.parts.iter().find(|it| it.0 == rank)?;
-        Some(Tensor { shape: block.shape.clone(), data: block.data.clone() })
+        Some((Tensor { shape: block.shape.clone(), data: block.data.clone() }, block.shadow.as_ref()))
     }
 }
 
@@ -66,6 +66,7 @@ pub fn gather(parts: &[(usize, &Port, Block)]) -> std::result::Result<Result, Ru
             layout: &port.shard.layout,
             data: &block.data,
             written: &block.written,
+            shadow: block.shadow.as_ref(),
         })
         .collect();
     let name = parts.first().map_or(String::new(), |(_, port, _)| port.name.clone());

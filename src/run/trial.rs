@@ -4,8 +4,7 @@ use grammar::ir::StmtId;
 
 use super::{
     RunError,
-    compare::Agreement,
-    job::{Expectation, judge, simulate},
+    job::{Criteria, Expectation, judge, simulate},
     results::{self, suspect},
 };
 use crate::{
@@ -71,11 +70,11 @@ pub fn trial(
 ) -> Result<Ran, Box<Mishap>> {
     let stopped = |fault: RunError| Box::new(Mishap::stopped(schedule, &fault));
     let outcome = simulate(plans, inputs.to_vec(), schedule, Vec::new()).map_err(stopped)?;
-    let verdict =
-        judge(plans, &outcome, expectations, Agreement::Equal, Some(outcome.notes.exactness.is_exact()))
-            .map_err(stopped)?;
+    let exact = outcome.notes.exactness.is_exact();
+    let criteria = Criteria { exact: Some(exact), ..Criteria::default() };
+    let verdict = judge(plans, &outcome, expectations, &criteria).map_err(stopped)?;
     if verdict.exit == Exit::Success {
-        return Ok(Ran { outputs: verdict.outputs, exact: outcome.notes.exactness.is_exact() });
+        return Ok(Ran { outputs: verdict.outputs, exact });
     }
     let output = verdict.wrong.and_then(|at| verdict.outputs.get(at));
     let is_unwritten =

@@ -22,7 +22,7 @@ use grammar::{
 
 use super::{
     inputs::Filling,
-    job::{Expectation, inputs_differ, simulated},
+    job::{Basis, Expectation, inputs_differ, simulated},
     prepare::{Failure, Setup, program, too_much},
 };
 use crate::{
@@ -67,7 +67,10 @@ pub fn expected(
         return Err(usage(format!("without shardings the program {message}")));
     }
     let inputs = filling.fill_other(plans, &erased)?;
-    Ok(simulated(&erased, inputs, "the program without shardings")?.0)
+    let (mut found, notes) = simulated(&erased, inputs, "the program without shardings")?;
+    let exact = notes.exactness.is_exact();
+    found.iter_mut().for_each(|it| it.basis = Basis::Reference { exact });
+    Ok(found)
 }
 
 type Result<T> = std::result::Result<T, Box<Diagnostic>>;

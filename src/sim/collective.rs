@@ -256,11 +256,17 @@ pub(super) fn concatenate(pieces: &[(&Block, View)]) -> Result<Option<Block>, St
     let mut cell = Cell::unwritten(first.data.dtype(), total).map_err(KernelError::from)?;
     let mut offset = 0;
     for (block, view) in pieces {
-        let (data, written) = (block.data.gather(view), block.written.gather(view));
-        scatter(&mut cell, &stretch(offset, view.len()), &Block { shape: vec![view.len()], data, written });
+        let piece = Block {
+            shape: vec![view.len()],
+            data: block.data.gather(view),
+            written: block.written.gather(view),
+            shadow: block.shadow.as_ref().map(|it| it.gather(view)),
+        };
+        scatter(&mut cell, &stretch(offset, view.len()), &piece);
         offset += view.len();
     }
-    Ok(Some(Block { shape: vec![total], data: cell.data, written: cell.written }))
+    let Cell { data, written, shadow } = cell;
+    Ok(Some(Block { shape: vec![total], data, written, shadow }))
 }
 
 /// So many elements in a row.

@@ -4,7 +4,10 @@
 //! element that says whether it is written, inputs and outputs once more, and what the largest instruction reads and writes, 16
 //! bytes an element in the widest of the kernels' forms.
 
-use crate::plan::{Arg, InstKind, Plan, View};
+use crate::{
+    io::data::shadow::LANES,
+    plan::{Arg, InstKind, Plan, View},
+};
 
 /// What a world holds.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -13,6 +16,12 @@ pub struct Footprint {
     pub bytes: usize,
     /// The largest buffer: its bytes, its tensor's name, the rank.
     pub largest: Option<(usize, String, usize)>,
+}
+
+/// Bytes that the f64 shadows of all buffers take where every value is inexact.
+pub fn shadow_bytes(plans: &[Plan]) -> usize {
+    let buffers = plans.iter().flat_map(|plan| &plan.buffers).filter(|it| !it.dtype.is_integral());
+    buffers.fold(0, |sum: usize, it| sum.saturating_add(it.len.saturating_mul(LANES * 8)))
 }
 
 /// Bytes of an element while a kernel works on it.

@@ -1,10 +1,13 @@
-//! What ranks store: every buffer's elements and which of them have been written.
+//! What ranks store: every buffer's elements, which of them have been written, and their f64 shadow.
 //!
-//! Invariant: a copy of an unwritten element is unwritten; nothing else is known about it.
+//! Invariants: a copy of an unwritten element is unwritten; nothing else is known about it. A buffer without a shadow holds
+//! values that all orders of summation and all engines give.
+
+use std::borrow::Cow;
 
 use grammar::dtype::DType;
 
-pub use crate::io::data::Mask;
+pub use crate::io::data::{Mask, Shadow};
 use crate::{
     io::data::{Data, UnsupportedDtype},
     plan::{Buffer, BufferNo, View},
@@ -17,6 +20,8 @@ pub struct Cell {
     pub data: Data,
     /// Which elements have been written.
     pub written: Mask,
+    /// The values without rounding, from the first inexact one on.
+    pub shadow: Option<Shadow>,
 }
 
 impl Cell {
@@ -25,12 +30,12 @@ impl Cell {
     /// # Errors
     /// An element type that `Data` does not hold.
     pub fn unwritten(dtype: DType, len: usize) -> Result<Self, UnsupportedDtype> {
-        Ok(Self { data: Data::zeros(dtype, len)?, written: Mask::empty(len) })
+        Ok(Self { data: Data::zeros(dtype, len)?, written: Mask::empty(len), shadow: None })
     }
 
     /// Storage whose elements are all written.
     pub fn full(data: Data) -> Self {
-        Self { written: Mask::full(data.len()), data }
+        Self { written: Mask::full(data.len()), data, shadow: None }
     }
 
     /// Storage of zeros, as an allocation with `zero` leaves it.
@@ -88,60 +93,89 @@ pub struct Block {
     pub data: Data,
     /// Which elements come from written storage only.
     pub written: Mask,
+    /// The values without rounding; `None` where all are exact.
+    pub shadow: Option<Shadow>,
 }
 
 impl Block {
     /// A block whose elements are all written. The shape must hold as many elements as `data`.
     pub fn full(shape: Vec<usize>, data: Data) -> Self {
-        Self { shape, written: Mask::full(data.len()), data }
+        Self { shape, written: Mask::full(data.len()), data, shadow: None }
     }
 
     /// The same elements, repeated or permuted: `strides` are this block's.
     pub fn view(&self, shape: Vec<usize>, strides: Vec<usize>) -> Self {
         let view = View { buffer: 0, offset: 0, shape, strides };
-        Self { data: self.data.gather(&view), written: self.written.gather(&view), shape: view.shape }
+        let (data, written) = (self.data.gather(&view), self.written.gather(&view));
+        Self { data, written, shadow: self.shadow.as_ref().map(|it| it.gather(&view)), shape: view.shape }
+    }
+
+    /// The shadow, made of the rounded values where all are exact.
+    pub fn shadow(&self) -> Cow<'_, Shadow> {
+        self.shadow.as_ref().map_or_else(|| Cow::Owned(Shadow::of(&self.data)), Cow::Borrowed)
     }
 }
 
 /// The elements of a view, dense. The view must lie inside the cell.
 pub fn gather(cell: &Cell, view: &View) -> Block {
-    Block { shape: view.shape.clone(), data: cell.data.gather(view), written: cell.written.gather(view) }
+    Block {
+        shape: view.shape.clone(),
+        data: cell.data.gather(view),
+        written: cell.written.gather(view),
+        shadow: cell.shadow.as_ref().map(|it| it.gather(view)),
+    }
 }
 
-/// Writes a block to a view of as many elements; they become unwritten where the block's are. The element type
-/// converts. Returns the number of elements that changed by a rounding, 0 when the types agree.
-pub fn scatter(cell: &mut Cell, view: &View, block: &Block) -> usize {
-    let mut changed = 0;
+/// Writes a block of the cell's element type to a view of as many elements; they become unwritten where the block's are.
+/// False, and nothing is written, when the types differ.
+pub fn scatter(cell: &mut Cell, view: &View, block: &Block) -> bool {
     if !cell.data.scatter(view, &block.data) {
-        // The cell exists, so its type is supported.
-        if let Ok((converted, count)) = block.data.convert(cell.data.dtype()) {
-            cell.data.scatter(view, &converted);
-            changed = count;
-        }
+        return false;
     }
     cell.written.scatter(view, &block.written);
-    changed
+    match (&mut cell.shadow, &block.shadow) {
+        (None, None) => {}
+        (slot, _) if is_whole(view, cell.data.len()) => slot.clone_from(&block.shadow),
+        (Some(shadow), _) => shadow.scatter(view, &block.shadow()),
+        (slot @ None, Some(from)) => {
+            // The cell's other elements are exact; those of the view are written over.
+            slot.insert(Shadow::of(&cell.data)).scatter(view, from);
+        }
+    }
+    true
+}
+
+/// Whether a view is all of a buffer, in its order.
+fn is_whole(view: &View, len: usize) -> bool {
+    view.len() == len && View::contiguous(view.buffer, view.shape.clone()).strides == view.strides
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::kernels::{Exactness, convert};
 
     #[test]
     fn copies_carry_what_is_unwritten() -> Result<(), UnsupportedDtype> {
         let buffer = |dtype| Buffer { name: "T0".to_owned(), dtype, len: 4 };
         let mut memory = Memory::new(&[buffer(DType::Float), buffer(DType::BFloat)])?;
         let row = View { buffer: 0, offset: 2, shape: vec![2], strides: vec![1] };
-        assert_eq!(scatter(memory.cell_mut(0), &row, &Block::full(vec![2], Data::F32(vec![0.1, 3.0]))), 0);
+        assert!(scatter(memory.cell_mut(0), &row, &Block::full(vec![2], Data::F32(vec![0.1, 3.0]))));
         let block = gather(memory.cell(0), &View::contiguous(0, vec![2, 2]));
         assert_eq!(block.shape, [2, 2]);
         assert_eq!(block.written, Mask::from_flags(vec![false, false, true, true]));
 
-        // 0.1 is not a bf16 number, 3 is; the unwritten half stays unwritten, over what was written before.
+        // Another type is refused; the unwritten half stays unwritten, over what was written before.
         memory.cell_mut(1).written = Mask::full(4);
-        assert_eq!(scatter(memory.cell_mut(1), &View::contiguous(1, vec![4]), &block), 1);
+        assert!(!scatter(memory.cell_mut(1), &View::contiguous(1, vec![4]), &block));
+        let block = convert(&block, DType::BFloat, &mut Exactness::default()).ok();
+        let block = block.unwrap_or(Block::full(Vec::new(), Data::Bool(Vec::new())));
+        assert!(scatter(memory.cell_mut(1), &View::contiguous(1, vec![4]), &block));
         assert_eq!(memory.cell(1).written, block.written);
+        // 0.1 is not a bf16 number, 3 is: the shadow keeps it.
         assert_eq!(memory.cell(1).data.to_f64(), [0.0, 0.0, 0.10009765625, 3.0]);
+        let exact = memory.cell(1).shadow.as_ref().map(|it| it.lane(0).to_vec());
+        assert_eq!(exact, Some(vec![0.0, 0.0, f64::from(0.1f32), 3.0]));
         Ok(())
     }
 

@@ -33,7 +33,7 @@ use kernels::Exactness;
 use memory::{Block, Mask, Memory};
 use step::Space;
 pub use {
-    footprint::{Footprint, footprint},
+    footprint::{Footprint, footprint, shadow_bytes},
     report::Deadlock,
     schedule::{Schedule, ScheduleError, Schedules},
 };
@@ -45,6 +45,8 @@ pub struct Options {
     pub watch: Vec<Place>,
     /// Whether to list the instructions in the order in which they completed.
     pub trace: bool,
+    /// Whether to leave out the f64 shadows of inexact values, which take 24 bytes an element.
+    pub without_shadows: bool,
 }
 
 /// An instruction of a rank.
@@ -163,6 +165,7 @@ pub fn run(
     let memories = fill(plans, inputs)?;
     let mut machine = machine::Machine::new(plans, memories, schedule)?;
     machine.outcome.trace = options.trace.then(Vec::new);
+    machine.outcome.notes.exactness.shadows = !options.without_shadows;
     machine.run(options)
 }
 

@@ -79,8 +79,12 @@ fn assemble(
         *written &= source.is_some();
     }
     let indices: Vec<usize> = sources.into_iter().map(Option::unwrap_or_default).collect();
-    let data = if all.data.is_empty() { return Ok(None) } else { all.data.pick(&indices) };
-    Ok(Some(Block { shape: vec![indices.len()], data, written: Mask::from_flags(written) }))
+    if all.data.is_empty() {
+        return Ok(None);
+    }
+    let shadow = all.shadow.as_ref().map(|it| it.pick(&indices));
+    let data = all.data.pick(&indices);
+    Ok(Some(Block { shape: vec![indices.len()], data, written: Mask::from_flags(written), shadow }))
 }
 
 /// The elements at `indices`.
@@ -89,5 +93,6 @@ fn pick(block: &Block, indices: &[usize]) -> Block {
         true => Mask::full(indices.len()),
         false => Mask::from_flags(indices.iter().map(|&it| block.written.get(it)).collect()),
     };
-    Block { shape: vec![indices.len()], data: block.data.pick(indices), written }
+    let shadow = block.shadow.as_ref().map(|it| it.pick(indices));
+    Block { shape: vec![indices.len()], data: block.data.pick(indices), written, shadow }
 }

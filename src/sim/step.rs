@@ -101,7 +101,11 @@ impl Space<'_> {
             let (given, room) = (block.data.len(), view.len());
             return Err(StepError::Internal(format!("{given} elements for a view of {room}")));
         }
-        notes.exactness.count(memory::scatter(self.cell(rank, view)?, view, block));
+        let cell = self.cell(rank, view)?;
+        if !memory::scatter(cell, view, block) {
+            let block = kernels::convert(block, cell.data.dtype(), &mut notes.exactness)?;
+            memory::scatter(cell, view, &block);
+        }
         if let (Self::World(_), false) = (&*self, block.written.is_full()) {
             notes.tainted.insert((rank, view.buffer));
         }

@@ -132,7 +132,7 @@ fn floats(them: &[f32]) -> Data {
 }
 
 fn go(plans: &[Plan], inputs: Vec<Vec<Data>>, schedule: Schedule) -> Result<Outcome, Fault> {
-    run(plans, inputs, schedule, &Options { trace: true, watch: Vec::new() })
+    run(plans, inputs, schedule, &Options { trace: true, ..Options::default() })
 }
 
 fn no_inputs(plans: &[Plan]) -> Vec<Vec<Data>> {
@@ -426,6 +426,7 @@ fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), Fault> {
             view: plans[0].outputs[0].shard.view.clone().unwrap_or(View::contiguous(0, vec![])),
         }],
         trace: true,
+        ..Options::default()
     };
     let outcome = run(&plans, no_inputs(&plans), Schedule::Adversarial, &options)?;
     assert_eq!(values(&outcome, 0), [-1.0]);

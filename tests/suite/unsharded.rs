@@ -12,16 +12,13 @@ use hir::{
     io::generate::Kind,
     plan,
     run::{
-        compare::Agreement,
         inputs::Filling,
-        job::{judge, simulate},
+        job::{Basis, Criteria, expectations, judge, simulate},
         results, unsharded,
     },
     sim::{self, Schedule},
 };
 use libtest_mimic::{Failed, Trial};
-
-use crate::generator::expectations;
 
 /// Programs that take more bytes are left out.
 const BYTES: usize = 1 << 26;
@@ -68,8 +65,10 @@ fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
     if !outcome.notes.exactness.is_exact() || !wanted.notes.exactness.is_exact() {
         return None;
     }
-    let wanted = expectations(results::outputs(&erased, &wanted).ok()?, "its whole tensors");
-    let verdict = judge(&plans, &outcome, &wanted, Agreement::Equal, Some(true)).ok()?;
+    let basis = Basis::Reference { exact: true };
+    let wanted = expectations(results::outputs(&erased, &wanted).ok()?, "its whole tensors", basis);
+    let criteria = Criteria { exact: Some(true), ..Criteria::default() };
+    let verdict = judge(&plans, &outcome, &wanted, &criteria).ok()?;
     Some(if verdict.exit == Exit::Success { Ok(()) } else { Err(verdict.line) })
 }
 

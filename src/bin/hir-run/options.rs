@@ -10,6 +10,7 @@ use hir::{
     run::{
         compare::Tolerance,
         inputs::InputFlag,
+        job::Criteria,
         output::OutputFlag,
         prepare::{Failure, Texts},
     },
@@ -73,10 +74,13 @@ pub struct Options {
     /// A program whose outputs are expected, by position, on the same inputs.
     #[arg(long, value_name = "SPEC.hir")]
     pub reference: Option<String>,
-    /// Relative tolerance.
+    /// Relative tolerance, in place of the default: results that are exact are equal; inexact results of two programs agree
+    /// within 1e-9, computed in f64; values that are given, and GPUs, agree within the rounding error of the program, times 8,
+    /// and the defaults of `torch.testing.assert_close` (rtol, atol: f16 1e-3, 1e-5; bf16 1.6e-2, 1e-5; f32 1.3e-6, 1e-5;
+    /// f64 1e-7, 1e-7).
     #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     pub rtol: Option<f64>,
-    /// Absolute tolerance.
+    /// Absolute tolerance, as `--rtol`. With one of the two given, the other is 0.
     #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     pub atol: Option<f64>,
     /// Most memory that the simulated ranks may take together, in GiB.
@@ -251,8 +255,14 @@ impl Options {
         names.collect()
     }
 
+    /// What decides how near results have to be. `exact` says whether the run rounded nothing, if that is known.
+    pub fn criteria(&self, exact: Option<bool>, on_gpus: bool) -> Criteria {
+        let reads_files = self.input.iter().any(|it| it.value.starts_with('@'));
+        Criteria { tolerance: self.tolerance(), exact, reads_files, on_gpus }
+    }
+
     /// The tolerance that was given.
-    pub fn tolerance(&self) -> Option<Tolerance> {
+    fn tolerance(&self) -> Option<Tolerance> {
         (self.rtol.is_some() || self.atol.is_some())
             .then(|| Tolerance { rtol: self.rtol.unwrap_or(0.0), atol: self.atol.unwrap_or(0.0) })
     }

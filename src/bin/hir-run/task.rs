@@ -6,9 +6,8 @@ use hir::{
     exit::Exit,
     plan::{Plan, Port},
     run::{
-        compare::Agreement,
-        inputs::{Filling, longest_sum},
-        job::{self, Expectation, Target},
+        inputs::Filling,
+        job::{self, Basis, Expectation, Target},
         output, per_rank,
         prepare::{Failure, Prepared, Setup},
         ranks::Verdict,
@@ -95,7 +94,6 @@ impl Task<'_> {
         }
         self.notes_on_parts().into_iter().for_each(&mut *say);
         let watch = output::watches(plans, &options.output, self.owner)?;
-        let tolerance = options.tolerance();
         let mut verdict = None;
         let mut reads = UnwrittenReads::default();
         for schedule in &options.schedule.0 {
@@ -108,15 +106,8 @@ impl Task<'_> {
                 }
             };
             reads.add(plans, &outcome.notes, *schedule, self.prepared.sources.len());
-            let terms = longest_sum(plans);
-            let exact = Some(outcome.notes.exactness.is_exact());
-            let judged = job::judge(
-                plans,
-                &outcome,
-                &expectations,
-                Agreement::new(tolerance, options.inputs, terms),
-                exact,
-            )?;
+            let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false);
+            let judged = job::judge(plans, &outcome, &expectations, &criteria)?;
             output::write_outputs(plans, &outcome, &options.output, self.owner, say)?;
             if judged.exit != Exit::Success {
                 self.warn(&reads);
@@ -196,7 +187,13 @@ impl Task<'_> {
             };
             let mut expect = |output: Target, rank: usize, port: &Port| {
                 let tensor = flag.load("--expect", rank, port)?.tensor;
-                found.push(Expectation { origin: origin.clone(), output, tensor });
+                found.push(Expectation {
+                    origin: origin.clone(),
+                    output,
+                    tensor,
+                    shadow: None,
+                    basis: Basis::Given,
+                });
                 Ok::<_, Failure>(())
             };
             if !flag.local {

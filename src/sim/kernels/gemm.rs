@@ -6,9 +6,9 @@ use gemm::Parallelism;
 use grammar::dtype::DType;
 use half::slice::HalfFloatSliceExt;
 
-use super::{Exactness, Extent, KernelError, Precision, narrow, wrap};
+use super::{Exactness, Extent, KernelError, Precision, lanes, narrow, wrap};
 use crate::{
-    io::data::{Data, Mask},
+    io::data::{Data, Mask, Shadow, shadow::EXACT},
     sim::memory::Block,
 };
 
@@ -31,11 +31,18 @@ pub fn gemm(
     let sizes = Sizes::of(a, b);
     let bias_data = bias.map(|it| &it.data);
     let types = [a.data.dtype(), b.data.dtype(), out_dtype];
-    let data = if types.into_iter().all(DType::is_integral) {
-        wrap(out_dtype, sizes.integers(&a.data, &b.data, bias_data).into_iter())?
+    let blocks: Vec<&Block> = [a, b].into_iter().chain(bias).collect();
+    let is_shadowed = blocks.iter().any(|it| it.shadow.is_some());
+    let (data, shadow) = if types.into_iter().all(DType::is_integral) {
+        let sums = |it: &[Data]| wrap(out_dtype, sizes.integers(&it[0], &it[1], it.get(2)).into_iter());
+        let data = wrap(out_dtype, sizes.integers(&a.data, &b.data, bias_data).into_iter())?;
+        let shadow = lanes::each_stored(&blocks, &data, sums)?;
+        (data, shadow)
     } else {
         let types = types.into_iter().chain(bias_data.map(Data::dtype));
-        match Precision::of(types) {
+        let before = exactness.inexact();
+        let precision = Precision::of(types);
+        let data = match precision {
             Precision::Single => {
                 let bias = bias_data.map(singles);
                 sizes.floats(&singles(&a.data), &singles(&b.data), bias.as_deref(), out_dtype, exactness)?
@@ -44,14 +51,19 @@ pub fn gemm(
                 let bias = bias_data.map(Data::to_f64);
                 sizes.floats(&a.data.to_f64(), &b.data.to_f64(), bias.as_deref(), out_dtype, exactness)?
             }
-        }
+        };
+        let shadow = match exactness.shadows && (is_shadowed || exactness.inexact() > before) {
+            true => sizes.shadow(&blocks, precision, &data)?,
+            false => None,
+        };
+        (data, shadow)
     };
     let written = sizes.mask(&a.written, &b.written, bias.map(|it| &it.written));
     let mut shape = a.shape.clone();
     if let Some(last) = shape.last_mut() {
         *last = sizes.n;
     }
-    Ok(Block { shape, data, written })
+    Ok(Block { shape, data, written, shadow })
 }
 
 /// The sizes of a batch of products.
@@ -105,6 +117,31 @@ impl Sizes {
         let (data, changed) = narrow(out_dtype, sums.into_iter().map(Into::into))?;
         exactness.count(changed);
         Ok(data)
+    }
+
+    /// The shadow of the products of `a`, `b` and, if there is one, the bias.
+    fn shadow(
+        self,
+        blocks: &[&Block],
+        precision: Precision,
+        data: &Data,
+    ) -> Result<Option<Shadow>, KernelError> {
+        let sums = |blocks: Vec<Vec<f64>>| {
+            let mut sums = self.multiply(&blocks[0], &blocks[1]);
+            if let Some(bias) = blocks.get(2) {
+                sums.iter_mut().zip(bias).for_each(|(sum, it)| *sum += it);
+            }
+            sums
+        };
+        let lane = |lane: usize| blocks.iter().map(|it| lanes::values(it, lane)).collect::<Vec<_>>();
+        let magnitudes =
+            |it: Vec<Vec<f64>>| it.into_iter().map(|it| it.into_iter().map(f64::abs).collect()).collect();
+        let magnitudes = sums(magnitudes(lane(EXACT)));
+        let exact = sums(lane(EXACT));
+        // Lanes that do not differ have the same products.
+        let is_exact = blocks.iter().all(|it| it.shadow.is_none());
+        let of_lane = |it: usize| if is_exact { exact.clone() } else { sums(lane(it)) };
+        lanes::sums(of_lane, &magnitudes, precision.roundoff(), false, data)
     }
 
     /// Number of sums that are not shown to be exact.
@@ -244,6 +281,7 @@ mod tests {
         let mut exactness = Exactness::default();
         let out = gemm(&a, &b, Some(&bias), DType::Float, &mut exactness)?;
         assert_eq!(out, block(&[2, 1, 2], &[11.0, 22.0, 37.0, 47.0]));
+        assert_eq!(out.shadow, None);
         assert!(exactness.is_exact());
         Ok(())
     }

@@ -13,10 +13,10 @@ use grammar::{
 use super::{
     Exactness, KernelError, Precision,
     functions::{float, integer},
-    narrow, wrap,
+    lanes, narrow, wrap,
 };
 use crate::{
-    io::data::{Data, Element, Mask, each},
+    io::data::{Data, Element, Mask, Shadow, each},
     plan::Number,
     sim::memory::Block,
 };
@@ -43,7 +43,7 @@ pub fn map(
 ) -> Result<Block, KernelError> {
     let written = written(op, args, shape.iter().product());
     let dtypes = || args.iter().filter_map(Operand::dtype);
-    let data = match op {
+    let (data, shadow) = match op {
         Op::Cast => cast(op, args, out_dtype, written.len(), exactness)?,
         Op::BitCast => bit_cast(op, args, out_dtype)?,
         _ if out_dtype.is_integral() && dtypes().all(DType::is_integral) => {
@@ -56,7 +56,7 @@ pub fn map(
             floats(op, args, out_dtype, precision, &written, exactness)?
         }
     };
-    Ok(Block { shape: shape.to_vec(), data, written })
+    Ok(Block { shape: shape.to_vec(), data, written, shadow })
 }
 
 impl<'a> Operand<'a> {
@@ -103,30 +103,35 @@ fn written(op: Op, args: &[Operand], len: usize) -> Mask {
     Mask::from_flags((0..len).map(element).collect())
 }
 
+/// Elements, and their shadow if it says more.
+type Computed = (Data, Option<Shadow>);
+
 /// Operands by element, padded to three; a single value is read again and again.
-struct Columns<T> {
+pub(super) struct Columns<T> {
     columns: [(Vec<T>, usize); 3],
 }
 
 impl<T: Copy + Default> Columns<T> {
-    fn of(args: &[Operand], mut block: impl FnMut(&Data) -> Vec<T>, number: impl Fn(Number) -> T) -> Self {
+    /// `block` gives the elements of a block, `number` a single value.
+    pub fn of(args: &[Operand], block: impl Fn(&Block) -> Vec<T>, number: impl Fn(Number) -> T) -> Self {
         let mut columns = [const { Vec::new() }; 3].map(|_: Vec<T>| (vec![T::default()], 0));
         for (column, arg) in columns.iter_mut().zip(args) {
             *column = match arg {
-                Operand::Block(it) => (block(&it.data), 1),
+                Operand::Block(it) => (block(it), 1),
                 Operand::Number(it) => (vec![number(*it)], 0),
             };
         }
         Self { columns }
     }
 
-    fn at(&self, i: usize) -> [T; 3] {
+    /// The operands of element `i`.
+    pub fn at(&self, i: usize) -> [T; 3] {
         let [a, b, c] = &self.columns;
         [a.0[i * a.1], b.0[i * b.1], c.0[i * c.1]]
     }
 }
 
-fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Result<Data, KernelError> {
+fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Result<Computed, KernelError> {
     // The complement of a truth value is the other one.
     let applied = if op == Op::BitNot && out_dtype == DType::Bool { Op::LogicalNot } else { op };
     let function = integer(applied).ok_or(KernelError::Op(op, out_dtype))?;
@@ -135,7 +140,7 @@ fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Resul
         Number::Bool(it) => i128::from(it),
         Number::Float(it) => it as i128,
     };
-    let columns = Columns::of(args, Data::to_i128, number);
+    let columns = Columns::of(args, |it| it.data.to_i128(), number);
     let mut out = Vec::with_capacity(written.len());
     for element in 0..written.len() {
         match function(columns.at(element)) {
@@ -144,7 +149,27 @@ fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Resul
             None => out.push(0),
         }
     }
-    wrap(out_dtype, out.into_iter())
+    let data = wrap(out_dtype, out.into_iter())?;
+    if args.iter().filter_map(Operand::block).all(|it| it.shadow.is_none()) {
+        return Ok((data, None));
+    }
+    let lanes = lanes::each(|lane| {
+        let whole = |it: &Block| lanes::values(it, lane).into_iter().map(|it| it as i128).collect();
+        let columns = Columns::of(args, whole, number);
+        let results = (0..written.len()).map(|at| function(columns.at(at)).unwrap_or(0));
+        Ok::<_, KernelError>(wrap(out_dtype, results)?.to_f64())
+    })?;
+    let shadow = lanes::finish(lanes, &data)?;
+    Ok((data, shadow))
+}
+
+/// A constant, as an operator of floats takes it.
+pub(super) fn constant(number: Number, precision: Precision) -> f64 {
+    match number {
+        Number::Int(it) => precision.round(it as f64),
+        Number::Bool(it) => f64::from(u8::from(it)),
+        Number::Float(it) => precision.round(it),
+    }
 }
 
 fn floats(
@@ -154,7 +179,7 @@ fn floats(
     precision: Precision,
     written: &Mask,
     exactness: &mut Exactness,
-) -> Result<Data, KernelError> {
+) -> Result<Computed, KernelError> {
     if matches!(out_dtype.class(), Class::Complex) {
         return Err(KernelError::Op(op, out_dtype));
     }
@@ -168,12 +193,8 @@ fn floats(
             Operand::Block(_) | Operand::Number(_) => 0,
         };
     }
-    let number = |it| match it {
-        Number::Int(it) => precision.round(it as f64),
-        Number::Bool(it) => f64::from(u8::from(it)),
-        Number::Float(it) => precision.round(it),
-    };
-    let columns = Columns::of(args, Data::to_f64, number);
+    let columns = Columns::of(args, |it| it.data.to_f64(), |it| constant(it, precision));
+    let mut rounds = 0;
     let values: Vec<f64> = (0..written.len())
         .map(|at| {
             if !written.get(at) {
@@ -181,13 +202,18 @@ fn floats(
             }
             let (value, exact) = function.at(columns.at(at));
             let rounded = precision.round(value);
-            inexact += usize::from(!exact || (rounded != value && !value.is_nan()));
+            rounds += usize::from(!exact || (rounded != value && !value.is_nan()));
             rounded
         })
         .collect();
     let (data, changed) = narrow(out_dtype, values.into_iter())?;
-    exactness.count(inexact + changed);
-    Ok(data)
+    exactness.count(inexact + rounds + changed);
+    let is_shadowed = args.iter().filter_map(Operand::block).any(|it| it.shadow.is_some());
+    let shadow = match exactness.shadows && (is_shadowed || rounds + changed > 0) {
+        true => lanes::map((op, function), args, precision, &data, written)?,
+        false => None,
+    };
+    Ok((data, shadow))
 }
 
 fn cast(
@@ -196,29 +222,47 @@ fn cast(
     out_dtype: DType,
     len: usize,
     exactness: &mut Exactness,
-) -> Result<Data, KernelError> {
-    let (data, changed) = match args {
-        [Operand::Block(it)] => it.data.convert(out_dtype)?,
+) -> Result<Computed, KernelError> {
+    match args {
+        [Operand::Block(it)] => {
+            let block = convert(it, out_dtype, exactness)?;
+            Ok((block.data, block.shadow))
+        }
         [Operand::Number(it)] => {
             let mut data = Data::zeros(out_dtype, len)?;
             let changed = (0..len).filter(|&at| data.set(at, *it)).count();
-            (data, if out_dtype.is_integral() { 0 } else { changed })
+            exactness.count(if out_dtype.is_integral() { 0 } else { changed });
+            Ok((data, None))
         }
-        _ => return Err(KernelError::Op(op, out_dtype)),
-    };
-    exactness.count(changed);
-    Ok(data)
+        _ => Err(KernelError::Op(op, out_dtype)),
+    }
 }
 
-fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Data, KernelError> {
+/// The same values in another type.
+///
+/// # Errors
+/// A type that `Data` does not hold.
+pub fn convert(block: &Block, dtype: DType, exactness: &mut Exactness) -> Result<Block, KernelError> {
+    let (data, changed) = block.data.convert(dtype)?;
+    exactness.count(changed);
+    let shadow = if exactness.shadows { lanes::convert(block, &data, changed)? } else { None };
+    Ok(Block { shape: block.shape.clone(), data, written: block.written.clone(), shadow })
+}
+
+fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Computed, KernelError> {
     fn all<S: Element, T: Element>(from: &[S], to: &mut [T]) {
         to.iter_mut().zip(from).for_each(|(slot, it)| *slot = T::from_bits(it.to_bits()));
     }
+    let cast = |from: &Data| {
+        let mut out = Data::zeros(out_dtype, from.len())?;
+        each!(from, from => each!(&mut out, to => all(from, to)));
+        Ok(out)
+    };
     match args {
         [Operand::Block(it)] if it.data.dtype().size() == out_dtype.size() => {
-            let mut out = Data::zeros(out_dtype, it.data.len())?;
-            each!(&it.data, from => each!(&mut out, to => all(from, to)));
-            Ok(out)
+            let data = cast(&it.data)?;
+            let shadow = lanes::each_stored(&[it], &data, |it| cast(&it[0]))?;
+            Ok((data, shadow))
         }
         _ => Err(KernelError::Op(op, out_dtype)),
     }

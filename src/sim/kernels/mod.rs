@@ -4,7 +4,8 @@
 //! result's type; integers are exact and wrap. An element of a result is written when everything it depends on is.
 //!
 //! Exactness: a result is exact when no rounding changed a value, whatever the order of summation; engines agree bit
-//! for bit there. What cannot be shown exact counts as inexact.
+//! for bit there. What cannot be shown exact counts as inexact, and gets an f64 shadow (`io::data::shadow`), which every
+//! kernel computes beside the rounded values from there on.
 
 use grammar::{dtype::DType, ops::Op};
 
@@ -15,11 +16,12 @@ use crate::{
 
 mod functions;
 mod gemm;
+mod lanes;
 mod map;
 mod reduce;
 
 pub use gemm::gemm;
-pub use map::{Operand, map};
+pub use map::{Operand, convert, map};
 pub use reduce::{combine, reduce};
 
 /// Why a kernel has no result.
@@ -45,11 +47,19 @@ pub enum KernelError {
 }
 
 /// Counts the elements that a rounding changed, and remembers where that began.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exactness {
+    /// Whether results that are inexact get an f64 shadow.
+    pub shadows: bool,
     inexact: usize,
     label: String,
     first: Option<String>,
+}
+
+impl Default for Exactness {
+    fn default() -> Self {
+        Self { shadows: true, inexact: 0, label: String::new(), first: None }
+    }
 }
 
 impl Exactness {

@@ -2,9 +2,12 @@
 
 use grammar::dtype::DType;
 
-use super::{Exactness, Extent, KernelError, Precision, narrow, wrap};
+use super::{Exactness, Extent, KernelError, Precision, lanes, map::constant, narrow, wrap};
 use crate::{
-    io::data::{Data, Mask, runs},
+    io::data::{
+        Data, Mask, Shadow, runs,
+        shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
+    },
     plan::{Number, ReduceOp, View},
     sim::memory::Block,
 };
@@ -46,13 +49,20 @@ pub fn combine(
         shape: [&[parts.len()], first.shape.as_slice()].concat(),
         data: Data::zeros(first.data.dtype(), parts.len() * len)?,
         written: Mask::full(parts.len() * len),
+        shadow: None,
     };
+    if parts.iter().any(|it| it.shadow.is_some()) {
+        stack.shadow = Some(Shadow::of(&stack.data));
+    }
     for (at, part) in parts.iter().enumerate() {
         let view = View { buffer: 0, offset: at * len, shape: vec![len], strides: vec![1] };
         if !stack.data.scatter(&view, &part.data) {
             return Err(KernelError::ReduceOp(op, part.data.dtype()));
         }
         stack.written.scatter(&view, &part.written);
+        if let Some(shadow) = &mut stack.shadow {
+            shadow.scatter(&view, &part.shadow());
+        }
     }
     fold(op, None, &stack, &[0], out_dtype, exactness)
 }
@@ -103,12 +113,23 @@ fn fold(
 ) -> Result<Block, KernelError> {
     let target = Target::of(&input.shape, axes);
     let dtype = input.data.dtype();
-    let data = match dtype.is_integral() && out_dtype.is_integral() {
-        true => wrap(out_dtype, integers(op, init, &input.data, &target, out_dtype)?.into_iter())?,
+    let (data, shadow) = match dtype.is_integral() && out_dtype.is_integral() {
+        true => {
+            let fold = |it: &Data| wrap(out_dtype, integers(op, init, it, &target, out_dtype)?.into_iter());
+            let data = fold(&input.data)?;
+            let shadow = lanes::each_stored(&[input], &data, |it| fold(&it[0]))?;
+            (data, shadow)
+        }
         false => {
+            let before = exactness.inexact();
             let (values, changed) = floats(op, init, &input.data, &target, out_dtype, exactness)?;
             exactness.count(changed);
-            values
+            let rounds = input.shadow.is_some() || exactness.inexact() > before;
+            let shadow = match exactness.shadows && rounds {
+                true => shadow(op, init, input, &target, &values)?,
+                false => None,
+            };
+            (values, shadow)
         }
     };
     let written = match input.written.is_full() {
@@ -118,7 +139,7 @@ fn fold(
             Mask::from_flags(target.fold(true, &positions, |all, it| all && input.written.get(it)))
         }
     };
-    Ok(Block { shape: target.shape, data, written })
+    Ok(Block { shape: target.shape, data, written, shadow })
 }
 
 fn integers(
@@ -160,6 +181,78 @@ fn integers(
     Ok(out)
 }
 
+/// What floats are combined with first; `None` for operations on bits.
+fn start(op: ReduceOp, init: Option<Number>, precision: Precision) -> Option<f64> {
+    let neutral = match op {
+        // Not 0: 0 + -0 is 0.
+        ReduceOp::Sum | ReduceOp::Avg => -0.0,
+        ReduceOp::Product => 1.0,
+        ReduceOp::Min => f64::INFINITY,
+        ReduceOp::Max => f64::NEG_INFINITY,
+        ReduceOp::FMin | ReduceOp::FMax => f64::NAN,
+        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => return None,
+    };
+    Some(init.map_or(neutral, |it| constant(it, precision)))
+}
+
+/// The smallest or the largest.
+fn extreme(op: ReduceOp, start: f64, values: &[f64], target: &Target) -> Vec<f64> {
+    match op {
+        ReduceOp::Min => target.fold(start, values, |a, b| if a.is_nan() || a <= b { a } else { b }),
+        ReduceOp::FMin => target.fold(start, values, f64::min),
+        ReduceOp::FMax => target.fold(start, values, f64::max),
+        _ => target.fold(start, values, |a, b| if a.is_nan() || a >= b { a } else { b }),
+    }
+}
+
+/// The shadow of combined floats; `init` is `None` where ranks combine, each of which may store a partial result.
+fn shadow(
+    op: ReduceOp,
+    init: Option<Number>,
+    input: &Block,
+    target: &Target,
+    data: &Data,
+) -> Result<Option<Shadow>, KernelError> {
+    let dtype = input.data.dtype();
+    let precision = Precision::of([dtype, data.dtype()]);
+    let start = start(op, init, precision).ok_or(KernelError::ReduceOp(op, dtype))?;
+    let engine = if init.is_none() { lanes::roundoff(data.dtype()) } else { 0.0 }.max(precision.roundoff());
+    let terms = target.terms.max(1) as f64;
+    let values: [Vec<f64>; LANES] = [EXACT, ORDERED, ROUNDED].map(|lane| lanes::values(input, lane));
+    let divisor = if op == ReduceOp::Avg { terms } else { 1.0 };
+    match op {
+        ReduceOp::Sum | ReduceOp::Avg => {
+            let sums = |lane: usize| {
+                let sums = target.fold(start, &values[lane], |sum, it| sum + it);
+                sums.into_iter().map(|it| it / divisor).collect()
+            };
+            let magnitudes = target.fold(start.abs(), &values[EXACT], |sum, it| sum + it.abs());
+            let magnitudes: Vec<f64> = magnitudes.into_iter().map(|it| it / divisor).collect();
+            let is_exact = op == ReduceOp::Sum && lanes::sums_are_exact(&values[EXACT], start, target.terms);
+            lanes::sums(sums, &magnitudes, engine, is_exact, data)
+        }
+        ReduceOp::Product => {
+            let products = |lane: usize| {
+                let mut products = target.fold(start, &values[lane], |product, it| product * it);
+                let error = [0.0, ORDER_ERROR, engine][lane] * terms;
+                products.iter_mut().for_each(|it| *it = lanes::nudge(*it, error * it.abs(), lane));
+                products
+            };
+            lanes::finish([EXACT, ORDERED, ROUNDED].map(products), data)
+        }
+        _ => {
+            let stored = if dtype == data.dtype() { 0.0 } else { lanes::roundoff(data.dtype()) };
+            let extremes = |lane: usize| {
+                let mut extremes = extreme(op, start, &values[lane], target);
+                let error = if lane == ROUNDED { stored } else { 0.0 };
+                extremes.iter_mut().for_each(|it| *it = lanes::nudge(*it, error * it.abs(), lane));
+                extremes
+            };
+            lanes::finish([EXACT, ORDERED, ROUNDED].map(extremes), data)
+        }
+    }
+}
+
 /// The result and how many of its elements the last rounding changed.
 fn floats(
     op: ReduceOp,
@@ -170,22 +263,7 @@ fn floats(
     exactness: &mut Exactness,
 ) -> Result<(Data, usize), KernelError> {
     let precision = Precision::of([input.dtype(), out_dtype]);
-    let neutral = match op {
-        // Not 0: 0 + -0 is 0.
-        ReduceOp::Sum | ReduceOp::Avg => -0.0,
-        ReduceOp::Product => 1.0,
-        ReduceOp::Min => f64::INFINITY,
-        ReduceOp::Max => f64::NEG_INFINITY,
-        ReduceOp::FMin | ReduceOp::FMax => f64::NAN,
-        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => return Err(KernelError::ReduceOp(op, input.dtype())),
-    };
-    let start = match init {
-        None => neutral,
-        Some(Number::Int(it)) => it as f64,
-        Some(Number::Float(it)) => it,
-        Some(Number::Bool(it)) => f64::from(u8::from(it)),
-    };
-    let start = precision.round(start);
+    let start = start(op, init, precision).ok_or(KernelError::ReduceOp(op, input.dtype()))?;
     let values = input.to_f64();
     let out = match op {
         ReduceOp::Sum | ReduceOp::Avg => {
@@ -207,11 +285,13 @@ fn floats(
             exactness.count(products.iter().filter(|it| !it.1).count());
             products.into_iter().map(|it| it.0).collect()
         }
-        ReduceOp::Min => target.fold(start, &values, |a, b| if a.is_nan() || a <= b { a } else { b }),
-        ReduceOp::Max => target.fold(start, &values, |a, b| if a.is_nan() || a >= b { a } else { b }),
-        ReduceOp::FMin => target.fold(start, &values, f64::min),
-        ReduceOp::FMax => target.fold(start, &values, f64::max),
-        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => return Err(KernelError::ReduceOp(op, input.dtype())),
+        ReduceOp::Min
+        | ReduceOp::Max
+        | ReduceOp::FMin
+        | ReduceOp::FMax
+        | ReduceOp::And
+        | ReduceOp::Or
+        | ReduceOp::Xor => extreme(op, start, &values, target),
     };
     if op != ReduceOp::Avg {
         return narrow(out_dtype, out.into_iter());

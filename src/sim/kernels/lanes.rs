@@ -1,0 +1,374 @@
+//! The f64 shadows of results: what each kernel does in the three lanes. `io::data::shadow` says what the lanes mean.
+
+use grammar::{dtype::DType, ops::Op};
+
+use super::{
+    Extent, KernelError, Precision,
+    functions::Float,
+    map::{Columns, Operand, constant},
+    narrow,
+};
+use crate::{
+    io::{
+        data::{
+            Data, Mask, Shadow,
+            shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
+        },
+        generate::mix,
+    },
+    sim::memory::Block,
+};
+
+/// Units in the last place by which lane `ROUNDED` is off at most behind a mathematical function. Eight times as much, or at
+/// least four, is what the tables of the CUDA C++ Programming Guide, "Mathematical Functions", allow: 8.
+const FUNCTION_ULPS: f64 = 2.0;
+
+/// The factor on the distance of operands' lanes within which an outcome counts as undecided.
+const MARGIN: f64 = 4.0;
+
+/// Half a unit in the last place of 1: the largest relative error of one rounding to a type. 0 for integers.
+pub(super) fn roundoff(dtype: DType) -> f64 {
+    dtype.significand_bits().map_or(0.0, |bits| 2f64.powi(-(bits as i32)))
+}
+
+impl Precision {
+    /// The largest relative error of one rounding.
+    pub(super) fn roundoff(self) -> f64 {
+        match self {
+            Self::Single => roundoff(DType::Float),
+            Self::Double => roundoff(DType::Double),
+        }
+    }
+}
+
+/// A value with an error between half of `error` and all of it, of either sign, that depends on the value and the lane only.
+pub(super) fn nudge(value: f64, error: f64, lane: usize) -> f64 {
+    if error == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let bits = mix(value.to_bits().wrapping_add(lane as u64));
+    let size = 0.5 + (bits >> 12) as f64 / 2f64.powi(53);
+    value + if bits & 1 == 0 { size } else { -size } * error
+}
+
+/// The shadow of `data`, if it says more than `data` itself. Lanes of integers become integers.
+pub(super) fn finish(lanes: [Vec<f64>; LANES], data: &Data) -> Result<Option<Shadow>, KernelError> {
+    let mut lanes = lanes;
+    if data.dtype().is_integral() {
+        for lane in &mut lanes {
+            *lane = narrow(data.dtype(), lane.iter().map(|it| it.trunc()))?.0.to_f64();
+        }
+    }
+    let shadow = Shadow::from_lanes(lanes);
+    Ok((!shadow.repeats(data)).then_some(shadow))
+}
+
+/// One lane after the other.
+pub(super) fn each<E>(lane: impl FnMut(usize) -> Result<Vec<f64>, E>) -> Result<[Vec<f64>; LANES], E> {
+    let mut lane = lane;
+    Ok([lane(EXACT)?, lane(ORDERED)?, lane(ROUNDED)?])
+}
+
+/// A lane of a block: of its shadow, or its exact values.
+pub(super) fn values(block: &Block, lane: usize) -> Vec<f64> {
+    block.shadow.as_ref().map_or_else(|| block.data.to_f64(), |it| it.lane(lane).to_vec())
+}
+
+/// A lane of integers, as they are stored.
+pub(super) fn stored(block: &Block, lane: usize) -> Result<Data, KernelError> {
+    match &block.shadow {
+        None => Ok(block.data.clone()),
+        Some(it) => Ok(narrow(block.data.dtype(), it.lane(lane).iter().copied())?.0),
+    }
+}
+
+/// The shadow of an operator of integers, or of anything that has no errors of its own: `kernel` in every lane.
+pub(super) fn each_stored(
+    blocks: &[&Block],
+    data: &Data,
+    kernel: impl Fn(&[Data]) -> Result<Data, KernelError>,
+) -> Result<Option<Shadow>, KernelError> {
+    if blocks.iter().all(|it| it.shadow.is_none()) {
+        return Ok(None);
+    }
+    let lanes = each(|lane| {
+        let operands = blocks.iter().map(|it| stored(it, lane)).collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, KernelError>(kernel(&operands)?.to_f64())
+    })?;
+    finish(lanes, data)
+}
+
+/// The shadow of a function of floats, element by element; `data` holds its rounded results.
+pub(super) fn map(
+    (op, function): (Op, Float),
+    args: &[Operand],
+    precision: Precision,
+    data: &Data,
+    written: &Mask,
+) -> Result<Option<Shadow>, KernelError> {
+    let number = |it| constant(it, precision);
+    let column = |lane: usize| Columns::of(args, |it| values(it, lane), number);
+    let (exact, ordered, rounded) = (column(EXACT), column(ORDERED), column(ROUNDED));
+    let given = Columns::of(args, |it| it.data.to_f64(), number);
+    let results = data.to_f64();
+    let jumps = is_discontinuous(op, function, args);
+    let engine_error = roundoff(data.dtype())
+        + match function {
+            Float::Rounded(_) => FUNCTION_ULPS * 2.0 * precision.roundoff(),
+            Float::Exact(_) | Float::Checked(_) | Float::Test(_) => precision.roundoff(),
+        };
+    let mut lanes = [const { Vec::new() }; LANES].map(|_: Vec<f64>| vec![0.0; results.len()]);
+    for at in (0..results.len()).filter(|at| written.get(*at)) {
+        let (a, b, c, d) = (exact.at(at), ordered.at(at), rounded.at(at), given.at(at));
+        let value = function.at(a).0;
+        lanes[EXACT][at] = value;
+        let spread = |b: [f64; 3]| [0, 1, 2].map(|it: usize| (b[it] - a[it]).abs());
+        lanes[ORDERED][at] = match jumps {
+            true => farthest(function, a, spread(b)),
+            false => match function.at(b) {
+                (it, true) => it,
+                (it, false) => nudge(it, ORDER_ERROR * it.abs(), ORDERED),
+            },
+        };
+        // Operands that all engines have give a result that all engines have, if the operator rounds correctly.
+        lanes[ROUNDED][at] = if c == d && is_deterministic(op, function) {
+            results[at]
+        } else if jumps {
+            let (of_data, of_lane) = (spread(d), spread(c));
+            farthest(function, a, [0, 1, 2].map(|it| of_data[it].max(of_lane[it])))
+        } else {
+            let it = function.at(c).0;
+            match function {
+                Float::Exact(_) => it,
+                Float::Checked(_) | Float::Rounded(_) | Float::Test(_) => {
+                    nudge(it, engine_error * it.abs(), ROUNDED)
+                }
+            }
+        };
+    }
+    finish(lanes, data)
+}
+
+/// The result that differs most from that of `operands`, within some times the `spread` of each.
+fn farthest(function: Float, operands: [f64; 3], spread: [f64; 3]) -> f64 {
+    let value = function.at(operands).0;
+    let mut far = (0.0, value);
+    for (at, sign) in [0, 1, 2].into_iter().flat_map(|at| [(at, 1.0), (at, -1.0)]) {
+        if spread[at] == 0.0 || !spread[at].is_finite() {
+            continue;
+        }
+        let mut moved = operands;
+        moved[at] += sign * MARGIN * spread[at];
+        let it = function.at(moved).0;
+        let differs = it.to_bits() != value.to_bits() && !(it.is_nan() && value.is_nan());
+        let distance = Some((it - value).abs()).filter(|it| !it.is_nan()).unwrap_or(f64::INFINITY);
+        if differs && distance > far.0 {
+            far = (distance, it);
+        }
+    }
+    far.1
+}
+
+/// Whether a small change of an operand may make a large one of the result.
+fn is_discontinuous(op: Op, function: Float, args: &[Operand]) -> bool {
+    match function {
+        Float::Test(_) => true,
+        Float::Rounded(_) => op == Op::Atan2,
+        Float::Checked(_) => op == Op::Remainder,
+        Float::Exact(_) => match op {
+            Op::Ceil
+            | Op::Floor
+            | Op::Round
+            | Op::Trunc
+            | Op::Frac
+            | Op::Mod
+            | Op::Fmod
+            | Op::Threshold
+            | Op::NextAfter => true,
+            Op::Where => matches!(args, [Operand::Block(it), ..] if !it.data.dtype().is_integral()),
+            _ => false,
+        },
+    }
+}
+
+/// Whether all engines compute the same bits from the same bits: operators of one correct rounding.
+fn is_deterministic(op: Op, function: Float) -> bool {
+    match function {
+        Float::Exact(_) | Float::Test(_) => true,
+        Float::Checked(_) => !matches!(op, Op::Lerp | Op::Remainder),
+        Float::Rounded(_) => false,
+    }
+}
+
+/// The shadow of sums: `sums` gives those of a lane, `magnitudes` the sums of the terms' magnitudes. Each addition has the
+/// error of `engine`, and the result that of its type; where binary64 holds all sums, `is_exact`, their order is of no
+/// consequence there.
+pub(super) fn sums(
+    sums: impl Fn(usize) -> Vec<f64>,
+    magnitudes: &[f64],
+    engine: f64,
+    is_exact: bool,
+    data: &Data,
+) -> Result<Option<Shadow>, KernelError> {
+    let stored = roundoff(data.dtype());
+    let lanes = each(|lane| {
+        let mut values = sums(lane);
+        for (it, magnitude) in values.iter_mut().zip(magnitudes) {
+            let error = match lane {
+                ORDERED if !is_exact => ORDER_ERROR * magnitude,
+                ROUNDED => engine * magnitude + stored * it.abs(),
+                _ => 0.0,
+            };
+            *it = nudge(*it, error, lane);
+        }
+        Ok::<_, KernelError>(values)
+    })?;
+    finish(lanes, data)
+}
+
+/// Whether binary64 holds every sum of `terms` such values and `start`.
+pub(super) fn sums_are_exact(values: &[f64], start: f64, terms: usize) -> bool {
+    let Some(extent) = Extent::of(values.iter().copied().chain([start])) else { return false };
+    let limit = Precision::Double.limit(extent.grain);
+    limit.is_some_and(|limit| (terms as f64 + 1.0) * extent.largest < limit)
+}
+
+/// The shadow of converted values: `from` had the type and the shadow of `block`, `data` has the new type.
+pub(super) fn convert(block: &Block, data: &Data, changed: usize) -> Result<Option<Shadow>, KernelError> {
+    let (from, to) = (block.data.dtype(), data.dtype());
+    if from == to {
+        return Ok(block.shadow.clone());
+    }
+    let is_float = |it: DType| !it.is_integral();
+    let Some(shadow) = &block.shadow else {
+        // A conversion to an integer is one result for all; a rounding is one too, and the lanes say what it took.
+        if changed == 0 || !is_float(to) {
+            return Ok(None);
+        }
+        let values = block.data.to_f64();
+        return finish([values.clone(), values, data.to_f64()], data);
+    };
+    match (is_float(from), is_float(to)) {
+        (_, true) => {
+            let (old, new) = (block.data.to_f64(), data.to_f64());
+            let error = roundoff(to);
+            let rounded = shadow.lane(ROUNDED).iter().enumerate().map(|(at, &it)| match it == old[at] {
+                true => new[at],
+                false => nudge(it, error * it.abs(), ROUNDED),
+            });
+            let rounded = rounded.collect();
+            finish([shadow.lane(EXACT).to_vec(), shadow.lane(ORDERED).to_vec(), rounded], data)
+        }
+        (false, false) => each_stored(&[block], data, |it| Ok(it[0].convert(to)?.0)),
+        (true, false) => {
+            let whole = |values: Vec<f64>| -> Result<Vec<f64>, KernelError> {
+                Ok(Data::F64(values).convert(to)?.0.to_f64())
+            };
+            let exact = shadow.lane(EXACT);
+            let value = whole(exact.to_vec())?;
+            let old = block.data.to_f64();
+            let lanes = each(|lane| {
+                let spread = |at: usize| {
+                    let off = (shadow.lane(lane)[at] - exact[at]).abs();
+                    match lane {
+                        ROUNDED if shadow.lane(lane)[at] == old[at] => 0.0,
+                        ROUNDED => off.max((old[at] - exact[at]).abs()),
+                        _ => off,
+                    }
+                };
+                let moved = |sign: f64| {
+                    whole((0..exact.len()).map(|at| exact[at] + sign * MARGIN * spread(at)).collect())
+                };
+                let (up, down) = (moved(1.0)?, moved(-1.0)?);
+                let pick = |at: usize| match () {
+                    () if lane == ROUNDED && shadow.lane(lane)[at] == old[at] => data_at(data, at),
+                    () if (up[at] - value[at]).abs() > (down[at] - value[at]).abs() => up[at],
+                    () => down[at],
+                };
+                Ok::<_, KernelError>((0..exact.len()).map(pick).collect())
+            })?;
+            finish(lanes, data)
+        }
+    }
+}
+
+fn data_at(data: &Data, at: usize) -> f64 {
+    crate::io::data::shadow::real(data.get(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        plan::{Number, ReduceOp},
+        sim::kernels::{Exactness, combine, convert, map as apply},
+    };
+
+    fn block(values: &[f32]) -> Block {
+        Block::full(vec![values.len()], Data::F32(values.to_vec()))
+    }
+
+    fn unary(op: Op, block: &Block, dtype: DType) -> Result<Block, KernelError> {
+        apply(op, &[Operand::Block(block)], dtype, &block.shape, &mut Exactness::default())
+    }
+
+    fn lane(block: &Block, lane: usize) -> Vec<f64> {
+        values(block, lane)
+    }
+
+    #[test]
+    fn exact_results_have_no_shadow() -> Result<(), KernelError> {
+        assert_eq!(unary(Op::Abs, &block(&[-1.5, 2.0]), DType::Float)?.shadow, None);
+        assert_eq!(unary(Op::Exp, &block(&[0.0]), DType::Float)?.shadow, None);
+        let out = unary(Op::Exp, &block(&[0.0, 1.0]), DType::Float)?;
+        assert_eq!(lane(&out, EXACT), [1.0, 1f64.exp()]);
+        Ok(())
+    }
+
+    #[test]
+    fn one_rounding_is_the_same_on_all_engines() -> Result<(), KernelError> {
+        let out = unary(Op::Sqrt, &block(&[2.0]), DType::Float)?;
+        assert_eq!(lane(&out, ROUNDED), [f64::from(2f32.sqrt())]);
+        // A function is not, nor is a root of it.
+        let out = unary(Op::Exp, &block(&[1.0]), DType::Float)?;
+        assert_ne!(lane(&out, ROUNDED), [f64::from(1f32.exp())]);
+        let out = unary(Op::Sqrt, &out, DType::Float)?;
+        assert_ne!(lane(&out, ROUNDED), out.data.to_f64());
+        Ok(())
+    }
+
+    #[test]
+    fn sums_in_another_order_stay_within_the_lanes() -> Result<(), KernelError> {
+        let parts: Vec<Block> = [1e8, -1e8, 1.0].iter().map(|&it| block(&[it])).collect();
+        let sum = |order: [usize; 3]| {
+            let parts = order.map(|it| parts[it].clone());
+            combine(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())
+        };
+        let (one, other) = (sum([0, 1, 2])?, sum([0, 2, 1])?);
+        assert_eq!((one.data.to_f64(), other.data.to_f64()), (vec![1.0], vec![0.0]));
+        assert_eq!((lane(&one, EXACT), lane(&other, EXACT)), (vec![1.0], vec![1.0]));
+        let rounding = one.shadow.map(|it| it.rounding(0, 1.0));
+        assert!(rounding.is_some_and(|it| (4.0..40.0).contains(&it)), "{rounding:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn an_outcome_that_rounding_decides_is_undecided() -> Result<(), KernelError> {
+        // 0.1 + 0.2 - 0.3 is 0 or 1e-8, as it is rounded; 5 + 0.1 is no matter of rounding.
+        let near = |values: [f32; 3]| {
+            let args: Vec<Block> = values.iter().map(|&it| block(&[it])).collect();
+            combine(ReduceOp::Sum, &args, DType::Float, &mut Exactness::default())
+        };
+        let compare = |block: &Block| {
+            let args = [Operand::Block(block), Operand::Number(Number::Float(0.0))];
+            apply(Op::Gt, &args, DType::Bool, &[1], &mut Exactness::default())
+        };
+        assert!(compare(&near([0.1, 0.2, -0.3])?)?.shadow.is_some());
+        assert!(compare(&near([5.0, 0.1, -0.3])?)?.shadow.is_none());
+        let whole = convert(&near([0.7, 0.2, 0.1])?, DType::Int32, &mut Exactness::default())?;
+        let mut both = [lane(&whole, EXACT)[0], lane(&whole, ROUNDED)[0]];
+        both.sort_by(f64::total_cmp);
+        assert_eq!(both, [0.0, 1.0]);
+        Ok(())
+    }
+}

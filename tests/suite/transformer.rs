@@ -1,0 +1,223 @@
+//! A network of twelve layers, each of a normalisation, a linear layer, a softmax over a sharded axis, a linear layer that
+//! sums over devices, and a residual: inexact throughout. Every pipeline keeps its meaning, judged by f64 shadows, and an
+//! error of one part in a million in one element, six layers deep, is found.
+
+use std::fmt::Write;
+
+use grammar::{diagnostic::has_errors, span::LineIndex};
+use hir::{
+    exit::Exit,
+    io::generate::Kind,
+    plan,
+    run::{
+        inputs::Filling,
+        job::{Basis, Criteria, Expectation, Verdict, expectations, judge, simulate},
+    },
+    sim::Schedule,
+};
+use libtest_mimic::{Failed, Trial};
+use passes::{PIPELINES, Settings, Verify};
+
+const LAYERS: usize = 12;
+/// Columns of the hidden layer are shared by two devices.
+const ROWS: usize = 8;
+const COLUMNS: usize = 32;
+const HIDDEN: usize = 64;
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("transformer::pipelines_keep_its_meaning", pipelines_keep_its_meaning),
+        Trial::test("transformer::a_small_error_is_found", a_small_error_is_found),
+    ]
+}
+
+fn pipelines_keep_its_meaning() -> Result<(), Failed> {
+    let text = network(false);
+    let expected = expected(&text)?;
+    let mut compared = 0;
+    for pipeline in PIPELINES.iter().map(|it| it.name) {
+        let Some(verdict) = run(&text, pipeline, &expected)? else { continue };
+        if verdict.exit != Exit::Success || !verdict.line.contains("(f64 shadow, rtol 1e-9)") {
+            return Err(format!("{pipeline}: {}", verdict.line).into());
+        }
+        compared += 1;
+    }
+    if compared < 3 { Err(format!("{compared} pipelines run").into()) } else { Ok(()) }
+}
+
+fn a_small_error_is_found() -> Result<(), Failed> {
+    let expected = expected(&network(true))?;
+    match run(&network(false), "", &expected)? {
+        Some(verdict) if verdict.exit == Exit::WrongResult && verdict.line.contains("elements differ") => {
+            Ok(())
+        }
+        Some(verdict) => Err(verdict.line.into()),
+        None => Err("it does not run".into()),
+    }
+}
+
+/// What a program gives.
+fn expected(text: &str) -> Result<Vec<Expectation>, Failed> {
+    let verdict = run(text, "", &[])?.ok_or("it does not run")?;
+    Ok(expectations(verdict.outputs, "the network", Basis::Reference { exact: false }))
+}
+
+/// The verdict on a program behind a pipeline; `None` where the pipeline is not for it.
+fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<Verdict>, Failed> {
+    let (mut programs, diagnostics) = grammar::read(text);
+    let mut program = programs
+        .pop()
+        .filter(|_| !has_errors(&diagnostics))
+        .ok_or_else(|| format!("{:?}\n{text}", diagnostics.first().map(|it| &it.message)))?;
+    if !pipeline.is_empty() {
+        let calls = passes::parse(pipeline).map_err(|it| it.message)?;
+        let settings = Settings { verify: Verify::Structural, roundtrip: false };
+        match passes::run(&mut program, &calls, settings, &mut |_| ()) {
+            Err(failure) if failure.fault.is_bug() => return Err(failure.to_string().into()),
+            Err(_) => return Ok(None),
+            Ok(()) => (),
+        }
+    }
+    let plans = plan::build(&program, &LineIndex::new(text), 2)
+        .map_err(|it| format!("{pipeline}: {:?}", it.first().map(|it| it.message.clone())))?;
+    let inputs = Filling::new(Kind::Exact, 0, Vec::new(), &plans).fill(&plans)?;
+    let outcome = simulate(&plans, inputs, Schedule::Seed(1), Vec::new())?;
+    let exact = Some(outcome.notes.exactness.is_exact());
+    Ok(Some(judge(&plans, &outcome, expected, &Criteria { exact, ..Criteria::default() })?))
+}
+
+/// The text of a network; with an error of 1e-6 in element [3, 5] behind the sixth layer.
+fn network(planted: bool) -> String {
+    let mut text = Text::default();
+    let first = text.tensor(&[ROWS, COLUMNS], "");
+    let mut inputs = vec![first.clone()];
+    let mut x = first;
+    for layer in 0..LAYERS {
+        // Normalisation of rows.
+        let mean = text.row_sum(&x, [ROWS, COLUMNS]);
+        let mean = text.column(&mean);
+        let mean = text.set(&[ROWS, 1], &format!("{mean}\n * float({:e})", 1.0 / COLUMNS as f64));
+        let centred = text.set(&[ROWS, COLUMNS], &format!("{x}\n - {mean}"));
+        let squares = text.set(&[ROWS, COLUMNS], &format!("{centred}\n * {centred}"));
+        let variance = text.row_sum(&squares, [ROWS, COLUMNS]);
+        let variance = text.column(&variance);
+        let variance = text.set(&[ROWS, 1], &format!("{variance}\n + float(0.01)"));
+        let scale = text.set(&[ROWS, 1], &format!("rsqrt({variance})"));
+        let normal = text.set(&[ROWS, COLUMNS], &format!("{centred}\n * {scale}"));
+        // A linear layer whose columns are sharded, and a softmax over them.
+        let weights = text.sharded(&[HIDDEN, COLUMNS], 0);
+        inputs.push(weights.clone());
+        let scores = text.sharded(&[ROWS, HIDDEN], 1);
+        text.define(&scores, &format!("linear({normal}, {weights})"));
+        let powers = text.sharded(&[ROWS, HIDDEN], 1);
+        text.define(&powers, &format!("exp({scores})"));
+        let sum = text.row_sum(&powers, [ROWS, HIDDEN]);
+        let sum = text.column(&sum);
+        let shares = text.sharded(&[ROWS, HIDDEN], 1);
+        text.define(&shares, &format!("{powers}\n / {sum}"));
+        // A linear layer that sums over the devices, and the residual.
+        let weights = text.sharded(&[COLUMNS, HIDDEN], 1);
+        inputs.push(weights.clone());
+        let added = text.set(&[ROWS, COLUMNS], &format!("linear({shares}, {weights})"));
+        x = text.set(&[ROWS, COLUMNS], &format!("{x}\n + {added}"));
+        if planted && layer == LAYERS / 2 {
+            let (row, column) = (text.one(ROWS, 3), text.one(COLUMNS, 5));
+            let one = text.set(&[ROWS, COLUMNS], &format!("{x}\n * {row}"));
+            let one = text.set(&[ROWS, COLUMNS], &format!("{one}\n * {column}"));
+            let error = text.set(&[ROWS, COLUMNS], &format!("{one}\n * float(1e-6)"));
+            x = text.set(&[ROWS, COLUMNS], &format!("{x}\n + {error}"));
+        }
+    }
+    let (body, domains) = (text.body, text.domains);
+    format!(
+        "%HostIrContainer {{ ({}) -> ({x}) :\n{body}}} // %HostIrContainer\n\nDomains:\n{domains}",
+        inputs.join(", ")
+    )
+}
+
+/// A program as it is written.
+#[derive(Default)]
+struct Text {
+    tensors: usize,
+    axes: usize,
+    body: String,
+    domains: String,
+}
+
+impl Text {
+    /// A number for an axis.
+    fn axis(&mut self) -> usize {
+        self.axes += 1;
+        self.axes - 1
+    }
+
+    /// A new tensor of floats; `more` stands behind its axes.
+    fn tensor(&mut self, shape: &[usize], more: &str) -> String {
+        let axes: Vec<String> = shape
+            .iter()
+            .map(|extent| format!("{}S{}{{{extent}}}", if *extent == 1 { "b" } else { "i" }, self.axis()))
+            .collect();
+        self.tensors += 1;
+        format!("T{}_g_float[{}{more}] (DeviceMesh{{0 1}})", self.tensors - 1, axes.join(", "))
+    }
+
+    /// A matrix of which dimension `cut` is shared by two devices.
+    fn sharded(&mut self, shape: &[usize; 2], cut: usize) -> String {
+        let [whole, device, part, other] = [(); 4].map(|()| self.axis());
+        let (extent, half, rest) = (shape[cut], shape[cut] / 2, shape[1 - cut]);
+        let (cut_axes, root) =
+            (format!("ideviceIdx.x{device}{{2}}, iS{part}{{{half}}}"), format!("iS{whole}{{{extent}}}"));
+        let plain = format!("iS{other}{{{rest}}}");
+        let both = |a: &str| if cut == 0 { format!("{a}, {plain}") } else { format!("{plain}, {a}") };
+        let number = self.tensors;
+        self.tensors += 1;
+        let _ = writeln!(
+            self.domains,
+            "  T{number}: logical({}), outer_split({root}, 2) -> ({cut_axes})",
+            both(&root)
+        );
+        format!("T{number}_g_float[{}] (DeviceMesh{{0 1}})", both(&cut_axes))
+    }
+
+    fn define(&mut self, tensor: &str, value: &str) {
+        let _ = writeln!(self.body, "  {tensor}\n     = {value};");
+    }
+
+    /// A new tensor of a value.
+    fn set(&mut self, shape: &[usize], value: &str) -> String {
+        let tensor = self.tensor(shape, "");
+        self.define(&tensor, value);
+        tensor
+    }
+
+    /// The sums of rows.
+    fn row_sum(&mut self, of: &str, shape: [usize; 2]) -> String {
+        let reduced = format!(", rS{}{{{}}}", self.axis(), shape[1]);
+        let tensor = self.tensor(&shape[..1], &reduced);
+        let value = format!("reduction( {of}, op = add, initial value = float(0), allreduce = false )");
+        let _ = writeln!(self.body, "  {tensor}\n     = {value}");
+        tensor
+    }
+
+    /// A vector as a column.
+    fn column(&mut self, of: &str) -> String {
+        let tensor = self.tensor(&[ROWS, 1], "");
+        let _ = writeln!(self.body, "  {tensor}\n     = broadcast( {of}, flags = {{false, true}} )");
+        tensor
+    }
+
+    /// 1 at one place and 0 elsewhere, as a row or a column.
+    fn one(&mut self, extent: usize, at: usize) -> String {
+        let numbers = self.set(&[extent], &format!("iota({extent}, 0, 1, float)"));
+        let off = self.set(&[extent], &format!("{numbers}\n - float({at})"));
+        let off = self.set(&[extent], &format!("abs({off})"));
+        let near = self.set(&[extent], &format!("float(1)\n - {off}"));
+        let one = self.set(&[extent], &format!("relu({near})"));
+        let is_row = extent == COLUMNS;
+        let shape = if is_row { [1, extent] } else { [extent, 1] };
+        let tensor = self.tensor(&shape, "");
+        let flags = if is_row { "true, false" } else { "false, true" };
+        let _ = writeln!(self.body, "  {tensor}\n     = broadcast( {one}, flags = {{{flags}}} )");
+        tensor
+    }
+}
