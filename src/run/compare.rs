@@ -270,12 +270,12 @@ fn magnitude(error: f64) -> f64 {
     if error.is_nan() { f64::INFINITY } else { error.abs() }
 }
 
-/// `8`, `0.25`, `1.3e-6`.
+/// Three digits: `8`, `0.889`, `1.3e-6`.
 fn short(number: f64) -> String {
-    match number == number.trunc() && number.abs() < 1e6 {
-        true => number.to_string(),
-        false if number.is_finite() => format!("{number:.2e}"),
-        false => number.to_string(),
+    let rounded = format!("{number:.2e}").parse().unwrap_or(number);
+    match rounded == 0.0 || (1e-3..1e6).contains(&rounded.abs()) || !rounded.is_finite() {
+        true => rounded.to_string(),
+        false => format!("{rounded:e}"),
     }
 }
 
