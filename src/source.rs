@@ -87,6 +87,14 @@ impl std::str::FromStr for Binding {
 /// Names that a program may be told about even if its text does not mention them.
 const OPTIONS: &[&str] = &["numberOfStreams", "p2p_protocol"];
 
+impl Binding {
+    /// Whether it says something about a program: it binds a scalar that the program names, or is an option of all
+    /// programs.
+    pub fn concerns(&self, program: &Program) -> bool {
+        OPTIONS.contains(&self.name.as_str()) || program.find_symbol(&self.name).is_some()
+    }
+}
+
 /// Adds bindings to a program's definitions; they override the text's own.
 ///
 /// # Errors

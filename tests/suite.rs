@@ -6,11 +6,13 @@
 //! // RUN: hir-reduce %s --oracle race
 //! // RUN: mpirun -np 1 hir-run %s : -np 1 hir-run %S/other.hir
 //! // SAME: hir-opt %S/other.hir --passes canonicalize
+//! // PASTE: hir-run %s
 //! ```
 //!
 //! `%s` is the file, `%S` its folder, `%t` a fresh folder for the case. Arguments are split at blanks; single quotes hold them together.
 //! A SAME line, behind the RUN lines, asserts that its command prints what the first RUN line prints, to the letter.
-//! What the RUN lines print, and their exit codes, is compared with the snapshot beside the file. To review changes, run
+//! A PASTE line runs its command with the flags that the first RUN line's last line asks to add.
+//! What the RUN and PASTE lines print, and their exit codes, is compared with the snapshot beside the file. To review changes, run
 //! `cargo insta review`, or `INSTA_UPDATE=always cargo test --test suite` and look at `git diff`.
 //!
 //! A case with `mpirun` in its commands is ignored where there is none; with `HIR_REQUIRE_MPI=1` it fails there. What mpirun
@@ -139,6 +141,14 @@ fn transcript(path: &Path, text: &str, scratch: &Path) -> Result<String, Failed>
         let output = run(path, command, scratch)?;
         transcript += &describe(command, &output).replace(&scratch.display().to_string(), "%t");
         first = first.or(Some((command, output)));
+    }
+    for command in lines("// PASTE: ") {
+        let asked = first.as_ref().map(|(_, output)| String::from_utf8_lossy(&output.stderr).into_owned());
+        let last = asked.as_deref().and_then(|it| it.lines().last()).unwrap_or_default();
+        let flags = last.strip_prefix("add to the command line: ");
+        let flags = flags.ok_or("the first RUN line does not end with flags to add")?;
+        let pasted = format!("{command} {flags}");
+        transcript += &describe(&pasted, &run(path, &pasted, scratch)?);
     }
     for command in lines("// SAME: ") {
         let output = run(path, command, scratch)?;

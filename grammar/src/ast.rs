@@ -98,6 +98,15 @@ pub enum StmtKind<'s> {
         /// Right-hand side.
         value: Expr<'s>,
     },
+    /// `GroupedReductionOp( … )`: operators that run as one, and the attribute that they share.
+    Group {
+        /// `GroupedReductionOp`.
+        name: Name<'s>,
+        /// Results and calls.
+        members: Vec<(Expr<'s>, Expr<'s>)>,
+        /// `allreduce = false`.
+        shared: Arg<'s>,
+    },
     /// May 2024: an operation with its operands, spelled out in words.
     Post(Box<Post<'s>>),
     /// May 2024: waits for the communication whose text it repeats.

@@ -92,8 +92,9 @@ codes! {
     /// An ALLOCATE of a name that is bound already does nothing: the long form skips bound names.
     RedundantAllocate = "W0301", Warning;
 
-    /// A scalar has no value: the dump uses it and never defines it. Give it with `--set name=value` or
-    /// `--set name='(rank+streamIdx)%8'`, or add its definition to the `Index definitions:` section.
+    /// A scalar has no value: the dump uses it and never defines it. Give it with `--set name=value`, a number or an
+    /// expression of `rank` and loop indices, or add its definition to the `Index definitions:` section. The last line of
+    /// the report lists everything that is missing, with values that fit.
     UnboundSymbol = "E0401", Error;
     /// An extent, index, peer or team that makes no sense for this rank: out of range, negative, or not divisible.
     BadIndex = "E0402", Error;
@@ -157,6 +158,9 @@ codes! {
     /// A fusion that was printed inside the statement that posts it does not list its inputs and outputs: they were
     /// taken in the order of their numbers. A `HostUnit` section lists them.
     LossyUnit = "lossy-unit", Warning;
+    /// Until June 2024, `PostOnStream the operation :{ Communication … }` also waited for the communication that it posted.
+    /// A container in these words in which nothing waits is read so. `Wait(Communication #)` makes it explicit.
+    LossyWait = "lossy-wait", Warning;
     /// A terminal or an editor broke the text inside of a word, and the parts were joined.
     LossyWrap = "lossy-wrap", Warning;
     /// An older dialect was asked for, and it has no words for something that the program says: read back, that text is

@@ -37,6 +37,8 @@ pub struct Diagnostic {
     pub help: Option<Box<str>>,
     /// The edits that write down what was guessed; none where only the user knows. `fix` applies them.
     pub fixes: Vec<Fix>,
+    /// Command-line flags that resolve everything reported together with this; the last line of the report.
+    pub remedy: Option<Box<str>>,
 }
 
 impl Diagnostic {
@@ -49,6 +51,7 @@ impl Diagnostic {
             notes: Vec::new(),
             help: None,
             fixes: Vec::new(),
+            remedy: None,
         }
     }
 

@@ -28,6 +28,7 @@ use crate::{
         Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program,
         Stmt, StmtId, Tensor, TensorId, Transform,
     },
+    numbering::free_number,
     ops::{Effect, Op, Rule},
 };
 
@@ -43,7 +44,7 @@ struct Guess {
 /// Sets every tensor's domains to what the text tells.
 pub fn infer(program: &mut Program, diagnostics: &mut Vec<Diagnostic>) {
     let evidence = Evidence::collect(program);
-    let mut next = program.axes.iter().map(|(_, axis)| axis.number + 1).max().unwrap_or(0);
+    let mut next = free_number(program.axes.iter().map(|(_, axis)| axis.number));
     let guesses = evidence.guesses(program);
     diagnostics.extend(open::find(program, &evidence, &guesses).iter().map(|it| open::warn(program, it)));
     for (tensor, guess) in guesses {

@@ -1,11 +1,11 @@
-//! Writes down what reading guessed: applies the edits that diagnostics carry.
+//! Writes down what reading guessed, and corrects what has one correction: applies the edits that diagnostics carry.
 //!
 //! Invariant: a text that nothing was guessed about stays as it is, to the byte.
 
 use std::borrow::Cow;
 
 use crate::{
-    diagnostic::{Diagnostic, Fix, Severity},
+    diagnostic::{Diagnostic, Fix, Severity, has_errors},
     ir::Program,
     layout, paste,
     span::Span,
@@ -14,8 +14,25 @@ use crate::{
 /// The text with the edits of all its diagnostics. The traces of pasting (prefixes, logs, broken lines) are gone from a
 /// text that is edited or was wrapped; everything else, layout included, stays.
 pub fn fix(source: &str) -> Cow<'_, str> {
+    fix_rounds(source, ROUNDS)
+}
+
+/// An error can hide others: so many times a text is read again, without those that have an edit.
+const ROUNDS: usize = 16;
+
+/// Whether a text is rejected for errors that all have an edit, or not at all.
+pub fn is_fixable(diagnostics: &[Diagnostic]) -> bool {
+    diagnostics.iter().all(|it| it.severity() != Severity::Error || !it.fixes.is_empty())
+}
+
+fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
     let clean = paste::clean(source);
-    let (_, diagnostics) = crate::read_clean(&clean.text);
+    let (_, mut diagnostics) = crate::read_clean(&clean.text);
+    if rounds > 0 && has_errors(&diagnostics) && is_fixable(&diagnostics) {
+        // What is guessed about a text with errors need not be what is guessed about the right one.
+        diagnostics.retain(|it| it.severity() == Severity::Error);
+        return Cow::Owned(fix_rounds(&apply(&clean.text, &diagnostics), rounds - 1).into_owned());
+    }
     let pasted = !clean.diagnostics.is_empty();
     match diagnostics.iter().all(|it| it.fixes.is_empty()) {
         true if pasted => Cow::Owned(clean.text.into_owned()),

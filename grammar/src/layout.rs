@@ -2,12 +2,13 @@
 //!
 //! Newlines mean nothing inside brackets. Outside, a token that can begin a statement and does not continue the one
 //! before begins a new one, on whichever line it stands; the column of a line's first token decides how deep it is.
-//! Layout also supplies what dumps leave out: commas between operands, ShareMemHandles' parenthesis, lost
-//! indentation where the nesting is certain.
+//! Layout also supplies what dumps leave out: commas between ranges and in the lists of May 2024, ShareMemHandles'
+//! parenthesis, lost indentation where the nesting is certain.
 //!
 //! Invariant: the tokens it returns have balanced brackets and nest no deeper than `DEEPEST`.
 
 mod brackets;
+mod commas;
 mod nesting;
 mod sections;
 
@@ -30,6 +31,9 @@ const FORGOTTEN: u32 = 1 << 16;
 
 /// The call whose closing parenthesis nvFuser never prints.
 const NEVER_CLOSED: &str = "ShareMemHandles";
+
+/// The call whose members stand on lines of their own, without commas.
+const GROUP: &str = "GroupedReductionOp";
 
 /// The statement that ends with a word and a number, on whichever line those stand.
 const NEVER_ALONE: &str = "Wait";
@@ -118,6 +122,21 @@ struct Opened {
     operators: usize,
     /// Whether nvFuser leaves out its closer.
     never_closed: bool,
+    /// Where its commas stand.
+    list: List,
+    /// Whether it holds the arguments of a call.
+    is_call: bool,
+}
+
+/// Where nvFuser prints the commas of a list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum List {
+    /// Between elements.
+    Separated,
+    /// Between elements, and behind the last one in some dialects.
+    Terminated,
+    /// One element a line, with commas or without.
+    Lines,
 }
 
 /// One statement, or the header line of a loop or branch.
@@ -364,6 +383,8 @@ impl<'s, 'd> Layout<'s, 'd> {
     fn missing_closer(&mut self, next: Lexeme) -> bool {
         let result = self.is_result(self.at);
         let outside = next.kind == Kind::BraceClose && !self.open.iter().any(|it| it.kind == Kind::BraceOpen);
+        // The members of a GroupedReductionOp stand so.
+        let result = result && self.open.last().is_none_or(|it| it.list != List::Lines);
         let fatal =
             matches!(next.kind, Kind::KernelStart | Kind::ContainerStart | Kind::Arrow | Kind::Finish)
                 || next.kind.is_header()

@@ -450,9 +450,9 @@ table! {
     Matmul = Row { syntax: Syntax::Wrapped, args: &[read("a"), read("b")], rule: Rule::Matmul, ..call("matmul") };
     /// A product on tensor cores, in a scheduled kernel.
     Mma = Row { syntax: Syntax::Wrapped, args: &[read("a"), read("b")], ..call("mma") };
-    /// Combines the elements along the axes that are reductions in the result.
+    /// Combines the elements along the axes that are reductions in the result; those with one `group` in a row are printed as a GroupedReductionOp.
     Reduction = Row { attrs: &[attr("op", Kind::Word(REDUCE_OPS)), attr("initial value", Kind::Scalar),
-        opt("allreduce", Kind::Bool)], rule: Rule::Reduce, ..call("reduction") };
+        opt("allreduce", Kind::Bool), opt("group", Kind::Scalar)], rule: Rule::Reduce, ..call("reduction") };
     /// Mean, sum of squares and count in one pass.
     Welford = Row { outs: &[write("avg"), write("var"), write("count")],
         args: &[param("in", Kind::Value, Mode::Read, Count::Many)],
@@ -655,6 +655,10 @@ table! {
     /// Normally distributed random numbers.
     RngNormalGeneral = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("mean", Kind::Scalar),
         attr("deviation", Kind::Scalar), attr("dtype", Kind::DType), SEED], ..call("rng_normal_general") };
+
+    /// The elements of a scalar or of an array of scalars.
+    TensorConstruct = Row { syntax: Syntax::Call, args: &[param("in", Kind::Scalar, Mode::Read, Count::One)],
+        ..call("TensorConstruct") };
 
     // ---- indexing and sorting
     /// Picks indices of an axis.

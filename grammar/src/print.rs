@@ -2,6 +2,7 @@
 //!
 //! Invariant: reading the text back gives the same program, without a warning, and printing that gives the same text.
 
+mod group;
 mod y2025;
 
 use std::{
@@ -282,9 +283,9 @@ impl Printer<'_> {
         self.out.push_str(") -> (");
         self.operands(&program.outputs);
         self.out.push_str(") :\n");
-        for stmt in program.body() {
-            self.indent(1);
-            self.stmt(*stmt, 1);
+        let mut rest = program.body();
+        while !rest.is_empty() {
+            rest = self.next(rest, 1);
             if self.out.len() > PIECE {
                 piece(&self.out);
                 self.out.clear();
@@ -345,9 +346,26 @@ impl Printer<'_> {
     }
 
     fn block(&mut self, block: BlockId, depth: usize) {
-        for stmt in self.program.block(block) {
-            self.indent(depth);
-            self.stmt(*stmt, depth);
+        let mut rest = self.program.block(block);
+        while !rest.is_empty() {
+            rest = self.next(rest, depth);
+        }
+    }
+
+    /// Writes the first of some statements, or the group that they begin with, and returns those behind it.
+    fn next<'b>(&mut self, stmts: &'b [StmtId], depth: usize) -> &'b [StmtId] {
+        let grouped = group::length(self.program, stmts);
+        self.indent(depth);
+        match stmts.split_at_checked(grouped) {
+            Some((members @ [_, ..], rest)) => {
+                self.group(members, depth);
+                rest
+            }
+            Some(_) | None => {
+                let Some((first, rest)) = stmts.split_first() else { return stmts };
+                self.stmt(*first, depth);
+                rest
+            }
         }
     }
 

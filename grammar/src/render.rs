@@ -58,9 +58,15 @@ pub fn render(
         Format::Short => short(it, file, &lines, out),
         Format::Json => json(it, file, &lines, out),
     })?;
-    match more.len() {
-        0 => Ok(()),
-        count => writeln!(out, "{count} more: `--error-format=short` shows all of them"),
+    if !more.is_empty() {
+        writeln!(out, "{} more: `--error-format=short` shows all of them", more.len())?;
+    }
+    let remedies = diagnostics.iter().filter_map(|it| it.remedy.as_ref());
+    match format {
+        Format::Human | Format::Short => {
+            remedies.into_iter().try_for_each(|it| writeln!(out, "add to the command line: {it}"))
+        }
+        Format::Json => Ok(()),
     }
 }
 
@@ -135,7 +141,7 @@ fn json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write)
         })
     };
     let edit = |fix: &crate::diagnostic::Fix| serde_json::json!({ "start": fix.span.start, "end": fix.span.end, "text": fix.text });
-    let value = serde_json::json!({
+    let mut value = serde_json::json!({
         "file": file,
         "severity": word(it.severity()),
         "code": it.code.text(),
@@ -145,5 +151,8 @@ fn json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write)
         "help": it.help,
         "fixes": it.fixes.iter().map(edit).collect::<Vec<_>>(),
     });
+    if let (Some(remedy), Some(object)) = (&it.remedy, value.as_object_mut()) {
+        object.insert("remedy".to_owned(), serde_json::json!(remedy));
+    }
     writeln!(out, "{value}")
 }

@@ -7,7 +7,8 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{AxisKind, Memory, Mesh, Parallel},
+    ir::{AxisKind, Memory, Mesh, Parallel, SUFFIXES},
+    numbering::NUMBERS,
     parse::parse_scalar_at,
     span::Span,
 };
@@ -23,6 +24,8 @@ pub struct TensorText<'s> {
     pub dtype: Option<DType>,
     /// The axes, each for `parse_axis_text`.
     pub axes: Vec<Piece<'s>>,
+    /// Errors in the commas between them.
+    pub commas: Vec<Diagnostic>,
     /// `ca_pos( 1 ) produce_pos( 2 )`, verbatim; empty when there is none.
     pub positions: &'s str,
     /// The devices; empty when none are printed.
@@ -57,8 +60,8 @@ pub struct AxisText<'s> {
     pub expanded: Option<Expr<'s>>,
     /// Whether it was `Ragged{extents=…}`.
     pub ragged: bool,
-    /// `rf`, `_p`, `_c`, verbatim.
-    pub suffix: &'s str,
+    /// One of `SUFFIXES`.
+    pub suffix: &'static str,
 }
 
 /// Takes a tensor token apart; `at` is where it begins in the whole source.
@@ -77,11 +80,14 @@ pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnost
     let tail = whole.part(close + 1, text.len());
     let mesh_at = tail.text.find("(DeviceMesh").unwrap_or(tail.text.len());
     let mesh = tail.part(mesh_at, tail.text.len()).trimmed();
+    let mut commas = Vec::new();
+    let axes = axes(whole.part(open + 1, close), &mut commas);
     Ok(TensorText {
         number: self::number(digits)?,
         memory,
         dtype,
-        axes: whole.part(open + 1, close).split(","),
+        axes,
+        commas,
         positions: tail.part(0, mesh_at).trimmed().text,
         mesh: if mesh.text.is_empty() { Mesh::default() } else { parse_mesh(mesh)? },
     })
@@ -140,8 +146,71 @@ pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> 
         extent: scalar(extent)?,
         expanded,
         ragged,
-        suffix: whole.part(close + 1, text.len()).text,
+        suffix: suffix(whole.part(close + 1, text.len()))?,
     })
+}
+
+/// The axes of a tensor. A comma that is missing, doubled or trailing is reported, and reading goes on without it.
+fn axes<'s>(list: Piece<'s>, commas: &mut Vec<Diagnostic>) -> Vec<Piece<'s>> {
+    let mut res = Vec::new();
+    let mut rest = Some(list).filter(|it| !it.trimmed().text.is_empty());
+    while let Some(it) = rest {
+        let (element, behind) = match it.cut(",") {
+            Some((element, behind)) => (element, Some(behind)),
+            None => (it, None),
+        };
+        let mut element = element.trimmed();
+        if element.text.is_empty() {
+            // The comma that has no axis before it, or that the list ends with.
+            let last = list.part(0, (it.span.start - list.span.start) as usize);
+            let place = match behind {
+                Some(behind) => Span { start: behind.span.start - 1, end: behind.span.start },
+                None => Span { start: last.span.end.saturating_sub(1), end: last.span.end },
+            };
+            let message = "a comma without an axis";
+            commas.push(
+                Diagnostic::new(Code::Syntax, place, message, "expected an axis on both sides")
+                    .fix(place, ""),
+            );
+        }
+        while let Some(next) = second_axis(element) {
+            let (first, second) = (element.part(0, next).trimmed(), element.part(next, element.text.len()));
+            let gap = Span { start: first.span.end, end: first.span.end };
+            let name = |it: Piece<'_>| it.text.split('{').next().unwrap_or("").to_owned();
+            let message = format!("a comma is missing between `{}` and `{}`", name(first), name(second));
+            let comma = if first.span.end == second.span.start { ", " } else { "," };
+            commas.push(Diagnostic::new(Code::Syntax, gap, message, "expected `,` here").fix(gap, comma));
+            res.push(first);
+            element = second;
+        }
+        res.extend((!element.text.is_empty()).then_some(element));
+        rest = behind;
+    }
+    res
+}
+
+/// Where a second axis begins in what stands between two commas.
+fn second_axis(element: Piece<'_>) -> Option<usize> {
+    let close = matching(element.text, element.text.find('{')?)?;
+    let behind = element.text.get(close + 1..)?;
+    let (_, rest) = known_suffix(behind);
+    let begins = rest.trim_start();
+    let kind = longest(AxisKind::LETTERS, begins.split('{').next().unwrap_or(""));
+    (kind.is_some() && begins.contains('{')).then_some(element.text.len() - begins.len())
+}
+
+/// The longest suffix of an axis that `text` begins with, and what follows it.
+fn known_suffix(text: &str) -> (&'static str, &str) {
+    let fitting = SUFFIXES.iter().filter_map(|it| Some((*it, text.strip_prefix(it)?)));
+    fitting.min_by_key(|(_, rest)| rest.len()).unwrap_or(("", text))
+}
+
+/// What stands behind an axis, which has to be one of the suffixes.
+fn suffix(behind: Piece<'_>) -> Result<&'static str, Diagnostic> {
+    match known_suffix(behind.text) {
+        (suffix, rest) if rest.trim().is_empty() => Ok(suffix),
+        _ => Err(bad(behind.trimmed(), "expected nothing, `rf`, `_p` or `_c` behind an axis")),
+    }
 }
 
 impl<'s> Piece<'s> {
@@ -189,9 +258,8 @@ fn shortened(text: &str) -> String {
     res
 }
 
-/// The upper half of the numbers is left to axes and tensors that are made up later.
 fn number(digits: Piece<'_>) -> Result<u32, Diagnostic> {
-    let number = digits.text.parse().ok().filter(|it| *it < 1 << 31);
+    let number = digits.text.parse().ok().filter(|it| *it < NUMBERS);
     number.ok_or_else(|| bad(digits, "expected a number below 2^31"))
 }
 
@@ -279,7 +347,8 @@ fn outside(text: &str, mark: &str) -> Option<usize> {
     None
 }
 
-/// `(DeviceMesh{0 1})`, `(DeviceMesh{0, 1, })`, `(DeviceMesh{{0 1}{2 3}})`.
+/// `(DeviceMesh{0 1})`, `(DeviceMesh{0, 1, })`, `(DeviceMesh{{0 1}{2 3}})`: nvFuser prints a comma behind every device,
+/// or none.
 fn parse_mesh(piece: Piece<'_>) -> Result<Mesh, Diagnostic> {
     let inner = piece.text.strip_prefix("(DeviceMesh").and_then(|it| it.strip_suffix(')'));
     let inner = inner.ok_or_else(|| bad(piece, "expected `(DeviceMesh{…})`"))?.trim();
@@ -290,7 +359,34 @@ fn parse_mesh(piece: Piece<'_>) -> Result<Mesh, Diagnostic> {
     let mut shape: Vec<Option<usize>> = Vec::new();
     let mut leaf = None;
     let mut bytes = inner.bytes().enumerate().peekable();
+    // Commas since the last device or brace, whether devices have one between them, and where the last one ended.
+    let (mut commas, mut separated, mut last) = (0, None, 0);
+    let base = piece.span.start + (piece.text.find(inner).unwrap_or(0)) as u32;
+    let misplaced = |from: usize, to: usize, message: &str, text: &str| {
+        let place = Span { start: base + from as u32, end: base + to as u32 };
+        Diagnostic::new(Code::Syntax, place, message, "expected a comma between all devices, or none")
+            .fix(place, text)
+    };
     while let Some((at, byte)) = bytes.next() {
+        let members = open.last().copied().unwrap_or(0);
+        let between = inner.get(last..at).unwrap_or("");
+        match byte {
+            b'{' | b'}' | b'0'..=b'9' if commas > 1 || commas == 1 && members == 0 => {
+                let extra = last + between.rfind(',').unwrap_or(0);
+                return Err(misplaced(extra, extra + 1, "a comma too many between the devices", ""));
+            }
+            b'0'..=b'9' if members > 0 && *separated.get_or_insert(commas == 1) != (commas == 1) => {
+                return Err(match commas {
+                    0 => misplaced(last, last, "a comma is missing between the devices", ","),
+                    _ => misplaced(last, last + 1, "a comma too many between the devices", ""),
+                });
+            }
+            b'}' if commas == 1 && separated == Some(false) => {
+                let extra = last + between.rfind(',').unwrap_or(0);
+                return Err(misplaced(extra, extra + 1, "a comma behind the last device", ""));
+            }
+            _ => (),
+        }
         match byte {
             b'{' => {
                 if open.len() == 3 || open.is_empty() && at > 0 {
@@ -323,10 +419,15 @@ fn parse_mesh(piece: Piece<'_>) -> Result<Mesh, Diagnostic> {
                 }
                 *open.last_mut().ok_or_else(irregular)? += 1;
             }
-            b',' => (),
-            _ if byte.is_ascii_whitespace() => (),
+            b',' => {
+                commas += 1;
+                continue;
+            }
+            _ if byte.is_ascii_whitespace() => continue,
             _ => return Err(bad(piece, "expected device numbers in braces")),
         }
+        commas = 0;
+        last = bytes.peek().map_or(inner.len(), |(next, _)| *next);
     }
     let shape: Vec<usize> = shape.into_iter().flatten().collect();
     if !open.is_empty() || leaf.is_some_and(|it| it != shape.len()) {

@@ -4,6 +4,7 @@
 
 use grammar::{
     arena::Arena,
+    free_number,
     ir::{
         Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, Memory, OpStmt, Operand, Parallel,
         Program, Stmt, StmtId, Stream, StreamId, SymbolId, Tensor, TensorId, Transform,
@@ -18,14 +19,14 @@ pub(crate) struct Fresh {
     tensor: u32,
     axis: u32,
     work: u32,
-    scalar: u64,
+    scalar: u32,
     stream: u32,
 }
 
 impl Fresh {
-    /// Numbers above all that the program uses.
+    /// Numbers that the program does not use.
     pub(crate) fn of(program: &Program) -> Self {
-        let scalar = |name: &String| name.strip_prefix('i').and_then(|it| it.parse::<u64>().ok());
+        let scalar = |name: &String| name.strip_prefix('i').and_then(|it| it.parse().ok());
         let named = |stream: &Stream| match stream {
             Stream::Named(number) => Some(*number),
             Stream::Index(_) => None,
@@ -37,11 +38,11 @@ impl Fresh {
         let units = program.units.iter().map(|(_, it)| it.number);
         let works = program.stmts.iter().filter_map(|(_, it)| numbered(it)).chain(units);
         Self {
-            tensor: program.tensors.iter().map(|(_, it)| it.number + 1).max().unwrap_or(0),
-            axis: program.axes.iter().map(|(_, it)| it.number + 1).max().unwrap_or(0),
-            work: works.max().map_or(0, |it| it + 1),
-            scalar: values(&program.symbols).filter_map(scalar).max().map_or(0, |it| it + 1),
-            stream: values(&program.streams).filter_map(named).max().map_or(0, |it| it + 1),
+            tensor: free_number(values(&program.tensors).map(|it| it.number)),
+            axis: free_number(values(&program.axes).map(|it| it.number)),
+            work: free_number(works),
+            scalar: free_number(values(&program.symbols).filter_map(scalar)),
+            stream: free_number(values(&program.streams).filter_map(named)),
         }
     }
 
@@ -125,8 +126,8 @@ impl Fresh {
 
     /// A named integer: `i84`.
     pub(crate) fn scalar(&mut self, program: &mut Program) -> SymbolId {
-        self.scalar += 1;
-        program.symbol(None, &format!("i{}", self.scalar - 1), Span::default())
+        let number = next(&mut self.scalar);
+        program.symbol(None, &format!("i{number}"), Span::default())
     }
 
     /// A stream for GetCurrentStream to name.

@@ -226,9 +226,11 @@ impl Tool<'_> {
         let mut texts = Vec::with_capacity(parts.len());
         let mut worst = Exit::Success;
         for mut part in parts {
-            if self.options.fix && !has_errors(&grammar::read(&part.text).1) {
+            if self.options.fix && grammar::is_fixable(&part.programs().1) {
                 let text = grammar::fix(&part.text).into_owned();
-                part = Source::new(part.name, text);
+                // Errors that are left stand in a text that the user has not seen.
+                let name = if text == part.text { part.name } else { format!("{} (fixed)", part.name) };
+                part = Source::new(name, text);
             }
             let outcome = self.part(&part);
             let exit = self.report(&part, &outcome);

@@ -118,11 +118,23 @@ fn start(options: &Options, screen: Screen) -> Result<Candidate, Exit> {
         screen.draw(&source, &[fault]);
         Exit::Rejected
     })?;
-    Candidate::read(grammar::print(program)).map_err(|_| {
-        screen.fail(
+    // A command may ask for a program that the verifier rejects; nothing else does.
+    let faults = grammar::verify(program);
+    let is_rejected = grammar::diagnostic::has_errors(&faults);
+    let is_command = matches!(options.oracle, Test::Command(_));
+    let candidate = match is_rejected && !is_command {
+        true => None,
+        false => Candidate::read(grammar::print(program)).ok(),
+    };
+    candidate.ok_or_else(|| match is_rejected {
+        true => {
+            screen.draw(&source, &faults);
+            Exit::Rejected
+        }
+        false => screen.fail(
             Exit::Bug,
             "the canonical text of the program does not read back: `hir-opt --verify-roundtrip`",
-        )
+        ),
     })
 }
 

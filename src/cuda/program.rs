@@ -219,8 +219,8 @@ impl Builder<'_> {
             InstKind::Exchange { .. } | InstKind::Barrier => {}
             InstKind::Reshard(_) => {
                 return Err(refuse(
-                    "a resharding operator runs on the simulator only: lower it first, with \
-                     `--passes insert-resharding,…` (see `hir-opt --list-passes`)"
+                    "a resharding operator runs on the simulator only: lower it to communications first, with \
+                     `--passes @lower`"
                         .to_owned(),
                 ));
             }

@@ -8,8 +8,8 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{Effect, Op},
+    ir::{BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
+    ops::{Effect, Mode, Op},
     span::{LineIndex, Span},
 };
 use rustc_hash::FxHashMap;
@@ -39,6 +39,8 @@ pub(super) struct Builder<'p> {
     pub(super) program: &'p Program,
     pub(super) lines: &'p LineIndex,
     pub(super) scalars: Scalars<'p>,
+    /// Arrays that definitions so far have named: `a5 = {i0, i1}`.
+    pub(super) arrays: FxHashMap<SymbolId, ExprId>,
     pub(super) bindings: Vec<Option<Binding>>,
     pub(super) plan: Plan,
     pub(super) streams: FxHashMap<Key, StreamNo>,
@@ -92,6 +94,7 @@ pub(super) fn build_rank(
         program,
         lines,
         scalars: Scalars::new(program, rank),
+        arrays: FxHashMap::default(),
         bindings: vec![None; program.tensors.len()],
         plan,
         streams: FxHashMap::default(),
@@ -135,11 +138,36 @@ impl Builder<'_> {
             Some(binding) => Ok(binding.view.clone()),
             None => {
                 let name = self.program.tensor_name(tensor);
-                Err(self.fault(
-                    Code::UndefinedTensor,
-                    format!("`{name}` has neither storage nor a value"),
-                    "used here",
-                ))
+                let message = format!("`{name}` has neither storage nor a value");
+                let it = self.fault(Code::UndefinedTensor, message, "used here");
+                Err(self.or_elsewhere(tensor, it))
+            }
+        }
+    }
+
+    /// Adds to a fault about a tensor without a value that the program of another rank may define it: nvFuser can print
+    /// a program for each rank.
+    pub(super) fn or_elsewhere(&self, tensor: TensorId, fault: Box<Diagnostic>) -> Box<Diagnostic> {
+        let mut defined = Program::tensors_of(&self.program.inputs).any(|it| it == tensor);
+        if let Some(body) = self.program.body {
+            self.program.walk(body, &mut |stmt| {
+                if let Stmt::Op(it) = &self.program.stmts[stmt] {
+                    grammar::mentions(self.program, it, &mut |other, mode| {
+                        defined |= other == tensor && matches!(mode, Mode::Write | Mode::Bind);
+                    });
+                }
+            });
+        }
+        match defined || self.plan.world < 2 || self.program.tensors[tensor].unit.is_some() {
+            true => fault,
+            false => {
+                let ranks: Vec<String> =
+                    (0..self.plan.world.min(4)).map(|it| format!("{it}=rank{it}.hir")).collect();
+                let more = if self.plan.world > 4 { ",…" } else { "" };
+                Box::new(fault.help(format!(
+                    "if this is the program of one rank, run it with those of the others: `--program {}{more}`",
+                    ranks.join(",")
+                )))
             }
         }
     }
@@ -313,10 +341,7 @@ impl Builder<'_> {
             self.at(*stmt)?;
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => self.op(it)?,
-                Stmt::Let(symbol, value) => {
-                    let value = self.value(*value, "the definition")?;
-                    self.scalars.bind(*symbol, Some(value));
-                }
+                Stmt::Let(symbol, value) => self.define(*symbol, *value)?,
                 Stmt::For(it) => self.for_loop(it)?,
                 Stmt::If(it) => self.branch(it)?,
             }

@@ -18,6 +18,7 @@ mod bind;
 mod build;
 mod comm;
 mod compute;
+mod construct;
 pub mod hosts;
 mod index;
 mod inst;
@@ -32,6 +33,7 @@ mod show;
 mod team;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unbound;
 mod unit;
 mod view;
 mod world;

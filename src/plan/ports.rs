@@ -42,7 +42,8 @@ impl Builder<'_> {
                     let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
                         let name = self.program.tensor_name(tensor);
                         let message = format!("no statement gives the output `{name}` storage or a value");
-                        return Err(self.fault(Code::UndefinedTensor, message, "declared here"));
+                        let it = self.fault(Code::UndefinedTensor, message, "declared here");
+                        return Err(self.or_elsewhere(tensor, it));
                     };
                     if view.shape != layout.local_shape() {
                         let name = self.program.tensor_name(tensor);

@@ -100,10 +100,7 @@ impl Builder<'_> {
             (self.origin, self.span) = (origin, span);
             match &program.stmts[inner] {
                 Stmt::Op(it) => self.op(it)?,
-                Stmt::Let(symbol, value) => {
-                    let value = self.value(*value, "the definition")?;
-                    self.scalars.bind(*symbol, Some(value));
-                }
+                Stmt::Let(symbol, value) => self.define(*symbol, *value)?,
                 Stmt::For(_) | Stmt::If(_) => {
                     return Err(self.unsupported(stmt.op, "a HostUnit holds operators only"));
                 }

@@ -3,14 +3,17 @@
 use grammar::{
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    ir::Program,
+    ir::{Program, TensorId},
     span::Span,
 };
 
 use super::{RunError, extents::bind_extents, inputs::InputFlag};
 use crate::{
     exit::Exit,
-    io::file,
+    io::{
+        data::{Data, UnsupportedDtype},
+        file,
+    },
     plan::{self, Plan},
     sim::{self, Fault},
     source::{Binding, Source, bind},
@@ -156,10 +159,18 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
     let mut programs = Vec::with_capacity(paths.len());
     let mut warnings = Vec::with_capacity(paths.len());
     for path in paths {
-        let (source, program, diagnostics) = load(path, setup)?;
+        let (source, program, diagnostics) = load(path, setup, texts)?;
         sources.push(source);
         programs.push(program);
         warnings.push(diagnostics);
+    }
+    // Each program takes the bindings of its own scalars; one that no program has is a mistake.
+    if let (Texts::Each(_), false) = (texts, setup.reference) {
+        let is_strange = |it: &&Binding| !programs.iter().any(|program| it.concerns(program));
+        let strange: Vec<Binding> = setup.bindings.iter().filter(is_strange).cloned().collect();
+        if let Err(fault) = bind(&mut programs[0], &strange) {
+            return Err(Failure::Rejected(sources.swap_remove(0), vec![fault]));
+        }
     }
     let smallest = programs.iter().map(plan::smallest_world).max().unwrap_or(1);
     let ranks = match texts {
@@ -186,7 +197,14 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
     let worlds: Vec<_> =
         (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();
     match plan::build_each(&worlds) {
-        Ok(plans) => Ok(Prepared { sources, plans, warnings, header: programs[0].spans.header }),
+        Ok(plans) => match uncomputable(&programs, &plans, &text_of) {
+            Some((text, faults)) => {
+                let mut diagnostics = warnings.swap_remove(text);
+                diagnostics.extend(faults);
+                Err(Failure::Rejected(sources.swap_remove(text), diagnostics))
+            }
+            None => Ok(Prepared { sources, plans, warnings, header: programs[0].spans.header }),
+        },
         Err(faults) => {
             let text = text_of(faults.first().map_or(0, |(rank, _)| *rank));
             let mut diagnostics = warnings.swap_remove(text);
@@ -195,6 +213,31 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
             Err(Failure::Rejected(sources.swap_remove(text), diagnostics))
         }
     }
+}
+
+/// The tensors of the first text that are planned with an element type that nothing computes with.
+fn uncomputable(
+    programs: &[Program],
+    plans: &[Plan],
+    text_of: &dyn Fn(usize) -> usize,
+) -> Option<(usize, Vec<Diagnostic>)> {
+    let unheld = |it: &&plan::Buffer| Data::zeros(it.dtype, 0).is_err();
+    let first = plans.iter().find(|plan| plan.buffers.iter().any(|it| unheld(&it)))?;
+    let (text, buffers) = (text_of(first.rank), first.buffers.iter().filter(unheld));
+    let program = &programs[text];
+    let mut faults: Vec<Diagnostic> = Vec::new();
+    for buffer in buffers {
+        let is_it = |id: &TensorId| {
+            program.tensor_name(*id) == buffer.name && program.tensors[*id].dtype == Some(buffer.dtype)
+        };
+        let span =
+            program.tensors.ids().find(is_it).map_or(program.spans.header, |it| program.tensor_span(it));
+        if faults.iter().all(|it| it.span() != span) {
+            let message = format!("`{}` does not run: {}", buffer.name, UnsupportedDtype(buffer.dtype));
+            faults.push(Diagnostic::new(Code::Unsupported, span, message, "this element type"));
+        }
+    }
+    Some((text, faults))
 }
 
 /// Why the ranks are not simulated, where they would hold more than the limit.
@@ -219,7 +262,7 @@ pub(super) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Dia
 }
 
 /// One program of a text, bound and rewritten, with the warnings about it.
-fn load(path: &str, setup: &Setup<'_>) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
+fn load(path: &str, setup: &Setup<'_>, texts: &Texts) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
     let source = Source::open(path)
         .map_err(|fault| Failure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
     program(source, setup)
@@ -252,7 +295,10 @@ pub(super) fn program(
         Some(chosen) => return Err(usage(format!("`--container {chosen}`: `{path}` holds {count}"))),
     };
     let mut program = programs.swap_remove(chosen);
-    let concerns = |it: &&Binding| !setup.reference || program.find_symbol(&it.name).is_some();
+    let concerns = |it: &&Binding| match texts {
+        Texts::Each(_) => it.concerns(&program),
+        Texts::One(_) => !setup.reference || program.find_symbol(&it.name).is_some(),
+    };
     let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
     if let Err(fault) = bind(&mut program, &bindings) {
         return Err(Failure::Rejected(source, vec![fault]));

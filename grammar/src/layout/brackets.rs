@@ -13,6 +13,7 @@ impl Layout<'_, '_> {
     pub(super) fn take(&mut self) {
         let Some(next) = self.peek() else { return };
         if self.wants_comma(next) {
+            self.report_missing_comma(next);
             self.put(Lexeme::virtual_at(Kind::Comma, next.start));
             self.comma();
         }
@@ -24,8 +25,7 @@ impl Layout<'_, '_> {
         }
         self.at += 1;
         match next.kind {
-            // nvFuser puts one behind an operand and another one before the next line's.
-            Kind::Comma if next.first && self.out.last().is_some_and(|it| it.kind == Kind::Comma) => return,
+            Kind::Comma if self.separates_nothing(next) => return,
             Kind::Comma => self.comma(),
             Kind::BracketOpen | Kind::ParenOpen | Kind::BraceOpen => {
                 let never_closed = next.kind == Kind::ParenOpen
@@ -37,10 +37,26 @@ impl Layout<'_, '_> {
                 if next.kind == Kind::BracketOpen {
                     self.operator(next);
                 }
-                self.open.push(Opened { kind: next.kind, span: next.span(), operators: 0, never_closed });
+                let list = self.list_at(next);
+                let is_call = self.out.last().is_some_and(|it| matches!(it.kind, Kind::Word | Kind::Int));
+                self.open.push(Opened {
+                    kind: next.kind,
+                    span: next.span(),
+                    operators: 0,
+                    never_closed,
+                    list,
+                    is_call,
+                });
                 self.check_depth(next);
             }
+            // nvFuser puts a comma behind the only result of `embedding`.
+            Kind::Assign if self.open.is_empty() => {
+                if self.peek().is_none_or(|it| self.text(it) != "embedding") {
+                    self.check_trailing_comma();
+                }
+            }
             kind if kind.is_closer() => {
+                self.check_trailing_comma();
                 self.close(next);
                 return;
             }
@@ -164,38 +180,6 @@ impl Layout<'_, '_> {
             && self.kind(1) == Some(Kind::Word)
             && self.kind(2) == Some(Kind::ParenClose)
             && self.kind(3) == Some(Kind::ParenOpen)
-    }
-
-    /// Whether a comma was left out before `next`.
-    fn wants_comma(&self, next: Lexeme) -> bool {
-        let (Some(open), [.., before, last]) = (self.open.last(), self.out.as_slice()) else { return false };
-        let operand = matches!(before.kind, Kind::Assign | Kind::Colon) || before.kind.is_operator();
-        let value = match last.kind {
-            Kind::Tensor
-            | Kind::Axis
-            | Kind::Float
-            | Kind::ParenClose
-            | Kind::BraceClose
-            | Kind::BracketClose => true,
-            Kind::Int => true,
-            Kind::Word => {
-                operand
-                    || open.kind == Kind::BraceOpen && matches!(before.kind, Kind::Comma | Kind::BraceOpen)
-            }
-            _ => false,
-        };
-        if !value {
-            return false;
-        }
-        match next.kind {
-            Kind::Tensor | Kind::Axis | Kind::Word | Kind::Stream => true,
-            Kind::Int | Kind::Float => {
-                open.kind == Kind::BraceOpen
-                    && !(last.kind == Kind::Word && self.kind(1) == Some(Kind::ParenOpen))
-            }
-            Kind::BraceOpen => open.kind == Kind::BraceOpen,
-            _ => false,
-        }
     }
 }
 

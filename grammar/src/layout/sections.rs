@@ -1,6 +1,6 @@
 //! The parts of a container: options, header, body, HostUnits, and the sections behind the closer.
 
-use super::{Layout, Line, Opened};
+use super::{Layout, Line, List, Opened};
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
@@ -59,6 +59,7 @@ impl Layout<'_, '_> {
         while self.peek().is_some_and(|it| !it.first || !self.open.is_empty()) {
             self.take();
         }
+        self.check_trailing_comma();
         self.end_statement();
     }
 
@@ -218,6 +219,8 @@ impl Layout<'_, '_> {
                     span: next.span(),
                     operators: 0,
                     never_closed: false,
+                    list: List::Lines,
+                    is_call: false,
                 });
             } else if next.kind == Kind::KernelStart {
                 let open = std::mem::take(&mut self.open);
@@ -268,6 +271,7 @@ impl Layout<'_, '_> {
                 }
                 self.take();
             }
+            self.check_trailing_comma();
             self.end_statement();
         }
     }

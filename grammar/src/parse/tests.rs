@@ -56,6 +56,10 @@ fn show_body(body: &[Stmt<'_>], depth: usize, res: &mut Vec<String>) {
                 let outs: Vec<String> = outs.iter().map(show).collect();
                 res.push(format!("{indent}{} = {}", outs.join(" "), show(value)));
             }
+            StmtKind::Group { name, members, .. } => {
+                let members = members.iter().map(|(out, value)| format!("{} = {}", show(out), show(value)));
+                res.push(format!("{indent}{} {}", name.text, members.collect::<Vec<_>>().join(" ")));
+            }
             StmtKind::Post(it) => {
                 let Post { inputs, outputs, .. } = &**it;
                 let list = |it: &[Expr<'_>]| it.iter().map(show).collect::<Vec<_>>().join(" ");

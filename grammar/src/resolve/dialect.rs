@@ -67,7 +67,8 @@ impl<'s> Resolver<'s, '_> {
         for (at, token) in tokens.iter().enumerate() {
             match token.kind {
                 Kind::For => self.older(text(at + 1) == "StreamIdx", Age::Early),
-                Kind::Posted | Kind::Awaited => self.age = Age::Early,
+                Kind::Posted => self.age = Age::Early,
+                Kind::Awaited => (self.age, self.waits) = (Age::Early, true),
                 Kind::Tensor if at < HEADER => {
                     let text = text(at);
                     self.older(text.contains("[ ") || text.contains("iStream"), Age::Early);
@@ -87,7 +88,8 @@ impl<'s> Resolver<'s, '_> {
                 }
                 Kind::Word => match text(at) {
                     "stream_index" => self.older(self.byte(token.end) == Some(b' '), Age::Keywords),
-                    "SetCurrentStream" | "Synchronize" | "Wait" => {
+                    name @ ("SetCurrentStream" | "Synchronize" | "Wait") => {
+                        self.waits |= name == "Wait";
                         self.older(kind(at + 1) != Some(Kind::ParenOpen), Age::Keywords);
                     }
                     "Input" => self.older(kind(at + 1) == Some(Kind::Assign), Age::Early),

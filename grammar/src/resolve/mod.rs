@@ -4,6 +4,7 @@
 //! one run reports all faults.
 
 pub(crate) mod dialect;
+mod group;
 mod params;
 mod posted;
 mod protocol;
@@ -102,6 +103,10 @@ struct Resolver<'s, 'd> {
     bracket: Option<StmtId>,
     /// The next number to give to what the text does not number.
     next_number: u32,
+    /// Whether some statement waits for work.
+    waits: bool,
+    /// The number of the next group of reductions.
+    next_group: i64,
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
@@ -157,8 +162,9 @@ impl<'s> Sink<'s> for Resolver<'s, '_> {
     }
 
     fn stmt(&mut self, stmt: ast::Stmt<'s>) {
-        let id = Resolver::stmt(self, &stmt);
-        self.body.extend(id);
+        let mut body = std::mem::take(&mut self.body);
+        self.append(&stmt, &mut body);
+        self.body = body;
     }
 
     fn unit(&mut self, unit: ast::Unit<'s>) {
@@ -198,6 +204,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
             posted: FxHashSet::default(),
             bracket: None,
             next_number: 0,
+            waits: false,
+            next_group: 0,
             diagnostics,
         }
     }
@@ -263,8 +271,26 @@ impl<'s, 'd> Resolver<'s, 'd> {
     }
 
     fn block(&mut self, stmts: &[ast::Stmt<'s>]) -> BlockId {
-        let ids: Vec<StmtId> = stmts.iter().filter_map(|stmt| self.stmt(stmt)).collect();
+        let mut ids = Vec::with_capacity(stmts.len());
+        stmts.iter().for_each(|stmt| self.append(stmt, &mut ids));
         self.program.blocks.push(ids)
+    }
+
+    /// Appends what a statement of the text stands for: one statement, or the members of a group.
+    fn append(&mut self, stmt: &ast::Stmt<'s>, ids: &mut Vec<StmtId>) {
+        match &stmt.kind {
+            ast::StmtKind::Group { name, members, shared } => self.group(*name, members, shared, ids),
+            ast::StmtKind::Post(_) => {
+                let id = self.stmt(stmt);
+                ids.extend(id);
+                ids.extend(id.and_then(|id| self.implied_wait(id, stmt.span)));
+            }
+            ast::StmtKind::For(_)
+            | ast::StmtKind::If(_)
+            | ast::StmtKind::Assign { .. }
+            | ast::StmtKind::Await(_)
+            | ast::StmtKind::Do(_) => ids.extend(self.stmt(stmt)),
+        }
     }
 
     fn stmt(&mut self, stmt: &ast::Stmt<'s>) -> Option<StmtId> {
@@ -309,6 +335,15 @@ impl<'s, 'd> Resolver<'s, 'd> {
             ast::StmtKind::Do(value) => Stmt::Op(self.call(&[], value, stmt.span)?),
             ast::StmtKind::Post(it) => Stmt::Op(self.post(&it.inputs, &it.outputs, &it.op, stmt.span)?),
             ast::StmtKind::Await(op) => Stmt::Op(self.awaited(op, stmt.span)?),
+            ast::StmtKind::Group { name, .. } => {
+                self.error(
+                    Code::Syntax,
+                    name.span,
+                    "a group inside of a statement",
+                    "expected it in a block",
+                );
+                return None;
+            }
         };
         let id = self.program.stmt(resolved, stmt.span);
         self.settle_work(id);
@@ -335,6 +370,15 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 };
                 let mut stmt = self.bind(op, outs, args, span)?;
                 stmt.number = number.and_then(|it| u32::try_from(it).ok());
+                if number.is_some() && stmt.number.is_none() {
+                    self.error(
+                        Code::BadNumber,
+                        name.span,
+                        "the statement's number does not fit",
+                        "expected one below 2^32",
+                    );
+                    return None;
+                }
                 self.complete(&mut stmt);
                 self.settle_root(&mut stmt, span);
                 Some(stmt)
@@ -402,6 +446,15 @@ impl<'s, 'd> Resolver<'s, 'd> {
     }
 
     fn unknown_op(&mut self, name: ast::Name<'_>) {
+        if name.text == group::NAME {
+            let message = format!("`{}` holds no reduction", name.text);
+            return self.error(
+                Code::BadOperands,
+                name.span,
+                message,
+                "expected `T1 = reduction( … )` on lines behind it",
+            );
+        }
         let names = OPS.iter().map(|row| row.mnemonic).filter(|it| it.len() > 2);
         let near = nearest(name.text, names);
         let mut it = Diagnostic::new(
@@ -431,6 +484,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 | ast::StmtKind::If { .. }
                 | ast::StmtKind::Post { .. }
                 | ast::StmtKind::Await(_)
+                | ast::StmtKind::Group { .. }
                 | ast::StmtKind::Do(_) => None,
             };
             let Some((name, span, value)) = scalar else {

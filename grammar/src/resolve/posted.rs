@@ -8,7 +8,7 @@ use crate::{
     ast,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, BlockId, Memory, OpStmt, Operand, Stmt, TensorId, Unit, UnitId},
+    ir::{Attr, BlockId, Memory, OpStmt, Operand, Stmt, StmtId, TensorId, Unit, UnitId},
     ops::Op,
     print::tensor_text,
     span::Span,
@@ -76,6 +76,25 @@ impl<'s> Resolver<'s, '_> {
         };
         let attrs = vec![("work", Attr::Work(number))];
         Some(OpStmt { op: Op::Wait, number: None, outs: Vec::new(), args: Vec::new(), attrs })
+    }
+
+    /// The Wait that posting a communication implied until June 2024, when statements that wait were added. A container
+    /// that has any of those is newer.
+    pub(super) fn implied_wait(&mut self, posted: StmtId, span: Span) -> Option<StmtId> {
+        let number = self.program.posts_work(posted).filter(|_| !self.waits)?;
+        let message =
+            "no statement waits for this communication, and until June 2024 posting one waited for it";
+        let it = Diagnostic::new(Code::LossyWait, span, message, "taken to be waited for right here");
+        self.diagnostics.push(it.help(format!("`Wait(Communication {number})` behind it makes it explicit")));
+        self.written_anew = true;
+        let wait = OpStmt {
+            op: Op::Wait,
+            number: None,
+            outs: Vec::new(),
+            args: Vec::new(),
+            attrs: vec![("work", Attr::Work(number))],
+        };
+        Some(self.program.stmt(Stmt::Op(wait), span))
     }
 
     /// `Communication Allgather: { root: 0, team: 0 1 2, }`; a list's further members are arguments without a key.

@@ -7,7 +7,7 @@ use crate::{
     ast,
     codes::Code,
     dtype::DType,
-    ir::{Axis, AxisId, Domains, Expr, ExprId, Mesh, Operand, SUFFIXES, Stream, StreamId, Tensor, TensorId},
+    ir::{Axis, AxisId, Domains, Expr, ExprId, Mesh, Operand, Stream, StreamId, Tensor, TensorId},
     span::Span,
     tensor::{parse_axis_text, parse_tensor_text},
 };
@@ -51,6 +51,8 @@ impl<'s> Resolver<'s, '_> {
                 return None;
             }
         };
+        let is_fine = parsed.commas.is_empty();
+        self.diagnostics.extend(parsed.commas);
         let mut loops = Vec::with_capacity(parsed.axes.len());
         for axis in &parsed.axes {
             loops.push(self.axis_text(axis.text, axis.span.start)?);
@@ -73,7 +75,10 @@ impl<'s> Resolver<'s, '_> {
             self.numbers.add(self.unit, number, id);
             id
         });
-        self.texts.insert((self.unit, text), id);
+        // A text with errors is read again, so that they are reported wherever it stands.
+        if is_fine {
+            self.texts.insert((self.unit, text), id);
+        }
         Some(id)
     }
 
@@ -112,7 +117,7 @@ impl<'s> Resolver<'s, '_> {
             },
             expanded: optional(self, &text.expanded)?,
             ragged: text.ragged,
-            suffix: SUFFIXES.iter().copied().find(|it| *it == text.suffix).unwrap_or(""),
+            suffix: text.suffix,
         };
         let number = axis.number;
         if let Some(known) = self.axes.all(self.unit, number).find(|id| self.program.axes[*id] == axis) {

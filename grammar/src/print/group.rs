@@ -1,0 +1,40 @@
+//! Reductions of one group, as nvFuser prints them.
+
+use std::fmt::Write;
+
+use super::Printer;
+use crate::{
+    ir::{Attr, OpStmt, Program, Stmt, StmtId},
+    ops::Op,
+};
+
+/// How many of the first statements are one group; 0 where the first one is in none.
+pub(super) fn length(program: &Program, stmts: &[StmtId]) -> usize {
+    let group = |stmt: &StmtId| match &program.stmts[*stmt] {
+        Stmt::Op(it) if it.op == Op::Reduction => Some((it.scalar_attr("group")?, it.flag_attr("allreduce"))),
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    };
+    let Some(first) = stmts.first().and_then(group) else { return 0 };
+    stmts.iter().take_while(|it| group(it) == Some(first)).count()
+}
+
+impl Printer<'_> {
+    /// `GroupedReductionOp(`, a reduction a line, and what they share.
+    pub(super) fn group(&mut self, members: &[StmtId], depth: usize) {
+        let pad = 2 * depth + 2;
+        self.out.push_str("GroupedReductionOp(\n");
+        let mut allreduce = false;
+        for member in members {
+            let Stmt::Op(it) = &self.program.stmts[*member] else { continue };
+            allreduce |= it.flag_attr("allreduce");
+            let own = |(key, _): &&(&'static str, Attr)| !["allreduce", "group"].contains(key);
+            let plain = OpStmt { attrs: it.attrs.iter().filter(own).cloned().collect(), ..it.clone() };
+            let _ = write!(self.out, "{:pad$}", "");
+            self.operands(&plain.outs);
+            self.out.push_str(" = reduction( ");
+            self.write_arguments(&plain, " = ", ", ");
+            self.out.push_str(" )\n");
+        }
+        let _ = writeln!(self.out, "{:pad$}allreduce = {allreduce} )", "");
+    }
+}

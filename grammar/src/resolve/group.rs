@@ -1,0 +1,55 @@
+//! `GroupedReductionOp( … )`: several reductions that nvFuser runs as one. Each becomes a statement of its own, and the
+//! number of the group, which they share, says that they are printed together.
+
+use super::Resolver;
+use crate::{
+    ast,
+    codes::Code,
+    ir::{Attr, Stmt, StmtId},
+    ops::Op,
+    span::Span,
+};
+
+/// How nvFuser calls the group.
+pub(super) const NAME: &str = "GroupedReductionOp";
+
+impl<'s> Resolver<'s, '_> {
+    /// Appends the reductions of a group to `ids`.
+    pub(super) fn group(
+        &mut self,
+        name: ast::Name<'s>,
+        members: &[(ast::Expr<'s>, ast::Expr<'s>)],
+        shared: &ast::Arg<'s>,
+        ids: &mut Vec<StmtId>,
+    ) {
+        if name.text != NAME {
+            return self.unknown_op(name);
+        }
+        let Some(param) = Op::Reduction.row().attrs.iter().find(|it| it.name == "allreduce") else { return };
+        if let Some(key) = shared.key.filter(|key| key.text != param.name) {
+            let message = format!("`{NAME}` has no attribute `{}`", key.text);
+            return self.error(Code::BadAttribute, key.span, message, "expected `allreduce = `");
+        }
+        let Some(allreduce) = self.attr(param, &shared.value) else { return };
+        let number = self.next_group;
+        self.next_group += 1;
+        for (out, value) in members {
+            let Some(result) = self.value(out) else { continue };
+            let Some(mut stmt) = self.call(&[result], value, out.span) else { continue };
+            if stmt.op != Op::Reduction {
+                self.error(
+                    Code::BadOperands,
+                    value.span,
+                    format!("`{NAME}` holds reductions only"),
+                    "expected `reduction`",
+                );
+                continue;
+            }
+            stmt.attrs.retain(|(key, _)| !["allreduce", "group"].contains(key));
+            let group = self.program.int(number);
+            stmt.attrs.extend([("allreduce", allreduce.clone()), ("group", Attr::Scalar(group))]);
+            let span = Span { start: out.span.start, end: value.span.end };
+            ids.push(self.program.stmt(Stmt::Op(stmt), span));
+        }
+    }
+}

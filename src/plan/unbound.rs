@@ -1,0 +1,182 @@
+//! Scalars that programs need and nothing defines: what each one is for, and values with which the programs can be
+//! planned.
+
+mod candidates;
+mod peers;
+mod uses;
+
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Program, SymbolId},
+    span::LineIndex,
+};
+use indexmap::IndexMap;
+
+use self::{
+    candidates::{Candidates, quoted},
+    uses::{Role, Use, uses},
+};
+
+/// Most plans that are tried to find values.
+const TRIALS: usize = 48;
+
+/// Statements of all ranks in all plans that are tried.
+const STATEMENTS: usize = 100_000;
+
+/// A scalar without a value.
+struct Missing {
+    /// The rank whose program it is in.
+    rank: usize,
+    symbol: SymbolId,
+    name: String,
+    /// Everything that it is used for; never empty.
+    uses: Vec<Use>,
+}
+
+/// Every scalar that the programs of a world need and nothing defines, each with a value that it could have; the last
+/// one with the flags that bind all of them.
+pub(super) fn report(programs: &[(&Program, &LineIndex)]) -> Vec<(usize, Diagnostic)> {
+    let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
+    let mut missing = Vec::new();
+    for rank in (0..programs.len()).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
+        missing.extend(uses(programs[rank].0, rank));
+    }
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let values = values(programs, &missing);
+    let flags: Vec<String> =
+        values.iter().map(|(name, value)| format!("--set {name}={}", quoted(value))).collect();
+    let mut faults: Vec<(usize, Diagnostic)> = missing
+        .iter()
+        .map(|it| {
+            let program = programs[it.rank].0;
+            let value = values.get(&it.name).map_or("0", String::as_str);
+            let message = format!("`{}` has no definition: it is {}", it.name, it.uses[0].what);
+            let fault = Diagnostic::new(
+                Code::UnboundSymbol,
+                program.symbol_span(it.symbol),
+                message,
+                "the text does not say what it is",
+            );
+            (it.rank, fault.help(hint(program, it, value)))
+        })
+        .collect();
+    if let Some((_, last)) = faults.last_mut() {
+        last.remedy = Some(flags.join(" ").into_boxed_str());
+    }
+    faults
+}
+
+/// How to give a scalar a value, in the terms of what it is for.
+fn hint(program: &Program, it: &Missing, value: &str) -> String {
+    let flag = format!("`--set {}={}`", it.name, quoted(value));
+    let define = format!("or add `{} = …;` to an `Index definitions:` section", it.name);
+    match &it.role() {
+        Role::Extent { divisors, is_input } => {
+            let divides = match divisors.as_slice() {
+                [] => String::new(),
+                all => {
+                    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+                    format!(", a multiple of {},", all.join(" and "))
+                }
+            };
+            let file = if *is_input { ", or with an input file of that shape" } else { "" };
+            format!("give it a number{divides} with {flag}{file}")
+        }
+        Role::LoopBound => format!("give it a number of iterations with {flag}"),
+        Role::Peer { partner, .. } => match partner {
+            Some(partner) => {
+                let partner = grammar::expr_text(program, *partner);
+                format!("give it the mirror of its partner's peer `{partner}` with {flag}, {define}")
+            }
+            None => format!("give it a rank of the world with {flag}, {define}"),
+        },
+        Role::Root { team } => {
+            format!("give it a member of the team, 0 to {}, with {flag}", team.saturating_sub(1))
+        }
+        Role::Index { .. } => format!("give it an index of that axis with {flag}, {define}"),
+        Role::Stream => format!("give it the number of a stream with {flag}, {define}"),
+        Role::Range => format!("give it an index of the operand's axis with {flag}, {define}"),
+        Role::Condition => format!("give it `true` or `false` with {flag}, {define}"),
+        Role::Operand => format!("give it a value with {flag}, {define}"),
+    }
+}
+
+impl Missing {
+    /// The use that says most about its value.
+    fn role(&self) -> &Role {
+        let strongest = self.uses.iter().map(|it| &it.role).min_by_key(|it| it.strength());
+        strongest.unwrap_or(&Role::Operand)
+    }
+}
+
+/// A value for each name: those that let the programs be planned, or as far as was found.
+fn values(programs: &[(&Program, &LineIndex)], missing: &[Missing]) -> IndexMap<String, String> {
+    let candidates = Candidates::of(programs, missing);
+    let mut budget = Budget { trials: TRIALS, statements: STATEMENTS };
+    let mut best = candidates.first();
+    let Some(mut reached) = trial(programs, &best, &mut budget) else { return best };
+    for extent in &candidates.extents {
+        let other = candidates.with_extents(&best, *extent);
+        match trial(programs, &other, &mut budget) {
+            None => return other,
+            Some(place) if place > reached => (best, reached) = (other, place),
+            Some(_) => (),
+        }
+    }
+    for (name, options) in &candidates.options {
+        for option in options {
+            let mut other = best.clone();
+            other.insert(name.clone(), option.clone());
+            match trial(programs, &other, &mut budget) {
+                None => return other,
+                Some(place) if place > reached => (best, reached) = (other, place),
+                Some(_) => (),
+            }
+        }
+    }
+    best
+}
+
+/// What may still be tried.
+struct Budget {
+    trials: usize,
+    statements: usize,
+}
+
+/// Plans the programs with these values. `None`: they can be planned; else how far planning got, 0 where nothing more is
+/// tried.
+fn trial(
+    programs: &[(&Program, &LineIndex)],
+    values: &IndexMap<String, String>,
+    budget: &mut Budget,
+) -> Option<u32> {
+    let cost: usize = programs.iter().map(|(program, _)| program.stmts.len() + 1).sum();
+    if budget.trials == 0 || budget.statements < cost {
+        return Some(0);
+    }
+    budget.trials -= 1;
+    budget.statements -= cost;
+    let mut bound: Vec<(&Program, Program)> = Vec::new();
+    for (program, _) in programs {
+        if bound.last().is_some_and(|(it, _)| std::ptr::eq(*it, *program)) {
+            continue;
+        }
+        let mut copy = (*program).clone();
+        for (name, value) in values {
+            let Some(symbol) = copy.find_symbol(name) else { continue };
+            if let Some(value) = grammar::scalar(&mut copy, value) {
+                copy.definitions.insert(symbol, value);
+            }
+        }
+        bound.push((program, copy));
+    }
+    let copy =
+        |program: &Program| bound.iter().find(|(it, _)| std::ptr::eq(*it, program)).map(|(_, copy)| copy);
+    let world: Vec<(&Program, &LineIndex)> =
+        programs.iter().filter_map(|(program, lines)| Some((copy(program)?, *lines))).collect();
+    let faults = super::world::plan_each(&world).err()?;
+    Some(faults.first().map_or(0, |(_, it)| it.span().start))
+}

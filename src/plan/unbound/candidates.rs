@@ -1,0 +1,194 @@
+//! Values that a scalar could have, most likely first.
+
+use grammar::{
+    ir::{ExprId, Program, TensorId},
+    span::LineIndex,
+};
+use indexmap::{IndexMap, IndexSet};
+
+use super::{
+    Missing, peers,
+    uses::{Loop, Role},
+};
+
+/// The smallest extent that is proposed where nothing asks for a larger one.
+const EXTENT: i64 = 8;
+
+/// Most extents that are tried for all scalars at once.
+const EXTENTS: usize = 12;
+
+/// Values that could be given.
+pub(super) struct Candidates {
+    /// Values for each name, best first; never empty.
+    pub(super) options: IndexMap<String, Vec<String>>,
+    /// Numbers that could be the extent of every axis without one.
+    pub(super) extents: Vec<i64>,
+    /// Which names are extents.
+    sizes: IndexSet<String>,
+}
+
+impl Candidates {
+    pub(super) fn of(programs: &[(&Program, &LineIndex)], missing: &[Missing]) -> Self {
+        let world = programs.len();
+        let mut extents = IndexSet::from([common_extent(missing)]);
+        for (program, _) in programs.iter().take(1) {
+            let constants = program.axes.iter().filter_map(|(_, it)| program.constant(it.extent));
+            extents.extend(constants.filter(|it| *it > 0));
+        }
+        let extents: Vec<i64> = extents.into_iter().take(EXTENTS).collect();
+        let mut known = Known { world, extents: &extents, peers: IndexMap::new(), indices: Vec::new() };
+        let mut options: IndexMap<String, Vec<String>> = IndexMap::new();
+        // Peers first: an index that is a peer too, or that stands beside one, follows it.
+        let mut order: Vec<&Missing> = missing.iter().collect();
+        order.sort_by_key(|it| it.role().strength());
+        for it in order {
+            let found = known.of(programs[it.rank].0, it);
+            options.entry(it.name.clone()).or_insert(found);
+        }
+        // In the order of the text.
+        let ordered = missing.iter().filter_map(|it| options.get_key_value(&it.name));
+        let options: IndexMap<String, Vec<String>> =
+            ordered.map(|(name, all)| (name.clone(), all.clone())).collect();
+        let is_size = |it: &&Missing| matches!(it.role(), Role::Extent { .. } | Role::LoopBound);
+        let sizes = missing.iter().filter(is_size).map(|it| it.name.clone()).collect();
+        Self { options, extents, sizes }
+    }
+
+    /// The first value of each.
+    pub(super) fn first(&self) -> IndexMap<String, String> {
+        self.options.iter().filter_map(|(name, all)| Some((name.clone(), all.first()?.clone()))).collect()
+    }
+
+    /// The values with one number for all extents.
+    pub(super) fn with_extents(
+        &self,
+        values: &IndexMap<String, String>,
+        extent: i64,
+    ) -> IndexMap<String, String> {
+        let mut values = values.clone();
+        for name in &self.sizes {
+            values.insert(name.clone(), extent.to_string());
+        }
+        values
+    }
+}
+
+/// What was proposed so far.
+struct Known<'a> {
+    world: usize,
+    extents: &'a [i64],
+    /// Peers by name.
+    peers: IndexMap<String, String>,
+    /// Indices of a tensor in a loop.
+    indices: Vec<(TensorId, Option<Loop>, String)>,
+}
+
+impl Known<'_> {
+    /// Values for one scalar.
+    fn of(&mut self, program: &Program, it: &Missing) -> Vec<String> {
+        let around = it.uses.iter().find_map(|it| it.around);
+        let index = around.map(|it| program.symbols[it.index].clone());
+        let numbers = || ["0", "1"].map(str::to_owned);
+        let extents = || self.extents.iter().map(ToString::to_string);
+        let mut found: Vec<String> = match it.role() {
+            Role::Peer { send, partner, whole: true } => {
+                let own = self.peer(program, *send, *partner, index.as_deref());
+                self.peers.insert(it.name.clone(), own.clone());
+                [own].into_iter().chain(index).chain(numbers()).collect()
+            }
+            Role::Index { .. } => self.index(program, it, index).into_iter().chain(numbers()).collect(),
+            Role::Root { .. } => numbers().into_iter().chain(index).collect(),
+            Role::Stream | Role::Range => {
+                let next = index.as_ref().map(|it| format!("{it} + 1"));
+                index.into_iter().chain(next).chain(numbers()).chain(extents()).collect()
+            }
+            Role::Extent { .. } | Role::LoopBound => {
+                extents().chain([4, 2, 1].map(|it| it.to_string())).collect()
+            }
+            Role::Condition if it.name.starts_with('b') => ["true", "false"].map(str::to_owned).into(),
+            Role::Peer { whole: false, .. } | Role::Condition | Role::Operand => match it.name.chars().next()
+            {
+                Some('b') => ["true", "false"].map(str::to_owned).into(),
+                Some('d' | 'f') => vec!["1.0".to_owned()],
+                Some(_) | None => {
+                    ["1".to_owned()].into_iter().chain(numbers()).chain(index).chain(extents()).collect()
+                }
+            },
+        };
+        let mut seen = IndexSet::new();
+        found.retain(|it| seen.insert(it.clone()));
+        let first = found.first().cloned().unwrap_or_default();
+        for using in &it.uses {
+            if let Role::Index { tensor, .. } = using.role {
+                self.indices.push((tensor, using.around, first.clone()));
+            }
+        }
+        found
+    }
+
+    /// The mirror of the partner's peer; a shift by one, or by the loop's index, where there is none.
+    fn peer(&self, program: &Program, send: bool, partner: Option<ExprId>, index: Option<&str>) -> String {
+        let world = self.world;
+        if let Some(partner) = partner {
+            let text = grammar::expr_text(program, partner);
+            let mut copy = program.clone();
+            let proposed = self.peers.get(&text).and_then(|it| grammar::scalar(&mut copy, it));
+            if let Some(mirror) = peers::mirror(&copy, proposed.unwrap_or(partner)) {
+                return mirror;
+            }
+        }
+        match (index, send) {
+            _ if world < 2 => "0".to_owned(),
+            (Some(index), false) => format!("( rank + {index} ) % {world}"),
+            (Some(index), true) => format!("( {world} + ( rank - {index} ) ) % {world}"),
+            (None, false) => format!("( rank + 1 ) % {world}"),
+            (None, true) => format!("( rank + {} ) % {world}", world - 1),
+        }
+    }
+
+    /// The index that the tensor is taken apart by elsewhere in the loop, or the loop's own.
+    fn index(&self, program: &Program, it: &Missing, index: Option<String>) -> Option<String> {
+        let used = it.uses.iter().filter_map(|using| match using.role {
+            Role::Index { tensor, extent } => Some((tensor, extent, using.around)),
+            _ => None,
+        });
+        let used: Vec<(TensorId, ExprId, Option<Loop>)> = used.collect();
+        let beside = self
+            .indices
+            .iter()
+            .find(|(tensor, around, _)| used.iter().any(|(own, _, here)| own == tensor && here == around));
+        if let Some((_, _, value)) = beside {
+            return Some(value.clone());
+        }
+        let fits = |(_, extent, around): &(TensorId, ExprId, Option<Loop>)| {
+            let stop = around.map(|it| it.stop);
+            let (axis, loops) = (program.constant(*extent), stop.and_then(|it| program.constant(it)));
+            stop == Some(*extent) || axis.zip(loops).is_some_and(|(axis, loops)| loops <= axis)
+        };
+        index.filter(|_| used.iter().all(fits))
+    }
+}
+
+/// The smallest number from `EXTENT` on that everything divides which divides an extent.
+fn common_extent(missing: &[Missing]) -> i64 {
+    let uses = missing.iter().flat_map(|it| &it.uses);
+    let divisors = uses.flat_map(|it| match &it.role {
+        Role::Extent { divisors, .. } => divisors.as_slice(),
+        _ => &[],
+    });
+    let common = divisors.fold(1i64, |common, divisor| {
+        let multiple = common / gcd(common, *divisor);
+        multiple.checked_mul(*divisor).filter(|it| *it <= 1 << 12).unwrap_or(common)
+    });
+    (EXTENT + common - 1) / common * common
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// As a shell takes it.
+pub(super) fn quoted(value: &str) -> String {
+    let plain = value.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'.' | b'-' | b'_'));
+    if plain { value.to_owned() } else { format!("'{value}'") }
+}

@@ -1,0 +1,153 @@
+//! The two sides of a transfer: which send and which receive belong together, and the peer of one from that of the
+//! other.
+
+use std::collections::HashSet;
+
+use grammar::{
+    ir::{BlockId, Expr, ExprId, OpStmt, Program, Stmt, SymbolId},
+    ops::Op,
+};
+use rustc_hash::FxHashMap;
+
+/// For each scalar that is the peer of a send or a receive: the peer of the other side.
+pub(super) fn partners(program: &Program, unknown: &HashSet<SymbolId>) -> FxHashMap<SymbolId, ExprId> {
+    let mut partners = FxHashMap::default();
+    let mut blocks: Vec<BlockId> = program.body.into_iter().collect();
+    let (mut sends, mut recvs) = (Vec::new(), Vec::new());
+    while let Some(block) = blocks.pop() {
+        // Sides of one block first: those that are left are paired over the whole program.
+        let (mut own_sends, mut own_recvs) = (Vec::new(), Vec::new());
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => sides(it, &mut own_sends, &mut own_recvs),
+                Stmt::For(it) => blocks.push(it.body),
+                Stmt::If(it) => blocks.extend([Some(it.then), it.other].into_iter().flatten()),
+                Stmt::Let(..) => (),
+            }
+        }
+        let paired = own_sends.len().min(own_recvs.len());
+        sends.extend(own_sends.drain(paired..));
+        recvs.extend(own_recvs.drain(paired..));
+        own_sends
+            .iter()
+            .zip(&own_recvs)
+            .for_each(|(send, recv)| pair(program, *send, *recv, unknown, &mut partners));
+    }
+    sends.iter().zip(&recvs).for_each(|(send, recv)| pair(program, *send, *recv, unknown, &mut partners));
+    partners
+}
+
+fn sides(stmt: &OpStmt, sends: &mut Vec<ExprId>, recvs: &mut Vec<ExprId>) {
+    match (stmt.op, stmt.word_attr("type")) {
+        (Op::P2PCommunication, Some("send")) => sends.extend(stmt.scalar_attr("peer")),
+        (Op::P2PCommunication, _) => recvs.extend(stmt.scalar_attr("peer")),
+        (Op::CollectivePermute, _) => {
+            sends.extend(stmt.scalar_attr("send_peer"));
+            recvs.extend(stmt.scalar_attr("recv_peer"));
+        }
+        _ => (),
+    }
+}
+
+fn pair(
+    program: &Program,
+    send: ExprId,
+    recv: ExprId,
+    unknown: &HashSet<SymbolId>,
+    partners: &mut FxHashMap<SymbolId, ExprId>,
+) {
+    for (one, other) in [(send, recv), (recv, send)] {
+        if let Expr::Symbol(symbol) = program.exprs[one]
+            && unknown.contains(&symbol)
+        {
+            partners.entry(symbol).or_insert(other);
+        }
+    }
+}
+
+/// The peer of the other side: whoever gets from rank `r` has `r` as the one it gets from. Known for sums of the rank
+/// and what is the same on all ranks, modulo a constant; `None` for anything else.
+pub(super) fn mirror(program: &Program, peer: ExprId) -> Option<String> {
+    let peer = defined(program, peer);
+    let Expr::Infix("%", sum, modulus) = &program.exprs[peer] else {
+        // `1 - rank`, `rank ^ 1`: each is the other's.
+        let terms = terms(program, peer, 1)?;
+        let rank: i64 = terms.iter().filter(|(_, it)| is_rank(program, *it)).map(|(sign, _)| sign).sum();
+        let xor = matches!(&program.exprs[peer], Expr::Infix("^", a, b) if is_rank(program, *a) || is_rank(program, *b));
+        return (xor || rank == -1).then(|| grammar::expr_text(program, peer));
+    };
+    let modulus = program.constant(defined(program, *modulus)).filter(|it| *it > 0)?;
+    let mut rank = 0;
+    let (mut constant, mut rest) = (0, Vec::new());
+    for (sign, term) in terms(program, *sum, 1)? {
+        match program.constant(term) {
+            Some(value) => constant += sign * value,
+            None if is_rank(program, term) => rank += sign,
+            None if program.depends_on(term, &|it| program.symbols[it] == "rank") => return None,
+            None => rest.push((sign, grammar::expr_text(program, term))),
+        }
+    }
+    match rank {
+        -1 => return Some(grammar::expr_text(program, peer)),
+        1 => (),
+        _ => return None,
+    }
+    // The peer is `rank + constant + rest`; its mirror `rank - constant - rest`.
+    let constant = (-constant).rem_euclid(modulus);
+    Some(match rest.as_slice() {
+        [] => format!("( rank + {constant} ) % {modulus}"),
+        [(-1, term)] if constant == 0 => format!("( rank + {term} ) % {modulus}"),
+        [(1, term)] if constant == 0 => format!("( {modulus} + ( rank - {term} ) ) % {modulus}"),
+        all => {
+            // Remainders of negative numbers are negative: as many whole turns as the terms can take away are not known,
+            // so each term is taken modulo first.
+            let mut text = format!("( rank + {constant} )");
+            for (sign, term) in all {
+                text = match sign {
+                    -1 => format!("( {text} + ( {term} % {modulus} ) )"),
+                    _ => format!("( {text} + ( {modulus} - ( {term} % {modulus} ) ) )"),
+                };
+            }
+            format!("{text} % {modulus}")
+        }
+    })
+}
+
+/// What a symbol is defined as, or the expression itself.
+fn defined(program: &Program, expr: ExprId) -> ExprId {
+    let mut at = expr;
+    // Definitions lead to others, never in a circle in a program that was read without errors.
+    for _ in 0..64 {
+        match &program.exprs[at] {
+            Expr::Symbol(symbol) => match program.definitions.get(symbol) {
+                Some(next) => at = *next,
+                None => break,
+            },
+            _ => break,
+        }
+    }
+    at
+}
+
+fn is_rank(program: &Program, expr: ExprId) -> bool {
+    matches!(&program.exprs[expr], Expr::Symbol(it) if program.symbols[*it] == "rank")
+}
+
+/// The terms of a sum, each with its sign; `None` where it is too deep.
+fn terms(program: &Program, expr: ExprId, sign: i64) -> Option<Vec<(i64, ExprId)>> {
+    let mut stack = vec![(sign, expr)];
+    let mut found = Vec::new();
+    while let Some((sign, expr)) = stack.pop() {
+        let expr = defined(program, expr);
+        match &program.exprs[expr] {
+            Expr::Infix("+", a, b) => stack.extend([(sign, *b), (sign, *a)]),
+            Expr::Infix("-", a, b) => stack.extend([(-sign, *b), (sign, *a)]),
+            Expr::Prefix("-", a) => stack.push((-sign, *a)),
+            _ => found.push((sign, expr)),
+        }
+        if stack.len() + found.len() > 64 {
+            return None;
+        }
+    }
+    Some(found)
+}

@@ -1,0 +1,303 @@
+//! What a program uses its scalars for.
+
+use std::collections::HashSet;
+
+use grammar::{
+    ir::{
+        Attr, AxisId, BlockId, Expr, ExprId, For, OpStmt, Operand, Program, Stmt, Stream, SymbolId, TensorId,
+    },
+    ops::Op,
+};
+use indexmap::IndexMap;
+
+use super::{Missing, peers};
+use crate::plan::scalar::Scalars;
+
+/// One use of a scalar.
+#[derive(Clone, Debug)]
+pub(super) struct Use {
+    /// In words: `an extent of T0`.
+    pub(super) what: String,
+    pub(super) role: Role,
+    /// The innermost loop around it.
+    pub(super) around: Option<Loop>,
+}
+
+/// A loop, as far as values inside depend on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Loop {
+    pub(super) index: SymbolId,
+    pub(super) stop: ExprId,
+}
+
+/// What a scalar is to the statement that uses it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// The other rank of a transfer; `send` is the direction, `partner` the peer of the other side if that is known.
+    Peer { send: bool, partner: Option<ExprId>, whole: bool },
+    /// An index of an axis of a tensor.
+    Index { tensor: TensorId, extent: ExprId },
+    /// A member of a team of so many ranks.
+    Root { team: usize },
+    /// The number of a stream.
+    Stream,
+    /// A part of a slice's range.
+    Range,
+    /// The extent of an axis; what its expression divides it by.
+    Extent { divisors: Vec<i64>, is_input: bool },
+    /// The start or the end of a loop.
+    LoopBound,
+    /// A predicate.
+    Condition,
+    /// Any other operand.
+    Operand,
+}
+
+impl Role {
+    /// Which role decides about a scalar that has several: the least.
+    pub(super) fn strength(&self) -> usize {
+        match self {
+            Self::Peer { whole: true, .. } => 0,
+            Self::Index { .. } => 1,
+            Self::Extent { .. } => 2,
+            Self::Root { .. } => 3,
+            Self::Stream => 4,
+            Self::Range => 5,
+            Self::LoopBound => 6,
+            Self::Peer { whole: false, .. } => 7,
+            Self::Condition => 8,
+            Self::Operand => 9,
+        }
+    }
+}
+
+/// The scalars of a rank's program that have no value, in the order of the text, with all their uses.
+pub(super) fn uses(program: &Program, rank: usize) -> Vec<Missing> {
+    let mut walk =
+        Walk { program, bound: HashSet::new(), used: Vec::new(), loops: Vec::new(), tensors: Vec::new() };
+    let inputs: Vec<TensorId> = Program::tensors_of(&program.inputs).collect();
+    walk.tensors.extend(inputs.iter().copied().chain(Program::tensors_of(&program.outputs)));
+    program.body.iter().for_each(|body| walk.block(*body));
+    walk.extents(&inputs);
+    let Walk { bound, used, .. } = walk;
+    let scalars = Scalars::new(program, rank);
+    let mut found: IndexMap<SymbolId, Vec<Use>> = IndexMap::new();
+    let mut expanded = HashSet::new();
+    let mut pending = used;
+    pending.reverse();
+    while let Some((expr, mut using)) = pending.pop() {
+        let mut symbols = Vec::new();
+        program.symbols_of(expr, &mut symbols);
+        if let Role::Peer { whole, .. } = &mut using.role {
+            *whole = matches!(program.exprs[expr], Expr::Symbol(_));
+        }
+        for symbol in symbols {
+            if bound.contains(&symbol) {
+                continue;
+            }
+            if let Some(definition) = program.definitions.get(&symbol) {
+                if expanded.insert(symbol) {
+                    let what = format!("the definition of {}", program.symbols[symbol]);
+                    pending.push((*definition, Use { what, role: Role::Operand, around: using.around }));
+                }
+            } else if !scalars.is_known(symbol) {
+                found.entry(symbol).or_default().push(using.clone());
+            }
+        }
+    }
+    let mut missing: Vec<Missing> = found
+        .into_iter()
+        .map(|(symbol, uses)| Missing { rank, symbol, name: program.symbols[symbol].clone(), uses })
+        .collect();
+    let unknown: HashSet<SymbolId> = missing.iter().map(|it| it.symbol).collect();
+    let partners = peers::partners(program, &unknown);
+    for it in &mut missing {
+        for using in &mut it.uses {
+            if let Role::Peer { partner, .. } = &mut using.role {
+                *partner = partners.get(&it.symbol).copied();
+            }
+        }
+    }
+    missing.sort_by_key(|it| program.symbol_span(it.symbol));
+    missing
+}
+
+struct Walk<'p> {
+    program: &'p Program,
+    /// Scalars that a statement binds.
+    bound: HashSet<SymbolId>,
+    used: Vec<(ExprId, Use)>,
+    loops: Vec<Loop>,
+    tensors: Vec<TensorId>,
+}
+
+impl Walk<'_> {
+    fn add(&mut self, expr: ExprId, what: impl Into<String>, role: Role) {
+        self.used.push((expr, Use { what: what.into(), role, around: self.loops.last().copied() }));
+    }
+
+    fn block(&mut self, block: BlockId) {
+        for stmt in self.program.block(block) {
+            match &self.program.stmts[*stmt] {
+                Stmt::For(it) => self.for_loop(it),
+                Stmt::Let(symbol, value) => {
+                    self.bound.insert(*symbol);
+                    self.add(*value, "a definition", Role::Operand);
+                }
+                Stmt::If(it) => {
+                    self.add(it.cond, "a predicate", Role::Condition);
+                    self.block(it.then);
+                    it.other.iter().for_each(|other| self.block(*other));
+                }
+                Stmt::Op(it) => self.op(it),
+            }
+        }
+    }
+
+    fn for_loop(&mut self, it: &For) {
+        self.bound.insert(it.index);
+        for bound in [it.start, it.stop] {
+            self.add(bound, "a loop bound", Role::LoopBound);
+        }
+        self.loops.push(Loop { index: it.index, stop: it.stop });
+        self.block(it.body);
+        self.loops.pop();
+    }
+
+    fn op(&mut self, stmt: &OpStmt) {
+        let program = self.program;
+        for operand in stmt.args.iter().chain(&stmt.outs) {
+            match operand {
+                Operand::Tensor(tensor) => self.tensors.push(*tensor),
+                Operand::Scalar(scalar) => {
+                    self.add(*scalar, format!("an operand of {}", stmt.op.name()), Role::Operand);
+                }
+                Operand::Stream(stream) => {
+                    if let Stream::Index(index) = program.streams[*stream] {
+                        self.add(index, "a stream's index", Role::Stream);
+                    }
+                }
+            }
+        }
+        for (name, attr) in &stmt.attrs {
+            match attr {
+                // The shape says how much is allocated.
+                Attr::Scalar(_) if *name == "size" => (),
+                Attr::Scalar(scalar) => {
+                    let role = self.role(stmt, name);
+                    self.add(*scalar, format!("`{name}` of {}", stmt.op.name()), role);
+                }
+                Attr::Ranges(ranges) => {
+                    for bound in ranges.iter().flatten() {
+                        self.add(*bound, "a range of slice", Role::Range);
+                    }
+                }
+                Attr::Tensor(tensor) => self.tensors.push(*tensor),
+                Attr::Values(values) => {
+                    self.tensors.extend(Program::tensors_of(values));
+                    for value in values {
+                        if let Operand::Scalar(scalar) = value {
+                            self.add(*scalar, format!("an operand of {}", stmt.op.name()), Role::Operand);
+                        }
+                    }
+                }
+                Attr::Axis(_)
+                | Attr::Word(_)
+                | Attr::Name(_)
+                | Attr::DType(_)
+                | Attr::Bool(_)
+                | Attr::Team(_)
+                | Attr::Flags(_)
+                | Attr::Scalars(_)
+                | Attr::Unit(_)
+                | Attr::Work(_)
+                | Attr::Stmts(_) => (),
+            }
+        }
+    }
+
+    /// What a scalar attribute of a statement is.
+    fn role(&self, stmt: &OpStmt, name: &str) -> Role {
+        let program = self.program;
+        let input = Program::tensors_of(&stmt.args).next();
+        let extent = |axis: AxisId| program.axes[axis].extent;
+        let team = match stmt.attr("team") {
+            Some(Attr::Team(team)) => team.len(),
+            _ => 1,
+        };
+        match (name, input) {
+            ("peer", _) => {
+                Role::Peer { send: stmt.word_attr("type") == Some("send"), partner: None, whole: true }
+            }
+            ("send_peer" | "recv_peer", _) => {
+                Role::Peer { send: name == "send_peer", partner: None, whole: true }
+            }
+            ("root", _) => Role::Root { team },
+            ("index", Some(tensor)) => match stmt.attr("axis") {
+                Some(Attr::Axis(axis)) => Role::Index { tensor, extent: extent(*axis) },
+                _ => Role::Operand,
+            },
+            ("stream_index", Some(tensor)) if stmt.op == Op::ShardByStream => {
+                let stream = |axis: &&AxisId| program.axes[**axis].parallel == grammar::ir::Parallel::Stream;
+                match program.tensors[tensor].loops.iter().find(stream) {
+                    Some(axis) => Role::Index { tensor, extent: extent(*axis) },
+                    None => Role::Stream,
+                }
+            }
+            _ => Role::Operand,
+        }
+    }
+
+    /// The extents of all tensors of the container.
+    fn extents(&mut self, inputs: &[TensorId]) {
+        let program = self.program;
+        let mut seen = HashSet::new();
+        for tensor in std::mem::take(&mut self.tensors) {
+            if program.tensors[tensor].unit.is_some() || !seen.insert(tensor) {
+                continue;
+            }
+            let what = format!("an extent of {}", program.tensor_name(tensor));
+            let loops = program.tensors[tensor].loops.iter().map(|axis| program.axes[*axis].extent);
+            let loops: Vec<ExprId> = loops.collect();
+            for axis in program.dimensions(tensor) {
+                let extent = program.axes[axis].extent;
+                let mut symbols = Vec::new();
+                program.symbols_of(extent, &mut symbols);
+                let mut divisors = Vec::new();
+                for part in loops.iter().chain([&extent]) {
+                    if program.depends_on(*part, &|it| symbols.contains(&it)) {
+                        dividers(program, *part, &mut divisors);
+                    }
+                }
+                self.add(extent, what.clone(), Role::Extent { divisors, is_input: inputs.contains(&tensor) });
+            }
+        }
+    }
+}
+
+/// The constants that an expression divides by.
+fn dividers(program: &Program, expr: ExprId, found: &mut Vec<i64>) {
+    let mut divisor = |by: ExprId| {
+        if let Some(by) = program.constant(by).filter(|it| *it > 1 && !found.contains(it)) {
+            found.push(by);
+        }
+    };
+    match &program.exprs[expr] {
+        Expr::Infix("/" | "%", lhs, rhs) => {
+            divisor(*rhs);
+            dividers(program, *lhs, found);
+        }
+        Expr::Infix(_, lhs, rhs) => {
+            dividers(program, *lhs, found);
+            dividers(program, *rhs, found);
+        }
+        Expr::Call(name, args) => {
+            if let ("ceilDiv", [_, by]) = (name.as_str(), args.as_slice()) {
+                divisor(*by);
+            }
+            args.iter().for_each(|arg| dividers(program, *arg, found));
+        }
+        Expr::Prefix(_, operand) => dividers(program, *operand, found),
+        Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => (),
+    }
+}
