@@ -135,8 +135,10 @@ enum List {
     Separated,
     /// Between elements, and behind the last one in some dialects.
     Terminated,
-    /// One element a line, with commas or without.
+    /// One element a line, with commas or without; a line can have been joined to the one before.
     Lines,
+    /// Between elements of one line; between lines, and behind the last element, in some dialects.
+    Broken,
 }
 
 /// One statement, or the header line of a loop or branch.

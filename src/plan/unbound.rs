@@ -46,8 +46,9 @@ pub(super) fn report(programs: &[(&Program, &LineIndex)]) -> Vec<(usize, Diagnos
         return Vec::new();
     }
     let values = values(programs, &missing);
+    let bindable = values.iter().filter(|(name, _)| is_word(name));
     let flags: Vec<String> =
-        values.iter().map(|(name, value)| format!("--set {name}={}", quoted(value))).collect();
+        bindable.map(|(name, value)| format!("--set {name}={}", quoted(value))).collect();
     let mut faults: Vec<(usize, Diagnostic)> = missing
         .iter()
         .map(|it| {
@@ -63,7 +64,7 @@ pub(super) fn report(programs: &[(&Program, &LineIndex)]) -> Vec<(usize, Diagnos
             (it.rank, fault.help(hint(program, it, value)))
         })
         .collect();
-    if let Some((_, last)) = faults.last_mut() {
+    if let Some((_, last)) = faults.last_mut().filter(|_| !flags.is_empty()) {
         last.remedy = Some(flags.join(" ").into_boxed_str());
     }
     faults
@@ -71,6 +72,9 @@ pub(super) fn report(programs: &[(&Program, &LineIndex)]) -> Vec<(usize, Diagnos
 
 /// How to give a scalar a value, in the terms of what it is for.
 fn hint(program: &Program, it: &Missing, value: &str) -> String {
+    if !is_word(&it.name) {
+        return "a ragged axis has extents that only a run has: no instruction takes them".to_owned();
+    }
     let flag = format!("`--set {}={}`", it.name, quoted(value));
     let define = format!("or add `{} = …;` to an `Index definitions:` section", it.name);
     match &it.role() {
@@ -98,10 +102,15 @@ fn hint(program: &Program, it: &Missing, value: &str) -> String {
         }
         Role::Index { .. } => format!("give it an index of that axis with {flag}, {define}"),
         Role::Stream => format!("give it the number of a stream with {flag}, {define}"),
-        Role::Range => format!("give it an index of the operand's axis with {flag}, {define}"),
+        Role::Range { .. } => format!("give it an index of the operand's axis with {flag}, {define}"),
         Role::Condition => format!("give it `true` or `false` with {flag}, {define}"),
         Role::Operand => format!("give it a value with {flag}, {define}"),
     }
+}
+
+/// Whether a flag can bind the name; the extents of a ragged axis are called by their tensor's text.
+fn is_word(name: &str) -> bool {
+    name.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'.'))
 }
 
 impl Missing {

@@ -25,6 +25,7 @@ impl Layout<'_, '_> {
             (Kind::ParenOpen, Kind::Word) => match self.text(*last) {
                 "LaunchKernel" => List::Terminated,
                 GROUP => List::Lines,
+                "sdpa" | "sdpa_bwd" => List::Broken,
                 _ => List::Separated,
             },
             _ => List::Separated,
@@ -69,7 +70,7 @@ impl Layout<'_, '_> {
         let list = self.open.last().map_or(List::Separated, |it| it.list);
         // `slice( T0, { {0, 8, 1} {0, 3, 1} } )`: nvFuser puts no comma between ranges.
         let ranges = last.kind == Kind::BraceClose && next.kind == Kind::BraceOpen;
-        if list == List::Lines || ranges {
+        if list == List::Lines || list == List::Broken && next.first || ranges {
             return;
         }
         let gap = Span { start: last.end, end: last.end };

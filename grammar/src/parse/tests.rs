@@ -228,10 +228,6 @@ fn left_out_commas() {
          scale=double(1.5))\n",
         "T5 T6 T7 T8 = sdpa(T0 T1 T2 dropout_p=double(0) is_causal=true scale=double(1.5))",
     );
-    check_text(
-        "%HostIrContainer { (T0_g[iS0{4}] T1_g[iS0{4}],) -> () :\n  StartCoalescing\n}\n",
-        "StartCoalescing()",
-    );
 }
 
 #[test]

@@ -98,9 +98,12 @@ impl Known<'_> {
             }
             Role::Index { .. } => self.index(program, it, index).into_iter().chain(numbers()).collect(),
             Role::Root { .. } => numbers().into_iter().chain(index).collect(),
-            Role::Stream | Role::Range => {
+            Role::Stream => index.into_iter().chain(numbers()).collect(),
+            Role::Range { end } => {
                 let next = index.as_ref().map(|it| format!("{it} + 1"));
-                index.into_iter().chain(next).chain(numbers()).chain(extents()).collect()
+                let (first, second) = if *end { (next, index) } else { (index, next) };
+                let numbers = numbers().into_iter().chain(extents());
+                first.into_iter().chain(second).chain(numbers).collect()
             }
             Role::Extent { .. } | Role::LoopBound => {
                 extents().chain([4, 2, 1].map(|it| it.to_string())).collect()
@@ -163,7 +166,7 @@ impl Known<'_> {
         let fits = |(_, extent, around): &(TensorId, ExprId, Option<Loop>)| {
             let stop = around.map(|it| it.stop);
             let (axis, loops) = (program.constant(*extent), stop.and_then(|it| program.constant(it)));
-            stop == Some(*extent) || axis.zip(loops).is_some_and(|(axis, loops)| loops <= axis)
+            stop == Some(*extent) || axis.zip(loops).is_none_or(|(axis, loops)| loops <= axis)
         };
         index.filter(|_| used.iter().all(fits))
     }

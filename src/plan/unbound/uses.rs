@@ -41,8 +41,8 @@ pub(super) enum Role {
     Root { team: usize },
     /// The number of a stream.
     Stream,
-    /// A part of a slice's range.
-    Range,
+    /// A part of a slice's range; its end, or its start or step.
+    Range { end: bool },
     /// The extent of an axis; what its expression divides it by.
     Extent { divisors: Vec<i64>, is_input: bool },
     /// The start or the end of a loop.
@@ -62,7 +62,7 @@ impl Role {
             Self::Extent { .. } => 2,
             Self::Root { .. } => 3,
             Self::Stream => 4,
-            Self::Range => 5,
+            Self::Range { .. } => 5,
             Self::LoopBound => 6,
             Self::Peer { whole: false, .. } => 7,
             Self::Condition => 8,
@@ -188,8 +188,8 @@ impl Walk<'_> {
                     self.add(*scalar, format!("`{name}` of {}", stmt.op.name()), role);
                 }
                 Attr::Ranges(ranges) => {
-                    for bound in ranges.iter().flatten() {
-                        self.add(*bound, "a range of slice", Role::Range);
+                    for (at, bound) in ranges.iter().flat_map(|it| it.iter().enumerate()) {
+                        self.add(*bound, "a range of slice", Role::Range { end: at == 1 });
                     }
                 }
                 Attr::Tensor(tensor) => self.tensors.push(*tensor),
