@@ -2,7 +2,7 @@
 
 use grammar::{
     codes::Code,
-    ir::{Expr, ExprId, OpStmt, Operand, SymbolId},
+    ir::{Expr, ExprId, OpStmt, Operand, SymbolId, TensorId},
 };
 
 use super::{
@@ -30,29 +30,27 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// One `Fill` for each element of `target`.
-    pub(super) fn construct(&self, stmt: &OpStmt, target: &View) -> Result<Vec<InstKind>> {
+    /// One `Fill` for each element of `target`, this rank's part of `out`.
+    pub(super) fn construct(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Vec<InstKind>> {
         let Some(Operand::Scalar(value)) = stmt.args.first() else {
             return Err(self.unsupported(stmt.op, "it needs a scalar or an array of scalars"));
         };
-        let array = self.array(*value)?;
-        if array.shape != target.shape {
+        let (array, layout) = (self.array(*value)?, self.layout(out)?);
+        if array.shape != layout.shape || layout.local_shape() != target.shape {
             let message = format!(
-                "`{}`: an array of shape {:?} does not fill a tensor that has the shape {:?} on this rank",
+                "`{}`: an array of shape {:?} does not fill a tensor of shape {:?}",
                 stmt.op.name(),
                 array.shape,
-                target.shape
+                layout.shape
             );
-            let it = self.fault(Code::RuntimeShape, message, "the shapes do not fit");
-            return Err(Box::new(it.help(
-                "a rank constructs a whole tensor: construct it without a device axis, then `Set` it",
-            )));
+            return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
         }
         let mut fills = Vec::with_capacity(array.elements.len());
-        for (at, value) in array.elements.into_iter().enumerate() {
+        for (at, whole) in layout.global_indices().into_iter().enumerate() {
+            let Some(value) = array.elements.get(whole).copied() else { continue };
             let mut rest = at;
-            let mut index = vec![0; array.shape.len()];
-            for (place, extent) in index.iter_mut().zip(&array.shape).rev() {
+            let mut index = vec![0; target.shape.len()];
+            for (place, extent) in index.iter_mut().zip(&target.shape).rev() {
                 (*place, rest) = (rest % extent, rest / extent);
             }
             let element = index.into_iter().fold(target.clone(), |view, index| view.select(0, index));
