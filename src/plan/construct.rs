@@ -35,8 +35,8 @@ impl Builder<'_> {
         let Some(Operand::Scalar(value)) = stmt.args.first() else {
             return Err(self.unsupported(stmt.op, "it needs a scalar or an array of scalars"));
         };
-        let (array, layout) = (self.array(*value)?, self.layout(out)?);
-        if array.shape != layout.shape || layout.local_shape() != target.shape {
+        let (array, layout) = (self.array(*value)?, self.generated(stmt, out, target)?);
+        if array.shape != layout.shape {
             let message = format!(
                 "`{}`: an array of shape {:?} does not fill a tensor of shape {:?}",
                 stmt.op.name(),

@@ -64,7 +64,7 @@ impl Builder<'_> {
     }
 
     /// The layout of a result that is made from indices.
-    fn generated(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Layout> {
+    pub(super) fn generated(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Layout> {
         let name = || self.program.tensor_name(out);
         if self.program.stream_split(out) && self.binding(out).is_none_or(|it| it.stream.is_none()) {
             let message = format!(
