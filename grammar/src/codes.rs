@@ -59,8 +59,8 @@ codes! {
     BadAttribute = "E0203", Error;
     /// A HostUnit is posted that no section of the text describes.
     UnknownUnit = "E0204", Error;
-    /// A line of `Domains:` that does not describe its tensor: an unknown tensor or axis, or transforms that do not
-    /// lead from the logical to the loop domain.
+    /// A line of `Domains:` that does not describe its tensor: an unknown tensor or axis, transforms that do not lead from
+    /// the logical to the loop domain or give an axis another extent; or two tensors of one number.
     BadDomain = "E0205", Error;
     /// Scalar definitions that depend on each other in a circle.
     CircularDefinition = "E0206", Error;

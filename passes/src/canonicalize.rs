@@ -24,6 +24,9 @@
 //! * a long ALLOCATE of a name that is bound on every path goes, as does a view that is in effect already;
 //! * a long ALLOCATE outside of loops of a name that is bound on no path becomes the short one, which means the same.
 //!
+//! A scalar that becomes a constant can show a fault that the verifier could not see before, such as a root outside of its
+//! team: the pass reports it and refuses the program.
+//!
 //! Code that never runs stays where the rest of the program would not pass the verifier without it: the verifier asks
 //! for definitions in the text, whether or not they are reached.
 
@@ -38,7 +41,7 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     bindings,
-    blocks::{Edit, prune, rewrite},
+    blocks::{Edit, prune, rejected, rewrite},
     fold::{Folder, negate, truth},
     pass::{Arguments, Change, Pass},
     scalars,
@@ -58,7 +61,10 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     while round(program) {
         changed = true;
     }
-    Ok(Change::from_flag(changed))
+    match rejected(program).filter(|_| changed) {
+        Some(fault) => Err(fault),
+        None => Ok(Change::from_flag(changed)),
+    }
 }
 
 fn round(program: &mut Program) -> bool {

@@ -13,7 +13,8 @@
 //! * Operands are brought to the sharding that the result asks for (`reshard=operands`), or the result is computed where
 //!   the operands are and moved then (`reshard=result`).
 //! * Where a product sums over an axis that both operands have on the same devices, every device makes a partial sum and
-//!   a `reduction` over devices adds them; a bias is added behind it, once.
+//!   a `reduction` over devices adds them, one for each axis of the mesh; a bias is added behind it, once.
+//! * A tensor that several operators need in the same sharding is resharded once.
 //! * Reductions over devices and over local axes are done one after the other.
 //! * Every Set that is left is one step of `reshard::Step`, every reduction over devices is one all-reduce, one
 //!   reduce-scatter, or a reduce to each device of another mesh.

@@ -25,6 +25,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    blocks::rejected,
     create,
     pass::{Arguments, Change, Pass},
     scalars,
@@ -69,7 +70,10 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
     let before = program.definitions.len();
     program.definitions.retain(|symbol, _| hidden.contains(symbol) || used.contains(symbol));
     changed |= program.definitions.len() != before;
-    Ok(Change::from_flag(changed))
+    match rejected(program).filter(|_| changed) {
+        Some(fault) => Err(fault),
+        None => Ok(Change::from_flag(changed)),
+    }
 }
 
 fn too_large(program: &Program, symbol: SymbolId) -> Diagnostic {

@@ -110,6 +110,10 @@ impl Builder<'_> {
 
     fn bind_view(&mut self, stmt: &OpStmt, out: TensorId, input: TensorId) -> Result<()> {
         if !self.is_here(out) || !self.is_here(input) {
+            let index = stmt.scalar_attr("stream_index").and_then(|it| self.scalars.int(it).ok());
+            if let Some(index) = index.and_then(|it| usize::try_from(it).ok()) {
+                self.slices.insert(out, index);
+            }
             return Ok(());
         }
         let view = self.view(input)?;

@@ -42,6 +42,8 @@ pub(super) struct Builder<'p> {
     /// Arrays that definitions so far have named: `a5 = {i0, i1}`.
     pub(super) arrays: FxHashMap<SymbolId, ExprId>,
     pub(super) bindings: Vec<Option<Binding>>,
+    /// The stream's slice that a tensor holds, of tensors that this rank holds no part of.
+    pub(super) slices: FxHashMap<TensorId, usize>,
     pub(super) plan: Plan,
     pub(super) streams: FxHashMap<Key, StreamNo>,
     pub(super) current: StreamNo,
@@ -96,6 +98,7 @@ pub(super) fn build_rank(
         scalars: Scalars::new(program, rank),
         arrays: FxHashMap::default(),
         bindings: vec![None; program.tensors.len()],
+        slices: FxHashMap::default(),
         plan,
         streams: FxHashMap::default(),
         current: 0,

@@ -34,18 +34,25 @@ impl Builder<'_> {
             return Err(Box::new(it.help("move it out of the branch, or lower it to P2PCommunications")));
         }
         // Storage of an iteration that a communication filled holds the slice that the statement's other tensors hold.
-        let stream = tensors.iter().find_map(|it| self.binding(*it).and_then(|it| it.stream));
+        let slice = |tensor: &TensorId| match self.is_here(*tensor) {
+            true => self.binding(*tensor).and_then(|it| it.stream),
+            false => self.slices.get(tensor).copied(),
+        };
+        let stream = tensors.iter().find_map(slice);
         let mut operands = Vec::with_capacity(args.len());
         for arg in args {
             let view = if self.is_here(*arg) { Some(self.view(*arg)?) } else { None };
             operands.push(Shard { view, layout: self.member_slice(*arg, stream)? });
         }
         let view = if self.is_here(out) { Some(self.target(out)?) } else { None };
-        if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream))
-            && let (Some(view), true) = (&view, self.program.stream_split(out))
-        {
-            let known = self.binding(out).and_then(|it| it.stream).unwrap_or(stream);
-            self.bind(out, view.clone(), Some(known));
+        if let (Some(stream), true) = (stream, self.program.stream_split(out)) {
+            match &view {
+                Some(view) => {
+                    let known = self.binding(out).and_then(|it| it.stream).unwrap_or(stream);
+                    self.bind(out, view.clone(), Some(known));
+                }
+                None => _ = self.slices.insert(out, stream),
+            }
         }
         let result = Shard { view, layout: self.member_slice(out, stream)? };
         let whole = |at: usize, layout: &Layout| View::contiguous(at as u32, layout.shape.clone());

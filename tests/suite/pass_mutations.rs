@@ -1,4 +1,4 @@
-//! Seeded mutations of every sample and case, as programs instead of texts: statements, axes, meshes, operands and roots
+//! Seeded mutations of every sample and case, and of random programs, as programs instead of texts: statements, axes, meshes, operands and roots
 //! change. What still reads and verifies goes through random passes and pipelines.
 //!
 //! A pass may refuse a program with a reason. It may not panic, leave what the verifier rejects or what does not read back,
@@ -23,10 +23,14 @@ use hir::{plan, run::oracle::Oracle, sim};
 use libtest_mimic::{Failed, Trial};
 use passes::{PASSES, PIPELINES, Settings, Verify};
 
-use crate::{dice::Dice, generator};
+use crate::{dice::Dice, generator, programs};
 
 /// Mutants of every program, unless told.
 const MUTANTS: usize = 3;
+/// How often a mutant is drawn until one verifies.
+const TRIES: usize = 12;
+/// Random programs that are changed besides.
+const PROGRAMS: u64 = 200;
 /// Trials that share them.
 const SHARDS: usize = 2;
 /// Programs that need more are not run.
@@ -57,7 +61,8 @@ const CALLS: &[&str] = &[
 /// The trials of this file: `cases` are the programs to change.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let texts: Arc<Vec<String>> = Arc::new(cases.iter().map(read).collect());
+    let random = (0..PROGRAMS).map(|seed| programs::program(seed, 1 + seed as usize % 4));
+    let texts: Arc<Vec<String>> = Arc::new(cases.iter().map(read).chain(random).collect());
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let (count, seed) = (number("HIR_PASS_MUTATIONS", MUTANTS), number("HIR_SEED", 0) as u64);
     let shard = |shard: usize| {
@@ -83,11 +88,15 @@ fn attempt(text: &str, seed: u64) -> Option<String> {
     if has_errors(&diagnostics) || programs.is_empty() {
         return None;
     }
-    let mut program = programs.swap_remove(dice.roll(programs.len()));
-    for _ in 0..dice.roll(4) {
-        mutate(&mut program, &mut dice);
-    }
-    let mutant = grammar::print(&program);
+    let program = programs.swap_remove(dice.roll(programs.len()));
+    let mutant = (0..TRIES).find_map(|_| {
+        let mut mutant = program.clone();
+        for _ in 0..=dice.roll(3) {
+            mutate(&mut mutant, &mut dice);
+        }
+        let text = grammar::print(&mutant);
+        is_valid(&text).then_some(text)
+    })?;
     let pipeline = match dice.roll(4) {
         0 => dice.any(CALLS).to_owned(),
         1 => PASSES[dice.roll(PASSES.len())].name.to_owned(),
@@ -101,12 +110,14 @@ fn attempt(text: &str, seed: u64) -> Option<String> {
     Some(format!("hir-opt {} --passes '{pipeline}' --verify-each=semantic: {fault}", file.display()))
 }
 
+/// Whether a text is one program without an error.
+fn is_valid(text: &str) -> bool {
+    let (programs, diagnostics) = grammar::read(text);
+    !has_errors(&diagnostics) && programs.len() == 1 && !has_errors(&grammar::verify(&programs[0]))
+}
+
 fn holds(text: &str, pipeline: &str) -> Result<(), String> {
-    let (mut programs, diagnostics) = grammar::read(text);
-    if has_errors(&diagnostics) || programs.len() != 1 || has_errors(&grammar::verify(&programs[0])) {
-        return Ok(());
-    }
-    let program = programs.remove(0);
+    let Some(mut program) = grammar::read(text).0.pop() else { return Ok(()) };
     let lines = LineIndex::new(text);
     let oracle = Oracle { lines: &lines, ranks: None };
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
@@ -115,7 +126,7 @@ fn holds(text: &str, pipeline: &str) -> Result<(), String> {
         false => Verify::Structural,
     };
     let settings = Settings { verify, roundtrip: true };
-    match passes::run(&mut program.clone(), &calls, settings, &mut |_| ()) {
+    match passes::run(&mut program, &calls, settings, &mut |_| ()) {
         Err(failure) if failure.fault.is_bug() => {
             let why: Vec<&str> = failure.fault.diagnostics().iter().map(|it| it.message.as_str()).collect();
             Err(format!("{failure}: {}", why.join("; ")))
@@ -185,7 +196,7 @@ fn axis(program: &mut Program, dice: &mut Dice) {
         0 => program.axes[axis].number = program.axes[other].number,
         1 => {
             // Mostly every mention of the extent, so that the program stays consistent.
-            let extent = dice.any(&[0, 1, 2, 3, 4, 6, 8]);
+            let extent = dice.any(&[0, 1, 1, 2, 2, 2, 3, 4, 4, 6, 8, 8, 1000, 1 << 40, i64::MAX]);
             let (old, new) = (program.axes[axis].extent, program.int(extent));
             match dice.chance(70) {
                 true => axes.iter().for_each(|it| {

@@ -30,7 +30,7 @@ pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<
         Rule::Reduce => ctx.reduce(&args),
         Rule::Broadcast => ctx.flags(stmt.out_tensor(), args.first().copied()),
         Rule::Squeeze => ctx.flags(args.first().copied(), stmt.out_tensor()),
-        Rule::Permute => ctx.ranks(&args, 0),
+        Rule::Permute => ctx.permute(&args),
         Rule::Reshape => ctx.reshape(&args),
         Rule::Select => ctx.select(&args),
         Rule::Slice => ctx.slice(&args),
@@ -196,7 +196,32 @@ impl Ctx<'_, '_> {
         if have != want {
             self.rank_error(first, have, want);
         }
+        let logical = self.program.tensors[out].domains.logical.clone();
+        self.equal_pairs(first, self.dims(first), out, logical);
         self.equal_types(&[first, out]);
+    }
+
+    /// The result's axes are numbered in the operand's order.
+    fn permute(&mut self, args: &[TensorId]) {
+        self.ranks(args, 0);
+        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
+        let mut sorted = self.dims(out);
+        sorted.sort_by_key(|axis| self.program.axes[*axis].number);
+        self.equal_pairs(first, self.dims(first), out, sorted);
+    }
+
+    /// Axes that are one, of tensors of the container: in a HostUnit, numbers and extents are a kernel's.
+    fn equal_pairs(&mut self, a: TensorId, a_axes: Vec<AxisId>, b: TensorId, b_axes: Vec<AxisId>) {
+        let is_unit = |tensor: TensorId| self.program.tensors[tensor].unit.is_some();
+        let is_expanded = |axis: AxisId| self.program.axes[axis].expanded.is_some();
+        if is_unit(a) || is_unit(b) || a_axes.len() != b_axes.len() {
+            return;
+        }
+        let pairs: Vec<(AxisId, AxisId)> = a_axes.into_iter().zip(b_axes).collect();
+        let comparable = pairs.into_iter().filter(|(x, y)| !is_expanded(*x) && !is_expanded(*y));
+        for (x, y) in comparable.collect::<Vec<_>>() {
+            self.equal_axes(a, x, b, y);
+        }
     }
 
     /// One flag for each dimension of `wide`; the others are the dimensions of `narrow`.
@@ -205,12 +230,17 @@ impl Ctx<'_, '_> {
         else {
             return;
         };
+        let new = flags.clone();
         let (flags, kept) = (flags.len(), flags.iter().filter(|flag| !**flag).count());
         let (have, rest) = (self.dims(wide).len(), self.dims(narrow).len());
         if have != flags {
             self.rank_error(wide, have, flags);
         } else if rest != kept {
             self.rank_error(narrow, rest, kept);
+        } else {
+            let stays = self.dims(wide).into_iter().zip(new).filter(|(_, new)| !new).map(|(axis, _)| axis);
+            let stays = stays.collect();
+            self.equal_pairs(wide, stays, narrow, self.dims(narrow));
         }
     }
 

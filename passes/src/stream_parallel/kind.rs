@@ -158,13 +158,18 @@ impl Ctx<'_> {
         if devices(&from.dims[at]) != devices(&self.goal.dims[dim]) {
             return None;
         }
+        // Streams outside of devices cut the whole, not a rank's part: both sides have to be cut alike.
+        let place = |dim: &Dim| dim.pieces.iter().position(|piece| piece.device().is_none());
+        let outside = |dim: &Dim| place(dim).is_some_and(|at| at < dim.devices().count());
+        let is_cut_alike = place(&from.dims[at]) == place(&self.goal.dims[dim]);
         match from.dims[at].within_devices() {
+            None if outside(&self.goal.dims[dim]) => None,
             // Another name with a stream axis here: one axis is all that a tensor has.
             None => (!stream.swizzled && from.dims.iter().all(|dim| dim.stream().is_none())).then_some(slice),
             Some(piece) if piece.parallel == stream.parallel => {
                 let alike =
                     same(self.program, piece.count, stream.count) && piece.swizzled == stream.swizzled;
-                alike.then_some(slice)
+                (alike && is_cut_alike).then_some(slice)
             }
             Some(_) => None,
         }
