@@ -398,13 +398,16 @@ impl Verifier<'_> {
         }
     }
 
-    /// A number names one tensor: two spellings of it are two tensors, of which one lacks its value or its readers.
+    /// A number names one tensor: two spellings of it are two tensors, of which one lacks its value or its readers. Dumps
+    /// without element types number the tensors of each fusion by themselves.
     fn names(&mut self) {
         let mut named: HashMap<u32, TensorId> = HashMap::default();
         for second in domains::mentioned(self.program) {
             let it = &self.program.tensors[second];
             let first = *named.entry(it.number).or_insert(second);
-            if first == second || it.unit.is_some() {
+            let is_plain = |tensor: TensorId| self.program.has_plain_domains(tensor);
+            let is_untyped = it.dtype.is_none() && is_plain(first) && is_plain(second);
+            if first == second || it.unit.is_some() || is_untyped {
                 continue;
             }
             let message = format!(

@@ -8,7 +8,7 @@ use grammar::{
 use super::{Allgather, ReduceScatter, Settings, Style};
 use crate::{
     component::computes,
-    decompose_resharding::{is_copy, reduces_in_one_step},
+    decompose_resharding::{is_copy, red_op, reduces_in_one_step},
     dims::{self, Fate},
     propagation,
     reshard::{self, Step},
@@ -257,6 +257,7 @@ impl Ctx<'_> {
         kept.dims.remove(partial);
         let device = from.dims[partial].devices().next()?;
         if self.it.op.row().rule != Rule::Reduce
+            || red_op(self.program, self.it).is_none()
             || from.mesh != self.goal.mesh
             || !reduces_in_one_step(self.program, from, partial, &kept, self.goal)
         {
