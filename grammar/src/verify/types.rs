@@ -177,7 +177,8 @@ impl Ctx<'_, '_> {
 
     fn matmul(&mut self, args: &[TensorId]) {
         let (&[a, b], Some(out)) = (args, self.stmt.out_tensor()) else { return };
-        let (a_dims, b_dims, out_dims) = (self.dims(a), self.dims(b), self.dims(out));
+        let (a_dims, b_dims, mut out_dims) = (self.dims(a), self.dims(b), self.dims(out));
+        out_dims.retain(|axis| !self.program.is_partial(out, *axis));
         if let (&[.., m, k], &[.., k2, n]) = (&a_dims[..], &b_dims[..]) {
             self.equal_axes(a, k, b, k2);
             if let &[.., out_m, out_n] = &out_dims[..]

@@ -187,13 +187,15 @@ impl Ctx<'_> {
                 .iter()
                 .zip(self.from)
                 .all(|(operand, from)| operand.dim.is_none_or(|at| operand.repeated || is_whole(from, at)));
-        let rank = self.goal.dims.len();
+        // Of a product's own dimensions, partial sums not counted, the last two are rows and columns.
+        let own = (0..self.goal.dims.len()).filter(|at| !dims::is_partial(self.program, self.out, *at));
+        let is_batch = own.skip_while(|at| *at != dim).count() > 2;
         // Without the dimension it has to be the same operator still.
         let keeps_meaning = match self.it.op.row().rule {
             Rule::Same | Rule::Cast | Rule::Pointwise | Rule::Reduce | Rule::Permute => true,
             Rule::Broadcast | Rule::Squeeze => self.it.attr("flags").is_some(),
             Rule::Linear => !self.fates.get(1).is_some_and(|fates| fates.contains(&Fate::Kept(dim))),
-            Rule::Matmul => dim + 2 < rank && !self.fates.iter().any(|fates| fates.contains(&Fate::Whole)),
+            Rule::Matmul => is_batch && !self.fates.iter().any(|fates| fates.contains(&Fate::Whole)),
             Rule::Free
             | Rule::Generate
             | Rule::Reshape

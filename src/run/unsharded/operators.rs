@@ -315,9 +315,9 @@ impl Ctx<'_, '_> {
     /// linear and matmul. A device axis of partial sums (`rf`) is an ordinary dimension of the result: each of its indices
     /// sums its own range of `k`.
     fn product(&self) -> Result<Vec<InstKind>> {
-        let (a, mut b, mut out) = (self.operand(0)?.clone(), self.operand(1)?.clone(), self.target.clone());
+        let (mut a, mut b, mut out) =
+            (self.operand(0)?.clone(), self.operand(1)?.clone(), self.target.clone());
         let misfit = |view: &View| self.eraser.misfit(self.it.op, &view.shape, &self.target.shape);
-        let mut a = a;
         if self.it.op.row().rule == Rule::Linear {
             if b.shape.len() != 2 {
                 return Err(misfit(&b));
@@ -325,10 +325,7 @@ impl Ctx<'_, '_> {
             b.shape.reverse();
             b.strides.reverse();
         }
-        let ranges = self.partial().map(|dim| {
-            let (count, stride) = (out.shape.remove(dim), out.strides.remove(dim));
-            (count, stride)
-        });
+        let ranges = self.partial().map(|dim| (out.shape.remove(dim), out.strides.remove(dim)));
         // A vector is a row on the left and a column on the right.
         if b.shape.len() == 1 {
             insert(&mut b, 1, 1, 0);
