@@ -53,6 +53,8 @@ mod layouts;
 mod mutations;
 #[path = "suite/pass_mutations.rs"]
 mod pass_mutations;
+#[path = "suite/pipelines.rs"]
+mod pipelines;
 #[path = "suite/programs.rs"]
 mod programs;
 #[path = "suite/ranks.rs"]
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
     trials.extend(emulated::trials(&cases));
     trials.extend(layers::trials());
     trials.push(unsharded::trial(&cases));
+    trials.extend(pipelines::trials(&cases));
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -4,6 +4,7 @@
 #   programs.sh allgather-linear RANKS M N K              C[m,n] = allgather(A[m/d,k]) · B[n,k]ᵀ, not lowered
 #   programs.sh linear-allreduce RANKS M N K [CHUNKS]     Y[m,n] = allreduce(X[m,k/d] · W[n,k/d]ᵀ), not lowered, rows in chunks
 #   programs.sh matmul-reduce-scatter RANKS M N K         Y[m/d,n] = reduce_scatter(A[m,k/d] · B[n,k/d]ᵀ), not lowered
+#   programs.sh pipeline-stages RANKS B M N               RANKS linear layers, one a rank: B micro-batches of M rows, N·N weights, not lowered
 #   programs.sh allgather|allreduce|reduce-scatter RANKS COUNT [BACKEND]    one collective; COUNT elements of the whole tensor
 #
 # All tensors are bf16.
@@ -74,6 +75,38 @@ Domains:
   T1: logical(iS5{$n}, iS8{$k}), outer_split(iS8{$k}, $d) -> (ideviceIdx.x6{$d}, iS7{$((k / d))})
   T2: logical(iS13{$m}, iS12{$n}), outer_split(iS13{$m}, $d) -> (ideviceIdx.x10{$d}, iS11{$((m / d))})
 TEXT
+    ;;
+pipeline-stages)
+    b=$1 m=$2 n=$3
+    axis=0 ins="" body=""
+    # A tensor of one stage: its name, its extents, the stage.
+    on() {
+        local name=$1 stage=$2 axes="" extent
+        shift 2
+        for extent; do axes+="${axes:+, }iS$axis{$extent}" axis=$((axis + 1)); done
+        tensor="${name}_g___bfloat[$axes] (DeviceMesh{$stage})"
+    }
+    on T0 0 "$b" "$m" "$n"
+    x=$tensor ins=$x
+    for ((stage = 0; stage < d; stage++)); do
+        if [ $stage -gt 0 ]; then
+            on T$((3 * stage)) $stage "$b" "$m" "$n"
+            body+="  $tensor
+     = Set( $x )
+"
+            x=$tensor
+        fi
+        on T$((3 * stage + 1)) $stage "$n" "$n"
+        w=$tensor ins+=", $w"
+        on T$((3 * stage + 2)) $stage "$b" "$m" "$n"
+        body+="  $tensor
+     = linear($x,
+              $w)
+"
+        x=$tensor
+    done
+    echo "%HostIrContainer { ($ins) -> ($x) :"
+    echo "$body} // %HostIrContainer"
     ;;
 allgather | allreduce | reduce-scatter)
     count=$1 backend=${2:-NCCL}

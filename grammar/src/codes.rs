@@ -1,7 +1,7 @@
 //! The codes of all diagnostics, with the paragraph that `--explain` prints.
 //!
 //! Numbers are stable: E01xx reading, E02xx names and shapes, E03xx verification, E04xx planning, E05xx linking ranks,
-//! E06xx pass pipelines, W07xx running; `lossy-…` warnings name what a dump leaves open.
+//! E06xx pass pipelines, R06xx remarks of passes, W07xx running; `lossy-…` warnings name what a dump leaves open.
 
 use crate::diagnostic::Severity;
 
@@ -20,7 +20,7 @@ macro_rules! codes {
                 match self { $(Code::$code => $text,)* }
             }
 
-            /// Error or warning.
+            /// Error, warning or remark.
             pub const fn severity(self) -> Severity {
                 match self { $(Code::$code => Severity::$severity,)* }
             }
@@ -133,6 +133,12 @@ codes! {
     /// A pass cannot rewrite a statement as it was asked to: the program is fine, and this transformation of it is not one
     /// that the pass knows to be right. The message names the statement, the help what would make it possible.
     NotRewritten = "E0610", Error;
+    /// A communication that a pipeline for overlap left whole: it is done as `@lower` does it, and nothing is computed
+    /// meanwhile. The message says why. `--remarks` prints these, `--remarks=error` makes them fail.
+    MissedOverlap = "R0601", Remark;
+    /// A communication that a pass put into a loop, where it overlaps with the computation of other iterations.
+    /// `--remarks=all` prints these.
+    Overlapped = "R0602", Remark;
 
     /// A statement reads memory that nothing has written: as an operand of a computation, or as the source of a copy, a send or a
     /// collective. The warning counts the elements that the statement reads, and not the buffer that they lie in. Elements that

@@ -1,4 +1,4 @@
-//! Errors and warnings as data; `render` draws them.
+//! Errors, warnings and remarks as data; `render` draws them.
 //!
 //! Invariant: every diagnostic has a code of the `codes` table and at least one place in the text.
 
@@ -11,6 +11,8 @@ pub enum Severity {
     Error,
     /// The program is accepted, and the reader should know something.
     Warning,
+    /// A pass reports what it did, or did not do, with a statement.
+    Remark,
 }
 
 /// An edit of the text: `span` becomes `text`.
@@ -22,7 +24,7 @@ pub struct Fix {
     pub text: String,
 }
 
-/// One error or warning.
+/// One error, warning or remark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
     /// Which kind of fault, with its paragraph in `--explain`.
@@ -79,7 +81,7 @@ impl Diagnostic {
         self
     }
 
-    /// Error or warning, as the code says.
+    /// Error, warning or remark, as the code says.
     pub fn severity(&self) -> Severity {
         self.code.severity()
     }

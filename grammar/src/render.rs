@@ -79,6 +79,7 @@ fn word(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
+        Severity::Remark => "remark",
     }
 }
 
@@ -92,6 +93,7 @@ fn human(
     let (kind, paint) = match it.severity() {
         Severity::Error => (ReportKind::Error, Color::Red),
         Severity::Warning => (ReportKind::Warning, Color::Yellow),
+        Severity::Remark => (ReportKind::Custom("Remark", Color::Cyan), Color::Cyan),
     };
     let place = |span: crate::span::Span| (file.to_owned(), drawn(source.text(), span));
     let config = Config::default().with_color(color).with_index_type(IndexType::Byte);
@@ -109,7 +111,32 @@ fn human(
     if let Some(help) = &it.help {
         report = report.with_help(help);
     }
-    report.finish().write((file.to_owned(), source), out)
+    let report = report.finish();
+    if color {
+        return report.write((file.to_owned(), source), out);
+    }
+    // The kind of a remark has its colour whatever the configuration says.
+    let mut text = Vec::new();
+    report.write((file.to_owned(), source), &mut text)?;
+    out.write_all(&without_colors(&text))
+}
+
+/// Text without the escape sequences of colours.
+fn without_colors(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, behind)) = rest.split_first() {
+        rest = behind;
+        let sequence = rest.strip_prefix(b"[").filter(|_| *byte == 0x1b).and_then(|it| {
+            let end = it.iter().position(|it| !it.is_ascii_digit() && *it != b';')?;
+            (it[end] == b'm').then(|| &it[end + 1..])
+        });
+        match sequence {
+            Some(behind) => rest = behind,
+            None => plain.push(*byte),
+        }
+    }
+    plain
 }
 
 /// The part of a span that is underlined: its first line, and of that so much that the label stays in sight; statements

@@ -42,7 +42,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     accesses::stale,
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     places::Places,
     sharing::may_rearrange,
 };
@@ -70,7 +70,11 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, grammar::diagnostic::Diagnostic> {
+fn run(
+    program: &mut Program,
+    arguments: &Arguments,
+    _: &mut Remarks,
+) -> Result<Change, grammar::diagnostic::Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
     if arguments.flag("allocate") {

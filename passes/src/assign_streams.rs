@@ -58,23 +58,34 @@
 //!   SetCurrentStream(Stream ( i5 % numberOfStreams ))
 //! ```
 //!
+//! Loops that follow each other and do not depend on each other share a fork and a join, so that the last iterations of
+//! one overlap with the first of the next; the streams of the next count on. What stands between them goes before the
+//! fork.
+//!
 //! A loop whose iterations may depend on each other is refused, or left alone with `dependent=keep`.
+
+mod regions;
 
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{BlockId, ExprId, For, If, Operand, Program, Stmt, StmtId, StreamId},
-    ops::{Effect, Op},
+    ir::{BlockId, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, StreamId, TensorId},
+    mentions,
+    ops::{Effect, Mode, Op},
     span::Span,
 };
+use rustc_hash::FxHashSet;
 
 use crate::{
     accesses::Storage,
+    bindings,
     blocks::any,
     create::{self, Fresh},
     iterations::{Carried, Mentioned, carried},
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
 };
+
+use regions::{Footprint, Views, is_alias};
 
 const PLACES: OptionKind = OptionKind::Word(&["inline", "loop"]);
 
@@ -126,32 +137,134 @@ struct Style {
     inter_stream: bool,
 }
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+impl Style {
+    /// Whether loops can share a fork and a join.
+    fn shares(&self) -> bool {
+        !(self.fork_inline && self.join_inline || self.inter_stream)
+    }
+}
+
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let style = style(program, arguments)?;
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let (storage, mentioned) = (Storage::of(program), Mentioned::of(program));
+    let views = Views::of(program);
+    let bound = bindings::facts(program).bound;
     let mut fresh = Fresh::of(program);
-    let mut stmts = Vec::new();
+    let (mut stmts, mut group) = (Vec::new(), Group::default());
     let mut changed = false;
     for stmt in program.blocks[body].clone() {
         let it = match &program.stmts[stmt] {
             Stmt::For(it) if is_free(program, it.body) => it.clone(),
+            Stmt::Op(it) if group.may_follow(program, &storage, it, bound.contains(&stmt)) => {
+                stmts.push(stmt);
+                continue;
+            }
             Stmt::For(_) | Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => {
+                group.close(program, &mut fresh, &style, &mut stmts);
                 stmts.push(stmt);
                 continue;
             }
         };
         match carried(program, &storage, &mentioned, &it) {
-            Some(_) if arguments.text("dependent") == Some("keep") => stmts.push(stmt),
+            Some(_) if arguments.text("dependent") == Some("keep") => {
+                group.close(program, &mut fresh, &style, &mut stmts);
+                stmts.push(stmt);
+            }
             Some(why) => return Err(refusal(program, &it, &why)),
             None => {
-                fork_and_join(program, &mut fresh, &style, stmt, &it, &mut stmts);
+                let footprint = Footprint::of(program, &storage, &views, &it);
+                if !style.shares() || !group.takes(program, &footprint, &it) {
+                    group.close(program, &mut fresh, &style, &mut stmts);
+                }
+                group.add(program, stmt, it, footprint);
                 changed = true;
             }
         }
     }
+    group.close(program, &mut fresh, &style, &mut stmts);
     program.blocks[body] = stmts;
     Ok(Change::from_flag(changed))
+}
+
+/// Loops that share a fork and a join.
+#[derive(Default)]
+struct Group {
+    loops: Vec<(StmtId, For)>,
+    footprints: Vec<Footprint>,
+    /// Names that the loops mention.
+    names: FxHashSet<TensorId>,
+    /// Iterations so far; `None`: it is no constant how many.
+    trips: Option<i64>,
+}
+
+impl Group {
+    /// Whether a loop may run at the same time as those of the group.
+    fn takes(&self, program: &Program, footprint: &Footprint, it: &For) -> bool {
+        let binds = |name: &TensorId| self.names.contains(name);
+        let apart = !bound_in(program, it.body).iter().any(binds);
+        self.trips.is_some() && apart && self.footprints.iter().all(|other| !other.conflicts(footprint))
+    }
+
+    /// Whether a statement that follows the loops may run before them: it binds a name, or computes into storage of its
+    /// own, and has nothing to do with what they write.
+    fn may_follow(&self, program: &Program, storage: &Storage, it: &OpStmt, is_bound: bool) -> bool {
+        let effect = it.op.row().effect;
+        let is_view = effect == Effect::View || is_alias(it) && !is_bound;
+        if self.loops.is_empty() || !is_view && effect != Effect::Allocate {
+            return false;
+        }
+        let mut free = true;
+        mentions(program, it, &mut |tensor, mode| {
+            let class = storage.class(tensor);
+            free &= match mode {
+                Mode::Bind => !self.names.contains(&tensor),
+                Mode::Write if is_view => !self.names.contains(&tensor),
+                Mode::Read | Mode::Mention => self.footprints.iter().all(|it| !it.writes(class)),
+                Mode::Write | Mode::Transfer => self.footprints.iter().all(|it| !it.uses(class)),
+            };
+        });
+        free
+    }
+
+    fn add(&mut self, program: &Program, stmt: StmtId, it: For, footprint: Footprint) {
+        let start = if self.loops.is_empty() { Some(0) } else { self.trips };
+        let trips = program.constant(it.start).zip(program.constant(it.stop));
+        self.trips = start
+            .zip(trips)
+            .and_then(|(all, (start, stop))| all.checked_add(stop.checked_sub(start)?.max(0)));
+        program.walk(it.body, &mut |stmt| {
+            if let Stmt::Op(op) = &program.stmts[stmt] {
+                mentions(program, op, &mut |tensor, _| _ = self.names.insert(tensor));
+            }
+        });
+        self.loops.push((stmt, it));
+        self.footprints.push(footprint);
+    }
+
+    /// Writes the loops with their fork and join.
+    fn close(&mut self, program: &mut Program, fresh: &mut Fresh, style: &Style, stmts: &mut Vec<StmtId>) {
+        let Self { loops, .. } = std::mem::take(self);
+        if !loops.is_empty() {
+            fork_and_join(program, fresh, style, &loops, stmts);
+        }
+    }
+}
+
+/// The names that a block binds or drops.
+fn bound_in(program: &Program, block: BlockId) -> FxHashSet<TensorId> {
+    let mut names = FxHashSet::default();
+    program.walk(block, &mut |stmt| {
+        if let Stmt::Op(it) = &program.stmts[stmt] {
+            let dropped = it.op.row().effect == Effect::Deallocate;
+            mentions(program, it, &mut |tensor, mode| {
+                if dropped || matches!(mode, Mode::Bind | Mode::Write) {
+                    names.insert(tensor);
+                }
+            });
+        }
+    });
+    names
 }
 
 fn style(program: &mut Program, arguments: &Arguments) -> Result<Style, Diagnostic> {
@@ -222,55 +335,70 @@ fn refusal(program: &Program, it: &For, why: &Carried) -> Diagnostic {
     }
 }
 
-/// Writes the statements that come instead of a loop.
+/// Writes the statements that come instead of loops.
 fn fork_and_join(
     program: &mut Program,
     fresh: &mut Fresh,
     style: &Style,
-    stmt: StmtId,
-    it: &For,
+    loops: &[(StmtId, For)],
     stmts: &mut Vec<StmtId>,
 ) {
-    let span = program.stmt_span(stmt);
     let main = fresh.stream(program);
-    let index = create::symbol(program, it.index);
-    let worker = match style.count {
-        Some(count) => create::infix(program, "%", index, count),
-        None => index,
-    };
-    let worker = create::indexed_stream(program, worker);
-    let set = |program: &mut Program, stream| create::add(program, create::set_current_stream(stream), span);
-    let wait = |program: &mut Program, stream| create::add(program, create::synchronize(stream), span);
-
+    let set =
+        |program: &mut Program, stream, span| create::add(program, create::set_current_stream(stream), span);
+    let wait = |program: &mut Program, stream, span| create::add(program, create::synchronize(stream), span);
+    let first = loops.first().map(|(stmt, _)| program.stmt_span(*stmt)).unwrap_or_default();
     let mut capture = create::op(Op::GetCurrentStream);
     capture.outs.push(Operand::Stream(main));
-    stmts.push(create::add(program, capture, span));
+    stmts.push(create::add(program, capture, first));
 
-    let mut body = vec![set(program, worker)];
-    if style.fork_inline {
-        body.push(wait(program, main));
-    } else {
-        let fork = vec![set(program, worker), wait(program, main)];
-        stmts.push(like(program, it, fork, span));
+    let (mut forks, mut bodies, mut joins) = (Vec::new(), Vec::new(), Vec::new());
+    let mut before = 0;
+    for (stmt, it) in loops {
+        let span = program.stmt_span(*stmt);
+        let mut index = create::symbol(program, it.index);
+        if before > 0 {
+            let before = program.int(before);
+            index = create::infix(program, "+", index, before);
+        }
+        let worker = match style.count {
+            Some(count) => create::infix(program, "%", index, count),
+            None => index,
+        };
+        let worker = create::indexed_stream(program, worker);
+        let mut body = vec![set(program, worker, span)];
+        if style.fork_inline {
+            body.push(wait(program, main, span));
+        } else {
+            let fork = vec![set(program, worker, span), wait(program, main, span)];
+            forks.push(like(program, it, fork, span));
+        }
+        let mut old = program.blocks[it.body].clone();
+        if style.inter_stream
+            && let Some(at) = behind_communications(program, &old)
+        {
+            let sync = inter_stream_sync(program, style, it, index, worker, span);
+            old.insert(at, sync);
+        }
+        body.append(&mut old);
+        if style.join_inline {
+            body.extend([set(program, main, span), wait(program, worker, span)]);
+        }
+        program.blocks[it.body] = body;
+        bodies.push(*stmt);
+        if !style.join_inline {
+            let join = vec![wait(program, worker, span)];
+            joins.push(like(program, it, join, span));
+        }
+        let bounds = program.constant(it.start).zip(program.constant(it.stop));
+        before += bounds.map_or(0, |(start, stop)| stop.saturating_sub(start).max(0));
     }
-    let mut old = program.blocks[it.body].clone();
-    if style.inter_stream
-        && let Some(at) = behind_communications(program, &old)
-    {
-        let sync = inter_stream_sync(program, style, it, index, worker, span);
-        old.insert(at, sync);
-    }
-    body.append(&mut old);
-    if style.join_inline {
-        body.extend([set(program, main), wait(program, worker)]);
-    }
-    program.blocks[it.body] = body;
-    stmts.push(stmt);
+    stmts.append(&mut forks);
+    stmts.append(&mut bodies);
     if !style.join_inline {
-        stmts.push(set(program, main));
-        let join = vec![wait(program, worker)];
-        stmts.push(like(program, it, join, span));
+        stmts.push(set(program, main, first));
     }
+    stmts.append(&mut joins);
 }
 
 /// A loop with the index and bounds of another.

@@ -43,7 +43,7 @@ use crate::{
     bindings,
     blocks::{Edit, prune, rejected, rewrite},
     fold::{Folder, negate, truth},
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
     scalars,
 };
 
@@ -55,7 +55,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut changed = false;
     // Every round removes something, so this ends; each may make way for the next.
     while round(program) {

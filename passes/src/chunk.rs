@@ -11,11 +11,13 @@
 //!
 //! Without an axis (`axis=auto`) those are cut along which resharding can overlap with computing, see `auto`.
 //!
-//! A stream axis that is there already is replaced. An axis on devices is cut inside of them. With `last=n`, the last
-//! chunk has `n` elements, and the others share the rest: the program computes both parts by themselves, each statement
-//! twice, and only the first part has the stream axis.
+//! A stream axis that is there already is replaced. An axis on devices is cut inside of them. With `sizes=a,b,…`, the chunks
+//! have these numbers of elements. Neighbours of one size form a part of the program: it has each statement once for
+//! every part, on a slice of the axis, with a stream axis over the part's chunks.
 
 mod auto;
+
+use std::ops::RangeInclusive;
 
 use grammar::{
     axis_text,
@@ -31,13 +33,13 @@ use grammar::{
 };
 use rustc_hash::FxHashSet;
 
-use auto::Target;
+pub(crate) use auto::{Cut, Exchange, Kind, choose, exchange};
 
 use crate::{
     bindings,
     component::{Component, Shared},
     create::{self, Fresh},
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     sharding::{Dim, Piece, Sharding},
     substitute::Substitution,
 };
@@ -55,45 +57,37 @@ pub(crate) const PASS: Pass = Pass {
         },
         OptionSpec {
             name: "count",
-            description: "number of chunks; auto: of an all-reduce, 4",
+            description: "number of chunks; default: the largest up to 4 that divides the axis",
             kind: OptionKind::Count,
             default: None,
         },
         OptionSpec {
-            name: "last",
-            description: "number of elements of the last chunk; default: as many as the others",
-            kind: OptionKind::Count,
+            name: "sizes",
+            description: "number of elements of each chunk, such as 2048,2048,1024; default: all alike",
+            kind: OptionKind::Counts,
             default: None,
         },
     ],
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
-    let count = arguments.count("count").filter(|it| *it > 0).map(|it| it as i64);
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    // More chunks than that have no element each, or no memory.
+    let count = arguments.count("count").filter(|it| *it > 0).map(|it| it.min(1 << 31) as i64);
     let name = arguments.text("axis").unwrap_or("auto");
     if name == "auto" {
         let mut change = Change::Unchanged;
-        let (shared, mut fresh) = (Shared::of(program), Fresh::of(program));
-        for Target { tensor, dim, count } in auto::targets(program, count.unwrap_or(AUTO_COUNT)) {
-            // An axis that cannot be cut through all tensors stays whole.
-            let Ok(component) = shared.component(tensor, dim) else { continue };
-            if !component.dims.iter().all(|(tensor, dim)| is_free(program, *tensor, *dim, count)) {
-                continue;
-            }
-            let mut chunks = Chunks { fresh: &mut fresh, program, name, count, component: &component };
-            if chunks.equal()? == Change::Changed {
+        for cut in auto::cuts(program, count.unwrap_or(AUTO_COUNT)) {
+            // An earlier cut may have taken a tensor of this one.
+            let is_free =
+                |(tensor, dim): &(TensorId, usize)| obstacle(program, *tensor, *dim, cut.count).is_none();
+            if cut.component.dims.iter().all(is_free) && equal(program, &cut)? == Change::Changed {
                 change = Change::Changed;
             }
         }
         return Ok(change);
     }
     let header = program.spans.header;
-    let Some(count) = count else {
-        let message = "chunk needs `count=…` for a given axis";
-        let it = Diagnostic::new(Code::BadOption, header, message, "not chunked");
-        return Err(it.help("for example chunk{axis=iS7,count=4}"));
-    };
     let (tensor, dim) = find(program, name).ok_or_else(|| {
         let message = format!("no tensor has the axis `{name}`");
         Diagnostic::new(Code::NotRewritten, header, message, "expected an axis of this program")
@@ -103,25 +97,82 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
         let message = format!("`{}` has the axis `{name}` twice", program.tensor_name(twice));
         Diagnostic::new(Code::NotRewritten, program.tensor_span(twice), message, "cannot be cut in one way")
     })?;
+    let sizes = arguments.counts("sizes");
+    let divides = |count: &i64| {
+        component.dims.iter().all(|(tensor, dim)| obstacle(program, *tensor, *dim, *count).is_none())
+    };
+    let count = match (count, &sizes) {
+        (Some(_), Some(_)) => {
+            let message = "chunk takes `count=…` or `sizes=…`, not both";
+            return Err(Diagnostic::new(Code::BadOption, header, message, "not chunked"));
+        }
+        (Some(count), None) => count,
+        // What cannot be cut into two chunks either is refused with the reason.
+        (None, None) => (2..=AUTO_COUNT).rev().find(divides).unwrap_or(2),
+        (None, Some(sizes)) => sizes.len() as i64,
+    };
     let mut fresh = Fresh::of(program);
     let mut chunks = Chunks { fresh: &mut fresh, program, name, count, component: &component };
-    match arguments.count("last") {
+    match sizes {
         None => chunks.equal(),
-        Some(last) => chunks.peeled(last as i64),
+        Some(sizes) => {
+            let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
+            chunks.sized(&sizes, (tensor, dim))
+        }
     }
 }
 
-/// Number of chunks of an all-reduce where none is given.
-const AUTO_COUNT: i64 = 4;
+/// Number of chunks where none is given, or as many fewer as divide the axis.
+pub(crate) const AUTO_COUNT: i64 = 4;
 
-/// Whether a tensor has no stream axis, and its dimension divides.
-fn is_free(program: &Program, tensor: TensorId, dim: usize, count: i64) -> bool {
-    Sharding::of(program, tensor).is_some_and(|it| {
-        let spread: i64 = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
-        let extent = program.constant(it.dims[dim].extent);
-        extent.is_none_or(|extent| extent % (spread * count) == 0)
-            && it.dims.iter().all(|dim| dim.stream().is_none())
+/// Cuts all tensors that share a dimension.
+pub(crate) fn equal(program: &mut Program, cut: &Cut) -> Result<Change, Diagnostic> {
+    let mut fresh = Fresh::of(program);
+    let (name, count, component) = ("auto", cut.count, &cut.component);
+    Chunks { fresh: &mut fresh, program, name, count, component }.equal()
+}
+
+/// Why a tensor's dimension cannot be cut into so many chunks; `None`: it can.
+fn obstacle(program: &Program, tensor: TensorId, dim: usize, count: i64) -> Option<String> {
+    obstacle_to(program, tensor, dim, count..=count)
+}
+
+/// Why a tensor's dimension cannot be cut into any of these numbers of chunks; `None`: it can.
+fn obstacle_to(
+    program: &Program,
+    tensor: TensorId,
+    dim: usize,
+    counts: RangeInclusive<i64>,
+) -> Option<String> {
+    let name = program.tensor_name(tensor);
+    let Some(it) = Sharding::of(program, tensor) else {
+        return Some(format!("`{name}` is spread over the inner part of an axis"));
+    };
+    if it.dims.iter().any(|dim| dim.stream().is_some()) {
+        return Some(format!("`{name}` has a stream axis already"));
+    }
+    let spread: i64 = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
+    let extent = program.constant(it.dims[dim].extent)?;
+    let (first, last) = (*counts.start(), *counts.end());
+    counts.into_iter().all(|count| extent % (spread * count) != 0).then(|| {
+        let part = part_of(extent, spread);
+        let divides = match first == last {
+            true => format!("{first} does not divide"),
+            false => format!("no number from {first} to {last} divides"),
+        };
+        format!("dimension {dim} of `{name}` has {part}, which {divides}")
     })
+}
+
+/// What a device has of an extent.
+fn part_of(extent: i64, spread: i64) -> String {
+    match spread {
+        1 => format!("extent {extent}"),
+        _ if extent % spread == 0 => {
+            format!("extent {} on each of {spread} devices ({extent} in all)", extent / spread)
+        }
+        _ => format!("extent {extent} over {spread} devices"),
+    }
 }
 
 /// The tensor and dimension that a name means.
@@ -177,37 +228,45 @@ impl Chunks<'_> {
         if let Some(extent) = self.program.constant(cut.extent)
             && extent % (spread * self.count) != 0
         {
-            let each = if spread > 1 { format!(" on each of {spread} devices") } else { String::new() };
+            let (name, part) = (self.program.tensor_name(tensor), part_of(extent, spread));
             let message = format!(
-                "axis `{}` of extent {extent} does not divide into {} chunks{each}",
+                "axis `{}`: dimension {dim} of `{name}` has {part}, which does not divide into {} chunks",
                 self.name, self.count
             );
             let it = self.refused(tensor, message);
-            return Err(it.help("take another count, or give the last chunk's size with `last=…`"));
+            return Err(it.help("take another count, or give the size of each chunk with `sizes=…`"));
         }
         let count = self.program.int(self.count);
         cut.pieces.push(Piece { parallel: Parallel::Stream, count, swizzled: false });
         Ok(cut)
     }
 
-    /// All chunks but the last in one part of the program, the last one in another.
-    fn peeled(&mut self, last: i64) -> Result<Change, Diagnostic> {
-        let (tensor, dim) = self.component.dims[0];
+    /// Chunks of the given sizes. Neighbours of one size are a part of the program each, which has them as a stream axis.
+    fn sized(&mut self, sizes: &[i64], (tensor, dim): (TensorId, usize)) -> Result<Change, Diagnostic> {
         let whole = self.sharding(tensor)?.dims[dim].clone();
+        let (name, of) = (self.name, self.program.tensor_name(tensor));
         let Some(extent) = self.program.constant(whole.extent) else {
-            return Err(self.refused(tensor, format!("axis `{}` has no constant extent", self.name)));
+            return Err(self.refused(tensor, format!("axis `{name}` has no constant extent")));
         };
-        let rest = extent - last;
         if whole.devices().next().is_some() {
-            let message =
-                format!("axis `{}` is spread over devices, and `last` cuts it for all alike", self.name);
+            let message = format!("axis `{name}` is spread over devices, and `sizes` cuts it for all alike");
             return Err(self.refused(tensor, message));
         }
-        if last == 0 || self.count < 2 || rest <= 0 || rest % (self.count - 1) != 0 {
-            let (name, others) = (self.name, self.count - 1);
-            let message =
-                format!("axis `{name}` of extent {extent} is no {others} equal chunks and one of {last}");
-            return Err(self.refused(tensor, message).help("take another count or size"));
+        let sum = sizes.iter().fold(0, |sum: i64, size| sum.saturating_add(*size));
+        if sum != extent {
+            let message = format!(
+                "axis `{name}`: dimension {dim} of `{of}` has extent {extent}, and the sizes add up to {sum}"
+            );
+            return Err(self.refused(tensor, message).help("give sizes that add up to the extent"));
+        }
+        let mut parts: Vec<Part> = Vec::new();
+        let mut start = 0;
+        for size in sizes {
+            match parts.last_mut().filter(|part| part.stop - part.start == size * part.count) {
+                Some(part) => (part.stop, part.count) = (part.stop + size, part.count + 1),
+                None => parts.push(Part::new(start, start + size)),
+            }
+            start += size;
         }
         let stmts = self.component.stmts(self.program);
         let generated = self.component.generated(self.program);
@@ -215,7 +274,6 @@ impl Chunks<'_> {
         let span = self.program.stmt_span(first);
         let bound = bindings::facts(self.program).bound;
         let shared = self.shared(&stmts);
-        let mut parts = [Part::new(0, rest), Part::new(rest, extent)];
         let mut before: Vec<StmtId> = Vec::new();
         for (tensor, dim) in self.component.dims.clone() {
             let sharding = self.sharding(tensor)?.without_streams();
@@ -227,11 +285,11 @@ impl Chunks<'_> {
                 let allocate = create::allocate(self.program, tensor);
                 before.push(create::add(self.program, allocate, span));
             }
-            for (at, part) in parts.iter_mut().enumerate() {
+            for part in &mut parts {
                 let mut sharding = sharding.clone();
                 sharding.dims[dim].extent = self.program.int(part.stop - part.start);
-                if at == 0 && written.is_some() {
-                    let count = self.program.int(self.count - 1);
+                if written.is_some() {
+                    let count = self.program.int(part.count);
                     sharding.dims[dim].pieces =
                         vec![Piece { parallel: Parallel::Stream, count, swizzled: false }];
                 }
@@ -316,12 +374,14 @@ impl Chunks<'_> {
 struct Part {
     start: i64,
     stop: i64,
+    /// Number of chunks, all of one size.
+    count: i64,
     names: Substitution,
 }
 
 impl Part {
     fn new(start: i64, stop: i64) -> Self {
-        Self { start, stop, names: Substitution::default() }
+        Self { start, stop, count: 1, names: Substitution::default() }
     }
 }
 

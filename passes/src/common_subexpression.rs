@@ -47,7 +47,7 @@ use crate::{
     bindings::symbols_through,
     component::computes,
     names::Names,
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
     sharing::may_rearrange,
 };
 use apply::apply;
@@ -62,7 +62,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut changed = merge_definitions(program);
     let Some(body) = program.body else { return Ok(Change::from_flag(changed)) };
     // Every round drops statements; merged operands make more statements equal.

@@ -36,7 +36,7 @@ use crate::{
     create::{self, Fresh},
     dims::{self, Fate},
     names::written,
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     propagation,
     reshard::{self, Step},
     sharding::Sharding,
@@ -57,7 +57,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut fresh = Fresh::of(program);
     let written = written(program, &|_| true);

@@ -40,7 +40,7 @@ use crate::{
     accesses::Storage,
     bindings::symbols_through,
     blocks::nested,
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
     sink_waits::{awaited, lowest, sink_all},
 };
 
@@ -48,7 +48,7 @@ use crate::{
 pub(crate) const PASS: Pass =
     Pass { name: "defer-waits", description: "wait for sends at the end of the block", options: &[], run };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let storage = Storage::of(program);
     let sends = sends(program, body);

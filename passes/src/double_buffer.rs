@@ -42,7 +42,7 @@ use crate::{
     accesses::{before_fork, fills, stale},
     blocks::{any, nested},
     create::{self, Fresh},
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     sink_waits::awaited,
 };
 
@@ -59,7 +59,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let count = arguments.count("count").and_then(|it| i64::try_from(it).ok()).unwrap_or(2);
     if count < 2 {

@@ -9,12 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use grammar::{diagnostic::has_errors, ir::Program, print, verify};
+use grammar::{
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+    print, verify,
+};
 
 use crate::{
     fault::{Failure, Fault},
     oracle::{Meaning, SemanticOracle},
-    pass::Change,
+    pass::{Change, Remarks},
     pipeline::PassCall,
 };
 
@@ -61,6 +65,8 @@ pub enum Event<'e> {
         time: Duration,
         /// Time in the checks.
         checks: Duration,
+        /// What the pass reports about statements.
+        remarks: &'e [Diagnostic],
     },
     /// A pass has failed.
     Failed {
@@ -99,9 +105,11 @@ pub fn run(
     let mut text: Option<String> = None;
     for call in calls {
         observe(Event::Before { call, program });
-        match step(program, call, settings, meaning.as_deref(), &mut text) {
+        let mut remarks = Remarks::default();
+        match step(program, call, settings, meaning.as_deref(), &mut text, &mut remarks) {
             Ok((change, time, checks)) => {
-                observe(Event::After { call, program, change, time, checks });
+                let remarks = remarks.all();
+                observe(Event::After { call, program, change, time, checks, remarks });
             }
             Err(fault) => {
                 observe(Event::Failed { call, program, fault: &fault });
@@ -119,12 +127,13 @@ fn step(
     settings: Settings<'_>,
     meaning: Option<&dyn Meaning>,
     text: &mut Option<String>,
+    remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), Fault> {
     let prepared = Instant::now();
     let checked = !matches!(settings.verify, Verify::Off);
     let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
     let started = Instant::now();
-    let declared = guard(|| (call.pass.run)(program, &call.arguments))?.map_err(Fault::Rejected)?;
+    let declared = guard(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(Fault::Rejected)?;
     let time = started.elapsed();
     let mut change = declared;
     // What a pass left may be such that printing or verifying it panics.

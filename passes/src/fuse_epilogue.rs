@@ -32,7 +32,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     blocks::{Edit, rewrite},
     names::Names,
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
 };
 
 /// The pass.
@@ -43,7 +43,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let names = Names::of(program, body);
     let mut blocks = vec![body];

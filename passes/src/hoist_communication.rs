@@ -27,7 +27,7 @@ use grammar::{
 use crate::{
     accesses::{Effects, Storage},
     blocks::{any, nested},
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
 };
 
 /// The pass.
@@ -38,7 +38,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let storage = Storage::of(program);
     let mut changed = false;

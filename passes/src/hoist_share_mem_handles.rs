@@ -49,7 +49,7 @@ use crate::{
     bindings,
     blocks::{Edit, prune, rewrite},
     create::Fresh,
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
     substitute::Substitution,
 };
 
@@ -61,7 +61,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
     let (mut fresh, lets) = (Fresh::of(program), lets(program));

@@ -27,7 +27,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     blocks::rejected,
     create,
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
     scalars,
     substitute::Substitution,
 };
@@ -43,7 +43,7 @@ pub(crate) const PASS: Pass = Pass {
 /// The most parts of a definition that is written out.
 const LARGEST: usize = 10_000;
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let hidden = scalars::bound(program);
     let mut written = Substitution::default();
     let mut sizes = FxHashMap::default();

@@ -96,7 +96,7 @@ fn storages(program: &Program, storage: &Storage, all: &Mentioned, it: &For) -> 
             };
             let class = storage.class(tensor);
             order.push(class);
-            let part = parts.get(&tensor).cloned();
+            let part = parts.get(&tensor).cloned().or_else(|| at_root(program, it, op, tensor, write));
             accesses.entry(class).or_default().push(Access { part, write, tensor, stmt: id });
         });
     });
@@ -257,6 +257,16 @@ fn mentioned(program: &Program, block: BlockId) -> FxHashMap<TensorId, usize> {
         }
     });
     counts
+}
+
+/// What a reduction writes to one root: a rank is the root in one iteration at most.
+fn at_root(program: &Program, it: &For, op: &OpStmt, tensor: TensorId, write: bool) -> Option<Part> {
+    let is_reduce = op.op == Op::Communication && op.word_attr("type") == Some("Reduce");
+    if !is_reduce || !write || op.tensor_attr("input") == Some(tensor) {
+        return None;
+    }
+    let root = op.scalar_attr("root")?;
+    is_different_in_each(program, it, root).then_some(Part::Slice(tensor, op.op, None, root))
 }
 
 /// The part of `base` that a view picks, if no two iterations pick the same.

@@ -8,6 +8,7 @@ pub static PASSES: &[Pass] = &[
     crate::chunk::PASS,
     crate::swizzle_stream::PASS,
     crate::stream_parallel::PASS,
+    crate::overlap::PASS,
     crate::lower_to_communication::PASS,
     crate::assign_streams::PASS,
     crate::allocate_and_deallocate::PASS,
@@ -49,9 +50,17 @@ pub static PIPELINES: &[Pipeline] = &[
         passes: "decompose-resharding,lower-to-communication,allocate-and-deallocate,canonicalize",
     },
     Pipeline {
+        name: "@overlap",
+        description: "all-gather, reduce-scatter or all-reduce with linear or matmul: CUDA rings, chunks of rows",
+        passes: "decompose-resharding,overlap{allgather=p2p-ring,reduce-scatter=p2p-ring,backend=cuda},\
+                 lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
+                 use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
+                 remove-redundant-sync,canonicalize,remove-dead-code",
+    },
+    Pipeline {
         name: "@overlap-allgather-linear",
         description: "all-gather + linear or matmul: a ring of CUDA gets, the own shard read in place",
-        passes: "decompose-resharding,chunk,stream-parallel{allgather=p2p-ring,backend=cuda},\
+        passes: "decompose-resharding,overlap{allgather=p2p-ring,backend=cuda},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -59,7 +68,7 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@overlap-allgather-linear-put",
         description: "the same, as a ring of CUDA puts",
-        passes: "decompose-resharding,chunk,stream-parallel{allgather=p2p-ring,backend=cuda,protocol=put},\
+        passes: "decompose-resharding,overlap{allgather=p2p-ring,backend=cuda,protocol=put},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -67,31 +76,37 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@overlap-allgather-linear-broadcast",
         description: "the same, a broadcast a shard",
-        passes: "decompose-resharding,chunk,stream-parallel{allgather=broadcast},lower-to-communication,\
+        passes: "decompose-resharding,overlap{allgather=broadcast},lower-to-communication,\
                  assign-streams{count=numberOfStreams,dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-allgather-linear-permute",
         description: "the same, as collective permutes of rotated chunks",
-        passes: "decompose-resharding,chunk,swizzle-stream,\
-                 stream-parallel{allgather=collective-permute,style=shard},lower-to-communication,\
-                 assign-streams{dependent=keep},allocate-and-deallocate,\
+        passes: "decompose-resharding,overlap{swizzle,allgather=collective-permute,style=shard},\
+                 lower-to-communication,assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-linear-allreduce",
         description: "row-parallel linear + all-reduce, in chunks of rows",
-        passes: "decompose-resharding,chunk,stream-parallel{style=shard},lower-to-communication,\
+        passes: "decompose-resharding,overlap{style=shard},lower-to-communication,\
                  assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-matmul-reduce-scatter",
         description: "matmul + reduce-scatter: partial sums go around a ring, and are added behind it",
-        passes: "decompose-resharding,chunk,stream-parallel{reduce-scatter=p2p-ring,backend=cuda},\
+        passes: "decompose-resharding,overlap{reduce-scatter=p2p-ring,backend=cuda},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  hoist-share-mem-handles,allocate-and-deallocate,\
+                 remove-redundant-sync,canonicalize,remove-dead-code",
+    },
+    Pipeline {
+        name: "@overlap-pipeline-stages",
+        description: "micro-batches through stages on several meshes: a stage computes one while it sends the last",
+        passes: "decompose-resharding,overlap{transfer=chunks,style=shard},lower-to-communication,\
+                 assign-streams{dependent=keep},allocate-and-deallocate,sink-waits,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
 ];

@@ -45,7 +45,7 @@ use crate::{
     create::Fresh,
     decompose_resharding::{is_copy, red_op, reduces_in_one_step},
     dims::{self, Fate},
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     reshard::{self, Step},
     sharding::{Dim, Sharding},
 };
@@ -65,7 +65,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut fresh = Fresh::of(program);
     let bound = bindings::facts(program).bound;

@@ -1,6 +1,6 @@
 //! What a pass is: a name, a line about it, its options and a function.
 
-use grammar::{diagnostic::Diagnostic, ir::Program};
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
 
 /// A pass over programs.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +12,7 @@ pub struct Pass {
     /// What may stand in braces behind its name.
     pub options: &'static [OptionSpec],
     /// Rewrites a verified program; the diagnostic says why this program cannot be rewritten.
-    pub run: fn(&mut Program, &Arguments) -> Result<Change, Diagnostic>,
+    pub run: fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>,
 }
 
 /// A name for passes that are run one after the other.
@@ -42,6 +42,30 @@ impl Change {
     }
 }
 
+/// What a pass reports about statements that it transformed or left as they were.
+#[derive(Debug, Default)]
+pub struct Remarks {
+    found: Vec<Diagnostic>,
+}
+
+impl Remarks {
+    /// Reports a statement that the pass left as it was. `message` names the statement and the reason; `label` says what
+    /// happens to it instead.
+    pub(crate) fn missed(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
+        self.found.push(Diagnostic::new(Code::MissedOverlap, span, message, label));
+    }
+
+    /// Reports a statement that the pass transformed.
+    pub(crate) fn passed(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
+        self.found.push(Diagnostic::new(Code::Overlapped, span, message, label));
+    }
+
+    /// All remarks, in the order in which the pass made them.
+    pub fn all(&self) -> &[Diagnostic] {
+        &self.found
+    }
+}
+
 /// An option of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
@@ -62,6 +86,8 @@ pub enum OptionKind {
     Flag,
     /// An integer that is not negative.
     Count,
+    /// Integers above 0, separated by commas: `2048,2048,1024`.
+    Counts,
     /// One of these words.
     Word(&'static [&'static str]),
     /// Anything.
@@ -74,6 +100,7 @@ impl OptionKind {
         match self {
             Self::Flag => matches!(value, "true" | "false"),
             Self::Count => value.parse::<u64>().is_ok(),
+            Self::Counts => value.split(',').all(|it| it.trim().parse::<u32>().is_ok_and(|it| it > 0)),
             Self::Word(words) => words.contains(&value),
             Self::Text => !value.is_empty(),
         }
@@ -84,6 +111,7 @@ impl OptionKind {
         match self {
             Self::Flag => "true or false".to_owned(),
             Self::Count => "a number".to_owned(),
+            Self::Counts => "numbers above 0, separated by commas".to_owned(),
             Self::Word(words) => format!("one of {}", words.join(", ")),
             Self::Text => "a text".to_owned(),
         }
@@ -124,6 +152,11 @@ impl Arguments {
     /// The value of a count.
     pub fn count(&self, name: &str) -> Option<u64> {
         self.text(name)?.parse().ok()
+    }
+
+    /// The values of a list of counts.
+    pub fn counts(&self, name: &str) -> Option<Vec<u64>> {
+        self.text(name)?.split(',').map(|it| it.trim().parse().ok()).collect()
     }
 
     /// Names and values, in the order of the pass's options.

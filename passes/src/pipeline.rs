@@ -1,5 +1,8 @@
 //! Reads pass pipelines: `canonicalize, remove-dead-code{option=value, other={a,b}}, @default`.
 //!
+//! An option whose value is a list takes the items behind it that are no `name=value` and no option's name:
+//! `chunk{sizes=2048,2048,1024,axis=T3.0}`.
+//!
 //! Invariant: every diagnostic's span is one of the pipeline's text, so that a caret can point into it.
 
 use std::fmt::{self, Display};
@@ -8,7 +11,7 @@ use grammar::{codes::Code, diagnostic::Diagnostic, nearest, span::Span};
 
 use crate::{
     list,
-    pass::{Arguments, OptionSpec, Pass, Pipeline},
+    pass::{Arguments, OptionKind, OptionSpec, Pass, Pipeline},
 };
 
 /// A pass with its arguments.
@@ -171,12 +174,21 @@ fn read_options(
         return Ok(());
     }
     let mut given: Vec<&str> = Vec::new();
+    // The last option, if its value is a list: where it begins, and what kind it is.
+    let mut list: Option<(&'static OptionSpec, usize)> = None;
     for item in split(options)? {
         let (name, value) = match item.text.find('=') {
             Some(sign) => (item.part(0, sign).trim(), Some(item.part(sign + 1, item.text.len()).trim())),
             None => (item, None),
         };
-        let Some(spec) = pass.options.iter().find(|it| it.name == name.text) else {
+        let known = pass.options.iter().find(|it| it.name == name.text);
+        if let (None, None, Some((spec, start))) = (known, value, list) {
+            let end = item.start + item.text.len() - options.start;
+            let value = options.part(start - options.start, end);
+            set(pass, spec, value, value.text, arguments)?;
+            continue;
+        }
+        let Some(spec) = known else {
             return Err(unknown_option(pass, name));
         };
         if given.contains(&spec.name) {
@@ -185,11 +197,24 @@ fn read_options(
         }
         given.push(spec.name);
         let text = value.map_or("true", |it| it.text);
-        if !spec.kind.takes(text) {
-            return Err(bad_value(pass, spec, value.unwrap_or(name), text));
-        }
-        arguments.set(spec.name, text);
+        set(pass, spec, value.unwrap_or(name), text, arguments)?;
+        list = value.filter(|_| spec.kind == OptionKind::Counts).map(|it| (spec, it.start));
     }
+    Ok(())
+}
+
+/// Gives an option a value, if its kind takes it.
+fn set(
+    pass: &Pass,
+    spec: &'static OptionSpec,
+    place: Piece<'_>,
+    text: &str,
+    arguments: &mut Arguments,
+) -> Result<(), Diagnostic> {
+    if !spec.kind.takes(text) {
+        return Err(bad_value(pass, spec, place, text));
+    }
+    arguments.set(spec.name, text);
     Ok(())
 }
 

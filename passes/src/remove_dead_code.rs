@@ -34,7 +34,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     bindings::{self, Facts},
     blocks::{Edit, prune, rewrite},
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
     sharing::may_rearrange,
 };
 
@@ -46,7 +46,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut graph = Graph::default();
     collect(program, body, false, &bindings::facts(program), &mut graph);

@@ -38,7 +38,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     blocks::{Edit, rewrite},
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
 };
 
 /// The pass.
@@ -49,7 +49,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
     // What one removal leaves may be redundant itself: a choice of stream that only a dropped join needed.

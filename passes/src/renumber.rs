@@ -33,7 +33,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     appearance::{Order, Work},
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
 };
 
 /// The pass.
@@ -44,7 +44,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut order = Order::new(program);
     let options: Vec<ExprId> = program.options.values().copied().collect();
     options.iter().for_each(|it| order.scalar(*it));

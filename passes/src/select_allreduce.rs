@@ -23,7 +23,7 @@ use grammar::{
 
 use crate::{
     fold::Folder,
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
 };
 
 /// The pass.
@@ -57,7 +57,7 @@ struct RuleOf<'t> {
     algorithm: &'t str,
 }
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let text = arguments.text("table").unwrap_or(MEASURED);
     let rules =
         text.split(';').map(|rule| read(rule.trim()).ok_or(rule.trim())).collect::<Result<Vec<_>, _>>();

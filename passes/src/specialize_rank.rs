@@ -29,7 +29,7 @@ use rustc_hash::FxHashSet;
 use crate::{
     blocks::{Edit, prune, rejected, rewrite},
     canonicalize, inline_definitions,
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     scalars,
     substitute::Substitution,
 };
@@ -47,7 +47,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let rank = arguments.count("rank").and_then(|it| i64::try_from(it).ok()).unwrap_or(0);
     let named: Vec<usize> =
         program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied()).collect();
@@ -57,11 +57,12 @@ fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnosti
             Diagnostic::new(Code::NotRewritten, program.spans.header, message, "the program of other ranks");
         return Err(it.help("name one of its ranks"));
     }
-    let mut changed = (inline_definitions::PASS.run)(program, &Arguments::default())? == Change::Changed;
+    let mut changed =
+        (inline_definitions::PASS.run)(program, &Arguments::default(), remarks)? == Change::Changed;
     changed |= set_rank(program, rank)?;
     // Branches that are not taken name what nobody else does, and the other way round.
     loop {
-        changed |= (canonicalize::PASS.run)(program, &Arguments::default())? == Change::Changed;
+        changed |= (canonicalize::PASS.run)(program, &Arguments::default(), remarks)? == Change::Changed;
         if !drop_others(program, rank as usize) {
             break;
         }

@@ -33,6 +33,7 @@ mod kind;
 use grammar::{
     diagnostic::Diagnostic,
     ir::{ExprId, Program, Stmt, StmtId, TensorId},
+    ops::Rule,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -42,7 +43,7 @@ use crate::{
     create::Fresh,
     lower_to_communication::world,
     names::written,
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     sharding::same,
 };
 use kind::{Kind, Slicing};
@@ -100,7 +101,7 @@ pub(crate) const PASS: Pass = Pass {
 
 /// The options, read once.
 #[derive(Clone, Copy)]
-struct Settings {
+pub(crate) struct Settings {
     allgather: Allgather,
     reduce_scatter: ReduceScatter,
     cuda: bool,
@@ -135,7 +136,7 @@ enum Style {
 }
 
 impl Settings {
-    fn of(arguments: &Arguments) -> Self {
+    pub(crate) fn of(arguments: &Arguments) -> Self {
         let is = |name, value| arguments.text(name) == Some(value);
         Self {
             allgather: match arguments.text("allgather") {
@@ -162,27 +163,52 @@ impl Settings {
     }
 }
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
-    let Some(block) = program.body else { return Ok(Change::Unchanged) };
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let written = loops(program, Settings::of(arguments), None);
+    Ok(Change::from_flag(!written.is_empty()))
+}
+
+/// A loop that the pass has written.
+pub(crate) struct Written {
+    /// The loop.
+    pub(crate) stmt: StmtId,
+    /// The statements that it does chunk by chunk.
+    pub(crate) members: Vec<StmtId>,
+}
+
+/// Makes loops of top-level statements, or of those in `only`.
+pub(crate) fn loops(
+    program: &mut Program,
+    settings: Settings,
+    only: Option<&FxHashSet<StmtId>>,
+) -> Vec<Written> {
+    let Some(block) = program.body else { return Vec::new() };
+    let bound = bindings::facts(program).bound;
+    let mut writes = written(program, &computes);
+    let mut parts = parts(program, &bound);
+    // What names a part writes nothing; where nothing else writes it either, it is no result of the loop.
+    parts.retain(|part, _| writes.get(part) == Some(&2));
+    parts.keys().for_each(|part| _ = writes.insert(*part, 1));
     let mut pass = StreamParallel {
-        settings: Settings::of(arguments),
+        settings,
         fresh: Fresh::of(program),
-        bound: bindings::facts(program).bound,
+        bound,
         uses: uses(program),
         world: world(program),
-        writes: written(program, &computes),
+        writes,
+        parts,
         program,
         out: Vec::new(),
         group: None,
-        changed: false,
+        written: Vec::new(),
     };
     for stmt in pass.program.blocks[block].clone() {
-        pass.statement(stmt);
+        pass.statement(stmt, only.is_none_or(|only| only.contains(&stmt)));
     }
     pass.close();
-    let StreamParallel { out, changed, .. } = pass;
+    let StreamParallel { out, written, .. } = pass;
     program.blocks[block] = out;
-    Ok(Change::from_flag(changed))
+    written
 }
 
 struct StreamParallel<'p> {
@@ -197,11 +223,14 @@ struct StreamParallel<'p> {
     world: usize,
     /// How many statements write a tensor.
     writes: FxHashMap<TensorId, usize>,
+    /// Names of parts of other tensors, with what they are parts of.
+    parts: FxHashMap<TensorId, TensorId>,
     /// The new body.
     out: Vec<StmtId>,
     /// Statements that will share a loop.
     group: Option<Group>,
-    changed: bool,
+    /// The loops so far.
+    written: Vec<Written>,
 }
 
 /// Statements of one loop.
@@ -221,11 +250,11 @@ struct Member {
 }
 
 impl StreamParallel<'_> {
-    /// Puts a top-level statement into a loop, or behind what there is.
-    fn statement(&mut self, stmt: StmtId) {
+    /// Puts a top-level statement into a loop, where it may be in one, or behind what there is.
+    fn statement(&mut self, stmt: StmtId, may_loop: bool) {
         let slicing = match &self.program.stmts[stmt] {
-            Stmt::Op(it) => kind::slicing(self.program, self.settings, it),
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+            Stmt::Op(it) if may_loop => kind::slicing(self.program, self.settings, it),
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         };
         let values = |it: &Slicing| it.operands.iter().all(|operand| self.is_value(operand.tensor));
         let slicing = slicing.filter(|it| self.is_value(it.out) && values(it));
@@ -237,7 +266,11 @@ impl StreamParallel<'_> {
             self.out.push(stmt);
             return;
         };
-        if !self.group.as_ref().is_some_and(|group| group.takes(self.program, &slicing)) {
+        if !self
+            .group
+            .as_ref()
+            .is_some_and(|group| self.is_apart(group, &slicing) && group.takes(self.program, &slicing))
+        {
             self.close();
             // Partial sums that are there as a whole go in one piece.
             if matches!(slicing.kind, Kind::ReduceScatter(_)) {
@@ -262,15 +295,32 @@ impl StreamParallel<'_> {
         self.writes.get(&tensor).is_none_or(|count| *count < 2)
     }
 
+    /// Whether a statement has the tensors that the loop of the group writes under the same names, and not as other parts
+    /// of a tensor.
+    fn is_apart(&self, group: &Group, slicing: &Slicing) -> bool {
+        let meets = |a: TensorId, b: TensorId| a != b && self.whole(a) == self.whole(b);
+        let reads = |it: &Slicing, tensor| it.operands.iter().any(|operand| meets(operand.tensor, tensor));
+        !group.members.iter().any(|member| {
+            let it = &member.slicing;
+            meets(it.out, slicing.out) || reads(it, slicing.out) || reads(slicing, it.out)
+        })
+    }
+
+    /// What a tensor is a part of, or the tensor itself.
+    fn whole(&self, tensor: TensorId) -> TensorId {
+        self.parts.get(&tensor).copied().unwrap_or(tensor)
+    }
+
     /// Whether a statement may run before the loop of the group: it computes into storage of its own, from what the loop
     /// does not make.
     fn is_independent(&self, stmt: StmtId) -> bool {
         let (Some(group), Stmt::Op(it)) = (&self.group, &self.program.stmts[stmt]) else { return false };
         let touched = |tensor: TensorId| {
             let members = group.members.iter().map(|member| &member.slicing);
-            let reads = |it: &Slicing| it.operands.iter().any(|operand| operand.tensor == tensor);
-            members.clone().any(|it| it.out == tensor)
-                || it.out_tensor() == Some(tensor) && members.clone().any(reads)
+            let is = |other: TensorId| self.whole(other) == self.whole(tensor);
+            let reads = |it: &Slicing| it.operands.iter().any(|operand| is(operand.tensor));
+            members.clone().any(|it| is(it.out))
+                || it.out_tensor().is_some_and(is) && members.clone().any(reads)
         };
         let mut free = computes(it) && !self.bound.contains(&stmt);
         grammar::mentions(self.program, it, &mut |tensor, _| {
@@ -282,8 +332,9 @@ impl StreamParallel<'_> {
     /// Writes the loop of the group, if there is one.
     fn close(&mut self) {
         if let Some(group) = self.group.take() {
-            self.changed = true;
-            body::Loop::new(self, &group).write();
+            let stmt = body::Loop::new(self, &group).write();
+            let members = group.members.iter().map(|it| it.stmt).collect();
+            self.written.push(Written { stmt, members });
         }
     }
 }
@@ -314,6 +365,26 @@ impl Group {
             self.members.iter().all(|it| !clash(&it.slicing, slicing) && !clash(slicing, &it.slicing));
         same(program, self.count, slicing.count) && self.style == slicing.style && sliced && is_new && agree
     }
+}
+
+/// Names that a `slice` without storage gives to parts of tensors; a part of a part is one of the whole.
+fn parts(program: &Program, bound: &FxHashSet<StmtId>) -> FxHashMap<TensorId, TensorId> {
+    let mut parts: FxHashMap<TensorId, TensorId> = FxHashMap::default();
+    let mut twice: FxHashSet<TensorId> = FxHashSet::default();
+    for stmt in program.body() {
+        let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+        if it.op.row().rule != Rule::Slice || bound.contains(stmt) {
+            continue;
+        }
+        if let (Some(out), Some(arg)) = (it.out_tensor(), Program::tensors_of(&it.args).next()) {
+            let whole = parts.get(&arg).copied().unwrap_or(arg);
+            if parts.insert(out, whole).is_some() {
+                twice.insert(out);
+            }
+        }
+    }
+    parts.retain(|part, _| !twice.contains(part));
+    parts
 }
 
 /// How many statements mention each tensor, and the header.

@@ -28,7 +28,7 @@ use crate::{
     create::Fresh,
     decompose_resharding::is_copy,
     dims,
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
     reshard::{self, Step},
     sharding::{Sharding, same},
 };
@@ -41,7 +41,12 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    Ok(Change::from_flag(rotate(program)))
+}
+
+/// Rotates what can be rotated; whether there was any.
+pub(crate) fn rotate(program: &mut Program) -> bool {
     let mut fresh = Fresh::of(program);
     let mut changed = false;
     let shared = Shared::of(program);
@@ -62,7 +67,7 @@ fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
             }
         }
     }
-    Ok(Change::from_flag(changed))
+    changed
 }
 
 /// Results of all-gathers whose chunks are one device's shard each.

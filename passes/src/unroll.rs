@@ -47,7 +47,7 @@ use crate::{
     create::{self, Fresh},
     fold::Folder,
     loop_body::{First, ends_bound, first_mention, own_works, works},
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     scalars,
     substitute::Substitution,
 };
@@ -76,7 +76,7 @@ pub(crate) const PASS: Pass = Pass {
 /// The most statements that a program becomes.
 const LARGEST: usize = 1_000_000;
 
-fn run(program: &mut Program, arguments: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let wanted = arguments.text("loop").unwrap_or("all").to_owned();
     let factor = arguments.count("factor");

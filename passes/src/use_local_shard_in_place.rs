@@ -39,7 +39,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     accesses::Storage,
     blocks::{nested, walk},
-    pass::{Arguments, Change, Pass},
+    pass::{Arguments, Change, Pass, Remarks},
 };
 
 /// The pass.
@@ -50,7 +50,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
     let mut uses = Uses::of(program, body);

@@ -22,7 +22,9 @@ use hir::{
     tool::{
         self, Color, Screen,
         dump::{DumpFlags, Dumper, diff},
-        expect, listing, reproducer,
+        expect, listing,
+        remarks::RemarkFlags,
+        reproducer,
         statistics::Statistics,
     },
 };
@@ -93,6 +95,8 @@ struct Options {
     /// Say what every pass did, in numbers.
     #[arg(long)]
     statistics: bool,
+    #[command(flatten)]
+    remarks: RemarkFlags,
     #[command(flatten)]
     dumps: DumpFlags,
     /// How the result is spelled; what an older dialect cannot say is warned about.
@@ -171,6 +175,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         screen,
         calls,
         dumper: Dumper::new(&options.dumps),
+        remarks: Vec::new(),
         statistics: Statistics::default(),
         reading: Duration::ZERO,
     };
@@ -216,6 +221,8 @@ struct Tool<'o> {
     screen: Screen,
     calls: Vec<PassCall>,
     dumper: Dumper<'o>,
+    /// What passes have reported about the program at hand.
+    remarks: Vec<Diagnostic>,
     statistics: Statistics,
     reading: Duration,
 }
@@ -296,10 +303,16 @@ impl Tool<'_> {
             true => self.bisect(program, part),
             false => self.passes(program, part),
         };
+        let remarks = std::mem::take(&mut self.remarks);
+        outcome.diagnostics.extend(self.options.remarks.select(&remarks).cloned());
         if let Err(failure) = result {
             outcome.diagnostics.extend_from_slice(failure.fault.diagnostics());
             let exit = if failure.fault.is_bug() { Exit::Bug } else { Exit::Rejected };
             outcome.failure = Some((exit, failure.to_string()));
+            return None;
+        }
+        if let Some(message) = self.options.remarks.failure(&remarks) {
+            outcome.failure = Some((Exit::Rejected, message));
             return None;
         }
         match self.options.print_plan {
@@ -325,6 +338,9 @@ impl Tool<'_> {
         let observe = &mut |event: Event<'_>| {
             if let (Event::Before { call, program }, Some(_)) = (event, &self.options.crash_reproducer) {
                 before = Some((call.to_string(), grammar::print(program)));
+            }
+            if let Event::After { remarks, .. } = event {
+                self.remarks.extend_from_slice(remarks);
             }
             self.statistics.see(event);
             self.dumper.see(event);

@@ -122,7 +122,7 @@ impl<'f> Dumper<'f> {
                     self.show("Before", call.pass.name, "", &print(program));
                 }
             }
-            Event::After { call, program, change, time, checks } => {
+            Event::After { call, program, change, time, checks, .. } => {
                 let name = call.pass.name;
                 match self.times.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, total)) => *total += time,

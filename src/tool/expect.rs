@@ -74,17 +74,19 @@ fn word(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
+        Severity::Remark => "remark",
     }
 }
 
 /// Reads `expected-error@+1 {{text}}`; `None` for any other comment.
 fn read(comment: &str, line: u32) -> Result<Option<Expected>, String> {
-    let (severity, rest) =
-        match (comment.strip_prefix("expected-error"), comment.strip_prefix("expected-warning")) {
-            (Some(rest), _) => (Severity::Error, rest),
-            (None, Some(rest)) => (Severity::Warning, rest),
-            (None, None) => return Ok(None),
-        };
+    const WORDS: [(&str, Severity); 3] = [
+        ("expected-error", Severity::Error),
+        ("expected-warning", Severity::Warning),
+        ("expected-remark", Severity::Remark),
+    ];
+    let read = WORDS.iter().find_map(|(word, severity)| Some((*severity, comment.strip_prefix(word)?)));
+    let Some((severity, rest)) = read else { return Ok(None) };
     let form = || "expected `// expected-error@+1 {{part of the message}}`".to_owned();
     let (place, text) = rest.split_once("{{").ok_or_else(form)?;
     let text = text.trim_end().strip_suffix("}}").ok_or_else(form)?.trim().to_owned();

@@ -5,6 +5,7 @@
 pub mod dump;
 pub mod expect;
 pub mod listing;
+pub mod remarks;
 pub mod reproducer;
 pub mod statistics;
 

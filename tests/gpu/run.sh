@@ -223,6 +223,7 @@ make() {
     allgather-linear) benches/gpu/programs.sh "$1" "$2" 512 384 256 ;;
     linear-allreduce) benches/gpu/programs.sh "$1" "$2" 480 384 256 ;;
     matmul-reduce-scatter) benches/gpu/programs.sh "$1" "$2" 512 384 256 ;;
+    pipeline-stages) benches/gpu/programs.sh "$1" "$2" 8 48 256 ;;
     allreduce-UCC) benches/gpu/programs.sh allreduce "$2" 4096 UCC ;;
     *) benches/gpu/programs.sh "$1" "$2" 4096 ;;
     esac >"$file"
@@ -233,6 +234,8 @@ programs_of() {
     case $1 in
     @default) echo allgather allreduce reduce-scatter ;;
     @lower) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
+    @overlap) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
+    @overlap-pipeline-stages) echo pipeline-stages ;;
     @overlap-allgather-linear*) echo allgather-linear ;;
     @overlap-linear-allreduce*) echo linear-allreduce ;;
     @overlap-matmul-reduce-scatter*) echo matmul-reduce-scatter ;;

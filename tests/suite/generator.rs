@@ -152,7 +152,7 @@ fn attempt(seed: u64) -> Result<bool, String> {
 }
 
 /// Whether a program means the same behind a pipeline; false where its own sums are rounded, and compared by f64 shadows.
-fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
+pub fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
     let (mut programs, diagnostics) = grammar::read(text);
     let lines = LineIndex::new(text);
     reject("does not read", &diagnostics)?;
@@ -185,6 +185,10 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
         Err(failure) if failure.fault.is_bug() || LOWERINGS.contains(&pipeline) && pipeline != HALF => {
             let why: Vec<&str> = failure.fault.diagnostics().iter().map(|it| it.message.as_str()).collect();
             return Err(format!("{failure}: {}", why.join("; ")));
+        }
+        // A pipeline that cannot overlap a communication leaves it whole.
+        Err(failure) if pipeline.starts_with('@') && !pipeline.contains(',') && lowers(text) => {
+            return Err(format!("{pipeline} refuses what @lower lowers: {failure}"));
         }
         Err(_) => return Ok(true),
         Ok(()) => (),
@@ -226,6 +230,13 @@ fn whole_tensors(
     let exact = outcome.notes.exactness.is_exact();
     let outputs = expectations(outputs, "the program without shardings", Basis::Reference { exact });
     Ok(exact.then_some(outputs))
+}
+
+/// Whether `@lower` lowers a program.
+fn lowers(text: &str) -> bool {
+    let (mut programs, _) = grammar::read(text);
+    let calls = passes::parse("@lower").unwrap_or_default();
+    programs.iter_mut().all(|it| passes::run(it, &calls, Settings::default(), &mut |_| ()).is_ok())
 }
 
 fn planned(what: &str, program: &Program, lines: &LineIndex, ranks: usize) -> Result<Vec<Plan>, String> {

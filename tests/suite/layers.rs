@@ -16,12 +16,13 @@ struct Layer {
     pipelines: &'static [&'static str],
 }
 
-const LAYERS: [Layer; 6] = [
+const LAYERS: [Layer; 7] = [
     Layer {
         kind: "allgather-linear",
         sizes: |d| vec![7 * d, 11, 13],
         pipelines: &[
             "@lower",
+            "@overlap --set numberOfStreams=2",
             "@overlap-allgather-linear --set numberOfStreams=3",
             "@overlap-allgather-linear-put --set numberOfStreams=2",
             "@overlap-allgather-linear-broadcast --set numberOfStreams=1",
@@ -31,12 +32,21 @@ const LAYERS: [Layer; 6] = [
     Layer {
         kind: "linear-allreduce",
         sizes: |d| vec![15, 7, 3 * d, 3],
-        pipelines: &["@lower", "@overlap-linear-allreduce"],
+        pipelines: &["@lower", "@overlap --set numberOfStreams=3", "@overlap-linear-allreduce"],
     },
     Layer {
         kind: "matmul-reduce-scatter",
         sizes: |d| vec![5 * d, 9, 3 * d],
-        pipelines: &["@lower", "@overlap-matmul-reduce-scatter --set numberOfStreams=2"],
+        pipelines: &[
+            "@lower",
+            "@overlap --set numberOfStreams=3",
+            "@overlap-matmul-reduce-scatter --set numberOfStreams=2",
+        ],
+    },
+    Layer {
+        kind: "pipeline-stages",
+        sizes: |_| vec![6, 5, 7],
+        pipelines: &["@lower", "@overlap-pipeline-stages"],
     },
     Layer { kind: "allgather", sizes: |d| vec![17 * d], pipelines: &["@default"] },
     Layer { kind: "allreduce", sizes: |d| vec![17 * d], pipelines: &["@default"] },

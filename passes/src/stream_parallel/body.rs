@@ -8,7 +8,7 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    Group, Member, ReduceScatter, StreamParallel, Style, exchange,
+    Allgather, Group, Member, ReduceScatter, StreamParallel, Style, exchange,
     kind::{Kind, OperandSlice},
 };
 use crate::{
@@ -63,8 +63,8 @@ impl<'l, 'p> Loop<'l, 'p> {
         }
     }
 
-    /// Writes everything behind what the pass has written so far.
-    pub(super) fn write(mut self) {
+    /// Writes everything behind what the pass has written so far, and returns the loop.
+    pub(super) fn write(mut self) -> StmtId {
         let program = &mut *self.pass.program;
         let index = match self.group.style {
             Style::Select => program.symbol(None, "streamIdx", Span::default()),
@@ -94,6 +94,7 @@ impl<'l, 'p> Loop<'l, 'p> {
         pass.out.extend(before);
         pass.out.push(all);
         pass.out.extend(behind);
+        all
     }
 
     /// The index of the slice that this rank works on: in a ring its own one comes first.
@@ -168,14 +169,13 @@ impl<'l, 'p> Loop<'l, 'p> {
     /// Whether anything outside of the loop needs the tensor, or a peer that asks for its handle once for all iterations.
     fn escapes(&self, tensor: TensorId) -> bool {
         let settings = self.pass.settings;
-        let is_sent = |member: &Member| {
-            matches!(member.slicing.kind, Kind::ReduceScatter(_))
-                && member.slicing.operands[0].tensor == tensor
+        let rings = (settings.allgather == Allgather::Ring, settings.reduce_scatter == ReduceScatter::Ring);
+        let is_shared = |member: &Member| match member.slicing.kind {
+            Kind::Allgather(_) => rings.0 && member.slicing.out == tensor,
+            Kind::ReduceScatter(_) => rings.1 && member.slicing.operands[0].tensor == tensor,
+            Kind::Local | Kind::Collective => false,
         };
-        if settings.cuda
-            && settings.reduce_scatter == ReduceScatter::Ring
-            && self.group.members.iter().any(is_sent)
-        {
+        if settings.cuda && self.group.members.iter().any(is_shared) {
             return true;
         }
         let mentions = |member: &&Member| {

@@ -7,7 +7,8 @@ use grammar::{
 };
 
 use crate::{
-    Arguments, Change, Event, Meaning, Pass, PassCall, SemanticOracle, Settings, Verify, bisect, parse, run,
+    Arguments, Change, Event, Meaning, Pass, PassCall, Remarks, SemanticOracle, Settings, Verify, bisect,
+    parse, run,
 };
 
 const TEXT: &str = "\
@@ -22,7 +23,7 @@ static LIAR: Pass = Pass {
     name: "liar",
     description: "",
     options: &[],
-    run: |program, _| {
+    run: |program, _, _| {
         clear(program);
         Ok(Change::Unchanged)
     },
@@ -32,7 +33,7 @@ static BREAKER: Pass = Pass {
     name: "breaker",
     description: "",
     options: &[],
-    run: |program, _| {
+    run: |program, _, _| {
         program.inputs.clear();
         Ok(Change::Changed)
     },
@@ -43,7 +44,7 @@ static DANGLER: Pass = Pass {
     name: "dangler",
     description: "",
     options: &[],
-    run: |program, _| {
+    run: |program, _, _| {
         program.blocks = Default::default();
         Ok(Change::Changed)
     },
@@ -53,17 +54,18 @@ static THROWER: Pass = Pass {
     name: "thrower",
     description: "",
     options: &[],
-    run: |program, _| {
+    run: |program, _, _| {
         program.blocks = Default::default();
         Ok(Change::from_flag(program.body().is_empty()))
     },
 };
-static KEEP: Pass = Pass { name: "keep", description: "", options: &[], run: |_, _| Ok(Change::Unchanged) };
+static KEEP: Pass =
+    Pass { name: "keep", description: "", options: &[], run: |_, _, _| Ok(Change::Unchanged) };
 static CLEAR: Pass = Pass {
     name: "clear",
     description: "",
     options: &[],
-    run: |program, _| {
+    run: |program, _, _| {
         clear(program);
         Ok(Change::Changed)
     },
@@ -75,7 +77,7 @@ fn clear(program: &mut Program) {
     }
 }
 
-fn refuse(program: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn refuse(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     Err(Diagnostic::new(Code::Unsupported, program.spans.header, "no", "not this one"))
 }
 

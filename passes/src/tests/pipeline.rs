@@ -3,10 +3,11 @@
 use grammar::{diagnostic::Diagnostic, ir::Program};
 
 use crate::{
-    Arguments, Change, OptionKind, OptionSpec, PASSES, PIPELINES, Pass, Pipeline, parse, pipeline::parse_with,
+    Arguments, Change, OptionKind, OptionSpec, PASSES, PIPELINES, Pass, Pipeline, Remarks, parse,
+    pipeline::parse_with,
 };
 
-fn nothing(_: &mut Program, _: &Arguments) -> Result<Change, Diagnostic> {
+fn nothing(_: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     Ok(Change::Unchanged)
 }
 

@@ -6,7 +6,7 @@ use grammar::{
 };
 
 use super::{corpus, transform};
-use crate::{Arguments, renumber};
+use crate::{Arguments, Remarks, renumber};
 
 #[test]
 fn everything_is_numbered_by_appearance() {
@@ -127,7 +127,7 @@ fn numbers_alone_make_no_difference() {
         let mut scrambled = String::new();
         for program in &mut programs {
             scramble(program);
-            assert!((renumber::PASS.run)(program, &Arguments::default()).is_ok());
+            assert!((renumber::PASS.run)(program, &Arguments::default(), &mut Remarks::default()).is_ok());
             scrambled += &print(program);
         }
         // Positions name tensors by number in the text itself, out of scramble's reach.

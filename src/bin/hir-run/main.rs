@@ -8,7 +8,10 @@ mod task;
 use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Instant};
 
 use clap::Parser;
-use grammar::{diagnostic::has_errors, ir::Program};
+use grammar::{
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+};
 use hir::{
     cuda::{self, Gpu},
     exit::Exit,
@@ -23,7 +26,7 @@ use hir::{
     source::Source,
     tool::{Screen, own_panics, print, usage},
 };
-use passes::{PassCall, Settings, Verify};
+use passes::{Event, PassCall, Settings, Verify};
 
 use batch::{Count, Entry};
 use options::{Device, Options};
@@ -132,7 +135,13 @@ fn run(
             print(&line);
         }
     };
-    let rewrite = |program: &mut Program, source: &Source| rewrite(&calls, program, source);
+    let rewrite = |program: &mut Program, source: &Source| {
+        let remarks = rewrite(&calls, program, source)?;
+        let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
+        screen.draw(source, &shown);
+        let failure = options.remarks.failure(&remarks);
+        failure.map_or(Ok(()), |message| Err(Failure::Other(Exit::Rejected, message)))
+    };
     let setup = Setup {
         ranks: options.ranks.or(member.map(|it| it.channel.world)),
         container: options.container,
@@ -188,10 +197,17 @@ fn run(
     task.simulate(filling, &mut say)
 }
 
-/// Runs passes, checked after each.
-fn rewrite(calls: &[PassCall], program: &mut Program, source: &Source) -> Result<(), Failure> {
+/// Runs passes, checked after each, and returns their remarks.
+fn rewrite(calls: &[PassCall], program: &mut Program, source: &Source) -> Result<Vec<Diagnostic>, Failure> {
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
-    passes::run(program, calls, settings, &mut |_| ()).map_err(|failure| {
+    let mut found = Vec::new();
+    let observe = &mut |event: Event<'_>| {
+        if let Event::After { remarks, .. } = event {
+            found.extend_from_slice(remarks);
+        }
+    };
+    let done = passes::run(program, calls, settings, observe);
+    done.map(|()| found).map_err(|failure| {
         let diagnostics = failure.fault.diagnostics();
         match has_errors(diagnostics) && !failure.fault.is_bug() {
             true => {

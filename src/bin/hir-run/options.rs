@@ -16,7 +16,7 @@ use hir::{
     },
     sim::{Schedule, Schedules},
     source::Binding,
-    tool::{self, Color},
+    tool::{self, Color, remarks::RemarkFlags},
 };
 
 /// Runs a Host IR program on GPUs or on simulated ranks and checks its results.
@@ -41,6 +41,8 @@ pub struct Options {
     /// Passes to run first, as `hir-opt --passes`; not on the reference.
     #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
     pub passes: Option<String>,
+    #[command(flatten)]
+    pub remarks: RemarkFlags,
     /// What executes the plans; default: auto.
     #[arg(long, value_enum)]
     pub device: Option<Device>,
@@ -203,6 +205,7 @@ impl Options {
             text += &value.map_or(String::new(), |it| format!("--{name} {it}\n"));
         };
         add("passes", self.passes.clone());
+        add("remarks", self.remarks.stated());
         add("container", self.container.map(|it| it.to_string()));
         // One schedule, or a range of seeds.
         let schedule = match self.schedule.0.as_slice() {

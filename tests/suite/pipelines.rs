@@ -1,0 +1,208 @@
+//! Every named pipeline on every program that nothing has lowered yet: the samples and the cases.
+//!
+//! What comes out means what the program meant, under twenty schedules; what `@lower` lowers every pipeline lowers, for a
+//! pipeline that cannot overlap a communication leaves it whole; and a loop that a pipeline for overlap makes overlaps.
+
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use grammar::{
+    codes::Code,
+    diagnostic::has_errors,
+    ir::{Program, Stmt},
+    ops::Effect,
+    span::LineIndex,
+};
+use hir::{
+    io::generate::Kind,
+    plan::{
+        self, InstKind, Plan,
+        order::{Moment, walk},
+    },
+    run::inputs::Filling,
+    sim::footprint,
+    source::{Binding, bind},
+};
+use libtest_mimic::{Failed, Trial};
+use passes::{Event, PIPELINES, Settings, Verify};
+
+use crate::{generator::holds, shown};
+
+/// Larger programs take too long in a debug build.
+const BYTES: usize = 20_000;
+/// Most bytes that all ranks hold together.
+const MEMORY: usize = 1 << 24;
+/// Worlds that are simulated.
+const RANKS: usize = 8;
+
+/// A trial for each pipeline.
+pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+    let programs = programs(cases);
+    let trial = |pipeline: &'static str| {
+        let programs = programs.clone();
+        Trial::test(format!("pipelines::{pipeline}"), move || every(pipeline, &programs))
+    };
+    let mut trials: Vec<Trial> = PIPELINES.iter().map(|it| trial(it.name)).collect();
+    trials.push(Trial::test("pipelines::samples_overlap", samples_overlap));
+    trials
+}
+
+/// What overlaps in the samples, and what does not.
+fn samples_overlap() -> Result<(), Failed> {
+    let root = Path::new(crate::ROOT).join("samples");
+    let both =
+        [("sequence-parallel-mlp.hir", "@overlap"), ("pipeline-stages.hir", "@overlap-pipeline-stages")];
+    for (file, pipeline) in both {
+        let of = |pipeline| overlaps(&lowered_plans(&root.join(file), pipeline)?);
+        let (whole, cut) = (of("@lower")?, of(pipeline)?);
+        if whole != 0 || cut == 0 {
+            return Err(format!("{file}: {whole} overlaps under @lower, {cut} under {pipeline}").into());
+        }
+    }
+    // Each part's all-reduce overlaps with the products of others.
+    let sizes = "decompose-resharding,chunk{axis=T2.0,sizes=4,4,4,2,1,1},stream-parallel{style=shard},\
+                 lower-to-communication,assign-streams,allocate-and-deallocate,canonicalize,remove-dead-code";
+    let file = Path::new(crate::ROOT).join("tests/cases/overlap/chunk-sizes.hir");
+    let plans = lowered_plans(&file, sizes)?;
+    // The last one has no product left to overlap with.
+    match concurrent(&plans)?.iter().filter(|count| **count == 0).count() {
+        exposed if exposed <= plans.len() => Ok(()),
+        exposed => Err(format!("{exposed} all-reduces overlap with nothing").into()),
+    }
+}
+
+/// Texts without communications, streams, loops or storage: what pipelines are for. Cases say themselves what is bound.
+fn programs(cases: &[PathBuf]) -> Vec<(PathBuf, String)> {
+    let read = |path: &PathBuf| {
+        let text = fs::read_to_string(path).ok()?;
+        let (mut programs, diagnostics) = grammar::read(&text);
+        let mut program = programs.pop().filter(|_| programs.is_empty() && !has_errors(&diagnostics))?;
+        let bindings = bindings(&text);
+        bind(&mut program, &bindings).ok()?;
+        let is_plain = is_plain(&program) && text.len() < BYTES && !has_errors(&grammar::verify(&program));
+        let is_small = plan::smallest_world(&program) <= RANKS;
+        (is_plain && is_small).then(|| (path.clone(), grammar::print(&program)))
+    };
+    cases.iter().filter_map(read).collect()
+}
+
+/// `--set` of the first line.
+fn bindings(text: &str) -> Vec<Binding> {
+    let line = text.lines().next().unwrap_or_default();
+    line.split("--set ")
+        .skip(1)
+        .filter_map(|it| it.split(' ').next()?.trim_matches('\'').parse().ok())
+        .collect()
+}
+
+fn is_plain(program: &Program) -> bool {
+    program.body().iter().all(|stmt| match &program.stmts[*stmt] {
+        Stmt::Op(it) => matches!(it.op.row().effect, Effect::Compute | Effect::Map),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    })
+}
+
+fn every(pipeline: &str, programs: &[(PathBuf, String)]) -> Result<(), Failed> {
+    if programs.len() < 20 {
+        return Err(format!("only {} programs are found", programs.len()).into());
+    }
+    let mut faults = String::new();
+    for (path, text) in programs {
+        let outcome = catch_unwind(AssertUnwindSafe(|| one(pipeline, text)));
+        let outcome = outcome.unwrap_or_else(|_| Err("panics, see above".to_owned()));
+        if let Err(fault) = outcome {
+            faults += &format!("{}: {fault}\n", shown(path));
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.into()) }
+}
+
+fn one(pipeline: &str, text: &str) -> Result<(), String> {
+    let Some(whole) = lowered("@lower", text)? else { return Ok(()) };
+    // What fails on its own is no measure.
+    let own = grammar::read(text).0.pop().ok_or("no program")?;
+    let fits = |it: &Program| {
+        plans(it, text).is_ok_and(|it| {
+            let inputs = Filling::new(Kind::Exact, 0, Vec::new(), &it).fill(&it);
+            footprint(&it).bytes < MEMORY && inputs.is_ok()
+        })
+    };
+    if !fits(&own) || !fits(&whole.0) || pipeline == "@default" {
+        return Ok(());
+    }
+    let Some((program, remarks)) = lowered(pipeline, text)? else {
+        return Err(format!("{pipeline} refuses what @lower lowers"));
+    };
+    holds(text, pipeline)?;
+    let loops = loops(&program);
+    if pipeline == "@lower" || loops == 0 {
+        return Ok(());
+    }
+    let passed = remarks.iter().any(|it| *it == Code::Overlapped);
+    let plans = plans(&program, text)?;
+    match passed && plans.iter().any(|it| it.code.iter().any(|inst| communicates(&inst.kind, it.rank))) {
+        true if overlaps(&plans)? == 0 => Err("nothing overlaps".to_owned()),
+        true | false => Ok(()),
+    }
+}
+
+/// What a pipeline makes of a text, with the codes of its remarks; `None`: it refuses.
+fn lowered(pipeline: &str, text: &str) -> Result<Option<(Program, Vec<Code>)>, String> {
+    let mut program = grammar::read(text).0.pop().ok_or("no program")?;
+    let calls = passes::parse(pipeline).map_err(|it| it.message)?;
+    let settings = Settings { verify: Verify::Structural, roundtrip: false };
+    let mut codes = Vec::new();
+    let observe = &mut |event: Event<'_>| {
+        if let Event::After { remarks, .. } = event {
+            codes.extend(remarks.iter().map(|it| it.code));
+        }
+    };
+    match passes::run(&mut program, &calls, settings, observe) {
+        Ok(()) => Ok(Some((program, codes))),
+        Err(failure) if failure.fault.is_bug() => Err(failure.to_string()),
+        Err(_) => Ok(None),
+    }
+}
+
+fn plans(program: &Program, text: &str) -> Result<Vec<Plan>, String> {
+    let plans = plan::build(program, &LineIndex::new(text), plan::smallest_world(program));
+    plans.map_err(|faults| faults.first().map_or("no plan".to_owned(), |it| it.message.clone()))
+}
+
+fn loops(program: &Program) -> usize {
+    program.body().iter().filter(|stmt| matches!(&program.stmts[**stmt], Stmt::For(_))).count()
+}
+
+/// Whether an instruction moves data between ranks.
+fn communicates(kind: &InstKind, rank: usize) -> bool {
+    kind.communication().is_some() || kind.accesses(rank).iter().any(|it| it.rank != rank)
+}
+
+/// How many matrix products of its rank may run at the same time as each communication: neither ends before the other
+/// begins.
+fn concurrent(plans: &[Plan]) -> Result<Vec<usize>, String> {
+    let (mut moves, mut products): (Vec<Moment>, Vec<Moment>) = Default::default();
+    walk(plans, &mut |moment| match &plans[moment.rank].code[moment.inst].kind {
+        InstKind::Gemm(_) => products.push(moment),
+        kind if communicates(kind, moment.rank) => moves.push(moment),
+        _ => (),
+    })
+    .map_err(|it| format!("{it:?}"))?;
+    let meet = |a: &Moment, b: &Moment| a.rank == b.rank && !a.happens_before(b) && !b.happens_before(a);
+    Ok(moves.iter().map(|a| products.iter().filter(|b| meet(a, b)).count()).collect())
+}
+
+/// How many pairs of a communication and a matrix product of one rank may run at the same time.
+fn overlaps(plans: &[Plan]) -> Result<usize, String> {
+    Ok(concurrent(plans)?.into_iter().sum())
+}
+
+/// The plans of a file that a pipeline lowers.
+fn lowered_plans(path: &Path, pipeline: &str) -> Result<Vec<Plan>, String> {
+    let text = fs::read_to_string(path).map_err(|it| it.to_string())?;
+    let (program, _) = lowered(pipeline, &text)?.ok_or("refused")?;
+    plans(&program, &text)
+}
