@@ -3,6 +3,7 @@
 use std::{ops::ControlFlow, process::ExitCode};
 
 use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT};
 
 /// How a tool ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -27,6 +28,12 @@ pub enum Exit {
     Check = 7,
     /// Our bug.
     Bug = 101,
+    /// Stopped by SIGHUP.
+    HungUp = 129,
+    /// Stopped by SIGINT.
+    Interrupted = 130,
+    /// Stopped by SIGTERM.
+    Terminated = 143,
 }
 
 impl Exit {
@@ -41,16 +48,35 @@ impl Exit {
             Self::Device,
             Self::Environment,
             Self::Check,
+            Self::HungUp,
+            Self::Interrupted,
+            Self::Terminated,
         ];
         all.into_iter().find(|it| *it as u8 == code).unwrap_or(Self::Bug)
     }
 }
 
 impl Exit {
+    /// How a process ends that a signal stops: 128 and its number, as shells have it.
+    pub fn from_signal(signal: i32) -> Self {
+        match signal {
+            SIGHUP => Self::HungUp,
+            SIGINT => Self::Interrupted,
+            _ => Self::Terminated,
+        }
+    }
+
+    /// Whether a signal stopped the process.
+    pub fn is_stop(self) -> bool {
+        matches!(self, Self::HungUp | Self::Interrupted | Self::Terminated)
+    }
+
     /// Whether another program can follow in the same process, or not: a context that has met an error keeps it.
     pub fn flow(self) -> ControlFlow<Self, Self> {
         match self {
-            Self::Device | Self::Bug => ControlFlow::Break(self),
+            Self::Device | Self::Bug | Self::HungUp | Self::Interrupted | Self::Terminated => {
+                ControlFlow::Break(self)
+            }
             Self::Success
             | Self::Rejected
             | Self::Usage

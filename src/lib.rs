@@ -6,6 +6,8 @@
 //!
 //! Invariant: dependencies point one way: `grammar` ← `passes` ← `hir`; executors read plans and nothing else.
 
+pub mod atomic_file;
+pub mod input_file;
 pub mod source;
 
 pub mod plan;
@@ -21,4 +23,5 @@ pub mod run;
 pub mod reduce;
 
 pub mod exit;
+pub mod interrupt;
 pub mod tool;

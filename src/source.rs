@@ -1,10 +1,6 @@
 //! A program's text, the programs in it, and the bindings that the command line adds.
 
-use std::{
-    collections::HashMap,
-    io::{self, Read},
-    path::Path,
-};
+use std::{collections::HashMap, io, path::Path};
 
 use grammar::{
     codes::Code,
@@ -12,6 +8,8 @@ use grammar::{
     ir::{Program, SymbolId},
     span::LineIndex,
 };
+
+use crate::input_file;
 
 /// A text and where it came from.
 #[derive(Clone, Debug)]
@@ -31,12 +29,8 @@ impl Source {
     /// What the operating system says about the file; a text whose places do not fit 32 bits.
     pub fn open(path: &str) -> io::Result<Self> {
         let (name, bytes) = match path {
-            "-" => {
-                let mut bytes = Vec::new();
-                io::stdin().lock().read_to_end(&mut bytes)?;
-                ("<stdin>".to_owned(), bytes)
-            }
-            _ => (path.to_owned(), std::fs::read(Path::new(path))?),
+            "-" => ("<stdin>".to_owned(), input_file::read_stream(io::stdin().lock())?),
+            _ => (path.to_owned(), input_file::read(Path::new(path))?),
         };
         if u32::try_from(bytes.len()).is_err() {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a text has 4 GiB at most"));

@@ -43,6 +43,8 @@ mod dice;
 mod emulated;
 #[path = "suite/emulator.rs"]
 mod emulator;
+#[path = "suite/files.rs"]
+mod files;
 #[path = "suite/generator.rs"]
 mod generator;
 #[path = "suite/layers.rs"]
@@ -61,6 +63,10 @@ mod programs;
 mod ranks;
 #[path = "suite/rendezvous.rs"]
 mod rendezvous;
+#[path = "suite/scaling.rs"]
+mod scaling;
+#[path = "suite/signals.rs"]
+mod signals;
 #[path = "suite/stdout.rs"]
 mod stdout;
 #[path = "suite/transformer.rs"]
@@ -93,6 +99,9 @@ fn main() -> ExitCode {
     trials.extend(layers::trials());
     trials.push(unsharded::trial(&cases));
     trials.extend(pipelines::trials(&cases));
+    trials.extend(files::trials());
+    trials.extend(scaling::trials());
+    trials.extend(signals::trials());
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -406,7 +406,7 @@ pub struct OpStmt {
 }
 
 /// The value of a keyed attribute.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Attr {
     /// A tensor operand (`input=`, `buffer=`).
     Tensor(TensorId),

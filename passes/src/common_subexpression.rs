@@ -34,10 +34,12 @@
 mod apply;
 mod correspondence;
 mod definitions;
+mod facts;
+mod known;
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
+    ir::{Attr, AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, Stream, TensorId},
     mentions,
     ops::{Effect, Mode, Op},
 };
@@ -46,13 +48,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     bindings::symbols_through,
     component::computes,
-    names::Names,
     pass::{Arguments, Change, Pass, Remarks},
     sharing::may_rearrange,
 };
 use apply::apply;
 use correspondence::correspondence;
 use definitions::merge_definitions;
+use facts::{Facts, effect};
+use known::{Key, Known};
+
+/// Most earlier statements that a statement is compared with: equal ones whose results differ in type.
+const MAX_CANDIDATES: usize = 8;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -65,9 +71,14 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut changed = merge_definitions(program);
     let Some(body) = program.body else { return Ok(Change::from_flag(changed)) };
-    // Every round drops statements; merged operands make more statements equal.
+    // A merge may free what another one needs: a name that only dropped statements bound.
     loop {
-        let mut finder = Finder { program, names: Names::of(program, body), merges: Merges::default() };
+        let mut finder = Finder {
+            program,
+            facts: Facts::of(program, body),
+            known: Known::default(),
+            merges: Merges::default(),
+        };
         finder.block(body, false);
         let merges = finder.merges;
         if merges.dropped.is_empty() {
@@ -84,26 +95,41 @@ struct Merges {
     dropped: FxHashSet<StmtId>,
     tensors: FxHashMap<TensorId, TensorId>,
     axes: FxHashMap<(TensorId, AxisId), AxisId>,
-    /// Tensors that a merge of this round speaks of: another one would need to know its outcome.
-    taken: FxHashSet<TensorId>,
+}
+
+impl Merges {
+    /// The operands and attributes of a statement, once what is merged has one name.
+    fn renamed(&self, it: &OpStmt) -> (Vec<Operand>, Vec<(&'static str, Attr)>) {
+        let first = Program::tensors_of(&it.args).next();
+        let tensor = |it: TensorId| self.tensors.get(&it).copied().unwrap_or(it);
+        let operand = |it: &Operand| match *it {
+            Operand::Tensor(it) => Operand::Tensor(tensor(it)),
+            Operand::Scalar(_) | Operand::Stream(_) => *it,
+        };
+        let attr = |(key, attr): &(&'static str, Attr)| {
+            let attr = match attr {
+                Attr::Axis(axis) => {
+                    let new = first.and_then(|first| self.axes.get(&(first, *axis)));
+                    Attr::Axis(new.copied().unwrap_or(*axis))
+                }
+                Attr::Tensor(it) => Attr::Tensor(tensor(*it)),
+                other => other.clone(),
+            };
+            (*key, attr)
+        };
+        (it.args.iter().map(operand).collect(), it.attrs.iter().map(attr).collect())
+    }
 }
 
 struct Finder<'p> {
     program: &'p Program,
-    names: Names,
+    facts: Facts,
+    known: Known,
     merges: Merges,
 }
 
-/// A statement whose result later ones can use.
-struct Known {
-    stmt: StmtId,
-    /// What was current, as far as the block tells.
-    stream: Current,
-    scalars: FxHashSet<SymbolId>,
-}
-
 /// The current stream.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 enum Current {
     /// One that was current when the block, or what stands behind an inner block, was entered.
     Entry(usize),
@@ -113,37 +139,26 @@ enum Current {
 impl Finder<'_> {
     fn block(&mut self, block: BlockId, in_loop: bool) {
         let program = self.program;
-        let mut known: FxHashMap<(Op, &[Operand]), Vec<Known>> = FxHashMap::default();
         let (mut current, mut entries) = (Current::Entry(0), 0);
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => {
-                    let key = (it.op, it.args.as_slice());
-                    let candidates = known.get(&key).into_iter().flatten();
-                    let mut earlier = candidates.filter(|earlier| earlier.stream == current || is_view(it));
-                    let found = earlier.find_map(|earlier| {
-                        let axes = self.mergeable(earlier.stmt, *stmt, it, in_loop)?;
-                        Some((earlier.stmt, axes))
-                    });
-                    if let Some((earlier, axes)) = found {
-                        self.merge(earlier, *stmt, it, axes);
-                        continue;
+                    let key = self.key(block, *stmt, it, in_loop, &current);
+                    let earlier = key.as_ref().and_then(|(key, out)| self.earlier(key, *stmt, *out));
+                    self.kill(it);
+                    match (earlier, key) {
+                        (Some((earlier, axes)), Some((_, out))) => self.merge(earlier, *stmt, out, axes),
+                        (None, Some((key, out))) => self.learn(key, out, it),
+                        (_, None) => (),
                     }
-                    self.kill(it, &mut known);
                     if it.op == Op::SetCurrentStream
                         && let [Operand::Stream(stream)] = it.args[..]
                     {
                         current = Current::Set(program.streams[stream].clone());
                     }
-                    if is_view(it) || is_computation(it) {
-                        let mut scalars = FxHashSet::default();
-                        it.scalars(&mut |expr| symbols_through(program, expr, &mut scalars));
-                        let entry = Known { stmt: *stmt, stream: current.clone(), scalars };
-                        known.entry(key).or_default().push(entry);
-                    }
                 }
                 Stmt::Let(symbol, _) => {
-                    forget(&mut known, *symbol);
+                    self.known.forget(*symbol);
                     // The index of the current stream may mean another one now.
                     if let Current::Set(Stream::Index(_)) = current {
                         entries += 1;
@@ -151,15 +166,13 @@ impl Finder<'_> {
                     }
                 }
                 Stmt::For(it) => {
-                    self.inner(it.body, &mut known);
-                    forget(&mut known, it.index);
+                    self.known.forget(it.index);
                     self.block(it.body, true);
                     entries += 1;
                     current = Current::Entry(entries);
                 }
                 Stmt::If(it) => {
                     for inner in [Some(it.then), it.other].into_iter().flatten() {
-                        self.inner(inner, &mut known);
                         self.block(inner, in_loop);
                     }
                     entries += 1;
@@ -169,20 +182,59 @@ impl Finder<'_> {
         }
     }
 
-    /// Forgets what a block that runs in between may change.
-    fn inner(&self, block: BlockId, known: &mut FxHashMap<(Op, &[Operand]), Vec<Known>>) {
-        let program = self.program;
-        program.walk(block, &mut |stmt| match &program.stmts[stmt] {
-            Stmt::Op(it) => self.kill(it, known),
-            Stmt::Let(symbol, _) => forget(known, *symbol),
-            Stmt::For(it) => forget(known, it.index),
-            Stmt::If(_) => (),
-        });
+    /// What equal statements have in common, and the result, where one such result can stand for another.
+    fn key(
+        &self,
+        block: BlockId,
+        stmt: StmtId,
+        it: &OpStmt,
+        in_loop: bool,
+        current: &Current,
+    ) -> Option<(Key, TensorId)> {
+        let out = it.out_tensor().filter(|_| is_view(it) || is_computation(it))?;
+        let (facts, program) = (&self.facts, self.program);
+        let (fits, stream) = match is_view(it) {
+            true => (facts.is_bound_by(out, stmt), None),
+            false => (facts.is_own_result(program, out, stmt, in_loop), Some(current.clone())),
+        };
+        let (args, attrs) = fits.then(|| self.merges.renamed(it))?;
+        Some((Key { block, op: it.op, args, attrs, stream }, out))
+    }
+
+    /// An earlier result that the result of a statement equals, and how their axes correspond.
+    fn earlier(
+        &self,
+        key: &Key,
+        stmt: StmtId,
+        out: TensorId,
+    ) -> Option<(TensorId, FxHashMap<AxisId, AxisId>)> {
+        // A result that is mentioned before it is made comes from another iteration.
+        if self.facts.is_used_before(out, stmt) {
+            return None;
+        }
+        self.known.equal(key).take(MAX_CANDIDATES).find_map(|earlier| {
+            let allowed = earlier != out && self.facts.outlives(earlier, out);
+            let axes = allowed.then(|| correspondence(self.program, earlier, out))??;
+            Some((earlier, axes))
+        })
+    }
+
+    fn learn(&mut self, key: Key, out: TensorId, it: &OpStmt) {
+        let mut scalars = FxHashSet::default();
+        it.scalars(&mut |expr| symbols_through(self.program, expr, &mut scalars));
+        let operands = Program::tensors_of(&it.args).chain(Program::tensors_of(&key.args));
+        let mut operands: Vec<TensorId> = operands.collect();
+        operands.sort_unstable();
+        operands.dedup();
+        // Views stay the same when their elements change.
+        let read = operands.iter().filter(|_| !is_view(it)).map(|it| self.facts.names.class(*it)).collect();
+        self.known.insert(key, out, &operands, read, scalars);
     }
 
     /// Forgets what an operator changes: computations of what it writes, and everything about names that it binds.
-    fn kill(&self, it: &OpStmt, known: &mut FxHashMap<(Op, &[Operand]), Vec<Known>>) {
+    fn kill(&mut self, it: &OpStmt) {
         let drops = it.op.row().effect == Effect::Deallocate;
+        let (facts, known) = (&self.facts, &mut self.known);
         mentions(self.program, it, &mut |tensor, mode| {
             let (binds, writes) = match mode {
                 Mode::Bind => (true, false),
@@ -190,140 +242,22 @@ impl Finder<'_> {
                 Mode::Write | Mode::Transfer => (true, true),
                 Mode::Read | Mode::Mention => (drops, false),
             };
-            if !binds {
-                return;
+            if binds {
+                known.rebind(tensor, writes.then(|| facts.names.class(tensor)));
             }
-            let class = self.names.class(tensor);
-            known.retain(|(_, args), entries| {
-                let mut operands = Program::tensors_of(args);
-                let hit = operands.any(|arg| arg == tensor || writes && self.names.class(arg) == class);
-                entries.retain(|entry| {
-                    let Stmt::Op(earlier) = &self.program.stmts[entry.stmt] else { return false };
-                    // Views stay the same when their elements change.
-                    let own = Program::tensors_of(args).any(|arg| arg == tensor);
-                    !(hit && (own || !is_view(earlier))) && (writes || earlier.out_tensor() != Some(tensor))
-                });
-                !entries.is_empty()
-            });
         });
     }
 
-    /// How the axes of two equal statements' results correspond, if one result can stand for both.
-    fn mergeable(
-        &self,
-        earlier: StmtId,
-        stmt: StmtId,
-        it: &OpStmt,
-        in_loop: bool,
-    ) -> Option<FxHashMap<AxisId, AxisId>> {
-        let Stmt::Op(first) = &self.program.stmts[earlier] else { return None };
-        let (a, b) = (first.out_tensor()?, it.out_tensor()?);
-        let free = |tensor: TensorId| !self.merges.taken.contains(&tensor);
-        let operands = Program::tensors_of(&it.args);
-        if a == b || first.attrs != it.attrs || !free(a) || !free(b) || !operands.into_iter().all(free) {
-            return None;
-        }
-        let axes = correspondence(self.program, a, b)?;
-        let fits = match is_view(it) {
-            true => self.bound_by(a, earlier) && self.bound_by(b, stmt) && self.last_allows(a, b),
-            false => {
-                self.own_result(a, earlier, in_loop)
-                    && self.own_result(b, stmt, in_loop)
-                    && self.last_allows(a, b)
-            }
-        };
-        // A result that is mentioned before it is made comes from another iteration.
-        let place = |stmt: &StmtId| self.names.place.get(stmt).copied();
-        let early = self.names.of_tensor(b).iter().any(|(other, mode)| {
-            place(other) < place(&stmt) && !(*mode == Mode::Bind || self.is_allocation(*other))
-        });
-        (fits && !early).then_some(axes)
-    }
-
-    /// Whether one statement alone gives the name a meaning.
-    fn bound_by(&self, tensor: TensorId, stmt: StmtId) -> bool {
-        let listed =
-            Program::tensors_of(&self.program.inputs).chain(Program::tensors_of(&self.program.outputs));
-        let mut listed = listed.filter(|port| *port == tensor);
-        let mut binders = self.names.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
-        listed.next().is_none() && binders.all(|(other, _)| *other == stmt) && !self.is_dropped(tensor)
-    }
-
-    fn is_dropped(&self, tensor: TensorId) -> bool {
-        self.names.of_tensor(tensor).iter().any(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate))
-    }
-
-    /// Whether a statement alone writes its result, into storage of its own.
-    fn own_result(&self, tensor: TensorId, stmt: StmtId, in_loop: bool) -> bool {
-        let binders = self.names.of_tensor(tensor).iter().filter(|(_, mode)| *mode == Mode::Bind);
-        let binders: FxHashSet<StmtId> = binders.map(|(stmt, _)| *stmt).collect();
-        let fresh =
-            |stmt: &StmtId| matches!(&self.program.stmts[*stmt], Stmt::Op(it) if it.op == Op::Allocate);
-        let plain =
-            |stmt: &StmtId| matches!(&self.program.stmts[*stmt], Stmt::Op(it) if it.attr("alias").is_none());
-        !self.names.is_port(tensor)
-            && self.names.writers(tensor).all(|writer| writer == stmt)
-            && binders.len() <= 1
-            && binders.iter().all(|it| self.is_allocation(*it) && plain(it))
-            && (!in_loop
-                || binders.len() == 1 && binders.iter().all(fresh) && self.same_block(&binders, stmt))
-    }
-
-    /// Whether the allocations stand in the block of the statement, before it.
-    fn same_block(&self, allocations: &FxHashSet<StmtId>, stmt: StmtId) -> bool {
-        let blocks = self.program.blocks.iter();
-        let mut holding = blocks.filter(|(_, stmts)| stmts.contains(&stmt));
-        holding.any(|(_, stmts)| {
-            let at = stmts.iter().position(|it| *it == stmt);
-            allocations.iter().all(|it| stmts.iter().position(|other| other == it) < at && stmts.contains(it))
-        })
-    }
-
-    fn is_allocation(&self, stmt: StmtId) -> bool {
-        self.effect(stmt) == Some(Effect::Allocate)
-    }
-
-    fn effect(&self, stmt: StmtId) -> Option<Effect> {
-        match &self.program.stmts[stmt] {
-            Stmt::Op(it) => Some(it.op.row().effect),
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        }
-    }
-
-    /// Whether `a` is not dropped as long as `b` is used.
-    fn last_allows(&self, a: TensorId, b: TensorId) -> bool {
-        let place = |stmt: &StmtId| self.names.place.get(stmt).copied();
-        let drops =
-            self.names.of_tensor(a).iter().filter(|(stmt, _)| self.effect(*stmt) == Some(Effect::Deallocate));
-        let first_drop = drops.map(|(stmt, _)| place(stmt)).min();
-        let uses = self.names.of_tensor(b).iter();
-        let last_use = uses
-            .filter(|(stmt, _)| self.effect(*stmt) != Some(Effect::Deallocate))
-            .map(|(stmt, _)| place(stmt))
-            .max();
-        first_drop.is_none_or(|drop| last_use.is_none_or(|last| last < drop))
-    }
-
-    fn merge(&mut self, earlier: StmtId, stmt: StmtId, it: &OpStmt, axes: FxHashMap<AxisId, AxisId>) {
-        let Stmt::Op(first) = &self.program.stmts[earlier] else { return };
-        let (Some(a), Some(b)) = (first.out_tensor(), it.out_tensor()) else { return };
-        self.merges.taken.extend([a, b]);
+    fn merge(&mut self, earlier: TensorId, stmt: StmtId, out: TensorId, axes: FxHashMap<AxisId, AxisId>) {
         self.merges.dropped.insert(stmt);
-        for (other, _) in self.names.of_tensor(b) {
-            if matches!(self.effect(*other), Some(Effect::Allocate | Effect::Deallocate)) {
+        for (other, _) in self.facts.names.of_tensor(out) {
+            if matches!(effect(self.program, *other), Some(Effect::Allocate | Effect::Deallocate)) {
                 self.merges.dropped.insert(*other);
             }
         }
-        self.merges.tensors.insert(b, a);
-        self.merges.axes.extend(axes.into_iter().map(|(from, to)| ((b, from), to)));
+        self.merges.tensors.insert(out, earlier);
+        self.merges.axes.extend(axes.into_iter().map(|(from, to)| ((out, from), to)));
     }
-}
-
-fn forget(known: &mut FxHashMap<(Op, &[Operand]), Vec<Known>>, symbol: SymbolId) {
-    known.retain(|_, entries| {
-        entries.retain(|entry| !entry.scalars.contains(&symbol));
-        !entries.is_empty()
-    });
 }
 
 fn is_view(it: &OpStmt) -> bool {

@@ -36,7 +36,7 @@ use grammar::{
     mentions,
     ops::{Effect, Mode, Op},
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     accesses::{before_fork, fills, stale},
@@ -68,13 +68,23 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     }
     let mut fresh = Fresh::of(program);
     let mut changed = false;
+    let mut uses = Uses::of(program, body);
     for block in nested(program, body) {
         let mut at = 0;
+        // Names that the statements so far allocate, with the order of their allocations.
+        let mut allocated: FxHashMap<TensorId, Vec<(usize, StmtId)>> = FxHashMap::default();
         while at < program.blocks[block].len() {
-            if let Stmt::For(it) = program.stmts[program.blocks[block][at]].clone() {
-                for buffer in buffers(program, body, block, at, &it) {
+            let stmt = program.blocks[block][at];
+            if let Some(buffer) = allocation(program, stmt, false) {
+                allocated.entry(buffer.tensor).or_default().push((at, stmt));
+            }
+            if let Stmt::For(it) = program.stmts[stmt].clone() {
+                for buffer in buffers(program, &uses, &allocated, &it) {
                     check(program, &it, &buffer, count)?;
                     at += multiply(program, &mut fresh, block, at, &it, &buffer, count);
+                    // A new statement, or an old one that now allocates other storage.
+                    uses.add(program, buffer.allocate);
+                    program.block(it.body).iter().for_each(|stmt| uses.add(program, *stmt));
                     changed = true;
                 }
             }
@@ -82,6 +92,33 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         }
     }
     Ok(Change::from_flag(changed))
+}
+
+/// What mentions each name, and how.
+#[derive(Default)]
+struct Uses {
+    by_tensor: FxHashMap<TensorId, Vec<(StmtId, Mode)>>,
+    ports: FxHashSet<TensorId>,
+}
+
+impl Uses {
+    fn of(program: &Program, body: BlockId) -> Self {
+        let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
+        let mut this = Self { ports: ports.collect(), ..Self::default() };
+        program.walk(body, &mut |stmt| this.add(program, stmt));
+        this
+    }
+
+    /// What a statement mentions, besides what it is already known to.
+    fn add(&mut self, program: &Program, stmt: StmtId) {
+        let Stmt::Op(op) = &program.stmts[stmt] else { return };
+        mentions(program, op, &mut |tensor, mode| {
+            let known = self.by_tensor.entry(tensor).or_default();
+            if !known.iter().rev().take_while(|it| it.0 == stmt).any(|it| it.1 == mode) {
+                known.push((stmt, mode));
+            }
+        });
+    }
 }
 
 /// A buffer of a loop.
@@ -92,42 +129,53 @@ struct Buffer {
     inside: bool,
 }
 
-/// The buffers that every iteration of the loop at `at` fills anew, and nothing else uses.
-fn buffers(program: &Program, body: BlockId, block: BlockId, at: usize, it: &For) -> Vec<Buffer> {
-    let stmts = program.block(block);
-    let allocation = |stmt: &StmtId, inside: bool| match &program.stmts[*stmt] {
+/// The buffer that a statement allocates, in a loop's body or before the loop.
+fn allocation(program: &Program, stmt: StmtId, inside: bool) -> Option<Buffer> {
+    match &program.stmts[stmt] {
         Stmt::Op(op) if op.op.row().effect == Effect::Allocate && op.tensor_attr("alias").is_none() => {
             let renews = inside && op.op == Op::Allocate;
             let tensor = op.out_tensor().filter(|_| !renews && !op.flag_attr("zero_init"))?;
-            Some(Buffer { tensor, allocate: *stmt, inside })
+            Some(Buffer { tensor, allocate: stmt, inside })
         }
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    };
-    let before = stmts[..at].iter().filter_map(|stmt| allocation(stmt, false));
-    let inside = program.block(it.body).iter().filter_map(|stmt| allocation(stmt, true));
-    let ports: FxHashSet<TensorId> =
-        Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs)).collect();
-    let stale = stale(program, it.body, &|stmt| fills(program, stmt));
-    let mut in_loop = FxHashSet::default();
+    }
+}
+
+/// The buffers that every iteration of a loop fills anew, and nothing else uses. `allocated`: names that are allocated before
+/// it in its block.
+fn buffers(
+    program: &Program,
+    uses: &Uses,
+    allocated: &FxHashMap<TensorId, Vec<(usize, StmtId)>>,
+    it: &For,
+) -> Vec<Buffer> {
+    let (mut in_loop, mut mentioned) = (FxHashSet::default(), FxHashSet::default());
     program.walk(it.body, &mut |stmt| {
         in_loop.insert(stmt);
+        if let Stmt::Op(op) = &program.stmts[stmt] {
+            mentions(program, op, &mut |tensor, _| _ = mentioned.insert(tensor));
+        }
     });
+    let mut before: Vec<(usize, StmtId)> =
+        mentioned.iter().filter_map(|tensor| allocated.get(tensor)).flatten().copied().collect();
+    before.sort_unstable();
+    let before = before.into_iter().filter_map(|(_, stmt)| allocation(program, stmt, false));
+    let inside = program.block(it.body).iter().filter_map(|stmt| allocation(program, *stmt, true));
+    let stale = stale(program, it.body, &|stmt| fills(program, stmt));
     let fits = |buffer: &Buffer| {
         let tensor = buffer.tensor;
         let (mut fits, mut used) = (true, false);
-        program.walk(body, &mut |stmt| {
-            let Stmt::Op(op) = &program.stmts[stmt] else { return };
-            mentions(program, op, &mut |name, mode| {
-                if name != tensor || stmt == buffer.allocate {
-                    return;
-                }
-                used |= mode == Mode::Write;
-                let dropped = op.op.row().effect == Effect::Deallocate;
-                fits &= mode != Mode::Bind && !dropped && in_loop.contains(&stmt);
-            });
-        });
+        for (stmt, mode) in uses.by_tensor.get(&tensor).into_iter().flatten() {
+            let Stmt::Op(op) = &program.stmts[*stmt] else { continue };
+            if *stmt == buffer.allocate {
+                continue;
+            }
+            used |= *mode == Mode::Write;
+            let dropped = op.op.row().effect == Effect::Deallocate;
+            fits &= *mode != Mode::Bind && !dropped && in_loop.contains(stmt);
+        }
         fits && used
-            && !ports.contains(&tensor)
+            && !uses.ports.contains(&tensor)
             && !stale.contains(&tensor)
             && program.has_plain_domains(tensor)
     };

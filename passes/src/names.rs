@@ -59,6 +59,11 @@ impl Names {
         self.writers.get(&self.class(tensor)).into_iter().flatten().copied()
     }
 
+    /// What mentions each tensor, in the order of the text.
+    pub(crate) fn by_tensor(&self) -> impl Iterator<Item = (TensorId, &[(StmtId, Mode)])> {
+        self.mentions.iter().map(|(tensor, mentions)| (*tensor, mentions.as_slice()))
+    }
+
     /// What mentions a tensor, in the order of the text.
     pub(crate) fn of_tensor(&self, tensor: TensorId) -> &[(StmtId, Mode)] {
         self.mentions.get(&tensor).map_or(&[], Vec::as_slice)

@@ -56,12 +56,32 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     loop {
         let mut redundant = FxHashSet::default();
         let captures = captures(program);
-        let entry = FxHashSet::default();
-        let mut order = Order { program, captures: &captures, entry, redundant: Some(&mut redundant) };
-        let _ = order.block(body, State { current: Some(Key::Entry), ..State::default() });
+        let mut order = Order {
+            program,
+            captures: &captures,
+            entry: FxHashSet::default(),
+            loops: FxHashMap::default(),
+            is_settled: true,
+            redundant: None,
+        };
+        let entry = || State { current: Some(Key::Entry), ..State::default() };
+        // Every round leaves less that is certain where loops begin, so this ends.
+        loop {
+            order.is_settled = true;
+            // Captures are followed anew: a round that knew too much of loops may have found one that is none.
+            order.entry.clear();
+            let _ = order.block(body, entry());
+            if order.is_settled {
+                break;
+            }
+        }
+        order.entry.clear();
+        order.redundant = Some(&mut redundant);
+        let _ = order.block(body, entry());
         if redundant.is_empty() {
             // The stream current at the end is where the outputs are read.
-            let _ = unused_choices(program, body, true, &mut redundant);
+            let mut needs = Needs { program, blocks: FxHashMap::default() };
+            unused_choices(&mut needs, body, true, &mut redundant);
         }
         if redundant.is_empty() {
             return Ok(Change::from_flag(changed));
@@ -176,7 +196,13 @@ struct Order<'p, 'r> {
     captures: &'r FxHashMap<u32, (usize, bool)>,
     /// Captured names of the stream that was current at entry.
     entry: FxHashSet<u32>,
-    /// Statements that change nothing; `None` while a loop's state is still being found.
+    /// What is certain where each loop's body begins, in whichever iteration, as far as it is known. All loops are settled
+    /// together, in rounds over the whole program: to settle an inner loop anew in every round of an outer one would take
+    /// time that doubles with the depth.
+    loops: FxHashMap<BlockId, State>,
+    /// Whether this round has left every loop's state as it was.
+    is_settled: bool,
+    /// Statements that change nothing; `None` while the loops are being settled.
     redundant: Option<&'r mut FxHashSet<StmtId>>,
 }
 
@@ -202,25 +228,29 @@ impl Order<'_, '_> {
                 }
                 Stmt::For(it) => {
                     state.forget(program, it.index);
-                    let redundant = self.redundant.take();
-                    // Every round leaves less that is certain, so this ends.
-                    loop {
-                        let mut behind = self.block(it.body, state.clone());
-                        behind.forget(program, it.index);
-                        let met = state.meet(&behind);
-                        if met == state {
-                            break;
-                        }
-                        state = met;
-                    }
-                    self.redundant = redundant;
-                    let mut behind = self.block(it.body, state.clone());
+                    self.begin(it.body, state);
+                    let begin = self.loops.get(&it.body).cloned().unwrap_or_default();
+                    let mut behind = self.block(it.body, begin);
                     behind.forget(program, it.index);
-                    state = state.meet(&behind);
+                    self.begin(it.body, behind);
+                    // Behind the loop is where another iteration would begin.
+                    state = self.loops.get(&it.body).cloned().unwrap_or_default();
                 }
             }
         }
         state
+    }
+
+    /// A loop's body may begin in this state too.
+    fn begin(&mut self, body: BlockId, state: State) {
+        let met = match self.loops.get(&body) {
+            Some(known) => known.meet(&state),
+            None => state,
+        };
+        if self.loops.get(&body) != Some(&met) {
+            self.is_settled = false;
+            self.loops.insert(body, met);
+        }
     }
 
     /// Whether the statement changes nothing; else what is certain behind it.
@@ -297,24 +327,57 @@ impl Order<'_, '_> {
     }
 }
 
-/// Finds choices of a stream that another choice follows with nothing in between that the choice matters to. `needed`:
-/// whether it matters behind the block. Says whether it matters before the block.
-fn unused_choices(
-    program: &Program,
-    block: BlockId,
-    mut needed: bool,
-    unused: &mut FxHashSet<StmtId>,
-) -> bool {
-    for stmt in program.block(block).iter().rev() {
-        match &program.stmts[*stmt] {
+/// Whether the current stream matters before a block.
+#[derive(Clone, Copy)]
+enum Need {
+    /// Whatever comes behind the block.
+    Always,
+    /// The block chooses one before it uses any.
+    Never,
+    /// Where it matters behind the block.
+    AsBehind,
+}
+
+impl Need {
+    fn before(self, behind: bool) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::AsBehind => behind,
+        }
+    }
+}
+
+/// Whether the current stream matters before blocks, each looked at once.
+struct Needs<'p> {
+    program: &'p Program,
+    blocks: FxHashMap<BlockId, Need>,
+}
+
+impl Needs<'_> {
+    fn of_block(&mut self, block: BlockId) -> Need {
+        if let Some(known) = self.blocks.get(&block) {
+            return *known;
+        }
+        let needs = |behind: bool, this: &mut Self| {
+            let stmts = this.program.block(block).iter().rev();
+            stmts.fold(behind, |behind, stmt| this.before(*stmt, behind))
+        };
+        let need = match (needs(true, self), needs(false, self)) {
+            (true, true) => Need::Always,
+            (true, false) => Need::AsBehind,
+            (false, _) => Need::Never,
+        };
+        self.blocks.insert(block, need);
+        need
+    }
+
+    /// Whether the current stream matters before a statement, where it does `behind` it.
+    fn before(&mut self, stmt: StmtId, behind: bool) -> bool {
+        match &self.program.stmts[stmt] {
             Stmt::Op(it) => match it.op.row().effect {
-                Effect::Stream if it.op == Op::SetCurrentStream => {
-                    if !needed {
-                        unused.insert(*stmt);
-                    }
-                    needed = false;
-                }
-                Effect::View | Effect::Deallocate => (),
+                Effect::Stream if it.op == Op::SetCurrentStream => false,
+                Effect::View | Effect::Deallocate => behind,
                 Effect::Stream
                 | Effect::Compute
                 | Effect::Map
@@ -324,21 +387,38 @@ fn unused_choices(
                 | Effect::Group
                 | Effect::Share
                 | Effect::Unit
-                | Effect::Opaque => needed = true,
+                | Effect::Opaque => true,
             },
-            Stmt::Let(..) => (),
+            Stmt::Let(..) => behind,
             Stmt::If(it) => {
-                let then = unused_choices(program, it.then, needed, unused);
-                let other = it.other.map_or(needed, |other| unused_choices(program, other, needed, unused));
-                needed = then || other;
+                let then = self.of_block(it.then).before(behind);
+                then || it.other.map_or(behind, |other| self.of_block(other).before(behind))
+            }
+            // A loop may have no iteration.
+            Stmt::For(it) => behind || self.of_block(it.body).before(behind),
+        }
+    }
+}
+
+/// Finds choices of a stream that another choice follows with nothing in between that the choice matters to. `needed`:
+/// whether it matters behind the block.
+fn unused_choices(needs: &mut Needs<'_>, block: BlockId, mut needed: bool, unused: &mut FxHashSet<StmtId>) {
+    let program = needs.program;
+    for stmt in program.block(block).iter().rev() {
+        match &program.stmts[*stmt] {
+            Stmt::Op(it) if it.op == Op::SetCurrentStream && !needed => _ = unused.insert(*stmt),
+            Stmt::Op(_) | Stmt::Let(..) => (),
+            Stmt::If(it) => {
+                for inner in [Some(it.then), it.other].into_iter().flatten() {
+                    unused_choices(needs, inner, needed, unused);
+                }
             }
             Stmt::For(it) => {
                 // Behind the body comes the body again, or what follows the loop.
-                let again = unused_choices(program, it.body, needed, &mut FxHashSet::default());
-                let body = unused_choices(program, it.body, needed || again, unused);
-                needed = needed || body;
+                let again = needs.of_block(it.body).before(needed);
+                unused_choices(needs, it.body, needed || again, unused);
             }
         }
+        needed = needs.before(*stmt, needed);
     }
-    needed
 }

@@ -40,14 +40,25 @@ impl Sharing {
                 mentions(program, it, &mut |tensor, _| this.join(*first.get_or_insert(tensor), tensor));
             }
         });
+        let joined: Vec<TensorId> = this.parents.keys().copied().collect();
+        joined.into_iter().for_each(|it| _ = this.shortened(it));
         this
     }
 
     fn join(&mut self, a: TensorId, b: TensorId) {
-        let (a, b) = (self.class(a), self.class(b));
+        let (a, b) = (self.shortened(a), self.shortened(b));
         if a != b {
             self.parents.insert(a.max(b), a.min(b));
         }
+    }
+
+    /// The class of a tensor, which all names on the way to it then lead to directly.
+    fn shortened(&mut self, tensor: TensorId) -> TensorId {
+        let (class, mut at) = (self.class(tensor), tensor);
+        while at != class {
+            at = self.parents.insert(at, class).unwrap_or(class);
+        }
+        class
     }
 
     /// The name that stands for all that may share storage with `tensor`.

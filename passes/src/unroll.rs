@@ -36,13 +36,14 @@ use grammar::{
     codes::Code,
     dependents,
     diagnostic::Diagnostic,
-    ir::{BlockId, ExprId, For, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{AxisId, BlockId, ExprId, For, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
     mentions,
     ops::Op,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    bindings::symbols_through,
     blocks::{Edit, rejected, rewrite},
     create::{self, Fresh},
     fold::Folder,
@@ -120,6 +121,7 @@ fn round(
 ) -> Result<bool, Diagnostic> {
     let mut survey = Survey::default();
     survey.block(program, body, 0);
+    let fixed = Fixed::of(program);
     let mut fault = None;
     let changed = rewrite(program, body, &mut |program, stmt| {
         let Stmt::For(it) = program.stmts[stmt].clone() else { return Edit::Keep };
@@ -163,7 +165,7 @@ fn round(
             fault = Some(loop_fault(Code::TooLong, format!("makes more than {LARGEST} statements")));
             return Edit::Keep;
         }
-        let plan = match Copies::of(program, stmt, &it, &survey, factor < count) {
+        let plan = match Copies::of(program, stmt, &it, (&survey, &fixed), factor < count) {
             Ok(plan) => plan,
             Err(why) => {
                 fault = Some(loop_fault(Code::Unsupported, why).help("name the loops to unroll: `loop=…`"));
@@ -267,10 +269,10 @@ impl Copies {
         program: &Program,
         stmt: StmtId,
         it: &For,
-        survey: &Survey,
+        (survey, fixed): (&Survey, &Fixed),
         leaves_loop: bool,
     ) -> Result<Self, String> {
-        replaceable(program, it)?;
+        fixed.allow(program, it)?;
         let Some(range) = survey.loops.get(&stmt) else {
             return Err("is not part of the program".to_owned());
         };
@@ -333,31 +335,56 @@ impl Copies {
     }
 }
 
-/// Whether the loop's index can be replaced wherever it stands.
-fn replaceable(program: &Program, it: &For) -> Result<(), String> {
-    let depends = |expr: ExprId| program.depends_on(expr, &|symbol| symbol == it.index);
-    let mut assigned = false;
-    program.walk(it.body, &mut |stmt| {
-        assigned |= matches!(&program.stmts[stmt], Stmt::Let(symbol, _) if *symbol == it.index)
-    });
-    if assigned {
-        return Err("gives its index another value".to_owned());
-    }
-    let bound = scalars::bound(program);
-    let hidden =
-        program.definitions.iter().find(|(symbol, value)| bound.contains(*symbol) && depends(**value));
-    if let Some((symbol, _)) = hidden {
-        let name = &program.symbols[*symbol];
-        return Err(format!("has an index that defines `{name}`, to which a statement gives another value"));
-    }
-    let extent = program.axes.iter().find(|(_, axis)| {
-        let bounds = [Some(axis.extent), axis.start, axis.stop, axis.expanded];
-        bounds.into_iter().flatten().any(depends)
-    });
-    match extent {
-        Some((axis, _)) => {
-            Err(format!("has an index that the extent of `{}` depends on", grammar::axis_text(program, axis)))
+/// Scalars that cannot be replaced, as something depends on them that copies share.
+struct Fixed {
+    /// By scalar: a scalar that statements give values to, whose definition depends on it.
+    defining: FxHashMap<SymbolId, SymbolId>,
+    /// By scalar: an axis whose extent depends on it.
+    extents: FxHashMap<SymbolId, AxisId>,
+}
+
+impl Fixed {
+    fn of(program: &Program) -> Self {
+        let mut this = Self { defining: FxHashMap::default(), extents: FxHashMap::default() };
+        let mut symbols = FxHashSet::default();
+        let bound = scalars::bound(program);
+        for (symbol, value) in program.definitions.iter().filter(|(symbol, _)| bound.contains(*symbol)) {
+            symbols_through(program, *value, &mut symbols);
+            symbols.drain().for_each(|it| _ = this.defining.entry(it).or_insert(*symbol));
         }
-        None => Ok(()),
+        // Axes have few different extents.
+        let mut seen = FxHashSet::default();
+        for (id, axis) in program.axes.iter() {
+            let bounds = [Some(axis.extent), axis.start, axis.stop, axis.expanded];
+            for bound in bounds.into_iter().flatten().filter(|it| seen.insert(*it)) {
+                symbols_through(program, bound, &mut symbols);
+                symbols.drain().for_each(|it| _ = this.extents.entry(it).or_insert(id));
+            }
+        }
+        this
+    }
+
+    /// Whether a loop's index can be replaced wherever it stands.
+    fn allow(&self, program: &Program, it: &For) -> Result<(), String> {
+        let mut assigned = false;
+        program.walk(it.body, &mut |stmt| {
+            assigned |= matches!(&program.stmts[stmt], Stmt::Let(symbol, _) if *symbol == it.index)
+        });
+        if assigned {
+            return Err("gives its index another value".to_owned());
+        }
+        if let Some(symbol) = self.defining.get(&it.index) {
+            let name = &program.symbols[*symbol];
+            return Err(format!(
+                "has an index that defines `{name}`, to which a statement gives another value"
+            ));
+        }
+        match self.extents.get(&it.index) {
+            Some(axis) => Err(format!(
+                "has an index that the extent of `{}` depends on",
+                grammar::axis_text(program, *axis)
+            )),
+            None => Ok(()),
+        }
     }
 }

@@ -16,6 +16,7 @@ use grammar::{
 };
 use hir::{
     exit::Exit,
+    interrupt::{self, Activity},
     plan,
     run::oracle::Oracle,
     source::{Binding, Source, bind},
@@ -170,7 +171,22 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     let source = Source::open(&options.file).map_err(|fault| {
         screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
     })?;
+    let activity = Activity::default();
+    activity.set(format!("while reading `{}`", options.file));
+    let stopped = activity.clone();
+    let asked = activity.clone();
+    interrupt::watch(
+        move || screen.say(&asked.what()),
+        move |signal| {
+            stopped.stop(|what| {
+                let signal = interrupt::name(signal);
+                screen.say(&format!("stopped by {signal} {what}: no result is written"));
+            })
+        },
+    )
+    .map_err(|fault| screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))?;
     let mut tool = Tool {
+        activity,
         options,
         screen,
         calls,
@@ -217,6 +233,7 @@ struct Outcome {
 }
 
 struct Tool<'o> {
+    activity: Activity,
     options: &'o Options,
     screen: Screen,
     calls: Vec<PassCall>,
@@ -248,6 +265,7 @@ impl Tool<'_> {
         if text.is_empty() && worst != Exit::Success {
             return worst;
         }
+        self.activity.conclude(true, || ());
         match self.screen.write(&text, self.options.output.as_deref()) {
             Exit::Success => worst,
             exit => exit,
@@ -335,7 +353,15 @@ impl Tool<'_> {
         };
         let settings = Settings { verify, roundtrip: self.options.verify_roundtrip };
         let mut before = None;
+        let (mut begun, all) = (0, self.calls.len());
+        if matches!(verify, Verify::Semantic(_)) {
+            self.activity.set("while running the program before the passes");
+        }
         let observe = &mut |event: Event<'_>| {
+            if let Event::Before { call, .. } = event {
+                begun += 1;
+                self.activity.set(format!("in pass {begun} of {all}, `{}`,", call.pass.name));
+            }
             if let (Event::Before { call, program }, Some(_)) = (event, &self.options.crash_reproducer) {
                 before = Some((call.to_string(), grammar::print(program)));
             }
@@ -356,6 +382,7 @@ impl Tool<'_> {
     fn bisect(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<Failure>> {
         let oracle = Oracle { lines: &part.lines, ranks: self.options.ranks };
         let count = self.calls.len();
+        self.activity.set(format!("while looking for the first of {count} passes that goes wrong"));
         let Some(culprit) = passes::bisect(program, &self.calls, &oracle)? else {
             self.screen.say(&format!("bisect: none of {count} passes goes wrong"));
             return self.passes(program, part);

@@ -1,13 +1,19 @@
 //! Shrinks a Host IR program that fails, while it still fails in the same way.
 
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use std::{
+    io::Write,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use clap::Parser;
-use grammar::render::Format;
+use grammar::{ir::Program, render::Format};
 use hir::{
     exit::Exit,
+    interrupt,
     reduce::{
-        Candidate, reduce,
+        Candidate, Goal, Running, reduce,
         symptoms::{Examiner, Same, Test},
     },
     run::oracle,
@@ -81,10 +87,32 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     }
     let start = start(options, screen)?;
     let schedules = options.schedule.clone().map_or_else(oracle::schedules, |it| it.0);
-    let folder = std::env::temp_dir().join(format!("hir-reduce-{}", std::process::id()));
-    let environment =
-        |fault| screen.fail(Exit::Environment, &format!("cannot use {}: {fault}", folder.display()));
-    std::fs::create_dir_all(&folder).map_err(environment)?;
+    let folder = tempfile::Builder::new().prefix("hir-reduce-").tempdir();
+    let folder = folder.map_err(|fault| {
+        screen.fail(Exit::Environment, &format!("cannot create a temporary folder: {fault}"))
+    })?;
+    let (best, running) = (Arc::new(Mutex::new(Best::default())), Arc::new(Running::default()));
+    let (shared, commands, scratch) = (Arc::clone(&best), Arc::clone(&running), folder.path().to_owned());
+    let (asked, output) = (Arc::clone(&best), options.output.clone());
+    interrupt::watch(
+        move || locked(&asked).tell(screen, "so far"),
+        move |signal| {
+            let best = locked(&shared);
+            if best.is_over {
+                return false;
+            }
+            commands.end();
+            let _ = std::fs::remove_dir_all(&scratch);
+            best.tell(screen, &format!("stopped by {}", interrupt::name(signal)));
+            if let Some((text, _)) = &best.found {
+                screen.write(text, output.as_deref());
+            }
+            // The process ends: the lock is kept, and nothing else is written.
+            std::mem::forget(best);
+            true
+        },
+    )
+    .map_err(|fault| screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))?;
     let examiner = Examiner {
         test: &options.oracle,
         calls: &calls,
@@ -92,12 +120,10 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         bindings: &options.set,
         ranks: options.ranks,
         schedules: &schedules,
-        file: &folder.join("candidate.hir"),
+        file: &folder.path().join("candidate.hir"),
+        running: &running,
     };
-    let exit = shrink(options, screen, start, examiner);
-    // What is left in the folder for temporary files harms nobody.
-    let _ = std::fs::remove_dir_all(&folder);
-    Ok(exit)
+    Ok(shrink(options, screen, start, examiner, &best))
 }
 
 /// The program as canonical text, bindings in it.
@@ -138,7 +164,13 @@ fn start(options: &Options, screen: Screen) -> Result<Candidate, Exit> {
     })
 }
 
-fn shrink(options: &Options, screen: Screen, start: Candidate, examiner: Examiner<'_>) -> Exit {
+fn shrink(
+    options: &Options,
+    screen: Screen,
+    start: Candidate,
+    examiner: Examiner<'_>,
+    best: &Mutex<Best>,
+) -> Exit {
     // Passes that panic are what is looked for, not what is reported.
     std::panic::set_hook(Box::new(|_| ()));
     let symptoms = match examiner.examine(&start) {
@@ -148,13 +180,61 @@ fn shrink(options: &Options, screen: Screen, start: Candidate, examiner: Examine
     let say = |line: String| drop(writeln!(std::io::stderr(), "# {line}"));
     symptoms.iter().for_each(|it| say(it.clone()));
     say(format!("{} statements", start.statements()));
-    let goal = Same { examiner, symptoms };
+    locked(best).found = Some((start.text.clone(), start.statements()));
+    let goal = Recorded { same: Same { examiner, symptoms }, best };
     let reduced = reduce(start, options.max_tests, &goal, &mut |candidate, tests| {
         say(format!("{} statements after {tests} tests", candidate.statements()));
     });
     own_panics("hir-reduce");
+    // Who stops the tool from here on is too late.
+    locked(best).is_over = true;
     if reduced.stopped {
         say(format!("stopped after {} tests: `--max-tests` allows more", reduced.tests));
     }
     screen.write(&reduced.candidate.text, options.output.as_deref())
+}
+
+/// The smallest program so far that fails as the first one does.
+#[derive(Default)]
+struct Best {
+    /// Its text and how many statements it has; `None` until the first one is seen to fail.
+    found: Option<(String, usize)>,
+    tests: usize,
+    /// Whether the result is being written.
+    is_over: bool,
+}
+
+impl Best {
+    fn tell(&self, screen: Screen, when: &str) {
+        screen.say(&match &self.found {
+            Some((_, count)) => format!("{when}: {count} statements after {} tests", self.tests),
+            None => format!("{when}: the program is not yet seen to fail, nothing is written"),
+        });
+    }
+}
+
+fn locked(best: &Mutex<Best>) -> MutexGuard<'_, Best> {
+    best.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// To fail as a program did, with a record of what did.
+struct Recorded<'a> {
+    same: Same<'a>,
+    best: &'a Mutex<Best>,
+}
+
+impl Goal for Recorded<'_> {
+    fn allows(&self, before: &Candidate, after: &Program) -> bool {
+        self.same.allows(before, after)
+    }
+
+    fn fails(&self, candidate: &Candidate) -> bool {
+        let fails = self.same.fails(candidate);
+        let mut best = locked(self.best);
+        best.tests += 1;
+        if fails {
+            best.found = Some((candidate.text.clone(), candidate.statements()));
+        }
+        fails
+    }
 }

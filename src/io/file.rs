@@ -5,14 +5,17 @@
 
 use std::{
     collections::BTreeMap,
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
 use grammar::dtype::{Class, DType};
 
-use crate::io::data::{Data, Tensor, UnsupportedDtype};
+use crate::{
+    atomic_file, input_file,
+    io::data::{Data, Tensor, UnsupportedDtype},
+};
 
 mod literal;
 mod npy;
@@ -211,7 +214,7 @@ impl File {
     /// A file that cannot be read, is not of its format, or holds a type that `Data` does not.
     pub fn read(&self) -> Result<Tensor, IoError> {
         let path = self.path();
-        let bytes = fs::read(path).map_err(|cause| IoError::Read { path: path.to_owned(), cause })?;
+        let bytes = input_file::read(path).map_err(|cause| IoError::Read { path: path.to_owned(), cause })?;
         match self {
             Self::Npy(_) => npy::read(path, &bytes),
             Self::Safetensors { key, .. } => tensors::read(path, &bytes, key.as_deref()),
@@ -244,7 +247,7 @@ pub fn save(tensors: &[(File, &Tensor)]) -> Result<(), IoError> {
             Some(tensor) => npy::bytes_of(path, tensor)?,
             None => tensors::bytes_of(path, &named)?,
         };
-        fs::write(path, bytes).map_err(|cause| IoError::Write { path: path.to_owned(), cause })?;
+        atomic_file::write(path, &bytes).map_err(|cause| IoError::Write { path: path.to_owned(), cause })?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::{
     LaunchError,
     progress::{Progress, Run},
 };
-use crate::exit::FailureExit;
+use crate::exit::Exit;
 use crate::plan::{Communicator, Direction, Handle, InstKind, Plan, StreamNo, Transfer};
 
 /// The report: the cause, then a line for what each rank was doing. `records` by rank, `None` where nothing is known.
@@ -19,7 +19,9 @@ pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) 
         records.iter().map(|it| it.as_deref().and_then(Progress::decode)).collect();
     let mut notes = Notes { plans, progress: &progress, hosts_meet: false };
     let stuck = matches!(fault, LaunchError::Late { .. } | LaunchError::Stalled { .. });
-    let asked = matches!(fault, LaunchError::Aborted { exit: FailureExit::HANG, .. });
+    let asked =
+        matches!(Exit::from(fault.exit()), Exit::Hang | Exit::HungUp | Exit::Interrupted | Exit::Terminated)
+            && matches!(fault, LaunchError::Aborted { .. });
     let mut cause = None;
     if stuck || asked {
         cause = notes.cause();

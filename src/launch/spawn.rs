@@ -20,13 +20,10 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use signal_hook::{
-    consts::{SIGINT, SIGTERM, SIGUSR1},
-    flag, low_level,
-};
+use signal_hook::{consts::SIGUSR1, flag};
 
 use super::{environment, parent_death, secret, secret::Secret};
-use crate::exit::Exit;
+use crate::{exit::Exit, interrupt};
 
 /// For rank 0 to tell its report and end, after the first failure.
 const REPORT: Duration = Duration::from_secs(3);
@@ -50,8 +47,8 @@ pub struct Job {
 }
 
 /// Runs a job; `out` and `err` get what the ranks print, in lines. The exit code is the first failing child's; a child that
-/// is killed counts as a hang. So does a signal that ends this process, whether the children get it too (from a terminal) or
-/// not; `out` then ends with a line that names it. SIGUSR1 asks rank 0 for its report.
+/// is killed counts as a hang. A signal that stops this process, whether the children get it too (from a terminal) or not,
+/// stops them; `out` then ends with a line that names it. SIGUSR1 asks rank 0 for its report.
 ///
 /// # Errors
 /// What the operating system says about processes; children that were started are ended.
@@ -61,9 +58,7 @@ pub fn run(
     err: impl Write + Send + 'static,
 ) -> io::Result<Exit> {
     let told = Arc::new(AtomicUsize::new(0));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_usize(signal, Arc::clone(&told), signal as usize)?;
-    }
+    interrupt::register(&told)?;
     let asked = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&asked))?;
     let mut children = Children { processes: Vec::new(), first_killed: None };
@@ -90,18 +85,20 @@ pub fn run(
     for forwarder in forwarders {
         let _ = forwarder.join();
     }
-    let named = |signal: i32| low_level::signal_name(signal).unwrap_or("a signal");
     match end {
         Ok(exit) => {
             // One that is killed before the ranks have met is missed by no other.
             if let Some((rank, signal)) = children.first_killed.filter(|_| !out.has_failed()) {
-                out.line("", format!("[FAILED] rank {rank} was ended by {}\n", named(signal)).as_bytes());
+                out.line(
+                    "",
+                    format!("[FAILED] rank {rank} was ended by {}\n", interrupt::name(signal)).as_bytes(),
+                );
             }
             Ok(exit)
         }
         Err(signal) => {
-            out.line("", format!("[FAILED] told to end ({})\n", named(signal)).as_bytes());
-            Ok(Exit::Hang)
+            out.line("", format!("[STOPPED] told to end ({})\n", interrupt::name(signal)).as_bytes());
+            Ok(Exit::from_signal(signal))
         }
     }
 }

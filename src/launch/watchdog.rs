@@ -1,29 +1,29 @@
 //! Ends a lost job: notices that it is lost, has the ranks compare notes, and makes every process end.
 //!
-//! A fault of the channel (a rank that is gone, silent, late or gave up), SIGUSR1 and SIGTERM end the job. Rank 0 makes
+//! A fault of the channel (a rank that is gone, silent, late or gave up), SIGUSR1, SIGINT, SIGTERM and SIGHUP end the job. Rank 0 makes
 //! one report of what all ranks were doing, tells the others the exit code, and ends; they end with the same code. Where
 //! rank 0 is lost itself, or says nothing for `PATIENCE`, they tell what they know and end with the fault's.
 
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use signal_hook::{
-    consts::{SIGTERM, SIGUSR1},
-    flag,
-};
+use signal_hook::{consts::SIGUSR1, flag};
 
 use super::{
     LaunchError,
     channel::Channel,
     progress::{Limit, Progress},
 };
-use crate::exit::{Exit, FailureExit};
+use crate::{
+    exit::{Exit, FailureExit},
+    interrupt,
+};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -35,7 +35,7 @@ const NOTES: Duration = Duration::from_millis(500);
 const START: Duration = Duration::from_secs(60);
 /// For rank 0's verdict.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// After SIGTERM, for the reason why the launcher ends the job.
+/// After a signal, for the reason why the launcher ends the job.
 const REASON: Duration = Duration::from_millis(200);
 
 /// What ends the process: the exit code, and the report where this rank is the one to print it.
@@ -66,7 +66,7 @@ impl Watchdog {
     ) -> std::io::Result<Self> {
         let flags = Signals { report: asked, terminate: Arc::default() };
         flag::register(SIGUSR1, Arc::clone(&flags.report))?;
-        flag::register(SIGTERM, Arc::clone(&flags.terminate))?;
+        interrupt::register(&flags.terminate)?;
         let (done, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(notes)));
         let (over, shared) = (Arc::clone(&done), Arc::clone(&notes));
         let guard = thread::Builder::new().name("hir-watchdog".to_owned());
@@ -104,7 +104,8 @@ impl Drop for Watchdog {
 
 struct Signals {
     report: Arc<AtomicBool>,
-    terminate: Arc<AtomicBool>,
+    /// The signal that stops this process; 0: none.
+    terminate: Arc<AtomicUsize>,
 }
 
 /// Whether ranks that run their plans, or do what has a limit, get any further.
@@ -161,7 +162,7 @@ fn watch(
         }
         if signals.report.load(Ordering::Relaxed) {
             channel.abort(Exit::Hang, "asked for a report (SIGUSR1)");
-        } else if signals.terminate.load(Ordering::Relaxed) {
+        } else if signals.terminate.load(Ordering::Relaxed) != 0 {
             // Launchers end all processes when one has failed: then that one is the cause.
             let until = Instant::now() + REASON;
             while channel.fault().is_none() && !done.load(Ordering::Relaxed) && Instant::now() < until {
@@ -170,7 +171,8 @@ fn watch(
             if done.load(Ordering::Relaxed) {
                 return;
             }
-            channel.abort(Exit::Hang, "told to end (SIGTERM)");
+            let signal = signals.terminate.load(Ordering::Relaxed) as i32;
+            channel.abort(Exit::from_signal(signal), &format!("told to end ({})", interrupt::name(signal)));
         } else {
             if let Some(fault) = stalled.look(channel) {
                 channel.fail(fault);

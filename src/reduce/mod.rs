@@ -9,12 +9,15 @@
 
 mod edits;
 mod order;
+mod running;
 mod shrink;
 pub mod symptoms;
 #[cfg(test)]
 mod tests;
 
 use std::{collections::HashSet, ops::Range};
+
+pub use running::Running;
 
 use grammar::{
     diagnostic::{Diagnostic, has_errors},

@@ -19,7 +19,7 @@ use grammar::{
 };
 use passes::{Fault, PassCall, Settings, Verify};
 
-use super::{Candidate, Goal, order};
+use super::{Candidate, Goal, Running, order};
 use crate::{
     io::{data::Data, generate::Kind},
     plan::{self, Plan},
@@ -83,6 +83,8 @@ pub struct Examiner<'a> {
     pub schedules: &'a [Schedule],
     /// Where a command finds the program.
     pub file: &'a Path,
+    /// The command that runs.
+    pub running: &'a Running,
 }
 
 /// Symptoms of the kind that is looked for, and of others that a race may come with.
@@ -145,7 +147,7 @@ impl Examiner<'_> {
             std::fs::write(self.file, &candidate.text)?;
             let mut shell = Command::new("sh");
             shell.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            shell.status()
+            self.running.run(&mut shell)
         };
         match run() {
             Ok(status) if status.success() => Ok(Symptoms::from(["the command ends with 0".to_owned()])),

@@ -10,7 +10,7 @@ use grammar::{
 use passes::{Arguments, Change, Pass, PassCall};
 
 use super::{
-    Candidate, reduce,
+    Candidate, Running, reduce,
     symptoms::{Examiner, Same, Test},
 };
 use crate::run::oracle::schedules;
@@ -80,6 +80,7 @@ fn smallest(pass: &'static Pass, test: Test) -> Result<String, String> {
         ranks: None,
         schedules: &schedules(),
         file: Path::new(""),
+        running: &Running::default(),
     };
     let start = Candidate::read(TEXT.to_owned()).map_err(|it| format!("{it:?}"))?;
     let symptoms = examiner.examine(&start)?;

@@ -171,7 +171,13 @@ pub fn expectations(outputs: Vec<results::Result>, origin: &str, basis: Basis) -
     found
 }
 
-/// Runs a program once, with f64 shadows unless they might take more than `MEMORY_LIMIT`.
+/// How to simulate the plans: with f64 shadows unless they might take more than `MEMORY_LIMIT`.
+pub fn simulation(plans: &[Plan], watch: Vec<Place>) -> sim::Options {
+    let bytes = sim::footprint(plans).bytes.saturating_add(sim::shadow_bytes(plans));
+    sim::Options { watch, without_shadows: bytes > MEMORY_LIMIT, ..sim::Options::default() }
+}
+
+/// Runs a program once, as `simulation` decides.
 ///
 /// # Errors
 /// What the simulator finds.
@@ -181,9 +187,7 @@ pub fn simulate(
     schedule: Schedule,
     watch: Vec<Place>,
 ) -> Result<Outcome, RunError> {
-    let bytes = sim::footprint(plans).bytes.saturating_add(sim::shadow_bytes(plans));
-    let without_shadows = bytes > MEMORY_LIMIT;
-    Ok(sim::run(plans, inputs, schedule, &sim::Options { watch, trace: false, without_shadows })?)
+    Ok(sim::run(plans, inputs, schedule, &simulation(plans, watch))?)
 }
 
 /// Runs a specification on the same inputs, in program order, and takes its outputs as what is expected.

@@ -130,7 +130,7 @@ pub fn run(
         // A verdict holds for all ranks or for none.
         (true, Some((first, more))) => {
             more.iter().for_each(|line| screen.say(line));
-            tell(first);
+            tell(first, "[FAILED]");
         }
         (_, _) => {
             others.iter().for_each(|line| screen.say(line));
@@ -145,7 +145,7 @@ pub fn end(last: impl Fn(Exit) + Send + 'static) -> End {
     Box::new(move |exit, report| {
         let exit = Exit::from(exit);
         if let Some(it) = report {
-            tell(&it);
+            tell(&it, if exit.is_stop() { "[STOPPED]" } else { "[FAILED]" });
             last(exit);
         }
         exit.now()
@@ -153,10 +153,10 @@ pub fn end(last: impl Fn(Exit) + Send + 'static) -> End {
 }
 
 /// Prints a report whose first line is the verdict.
-fn tell(report: &str) {
+fn tell(report: &str, tag: &str) {
     let (verdict, notes) = report.split_once('\n').unwrap_or((report, ""));
     let mut out = std::io::stdout().lock();
     // Whoever reads this may be gone too; the process ends all the same.
     let _ = notes.lines().try_for_each(|line| writeln!(out, "# {line}"));
-    let _ = writeln!(out, "[FAILED] {verdict}").and_then(|()| out.flush());
+    let _ = writeln!(out, "{tag} {verdict}").and_then(|()| out.flush());
 }

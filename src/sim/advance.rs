@@ -17,6 +17,9 @@ impl Machine<'_> {
         while let Some(actor) = self.ready.pop() {
             self.actors[actor].ready = false;
             self.outcome.steps += 1;
+            if let Some(it) = &options.inquiry {
+                it.look(&self);
+            }
             let at = self.head(actor).map(|inst| InstRef { rank: self.actors[actor].rank, inst });
             self.outcome.notes.at = at;
             match self.actors[actor].role {

@@ -6,6 +6,8 @@
 //!
 //! Invariant: a run depends on the plans, the inputs and the schedule, and on nothing else.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashSet;
 use thiserror::Error;
 
@@ -18,6 +20,7 @@ mod advance;
 mod book;
 mod collective;
 mod footprint;
+mod inquiry;
 pub mod kernels;
 mod machine;
 pub mod memory;
@@ -34,6 +37,7 @@ use memory::{Block, Mask, Memory};
 use step::Space;
 pub use {
     footprint::{Footprint, footprint, shadow_bytes},
+    inquiry::Inquiry,
     report::Deadlock,
     schedule::{Schedule, ScheduleError, Schedules},
 };
@@ -47,6 +51,8 @@ pub struct Options {
     pub trace: bool,
     /// Whether to leave out the f64 shadows of inexact values, which take 24 bytes an element.
     pub without_shadows: bool,
+    /// Who may ask how far the run is.
+    pub inquiry: Option<Arc<Inquiry>>,
 }
 
 /// An instruction of a rank.

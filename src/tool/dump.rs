@@ -1,14 +1,12 @@
 //! Shows programs between passes: on standard error, or as numbered files.
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{io::Write, path::PathBuf, time::Duration};
 
 use grammar::{ir::Program, nearest, print};
 use passes::{Change, Event, Fault, PASSES};
 use similar::TextDiff;
+
+use crate::atomic_file;
 
 /// Which programs are shown. Without a list of passes, a flag means all of them.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -161,7 +159,7 @@ impl<'f> Dumper<'f> {
         let when = if when == "Before" { "-before" } else { "" };
         let path = folder.join(format!("{:02}-{pass}{when}.hir", self.file));
         self.file += 1;
-        if let Err(fault) = write(folder, &path, &text) {
+        if let Err(fault) = atomic_file::write_in_new_folder(&path, text.as_bytes()) {
             self.fault = Some(format!("cannot write {}: {fault}", path.display()));
         }
     }
@@ -181,9 +179,4 @@ impl<'f> Dumper<'f> {
 /// The lines that differ, with what stands around them.
 pub fn diff(before: &str, after: &str) -> String {
     TextDiff::from_lines(before, after).unified_diff().context_radius(2).to_string()
-}
-
-fn write(folder: &Path, path: &Path, text: &str) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    std::fs::write(path, text)
 }

@@ -22,7 +22,7 @@ use grammar::{
 };
 use passes::PassCall;
 
-use crate::{exit::Exit, plan::limits, source::Source};
+use crate::{atomic_file, exit::Exit, plan::limits, source::Source};
 
 /// When reports are coloured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -112,8 +112,8 @@ impl Screen {
 
     /// Writes a result to a file, or to standard output where none is given.
     pub fn write(&self, text: &str, file: Option<&Path>) -> Exit {
-        let (result, name) = match file {
-            Some(path) => (std::fs::write(path, text), path.display().to_string()),
+        let (result, name) = match file.filter(|it| *it != Path::new("-")) {
+            Some(path) => (atomic_file::write(path, text.as_bytes()), path.display().to_string()),
             None => {
                 let mut out = io::stdout().lock();
                 (out.write_all(text.as_bytes()).and_then(|()| out.flush()), "standard output".to_owned())

@@ -42,10 +42,10 @@ pub fn trials() -> Vec<Trial> {
         }),
         Trial::test("gpus::a_stopped_child_ends_all", || a_stopped_child_ends_all(2)),
         Trial::test("gpus::a_stopped_first_child_ends_all", || a_stopped_child_ends_all(0)),
-        Trial::test("gpus::an_interrupt_of_all_is_told_once", || is_told_to_end("INT", true)),
-        Trial::test("gpus::an_interrupt_of_the_parent_ends_all", || is_told_to_end("INT", false)),
-        Trial::test("gpus::a_parent_told_to_end_says_so", || is_told_to_end("TERM", false)),
-        Trial::test("gpus::all_told_to_end_say_so_once", || is_told_to_end("TERM", true)),
+        Trial::test("gpus::an_interrupt_of_all_is_told_once", || is_told_to_end("INT", 130, true)),
+        Trial::test("gpus::an_interrupt_of_the_parent_ends_all", || is_told_to_end("INT", 130, false)),
+        Trial::test("gpus::a_parent_told_to_end_says_so", || is_told_to_end("TERM", 143, false)),
+        Trial::test("gpus::all_told_to_end_say_so_once", || is_told_to_end("TERM", 143, true)),
         Trial::test(
             "gpus::a_parent_passes_on_who_asks_for_a_report",
             a_parent_passes_on_who_asks_for_a_report,
@@ -77,6 +77,11 @@ pub fn trials() -> Vec<Trial> {
         }),
         Trial::test("ranks::a_report_may_be_asked_for", || {
             loses(SIMULATED, 1, Some("USR1"), "rank 1: asked for a report (SIGUSR1)")
+        }),
+        Trial::test("ranks::who_is_told_to_end_says_so", || {
+            ["INT", "TERM", "HUP"].into_iter().try_for_each(|signal| {
+                loses(SIMULATED, 1, Some(signal), &format!("rank 1: told to end (SIG{signal})"))
+            })
         }),
         Trial::test("ranks::who_does_not_come_is_named", who_does_not_come_is_named),
         Trial::test("ranks::children_end_with_their_parent", || loses(SIMULATED, 0, None, "")),
@@ -258,10 +263,16 @@ fn loses(
     expect(signal != Some("STOP") || since.elapsed() < STOPPED, &ends)?;
     let told = reader.join().map_err(|_| "no report")??;
     let text: String = ends.iter().map(|it| it.1.as_str()).chain([told.as_str()]).collect();
-    let codes = ends.iter().filter(|it| it.0 == Some(4)).count();
+    let (tag, code) = match signal {
+        Some("INT") => ("[STOPPED]", 130),
+        Some("TERM") => ("[STOPPED]", 143),
+        Some("HUP") => ("[STOPPED]", 129),
+        Some(_) | None => ("[FAILED]", 4),
+    };
+    let codes = ends.iter().filter(|it| it.0 == Some(code)).count();
     let killed = usize::from(signal == Some("KILL"));
     expect(codes + killed == ends.len(), &ends)?;
-    let cause = format!("[FAILED] {wanted}");
+    let cause = format!("{tag} {wanted}");
     match signal {
         Some(_) if !text.contains(&cause) => Err(format!("{text}\nno `{cause}`").into()),
         _ => Ok(()),
@@ -302,14 +313,14 @@ impl Family {
         }
     }
 
-    /// What it says to its end with the exit code of a lost job, and that no process is left then.
-    fn end(mut self) -> Result<String, Failed> {
+    /// What it says to its end with this exit code, and that no process is left then.
+    fn end(mut self, code: i32) -> Result<String, Failed> {
         let ends = end(vec![self.parent], LIMIT);
         let left = |id: &&String| Path::new("/proc").join(id).exists();
         let left: Vec<&String> = self.children.iter().filter(left).collect();
         left.iter().try_for_each(|id| send("KILL", id))?;
         let ends = ends?;
-        expect(left.is_empty() && ends[0].0 == Some(4), &ends)?;
+        expect(left.is_empty() && ends[0].0 == Some(code), &ends)?;
         let mut text = String::new();
         self.said.read_to_string(&mut text)?;
         Ok(text + &ends[0].2)
@@ -320,7 +331,7 @@ fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
     let family = Family::start()?;
     let since = Instant::now();
     send("STOP", &family.children[victim])?;
-    let text = family.end()?;
+    let text = family.end(4)?;
     let named = text.contains(&format!("[FAILED] rank {victim} is silent for"));
     match named && since.elapsed() < STOPPED {
         true => Ok(()),
@@ -332,7 +343,7 @@ fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
 fn a_parent_passes_on_who_asks_for_a_report() -> Result<(), Failed> {
     let family = Family::start()?;
     send("USR1", &family.parent.id().to_string())?;
-    let text = family.end()?;
+    let text = family.end(4)?;
     match text.contains("[FAILED] rank 0: asked for a report (SIGUSR1)") {
         true => Ok(()),
         false => Err(text.into()),
@@ -340,13 +351,13 @@ fn a_parent_passes_on_who_asks_for_a_report() -> Result<(), Failed> {
 }
 
 /// A signal, as a terminal sends it to all processes of the group, or to the parent only.
-fn is_told_to_end(signal: &str, all: bool) -> Result<(), Failed> {
+fn is_told_to_end(signal: &str, code: i32, all: bool) -> Result<(), Failed> {
     let family = Family::start()?;
     let group = if all { "-" } else { "" };
     send(signal, &format!("{group}{}", family.parent.id()))?;
-    let text = family.end()?;
-    let last = format!("[FAILED] told to end (SIG{signal})\n");
-    match text.ends_with(&last) && text.matches("[FAILED]").count() == 1 {
+    let text = family.end(code)?;
+    let last = format!("[STOPPED] told to end (SIG{signal})\n");
+    match text.ends_with(&last) && text.matches("[STOPPED]").count() == 1 && !text.contains("[FAILED]") {
         true => Ok(()),
         false => Err(text.into()),
     }

@@ -1,6 +1,7 @@
 //! One rank's part of a job on GPUs.
 
 use hir::{
+    atomic_file,
     cuda::{self, CudaError, Engine, Gpu},
     exit::Exit,
     io::data::Data,
@@ -202,7 +203,8 @@ fn on(
     if let Some(path) = options.json.as_ref().filter(|_| ran.timing.is_some() || ran.host.is_some()) {
         let text = format!("{:#}\n", table::json(&ran, plans, names));
         let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
-        std::fs::write(path, text).map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
+        atomic_file::write(path, text.as_bytes())
+            .map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
     }
     Ok(conclude(ran.verdict, say))
 }

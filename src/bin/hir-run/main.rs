@@ -30,7 +30,7 @@ use passes::{Event, PassCall, Settings, Verify};
 
 use batch::{Count, Entry};
 use options::{Device, Options};
-use task::Task;
+use task::{Task, Watched};
 
 fn main() -> ExitCode {
     // Before any thread starts.
@@ -57,11 +57,17 @@ fn main() -> ExitCode {
 /// The only process of a job.
 fn alone(programs: &[Entry], screen: Screen) -> Exit {
     let mut gpu = None;
-    let count = Count::of(programs);
-    let ended = batch::each(programs, true, &count, |entry, _| -> Result<_, Infallible> {
-        let verdict = run(&entry.options, screen, None, (&mut gpu, &count))
+    let (count, watched) = (Count::of(programs), Watched::default());
+    if let Err(fault) = watched.watch(count.teller()) {
+        return screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}"));
+    }
+    let ended = batch::each(programs, true, &count, |entry, last| -> Result<_, Infallible> {
+        watched.activity.set("while preparing the program");
+        let verdict = run(&entry.options, screen, None, (&mut gpu, &count, &watched))
             .unwrap_or_else(|failure| fail(screen, failure));
-        verdict.line.iter().for_each(|line| print(line));
+        watched.activity.conclude(last || verdict.exit.flow().is_break(), || {
+            verdict.line.iter().for_each(|line| print(line));
+        });
         Ok(verdict.exit.flow())
     });
     match ended {
@@ -72,14 +78,16 @@ fn alone(programs: &[Entry], screen: Screen) -> Exit {
 /// One process of a launched job.
 fn member(options: &Options, programs: &[Entry], screen: Screen, launch: &Launch) -> Exit {
     let own = if launch.rank == 0 { screen } else { screen.silenced() };
-    let count = Count::of(programs);
+    let (count, watched) = (Count::of(programs), Watched::default());
     ranks::join(launch, options.patience(), screen, count.teller(), |member| {
         let mut gpu = None;
         batch::each(programs, launch.rank == 0, &count, |entry, last| {
             let manifest = || manifest(entry, launch);
             ranks::run(member, screen, last, manifest, |failure| {
-                let outcome =
-                    failure.map_or_else(|| run(&entry.options, own, Some(member), (&mut gpu, &count)), Err);
+                let outcome = failure.map_or_else(
+                    || run(&entry.options, own, Some(member), (&mut gpu, &count, &watched)),
+                    Err,
+                );
                 outcome.unwrap_or_else(|failure| {
                     let summary = failure.summary().1;
                     Verdict { summary, ..fail(own, failure) }
@@ -119,7 +127,7 @@ fn run(
     options: &Options,
     screen: Screen,
     member: Option<&Member>,
-    (gpu, count): (&mut Option<Gpu>, &Count),
+    (gpu, count, watched): (&mut Option<Gpu>, &Count, &Watched),
 ) -> Result<Verdict, Failure> {
     options.fit()?;
     let owner = member.map(|it| it.channel.rank);
@@ -167,8 +175,17 @@ fn run(
         say("# `-G` is for runs that are timed or repeated: none is asked for, by `-n 20` or `--stress 100`"
             .to_owned());
     }
-    let task =
-        Task { options, setup: &setup, prepared: &prepared, plans, names: &names, owner, start, screen };
+    let task = Task {
+        options,
+        setup: &setup,
+        prepared: &prepared,
+        plans,
+        names: &names,
+        owner,
+        watched,
+        start,
+        screen,
+    };
     let filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
     // Without GPUs that is what everybody expects: it is told to those who have asked.
     let peers: &dyn cuda::Peers = member.map_or(&cuda::Alone, |it| it);

@@ -1,9 +1,14 @@
 //! A program that is ready to run, and what is asked of it.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    io::{self, Write},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hir::{
     exit::Exit,
+    interrupt::{self, Activity},
     plan::{Plan, Port},
     run::{
         inputs::Filling,
@@ -14,7 +19,7 @@ use hir::{
         unsharded,
         unwritten::UnwrittenReads,
     },
-    sim::Schedule,
+    sim::{self, Inquiry, Schedule},
     tool::Screen,
 };
 
@@ -34,10 +39,52 @@ pub struct Task<'a> {
     pub names: &'a [&'a str],
     /// The rank that this process is, where each rank has a process.
     pub owner: Option<usize>,
+    /// For who stops the tool or asks how far it is.
+    pub watched: &'a Watched,
     /// When the tool began.
     pub start: Instant,
     /// Standard error; silent on other ranks than the one that prints the report.
     pub screen: Screen,
+}
+
+/// How long a run has to answer who asks how far it is: an instruction may take long.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// What a run shows to who stops it or asks how far it is.
+#[derive(Clone, Default)]
+pub struct Watched {
+    /// What the tool does.
+    pub activity: Activity,
+    /// Asks the simulator.
+    inquiry: Arc<Inquiry>,
+}
+
+impl Watched {
+    /// Ends the process where a signal stops it, with what it has done so far; `last` then says what ends with it. SIGUSR1
+    /// prints how far every simulated rank is.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn watch(&self, last: impl Fn(Exit) + Send + 'static) -> io::Result<()> {
+        let (asked, stopped) = (self.clone(), self.activity.clone());
+        let report = move || {
+            let mut text = asked.inquiry.ask(ANSWER).unwrap_or_default();
+            text.insert_str(0, &format!("{}\n", asked.activity.what()));
+            let lines: String = text.lines().map(|line| format!("# {line}\n")).collect();
+            // A reader that went away has seen enough.
+            let _ = io::stdout().lock().write_all(lines.as_bytes());
+        };
+        let end = move |signal: i32| {
+            stopped.stop(|what| {
+                let text = format!("# {}\n[STOPPED] {what}\n", interrupt::name(signal));
+                let mut out = io::stdout().lock();
+                let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+                drop(out);
+                last(Exit::from_signal(signal));
+            })
+        };
+        interrupt::watch(report, end)
+    }
 }
 
 impl Task<'_> {
@@ -68,6 +115,7 @@ impl Task<'_> {
     /// What goes wrong on the way to a verdict.
     pub fn simulate(&self, mut filling: Filling, say: &mut dyn FnMut(String)) -> Result<Verdict, Failure> {
         self.fits()?;
+        self.watched.activity.set("while computing what is expected");
         let Self { options, plans, names, .. } = self;
         let inputs = filling.fill(plans)?;
         let mut expectations = self.expectations(&filling)?;
@@ -96,13 +144,21 @@ impl Task<'_> {
         let watch = output::watches(plans, &options.output, self.owner)?;
         let mut verdict = None;
         let mut reads = UnwrittenReads::default();
-        for schedule in &options.schedule.0 {
-            let outcome = match job::simulate(plans, inputs.clone(), *schedule, watch.clone()) {
+        let difference = if expectations.is_empty() { "" } else { ", no difference" };
+        let inquiry = Some(Arc::clone(&self.watched.inquiry));
+        let sim = sim::Options { inquiry, ..job::simulation(plans, watch) };
+        for (done, schedule) in options.schedule.0.iter().enumerate() {
+            self.watched.activity.set(match options.schedule.0.len() {
+                1 => format!("while simulating schedule {schedule}"),
+                all if done == 0 => format!("after 0 of {all} schedules"),
+                all => format!("after {done} of {all} schedules{difference}"),
+            });
+            let outcome = match sim::run(plans, inputs.clone(), *schedule, &sim) {
                 Ok(outcome) => outcome,
                 Err(fault) => {
                     self.warn(&reads);
                     say(format!("# schedule {schedule}"));
-                    return Err(fault.into());
+                    return Err(RunError::from(fault).into());
                 }
             };
             reads.add(plans, &outcome.notes, *schedule, self.prepared.sources.len());

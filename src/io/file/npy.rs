@@ -3,13 +3,17 @@
 use std::{io, path::Path};
 
 use grammar::dtype::DType;
-use npyz::{NpyFile, Order, TypeChar, WriterBuilder};
+use npyz::{DType as Descr, NpyFile, TypeChar, WriterBuilder};
 
 use super::{IoError, format_error};
 use crate::{
     io::data::{Data, Tensor},
     plan::View,
 };
+
+mod header;
+
+use header::Header;
 
 pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Tensor, IoError> {
     fn elements<T: npyz::Deserialize>(file: NpyFile<&[u8]>) -> io::Result<Data>
@@ -25,17 +29,20 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Tensor, IoError> {
         };
         format_error(path, fault, "write it again with `numpy.save`")
     };
+    // The crate's parser of headers takes time that doubles with every bracket, and its products overflow.
+    let header = header::parse(bytes)
+        .map_err(|fault| format_error(path, fault, "write it again with `numpy.save`"))?;
+    let Header { shape, elements: count, fortran_order } = header;
     let file = NpyFile::new(bytes).map_err(broken)?;
-    let shape: Vec<usize> = file.shape().iter().map(|&it| it as usize).collect();
-    let (dtype, order) = (file.dtype(), file.order());
+    let dtype = file.dtype();
     // Nothing is reserved for elements that are not there.
     let size = dtype.num_bytes().unwrap_or(1);
-    if file.len().saturating_mul(size as u64) > bytes.len() as u64 {
+    if count.saturating_mul(size) > bytes.len() {
         return Err(broken(io::ErrorKind::UnexpectedEof.into()));
     }
     let plain = match &dtype {
-        npyz::DType::Plain(it) => Some((it.type_char(), it.size_field())),
-        npyz::DType::Array(..) | npyz::DType::Record(_) => None,
+        Descr::Plain(it) => Some((it.type_char(), it.size_field())),
+        Descr::Array(..) | Descr::Record(_) => None,
     };
     let data = match plain {
         Some((TypeChar::Bool, _)) => elements::<bool>(file),
@@ -56,9 +63,9 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Tensor, IoError> {
         }
     };
     let data = data.map_err(broken)?;
-    match order {
-        Order::C => Ok(Tensor { shape, data }),
-        Order::Fortran => {
+    match fortran_order && count > 0 {
+        false => Ok(Tensor { shape, data }),
+        true => {
             let strides = shape.iter().scan(1, |next, extent| {
                 let stride = *next;
                 *next *= extent;

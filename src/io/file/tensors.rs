@@ -25,6 +25,9 @@ const SAFETENSORS: [(safetensors::Dtype, DType); 13] = [
     (safetensors::Dtype::U64, DType::UInt64),
 ];
 
+/// Most names that a message lists.
+const MAX_LISTED: usize = 16;
+
 pub(super) fn read(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<Tensor, IoError> {
     fn elements<T: Element>(to: &mut [T], bytes: &[u8]) {
         let size = T::DTYPE.size();
@@ -41,11 +44,11 @@ pub(super) fn read(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<Tenso
         (None, [only]) => only,
         (None, _) => {
             let fault = format!("it holds {} tensors", names.len());
-            return Err(format_error(path, fault, &format!("add `#KEY`, one of {}", names.join(", "))));
+            return Err(format_error(path, fault, &format!("add `#KEY`, one of {}", listed(&names))));
         }
     };
     let view = file.tensor(name).map_err(|_| {
-        format_error(path, format!("it holds no tensor `{name}`"), &format!("it has {}", names.join(", ")))
+        format_error(path, format!("it holds no tensor `{name}`"), &format!("it has {}", listed(&names)))
     })?;
     let dtype = SAFETENSORS.iter().find(|it| it.0 == view.dtype()).map(|it| it.1).ok_or_else(|| {
         let fault = format!("element type {:?} of `{name}` is not supported", view.dtype());
@@ -54,6 +57,13 @@ pub(super) fn read(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<Tenso
     let mut data = Data::zeros(dtype, view.shape().iter().product())?;
     each!(&mut data, to => elements(to, view.data()));
     Ok(Tensor { shape: view.shape().to_vec(), data })
+}
+
+/// Names in a message, the first of many.
+fn listed(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(MAX_LISTED);
+    let shown = names[..names.len() - more].join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
 pub(super) fn bytes_of(path: &Path, named: &BTreeMap<Option<&str>, &Tensor>) -> Result<Vec<u8>, IoError> {

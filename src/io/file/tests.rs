@@ -1,3 +1,5 @@
+use std::fs;
+
 use half::{bf16, f16};
 
 use super::*;
@@ -146,4 +148,76 @@ fn flags() -> Result<(), IoError> {
     assert!(fault("2xq7=1 2").contains("`q7` is no element type"));
     assert!(fault("1xf8e4m3=1").contains("`f8e4m3` is not supported"));
     Ok(())
+}
+
+/// Bytes of a file, some of which are changed, removed or doubled.
+fn mutated(bytes: Vec<u8>) -> impl proptest::strategy::Strategy<Value = Vec<u8>> {
+    use proptest::{collection::vec, prelude::*};
+    let edit = (any::<prop::sample::Index>(), 0..4u8, any::<u8>(), 1..40usize);
+    vec(edit, 1..8).prop_map(move |edits| {
+        let mut bytes = bytes.clone();
+        for (at, kind, byte, count) in edits {
+            if bytes.is_empty() {
+                break;
+            }
+            let at = at.index(bytes.len());
+            let end = (at + count).min(bytes.len());
+            match kind {
+                0 => bytes[at] = byte,
+                1 => drop(bytes.drain(at..end)),
+                // Digits, brackets and quotes are what headers are made of.
+                2 => bytes[at] = b"0123456789[](){}'\",:<>|fiub"[usize::from(byte) % 27],
+                _ => {
+                    let part = bytes[at..end].to_vec();
+                    bytes.splice(at..at, part);
+                }
+            }
+        }
+        bytes
+    })
+}
+
+fn npy_bytes(fortran_order: &str, shape: &str) -> Vec<u8> {
+    let text = format!("{{'descr': '<f4', 'fortran_order': {fortran_order}, 'shape': {shape}, }}\n");
+    [&b"\x93NUMPY\x01\x00"[..], &(text.len() as u16).to_le_bytes(), text.as_bytes(), &[0; 24]].concat()
+}
+
+proptest::proptest! {
+    #[test]
+    fn a_mutated_npy_file_is_read_or_refused(
+        bytes in mutated(npy_bytes("True", "(2, 3)")),
+        extents in proptest::collection::vec(proptest::prelude::any::<u64>(), 0..5),
+    ) {
+        let path = Path::new("x.npy");
+        let whole = |it: Result<Tensor, IoError>| {
+            it.is_ok_and(|it| it.data.len() != it.shape.iter().product::<usize>())
+        };
+        proptest::prop_assert!(!whole(npy::read(path, &bytes)));
+        let shape: Vec<String> = extents.iter().map(|it| format!("{it},")).collect();
+        proptest::prop_assert!(!whole(npy::read(path, &npy_bytes("True", &format!("({})", shape.concat())))));
+    }
+
+    #[test]
+    fn a_mutated_safetensors_file_is_read_or_refused(
+        bytes in mutated({
+            let header = br#"{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}"#;
+            [&(header.len() as u64).to_le_bytes()[..], header, &[0; 24]].concat()
+        }),
+    ) {
+        let read = tensors::read(Path::new("x.safetensors"), &bytes, None);
+        let is_torn = read.is_ok_and(|it| it.data.len() != it.shape.iter().product::<usize>());
+        proptest::prop_assert!(!is_torn);
+    }
+}
+
+#[test]
+fn a_header_that_npy_crates_cannot_take_is_refused() {
+    let path = Path::new("x.npy");
+    let huge = message(npy::read(path, &npy_bytes("True", "(4294967296, 4294967296)")));
+    assert!(huge.contains("has more elements than memory can hold"), "{huge}");
+    let nested = npy_bytes("True", "()").to_vec();
+    let nested = String::from_utf8_lossy(&nested[10..]).replace("'<f4'", &("[".repeat(40) + &"]".repeat(40)));
+    let bytes = [&b"\x93NUMPY\x01\x00"[..], &(nested.len() as u16).to_le_bytes(), nested.as_bytes()].concat();
+    let nested = message(npy::read(path, &bytes));
+    assert!(nested.contains("is not supported: only floats, integers and bools are"), "{nested}");
 }

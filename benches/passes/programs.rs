@@ -1,0 +1,176 @@
+//! Generated programs that grow along one axis: statements, loops, depth, ranks.
+
+use std::fmt::Write as _;
+
+/// An axis: its name, the program of a size, and the passes that its curve is measured for.
+pub struct Axis {
+    /// What grows.
+    pub name: &'static str,
+    /// The text of a program of this size.
+    pub program: fn(usize) -> String,
+    /// A pipeline.
+    pub passes: &'static str,
+}
+
+/// Every axis.
+pub const AXES: [Axis; 6] = [
+    Axis {
+        name: "operators",
+        program: chain,
+        passes: "decompose-resharding,lower-to-communication,@default",
+    },
+    Axis {
+        name: "equal statements",
+        program: equal,
+        passes: "allocate-and-deallocate,common-subexpression,remove-dead-code,renumber",
+    },
+    Axis { name: "views", program: views, passes: "common-subexpression,remove-redundant-sync,@default" },
+    Axis {
+        name: "loops",
+        program: loops,
+        passes: "remove-redundant-sync,common-subexpression,hoist-communication,sink-waits,double-buffer,unroll,\
+                 remove-redundant-sync,@default",
+    },
+    Axis {
+        name: "depth",
+        program: depth,
+        passes: "remove-redundant-sync,common-subexpression,hoist-communication,sink-waits,renumber,@default",
+    },
+    Axis { name: "ranks", program: ranks, passes: "@lower" },
+];
+
+/// A chain of operators; every one of them reshards.
+pub fn chain(operators: usize) -> String {
+    const MESH: &str = "(DeviceMesh{0 1 2 3})";
+    let (mut axis, mut domains, mut body) = (0, String::new(), String::new());
+    // Dimension 0 or 1 on the devices, or none.
+    let mut tensor = |number: usize, spread: Option<usize>| {
+        axis += 4;
+        let [a, b, outer, inner] = [axis - 4, axis - 3, axis - 2, axis - 1];
+        let Some(dim) = spread else { return format!("T{number}_g_float[iS{a}{{8}}, iS{b}{{8}}] {MESH}") };
+        let (split, kept) = if dim == 0 { (a, b) } else { (b, a) };
+        let _ = writeln!(
+            domains,
+            "  T{number}: logical(iS{a}{{8}}, iS{b}{{8}}), outer_split(iS{split}{{8}}, 4) -> \
+             (ideviceIdx.x{outer}{{4}}, iS{inner}{{2}})"
+        );
+        let (first, second) = match dim {
+            0 => (format!("iS{inner}{{2}}"), format!("iS{kept}{{8}}")),
+            _ => (format!("iS{kept}{{8}}"), format!("iS{inner}{{2}}")),
+        };
+        format!("T{number}_g_float[ideviceIdx.x{outer}{{4}}, {first}, {second}] {MESH}")
+    };
+    let (input, weight, columns) = (tensor(0, Some(0)), tensor(1, None), tensor(2, Some(1)));
+    let mut last = input.clone();
+    for at in 0..operators {
+        let number = at + 3;
+        let out = tensor(number, [None, Some(1), Some(0)][at % 3]);
+        let value = match at % 3 {
+            // Rows come together.
+            0 => format!("linear({last},\n              {weight})"),
+            // Columns go apart.
+            1 => format!("Set( {last} )"),
+            // Partial sums, which are added and scattered by rows.
+            _ => format!("linear({last},\n              {columns})"),
+        };
+        let _ = writeln!(body, "  {out}\n     = {value}");
+        last = out;
+    }
+    let header = format!("({input}, {weight}, {columns}) -> ({last})");
+    format!("%HostIrContainer {{ {header} :\n{body}}} // %HostIrContainer\n\nDomains:\n{domains}")
+}
+
+fn container(header: &str, body: &str) -> String {
+    format!("%HostIrContainer {{ {header} :\n{body}}} // %HostIrContainer\n")
+}
+
+/// Two chains of equal statements.
+pub fn equal(statements: usize) -> String {
+    let input = "T0_g_float[iS0{4}]".to_owned();
+    let tensor = |number: usize| format!("T{number}_g_float[iS{number}{{4}}]");
+    let (mut one, mut two, mut body) = (input.clone(), input.clone(), String::new());
+    for at in 0..statements / 2 {
+        let (a, b) = (tensor(2 * at + 1), tensor(2 * at + 2));
+        let _ = writeln!(body, "  {a} = relu({one})\n  {b} = relu({two})");
+        (one, two) = (a, b);
+    }
+    let out = tensor(statements + 3);
+    let _ = writeln!(body, "  {out} = {one} + {two}");
+    container(&format!("({input}) -> ({out})"), &body)
+}
+
+/// Views of one tensor at many indices, used on four streams.
+pub fn views(statements: usize) -> String {
+    let views = statements / 2;
+    let input = format!("T0_g_float[iS0{{{views}}}, iS1{{4}}]");
+    let (mut body, mut last) = (String::new(), input.clone());
+    for at in 0..views {
+        let (view, out) = (2 * at + 2, 2 * at + 3);
+        let (view, out) =
+            (format!("T{view}_l_float[iS{view}{{4}}]"), format!("T{out}_g_float[iS{out}{{4}}]"));
+        let _ = writeln!(body, "  {view} = HirAliasSelect( {input}, axis = iS0{{{views}}}, index = {at} )");
+        if at % 3 == 0 {
+            let _ = writeln!(body, "  SetCurrentStream(Stream {})", at % 4);
+        }
+        if at % 5 == 0 {
+            let _ = writeln!(body, "  Synchronize(Stream {})", (at + 1) % 4);
+        }
+        let _ = writeln!(body, "  {out} = relu({view})");
+        last = out;
+    }
+    container(&format!("({input}) -> ({last})"), &body)
+}
+
+/// Loops of four iterations over streams, one behind another.
+pub fn loops(loops: usize) -> String {
+    let (input, out) = ("T0_g_float[iS0{4}, iS1{4}]", "T1_g_float[iS2{4}, iS3{4}]");
+    let mut body =
+        format!("  {out} = ALLOCATE(mem_type=global, zero_init=false)\n  Stream s0 = GetCurrentStream()\n");
+    for at in 0..loops {
+        let (from, to, index) = (2 * at + 2, 2 * at + 3, at + 100);
+        let from = format!("T{from}_l_float[iS{}{{4}}]", from + 10);
+        let to = format!("T{to}_l_float[iS{}{{4}}]", to + 10);
+        let _ = write!(
+            body,
+            "  FOR i{index} from 0 to 4:\n    SetCurrentStream(Stream ( i{index} % 2 ))\n    Synchronize(Stream s0)\n    \
+             {from} = HirAliasSelect( {input}, axis = iS0{{4}}, index = i{index} )\n    \
+             {to} = HirAliasSelect( {out}, axis = iS2{{4}}, index = i{index} )\n    {to} = relu({from})\n    \
+             SetCurrentStream(Stream s0)\n    Synchronize(Stream ( i{index} % 2 ))\n"
+        );
+    }
+    container(&format!("({input}) -> ({out})"), &body)
+}
+
+/// Loops in loops, with a choice of stream and a join in each.
+pub fn depth(depth: usize) -> String {
+    let (input, out) = ("T0_g_float[iS0{4}]", "T1_g_float[iS2{4}]");
+    let mut body = format!("  {out} = ALLOCATE(mem_type=global, zero_init=false)\n");
+    for at in 0..depth {
+        let (indent, stream, other) = ("  ".repeat(at + 1), at % 3, (at + 1) % 3);
+        let _ = writeln!(
+            body,
+            "{indent}FOR i{} from 0 to 1:\n{indent}  SetCurrentStream(Stream {stream})\n{indent}  Synchronize(Stream {other})",
+            at + 100
+        );
+    }
+    let _ = writeln!(body, "{}{out} = relu({input})", "  ".repeat(depth + 1));
+    container(&format!("({input}) -> ({out})"), &body)
+}
+
+/// A linear layer whose rows are spread over a mesh.
+pub fn ranks(ranks: usize) -> String {
+    let members: Vec<String> = (0..ranks).map(|it| it.to_string()).collect();
+    let mesh = format!("(DeviceMesh{{{}}})", members.join(" "));
+    let rows = 8 * ranks;
+    let input = format!("T0_g_float[ideviceIdx.x0{{{ranks}}}, iS1{{8}}, iS2{{8}}] {mesh}");
+    let weight = format!("T1_g_float[iS3{{8}}, iS4{{8}}] {mesh}");
+    let out = format!("T2_g_float[iS5{{{rows}}}, iS6{{8}}, rS8{{8}}] {mesh}");
+    let text = container(
+        &format!("({input}, {weight}) -> ({out})"),
+        &format!("  {out}\n     = linear({input},\n              {weight})\n"),
+    );
+    format!(
+        "{text}\nDomains:\n  T0: logical(iS7{{{rows}}}, iS2{{8}}), outer_split(iS7{{{rows}}}, {ranks}) -> \
+         (ideviceIdx.x0{{{ranks}}}, iS1{{8}})\n"
+    )
+}

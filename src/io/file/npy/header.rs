@@ -1,0 +1,222 @@
+//! The header of a `.npy` file, as `numpy.save` writes it: a magic string, a version, a length, and a Python dictionary
+//! with the keys `descr`, `fortran_order` and `shape`.
+//!
+//! Only dictionaries of this form are accepted, and every size in them is checked before it is used.
+//! Source: numpy's format specification, `numpy.lib.format`.
+
+/// Most bytes of the dictionary, numpy's own default (`max_header_size`).
+const MAX_LENGTH: usize = 10_000;
+/// Most dimensions of an array, as numpy has it.
+const MAX_DIMENSIONS: usize = 64;
+/// Most characters of an element type in a message.
+const MAX_SHOWN: usize = 40;
+
+/// What a header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Extents, slowest first unless `fortran_order`.
+    pub shape: Vec<usize>,
+    /// Their product.
+    pub elements: usize,
+    /// Whether the first dimension is the fastest.
+    pub fortran_order: bool,
+}
+
+/// The header at the begin of a file.
+pub(super) fn parse(bytes: &[u8]) -> Result<Header, String> {
+    let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("it does not begin as an npy file")?;
+    let (version, rest) = rest.split_at_checked(2).ok_or("the file ends too early")?;
+    let width = match version {
+        [1, 0] => 2,
+        [2 | 3, 0] => 4,
+        _ => return Err(format!("npy version {}.{} is not supported", version[0], version[1])),
+    };
+    let (length, rest) = rest.split_at_checked(width).ok_or("the file ends too early")?;
+    let length = length.iter().rev().fold(0usize, |sum, it| sum << 8 | usize::from(*it));
+    if length > MAX_LENGTH {
+        return Err(format!("its header has {length} bytes; {MAX_LENGTH} is the limit"));
+    }
+    let text = rest.get(..length).ok_or("the file ends too early")?;
+    let text = std::str::from_utf8(text).map_err(|_| "its header is not a text")?;
+    Reader { rest: text }.header()
+}
+
+/// Reads a dictionary from left to right.
+struct Reader<'t> {
+    rest: &'t str,
+}
+
+impl<'t> Reader<'t> {
+    fn header(mut self) -> Result<Header, String> {
+        let (mut descr, mut fortran_order, mut shape) = (None, None, None);
+        self.expect('{')?;
+        while !self.take('}') {
+            let key = self.string()?;
+            self.expect(':')?;
+            let first = match key {
+                "descr" => descr.replace(self.descr()?).is_none(),
+                "fortran_order" => fortran_order.replace(self.boolean()?).is_none(),
+                "shape" => shape.replace(self.shape()?).is_none(),
+                _ => return Err(format!("its header has the unknown key `{}`", shortened(key))),
+            };
+            if !first {
+                return Err(format!("its header has the key `{key}` twice"));
+            }
+            if !self.take(',') {
+                self.expect('}')?;
+                break;
+            }
+        }
+        if !self.rest.trim().is_empty() {
+            return Err(self.fault("the end of the header"));
+        }
+        let lacks = |key: &str| format!("its header lacks the key `{key}`");
+        let shape = shape.ok_or_else(|| lacks("shape"))?;
+        // As in numpy, the other extents of an empty array have to fit as well.
+        let space = shape.iter().filter(|it| **it > 0).try_fold(1usize, |all, it| all.checked_mul(*it));
+        if space.is_none_or(|it| it > isize::MAX as usize) {
+            return Err(format!("its shape {shape:?} has more elements than memory can hold"));
+        }
+        let fortran_order = fortran_order.ok_or_else(|| lacks("fortran_order"))?;
+        descr.ok_or_else(|| lacks("descr"))?;
+        Ok(Header { elements: shape.iter().product(), shape, fortran_order })
+    }
+
+    /// The element type. A structured one is not parsed: no array of such elements is read here.
+    fn descr(&mut self) -> Result<&'t str, String> {
+        match self.rest.trim_start().starts_with(['[', '(', '{']) {
+            true => Err(format!(
+                "element type {} is not supported: only floats, integers and bools are",
+                shortened(self.rest.trim())
+            )),
+            false => self.string(),
+        }
+    }
+
+    fn shape(&mut self) -> Result<Vec<usize>, String> {
+        let mut shape = Vec::new();
+        self.expect('(')?;
+        while !self.take(')') {
+            shape.push(self.number()?);
+            if shape.len() > MAX_DIMENSIONS {
+                return Err(format!("its shape has more than {MAX_DIMENSIONS} dimensions"));
+            }
+            if !self.take(',') {
+                self.expect(')')?;
+                break;
+            }
+        }
+        Ok(shape)
+    }
+
+    fn number(&mut self) -> Result<usize, String> {
+        self.rest = self.rest.trim_start();
+        let end = self.rest.find(|it: char| !it.is_ascii_digit()).unwrap_or(self.rest.len());
+        let (digits, rest) = self.rest.split_at(end);
+        if digits.is_empty() {
+            return Err(self.fault("an extent"));
+        }
+        self.rest = rest;
+        digits.parse().map_err(|_| format!("its extent {} is too large", shortened(digits)))
+    }
+
+    fn boolean(&mut self) -> Result<bool, String> {
+        self.rest = self.rest.trim_start();
+        for (word, value) in [("True", true), ("False", false)] {
+            if let Some(rest) = self.rest.strip_prefix(word) {
+                self.rest = rest;
+                return Ok(value);
+            }
+        }
+        Err(self.fault("`True` or `False`"))
+    }
+
+    /// A string between single or double quotes, without escapes.
+    fn string(&mut self) -> Result<&'t str, String> {
+        self.rest = self.rest.trim_start();
+        let quote = self.rest.chars().next().filter(|it| matches!(it, '\'' | '"'));
+        let inner = quote.and_then(|quote| self.rest[1..].split_once(quote));
+        match inner.filter(|(text, _)| !text.contains('\\')) {
+            Some((text, rest)) => {
+                self.rest = rest;
+                Ok(text)
+            }
+            None => Err(self.fault("a string")),
+        }
+    }
+
+    fn take(&mut self, wanted: char) -> bool {
+        self.rest = self.rest.trim_start();
+        let found = self.rest.strip_prefix(wanted);
+        self.rest = found.unwrap_or(self.rest);
+        found.is_some()
+    }
+
+    fn expect(&mut self, wanted: char) -> Result<(), String> {
+        if self.take(wanted) { Ok(()) } else { Err(self.fault(&format!("`{wanted}`"))) }
+    }
+
+    fn fault(&self, wanted: &str) -> String {
+        match self.rest.trim() {
+            "" => format!("its header ends where {wanted} is expected"),
+            found => format!("its header has `{}` where {wanted} is expected", shortened(found)),
+        }
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let shown: String = text.chars().take(MAX_SHOWN).collect();
+    if shown.len() < text.len() { shown + "…" } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Vec<u8> {
+        let length = u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes();
+        [&b"\x93NUMPY\x01\x00"[..], &length, text.as_bytes()].concat()
+    }
+
+    fn message(text: &str) -> String {
+        parse(&file(text)).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn headers_of_numpy_are_read() {
+        let numpy = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }      \n";
+        let plain = |shape: &[usize], elements, fortran_order| {
+            Ok(Header { shape: shape.to_vec(), elements, fortran_order })
+        };
+        assert_eq!(parse(&file(numpy)), plain(&[2, 3], 6, false));
+        let other = "{\"shape\":(7,),\"fortran_order\":True,\"descr\":\"<f4\"}";
+        assert_eq!(parse(&file(other)), plain(&[7], 7, true));
+        let scalar = "{'descr': '<f4', 'fortran_order': False, 'shape': ()}";
+        assert_eq!(parse(&file(scalar)), plain(&[], 1, false));
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        let shaped = |shape: &str| format!("{{'descr': '<f4', 'fortran_order': True, 'shape': {shape}}}");
+        let overflow = "its shape [4294967296, 4294967296] has more elements than memory can hold";
+        assert_eq!(message(&shaped("(4294967296, 4294967296)")), overflow);
+        assert!(message(&shaped("(0, 4294967296, 4294967296)")).contains("more elements than memory"));
+        assert_eq!(
+            message(&shaped("(99999999999999999999,)")),
+            "its extent 99999999999999999999 is too large"
+        );
+        assert_eq!(
+            message(&shaped(&format!("({})", "1,".repeat(65)))),
+            "its shape has more than 64 dimensions"
+        );
+        assert!(message(&shaped("(-1,)")).contains("where an extent is expected"));
+        assert!(message(&" ".repeat(10_001)).contains("10000 is the limit"));
+    }
+
+    #[test]
+    fn nested_types_are_not_taken_apart() {
+        let nested = format!("{{'descr': {}, 'shape': ()}}", "[".repeat(4000) + &"]".repeat(4000));
+        assert!(message(&nested).starts_with("element type [[[["));
+        assert!(message(&nested).len() < 200);
+    }
+}

@@ -1,0 +1,60 @@
+//! A question to a run, from another thread: how far is it?
+
+use std::{
+    sync::{
+        Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use super::{
+    book::names,
+    machine::{Machine, Progress},
+};
+
+/// Between the thread that asks and the one that runs.
+#[derive(Debug, Default)]
+pub struct Inquiry {
+    asked: AtomicBool,
+    answer: Mutex<Option<String>>,
+    answered: Condvar,
+}
+
+impl Inquiry {
+    /// A line for each rank, or for ranks that are at the same place; `None` where no run answers within `limit`.
+    pub fn ask(&self, limit: Duration) -> Option<String> {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.asked.store(true, Relaxed);
+        let waited = self.answered.wait_timeout_while(answer, limit, |it| it.is_none());
+        self.asked.store(false, Relaxed);
+        waited.unwrap_or_else(PoisonError::into_inner).0.take()
+    }
+
+    /// Answers where somebody asks.
+    pub(super) fn look(&self, machine: &Machine<'_>) {
+        if self.asked.load(Relaxed) && self.asked.swap(false, Relaxed) {
+            *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress(machine));
+            self.answered.notify_all();
+        }
+    }
+}
+
+/// How far every rank is.
+fn progress(machine: &Machine<'_>) -> String {
+    let mut told: Vec<(Vec<usize>, String)> = Vec::new();
+    for (rank, states) in machine.progress.iter().enumerate() {
+        let done = states.iter().filter(|it| **it == Progress::Done).count();
+        let next = states.iter().position(|it| *it != Progress::Done);
+        let place = next.map_or("at its end".to_owned(), |inst| {
+            format!("at {}", machine.plans[rank].place(&machine.plans[rank].code[inst]))
+        });
+        let text = format!("{place}, {done} of {} instructions done", states.len());
+        match told.iter_mut().find(|(_, other)| *other == text) {
+            Some((ranks, _)) => ranks.push(rank),
+            None => told.push((vec![rank], text)),
+        }
+    }
+    let lines: Vec<String> = told.iter().map(|(ranks, text)| format!("{}: {text}", names(ranks))).collect();
+    lines.join("\n")
+}

@@ -1,0 +1,170 @@
+//! A write that fails leaves every file as it was.
+//!
+//! The shell limits the size of files (`ulimit -f`, in blocks), so that a write fails as on a full disk. Every limit is tried,
+//! from none at all to one that is large enough: after each run a file has its old contents or its new ones, and nothing else
+//! lies in the folder.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::ROOT;
+
+/// What the old file contains where it is not a program.
+const OLD: &str = "old contents\n";
+/// Most limits that are tried: no file of these commands is so long.
+const MOST_BLOCKS: usize = 200;
+
+/// A command that writes a file; `{}` in it is the file.
+struct Writer {
+    name: &'static str,
+    tool: &'static str,
+    line: &'static [&'static str],
+    file: &'static str,
+    /// The file to begin with; `None`: `OLD`.
+    source: Option<&'static str>,
+    /// The exit code where all is written.
+    exit: i32,
+}
+
+const WRITERS: &[Writer] = &[
+    Writer {
+        name: "a_program_is_rewritten_in_place",
+        tool: env!("CARGO_BIN_EXE_hir-opt"),
+        line: &["{}", "--passes", "unroll", "-o", "{}"],
+        file: "a.hir",
+        source: Some("samples/ring.hir"),
+        exit: 0,
+    },
+    Writer {
+        name: "a_dump_replaces_an_older_one",
+        tool: env!("CARGO_BIN_EXE_hir-opt"),
+        line: &["samples/ring.hir", "--passes", "canonicalize", "--print-ir-tree-dir", "{.}"],
+        file: "00-canonicalize.hir",
+        source: None,
+        exit: 0,
+    },
+    Writer {
+        name: "an_npy_file_replaces_an_older_one",
+        tool: env!("CARGO_BIN_EXE_hir-run"),
+        line: &["tests/cases/errors/unreadable-npy.hir", "--output", "T1=@{}"],
+        file: "y.npy",
+        source: None,
+        exit: 0,
+    },
+    Writer {
+        name: "a_safetensors_file_replaces_an_older_one",
+        tool: env!("CARGO_BIN_EXE_hir-run"),
+        line: &["tests/cases/errors/unreadable-npy.hir", "--output", "T1=@{}#y"],
+        file: "y.safetensors",
+        source: None,
+        exit: 0,
+    },
+    Writer {
+        name: "a_reduced_program_replaces_its_source",
+        tool: env!("CARGO_BIN_EXE_hir-reduce"),
+        line: &["{}", "--oracle", "cmd:grep -q relu", "--max-tests", "3", "-o", "{}"],
+        file: "a.hir",
+        source: Some("tests/cases/errors/unreadable-npy.hir"),
+        exit: 0,
+    },
+];
+
+/// Trials about files that tools write.
+pub fn trials() -> Vec<Trial> {
+    let writers = WRITERS.iter().map(|it| Trial::test(format!("files::{}", it.name), || fails_anywhere(it)));
+    let others = [
+        Trial::test("files::only_one_module_writes_files", only_one_module_writes_files),
+        Trial::test("files::open_descriptors_and_fifos_are_written", open_descriptors_and_fifos_are_written),
+    ];
+    writers.chain(others).collect()
+}
+
+/// A folder for one trial.
+fn folder(name: &str) -> Result<PathBuf, Failed> {
+    let folder = std::env::temp_dir().join(format!("hir-files-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+fn fails_anywhere(writer: &Writer) -> Result<(), Failed> {
+    let folder = folder(writer.name)?;
+    let path = folder.join(writer.file);
+    let old = writer.source.map_or(Ok(OLD.to_owned()), fs::read_to_string)?;
+    fs::write(&path, &old)?;
+    run(writer, &path, None)?;
+    let new = fs::read(&path)?;
+    let mut failures = 0;
+    for blocks in 0..MOST_BLOCKS {
+        fs::write(&path, &old)?;
+        let output = run(writer, &path, Some(blocks))?;
+        let names: Vec<_> = fs::read_dir(&folder)?.map(|it| it.map(|it| it.file_name())).collect();
+        let shown = || format!("{blocks} blocks: {output:?} {names:?}");
+        if names.len() != 1 {
+            return Err(shown().into());
+        }
+        let left = fs::read(&path)?;
+        match output.status.code() {
+            Some(code) if code == writer.exit && left == new => {
+                fs::remove_dir_all(&folder)?;
+                // A test that never fails a write shows nothing.
+                return if failures > 0 { Ok(()) } else { Err("no write failed".into()) };
+            }
+            Some(code) if code > 0 && left == old.as_bytes() => failures += 1,
+            Some(_) | None => return Err(shown().into()),
+        }
+    }
+    Err(format!("{} fails with {MOST_BLOCKS} blocks too", writer.name).into())
+}
+
+/// Runs a command, with a limit on the size of files.
+fn run(writer: &Writer, path: &Path, blocks: Option<usize>) -> Result<Output, Failed> {
+    let (file, folder) = (path.display().to_string(), path.parent().unwrap_or(path).display().to_string());
+    let words = writer.line.iter().map(|it| it.replace("{}", &file).replace("{.}", &folder));
+    // A limit makes the shell's children get SIGXFSZ, whose default is to end them.
+    let limit = blocks.map_or(String::new(), |it| format!("ulimit -f {it}; trap '' XFSZ; "));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{limit}exec \"$0\" \"$@\""), writer.tool]).args(words);
+    shell.current_dir(ROOT).env("NO_COLOR", "1").stdin(Stdio::null());
+    Ok(shell.output()?)
+}
+
+/// What is no regular file is written as it stands: a terminal's or a pipe's name is not replaced.
+fn open_descriptors_and_fifos_are_written() -> Result<(), Failed> {
+    let folder = folder("descriptors")?;
+    let fifo = folder.join("fifo").display().to_string();
+    let tool = env!("CARGO_BIN_EXE_hir-opt");
+    let script = format!(
+        "set -e; {tool} samples/ring.hir > plain; {tool} samples/ring.hir -o /dev/stdout > out; cmp plain out; \
+         {{ echo first; {tool} samples/ring.hir -o /dev/stdout; }} > both; test \"$(head -n 1 both)\" = first; \
+         {tool} samples/ring.hir -o - > dash; cmp plain dash; mkfifo {fifo}; cat {fifo} > piped & \
+         {tool} samples/ring.hir -o {fifo}; wait; cmp plain piped; test -p {fifo}"
+    );
+    let script = script.replace("samples/", &format!("{ROOT}/samples/"));
+    let output = Command::new("sh").args(["-c", &script]).current_dir(&folder).output()?;
+    fs::remove_dir_all(&folder)?;
+    if output.status.success() { Ok(()) } else { Err(format!("{output:?}").into()) }
+}
+
+/// Whoever writes a file by other means loses the old one where the disk is full.
+fn only_one_module_writes_files() -> Result<(), Failed> {
+    let mut found = Vec::new();
+    for path in crate::files(&Path::new(ROOT).join("src"), "rs") {
+        let (text, name) = (fs::read_to_string(&path)?, path.display().to_string());
+        // Test modules make their own files; a secret is never replaced; a scratch file of the reducer is no result.
+        let is_exempt =
+            ["src/atomic_file.rs", "tests.rs", "/tests/", "src/reduce/symptoms.rs", "src/launch/secret"];
+        if is_exempt.iter().any(|it| name.contains(it)) {
+            continue;
+        }
+        let writers = ["fs::write(", "File::create", "OpenOptions", "fs::rename("];
+        let lines = (1..).zip(text.lines()).filter(|(_, line)| writers.iter().any(|it| line.contains(it)));
+        found.extend(lines.map(|(number, line)| format!("{name}:{number}: {}", line.trim())));
+    }
+    if found.is_empty() { Ok(()) } else { Err(found.join("\n").into()) }
+}

@@ -1,0 +1,226 @@
+//! A tool that a signal stops says how far it came, keeps what it has, and ends with 128 and the signal's number.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::{ROOT, ranks};
+
+/// For what has to happen soon, on a machine that is busy.
+const SOON: Duration = Duration::from_secs(60);
+const SIGNALS: [(&str, i32); 3] = [("INT", 130), ("TERM", 143), ("HUP", 129)];
+
+/// Trials about signals.
+pub fn trials() -> Vec<Trial> {
+    let stops = SIGNALS.into_iter().flat_map(|(signal, code)| {
+        [
+            Trial::test(format!("signals::the_simulator_says_how_far_it_came_{signal}"), move || {
+                a_simulation_stops(signal, code)
+            }),
+            Trial::test(format!("signals::reading_stops_{signal}"), move || reading_stops(signal, code)),
+            Trial::test(format!("signals::a_reduction_keeps_the_smallest_program_{signal}"), move || {
+                a_reduction_stops(signal, code)
+            }),
+        ]
+    });
+    let others = [
+        Trial::test("signals::the_simulator_reports_and_goes_on", the_simulator_reports_and_goes_on),
+        Trial::test("signals::a_batch_says_what_is_not_run", a_batch_says_what_is_not_run),
+        Trial::test("signals::an_ignored_signal_stays_ignored", an_ignored_signal_stays_ignored),
+        Trial::test("signals::a_second_signal_ends_at_once", a_second_signal_ends_at_once),
+    ];
+    stops.chain(others).collect()
+}
+
+/// A tool that runs until it is stopped.
+struct Tool(Child);
+
+impl Tool {
+    fn start(tool: &str, arguments: &[&str]) -> Result<Self, Failed> {
+        let mut command = Command::new(tool);
+        command.args(arguments).current_dir(ROOT).env("NO_COLOR", "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(Self(command.spawn()?))
+    }
+
+    fn send(&self, signal: &str) -> Result<(), Failed> {
+        let id = self.0.id().to_string();
+        match Command::new("kill").args([&format!("-{signal}"), "--", &id]).status()?.success() {
+            true => Ok(()),
+            false => Err(format!("no process gets SIG{signal}").into()),
+        }
+    }
+
+    /// Lines of standard output until one contains a text.
+    fn read_until(&mut self, text: &str) -> Result<String, Failed> {
+        let mut found = String::new();
+        let mut out = BufReader::with_capacity(1, self.0.stdout.as_mut().ok_or("no standard output")?);
+        while !found.contains(text) {
+            if out.read_line(&mut found)? == 0 {
+                return Err(format!("{found}\nno `{text}`").into());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Exit code, standard output and standard error.
+    fn end(self) -> Result<(Option<i32>, String, String), Failed> {
+        ranks::end(vec![self.0], SOON)?.pop().ok_or_else(|| "no process".into())
+    }
+}
+
+impl Tool {
+    fn simulation(more: &[&str]) -> Result<Self, Failed> {
+        let arguments = ["samples/ring.hir", "--schedule=seed:0..100000", "--device=sim"];
+        let mut tool = Self::start(env!("CARGO_BIN_EXE_hir-run"), &[&arguments[..], more].concat())?;
+        tool.read_until("simulated ranks")?;
+        Ok(tool)
+    }
+}
+
+fn check(holds: bool, end: &(Option<i32>, String, String)) -> Result<(), Failed> {
+    if holds { Ok(()) } else { Err(format!("{end:#?}").into()) }
+}
+
+fn a_simulation_stops(signal: &str, code: i32) -> Result<(), Failed> {
+    let tool = Tool::simulation(&[])?;
+    thread::sleep(Duration::from_millis(300));
+    tool.send(signal)?;
+    let end = tool.end()?;
+    let last = end.1.lines().last().unwrap_or_default();
+    let count = last.strip_prefix("[STOPPED] after ").and_then(|it| it.split_once(" of 100000 schedules"));
+    let is_said = count.is_some_and(|(count, rest)| {
+        count.parse::<u32>().is_ok_and(|count| rest == if count > 0 { ", no difference" } else { "" })
+    });
+    check(end.0 == Some(code) && is_said && end.1.contains(&format!("# SIG{signal}\n")), &end)
+}
+
+fn reading_stops(signal: &str, code: i32) -> Result<(), Failed> {
+    let tool = Tool::start(env!("CARGO_BIN_EXE_hir-opt"), &["-"])?;
+    wait_for_handlers(&tool)?;
+    tool.send(signal)?;
+    let mut tool = tool;
+    let input = tool.0.stdin.take();
+    let end = tool.end()?;
+    drop(input);
+    let wanted = format!("hir-opt: stopped by SIG{signal} while reading `-`: no result is written\n");
+    check(end.0 == Some(code) && end.1.is_empty() && end.2 == wanted, &end)
+}
+
+/// Waits until a process handles a signal by which it can be stopped.
+fn wait_for_handlers(tool: &Tool) -> Result<(), Failed> {
+    let since = Instant::now();
+    while since.elapsed() < SOON {
+        let status = fs::read_to_string(format!("/proc/{}/status", tool.0.id()))?;
+        let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:")).unwrap_or_default();
+        // SIGUSR1 is number 10, and the last one that is registered.
+        if u64::from_str_radix(caught.trim(), 16).is_ok_and(|it| it >> 9 & 1 == 1) {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Err("no signal is handled".into())
+}
+
+/// The command that tests a program takes for ever once a smaller program was found.
+fn a_reduction_stops(signal: &str, code: i32) -> Result<(), Failed> {
+    let folder = std::env::temp_dir().join(format!("hir-signals-{signal}-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let at = |name: &str| folder.join(name).display().to_string();
+    let script = "f=$1; d=$2; n=$(wc -c < $f); echo $n >> $d/sizes; \
+                  if [ $(wc -l < $d/sizes) -ge 12 ]; then echo $$ > $d/pid; sleep 1000; fi; grep -q relu $f";
+    fs::write(at("test.sh"), script)?;
+    let oracle = format!("cmd:sh {} %s {}", at("test.sh"), folder.display());
+    let source = fs::read_to_string(Path::new(ROOT).join("tests/cases/errors/unreadable-npy.hir"))?;
+    let relus: String =
+        (2..12).map(|it| format!("  T{it}_g_float[iS{it}{{2}}] = relu(T0_g_float[iS0{{2}}])\n")).collect();
+    let text = source.replacen("  T1_g_float", &format!("{relus}  T1_g_float"), 1);
+    fs::write(at("a.hir"), &text)?;
+    let output = at("small.hir");
+    let tool =
+        Tool::start(env!("CARGO_BIN_EXE_hir-reduce"), &[&at("a.hir"), "--oracle", &oracle, "-o", &output])?;
+    let since = Instant::now();
+    while !Path::new(&at("pid")).exists() && since.elapsed() < SOON {
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(100));
+    let child = fs::read_to_string(at("pid"))?;
+    tool.send(signal)?;
+    let end = tool.end()?;
+    check(end.0 == Some(code) && end.2.contains(&format!("stopped by SIG{signal}: ")), &end)?;
+    let small = fs::read_to_string(&output)?;
+    check(small.contains("relu") && small.len() < text.len(), &end)?;
+    check(!Path::new("/proc").join(child.trim()).exists(), &end)?;
+    fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+fn the_simulator_reports_and_goes_on() -> Result<(), Failed> {
+    let mut tool = Tool::simulation(&[])?;
+    tool.send("USR1")?;
+    let first = tool.read_until("instructions done")?;
+    let is_said = first.lines().any(|it| it.starts_with("# rank") && it.contains(" at line "));
+    if !is_said {
+        return Err(first.into());
+    }
+    tool.send("USR1")?;
+    tool.read_until("instructions done")?;
+    tool.send("TERM")?;
+    let end = tool.end()?;
+    check(end.0 == Some(143), &end)
+}
+
+fn a_batch_says_what_is_not_run() -> Result<(), Failed> {
+    let path = std::env::temp_dir().join(format!("hir-signals-batch-{}.txt", std::process::id()));
+    let path = path.display().to_string();
+    fs::write(&path, "samples/ring.hir --schedule=seed:0..100000\nsamples/ring.hir\n")?;
+    let mut tool = Tool::start(env!("CARGO_BIN_EXE_hir-run"), &["--batch", &path, "--device=sim"])?;
+    tool.read_until("simulated ranks")?;
+    tool.send("INT")?;
+    let end = tool.end()?;
+    fs::remove_file(&path)?;
+    let told = end.1.contains("\n[STOPPED] ") && end.1.contains("# exit code 130\n# 1 more are not run");
+    check(end.0 == Some(130) && told, &end)
+}
+
+/// As `nohup` starts it.
+fn an_ignored_signal_stays_ignored() -> Result<(), Failed> {
+    let script = format!("trap '' HUP; exec {} -", env!("CARGO_BIN_EXE_hir-opt"));
+    let mut tool = Tool::start("sh", &["-c", &script])?;
+    wait_for_handlers(&tool)?;
+    tool.send("HUP")?;
+    thread::sleep(Duration::from_millis(300));
+    if tool.0.try_wait()?.is_some() {
+        return check(false, &tool.end()?);
+    }
+    tool.send("TERM")?;
+    let input = tool.0.stdin.take();
+    let end = tool.end()?;
+    drop(input);
+    check(end.0 == Some(143), &end)
+}
+
+/// Whoever reads standard output no longer does, so that nothing can be printed.
+fn a_second_signal_ends_at_once() -> Result<(), Failed> {
+    let mut tool = Tool::simulation(&[])?;
+    let mut out = tool.0.stdout.take().ok_or("no standard output")?;
+    for _ in 0..200 {
+        // The reports fill the pipe.
+        tool.send("USR1")?;
+        thread::sleep(Duration::from_millis(2));
+    }
+    tool.send("INT")?;
+    thread::sleep(Duration::from_millis(50));
+    let _ = tool.send("INT");
+    let end = tool.end()?;
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest)?;
+    check(end.0 == Some(130), &end)
+}
