@@ -164,7 +164,7 @@ fn buffers(
     let stale = stale(program, it.body, &|stmt| fills(program, stmt));
     let fits = |buffer: &Buffer| {
         let tensor = buffer.tensor;
-        let (mut fits, mut used) = (true, false);
+        let mut used = false;
         for (stmt, mode) in uses.by_tensor.get(&tensor).into_iter().flatten() {
             let Stmt::Op(op) = &program.stmts[*stmt] else { continue };
             if *stmt == buffer.allocate {
@@ -172,12 +172,12 @@ fn buffers(
             }
             used |= *mode == Mode::Write;
             let dropped = op.op.row().effect == Effect::Deallocate;
-            fits &= *mode != Mode::Bind && !dropped && in_loop.contains(stmt);
+            // Names that many loops use are given up at the first of these.
+            if *mode == Mode::Bind || dropped || !in_loop.contains(stmt) {
+                return false;
+            }
         }
-        fits && used
-            && !uses.ports.contains(&tensor)
-            && !stale.contains(&tensor)
-            && program.has_plain_domains(tensor)
+        used && !uses.ports.contains(&tensor) && !stale.contains(&tensor) && program.has_plain_domains(tensor)
     };
     before.chain(inside).filter(fits).collect()
 }
