@@ -7,7 +7,7 @@ use grammar::{
     ir::{Program, Stmt},
     ops::Op,
 };
-use passes::{Arguments, Change, Pass, PassCall};
+use passes::{Arguments, Change, Pass, PassCall, Remarks};
 
 use super::{
     Candidate, Running, reduce,
@@ -36,7 +36,9 @@ const TEXT: &str = "\
 } // %HostIrContainer
 ";
 
-const fn pass(name: &'static str, run: fn(&mut Program, &Arguments) -> Result<Change, Diagnostic>) -> Pass {
+type Run = fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>;
+
+const fn pass(name: &'static str, run: Run) -> Pass {
     Pass { name, description: "", options: &[], run }
 }
 
@@ -49,7 +51,7 @@ fn count(program: &Program, counted: fn(&Stmt) -> bool) -> usize {
 }
 
 /// Stumbles over a loop that waits for a stream.
-static STUMBLER: Pass = pass("stumbler", |program, _| {
+static STUMBLER: Pass = pass("stumbler", |program, _, _| {
     let loops = count(program, |it| matches!(it, Stmt::For(_)));
     let waits = count(program, |it| matches!(it, Stmt::Op(it) if it.op == Op::Synchronize));
     let none: Option<usize> = if loops > 0 && waits > 0 { Some(program.blocks.len()) } else { None };
@@ -58,7 +60,7 @@ static STUMBLER: Pass = pass("stumbler", |program, _| {
     Ok(Change::from_flag(none.is_some_and(|at| blocks[at] == 1)))
 });
 /// Takes the first of two writes for the only one.
-static FORGETTER: Pass = pass("forgetter", |program, _| {
+static FORGETTER: Pass = pass("forgetter", |program, _, _| {
     let body = program.body().to_vec();
     let writes = |it: &&usize| matches!(&program.stmts[body[**it]], Stmt::Op(it) if it.op == Op::Set);
     let writes: Vec<usize> = (0..body.len()).collect::<Vec<_>>().iter().filter(writes).copied().collect();

@@ -215,6 +215,7 @@ impl Filling {
                     layout: &port.shard.layout,
                     data,
                     written,
+                    shadow: None,
                 })
                 .collect();
             let whole = assemble(&shards)?;

@@ -265,13 +265,15 @@ pub(super) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Dia
 fn load(path: &str, setup: &Setup<'_>, texts: &Texts) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
     let source = Source::open(path)
         .map_err(|fault| Failure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
-    program(source, setup)
+    program(source, setup, matches!(texts, Texts::Each(_)))
 }
 
-/// One program of a text that is read already, bound and rewritten, with the warnings about it.
+/// One program of a text that is read already, bound and rewritten, with the warnings about it. One of several takes the
+/// bindings of its own scalars and leaves the others to the other programs.
 pub(super) fn program(
     source: Source,
     setup: &Setup<'_>,
+    is_one_of_several: bool,
 ) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
     let path = &source.name;
     let (mut programs, mut diagnostics) = source.programs();
@@ -295,9 +297,9 @@ pub(super) fn program(
         Some(chosen) => return Err(usage(format!("`--container {chosen}`: `{path}` holds {count}"))),
     };
     let mut program = programs.swap_remove(chosen);
-    let concerns = |it: &&Binding| match texts {
-        Texts::Each(_) => it.concerns(&program),
-        Texts::One(_) => !setup.reference || program.find_symbol(&it.name).is_some(),
+    let concerns = |it: &&Binding| match is_one_of_several {
+        true => it.concerns(&program),
+        false => !setup.reference || program.find_symbol(&it.name).is_some(),
     };
     let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
     if let Err(fault) = bind(&mut program, &bindings) {

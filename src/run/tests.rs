@@ -6,7 +6,7 @@ use grammar::{
     ops::Op,
     span::LineIndex,
 };
-use passes::{Arguments, Change, Pass, PassCall, Settings, Verify};
+use passes::{Arguments, Change, Pass, PassCall, Remarks, Settings, Verify};
 
 use super::oracle::Oracle;
 
@@ -31,15 +31,17 @@ const TEXT: &str = "\
 } // %HostIrContainer
 ";
 
-const fn pass(name: &'static str, run: fn(&mut Program, &Arguments) -> Result<Change, Diagnostic>) -> Pass {
+type Run = fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>;
+
+const fn pass(name: &'static str, run: Run) -> Pass {
     Pass { name, description: "", options: &[], run }
 }
 
-static KEEP: Pass = pass("keep", |_, _| Ok(Change::Unchanged));
+static KEEP: Pass = pass("keep", |_, _, _| Ok(Change::Unchanged));
 /// Loses every wait for a stream.
-static RACER: Pass = pass("racer", |program, _| Ok(drop_all(program, &[Op::Synchronize])));
+static RACER: Pass = pass("racer", |program, _, _| Ok(drop_all(program, &[Op::Synchronize])));
 /// Leaves the receiver alone.
-static SILENCER: Pass = pass("silencer", |program, _| {
+static SILENCER: Pass = pass("silencer", |program, _, _| {
     let Some(first) = branches(program).first().copied() else { return Ok(Change::Unchanged) };
     if let Stmt::If(it) = &program.stmts[first] {
         let then = it.then;
@@ -48,15 +50,15 @@ static SILENCER: Pass = pass("silencer", |program, _| {
     Ok(Change::Changed)
 });
 /// Copies nothing.
-static SLACKER: Pass = pass("slacker", |program, _| Ok(drop_all(program, &[Op::Set])));
+static SLACKER: Pass = pass("slacker", |program, _, _| Ok(drop_all(program, &[Op::Set])));
 /// Hands the result out under another name.
-static RENAMER: Pass = pass("renamer", |program, _| {
+static RENAMER: Pass = pass("renamer", |program, _, _| {
     let mut again = program.outputs.clone();
     program.outputs.append(&mut again);
     Ok(Change::Changed)
 });
 /// Leaves what rank 1 does, and says so.
-static SPECIALIST: Pass = pass("specialist", |program, _| {
+static SPECIALIST: Pass = pass("specialist", |program, _, _| {
     let own = program.int(1);
     program.options.insert("rank".to_owned(), own);
     let branches = branches(program);
@@ -187,7 +189,7 @@ fn bisection_names_the_pass_and_shows_its_change() {
 fn options_of_one_rank_are_text() {
     let (mut programs, _) = grammar::read(TEXT);
     let program = &mut programs[0];
-    assert!((SPECIALIST.run)(program, &Arguments::default()).is_ok());
+    assert!((SPECIALIST.run)(program, &Arguments::default(), &mut Remarks::default()).is_ok());
     let text = grammar::print(program);
     assert!(text.starts_with("%options rank=1\n"), "{text}");
     let again = grammar::read(&text).0;

@@ -57,7 +57,7 @@ pub fn expected(
         return Err(usage(format!("`--input {}@local` gives shards; give the whole tensor", flag.name)));
     }
     let setup = Setup { passes: &|_, _| Ok(()), ..*setup };
-    let (source, program, _) = program(source.clone(), &setup)?;
+    let (source, program, _) = program(source.clone(), &setup, false)?;
     let rejected = |fault| Failure::Rejected(source.clone(), vec![fault]);
     let erased = [plan(&program, &source.lines).map_err(rejected)?];
     if let Some(fault) = too_much(program.spans.header, &erased, memory_limit) {

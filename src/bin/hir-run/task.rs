@@ -11,6 +11,7 @@ use hir::{
     interrupt::{self, Activity},
     plan::{Plan, Port},
     run::{
+        RunError,
         inputs::Filling,
         job::{self, Basis, Expectation, Target},
         output, per_rank,
