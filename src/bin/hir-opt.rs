@@ -168,9 +168,6 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         let names: Vec<String> = calls.iter().map(ToString::to_string).collect();
         let _ = writeln!(std::io::stderr(), "{}", names.join(","));
     }
-    let source = Source::open(&options.file).map_err(|fault| {
-        screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
-    })?;
     let activity = Activity::default();
     activity.set(format!("while reading `{}`", options.file));
     let stopped = activity.clone();
@@ -185,6 +182,9 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         },
     )
     .map_err(|fault| screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))?;
+    let source = Source::open(&options.file).map_err(|fault| {
+        screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
+    })?;
     let mut tool = Tool {
         activity,
         options,
