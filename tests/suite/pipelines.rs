@@ -126,8 +126,8 @@ fn one(pipeline: &str, text: &str) -> Result<(), String> {
     let own = grammar::read(text).0.pop().ok_or("no program")?;
     let fits = |it: &Program| {
         plans(it, text).is_ok_and(|it| {
-            let inputs = Filling::new(Kind::Exact, 0, Vec::new(), &it).fill(&it);
-            footprint(&it).bytes < MEMORY && inputs.is_ok()
+            let fill = || Filling::new(Kind::Exact, 0, Vec::new(), &it).fill(&it);
+            footprint(&it).bytes < MEMORY && fill().is_ok()
         })
     };
     if !fits(&own) || !fits(&whole.0) || pipeline == "@default" {
