@@ -99,11 +99,11 @@ impl Run {
 
     /// Runs it; resharding operators are lowered first, with the passes that the refusal names.
     fn check(&self) -> Result<(), Failed> {
-        let (done, text) = self.run(&[])?;
+        let (done, text) = self.run(None)?;
         let advice = text.split("a resharding operator runs on the simulator only").nth(1);
         let advice = advice.and_then(|it| it.split("`--passes ").nth(1)?.split('`').next());
         let (done, text) = match advice {
-            Some(passes) => self.run(&["--passes", passes])?,
+            Some(passes) => self.run(Some(passes))?,
             None => (done, text),
         };
         let right = ["equal to the simulator", "[SUCCESS] ran, complete"].iter().any(|it| text.contains(it));
@@ -115,7 +115,7 @@ impl Run {
 
     /// Runs it where it is refused with these words, by all ranks together: none is left waiting for another.
     fn is_refused(&self, words: &str) -> Result<(), Failed> {
-        let (done, text) = self.run(&[])?;
+        let (done, text) = self.run(None)?;
         match !done && text.contains(words) && !text.contains("is silent") {
             true => Ok(()),
             false => Err(format!("{} ranks, {:?}, not refused\n{text}", self.ranks, self.arguments).into()),
@@ -123,13 +123,17 @@ impl Run {
     }
 
     /// On emulated GPUs, once step by step for the verdict, then captured, with streams held back too: whether
-    /// that succeeds, and what is printed, with how the process ended.
-    fn run(&self, more: &[&str]) -> Result<(bool, String), Failed> {
+    /// that succeeds, and what is printed, with how the process ended. `passes` follow those of the arguments.
+    fn run(&self, passes: Option<&str>) -> Result<(bool, String), Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
-        command
-            .args(&self.arguments)
-            .args(more)
-            .args("--device=cuda --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
+        let mut arguments = self.arguments.clone();
+        if let Some(passes) = passes {
+            match arguments.iter().position(|it| it == "--passes") {
+                Some(at) => arguments[at + 1] += &format!(",{passes}"),
+                None => arguments.extend(["--passes".to_owned(), passes.to_owned()]),
+            }
+        }
+        command.args(&arguments).args("--device=cuda --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
         // Hundreds of runs more, so not of everything.
         if self.arguments.iter().any(|it| it.starts_with("samples/")) {
             command.arg("--profile-host");

@@ -61,7 +61,9 @@ fn guesses(texts: &[String]) -> Result<(), Failed> {
         let (programs, diagnostics) = grammar::read(text);
         let lossy: Vec<Code> =
             diagnostics.iter().map(|it| it.code).filter(|it| it.text().starts_with("lossy")).collect();
-        if !lossy.is_empty() && !has_errors(&diagnostics) {
+        // What the verifier rejects is not edited.
+        let rejected = || programs.iter().any(|it| has_errors(&grammar::verify(it)));
+        if !lossy.is_empty() && !has_errors(&diagnostics) && !rejected() {
             lossy.iter().for_each(|it| _ = left.remove(it));
             faults.extend(journey::fixed(text, &programs).err());
         }

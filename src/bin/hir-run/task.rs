@@ -178,7 +178,8 @@ impl Task<'_> {
             if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
                 let count = outcome.notes.exactness.inexact();
                 say(format!(
-                    "# {count} inexact roundings, the first at rank {}, {}",
+                    "# {count} inexact rounding{}, the first at rank {}, {}",
+                    if count == 1 { "" } else { "s" },
                     at.rank,
                     hir::sim::describe(plans, at)
                 ));
