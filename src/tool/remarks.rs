@@ -24,7 +24,7 @@ pub struct RemarkFlags {
 
 impl RemarkFlags {
     /// The remarks to print.
-    pub fn select<'r>(self, remarks: &'r [Diagnostic]) -> impl Iterator<Item = &'r Diagnostic> {
+    pub fn select(self, remarks: &[Diagnostic]) -> impl Iterator<Item = &Diagnostic> {
         remarks.iter().filter(move |it| match self.remarks {
             None => false,
             Some(Level::All) => true,

@@ -143,7 +143,7 @@ fn one(pipeline: &str, text: &str) -> Result<(), String> {
     if pipeline == "@lower" || loops == 0 {
         return Ok(());
     }
-    let passed = remarks.iter().any(|it| *it == Code::Overlapped);
+    let passed = remarks.contains(&Code::Overlapped);
     let plans = plans(&program, text)?;
     match passed && plans.iter().any(|it| it.code.iter().any(|inst| communicates(&inst.kind, it.rank))) {
         true if overlaps(&plans)? == 0 => Err("nothing overlaps".to_owned()),

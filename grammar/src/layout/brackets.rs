@@ -50,10 +50,10 @@ impl Layout<'_, '_> {
                 self.check_depth(next);
             }
             // nvFuser puts a comma behind the only result of `embedding`.
-            Kind::Assign if self.open.is_empty() => {
-                if self.peek().is_none_or(|it| self.text(it) != "embedding") {
-                    self.check_trailing_comma();
-                }
+            Kind::Assign
+                if self.open.is_empty() && self.peek().is_none_or(|it| self.text(it) != "embedding") =>
+            {
+                self.check_trailing_comma();
             }
             kind if kind.is_closer() => {
                 self.check_trailing_comma();

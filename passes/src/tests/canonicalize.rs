@@ -240,7 +240,7 @@ Index definitions:
 
 #[test]
 fn two_axes_of_one_number_stay_apart() {
-    let text = "%HostIrContainer { (T0_g_float[iS0{8}], T0_g_float[iS0{( 2 * 4 )}]) -> () :\n} // %HostIrContainer\n";
+    let text = "%HostIrContainer { (T0_g_float[iS0{8}], T1_g_float[iS0{( 2 * 4 )}]) -> () :\n} // %HostIrContainer\n";
     assert_eq!(transform("canonicalize", text), Ok(text.to_owned()));
     assert_eq!(
         transform("canonicalize", &text.replace("iS0{8}", "iS1{( 9 - 1 )}")),

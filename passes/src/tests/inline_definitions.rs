@@ -52,7 +52,7 @@ Index definitions:
 
 #[test]
 fn axes_of_one_number_stay_apart() {
-    let text = "%HostIrContainer { (T0_g_float[iS0{8}], T0_g_float[iS0{i7}]) -> () :
+    let text = "%HostIrContainer { (T0_g_float[iS0{8}], T1_g_float[iS0{i7}]) -> () :
 } // %HostIrContainer
 
 Index definitions:

@@ -14,7 +14,10 @@ fn every_program_reads_back_for_every_rank() {
                     let container = container.take_while(|line| !line.starts_with("HostUnit"));
                     let container: String = container.flat_map(|line| [line, "\n"]).collect();
                     assert!(!container.contains("rank ") && !container.contains(" rank"), "{path}: {once}");
-                    assert_eq!(transform(&pass, &once).as_ref(), Ok(&once), "{path}, twice");
+                    let twice = transform(&pass, &once);
+                    // What is left may name no mesh of the rank.
+                    let is_refused = twice.as_ref().is_err_and(|why| why.contains("no mesh of the program"));
+                    assert!(is_refused || twice.as_ref() == Ok(&once), "{path}, twice: {twice:?}");
                 }
                 Err(why) => assert!(why.contains("cannot rewrite"), "{path}: {why}"),
             }
