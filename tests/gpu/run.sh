@@ -16,7 +16,8 @@
 #
 # Parts, all by default:
 #   programs    samples and test cases, lowered where they need it, issued step by step and as a graph
-#   pipelines   every pipeline of hir-opt --list-passes, on programs made for the number of ranks
+#   pipelines   every pipeline of hir-opt --list-passes, on programs made for the number of ranks, and on un-lowered samples and
+#               cases
 #   protocols   who moves data, and how: backends, gets and puts, loops of collectives
 #   launch      the same job started by hir-run, by torchrun's variables and by mpirun
 #   stress      many runs with streams held back at random, all equal
@@ -247,18 +248,26 @@ symbols() {
     if grep -q numberOfStreams <("$opt" "$1" --passes "$2" 2>/dev/null); then echo --set numberOfStreams=3; fi
 }
 
+# The symbols of a case's first command.
+sets_of() { grep -m1 '^// RUN: hir-run' "$1" | grep -oE -- '--set [^ ]+' | tr '\n' ' '; }
+# How many ranks a program has, if the simulator runs it: one that does not run there is not meant to run on GPUs.
+ranks_of() {
+    local report
+    report=$(timeout 60 "$run" "$@" --device=sim 2>/dev/null)
+    [[ $report != *"[SUCCESS]"* ]] || grep -oE '[0-9]+ simulated ranks?' <<<"$report" | grep -oE '^[0-9]+'
+}
+reshards() { "$opt" "$1" --print-plan "${@:2}" 2>/dev/null | grep -q ' reshard '; }
+
 run_programs() {
     local program sets ranks passes
-    for program in samples/*.hir tests/cases/{comm,ops,lower,stream,cuda}/*.hir; do
-        # The symbols of the case's first command; a program that does not run on the simulator is not meant to.
-        read -ra sets < <(grep -m1 '^// RUN: hir-run' "$program" | grep -oE -- '--set [^ ]+' | tr '\n' ' ')
-        ranks=$(timeout 60 "$run" "$program" --device=sim "${sets[@]}" 2>/dev/null | grep -E 'simulated ranks|^\[SUCCESS\]')
-        [[ $ranks == *"[SUCCESS]"* ]] || continue
-        ranks=$(grep -oE '[0-9]+ simulated ranks' <<<"$ranks" | grep -oE '^[0-9]+')
+    for program in samples/*.hir tests/cases/{comm,ops,lower,stream,cuda,compare,overlap,unsharded}/*.hir; do
+        read -ra sets < <(sets_of "$program")
+        ranks=$(ranks_of "$program" "${sets[@]}")
+        [ -n "$ranks" ] || continue
         [ -z "$wanted" ] || [[ " $wanted " == *" $ranks "* ]] || continue
         # GPUs do not reshard: that is lowered.
         passes=-
-        if "$opt" "$program" --print-plan "${sets[@]}" 2>/dev/null | grep -q ' reshard '; then passes=@lower; fi
+        if reshards "$program" "${sets[@]}"; then passes=@lower; fi
         if enough "$ranks"; then
             check "$ranks" "$program" "$passes" "${sets[@]}"
         elif chosen "$ranks" - "$program" "$passes"; then
@@ -268,7 +277,16 @@ run_programs() {
 }
 
 run_pipelines() {
-    local pipeline kind count file sets
+    local pipeline kind count file sets ranks more
+    for file in samples/*.hir tests/cases/{overlap,unsharded}/*.hir; do
+        read -ra sets < <(sets_of "$file")
+        ranks=$(ranks_of "$file" "${sets[@]}")
+        [ -n "$ranks" ] && is_wanted "$ranks" && reshards "$file" "${sets[@]}" || continue
+        for pipeline in $(pipelines | grep -vE '^@(default|lower)$'); do
+            read -ra more < <(symbols "$file" "$pipeline")
+            check "$ranks" "$file" "$pipeline" "${sets[@]}" "${more[@]}"
+        done
+    done
     for pipeline in $(pipelines); do
         [ -n "$(programs_of "$pipeline")" ] || fail - - - "$pipeline" "programs_of in $0 has no program for it"
         for kind in $(programs_of "$pipeline"); do
@@ -428,7 +446,7 @@ run_sanitizer() {
     fi
     is_wanted 1 || return
     for program in tests/cases/ops/*.hir; do
-        log=$("$run" "$program" --device=sim 2>/dev/null) && [[ $log == *" 1 simulated ranks"* ]] && programs+=("$program")
+        log=$("$run" "$program" --device=sim 2>/dev/null) && [[ $log == *" 1 simulated rank"[s,]* ]] && programs+=("$program")
     done
     for tool in memcheck racecheck; do
         program_of=() jobs=()
