@@ -34,6 +34,8 @@ struct Tensor {
     is_partial: bool,
     /// All axes are iterations.
     is_plain: bool,
+    /// It may be a view of another tensor, or another one of it: a second value would be that of both.
+    is_shared: bool,
     element: &'static str,
     mesh: Mesh,
 }

@@ -3,12 +3,20 @@
 use std::fmt::Write as _;
 
 use super::{
-    Builder,
+    Builder, Tensor,
     shapes::{Want, plain},
 };
 
+/// Operators whose result may be a view of their operand.
+const VIEWS: &[&str] = &["Set", "broadcast", "squeeze", "slice", "reshape", "select"];
+
 impl Builder {
     fn define(&mut self, out: usize, value: &str) {
+        if VIEWS.iter().any(|name| value.starts_with(name)) {
+            self.tensors[out].is_shared = true;
+            let reads = |it: &&mut Tensor| value.contains(&it.text);
+            self.tensors.iter_mut().filter(reads).for_each(|it| it.is_shared = true);
+        }
         let _ = writeln!(self.body, "  {}\n     = {value}", self.tensors[out].text);
         if !self.outputs.contains(&out) {
             self.outputs.push(out);

@@ -230,6 +230,7 @@ impl Builder {
             extents: wants.iter().filter(|it| it.kind != 'r').map(|it| it.extent).collect(),
             is_partial: wants.iter().any(|it| it.partial.is_some()),
             is_plain: wants.iter().all(|it| it.kind == 'i' && it.partial.is_none() && it.number.is_none()),
+            is_shared: false,
             element,
             mesh: mesh.clone(),
         });
@@ -260,7 +261,7 @@ impl Builder {
     pub(super) fn written(&mut self, extents: &[usize], element: &'static str) -> Option<usize> {
         let fits = |at: &usize| {
             let it = &self.tensors[*at];
-            it.extents == extents && it.element == element && it.is_plain
+            it.extents == extents && it.element == element && it.is_plain && !it.is_shared
         };
         let known: Vec<usize> = self.outputs.iter().copied().filter(fits).collect();
         (!known.is_empty() && self.dice.chance(8)).then(|| self.dice.any(&known))
