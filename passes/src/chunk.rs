@@ -22,13 +22,13 @@ use std::ops::RangeInclusive;
 use grammar::{
     axis_text,
     codes::Code,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, has_errors},
     ir::{
         Attr, AxisId, Domains, ExprId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId,
         Transform,
     },
     mentions,
-    ops::Op,
+    ops::{Op, Rule},
     span::Span,
 };
 use rustc_hash::FxHashSet;
@@ -117,7 +117,32 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         None => chunks.equal(),
         Some(sizes) => {
             let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
-            chunks.sized(&sizes, (tensor, dim))
+            let refused = |program: &Program| {
+                let message = format!(
+                    "axis `{name}` cannot be cut into chunks of given sizes: a statement computes or moves \
+                     elements across the chunks"
+                );
+                Diagnostic::new(Code::NotRewritten, program.tensor_span(tensor), message, "left whole")
+                    .help("cut it into equal chunks with `count=…`, or cut another axis")
+            };
+            let is_cut = |stmt: &StmtId| match &chunks.program.stmts[*stmt] {
+                Stmt::Op(it) => {
+                    let moves =
+                        matches!(it.op.row().rule, Rule::Slice | Rule::Reshape | Rule::Free | Rule::Select);
+                    moves
+                        && it.out_tensor().is_some_and(|out| component.dims.iter().any(|(of, _)| *of == out))
+                }
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+            };
+            if chunks.program.body().iter().any(is_cut) {
+                return Err(refused(chunks.program));
+            }
+            let change = chunks.sized(&sizes, (tensor, dim))?;
+            // An operand that the chunks do not hold in their own sizes.
+            match has_errors(&grammar::verify(program)) {
+                true => Err(refused(program)),
+                false => Ok(change),
+            }
         }
     }
 }
