@@ -13,10 +13,11 @@
 //!
 //! | step (`reshard::Step`) | becomes |
 //! |---|---|
+//! | Local, Slice | stays a Set: every device has what it needs |
 //! | Broadcast | Broadcast from the first device that sends, a receiver if there is one |
 //! | Allgather | Allgather, one a row of the mesh |
 //! | Gather | Gather to each receiver; SendRecv pairs to one that sends nothing |
-//! | Scatter | Scatter, one a row; SendRecv pairs where the receivers are other devices |
+//! | Scatter | Scatter where one of the receivers has all, else SendRecv pairs |
 //! | AllToAll | AllToAll, one a row |
 //! | SendRecv | SendRecv between devices at the same place of both meshes |
 //! | sum, to all devices | Allreduce |
@@ -137,7 +138,7 @@ impl Ctx<'_> {
             return Err(self.refused(it, "is more than one step of resharding"));
         };
         match step {
-            Step::Local => return Ok(false),
+            Step::Local | Step::Slice => return Ok(false),
             Step::Broadcast => {
                 self.allocate(out);
                 let common = to.mesh.devices.iter().find(|rank| from.mesh.contains(**rank));
@@ -216,7 +217,7 @@ impl Ctx<'_> {
                 let red_op = Some(red_op);
                 self.post(Post { kind: "Reduce", team: &team, root, red_op, input: arg, output: out });
             }
-        } else if let Some(Step::Scatter { dim: scattered, .. }) = reshard::step(self.program, &kept, to) {
+        } else if let Some((scattered, _)) = reshard::scattered(self.program, &kept, to) {
             // Counted among the operand's dimensions, that which vanishes included.
             let at = scattered + usize::from(scattered >= dim);
             let input = self.parts_of(arg, &with_dim(from, at, &to.dims[scattered]), (at, device));

@@ -35,7 +35,8 @@ use crate::{
     component::{Component, Shared},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     sharding::Sharding,
-    stream_parallel, swizzle_stream,
+    stream_parallel::{self, BACKEND, OFFSET_BY_RANK, PROTOCOL, STYLE, WAIT},
+    swizzle_stream,
 };
 
 /// The pass.
@@ -79,36 +80,11 @@ pub(crate) const PASS: Pass = Pass {
             kind: OptionKind::Flag,
             default: Some("false"),
         },
-        OptionSpec {
-            name: "backend",
-            description: "who moves the data of peer-to-peer rings and broadcasts",
-            kind: OptionKind::Word(&["nccl", "cuda"]),
-            default: Some("nccl"),
-        },
-        OptionSpec {
-            name: "protocol",
-            description: "who copies in a CUDA transfer: the receiver (get) or the sender (put)",
-            kind: OptionKind::Word(&["get", "put"]),
-            default: Some("get"),
-        },
-        OptionSpec {
-            name: "offset-by-rank",
-            description: "peer-to-peer rings: each rank begins with its own chunk, so that all links are busy",
-            kind: OptionKind::Flag,
-            default: Some("true"),
-        },
-        OptionSpec {
-            name: "wait",
-            description: "where CUDA sends are waited for: behind the transfer, or at the end of the iteration",
-            kind: OptionKind::Word(&["inline", "deferred"]),
-            default: Some("inline"),
-        },
-        OptionSpec {
-            name: "style",
-            description: "how slices are taken; auto: select where the stream axes are whole ones",
-            kind: OptionKind::Word(&["auto", "select", "shard"]),
-            default: Some("auto"),
-        },
+        BACKEND,
+        PROTOCOL,
+        OFFSET_BY_RANK,
+        WAIT,
+        STYLE,
     ],
     run,
 };

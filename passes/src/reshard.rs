@@ -3,10 +3,11 @@
 //! | step | from | to |
 //! |---|---|---|
 //! | Local | any | the same devices have the same elements, or more |
+//! | Slice | any | more pieces inside those that there are, same devices: each takes its part of what it has |
 //! | Broadcast | replicated | replicated on other devices |
 //! | Allgather | a dimension on devices | that piece gone, same mesh |
 //! | Gather | a dimension on devices | replicated on other devices |
-//! | Scatter | replicated | a dimension on devices |
+//! | Scatter | replicated | a dimension on other devices |
 //! | AllToAll | a dimension on devices | another dimension on them, same mesh |
 //! | SendRecv | any | the same on a mesh of the same shape |
 
@@ -21,6 +22,8 @@ use crate::sharding::{Dim, Sharding};
 pub(crate) enum Step {
     /// Every device of the result has what it needs.
     Local,
+    /// Every device of the result has what it needs, and more: it takes its part, and nothing is sent.
+    Slice,
     /// One device has everything, and gives it to all of the result's.
     Broadcast,
     /// The innermost piece of dimension `dim` goes.
@@ -70,7 +73,11 @@ pub(crate) fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<
     if to.mesh.is_empty() {
         return None;
     }
-    if from.mesh == to.mesh || from.is_replicated() && everywhere {
+    let on_its_devices = from.mesh == to.mesh || from.is_replicated() && everywhere;
+    if on_its_devices && is_slice(program, &from, &to) {
+        return Some(Step::Slice);
+    }
+    if on_its_devices {
         return within(program, &from, &to);
     }
     if from.mesh.is_empty() {
@@ -123,6 +130,26 @@ fn bare(dim: &Dim) -> Dim {
     Dim { pieces: Vec::new(), partial: false, lone: None, ..dim.clone() }
 }
 
+/// Whether each part of `to` is one range of the part of `from` that the same device has.
+fn is_slice(program: &Program, from: &Sharding, to: &Sharding) -> bool {
+    let is_outermost = |dim: &Dim| dim.pieces.iter().all(|piece| piece.device().is_some());
+    let takes = |(a, b): (&Dim, &Dim)| {
+        let (have, want) = (a.steps(program), b.steps(program));
+        have == want || want.starts_with(&have) && is_outermost(a) && is_outermost(b)
+    };
+    from.dims.len() == to.dims.len() && from.dims.iter().zip(&to.dims).all(takes)
+}
+
+/// The innermost piece of `to` that `from` lacks, and its dimension, where they differ in nothing else: what a reduce-scatter
+/// adds to its sum.
+pub(crate) fn scattered(program: &Program, from: &Sharding, to: &Sharding) -> Option<(usize, DeviceDim)> {
+    let (from, to) = (from.without_streams(), to.without_streams());
+    match difference(program, &from, &to)? {
+        (None, new) if from.mesh == to.mesh => new,
+        (Some(_), _) | (None, _) => None,
+    }
+}
+
 /// Steps within a mesh, one device piece each.
 fn walk(program: &Program, now: &mut Sharding, goal: &Sharding, path: &mut Vec<Sharding>) {
     while let Some(next) = move_piece(program, now, goal) {
@@ -134,26 +161,48 @@ fn walk(program: &Program, now: &mut Sharding, goal: &Sharding, path: &mut Vec<S
 fn move_piece(program: &Program, now: &Sharding, goal: &Sharding) -> Option<Sharding> {
     let pairs = || now.dims.iter().zip(&goal.dims).map(|(a, b)| (a.steps(program), b.steps(program)));
     let mut next = now.clone();
-    // Pieces that have to go first: only the innermost one of a dimension can.
-    if let Some((dim, (have, _))) = pairs().enumerate().find(|(_, (have, want))| !want.starts_with(have)) {
-        let (device, _) = have.last()?;
-        next.dims[dim].pieces = now.dims[dim].pieces_to(have.len() - 1);
-        next.dims[dim].partial &= !next.dims[dim].pieces.is_empty();
-        let wanted = |(_, (have, want)): &(usize, (Vec<_>, Vec<_>))| {
-            want.starts_with(have) && want.get(have.len()).is_some_and(|(other, _)| other == device)
-        };
-        if let Some((to, (have, _))) = pairs().enumerate().find(wanted) {
-            next.dims[to].pieces = goal.dims[to].pieces_to(have.len() + 1);
+    // What costs nothing comes first, and makes less to send: a part of what every device has.
+    let is_free = |device: &DeviceDim| now.dims.iter().all(|dim| dim.devices().all(|it| it != *device));
+    for (dim, (have, want)) in pairs().enumerate().filter(|(_, (have, want))| want.starts_with(have)) {
+        let free = want[have.len()..].iter().take_while(|(device, _)| is_free(device)).count();
+        if free > 0 {
+            next.dims[dim].pieces = goal.dims[dim].pieces_to(have.len() + free);
         }
+    }
+    if next != *now {
         return Some(next);
     }
-    let (dim, (have, _)) = pairs().enumerate().find(|(_, (have, want))| have.len() < want.len())?;
-    next.dims[dim].pieces = goal.dims[dim].pieces_to(have.len() + 1);
+    // Only the innermost piece of a dimension can go.
+    let (dim, (have, _)) = pairs().enumerate().find(|(_, (have, want))| !want.starts_with(have))?;
+    let (device, _) = have.last()?;
+    next.dims[dim].pieces = now.dims[dim].pieces_to(have.len() - 1);
+    next.dims[dim].partial &= !next.dims[dim].pieces.is_empty();
+    let wanted = |(_, (have, want)): &(usize, (Vec<_>, Vec<_>))| {
+        want.starts_with(have) && want.get(have.len()).is_some_and(|(other, _)| other == device)
+    };
+    if let Some((to, (have, _))) = pairs().enumerate().find(wanted) {
+        next.dims[to].pieces = goal.dims[to].pieces_to(have.len() + 1);
+    }
     Some(next)
 }
 
 /// The step between two shardings on one mesh.
 fn within(program: &Program, from: &Sharding, to: &Sharding) -> Option<Step> {
+    match difference(program, from, to)? {
+        (Some((dim, device)), None) => Some(Step::Allgather { dim, device }),
+        (None, Some((dim, device))) => Some(Step::Scatter { dim, device }),
+        (Some((from, device)), Some((to, other))) if device == other => {
+            Some(Step::AllToAll { from, to, device })
+        }
+        (Some(_), Some(_)) | (None, None) => None,
+    }
+}
+
+/// A dimension and the devices of a piece of it.
+type Spread = (usize, DeviceDim);
+
+/// The innermost piece that only `from` has, and the one that only `to` has; `None` where they differ in more.
+fn difference(program: &Program, from: &Sharding, to: &Sharding) -> Option<(Option<Spread>, Option<Spread>)> {
     let mut gone = None;
     let mut new = None;
     for (dim, (a, b)) in from.dims.iter().zip(&to.dims).enumerate() {
@@ -169,14 +218,7 @@ fn within(program: &Program, from: &Sharding, to: &Sharding) -> Option<Step> {
             () => return None,
         }
     }
-    match (gone, new) {
-        (Some((dim, device)), None) => Some(Step::Allgather { dim, device }),
-        (None, Some((dim, device))) => Some(Step::Scatter { dim, device }),
-        (Some((from, device)), Some((to, other))) if device == other => {
-            Some(Step::AllToAll { from, to, device })
-        }
-        (Some(_), Some(_)) | (None, None) => None,
-    }
+    Some((gone, new))
 }
 
 fn only_piece(sharding: &Sharding) -> Option<(usize, DeviceDim)> {

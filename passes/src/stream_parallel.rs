@@ -65,38 +65,49 @@ pub(crate) const PASS: Pass = Pass {
             kind: OptionKind::Word(&["reduce", "p2p-ring", "whole"]),
             default: Some("reduce"),
         },
-        OptionSpec {
-            name: "backend",
-            description: "who moves the data of peer-to-peer rings and broadcasts",
-            kind: OptionKind::Word(&["nccl", "cuda"]),
-            default: Some("nccl"),
-        },
-        OptionSpec {
-            name: "protocol",
-            description: "who copies in a CUDA transfer: the receiver (get) or the sender (put)",
-            kind: OptionKind::Word(&["get", "put"]),
-            default: Some("get"),
-        },
-        OptionSpec {
-            name: "offset-by-rank",
-            description: "peer-to-peer rings: each rank begins with its own chunk, so that all links are busy",
-            kind: OptionKind::Flag,
-            default: Some("true"),
-        },
-        OptionSpec {
-            name: "wait",
-            description: "where CUDA sends are waited for: behind the transfer, or at the end of the iteration",
-            kind: OptionKind::Word(&["inline", "deferred"]),
-            default: Some("inline"),
-        },
-        OptionSpec {
-            name: "style",
-            description: "how slices are taken; auto: select where the stream axes are whole ones",
-            kind: OptionKind::Word(&["auto", "select", "shard"]),
-            default: Some("auto"),
-        },
+        BACKEND,
+        PROTOCOL,
+        OFFSET_BY_RANK,
+        WAIT,
+        STYLE,
     ],
     run,
+};
+
+/// Who moves the data of rings and broadcasts; `overlap` has the same options of loops.
+pub(crate) const BACKEND: OptionSpec = OptionSpec {
+    name: "backend",
+    description: "who moves the data of peer-to-peer rings and broadcasts",
+    kind: OptionKind::Word(&["nccl", "cuda"]),
+    default: Some("nccl"),
+};
+/// Who copies in a CUDA transfer.
+pub(crate) const PROTOCOL: OptionSpec = OptionSpec {
+    name: "protocol",
+    description: "who copies in a CUDA transfer: the receiver (get) or the sender (put)",
+    kind: OptionKind::Word(&["get", "put"]),
+    default: Some("get"),
+};
+/// Where rings begin.
+pub(crate) const OFFSET_BY_RANK: OptionSpec = OptionSpec {
+    name: "offset-by-rank",
+    description: "peer-to-peer rings: each rank begins with its own chunk, so that all links are busy",
+    kind: OptionKind::Flag,
+    default: Some("true"),
+};
+/// Where CUDA sends are waited for.
+pub(crate) const WAIT: OptionSpec = OptionSpec {
+    name: "wait",
+    description: "where CUDA sends are waited for: behind the transfer, or at the end of the iteration",
+    kind: OptionKind::Word(&["inline", "deferred"]),
+    default: Some("inline"),
+};
+/// How slices are taken.
+pub(crate) const STYLE: OptionSpec = OptionSpec {
+    name: "style",
+    description: "how slices are taken; auto: select where the stream axes are whole ones",
+    kind: OptionKind::Word(&["auto", "select", "shard"]),
+    default: Some("auto"),
 };
 
 /// The options, read once.

@@ -76,22 +76,7 @@ pub(super) fn build_rank(
     rank: usize,
     world: usize,
 ) -> Result<(Plan, super::comm::State)> {
-    let plan = Plan {
-        rank,
-        world,
-        streams: vec!["main".to_owned()],
-        buffers: Vec::new(),
-        communicators: Vec::new(),
-        code: Vec::new(),
-        origins: vec![Origin { stmt: None, line: 0, frame: None }],
-        frames: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        named: Vec::new(),
-        kept: Vec::new(),
-        events: 0,
-        works: 0,
-    };
+    let plan = Plan::empty(rank, world, vec!["main".to_owned()]);
     let mut builder = Builder {
         program,
         lines,

@@ -117,6 +117,26 @@ pub struct Frame {
 }
 
 impl Plan {
+    /// A plan without instructions; origin 0 is the end of the program.
+    pub fn empty(rank: usize, world: usize, streams: Vec<String>) -> Self {
+        Self {
+            rank,
+            world,
+            streams,
+            buffers: Vec::new(),
+            communicators: Vec::new(),
+            code: Vec::new(),
+            origins: vec![Origin { stmt: None, line: 0, frame: None }],
+            frames: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            named: Vec::new(),
+            kept: Vec::new(),
+            events: 0,
+            works: 0,
+        }
+    }
+
     /// `line 14, streamIdx=3`: the place of an instruction, as reports print it.
     pub fn place(&self, inst: &Inst) -> String {
         let origin = self.origins[inst.origin as usize];

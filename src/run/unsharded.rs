@@ -81,22 +81,7 @@ type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 /// A program that is lowered already: it holds communications, streams, storage, loops or launches. An operator that does
 /// not run, a scalar without a value, a tensor that is written twice.
 pub fn plan(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, Diagnostic> {
-    let plan = Plan {
-        rank: 0,
-        world: 1,
-        streams: vec!["main".to_owned()],
-        buffers: Vec::new(),
-        communicators: Vec::new(),
-        code: Vec::new(),
-        origins: vec![Origin { stmt: None, line: 0, frame: None }],
-        frames: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        named: Vec::new(),
-        kept: Vec::new(),
-        events: 0,
-        works: 0,
-    };
+    let plan = Plan::empty(0, 1, vec!["main".to_owned()]);
     let mut eraser = Eraser {
         program,
         lines,

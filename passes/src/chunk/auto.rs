@@ -106,7 +106,7 @@ fn copied(
         (0..to.dims.len().min(from.dims.len())).filter(is_free).collect()
     };
     let (kind, dims, count) = match reshard::step(program, from, to)? {
-        Step::Local => return None,
+        Step::Local | Step::Slice => return None,
         Step::Allgather { dim, device } => {
             let dims = if from.dims[dim].devices().count() == 1 { vec![dim] } else { Vec::new() };
             (Kind::Allgather, dims, Some(to.mesh.extent(device) as i64))
@@ -141,19 +141,21 @@ fn summed(
     if from.mesh != to.mesh {
         return all(Kind::Reduce, out, Vec::new(), None);
     }
+    if let Some((dim, _)) = reshard::scattered(program, &kept, to) {
+        let dim = fates.iter().position(|fate| *fate == Fate::Kept(dim))?;
+        return all(Kind::ReduceScatter, arg, vec![dim], Some(to.mesh.extent(device) as i64));
+    }
     match reshard::step(program, &kept, to) {
-        Some(Step::Scatter { dim, .. }) => {
-            let dim = fates.iter().position(|fate| *fate == Fate::Kept(dim))?;
-            all(Kind::ReduceScatter, arg, vec![dim], Some(to.mesh.extent(device) as i64))
-        }
         Some(Step::Local) => {
             let dims = (0..to.dims.len()).filter(|at| is_wide(program, to, *at)).collect();
             all(Kind::Allreduce, out, dims, None)
         }
         Some(
-            Step::Broadcast
+            Step::Slice
+            | Step::Broadcast
             | Step::Allgather { .. }
             | Step::Gather { .. }
+            | Step::Scatter { .. }
             | Step::AllToAll { .. }
             | Step::SendRecv,
         )

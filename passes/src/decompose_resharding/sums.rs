@@ -357,17 +357,9 @@ pub(crate) fn reduces_in_one_step(
             && goal.mesh.devices.iter().all(|rank| from.mesh.contains(*rank))
             && from.mesh.devices.len() == from.mesh.extent(device);
     }
-    match reshard::step(program, kept, goal) {
-        Some(Step::Local) => true,
-        Some(Step::Scatter { device: to, .. }) => to == device,
-        Some(
-            Step::Broadcast
-            | Step::Allgather { .. }
-            | Step::Gather { .. }
-            | Step::AllToAll { .. }
-            | Step::SendRecv,
-        )
-        | None => false,
+    match reshard::scattered(program, kept, goal) {
+        Some((_, to)) => to == device,
+        None => reshard::step(program, kept, goal) == Some(Step::Local),
     }
 }
 

@@ -265,9 +265,7 @@ impl Ctx<'_> {
         {
             return None;
         }
-        let Some(Step::Scatter { dim: scattered, .. }) = reshard::step(self.program, &kept, self.goal) else {
-            return None;
-        };
+        let (scattered, _) = reshard::scattered(self.program, &kept, self.goal)?;
         let at = fates.iter().position(|fate| *fate == Fate::Kept(scattered))?;
         let ([stream], [piece]) = (&from.dims[at].pieces[..], &self.goal.dims[scattered].pieces[..]) else {
             return None;

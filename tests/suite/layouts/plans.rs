@@ -5,7 +5,7 @@
 use grammar::{dtype::DType, ops::Op};
 use hir::plan::{
     Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Layout,
-    Meaning, Number, Origin, Place, Plan, Port, ReduceOp, Shard, Side, Slot, Transfer, View,
+    Meaning, Number, Place, Plan, Port, ReduceOp, Shard, Side, Slot, Transfer, View,
 };
 
 use crate::dice::Dice;
@@ -31,20 +31,8 @@ pub fn plans(seed: u64) -> Vec<Plan> {
     let mut dice = Dice(seed.wrapping_mul(0x9e6c_63d0_676a_9a99) ^ 0x1a70);
     let (ranks, streams) = (1 + dice.roll(3), 1 + dice.roll(3));
     let blank = |rank| Plan {
-        rank,
-        world: ranks,
-        streams: (0..streams).map(|it| format!("stream {it}")).collect(),
-        buffers: Vec::new(),
         communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
-        code: Vec::new(),
-        origins: vec![Origin { stmt: None, line: 0, frame: None }],
-        frames: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        named: Vec::new(),
-        kept: Vec::new(),
-        events: 0,
-        works: 0,
+        ..Plan::empty(rank, ranks, (0..streams).map(|it| format!("stream {it}")).collect())
     };
     let mut it = World {
         plans: (0..ranks).map(blank).collect(),
