@@ -30,10 +30,15 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     process::{Command, ExitCode, Output},
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use grammar::{ir::Stmt, ops::OPS};
 use libtest_mimic::{Arguments, Failed, Trial};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
+};
 
 #[path = "suite/batch.rs"]
 mod batch;
@@ -78,7 +83,20 @@ mod wire;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
+/// Has the processes that tests start take stopping signals as they come: a shell's background job ignores SIGINT, `nohup`
+/// ignores SIGHUP, and what a process ignores its children ignore too. What it handles is set back where a child begins.
+fn take_signals() -> std::io::Result<()> {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register_conditional_default(signal, Arc::new(AtomicBool::new(true)))?;
+    }
+    Ok(())
+}
+
 fn main() -> ExitCode {
+    if let Err(fault) = take_signals() {
+        eprintln!("cannot handle signals: {fault}");
+        return ExitCode::FAILURE;
+    }
     let arguments = Arguments::from_args();
     let mut cases = files(&Path::new(ROOT).join("tests/cases"), "hir");
     let samples = files(&Path::new(ROOT).join("samples"), "hir");

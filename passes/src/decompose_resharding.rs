@@ -14,7 +14,8 @@
 //!   the operands are and moved then (`reshard=result`).
 //! * Where a product sums over an axis that both operands have on the same devices, every device makes a partial sum and
 //!   a `reduction` over devices adds them, one for each axis of the mesh; a bias is added behind it, once.
-//! * A tensor that several operators need in the same sharding is resharded once.
+//! * A tensor that several operators need in the same sharding is resharded once; one that an operator makes of scalars
+//!   (iota, eye, full) is made in that sharding instead.
 //! * Reductions over devices and over local axes are done one after the other.
 //! * Every Set that is left is one step of `reshard::Step`, every reduction over devices is one all-reduce, one
 //!   reduce-scatter, or a reduce to each device of another mesh.
@@ -67,11 +68,12 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
     let is_value = written.iter().all(|(tensor, count)| *count < 2 && !inputs.contains(tensor));
     let top_level: FxHashSet<StmtId> = program.block(body).iter().copied().filter(|_| is_value).collect();
+    let generated = top_level.iter().filter_map(|stmt| generated(program, *stmt)).collect();
     let changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
         let moved = top_level.contains(&stmt).then_some(&mut moved);
-        let (written, fresh, stmts) = (&written, &mut fresh, Vec::new());
-        let mut ctx = Ctx { program, fresh, written, moved, span, by_result, stmts };
+        let (written, generated, fresh, stmts) = (&written, &generated, &mut fresh, Vec::new());
+        let mut ctx = Ctx { program, fresh, written, generated, moved, span, by_result, stmts };
         let changed = ctx.statement(stmt)?;
         Ok(changed.then_some(ctx.stmts))
     })?;
@@ -87,6 +89,8 @@ struct Ctx<'p> {
     fresh: &'p mut Fresh,
     /// How many statements write each tensor.
     written: &'p FxHashMap<TensorId, usize>,
+    /// What makes tensors that have no operands, where nothing else writes them.
+    generated: &'p FxHashMap<TensorId, OpStmt>,
     /// `None` where values change, or stand in a loop or branch.
     moved: Option<&'p mut Moved>,
     span: Span,
@@ -346,7 +350,11 @@ impl Ctx<'_> {
             let it = Diagnostic::new(Code::NotRewritten, self.span, message, "needed here");
             return Err(it.help("give the result a DeviceMesh"));
         }
-        let path = match reshard::step(self.program, from, to) {
+        let step = reshard::step(self.program, from, to);
+        if let (true, Some(it)) = (step != Some(Step::Slice), self.generated.get(&arg)) {
+            return Ok(self.made_again(it.clone(), arg, to, out));
+        }
+        let path = match step {
             Some(_) => vec![to.clone()],
             None => reshard::chain(self.program, from, to),
         };
@@ -367,6 +375,17 @@ impl Ctx<'_> {
             now = target;
         }
         Ok(now)
+    }
+
+    /// A tensor without operands, made anew where it is needed: nothing is sent.
+    fn made_again(&mut self, it: OpStmt, arg: TensorId, to: &Sharding, out: Option<TensorId>) -> TensorId {
+        if let (None, Some(known)) = (out, self.known(arg, to)) {
+            return known;
+        }
+        let target = out.unwrap_or_else(|| to.tensor(self.program, self.fresh, arg, Memory::Global));
+        self.emit(OpStmt { outs: vec![Operand::Tensor(target)], ..it });
+        self.remember(arg, to, target);
+        target
     }
 
     /// The tensor that `arg` has become by resharding before, spread as `sharding` says.
@@ -391,6 +410,13 @@ impl Ctx<'_> {
 /// Whether it moves elements and changes nothing about them.
 pub(crate) fn is_copy(it: &OpStmt) -> bool {
     it.op.row().rule == Rule::Same && it.op.row().effect == Effect::Compute
+}
+
+/// The statement's result and itself, if it makes a tensor of scalars alone.
+fn generated(program: &Program, stmt: StmtId) -> Option<(TensorId, OpStmt)> {
+    let Stmt::Op(it) = &program.stmts[stmt] else { return None };
+    let is_alone = it.op.row().rule == Rule::Generate && it.outs.len() == 1 && dims::operands(it).is_empty();
+    Some((it.out_tensor().filter(|_| is_alone)?, it.clone()))
 }
 
 fn set(from: TensorId, to: TensorId) -> OpStmt {

@@ -132,12 +132,16 @@ fn bare(dim: &Dim) -> Dim {
 
 /// Whether each part of `to` is one range of the part of `from` that the same device has.
 fn is_slice(program: &Program, from: &Sharding, to: &Sharding) -> bool {
-    let is_outermost = |dim: &Dim| dim.pieces.iter().all(|piece| piece.device().is_some());
     let takes = |(a, b): (&Dim, &Dim)| {
         let (have, want) = (a.steps(program), b.steps(program));
-        have == want || want.starts_with(&have) && is_outermost(a) && is_outermost(b)
+        have == want || want.starts_with(&have) && is_range(a) && is_range(b)
     };
     from.dims.len() == to.dims.len() && from.dims.iter().zip(&to.dims).all(takes)
+}
+
+/// Whether each device has one range of a dimension: no stream is outside of it.
+fn is_range(dim: &Dim) -> bool {
+    dim.without_streams().pieces.iter().all(|piece| piece.device().is_some())
 }
 
 /// The innermost piece of `to` that `from` lacks, and its dimension, where they differ in nothing else: what a reduce-scatter
@@ -165,24 +169,29 @@ fn move_piece(program: &Program, now: &Sharding, goal: &Sharding) -> Option<Shar
     let is_free = |device: &DeviceDim| now.dims.iter().all(|dim| dim.devices().all(|it| it != *device));
     for (dim, (have, want)) in pairs().enumerate().filter(|(_, (have, want))| want.starts_with(have)) {
         let free = want[have.len()..].iter().take_while(|(device, _)| is_free(device)).count();
-        if free > 0 {
-            next.dims[dim].pieces = goal.dims[dim].pieces_to(have.len() + free);
+        let parts = Dim { pieces: goal.dims[dim].pieces_to(have.len() + free), ..goal.dims[dim].clone() };
+        if free > 0 && is_range(&now.dims[dim]) && is_range(&parts) {
+            next.dims[dim].pieces = parts.pieces;
         }
     }
     if next != *now {
         return Some(next);
     }
     // Only the innermost piece of a dimension can go.
-    let (dim, (have, _)) = pairs().enumerate().find(|(_, (have, want))| !want.starts_with(have))?;
-    let (device, _) = have.last()?;
-    next.dims[dim].pieces = now.dims[dim].pieces_to(have.len() - 1);
-    next.dims[dim].partial &= !next.dims[dim].pieces.is_empty();
-    let wanted = |(_, (have, want)): &(usize, (Vec<_>, Vec<_>))| {
-        want.starts_with(have) && want.get(have.len()).is_some_and(|(other, _)| other == device)
-    };
-    if let Some((to, (have, _))) = pairs().enumerate().find(wanted) {
-        next.dims[to].pieces = goal.dims[to].pieces_to(have.len() + 1);
+    if let Some((dim, (have, _))) = pairs().enumerate().find(|(_, (have, want))| !want.starts_with(have)) {
+        let (device, _) = have.last()?;
+        next.dims[dim].pieces = now.dims[dim].pieces_to(have.len() - 1);
+        next.dims[dim].partial &= !next.dims[dim].pieces.is_empty();
+        let wanted = |(_, (have, want)): &(usize, (Vec<_>, Vec<_>))| {
+            want.starts_with(have) && want.get(have.len()).is_some_and(|(other, _)| other == device)
+        };
+        if let Some((to, (have, _))) = pairs().enumerate().find(wanted) {
+            next.dims[to].pieces = goal.dims[to].pieces_to(have.len() + 1);
+        }
+        return Some(next);
     }
+    let (dim, (have, _)) = pairs().enumerate().find(|(_, (have, want))| have.len() < want.len())?;
+    next.dims[dim].pieces = goal.dims[dim].pieces_to(have.len() + 1);
     Some(next)
 }
 

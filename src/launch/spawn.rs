@@ -1,7 +1,8 @@
 //! Starts the ranks of a job on this host, where no launcher does.
 //!
 //! Children get torchrun's variables and a secret of their own, and end with this process, however that ends (`parent_death`). Rank 0's
-//! standard output goes through as it is; other lines say whose they are. When a child fails, rank 0 has a moment to say why
+//! standard output goes through as it is; other lines say whose they are. Where standard error goes to the same place as
+//! standard output, a child has one pipe for both: its lines stay in the order in which it wrote them. When a child fails, rank 0 has a moment to say why
 //! and the others a shorter one to follow it; those that are left are then
 //! stopped, all of them, and killed: none has the time to report that another one is gone. Every child is waited for.
 
@@ -46,7 +47,7 @@ pub struct Job {
     pub ranks: usize,
 }
 
-/// Runs a job; `out` and `err` get what the ranks print, in lines. The exit code is the first failing child's; a child that
+/// Runs a job; `out` and `err` get what the ranks print, in lines; without `err`, `out` gets all of it. The exit code is the first failing child's; a child that
 /// is killed counts as a hang. A signal that stops this process, whether the children get it too (from a terminal) or not,
 /// stops them; `out` then ends with a line that names it. SIGUSR1 asks rank 0 for its report.
 ///
@@ -55,26 +56,33 @@ pub struct Job {
 pub fn run(
     job: &Job,
     out: impl Write + Send + 'static,
-    err: impl Write + Send + 'static,
+    err: Option<Box<dyn Write + Send>>,
 ) -> io::Result<Exit> {
     let told = Arc::new(AtomicUsize::new(0));
     interrupt::register(&told)?;
     let asked = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&asked))?;
     let mut children = Children { processes: Vec::new(), first_killed: None };
-    let (out, err) = (Shared::new(out), Shared::new(err));
+    let (out, err) = (Shared::new(out), err.map(Shared::new));
     let secret = Secret::random().map_err(io::Error::other)?.to_text();
     let mut forwarders = Vec::new();
     // Free now, and unlikely to be taken before rank 0 listens: `rendezvous` tries its neighbours otherwise.
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     for rank in 0..job.ranks {
-        let mut child = command(job, rank, port, &secret).spawn()?;
-        let lanes: [(Option<Box<dyn Read + Send>>, &Shared); 2] = [
-            (child.stdout.take().map(|it| Box::new(it) as _), &out),
-            (child.stderr.take().map(|it| Box::new(it) as _), &err),
-        ];
+        let mut command = command(job, rank, port, &secret);
+        let mut lanes: Vec<(Box<dyn Read + Send>, &Shared)> = Vec::new();
+        if err.is_none() {
+            let (from, to) = io::pipe()?;
+            command.stdout(to.try_clone()?).stderr(to);
+            lanes.push((Box::new(from), &out));
+        }
+        let mut child = command.spawn()?;
+        // It holds the ends for writing of a common pipe, which has to close with the child.
+        drop(command);
+        lanes.extend(child.stdout.take().map(|it| (Box::new(it) as _, &out)));
+        lanes.extend(child.stderr.take().zip(err.as_ref()).map(|(it, err)| (Box::new(it) as _, err)));
         for (lane, (from, to)) in lanes.into_iter().enumerate() {
-            let (Some(from), to) = (from, to.clone()) else { continue };
+            let to = to.clone();
             let prefix = if (rank, lane) == (0, 0) { String::new() } else { format!("[{rank}] ") };
             forwarders.push(thread::spawn(move || forward(from, &prefix, &to)));
         }

@@ -29,7 +29,10 @@ impl Builder<'_> {
         if !self.is_here(out) {
             return Ok(());
         }
-        let views = args.iter().map(|arg| self.view(*arg)).collect::<Result<Vec<_>>>()?;
+        let mut views = args.iter().map(|arg| self.view(*arg)).collect::<Result<Vec<_>>>()?;
+        if let (Rule::Same, [view]) = (stmt.op.row().rule, &mut views[..]) {
+            *view = self.own_part(view, args[0], out);
+        }
         if let (None, Some(first)) = (self.binding(out), views.first()) {
             // A copy to a name without storage makes the name another view of the same elements.
             if let Some(view) = self.rearranged(stmt, first, args[0], out)? {

@@ -1,5 +1,7 @@
 //! Operators whose operands and result are sharded differently: one collective on whole tensors.
 
+use std::ops::Range;
+
 use grammar::{
     codes::Code,
     dim_map,
@@ -138,7 +140,14 @@ impl Builder<'_> {
             dim.iter().map(|(device, _)| device).eq(partial_shard.iter().map(|(device, _)| device))
         };
         match stmt.op.row().rule {
-            Rule::Same | Rule::Cast => arg_shards == out_shards,
+            Rule::Same => {
+                arg_shards == out_shards
+                    || (0..out_shards.len()).all(|at| {
+                        shard(arg_shards, at) == out_shards[at]
+                            || self.takes_part(arg, out, at, arg_shards, out_shards)
+                    })
+            }
+            Rule::Cast => arg_shards == out_shards,
             Rule::Slice => {
                 let is_cut = |at: usize| !arg_shards[at].is_empty() && !self.takes_all(stmt, arg, at);
                 arg_shards == out_shards && !(0..arg_shards.len()).any(is_cut)
@@ -247,6 +256,47 @@ impl Builder<'_> {
         }
     }
 
+    /// Whether each rank's part of a dimension of `out` is one range of the part that it has of `arg`.
+    fn takes_part(
+        &self,
+        arg: TensorId,
+        out: TensorId,
+        dim: usize,
+        from: &[Sharding],
+        to: &[Sharding],
+    ) -> bool {
+        let range = |tensor| self.range(tensor, dim, self.member_layout(tensor));
+        from.get(dim).is_some_and(|it| to[dim].ends_with(it))
+            && range(arg).zip(range(out)).is_some_and(|(has, takes)| contains(&has, &takes))
+    }
+
+    /// What a copy reads of its operand: where this rank has more of it than of the result, its own part.
+    pub(super) fn own_part(&self, view: &View, arg: TensorId, out: TensorId) -> View {
+        let mut view = view.clone();
+        let shape = |tensor| self.layout(tensor).map(|it| it.shape);
+        if !matches!((shape(arg), shape(out)), (Ok(from), Ok(to)) if from == to) {
+            return view;
+        }
+        let range = |tensor, dim| self.range(tensor, dim, self.layout(tensor));
+        for dim in 0..view.shape.len() {
+            if let Some((has, takes)) = range(arg, dim).zip(range(out, dim))
+                && has != takes
+                && has.len() == view.shape[dim]
+                && contains(&has, &takes)
+            {
+                view = view.narrow(dim, takes.start - has.start, takes.len());
+            }
+        }
+        view
+    }
+
+    /// The indices of a dimension that a rank has, where they follow each other and no stream decides them.
+    fn range(&self, tensor: TensorId, dim: usize, layout: Result<Layout>) -> Option<Range<usize>> {
+        let is_by_stream = self.program.stream_split(tensor)
+            && super::shape::stream_piece(self.program, tensor).is_none_or(|(at, ..)| at == dim);
+        layout.ok().filter(|_| !is_by_stream)?.range(dim)
+    }
+
     /// Whether each rank's elements in order are those of the result in order: dimensions fall into groups of the same
     /// size on both sides, and within a group the same devices count the same steps.
     fn keeps_order(
@@ -312,3 +362,7 @@ impl Builder<'_> {
 
 /// Device axes of one dimension, innermost first.
 type Sharding = Vec<(grammar::ir::DeviceDim, usize)>;
+
+fn contains(whole: &Range<usize>, part: &Range<usize>) -> bool {
+    whole.start <= part.start && part.end <= whole.end
+}

@@ -1,5 +1,7 @@
 //! Where elements are: buffers, strided views of them, and how a rank's part sits in the whole.
 
+use std::ops::Range;
+
 use grammar::dtype::DType;
 
 use super::BufferNo;
@@ -99,6 +101,21 @@ impl Layout {
             pieces.iter().filter(|it| it.coordinate.is_none()).map(|it| it.extent).product()
         };
         self.pieces.iter().map(local).collect()
+    }
+
+    /// The indices of the whole dimension that the part has, where they follow each other.
+    pub fn range(&self, dim: usize) -> Option<Range<usize>> {
+        let pieces = self.pieces.get(dim)?;
+        let is_fixed = |it: &Piece| it.coordinate.is_some() && it.extent > 1;
+        let inner = pieces.iter().rposition(is_fixed).map_or(0, |at| at + 1);
+        let (outer, inner) = pieces.split_at(inner);
+        let count: usize = inner.iter().map(|it| it.extent).product();
+        let digit = |number: usize, piece: &Piece| match piece.coordinate {
+            Some(at) => Some(number * piece.extent + at),
+            None => (piece.extent == 1).then_some(number),
+        };
+        let number = outer.iter().try_fold(0, digit)?;
+        Some(number * count..(number + 1) * count)
     }
 
     /// The index in the whole, row-major, of every element of the part in row-major order.

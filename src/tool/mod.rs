@@ -101,7 +101,7 @@ impl Screen {
 
     /// How a tool ends that has printed lines: no success where standard output did not take all of them.
     pub fn finish(&self, exit: Exit) -> Exit {
-        note(io::stdout().flush());
+        note(io::stdout().flush().as_ref().copied());
         match REFUSED.get() {
             Some(fault) if exit == Exit::Success => {
                 self.fail(Exit::Environment, &format!("cannot write standard output: {fault}"))
@@ -132,10 +132,37 @@ static REFUSED: OnceLock<String> = OnceLock::new();
 
 /// Prints a line on standard output. A reader that went away has seen enough; any other refusal is for `Screen::finish` to report.
 pub fn print(line: &str) {
-    note(writeln!(io::stdout(), "{line}"));
+    note(writeln!(io::stdout(), "{line}").as_ref().copied());
 }
 
-fn note(written: io::Result<()>) {
+/// Standard output for what is not in lines; refusals are noted as `print` notes them.
+#[derive(Clone, Copy, Debug)]
+pub struct Output;
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        noted(io::stdout().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        noted(io::stdout().flush())
+    }
+}
+
+/// Standard error, unless it goes where standard output goes.
+pub fn errors_apart() -> Option<Box<dyn Write + Send>> {
+    let (out, err) = (rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr()));
+    let place = |it: rustix::fs::Stat| (it.st_dev, it.st_ino);
+    let is_one = out.is_ok_and(|out| err.is_ok_and(|err| place(out) == place(err)));
+    (!is_one).then(|| Box::new(io::stderr()) as _)
+}
+
+fn noted<T>(written: io::Result<T>) -> io::Result<T> {
+    note(written.as_ref().map(|_| ()));
+    written
+}
+
+fn note(written: Result<(), &io::Error>) {
     if let Err(fault) = written
         && fault.kind() != io::ErrorKind::BrokenPipe
     {
@@ -155,8 +182,13 @@ pub fn ranks(text: &str) -> Result<usize, String> {
 /// Reports what clap found: help goes out in full, a wrong command line in one line.
 pub fn usage(tool: &str, error: &clap::Error) -> Exit {
     if !error.use_stderr() {
-        let _ = error.print();
-        return Exit::Success;
+        return match error.print() {
+            Err(fault) if fault.kind() != io::ErrorKind::BrokenPipe => {
+                let _ = writeln!(io::stderr(), "{tool}: cannot write standard output: {fault}");
+                Exit::Environment
+            }
+            Ok(()) | Err(_) => Exit::Success,
+        };
     }
     let _ = writeln!(io::stderr(), "{tool}: {} (see `{tool} --help`)", complaint(error));
     Exit::Usage

@@ -452,7 +452,7 @@ fn spawned(job: &Job) -> Result<(Exit, String, String), Failed> {
     };
     let errors = thread::spawn(move || read(&mut err));
     let prints = thread::spawn(move || read(&mut out));
-    let exit = spawn::run(job, out_end, err_end)?;
+    let exit = spawn::run(job, out_end, Some(Box::new(err_end)))?;
     let (out, err) = (prints.join().map_err(|_| "lost")??, errors.join().map_err(|_| "lost")??);
     Ok((exit, out, err))
 }

@@ -1,17 +1,65 @@
-//! A tool that ends with 0 has written everything that it was asked for.
+//! A tool that ends with 0 has written everything that it was asked for, and in the order in which its ranks wrote it.
 
-use std::{fs::File, path::Path, process::Command};
+use std::{fs::File, io::Read, path::Path, process::Command, thread};
 
+use hir::{
+    exit::Exit,
+    launch::spawn::{self, Job},
+};
 use libtest_mimic::{Failed, Trial};
 
-use super::ROOT;
+use super::{ROOT, emulator};
 
 /// A device that refuses every byte.
 const FULL: &str = "/dev/full";
 
 pub fn trials() -> Vec<Trial> {
-    let trial = Trial::test("stdout::a_full_device_is_no_success", a_full_device_is_no_success);
-    vec![trial.with_ignored_flag(!Path::new(FULL).exists())]
+    let is_missing = !Path::new(FULL).exists();
+    vec![
+        Trial::test("stdout::a_full_device_is_no_success", a_full_device_is_no_success)
+            .with_ignored_flag(is_missing),
+        Trial::test("stdout::what_ranks_print_arrives", what_ranks_print_arrives)
+            .with_ignored_flag(is_missing || emulator::is_missing()),
+        Trial::test("stdout::lines_of_a_rank_stay_in_order", lines_of_a_rank_stay_in_order),
+    ]
+}
+
+fn is_refused(mut command: Command) -> Result<(), Failed> {
+    let full = File::options().write(true).open(FULL)?;
+    let output = command.current_dir(ROOT).stdout(full).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() == Some(6) && said.contains("cannot write standard output") {
+        true => Ok(()),
+        false => Err(format!("{command:?} ends with {:?}: {said}", output.status.code()).into()),
+    }
+}
+
+/// The process that starts the ranks prints what they print.
+fn what_ranks_print_arrives() -> Result<(), Failed> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    command.args(["tests/cases/launch/loop.hir", "--device=cuda", "--ranks", "4", "-n", "1"]);
+    command.envs(emulator::environment().unwrap_or_default());
+    is_refused(command)
+}
+
+fn lines_of_a_rank_stay_in_order() -> Result<(), Failed> {
+    let (mut out, end) = std::io::pipe()?;
+    let script = "for i in 1 2 3 4 5 6 7 8 9; do echo o$i; echo e$i >&2; done";
+    let job = Job { program: "sh".into(), arguments: vec!["-c".to_owned(), script.to_owned()], ranks: 2 };
+    let reader = thread::spawn(move || {
+        let mut text = String::new();
+        out.read_to_string(&mut text).map(|_| text)
+    });
+    let exit = spawn::run(&job, end, None)?;
+    let text = reader.join().map_err(|_| "lost")??;
+    let written: Vec<String> = (1..10).flat_map(|it| [format!("o{it}"), format!("e{it}")]).collect();
+    let own =
+        |prefix: &'static str| text.lines().filter_map(move |it| it.strip_prefix(prefix)).collect::<Vec<_>>();
+    let first: Vec<&str> = text.lines().filter(|it| !it.starts_with('[')).collect();
+    match exit == Exit::Success && first == written && own("[1] ") == written {
+        true => Ok(()),
+        false => Err(format!("{exit:?} {text}").into()),
+    }
 }
 
 fn a_full_device_is_no_success() -> Result<(), Failed> {
@@ -21,14 +69,19 @@ fn a_full_device_is_no_success() -> Result<(), Failed> {
         (run, &[program, "--device=sim"][..]),
         (run, &[program, "--device=sim", "--output", "T1=-"]),
         (run, &[program, "--memory"]),
+        (run, &["--help"]),
+        (run, &["--version"]),
+        (opt, &["--help"]),
+        (opt, &["--list-passes"]),
+        (opt, &["--explain", "E0401"]),
+        (opt, &[program, "--print-plan", "--rank", "0"]),
+        (opt, &[program, "--dump-pass-pipeline", "--passes", "unroll"]),
+        (env!("CARGO_BIN_EXE_hir-reduce"), &["--help"]),
         (opt, &[program]),
     ] {
-        let full = File::options().write(true).open(FULL)?;
-        let output = Command::new(tool).args(arguments).current_dir(ROOT).stdout(full).output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        if output.status.code() != Some(6) || !said.contains("cannot write standard output") {
-            return Err(format!("{arguments:?} ends with {:?}: {said}", output.status.code()).into());
-        }
+        let mut command = Command::new(tool);
+        command.args(arguments);
+        is_refused(command)?;
     }
     Ok(())
 }

@@ -109,6 +109,11 @@ impl Layout<'_, '_> {
                 operand || first && (in_braces || is_name)
             }
             (Kind::Word, Kind::BraceOpen) => operand || in_braces && first,
+            // `{i7 ( i5 - 5 )}`: a scalar's name, one letter and a number, is no function.
+            (Kind::Word, Kind::ParenOpen) => {
+                let number = self.text(*last).strip_prefix(|it: char| it.is_ascii_lowercase());
+                number.is_some_and(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()))
+            }
             // A team: `(0 1)`.
             (Kind::Int, Kind::Int) => in_braces || open.is_call,
             (

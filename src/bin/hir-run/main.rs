@@ -24,7 +24,7 @@ use hir::{
         ranks::{self, Verdict},
     },
     source::Source,
-    tool::{Screen, own_panics, print, usage},
+    tool::{self, Screen, own_panics, print, usage},
 };
 use passes::{Event, PassCall, Settings, Verify};
 
@@ -116,7 +116,7 @@ fn manifest(entry: &Entry, launch: &Launch) -> (JobManifest, Option<Failure>) {
 fn spawned(ranks: usize, screen: Screen) -> Exit {
     let exit = std::env::current_exe().and_then(|program| {
         let job = spawn::Job { program, arguments: std::env::args().skip(1).collect(), ranks };
-        spawn::run(&job, std::io::stdout(), std::io::stderr())
+        spawn::run(&job, tool::Output, tool::errors_apart())
     });
     exit.unwrap_or_else(|fault| screen.fail(Exit::Environment, &format!("cannot start the ranks: {fault}")))
 }
