@@ -25,6 +25,11 @@ pub fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<
         (0..mine.len()).map(|at| (at != dim && same(at, at)).then_some(at)).collect()
     };
     let all = mine.len();
+    // As `others`, of operators that begin at index 0 of a longer operand: then no dimension is the same as another one.
+    let all_others = |dim: usize| {
+        let is_one = |at: usize| mine.get(at).and_then(|it| program.constant(*it)) == Some(1);
+        (0..all).all(|at| at == dim || same(at, at) || is_one(at)).then(|| others(dim))
+    };
     let along = |value: ExprId| {
         let (dim, rank) = (program.constant(value)?, theirs.len() as i64);
         usize::try_from(if dim < 0 { dim + rank } else { dim }).ok()
@@ -41,13 +46,15 @@ pub fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<
             let stays = |at: usize| same(at, at) && is_zero(2 * at) && is_zero(2 * at + 1);
             Some((0..mine.len()).map(|at| stays(at).then_some(at)).collect())
         }
-        Op::Scan | Op::ArgSort | Op::TopK | Op::Scatter => Some(others(dim()?)),
+        Op::Scan | Op::ArgSort | Op::TopK => Some(others(dim()?)),
+        Op::Scatter => all_others(dim()?),
         Op::IndexSelect if position == 0 => Some(others(dim()?)),
         Op::IndexSelect => {
             let dim = dim()?;
             Some((0..mine.len()).map(|_| (mine.len() == 1 && same(0, dim)).then_some(dim)).collect())
         }
-        Op::TakeAlongAxis | Op::TorchGather => Some(others(if position == 0 { dim()? } else { all })),
+        Op::TakeAlongAxis | Op::TorchGather if position == 0 => all_others(dim()?),
+        Op::TakeAlongAxis | Op::TorchGather => Some(others(all)),
         Op::Embedding if stmt.args.len() > 2 => None,
         Op::Embedding if position == 0 => Some(others(all)),
         Op::Embedding => {

@@ -12,23 +12,20 @@
 //! Without an axis (`axis=auto`) those are cut along which resharding can overlap with computing, see `auto`.
 //!
 //! A stream axis that is there already is replaced. An axis on devices is cut inside of them. With `sizes=a,b,…`, the chunks
-//! have these numbers of elements. Neighbours of one size form a part of the program: it has each statement once for
-//! every part, on a slice of the axis, with a stream axis over the part's chunks.
+//! have these numbers of elements, see `sizes`.
 
 mod auto;
+mod cut_axis;
+mod groups;
+mod sizes;
 
 use std::ops::RangeInclusive;
 
 use grammar::{
     axis_text,
     codes::Code,
-    diagnostic::{Diagnostic, has_errors},
-    ir::{
-        Attr, AxisId, Domains, ExprId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId,
-        Transform,
-    },
-    mentions,
-    ops::{Op, Rule},
+    diagnostic::Diagnostic,
+    ir::{Attr, AxisId, Domains, Parallel, Program, Stmt, TensorId, Transform},
     span::Span,
 };
 use rustc_hash::FxHashSet;
@@ -36,12 +33,10 @@ use rustc_hash::FxHashSet;
 pub(crate) use auto::{Cut, Exchange, Kind, choose, exchange};
 
 use crate::{
-    bindings,
     component::{Component, Shared},
-    create::{self, Fresh},
+    create::Fresh,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     sharding::{Dim, Piece, Sharding},
-    substitute::Substitution,
 };
 
 /// The pass.
@@ -93,58 +88,25 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         Diagnostic::new(Code::NotRewritten, header, message, "expected an axis of this program")
             .help("name an axis as the program prints it, such as iS7, or a dimension, such as T3.0")
     })?;
+    if let Some(sizes) = arguments.counts("sizes") {
+        if count.is_some() {
+            let message = "chunk takes `count=…` or `sizes=…`, not both";
+            return Err(Diagnostic::new(Code::BadOption, header, message, "not chunked"));
+        }
+        let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
+        return sizes::cut(program, name, &sizes, (tensor, dim));
+    }
     let component = Shared::of(program).component(tensor, dim).map_err(|twice| {
         let message = format!("`{}` has the axis `{name}` twice", program.tensor_name(twice));
         Diagnostic::new(Code::NotRewritten, program.tensor_span(twice), message, "cannot be cut in one way")
     })?;
-    let sizes = arguments.counts("sizes");
     let divides = |count: &i64| {
         component.dims.iter().all(|(tensor, dim)| obstacle(program, *tensor, *dim, *count).is_none())
     };
-    let count = match (count, &sizes) {
-        (Some(_), Some(_)) => {
-            let message = "chunk takes `count=…` or `sizes=…`, not both";
-            return Err(Diagnostic::new(Code::BadOption, header, message, "not chunked"));
-        }
-        (Some(count), None) => count,
-        // What cannot be cut into two chunks either is refused with the reason.
-        (None, None) => (2..=AUTO_COUNT).rev().find(divides).unwrap_or(2),
-        (None, Some(sizes)) => sizes.len() as i64,
-    };
+    // What cannot be cut into two chunks either is refused with the reason.
+    let count = count.unwrap_or_else(|| (2..=AUTO_COUNT).rev().find(divides).unwrap_or(2));
     let mut fresh = Fresh::of(program);
-    let mut chunks = Chunks { fresh: &mut fresh, program, name, count, component: &component };
-    match sizes {
-        None => chunks.equal(),
-        Some(sizes) => {
-            let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
-            let refused = |program: &Program| {
-                let message = format!(
-                    "axis `{name}` cannot be cut into chunks of given sizes: a statement computes or moves \
-                     elements across the chunks"
-                );
-                Diagnostic::new(Code::NotRewritten, program.tensor_span(tensor), message, "left whole")
-                    .help("cut it into equal chunks with `count=…`, or cut another axis")
-            };
-            let is_cut = |stmt: &StmtId| match &chunks.program.stmts[*stmt] {
-                Stmt::Op(it) => {
-                    let moves =
-                        matches!(it.op.row().rule, Rule::Slice | Rule::Reshape | Rule::Free | Rule::Select);
-                    moves
-                        && it.out_tensor().is_some_and(|out| component.dims.iter().any(|(of, _)| *of == out))
-                }
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-            };
-            if chunks.program.body().iter().any(is_cut) {
-                return Err(refused(chunks.program));
-            }
-            let change = chunks.sized(&sizes, (tensor, dim))?;
-            // An operand that the chunks do not hold in their own sizes.
-            match has_errors(&grammar::verify(program)) {
-                true => Err(refused(program)),
-                false => Ok(change),
-            }
-        }
-    }
+    Chunks { fresh: &mut fresh, program, name, count, component: &component }.equal()
 }
 
 /// Number of chunks where none is given, or as many fewer as divide the axis.
@@ -266,122 +228,6 @@ impl Chunks<'_> {
         Ok(cut)
     }
 
-    /// Chunks of the given sizes. Neighbours of one size are a part of the program each, which has them as a stream axis.
-    fn sized(&mut self, sizes: &[i64], (tensor, dim): (TensorId, usize)) -> Result<Change, Diagnostic> {
-        let whole = self.sharding(tensor)?.dims[dim].clone();
-        let (name, of) = (self.name, self.program.tensor_name(tensor));
-        let Some(extent) = self.program.constant(whole.extent) else {
-            return Err(self.refused(tensor, format!("axis `{name}` has no constant extent")));
-        };
-        if whole.devices().next().is_some() {
-            let message = format!("axis `{name}` is spread over devices, and `sizes` cuts it for all alike");
-            return Err(self.refused(tensor, message));
-        }
-        let sum = sizes.iter().fold(0, |sum: i64, size| sum.saturating_add(*size));
-        if sum != extent {
-            let message = format!(
-                "axis `{name}`: dimension {dim} of `{of}` has extent {extent}, and the sizes add up to {sum}"
-            );
-            return Err(self.refused(tensor, message).help("give sizes that add up to the extent"));
-        }
-        let mut parts: Vec<Part> = Vec::new();
-        let mut start = 0;
-        for size in sizes {
-            match parts.last_mut().filter(|part| part.stop - part.start == size * part.count) {
-                Some(part) => (part.stop, part.count) = (part.stop + size, part.count + 1),
-                None => parts.push(Part::new(start, start + size)),
-            }
-            start += size;
-        }
-        let stmts = self.component.stmts(self.program);
-        let generated = self.component.generated(self.program);
-        let Some(first) = stmts.first().copied() else { return Ok(Change::Unchanged) };
-        let span = self.program.stmt_span(first);
-        let bound = bindings::facts(self.program).bound;
-        let shared = self.shared(&stmts);
-        let mut before: Vec<StmtId> = Vec::new();
-        for (tensor, dim) in self.component.dims.clone() {
-            let sharding = self.sharding(tensor)?.without_streams();
-            let written = stmts.iter().find(|stmt| out_of(self.program, **stmt) == Some(tensor));
-            if shared.contains(&tensor)
-                && let Some(stmt) = written
-                && !bound.contains(stmt)
-            {
-                let allocate = create::allocate(self.program, tensor);
-                before.push(create::add(self.program, allocate, span));
-            }
-            for part in &mut parts {
-                let mut sharding = sharding.clone();
-                sharding.dims[dim].extent = self.program.int(part.stop - part.start);
-                if written.is_some() {
-                    let count = self.program.int(part.count);
-                    sharding.dims[dim].pieces =
-                        vec![Piece { parallel: Parallel::Stream, count, swizzled: false }];
-                }
-                let name = sharding.renamed(self.program, self.fresh, tensor, Memory::Local, None);
-                if shared.contains(&tensor) {
-                    let slice = self.slice(tensor, name, dim, part);
-                    before.push(create::add(self.program, slice, span));
-                }
-                part.names.tensors.insert(tensor, name);
-            }
-        }
-        let Some(body) = self.program.body else { return Ok(Change::Unchanged) };
-        let mut new = Vec::new();
-        for stmt in self.program.blocks[body].clone() {
-            if stmt == first {
-                // The parts read slices of what is made from indices.
-                new.extend(&generated);
-                new.append(&mut before);
-                for part in &mut parts {
-                    for stmt in &stmts {
-                        new.push(part.names.stmt(self.program, *stmt));
-                    }
-                }
-            }
-            if !stmts.contains(&stmt) && !generated.contains(&stmt) {
-                new.push(stmt);
-            }
-        }
-        self.program.blocks[body] = new;
-        Ok(Change::Changed)
-    }
-
-    /// Tensors that something outside of the component reads or writes too.
-    fn shared(&self, stmts: &[StmtId]) -> FxHashSet<TensorId> {
-        let program = &*self.program;
-        let mut shared: FxHashSet<TensorId> =
-            Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs)).collect();
-        if let Some(body) = program.body {
-            program.walk(body, &mut |stmt| {
-                if let Stmt::Op(it) = &program.stmts[stmt]
-                    && !stmts.contains(&stmt)
-                {
-                    mentions(program, it, &mut |tensor, _| _ = shared.insert(tensor));
-                }
-            });
-        }
-        shared
-    }
-
-    /// `name = slice( tensor, {…} )`: without storage of its own it is a view.
-    fn slice(&mut self, tensor: TensorId, name: TensorId, dim: usize, part: &Part) -> OpStmt {
-        let extents: Vec<ExprId> =
-            self.program.dimensions(tensor).map(|axis| self.program.axes[axis].extent).collect();
-        let (zero, one) = (self.program.int(0), self.program.int(1));
-        let (start, stop) = (self.program.int(part.start), self.program.int(part.stop));
-        let range = |(at, extent): (usize, ExprId)| {
-            if at == dim { [start, stop, one] } else { [zero, extent, one] }
-        };
-        let ranges = extents.into_iter().enumerate().map(range).collect();
-        OpStmt {
-            outs: vec![Operand::Tensor(name)],
-            args: vec![Operand::Tensor(tensor)],
-            attrs: vec![("ranges", Attr::Ranges(ranges))],
-            ..create::op(Op::Slice)
-        }
-    }
-
     fn sharding(&self, tensor: TensorId) -> Result<Sharding, Diagnostic> {
         Sharding::of(self.program, tensor).ok_or_else(|| {
             let name = self.program.tensor_name(tensor);
@@ -392,28 +238,6 @@ impl Chunks<'_> {
     fn refused(&self, tensor: TensorId, message: String) -> Diagnostic {
         let span: Span = self.program.tensor_span(tensor);
         Diagnostic::new(Code::NotRewritten, span, message, "not chunked")
-    }
-}
-
-/// A range of the axis, with the names that tensors have in it.
-struct Part {
-    start: i64,
-    stop: i64,
-    /// Number of chunks, all of one size.
-    count: i64,
-    names: Substitution,
-}
-
-impl Part {
-    fn new(start: i64, stop: i64) -> Self {
-        Self { start, stop, count: 1, names: Substitution::default() }
-    }
-}
-
-fn out_of(program: &Program, stmt: StmtId) -> Option<TensorId> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) => it.out_tensor(),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     }
 }
 

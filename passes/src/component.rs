@@ -1,7 +1,7 @@
 //! Dimensions of tensors that are one and the same through operators.
 
 use grammar::{
-    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{OpStmt, Program, Stmt, TensorId},
     ops::Effect,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -36,27 +36,6 @@ impl Component {
     fn add(&mut self, tensor: TensorId, dim: usize) {
         self.dims.push((tensor, dim));
         self.at.insert(tensor, dim);
-    }
-
-    /// The top-level statements whose results have the dimension, in program order, without those of `generated`.
-    pub(crate) fn stmts(&self, program: &Program) -> Vec<StmtId> {
-        self.writers(program, |it| !dims::operands(it).is_empty())
-    }
-
-    /// As `stmts`, the statements without tensor operands: their elements follow from the index in the whole tensor, so that
-    /// no part of the dimension can be made by itself.
-    pub(crate) fn generated(&self, program: &Program) -> Vec<StmtId> {
-        self.writers(program, |it| dims::operands(it).is_empty())
-    }
-
-    fn writers(&self, program: &Program, wanted: impl Fn(&OpStmt) -> bool) -> Vec<StmtId> {
-        let has_it = |stmt: &StmtId| match &program.stmts[*stmt] {
-            Stmt::Op(it) => {
-                computes(it) && wanted(it) && it.out_tensor().is_some_and(|out| self.dim(out).is_some())
-            }
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-        };
-        program.body().iter().copied().filter(has_it).collect()
     }
 }
 

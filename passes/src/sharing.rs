@@ -5,7 +5,7 @@
 use grammar::{
     ir::{BlockId, OpStmt, Program, Stmt, TensorId},
     mentions,
-    ops::{Effect, Rule},
+    ops::{Effect, Op, Rule},
 };
 use rustc_hash::FxHashMap;
 
@@ -76,7 +76,7 @@ fn shares(it: &OpStmt, is_bound: bool, calls: Calls) -> bool {
     match it.op.row().effect {
         Effect::View | Effect::Allocate => true,
         // A result that has storage is copied into.
-        Effect::Compute => may_rearrange(it.op.row().rule) && !is_bound,
+        Effect::Compute => may_rearrange(it.op.row().rule) && !is_bound && !joins(it),
         Effect::Unit | Effect::Opaque => calls == Calls::HandOut,
         Effect::Map
         | Effect::Deallocate
@@ -86,6 +86,11 @@ fn shares(it: &OpStmt, is_bound: bool, calls: Calls) -> bool {
         | Effect::Group
         | Effect::Share => false,
     }
+}
+
+/// Whether an operator copies several tensors into one: no name stands for all of them.
+fn joins(it: &OpStmt) -> bool {
+    it.op == Op::Cat && Program::tensors_of(&it.args).count() > 1
 }
 
 /// Whether an operator under this rule may give its result's name to its operand's elements instead of copying them.

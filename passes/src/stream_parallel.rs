@@ -32,7 +32,7 @@ mod kind;
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{ExprId, Program, Stmt, StmtId, TensorId},
+    ir::{ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::Rule,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -264,7 +264,9 @@ impl StreamParallel<'_> {
     /// Puts a top-level statement into a loop, where it may be in one, or behind what there is.
     fn statement(&mut self, stmt: StmtId, may_loop: bool) {
         let slicing = match &self.program.stmts[stmt] {
-            Stmt::Op(it) if may_loop => kind::slicing(self.program, self.settings, it),
+            Stmt::Op(it) if may_loop && !self.names_part(it) => {
+                kind::slicing(self.program, self.settings, it)
+            }
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         };
         let values = |it: &Slicing| it.operands.iter().all(|operand| self.is_value(operand.tensor));
@@ -298,6 +300,13 @@ impl StreamParallel<'_> {
             }
             group.members.push(Member { stmt, slicing });
         }
+    }
+
+    /// Whether a statement names a part of a tensor that another statement writes: it moves no elements. A part may be all of
+    /// the tensor.
+    fn names_part(&self, it: &OpStmt) -> bool {
+        let out = it.out_tensor();
+        it.op.row().rule == Rule::Slice && out.is_some_and(|out| self.parts.contains_key(&out))
     }
 
     /// Whether a tensor gets its value once. What is written again can be what another name shows too, as a copy without
