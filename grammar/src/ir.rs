@@ -189,9 +189,31 @@ pub struct Mesh {
     pub shape: Vec<usize>,
     /// World ranks in row-major order.
     pub devices: Vec<usize>,
+    /// Positions in `devices`, by ascending rank; empty where the devices are consecutive ranks in order.
+    by_rank: Vec<usize>,
 }
 
 impl Mesh {
+    /// A mesh of these extents, slowest first, and of these ranks in row-major order.
+    pub fn new(shape: Vec<usize>, devices: Vec<usize>) -> Self {
+        let mut by_rank = Vec::new();
+        if devices.windows(2).any(|pair| pair[0].checked_add(1) != Some(pair[1])) {
+            by_rank.extend(0..devices.len());
+            by_rank.sort_by_key(|at| devices[*at]);
+        }
+        Self { shape, devices, by_rank }
+    }
+
+    /// The position of `rank` among the devices, without a search through all of them.
+    pub fn position(&self, rank: usize) -> Option<usize> {
+        if self.by_rank.is_empty() {
+            let at = rank.checked_sub(*self.devices.first()?)?;
+            return (at < self.devices.len()).then_some(at);
+        }
+        let at = *self.by_rank.get(self.by_rank.partition_point(|at| self.devices[*at] < rank))?;
+        (self.devices[at] == rank).then_some(at)
+    }
+
     /// Whether no mesh was given: the tensor is on every rank.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
@@ -199,7 +221,7 @@ impl Mesh {
 
     /// Whether `rank` holds a shard.
     pub fn contains(&self, rank: usize) -> bool {
-        self.is_empty() || self.devices.contains(&rank)
+        self.is_empty() || self.position(rank).is_some()
     }
 
     /// Extent along a device dimension; 1 where the mesh has fewer dimensions.
@@ -209,7 +231,7 @@ impl Mesh {
 
     /// The coordinate of `rank` along a device dimension; `None` when it is not a member.
     pub fn coordinate(&self, rank: usize, dim: DeviceDim) -> Option<usize> {
-        let position = self.devices.iter().position(|it| *it == rank)?;
+        let position = self.position(rank)?;
         let inner: usize = self.shape.iter().rev().take(dim as usize).product();
         Some(position / inner % self.extent(dim))
     }

@@ -433,7 +433,7 @@ fn parse_mesh(piece: Piece<'_>) -> Result<Mesh, Diagnostic> {
     if !open.is_empty() || leaf.is_some_and(|it| it != shape.len()) {
         return Err(irregular());
     }
-    Ok(if devices.is_empty() { Mesh::default() } else { Mesh { shape, devices } })
+    Ok(if devices.is_empty() { Mesh::default() } else { Mesh::new(shape, devices) })
 }
 
 #[cfg(test)]

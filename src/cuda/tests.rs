@@ -1,5 +1,7 @@
 //! What can be tested without a GPU: the layout that all processes agree on.
 
+use std::sync::Arc;
+
 use grammar::dtype::DType;
 
 use super::layout::{ALIGNMENT, WorldLayout};
@@ -14,8 +16,8 @@ pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
         buffers: lens.iter().map(buffer).collect(),
         communicators: Vec::new(),
         code: code.into_iter().map(|kind| Inst { kind, stream: 0, origin: 0 }).collect(),
-        origins: vec![Origin { stmt: None, line: 1, frame: None }],
-        frames: Vec::new(),
+        origins: Arc::new(vec![Origin { stmt: None, line: 1, frame: None }]),
+        frames: Arc::default(),
         inputs: Vec::new(),
         outputs: Vec::new(),
         named: Vec::new(),
@@ -32,7 +34,8 @@ fn slot(from: usize, to: usize, index: u32) -> Slot {
 #[test]
 fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
     let view = |buffer| View::contiguous(buffer, vec![8]);
-    let get = InstKind::Copy { from: Place { rank: 1, view: view(1) }, to: Place { rank: 0, view: view(0) } };
+    let place = |rank, buffer| Box::new(Place { rank, view: view(buffer) });
+    let get = InstKind::Copy { from: place(1, 1), to: place(0, 0) };
     let await_it = InstKind::Await { slot: slot(1, 0, 0) };
     let raise = InstKind::Signal { slot: slot(1, 0, 0) };
     let plans = [plan(0, &[8, 1000], vec![await_it, get]), plan(1, &[300, 8], vec![raise])];
@@ -68,7 +71,7 @@ fn buffers_lie_apart_and_aligned() -> Result<(), (usize, u32)> {
 
 /// A rank whose temporaries are filled and read one after the other.
 fn chain(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
-    let fill = |buffer: u32| InstKind::Fill { to: View::contiguous(buffer, vec![1]), value: Number::Int(0) };
+    let fill = |buffer: u32| InstKind::Fill { to: Box::new(View::contiguous(buffer, vec![1])), value: Number::Int(0) };
     let fills = (0..lens.len() as u32).map(fill);
     plan(rank, lens, fills.chain(code).collect())
 }
@@ -92,7 +95,7 @@ fn what_is_kept_or_read_unwritten_is_not_shared() -> Result<(), (usize, u32)> {
     let mut kept = chain(0, &[8; 4], Vec::new());
     kept.kept = vec![1];
     assert_eq!(offsets(&WorldLayout::of(&[kept])?, 0), [1, 0, 1, 1]);
-    let place = |buffer| Place { rank: 0, view: View::contiguous(buffer, vec![1]) };
+    let place = |buffer| Box::new(Place { rank: 0, view: View::contiguous(buffer, vec![1]) });
     let mut early = chain(0, &[8; 3], Vec::new());
     early.code[0].kind = InstKind::Copy { from: place(0), to: place(1) };
     assert_eq!(offsets(&WorldLayout::of(&[early])?, 0), [0, 1, 1]);

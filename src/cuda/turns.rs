@@ -131,7 +131,7 @@ fn posted(plan: &Plan) -> VecDeque<Posted<'_>> {
         let Some(what) = inst.kind.communication() else { continue };
         let communicator = &plan.communicators[what.communicator() as usize];
         let mut others = match what {
-            Communication::Collective(_) => communicator.team.clone(),
+            Communication::Collective(_) => communicator.team.to_vec(),
             Communication::Transfer(it) => it.sides.iter().map(|side| side.peer).collect(),
         };
         others.retain(|it| *it != plan.rank);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use grammar::{diagnostic::Diagnostic, dtype::DType, ir::Program};
 
-use super::{CollectiveKind, Communicator, Direction, InstKind, Plan, View, comm::State, link};
+use super::{CollectiveKind, Communicator, Direction, InstKind, Plan, View, comm::Links, link};
 
 /// Elements of a type.
 type Amount = (usize, DType);
@@ -25,7 +25,7 @@ struct Post {
 }
 
 /// Faults, each with the rank whose program it is about.
-pub(super) fn agree(programs: &[&Program], ranks: &[(Plan, State)]) -> Vec<(usize, Diagnostic)> {
+pub(super) fn agree(programs: &[&Program], ranks: &[(Plan, Links)]) -> Vec<(usize, Diagnostic)> {
     let mut faults: Vec<Fault> = queues(ranks).into_iter().filter_map(|it| first(ranks, &it)).collect();
     faults.extend(cuda(ranks));
     faults.extend(messages(ranks));
@@ -42,7 +42,7 @@ fn shown((len, dtype): Amount) -> String {
     format!("{len} x {}", dtype.short_name())
 }
 
-fn place(ranks: &[(Plan, State)], rank: usize, inst: usize) -> String {
+fn place(ranks: &[(Plan, Links)], rank: usize, inst: usize) -> String {
     let plan = &ranks[rank].0;
     plan.code.get(inst).map_or_else(String::new, |inst| plan.place(inst))
 }
@@ -50,17 +50,22 @@ fn place(ranks: &[(Plan, State)], rank: usize, inst: usize) -> String {
 // ---- collectives
 
 /// What the members of every communicator post, by member.
-fn queues(ranks: &[(Plan, State)]) -> Vec<Vec<Vec<Post>>> {
+fn queues(ranks: &[(Plan, Links)]) -> Vec<Vec<Vec<Post>>> {
     let mut numbers: HashMap<&Communicator, usize> = HashMap::new();
     let mut queues: Vec<Vec<Vec<Post>>> = Vec::new();
     for (rank, (plan, _)) in ranks.iter().enumerate() {
+        // Teams are long: each is looked at once, not for every instruction.
+        let groups = groups(plan, &mut numbers);
+        let member = |it: &Communicator| it.team.iter().position(|it| *it == rank);
+        let members: Vec<Option<usize>> = plan.communicators.iter().map(member).collect();
         for (inst, it) in plan.code.iter().enumerate() {
             let InstKind::Collective(it) = &it.kind else { continue };
-            let communicator = &plan.communicators[it.communicator as usize];
-            let Some(me) = communicator.team.iter().position(|it| *it == rank) else { continue };
-            let number = *numbers.entry(communicator).or_insert(queues.len());
-            if number == queues.len() {
-                queues.push(communicator.team.iter().map(|_| Vec::new()).collect());
+            let Some(me) = members[it.communicator as usize] else { continue };
+            let number = groups[it.communicator as usize];
+            queues.resize_with(queues.len().max(number + 1), Vec::new);
+            if queues[number].is_empty() {
+                let team = &plan.communicators[it.communicator as usize].team;
+                queues[number].resize_with(team.len(), Vec::new);
             }
             let [input, output] = [&it.input, &it.output].map(|it| it.as_ref().map(|it| amount(plan, it)));
             queues[number][me].push(Post { rank, inst, kind: it.kind, input, output });
@@ -69,18 +74,27 @@ fn queues(ranks: &[(Plan, State)]) -> Vec<Vec<Vec<Post>>> {
     queues
 }
 
-fn first(ranks: &[(Plan, State)], queue: &[Vec<Post>]) -> Option<Fault> {
+/// The numbers of a rank's communicators: equal ones of all ranks have one number.
+fn groups<'p>(plan: &'p Plan, numbers: &mut HashMap<&'p Communicator, usize>) -> Vec<usize> {
+    let mut number = |it| {
+        let next = numbers.len();
+        *numbers.entry(it).or_insert(next)
+    };
+    plan.communicators.iter().map(&mut number).collect()
+}
+
+fn first(ranks: &[(Plan, Links)], queue: &[Vec<Post>]) -> Option<Fault> {
     let shortest = queue.iter().map(Vec::len).min()?;
     (0..shortest).find_map(|at| check(ranks, &queue.iter().map(|it| &it[at]).collect::<Vec<_>>()))
 }
 
 /// Collectives of the CUDA backend have one queue, of the world.
-fn cuda(ranks: &[(Plan, State)]) -> Option<Fault> {
-    let shortest = ranks.iter().map(|(_, state)| state.collectives.len()).min()?;
+fn cuda(ranks: &[(Plan, Links)]) -> Option<Fault> {
+    let shortest = ranks.iter().map(|(_, links)| links.collectives.len()).min()?;
     (0..shortest).find_map(|at| {
         let post = |rank: &usize| {
-            let (plan, state) = ranks.get(*rank)?;
-            let it = &state.collectives[at];
+            let (plan, links) = ranks.get(*rank)?;
+            let it = &links.collectives[at];
             let [input, output] = [&it.input, &it.output].map(|it| it.as_ref().map(|it| amount(plan, it)));
             Some(Post { rank: *rank, inst: it.posted_at, kind: it.kind, input, output })
         };
@@ -90,7 +104,7 @@ fn cuda(ranks: &[(Plan, State)]) -> Option<Fault> {
 }
 
 /// What does not fit in one collective of all members, in team order.
-fn check(ranks: &[(Plan, State)], members: &[&Post]) -> Option<Fault> {
+fn check(ranks: &[(Plan, Links)], members: &[&Post]) -> Option<Fault> {
     let permutes = |it| matches!(it, CollectiveKind::Permute { .. });
     let lead = *members.first()?;
     let other = members.iter().find(|it| it.kind != lead.kind && !(permutes(it.kind) && permutes(lead.kind)));
@@ -149,14 +163,14 @@ struct Channel {
 }
 
 /// Messages of libraries; those of the CUDA backend are matched where they are linked.
-fn messages(ranks: &[(Plan, State)]) -> Vec<Fault> {
+fn messages(ranks: &[(Plan, Links)]) -> Vec<Fault> {
     let mut numbers: HashMap<&Communicator, usize> = HashMap::new();
     let mut channels: BTreeMap<(usize, usize, usize), Channel> = BTreeMap::new();
     for (rank, (plan, _)) in ranks.iter().enumerate() {
+        let groups = groups(plan, &mut numbers);
         for (inst, it) in plan.code.iter().enumerate() {
             let InstKind::Transfer(it) = &it.kind else { continue };
-            let next = numbers.len();
-            let number = *numbers.entry(&plan.communicators[it.communicator as usize]).or_insert(next);
+            let number = groups[it.communicator as usize];
             for side in &it.sides {
                 let amount = amount(plan, &side.view);
                 match side.direction {

@@ -3,6 +3,8 @@
 //! Names are bound to views as the statements go by, exactly as nvFuser's interpreter binds them (format survey,
 //! section 8), so an operator whose result is bound writes into it and one whose result is not binds a new buffer.
 
+use std::sync::Arc;
+
 use grammar::{
     arena::Id,
     codes::Code,
@@ -16,10 +18,11 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Buffer, BufferNo, Frame, Inst, InstKind, Origin, Plan, Side, StreamNo, View,
-    comm::Pending,
+    comm::{Links, Pending},
     limits,
     scalar::{ScalarFault, Scalars, Value},
     shape::{self, ShapeFault},
+    teams::Teams,
 };
 
 /// What a name stands for.
@@ -49,8 +52,10 @@ pub(super) struct Builder<'p> {
     pub(super) current: StreamNo,
     /// The statement under the cursor.
     pub(super) span: Span,
-    pub(super) origin: u32,
+    pub(super) origin: OriginNo,
     pub(super) frame: Option<u32>,
+    /// Statements walked so far, those of each iteration.
+    statements: usize,
     /// Enclosing branches and loops that other ranks may not enter as this one does.
     pub(super) divergent: usize,
     /// Posted work by the number that `Wait` names.
@@ -58,8 +63,19 @@ pub(super) struct Builder<'p> {
     /// Sides collected since StartCoalescing.
     pub(super) bracket: Option<Vec<Side>>,
     pub(super) comm: super::comm::State,
+    /// The teams of all ranks.
+    pub(super) teams: &'p Teams,
     /// Tensors that a loop's index gives their meaning, by loop.
     pub(super) dependents: FxHashMap<BlockId, Vec<TensorId>>,
+}
+
+/// Where the instructions of a statement come from: listed in the plan once the statement has one.
+#[derive(Clone, Copy)]
+pub(super) enum OriginNo {
+    /// An index into `Plan::origins`.
+    Known(u32),
+    /// Not listed yet.
+    New(Origin),
 }
 
 /// What makes two Stream values the same stream.
@@ -74,9 +90,9 @@ pub(super) fn build_rank(
     program: &Program,
     lines: &LineIndex,
     rank: usize,
-    world: usize,
-) -> Result<(Plan, super::comm::State)> {
-    let plan = Plan::empty(rank, world, vec!["main".to_owned()]);
+    teams: &Teams,
+) -> Result<(Plan, Links)> {
+    let plan = Plan::empty(rank, teams.world().len(), vec!["main".to_owned()]);
     let mut builder = Builder {
         program,
         lines,
@@ -88,12 +104,14 @@ pub(super) fn build_rank(
         streams: FxHashMap::default(),
         current: 0,
         span: program.spans.header,
-        origin: 0,
+        origin: OriginNo::Known(0),
         frame: None,
+        statements: 0,
         divergent: 0,
         posted: FxHashMap::default(),
         bracket: None,
         comm: super::comm::State::default(),
+        teams,
         dependents: FxHashMap::default(),
     };
     builder.inputs()?;
@@ -101,7 +119,7 @@ pub(super) fn build_rank(
         builder.block(body)?;
     }
     builder.outputs()?;
-    Ok((builder.plan, builder.comm))
+    Ok((builder.plan, builder.comm.into_links(rank)))
 }
 
 impl Builder<'_> {
@@ -301,15 +319,24 @@ impl Builder<'_> {
     }
 
     pub(super) fn emit_on(&mut self, stream: StreamNo, kind: InstKind) {
-        self.plan.code.push(Inst { kind, stream, origin: self.origin });
+        let origin = match self.origin {
+            OriginNo::Known(origin) => origin,
+            OriginNo::New(it) => {
+                let origin = self.plan.origins.len() as u32;
+                Arc::make_mut(&mut self.plan.origins).push(it);
+                self.origin = OriginNo::Known(origin);
+                origin
+            }
+        };
+        self.plan.code.push(Inst { kind, stream, origin });
     }
 
     pub(super) fn at(&mut self, stmt: StmtId) -> Result<()> {
         self.span = self.program.stmt_span(stmt);
         let line = self.lines.line(self.span.start);
-        self.plan.origins.push(Origin { stmt: Some(stmt), line, frame: self.frame });
-        self.origin = self.plan.origins.len() as u32 - 1;
-        self.bounded(self.plan.origins.len().max(self.plan.code.len()))
+        self.origin = OriginNo::New(Origin { stmt: Some(stmt), line, frame: self.frame });
+        self.statements += 1;
+        self.bounded(self.statements.max(self.plan.code.len()))
     }
 
     /// Stops unrolling at `count` instructions, or iterations of loops without any.
@@ -348,11 +375,12 @@ impl Builder<'_> {
         // Every iteration counts, so that a loop of too many is not begun.
         let count = usize::try_from(stop.saturating_sub(start)).unwrap_or(0);
         self.bounded(self.plan.frames.len().saturating_add(count))?;
+        let name: Arc<str> = self.program.symbols[it.index].as_str().into();
         for value in start..stop {
             (self.origin, self.span) = (origin, span);
             self.scalars.bind(it.index, Some(Value::Int(value)));
-            let name = self.program.symbols[it.index].clone();
-            self.plan.frames.push(Frame { name, value, parent: outer_frame });
+            let name = Arc::clone(&name);
+            Arc::make_mut(&mut self.plan.frames).push(Frame { name, value, parent: outer_frame });
             self.frame = Some(self.plan.frames.len() as u32 - 1);
             for tensor in &dependents {
                 self.bindings[tensor.index()] = None;

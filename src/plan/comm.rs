@@ -10,6 +10,8 @@
 //!
 //! `team` has the CUDA backend's collectives.
 
+use std::sync::Arc;
+
 use grammar::{
     codes::Code,
     ir::{Attr, OpStmt, Program, Stmt, TensorId},
@@ -33,11 +35,20 @@ pub(super) enum Pending {
 }
 
 /// What a rank's communications leave for `link`.
+pub(super) struct Links {
+    /// Sides of CUDA transfers, ascending by `channel`.
+    pub(super) messages: Vec<MessageSide>,
+    /// CUDA collectives in order: this rank's views.
+    pub(super) collectives: Vec<TeamViews>,
+}
+
+/// What is known of a rank's communications so far.
 #[derive(Default)]
 pub(super) struct State {
-    communicators: FxHashMap<Communicator, CommunicatorNo>,
-    /// CUDA transfers by sender, receiver, position: this rank's side, and where its copy waits for the peer's view.
-    pub(super) messages: FxHashMap<(usize, usize, u32), Message>,
+    /// By backend and by where the shared team is.
+    communicators: FxHashMap<(Backend, *const [usize]), CommunicatorNo>,
+    /// Sides of CUDA transfers.
+    messages: Vec<MessageSide>,
     /// Number of messages sent to and received from each rank.
     sent: FxHashMap<usize, u32>,
     received: FxHashMap<usize, u32>,
@@ -56,15 +67,46 @@ pub(super) fn key(view: &View) -> ViewKey {
     (view.buffer, view.offset, view.shape.clone(), view.strides.clone())
 }
 
-/// One side of a CUDA transfer.
-pub(super) struct Message {
-    pub(super) send: Option<View>,
-    pub(super) recv: Option<View>,
+/// This rank's side of a CUDA transfer.
+pub(super) struct MessageSide {
+    pub(super) direction: Direction,
+    pub(super) peer: usize,
+    /// Which message between the two, in this direction.
+    pub(super) index: u32,
+    pub(super) view: View,
     /// The instruction whose peer view is still to be filled in.
-    pub(super) copy: Option<usize>,
+    pub(super) copy: Option<u32>,
     pub(super) put: bool,
     /// An instruction that shows the place of the posting statement.
-    pub(super) posted_at: usize,
+    pub(super) posted_at: u32,
+}
+
+impl MessageSide {
+    /// Sender, receiver, which message between the two, and which side this is, `rank` being whose it is.
+    pub(super) fn channel(&self, rank: usize) -> (usize, usize, u32, bool) {
+        match self.direction {
+            Direction::Send => (rank, self.peer, self.index, false),
+            Direction::Recv => (self.peer, rank, self.index, true),
+        }
+    }
+}
+
+impl State {
+    /// What is left of it when the rank is planned.
+    pub(super) fn into_links(mut self, rank: usize) -> Links {
+        self.messages.sort_unstable_by_key(|it| it.channel(rank));
+        self.messages.shrink_to_fit();
+        Links { messages: self.messages, collectives: self.collectives }
+    }
+}
+
+impl Links {
+    /// The side of a transfer that a peer has the mirrored one of.
+    pub(super) fn mirrored(&self, rank: usize, peer: usize, other: &MessageSide) -> Option<&MessageSide> {
+        let (from, to, index, recv) = other.channel(peer);
+        let at = self.messages.binary_search_by_key(&(from, to, index, !recv), |it| it.channel(rank));
+        self.messages.get(at.ok()?)
+    }
 }
 
 /// One rank's views in a CUDA collective.
@@ -105,14 +147,13 @@ impl Builder<'_> {
         stmt.number.unwrap_or(u32::MAX)
     }
 
-    fn communicator(&mut self, backend: Backend, team: Vec<usize>) -> CommunicatorNo {
-        let it = Communicator { backend, team };
-        if let Some(known) = self.comm.communicators.get(&it) {
-            return *known;
+    /// `team` is of `Teams`, so equal teams are at one place.
+    fn communicator(&mut self, backend: Backend, team: Arc<[usize]>) -> CommunicatorNo {
+        let next = self.plan.communicators.len() as CommunicatorNo;
+        let number = *self.comm.communicators.entry((backend, Arc::as_ptr(&team))).or_insert(next);
+        if number == next {
+            self.plan.communicators.push(Communicator { backend, team });
         }
-        let number = self.plan.communicators.len() as CommunicatorNo;
-        self.plan.communicators.push(it.clone());
-        self.comm.communicators.insert(it, number);
         number
     }
 
@@ -151,13 +192,13 @@ impl Builder<'_> {
 
     // ---- collectives
 
-    fn team(&self, stmt: &OpStmt) -> Result<Vec<usize>> {
-        let Some(Attr::Team(team)) = stmt.attr("team") else { return Ok(Vec::new()) };
+    fn team(&self, stmt: &OpStmt) -> Result<Arc<[usize]>> {
+        let Some(Attr::Team(team)) = stmt.attr("team") else { return Ok(Arc::default()) };
         if let Some(outside) = team.iter().find(|rank| **rank >= self.plan.world) {
             let message = format!("the team holds rank {outside} of a world of {}", self.plan.world);
             return Err(self.fault(Code::WorldTooSmall, message, "expected ranks of the world"));
         }
-        Ok(team.clone())
+        Ok(self.teams.team(stmt, || team.clone()))
     }
 
     /// The view of an operand that this rank needs, given storage where the dialect prints no ALLOCATE.
@@ -205,7 +246,7 @@ impl Builder<'_> {
             Some(backend) => {
                 let communicator = self.communicator(backend, team);
                 let work = self.work(stmt.number);
-                self.emit(InstKind::Collective(Collective { communicator, kind, input, output, work }));
+                self.emit(InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
                 Ok(())
             }
             None => self.team_copies(stmt, &team, me, kind, input, output),
@@ -232,7 +273,7 @@ impl Builder<'_> {
         let output = self.received(stmt.tensor_attr("output"), true)?;
         let communicator = self.communicator(backend, team);
         let work = self.work(stmt.number);
-        self.emit(InstKind::Collective(Collective { communicator, kind, input, output, work }));
+        self.emit(InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
         Ok(())
     }
 
@@ -268,7 +309,7 @@ impl Builder<'_> {
     }
 
     fn transfer(&mut self, backend: Backend, sides: Vec<Side>, number: Option<u32>) {
-        let communicator = self.communicator(backend, (0..self.plan.world).collect());
+        let communicator = self.communicator(backend, Arc::clone(self.teams.world()));
         let work = self.work(number);
         self.emit(InstKind::Transfer(Transfer { communicator, sides, work }));
     }
@@ -304,22 +345,22 @@ impl Builder<'_> {
             return Err(Box::new(it.help("list it in a ShareMemHandles that comes before")));
         }
         let (me, put) = (self.rank(), self.is_put(stmt));
-        let (counts, from, to) = match direction {
-            Direction::Send => (&mut self.comm.sent, me, peer),
-            Direction::Recv => (&mut self.comm.received, peer, me),
+        let counts = match direction {
+            Direction::Send => &mut self.comm.sent,
+            Direction::Recv => &mut self.comm.received,
         };
         let count = counts.entry(peer).or_insert(0);
         let index = *count;
         *count += 1;
         let (ready, done) =
             if put { (Meaning::PutReady, Meaning::PutDone) } else { (Meaning::Ready, Meaning::Done) };
-        let posted_at = self.plan.code.len();
+        let posted_at = self.plan.code.len() as u32;
         let mut copy = None;
         let raise = |meaning| Slot { from: me, to: peer, meaning, index };
         let expect = |meaning| Slot { from: peer, to: me, meaning, index };
-        let local = Place { rank: me, view: view.clone() };
+        let local = Box::new(Place { rank: me, view: view.clone() });
         // The peer's view is not known before all ranks are planned: `link` fills it in.
-        let remote = Place { rank: peer, view: view.clone() };
+        let remote = Box::new(Place { rank: peer, view: view.clone() });
         let moves = matches!((direction, put), (Direction::Recv, false) | (Direction::Send, true));
         let pending = match moves {
             false => {
@@ -328,7 +369,7 @@ impl Builder<'_> {
             }
             true => {
                 self.emit(InstKind::Await { slot: expect(ready) });
-                copy = Some(self.plan.code.len());
+                copy = Some(self.plan.code.len() as u32);
                 self.emit(match direction {
                     Direction::Recv => InstKind::Copy { from: remote, to: local },
                     Direction::Send => InstKind::Copy { from: local, to: remote },
@@ -338,13 +379,7 @@ impl Builder<'_> {
             }
         };
         self.posted.extend(stmt.number.map(|number| (number, pending)));
-        let blank = || Message { send: None, recv: None, copy: None, put, posted_at };
-        let message = self.comm.messages.entry((from, to, index)).or_insert_with(blank);
-        match direction {
-            Direction::Send => message.send = Some(view),
-            Direction::Recv => message.recv = Some(view),
-        }
-        message.copy = message.copy.or(copy);
+        self.comm.messages.push(MessageSide { direction, peer, index, view, copy, put, posted_at });
         Ok(())
     }
 

@@ -90,8 +90,8 @@ impl Builder<'_> {
         rank: usize,
     ) -> Result<Vec<InstKind>> {
         let copy = |from: View, to: View| InstKind::Copy {
-            from: Place { rank, view: from },
-            to: Place { rank, view: to },
+            from: Box::new(Place { rank, view: from }),
+            to: Box::new(Place { rank, view: to }),
         };
         if stmt.op.row().effect == Effect::Map {
             return Ok(vec![self.map(stmt, views, target)?]);
@@ -111,7 +111,7 @@ impl Builder<'_> {
             }
             (_, Op::Full) => {
                 let value = self.scalar_operand(stmt, 0)?;
-                Ok(vec![InstKind::Fill { to: target.clone(), value }])
+                Ok(vec![InstKind::Fill { to: Box::new(target.clone()), value }])
             }
             (_, Op::Iota) => self.iota(stmt, out, target),
             (_, Op::Eye) => self.eye(stmt, out, target),
@@ -262,7 +262,7 @@ impl Builder<'_> {
                 Operand::Scalar(_) | Operand::Stream(_) => Arg::Number(self.scalar_operand(stmt, at)?),
             });
         }
-        Ok(InstKind::Map { op: stmt.op, args, out: target.clone() })
+        Ok(InstKind::Map { op: stmt.op, args, out: Box::new(target.clone()) })
     }
 
     fn scalar_operand(&self, stmt: &OpStmt, at: usize) -> Result<Number> {
@@ -317,7 +317,8 @@ impl Builder<'_> {
             },
             None => Number::Int(0),
         };
-        Ok(InstKind::Reduce(Reduce { op, init, input: input.clone(), axes, out: target.clone() }))
+        let it = Reduce { op, init, input: input.clone(), axes, out: target.clone() };
+        Ok(InstKind::Reduce(Box::new(it)))
     }
 
     /// Brings linear and matmul into the form of `Gemm`. A device axis of partial sums in the result (`rf`) splits `k`:
@@ -396,7 +397,7 @@ impl Builder<'_> {
                 Some(wide.expand(&target.shape).ok_or_else(|| misfit(bias))?)
             }
         };
-        Ok(InstKind::Gemm(Gemm { a, b, bias, out: target }))
+        Ok(InstKind::Gemm(Box::new(Gemm { a, b, bias, out: target })))
     }
 
     /// The dimension of a result that counts partial sums over devices.

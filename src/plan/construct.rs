@@ -54,7 +54,7 @@ impl Builder<'_> {
                 (*place, rest) = (rest % extent, rest / extent);
             }
             let element = index.into_iter().fold(target.clone(), |view, index| view.select(0, index));
-            fills.push(InstKind::Fill { to: element, value });
+            fills.push(InstKind::Fill { to: Box::new(element), value });
         }
         Ok(fills)
     }

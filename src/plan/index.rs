@@ -23,12 +23,12 @@ impl Builder<'_> {
         let runs = indices.runs();
         self.bounded(runs.len())?;
         let iota = |run: Run| InstKind::Iota {
-            to: View {
+            to: Box::new(View {
                 buffer: target.buffer,
                 offset: target.offset + run.local * stride,
                 shape: vec![run.count],
                 strides: vec![run.local_step * stride],
-            },
+            }),
             start: start.wrapping_add(step.wrapping_mul(run.whole as i64)),
             step: step.wrapping_mul(run.whole_step as i64),
         };
@@ -41,7 +41,7 @@ impl Builder<'_> {
         let ([rows, columns], [down, right]) = (&layout.pieces[..], &target.strides[..]) else {
             return Err(self.misfit(stmt.op, &target.shape, &layout.shape));
         };
-        let fill = |to, value| InstKind::Fill { to, value: Number::Int(value) };
+        let fill = |to, value| InstKind::Fill { to: Box::new(to), value: Number::Int(value) };
         let mut code = vec![fill(target.clone(), 0)];
         let (rows, columns) = (Indices::of(rows).all(), Indices::of(columns).all());
         let mut columns = columns.into_iter().enumerate().peekable();

@@ -1,4 +1,8 @@
 //! The instructions, as plain data. The simulator's arm for each defines it.
+//!
+//! Views are boxed: most instructions only synchronise, and a world of many ranks has millions of them.
+
+use std::sync::Arc;
 
 use grammar::ops::Op;
 
@@ -9,8 +13,8 @@ use super::{Buffer, BufferNo, CommunicatorNo, EventNo, Place, Shard, StreamNo, V
 pub struct Communicator {
     /// Whose queue.
     pub backend: Backend,
-    /// World ranks in team order.
-    pub team: Vec<usize>,
+    /// World ranks in team order; shared, since every member has it.
+    pub team: Arc<[usize]>,
 }
 
 /// Who moves the data.
@@ -46,28 +50,28 @@ pub enum InstKind {
     /// Elements move between views of equal shape, possibly to or from a peer's memory; the element type converts.
     Copy {
         /// Source.
-        from: Place,
+        from: Box<Place>,
         /// Destination.
-        to: Place,
+        to: Box<Place>,
     },
     /// Every element becomes `value`.
     Fill {
         /// Destination.
-        to: View,
+        to: Box<View>,
         /// The value.
         value: Number,
     },
     /// `out[i…] = start + step · i` along the only dimension.
     Iota {
         /// Destination, one dimension.
-        to: View,
+        to: Box<View>,
         /// First value.
         start: i64,
         /// Difference of neighbours.
         step: i64,
     },
     /// A matrix product.
-    Gemm(Gemm),
+    Gemm(Box<Gemm>),
     /// Element by element; operands have the result's shape (stride 0 where they repeat).
     Map {
         /// The function.
@@ -75,10 +79,10 @@ pub enum InstKind {
         /// Operands.
         args: Vec<Arg>,
         /// Result.
-        out: View,
+        out: Box<View>,
     },
     /// Combines along axes.
-    Reduce(Reduce),
+    Reduce(Box<Reduce>),
     /// Combines equally shaped views of several ranks in the order given: the CUDA backend's reductions.
     Combine {
         /// How.
@@ -86,10 +90,10 @@ pub enum InstKind {
         /// Operands.
         parts: Vec<Place>,
         /// Result.
-        out: View,
+        out: Box<View>,
     },
     /// Posts a collective.
-    Collective(Collective),
+    Collective(Box<Collective>),
     /// Posts sends and receives as one.
     Transfer(Transfer),
     /// The stream waits for a posted work.
@@ -422,8 +426,8 @@ impl Handle {
 /// contiguous and of the whole tensor's shape. All ranks of the team hold the same `body`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reshard {
-    /// All ranks that hold a shard of an operand or of the result, ascending.
-    pub team: Vec<usize>,
+    /// All ranks that hold a shard of an operand or of the result, ascending; shared.
+    pub team: Arc<[usize]>,
     /// This rank's shards of the operands.
     pub operands: Vec<Shard>,
     /// This rank's shard of the result.

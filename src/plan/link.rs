@@ -7,43 +7,56 @@ use std::collections::HashMap;
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program};
 
 use super::{
-    CollectiveKind, Communicator, InstKind, Plan, Port, View,
+    CollectiveKind, Communicator, Direction, InstKind, Plan, Port, View,
     agree::agree,
-    comm::{PeerView, State},
+    comm::{Links, PeerView},
 };
 
 /// Fills in the plans of all ranks; `ranks[r]` is rank `r`'s. Faults name the rank whose program they are about.
-pub(super) fn link(programs: &[&Program], ranks: &mut [(Plan, State)]) -> Vec<(usize, Diagnostic)> {
+pub(super) fn link(programs: &[&Program], ranks: &mut [(Plan, Links)]) -> Vec<(usize, Diagnostic)> {
     let mut faults = permutes(programs, ranks);
     faults.extend(ports(programs, ranks));
     faults.extend(agree(programs, ranks));
     if !faults.is_empty() {
         return faults;
     }
-    let mut patches: Vec<(usize, usize, PeerView, View)> = Vec::new();
-    for (rank, (plan, state)) in ranks.iter().enumerate() {
-        let mut channels: Vec<_> = state.messages.iter().collect();
-        channels.sort_by_key(|(channel, _)| **channel);
-        for (&(from, to, index), message) in channels {
-            let peer = if rank == from { to } else { from };
-            let Some((peer_plan, peer_state)) = ranks.get(peer) else { continue };
-            let Some(other) = peer_state.messages.get(&(from, to, index)) else { continue };
-            let (mine, theirs) = match rank == from {
-                true => (&message.send, &other.recv),
-                false => (&message.recv, &other.send),
-            };
-            let (Some(mine), Some(theirs)) = (mine, theirs) else { continue };
+    for rank in 0..ranks.len() {
+        // Views are taken from what the ranks left, never from instructions, so a rank is patched at once.
+        let patches = patches(programs, ranks, rank, &mut faults);
+        patches.into_iter().for_each(|it| patch(&mut ranks[rank].0, it));
+    }
+    faults
+}
+
+/// A peer's view, and the instruction that lacks it.
+type Patch = (usize, PeerView, View);
+
+/// What a rank's instructions lack of its peers' views.
+fn patches(
+    programs: &[&Program],
+    ranks: &[(Plan, Links)],
+    rank: usize,
+    faults: &mut Vec<(usize, Diagnostic)>,
+) -> Vec<Patch> {
+    let mut patches = Vec::new();
+    let Some((plan, links)) = ranks.get(rank) else { return patches };
+    {
+        for message in &links.messages {
+            let peer = message.peer;
+            let Some((peer_plan, peer_links)) = ranks.get(peer) else { continue };
+            let Some(other) = peer_links.mirrored(peer, rank, message) else { continue };
+            let (mine, theirs) = (&message.view, &other.view);
             if message.put != other.put || mine.len() != theirs.len() {
-                if rank == from {
+                if message.direction == Direction::Send {
                     faults.push(disagreement(
                         programs,
                         plan,
-                        message.posted_at,
+                        message.posted_at as usize,
                         format!(
-                            "rank {from} sends {} elements and rank {to} receives {} ({})",
+                            "rank {rank} sends {} elements and rank {peer} receives {} ({})",
                             mine.len(),
                             theirs.len(),
-                            place(peer_plan, other.posted_at)
+                            place(peer_plan, other.posted_at as usize)
                         ),
                     ));
                 }
@@ -51,20 +64,20 @@ pub(super) fn link(programs: &[&Program], ranks: &mut [(Plan, State)]) -> Vec<(u
             }
             if let Some(copy) = message.copy {
                 match theirs.reshape(&mine.shape) {
-                    Some(view) => patches.push((rank, copy, PeerView::Output, view)),
+                    Some(view) => patches.push((copy as usize, PeerView::Output, view)),
                     None => faults.push(disagreement(
                         programs,
                         plan,
-                        message.posted_at,
+                        message.posted_at as usize,
                         format!("shape {:?} does not match {:?} on rank {peer}", mine.shape, theirs.shape),
                     )),
                 }
             }
         }
-        for (index, views) in state.collectives.iter().enumerate() {
+        for (index, views) in links.collectives.iter().enumerate() {
             for (inst, peer, which) in &views.open {
-                let Some((_, peer_state)) = ranks.get(*peer) else { continue };
-                let Some(theirs) = peer_state.collectives.get(index) else { continue };
+                let Some((_, peer_links)) = ranks.get(*peer) else { continue };
+                let Some(theirs) = peer_links.collectives.get(index) else { continue };
                 let Some(input) = &views.input else { continue };
                 let found = match which {
                     PeerView::Output => theirs.output.as_ref().and_then(|it| it.reshape(&input.shape)),
@@ -75,7 +88,7 @@ pub(super) fn link(programs: &[&Program], ranks: &mut [(Plan, State)]) -> Vec<(u
                     PeerView::Operand(_) => theirs.input.as_ref().and_then(|it| it.reshape(&input.shape)),
                 };
                 match found {
-                    Some(view) => patches.push((rank, *inst, *which, view)),
+                    Some(view) => patches.push((*inst, *which, view)),
                     None => faults.push(disagreement(
                         programs,
                         plan,
@@ -86,24 +99,25 @@ pub(super) fn link(programs: &[&Program], ranks: &mut [(Plan, State)]) -> Vec<(u
             }
         }
     }
-    for (rank, inst, which, view) in patches {
-        let me = rank;
-        let Some(inst) = ranks[rank].0.code.get_mut(inst) else { continue };
-        match (&mut inst.kind, which) {
-            (InstKind::Copy { from, to }, _) => {
-                // The peer's side is the one on another rank; on this rank itself it is the destination.
-                let side = if from.rank != me { from } else { to };
-                side.view = view;
-            }
-            (InstKind::Combine { parts, .. }, PeerView::Operand(at)) => {
-                if let Some(part) = parts.get_mut(at) {
-                    part.view = view;
-                }
-            }
-            _ => (),
+    patches
+}
+
+fn patch(plan: &mut Plan, (inst, which, view): Patch) {
+    let me = plan.rank;
+    let Some(inst) = plan.code.get_mut(inst) else { return };
+    match (&mut inst.kind, which) {
+        (InstKind::Copy { from, to }, _) => {
+            // The peer's side is the one on another rank; on this rank itself it is the destination.
+            let side = if from.rank != me { from } else { to };
+            side.view = view;
         }
+        (InstKind::Combine { parts, .. }, PeerView::Operand(at)) => {
+            if let Some(part) = parts.get_mut(at) {
+                part.view = view;
+            }
+        }
+        _ => (),
     }
-    faults
 }
 
 /// Part `part` of `parts` of a view's elements in row-major order; `None` where that is not a view.
@@ -131,15 +145,15 @@ pub(super) fn disagreement(
 }
 
 /// Ranks that run programs of their own have the same inputs and outputs all the same.
-fn ports(programs: &[&Program], ranks: &[(Plan, State)]) -> Vec<(usize, Diagnostic)> {
+fn ports(programs: &[&Program], ranks: &[(Plan, Links)]) -> Vec<(usize, Diagnostic)> {
     let shapes = |ports: &[Port]| -> Vec<(grammar::dtype::DType, Vec<usize>)> {
         ports.iter().map(|port| (port.dtype, port.shard.layout.shape.clone())).collect()
     };
     let Some((first, _)) = ranks.first() else { return Vec::new() };
     let (inputs, outputs) = (shapes(&first.inputs), shapes(&first.outputs));
     let differs =
-        |(plan, _): &&(Plan, State)| shapes(&plan.inputs) != inputs || shapes(&plan.outputs) != outputs;
-    let fault = |(plan, _): &(Plan, State)| {
+        |(plan, _): &&(Plan, Links)| shapes(&plan.inputs) != inputs || shapes(&plan.outputs) != outputs;
+    let fault = |(plan, _): &(Plan, Links)| {
         let message = format!("rank {}'s inputs or outputs are not those of rank 0", plan.rank);
         let label = "expected the same header on all ranks";
         (plan.rank, Diagnostic::new(Code::Disagreement, programs[plan.rank].spans.header, message, label))
@@ -152,7 +166,7 @@ type Posted = (usize, usize, usize);
 
 /// Whoever gets from a member has to be the one that it sends to. Dumps print their own rank's peers as literals, so
 /// one rank's dump run by all is the usual cause.
-fn permutes(programs: &[&Program], ranks: &[(Plan, State)]) -> Vec<(usize, Diagnostic)> {
+fn permutes(programs: &[&Program], ranks: &[(Plan, Links)]) -> Vec<(usize, Diagnostic)> {
     let mut queues: HashMap<&Communicator, Vec<Vec<Posted>>> = HashMap::new();
     for (plan, _) in ranks {
         for (at, inst) in plan.code.iter().enumerate() {

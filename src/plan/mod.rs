@@ -31,6 +31,7 @@ pub(crate) mod scalar;
 mod shape;
 mod show;
 mod team;
+mod teams;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unbound;
@@ -47,6 +48,8 @@ pub(crate) use shape::leaf_axes;
 pub use show::{inst_text, show, view_text};
 pub use view::{Buffer, Layout, Piece, Place, Port, PrintedAxis, Shard, View};
 pub use world::{build, build_each, smallest_world};
+
+use std::sync::Arc;
 
 use grammar::ir::StmtId;
 
@@ -65,10 +68,10 @@ pub struct Plan {
     pub communicators: Vec<Communicator>,
     /// Instructions in the order of issue.
     pub code: Vec<Inst>,
-    /// Where instructions come from, by number.
-    pub origins: Vec<Origin>,
-    /// Loop iterations, by number, each naming the enclosing one.
-    pub frames: Vec<Frame>,
+    /// Where instructions come from, by number; ranks that take the same branches share the list.
+    pub origins: Arc<Vec<Origin>>,
+    /// Loop iterations, by number, each naming the enclosing one; shared as `origins`.
+    pub frames: Arc<Vec<Frame>>,
     /// The program's inputs, in header order; filled before the first instruction.
     pub inputs: Vec<Port>,
     /// The program's outputs, in header order; read by the last instruction.
@@ -109,7 +112,7 @@ pub struct Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The loop's index.
-    pub name: String,
+    pub name: Arc<str>,
     /// Its value.
     pub value: i64,
     /// The enclosing iteration.
@@ -126,8 +129,8 @@ impl Plan {
             buffers: Vec::new(),
             communicators: Vec::new(),
             code: Vec::new(),
-            origins: vec![Origin { stmt: None, line: 0, frame: None }],
-            frames: Vec::new(),
+            origins: Arc::new(vec![Origin { stmt: None, line: 0, frame: None }]),
+            frames: Arc::default(),
             inputs: Vec::new(),
             outputs: Vec::new(),
             named: Vec::new(),
@@ -135,6 +138,18 @@ impl Plan {
             events: 0,
             works: 0,
         }
+    }
+
+    /// Shares with another rank's plan what is equal, and gives back the room that growth left.
+    fn share(&mut self, other: Option<&Self>) {
+        if let Some(other) = other.filter(|it| it.origins == self.origins) {
+            self.origins = Arc::clone(&other.origins);
+        }
+        if let Some(other) = other.filter(|it| it.frames == self.frames) {
+            self.frames = Arc::clone(&other.frames);
+        }
+        self.code.shrink_to_fit();
+        self.buffers.shrink_to_fit();
     }
 
     /// `line 14, streamIdx=3`: the place of an instruction, as reports print it.

@@ -7,7 +7,7 @@ use grammar::{
 
 use super::{
     InstKind, Port, PrintedAxis, Shard, View,
-    build::{Builder, Result},
+    build::{Builder, OriginNo, Result},
     shape::leaf_axes,
 };
 
@@ -33,7 +33,7 @@ impl Builder<'_> {
     }
 
     pub(super) fn outputs(&mut self) -> Result<()> {
-        (self.origin, self.frame) = (0, None);
+        (self.origin, self.frame) = (OriginNo::Known(0), None);
         for tensor in Program::tensors_of(&self.program.outputs).collect::<Vec<_>>() {
             self.span = self.program.tensor_span(tensor);
             let port = match self.is_here(tensor) {

@@ -1,6 +1,6 @@
 //! Operators whose operands and result are sharded differently: one collective on whole tensors.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use grammar::{
     codes::Code,
@@ -20,13 +20,16 @@ impl Builder<'_> {
         let tensors: Vec<TensorId> = args.iter().copied().chain([out]).collect();
         let meshes = tensors.iter().map(|it| &self.program.tensors[*it].mesh);
         let everywhere = meshes.clone().any(|mesh| mesh.is_empty());
-        let mut team: Vec<usize> = match everywhere {
-            true => (0..self.plan.world).collect(),
-            false => meshes.flat_map(|mesh| mesh.devices.iter().copied()).collect(),
+        let team = match everywhere {
+            true => Arc::clone(self.teams.world()),
+            false => self.teams.team(stmt, || {
+                let mut team: Vec<usize> = meshes.flat_map(|mesh| mesh.devices.iter().copied()).collect();
+                team.sort_unstable();
+                team.dedup();
+                team
+            }),
         };
-        team.sort_unstable();
-        team.dedup();
-        if !team.contains(&self.rank()) {
+        if team.binary_search(&self.rank()).is_err() {
             return Ok(());
         }
         if self.is_divergent() {

@@ -110,8 +110,8 @@ impl Builder<'_> {
     /// A copy whose destination `link` fills in.
     fn between(&self, from: usize, view: &View, to: usize) -> InstKind {
         InstKind::Copy {
-            from: Place { rank: from, view: view.clone() },
-            to: Place { rank: to, view: view.clone() },
+            from: Box::new(Place { rank: from, view: view.clone() }),
+            to: Box::new(Place { rank: to, view: view.clone() }),
         }
     }
 
@@ -129,6 +129,6 @@ impl Builder<'_> {
         let parts = team.iter().map(|rank| Place { rank: *rank, view: input.clone() }).collect();
         // Elements match by position, not by index.
         let out = output.reshape(&input.shape).unwrap_or_else(|| output.clone());
-        self.emit(InstKind::Combine { op, parts, out });
+        self.emit(InstKind::Combine { op, parts, out: Box::new(out) });
     }
 }

@@ -2,7 +2,15 @@
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::LineIndex};
 
-use super::{Plan, build::build_rank, comm::largest_rank, limits, link::link, unbound};
+use super::{
+    Plan,
+    build::build_rank,
+    comm::{Links, largest_rank},
+    limits,
+    link::link,
+    teams::Teams,
+    unbound,
+};
 
 /// The smallest world that holds every mesh and team of a program.
 pub fn smallest_world(program: &Program) -> usize {
@@ -44,10 +52,12 @@ pub(super) fn plan_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
     let mut ranks = Vec::with_capacity(world);
     let mut instructions = 0;
+    let teams = Teams::new(world);
     for (rank, (program, lines)) in programs.iter().enumerate() {
-        match build_rank(program, lines, rank, world) {
-            Ok(it) => {
+        match build_rank(program, lines, rank, &teams) {
+            Ok(mut it) => {
                 instructions += it.0.code.len();
+                it.0.share(ranks.last().map(|(plan, _): &(Plan, Links)| plan));
                 ranks.push(it);
             }
             Err(fault) => {

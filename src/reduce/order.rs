@@ -86,13 +86,13 @@ impl Order {
                     stream.join(&works[*work as usize]);
                     false
                 }
-                InstKind::Collective(crate::plan::Collective { communicator, work, .. })
-                | InstKind::Transfer(crate::plan::Transfer { communicator, work, .. }) => {
-                    let queue = &mut queues[*communicator as usize];
+                it @ (InstKind::Collective(_) | InstKind::Transfer(_)) => {
+                    let Some(posted) = it.communication() else { continue };
+                    let queue = &mut queues[posted.communicator() as usize];
                     before.join(queue);
                     queue.join(&before);
                     queue.add(at);
-                    works[*work as usize] = queue.clone();
+                    works[posted.work() as usize] = queue.clone();
                     true
                 }
                 InstKind::Alloc { .. } | InstKind::Exchange { .. } | InstKind::Barrier => false,

@@ -9,6 +9,8 @@
 
 mod operators;
 
+use std::sync::Arc;
+
 use grammar::{
     arena::Id,
     axis_text,
@@ -133,7 +135,7 @@ impl Eraser<'_> {
     fn statement(&mut self, stmt: StmtId) -> Result<()> {
         self.span = self.program.stmt_span(stmt);
         let line = self.lines.line(self.span.start);
-        self.plan.origins.push(Origin { stmt: Some(stmt), line, frame: None });
+        Arc::make_mut(&mut self.plan.origins).push(Origin { stmt: Some(stmt), line, frame: None });
         match &self.program.stmts[stmt] {
             Stmt::Op(it) => self.operator(it),
             Stmt::Let(_, value) if self.scalars.depends_on_rank(*value) => {

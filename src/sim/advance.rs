@@ -46,7 +46,7 @@ impl Machine<'_> {
     pub fn consider(&mut self, actor: usize) {
         let Some(inst) = self.head(actor) else { return };
         if let Some(condition) = self.awaited(actor).into_iter().find(|&it| !self.holds(it)) {
-            self.flags.entry(condition).or_default().waiters.push(actor);
+            self.conditions.await_it(condition, actor);
             return;
         }
         let rank = self.actors[actor].rank;
@@ -80,9 +80,7 @@ impl Machine<'_> {
 
     /// Makes a condition true.
     pub fn raise(&mut self, condition: Condition) {
-        let flag = self.flags.entry(condition).or_default();
-        flag.raised = true;
-        for it in std::mem::take(&mut flag.waiters) {
+        for it in self.conditions.raise(condition) {
             self.consider(it);
         }
     }

@@ -236,7 +236,7 @@ impl<'a> Book<'a> {
             Progress::Pending => {
                 Some(machine.stream_of(at.rank, machine.plans[at.rank].code[at.inst].stream))
             }
-            Progress::Posted => machine.groups[machine.group_at(at)?].queues[at.rank],
+            Progress::Posted => machine.groups[machine.group_at(at)?].queues.get(&at.rank).copied(),
             Progress::Done => None,
         }
     }

@@ -26,7 +26,7 @@ pub(super) fn meet(
     let kind = |it: &InstRef| &plans[it.rank].code[it.inst].kind;
     let collectives: Option<Vec<&Collective>> = members
         .iter()
-        .map(|it| if let InstKind::Collective(it) = kind(it) { Some(it) } else { None })
+        .map(|it| if let InstKind::Collective(it) = kind(it) { Some(&**it) } else { None })
         .collect();
     let reshards: Option<Vec<&Reshard>> = members
         .iter()

@@ -63,7 +63,7 @@ fn elements(kind: &InstKind) -> usize {
                 Arg::View(view) => Some(view),
                 Arg::Number(_) => None,
             });
-            sum(&views.chain([out]).collect::<Vec<_>>())
+            sum(&views.chain([&**out]).collect::<Vec<_>>())
         }
         InstKind::Reduce(it) => sum(&[&it.input, &it.out]),
         InstKind::Combine { parts, .. } => sum(&parts.iter().map(|part| &part.view).collect::<Vec<_>>()),

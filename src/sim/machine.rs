@@ -8,11 +8,11 @@
 //! Invariant: what an actor waits for only ever becomes true, so a ready actor stays ready until it is chosen; ready
 //! sets are kept by wake-ups, and no step looks at more than its own neighbours.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Fault, InstRef, Outcome, Schedule, memory::Memory, schedule::Ready};
+use super::{Fault, InstRef, Outcome, Schedule, conditions::Conditions, memory::Memory, schedule::Ready};
 use crate::plan::{
     Backend, Collective, Direction, Handle, InstKind, Plan, Reshard, Slot, StreamNo, Transfer,
 };
@@ -30,15 +30,6 @@ pub(super) enum Condition {
     Handle(usize, usize, u32, Direction),
     /// All hosts have come to their barrier of this ordinal.
     Barrier(usize),
-}
-
-/// Whether a condition holds, and who waits for it.
-#[derive(Default)]
-pub(super) struct Flag {
-    /// It does.
-    pub raised: bool,
-    /// Actors to wake up.
-    pub waiters: Vec<usize>,
 }
 
 /// What has become of an instruction.
@@ -123,11 +114,11 @@ pub(super) struct Group {
     /// `None`: a team that reshards.
     pub backend: Option<Backend>,
     /// World ranks, in team order.
-    pub team: Vec<usize>,
-    /// The queue of each rank of the world that has one.
-    pub queues: Vec<Option<usize>>,
-    /// Meetings that each rank of the world has issued.
-    pub posted: Vec<usize>,
+    pub team: Arc<[usize]>,
+    /// The queue of each member that has one, by rank.
+    pub queues: FxHashMap<usize, usize>,
+    /// Meetings that each member has issued, by rank.
+    pub posted: FxHashMap<usize, usize>,
 }
 
 /// A meeting: the group and which of its meetings.
@@ -154,7 +145,7 @@ pub(super) struct Machine<'a> {
     /// Hosts that have come to each barrier.
     pub barriers: Vec<usize>,
     /// What is true and who waits for it.
-    pub flags: FxHashMap<Condition, Flag>,
+    pub conditions: Conditions,
     /// The actors that may go on.
     pub ready: Ready,
     /// Instructions issued so far.
@@ -167,7 +158,7 @@ pub(super) struct Machine<'a> {
     pub intrusions: Vec<Vec<InstRef>>,
     /// The first actor of each rank: its host, before its streams.
     first: Vec<usize>,
-    group_of: FxHashMap<(Option<Backend>, Vec<usize>), usize>,
+    group_of: FxHashMap<(Option<Backend>, Arc<[usize]>), usize>,
 }
 
 impl<'a> Machine<'a> {
@@ -184,7 +175,7 @@ impl<'a> Machine<'a> {
             tickets: FxHashMap::default(),
             meetings: FxHashMap::default(),
             barriers: Vec::new(),
-            flags: FxHashMap::default(),
+            conditions: Conditions::new(plans),
             ready: Ready::new(schedule, 0, 0),
             issued: 0,
             memories,
@@ -200,8 +191,8 @@ impl<'a> Machine<'a> {
             for it in &plan.communicators {
                 let group = machine.group(Some(it.backend), &it.team)?;
                 machine.group_numbers[rank].push(group);
-                if machine.groups[group].queues[rank].is_none() {
-                    machine.groups[group].queues[rank] = Some(machine.actors.len());
+                let next = machine.actors.len();
+                if *machine.groups[group].queues.entry(rank).or_insert(next) == next {
                     machine.actors.push(Actor::new(rank, Role::Queue(group)));
                 }
             }
@@ -234,19 +225,20 @@ impl<'a> Machine<'a> {
     }
 
     /// The group of a backend and a team; one not seen before is added.
-    pub(super) fn group(&mut self, backend: Option<Backend>, team: &[usize]) -> Result<usize, Fault> {
-        if let Some(&group) = self.group_of.get(&(backend, team.to_vec())) {
+    pub(super) fn group(&mut self, backend: Option<Backend>, team: &Arc<[usize]>) -> Result<usize, Fault> {
+        let key = (backend, Arc::clone(team));
+        if let Some(&group) = self.group_of.get(&key) {
             return Ok(group);
         }
         let world = self.plans.len();
-        let sound = |(at, rank): (usize, &usize)| *rank < world && !team[..at].contains(rank);
-        if !team.iter().enumerate().all(sound) {
+        let mut seen = FxHashSet::default();
+        if !team.iter().all(|rank| *rank < world && seen.insert(*rank)) {
             return Err(Fault::Internal(format!("team {team:?} is not a set of ranks below {world}")));
         }
         let group = self.groups.len();
-        let team = team.to_vec();
-        self.group_of.insert((backend, team.clone()), group);
-        self.groups.push(Group { backend, team, queues: vec![None; world], posted: vec![0; world] });
+        self.group_of.insert(key, group);
+        let (queues, posted) = (FxHashMap::default(), FxHashMap::default());
+        self.groups.push(Group { backend, team: Arc::clone(team), queues, posted });
         Ok(group)
     }
 
@@ -256,7 +248,7 @@ impl<'a> Machine<'a> {
         match self.effect(at.rank, at.inst) {
             Effect::Collective(it) => number(it.communicator),
             Effect::Transfer(it) => number(it.communicator),
-            Effect::Reshard(it) => self.group_of.get(&(None, it.team.clone())).copied(),
+            Effect::Reshard(it) => self.group_of.get(&(None, Arc::clone(&it.team))).copied(),
             Effect::Exchange(_)
             | Effect::Barrier
             | Effect::Compute
@@ -268,7 +260,7 @@ impl<'a> Machine<'a> {
 
     /// Whether a condition holds.
     pub fn holds(&self, condition: Condition) -> bool {
-        self.flags.get(&condition).is_some_and(|it| it.raised)
+        self.conditions.holds(condition)
     }
 
     /// What an instruction does to the synchronisation.

@@ -19,6 +19,7 @@ use crate::{
 mod advance;
 mod book;
 mod collective;
+mod conditions;
 mod footprint;
 mod inquiry;
 pub mod kernels;

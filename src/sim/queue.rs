@@ -31,8 +31,9 @@ impl<'a> Machine<'a> {
         if !it.team.contains(&rank) {
             return Err(Fault::Internal(format!("rank {rank} is not in its team {:?}", it.team)));
         }
-        self.tickets.insert(InstRef { rank, inst }, (group, it.posted[rank]));
-        it.posted[rank] += 1;
+        let posted = it.posted.entry(rank).or_insert(0);
+        self.tickets.insert(InstRef { rank, inst }, (group, *posted));
+        *posted += 1;
         Ok(())
     }
 
@@ -119,7 +120,7 @@ impl<'a> Machine<'a> {
             self.make_ready(actor);
         }
         for (at, side) in sides.iter().enumerate() {
-            let peer = self.groups[group].queues.get(side.peer).copied().flatten();
+            let peer = self.groups[group].queues.get(&side.peer).copied();
             let Some((peer, theirs)) = peer.and_then(|it| Some((it, self.partner(it, rank, side)?))) else {
                 continue;
             };
@@ -196,7 +197,7 @@ impl<'a> Machine<'a> {
     fn queue_of(&self, rank: usize, communicator: CommunicatorNo) -> Result<(usize, usize), Fault> {
         self.group_numbers[rank]
             .get(communicator as usize)
-            .and_then(|&group| Some((group, self.groups[group].queues[rank]?)))
+            .and_then(|&group| Some((group, self.groups[group].queues.get(&rank).copied()?)))
             .ok_or_else(|| Fault::Internal(format!("rank {rank} has no communicator {communicator}")))
     }
 }

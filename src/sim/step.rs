@@ -132,13 +132,13 @@ impl Space<'_> {
                 if (0..data.len()).filter(|&it| data.set(it, *value)).count() > 0 {
                     notes.exactness.count(data.len());
                 }
-                (to, Block::full(to.shape.clone(), data))
+                (&**to, Block::full(to.shape.clone(), data))
             }
             InstKind::Iota { to, start, step } => {
                 let mut data = self.empty(rank, to)?;
                 let value = |it: usize| Number::Int(start.wrapping_add(step.wrapping_mul(it as i64)));
                 notes.exactness.count((0..data.len()).filter(|&it| data.set(it, value(it))).count());
-                (to, Block::full(to.shape.clone(), data))
+                (&**to, Block::full(to.shape.clone(), data))
             }
             InstKind::Gemm(it) => {
                 let (a, b) = (self.read(rank, &it.a, notes)?, self.read(rank, &it.b, notes)?);
@@ -160,7 +160,7 @@ impl Space<'_> {
                 };
                 let args: Vec<Operand<'_>> = args.iter().filter_map(operand).collect();
                 let dtype = self.dtype(rank, out)?;
-                (out, kernels::map(*op, &args, dtype, &out.shape, &mut notes.exactness)?)
+                (&**out, kernels::map(*op, &args, dtype, &out.shape, &mut notes.exactness)?)
             }
             InstKind::Reduce(it) => {
                 let input = self.read(rank, &it.input, notes)?;
@@ -171,7 +171,7 @@ impl Space<'_> {
                 let read = |it: &Place| self.read(it.rank, &it.view, notes);
                 let parts = parts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 let dtype = self.dtype(rank, out)?;
-                (out, kernels::combine(*op, &parts, dtype, &mut notes.exactness)?)
+                (&**out, kernels::combine(*op, &parts, dtype, &mut notes.exactness)?)
             }
             InstKind::Collective(_)
             | InstKind::Transfer(_)

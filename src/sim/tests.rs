@@ -1,5 +1,7 @@
 //! The simulator on plans built by hand.
 
+use std::sync::Arc;
+
 use grammar::{dtype::DType, ops::Op};
 
 use super::{
@@ -20,8 +22,8 @@ impl Rank {
             buffers: Vec::new(),
             communicators: Vec::new(),
             code: Vec::new(),
-            origins: Vec::new(),
-            frames: Vec::new(),
+            origins: Arc::default(),
+            frames: Arc::default(),
             inputs: Vec::new(),
             outputs: Vec::new(),
             named: Vec::new(),
@@ -68,22 +70,22 @@ impl Rank {
 
     fn on(&mut self, stream: u32, kind: InstKind) -> &mut Self {
         let line = self.0.origins.len() as u32 + 1;
-        self.0.origins.push(Origin { stmt: None, line, frame: None });
+        Arc::make_mut(&mut self.0.origins).push(Origin { stmt: None, line, frame: None });
         self.0.code.push(Inst { kind, stream, origin: line - 1 });
         self
     }
 
     fn fill(&mut self, stream: u32, to: &View, value: i64) -> &mut Self {
-        self.on(stream, InstKind::Fill { to: to.clone(), value: Number::Int(value) })
+        self.on(stream, InstKind::Fill { to: Box::new(to.clone()), value: Number::Int(value) })
     }
 
     fn copy(&mut self, stream: u32, from: (usize, &View), to: (usize, &View)) -> &mut Self {
-        let place = |(rank, view): (usize, &View)| Place { rank, view: view.clone() };
+        let place = |(rank, view): (usize, &View)| Box::new(Place { rank, view: view.clone() });
         self.on(stream, InstKind::Copy { from: place(from), to: place(to) })
     }
 
     fn communicator(&mut self, team: &[usize]) -> u32 {
-        self.0.communicators.push(Communicator { backend: Backend::Nccl, team: team.to_vec() });
+        self.0.communicators.push(Communicator { backend: Backend::Nccl, team: team.into() });
         self.0.communicators.len() as u32 - 1
     }
 
@@ -101,7 +103,7 @@ impl Rank {
     ) -> u32 {
         let work = self.work();
         let (input, output) = (input.cloned(), output.cloned());
-        self.on(0, InstKind::Collective(Collective { communicator, kind, input, output, work }));
+        self.on(0, InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
         work
     }
 
@@ -563,12 +565,12 @@ fn a_row_sharded_matrix_reshards() -> Result<(), Fault> {
         let (from, to) = (it.input(4), it.output(4));
         let buffer = |name: &str| Buffer { name: name.to_owned(), dtype: DType::Float, len: 8 };
         let transposed = View { buffer: 0, offset: 0, shape: vec![2, 4], strides: vec![1, 2] };
-        let place = |view| Place { rank: 0, view };
+        let place = |view| Box::new(Place { rank: 0, view });
         let copy = InstKind::Copy { from: place(transposed), to: place(View::contiguous(1, vec![2, 4])) };
         it.on(
             0,
             InstKind::Reshard(Box::new(Reshard {
-                team: vec![0, 1],
+                team: [0, 1].into(),
                 operands: vec![shard(&from, [4, 2], rank)],
                 result: shard(&to, [2, 4], rank),
                 buffers: vec![buffer("T0"), buffer("T1")],
@@ -623,20 +625,21 @@ fn postings_order_a_queue_and_only_waits_order_a_stream() -> Result<(), Fault> {
 fn instructions_that_compute() -> Result<(), Fault> {
     let mut it = Rank::new(0, 1, 1);
     let (row, sum, out) = (it.buffer(3), it.buffer(3), it.output(3));
-    it.on(0, InstKind::Iota { to: row.clone(), start: 1, step: 2 });
+    it.on(0, InstKind::Iota { to: Box::new(row.clone()), start: 1, step: 2 });
     let args = [Arg::View(row.clone()), Arg::Number(Number::Int(10)), Arg::View(row.clone())];
-    it.on(0, InstKind::Map { op: Op::Add, args: args[..2].to_vec(), out: sum.clone() });
-    it.on(0, InstKind::Map { op: Op::Sub, args: args[1..].to_vec(), out: row.clone() });
+    it.on(0, InstKind::Map { op: Op::Add, args: args[..2].to_vec(), out: Box::new(sum.clone()) });
+    it.on(0, InstKind::Map { op: Op::Sub, args: args[1..].to_vec(), out: Box::new(row.clone()) });
     it.on(0, InstKind::Alloc { buffer: out.buffer, zero: false });
     // [11, 13, 15] · [9, 7, 5] as a 1 x 3 by 3 x 1 product, then the sum of the first two elements.
     let shaped = |view: &View, shape: [usize; 2]| View::contiguous(view.buffer, shape.to_vec());
     let one = |offset| View { offset, ..View::contiguous(out.buffer, vec![1, 1]) };
     let (a, b) = (shaped(&sum, [1, 3]), shaped(&row, [3, 1]));
-    it.on(0, InstKind::Gemm(Gemm { a, b, bias: None, out: one(0) }));
+    it.on(0, InstKind::Gemm(Box::new(Gemm { a, b, bias: None, out: one(0) })));
     let scalar = View { offset: 1, ..View::contiguous(out.buffer, vec![]) };
     let input = View::contiguous(sum.buffer, vec![2]);
     let init = Number::Int(0);
-    it.on(0, InstKind::Reduce(Reduce { op: ReduceOp::Sum, init, input, axes: vec![0], out: scalar }));
+    let sum = Reduce { op: ReduceOp::Sum, init, input, axes: vec![0], out: scalar };
+    it.on(0, InstKind::Reduce(Box::new(sum)));
     let outcome = go(&[it.finish()], vec![Vec::new()], Schedule::Program)?;
     assert_eq!(values(&outcome, 0), [265.0, 24.0, -1.0]);
     assert!(outcome.notes.exactness.is_exact() && outcome.notes.unwritten.is_empty());
@@ -725,7 +728,7 @@ fn random_program(random: &mut Random) -> Vec<Plan> {
                 14 if !works.is_empty() => {
                     InstKind::Wait { work: works[random.below(works.len() as u64) as usize] }
                 }
-                _ => InstKind::Fill { to: to.clone(), value: Number::Int(1) },
+                _ => InstKind::Fill { to: Box::new(to.clone()), value: Number::Int(1) },
             };
             it.on(stream, kind);
         }

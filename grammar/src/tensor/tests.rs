@@ -50,11 +50,11 @@ fn axes_positions_and_meshes() {
     );
     let text = "T3_l[bUR13{1}, iS5{4}] ca_pos( 3 ) produce_pos( 3 ) (DeviceMesh{0 2 3})";
     assert_eq!(tensor(text).positions, "ca_pos( 3 ) produce_pos( 3 )");
-    assert_eq!(tensor(text).mesh, Mesh { shape: vec![3], devices: vec![0, 2, 3] });
+    assert_eq!(tensor(text).mesh, Mesh::new(vec![3], vec![0, 2, 3]));
     let mesh = |text: &str| tensor(&format!("T0_g[] (DeviceMesh{text})")).mesh;
-    assert_eq!(mesh("{0, 1, }"), Mesh { shape: vec![2], devices: vec![0, 1] });
-    assert_eq!(mesh("{{0 1 4}{2 3 5}}"), Mesh { shape: vec![2, 3], devices: vec![0, 1, 4, 2, 3, 5] });
-    assert_eq!(mesh("{{0}{1}}"), Mesh { shape: vec![2, 1], devices: vec![0, 1] });
+    assert_eq!(mesh("{0, 1, }"), Mesh::new(vec![2], vec![0, 1]));
+    assert_eq!(mesh("{{0 1 4}{2 3 5}}"), Mesh::new(vec![2, 3], vec![0, 1, 4, 2, 3, 5]));
+    assert_eq!(mesh("{{0}{1}}"), Mesh::new(vec![2, 1], vec![0, 1]));
     assert_eq!(mesh("{{{0 1}{2 3}}{{4 5}{6 7}}}").shape, [2, 2, 2]);
     assert_eq!(mesh("{}"), Mesh::default());
     let piece = tensor("T0_g[iS0{4},\n  iS1{8}]").axes[1];

@@ -1,5 +1,7 @@
 //! Orders of plans built by hand.
 
+use std::sync::Arc;
+
 use super::{Moment, Unordered, walk};
 use crate::plan::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Meaning, Number, Plan,
@@ -16,8 +18,8 @@ fn plan(rank: usize, world: usize, code: Vec<(u32, InstKind)>) -> Plan {
         buffers: Vec::new(),
         communicators: vec![Communicator { backend: Backend::Nccl, team: (0..world).collect() }],
         code: code.into_iter().map(|(stream, kind)| Inst { kind, stream, origin: 0 }).collect(),
-        origins: Vec::new(),
-        frames: Vec::new(),
+        origins: Arc::default(),
+        frames: Arc::default(),
         inputs: Vec::new(),
         outputs: Vec::new(),
         named: Vec::new(),
@@ -32,12 +34,12 @@ fn view(len: usize) -> View {
 }
 
 fn fill() -> InstKind {
-    InstKind::Fill { to: view(1), value: Number::Int(0) }
+    InstKind::Fill { to: Box::new(view(1)), value: Number::Int(0) }
 }
 
 fn collective(kind: CollectiveKind, work: u32, gets: Option<usize>) -> InstKind {
     let output = gets.map(view);
-    InstKind::Collective(Collective { communicator: 0, kind, input: Some(view(1)), output, work })
+    InstKind::Collective(Box::new(Collective { communicator: 0, kind, input: Some(view(1)), output, work }))
 }
 
 fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {

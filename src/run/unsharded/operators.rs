@@ -45,7 +45,8 @@ pub(super) fn instructions(
 }
 
 fn copy(from: View, to: View) -> InstKind {
-    InstKind::Copy { from: Place { rank: 0, view: from }, to: Place { rank: 0, view: to } }
+    let place = |view| Box::new(Place { rank: 0, view });
+    InstKind::Copy { from: place(from), to: place(to) }
 }
 
 struct Ctx<'c, 'p> {
@@ -135,13 +136,13 @@ impl Ctx<'_, '_> {
                 Operand::Stream(_) => return Err(self.eraser.unsupported(self.it.op)),
             });
         }
-        Ok(vec![InstKind::Map { op: self.it.op, args, out: self.target.clone() }])
+        Ok(vec![InstKind::Map { op: self.it.op, args, out: Box::new(self.target.clone()) }])
     }
 
     // ---- from indices
 
     fn generated(&self) -> Result<Vec<InstKind>> {
-        let to = self.target.clone();
+        let to = Box::new(self.target.clone());
         let mut wanted = Vec::new();
         for extent in self.it.generated_shape().unwrap_or_default() {
             wanted.push(self.index(extent, usize::MAX)?);
@@ -157,7 +158,8 @@ impl Ctx<'_, '_> {
             }
             Op::Eye => {
                 let rows = to.shape[0];
-                let diagonal = View { shape: vec![rows], strides: vec![rows + 1], ..to.clone() };
+                let diagonal =
+                    Box::new(View { shape: vec![rows], strides: vec![rows + 1], ..self.target.clone() });
                 Ok(vec![
                     InstKind::Fill { to, value: Number::Int(0) },
                     InstKind::Fill { to: diagonal, value: Number::Int(1) },
@@ -309,7 +311,8 @@ impl Ctx<'_, '_> {
             Some(expr) => self.number(expr)?,
             None => Number::Int(0),
         };
-        Ok(vec![InstKind::Reduce(Reduce { op, init, input, axes, out: self.target.clone() })])
+        let it = Reduce { op, init, input, axes, out: self.target.clone() };
+        Ok(vec![InstKind::Reduce(Box::new(it))])
     }
 
     /// linear and matmul. A device axis of partial sums (`rf`) is an ordinary dimension of the result: each of its indices
@@ -378,7 +381,7 @@ impl Ctx<'_, '_> {
                 Some(self.stretched(&wide, &out.shape)?)
             }
         };
-        Ok(vec![InstKind::Gemm(Gemm { a, b, bias, out })])
+        Ok(vec![InstKind::Gemm(Box::new(Gemm { a, b, bias, out }))])
     }
 
     /// The dimension of the result that counts partial sums.

@@ -172,8 +172,7 @@ impl World {
     }
 
     fn copy(&mut self, (rank, stream): (usize, usize), from: Known, to: Known) {
-        let (from, to) =
-            (Place { rank: from.0, view: self.piece(from) }, Place { rank: to.0, view: self.piece(to) });
+        let [from, to] = [from, to].map(|it| Box::new(Place { rank: it.0, view: self.piece(it) }));
         self.on(rank, stream, InstKind::Copy { from, to });
     }
 
@@ -185,11 +184,11 @@ impl World {
             0 => {
                 let len = self.plans[rank].buffers[out.1 as usize].len;
                 let value = Number::Int(1 + self.dice.roll(1000) as i64);
-                InstKind::Fill { to: View::contiguous(out.1, vec![len]), value }
+                InstKind::Fill { to: Box::new(View::contiguous(out.1, vec![len])), value }
             }
             _ => {
                 let args = [a, b].map(|it| Arg::View(self.piece(it))).to_vec();
-                InstKind::Map { op: Op::Add, args, out: self.piece(out) }
+                InstKind::Map { op: Op::Add, args, out: Box::new(self.piece(out)) }
             }
         };
         self.on(at.0, at.1, kind);
@@ -248,7 +247,7 @@ impl World {
             let output = gets.then(|| View::contiguous(to, vec![len]));
             let work = self.work(rank, if gets { vec![(rank, to)] } else { Vec::new() });
             let it = Collective { communicator: 0, kind, input: Some(input), output, work };
-            self.on(rank, stream, InstKind::Collective(it));
+            self.on(rank, stream, InstKind::Collective(Box::new(it)));
         }
     }
 

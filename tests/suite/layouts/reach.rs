@@ -41,7 +41,7 @@ impl Graph {
                 };
                 let group = communicator.map(|at| {
                     let it = &plan.communicators[at as usize];
-                    (Some(it.backend), it.team.as_slice())
+                    (Some(it.backend), &it.team[..])
                 });
                 // Posting runs on the stream, what is posted on the queue.
                 let on_stream = match group {

@@ -62,7 +62,7 @@ fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
             let len = if *zero { parts[rank].lens[*buffer as usize] } else { 0 };
             let mut to = View::contiguous(*buffer, vec![len]);
             shift(&mut to);
-            *kind = InstKind::Fill { to, value: Number::Int(0) };
+            *kind = InstKind::Fill { to: Box::new(to), value: Number::Int(0) };
         }
         InstKind::Copy { from, to } => {
             parts[from.rank].shift(&mut from.view);
