@@ -17,7 +17,10 @@ use grammar::{
 use hir::{
     exit::Exit,
     interrupt::{self, Activity},
-    plan,
+    plan::{
+        self,
+        limits::{self, Limits},
+    },
     run::oracle::Oracle,
     source::{Binding, Source, bind},
     tool::{
@@ -109,6 +112,9 @@ struct Options {
     /// Number of ranks; default: the smallest world that holds every mesh.
     #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
+    /// Most ranks of a world.
+    #[arg(long, value_name = "N", default_value_t = limits::RANKS, value_parser = tool::ranks)]
+    max_ranks: usize,
     /// The rank whose plan is printed.
     #[arg(long)]
     rank: Option<usize>,
@@ -430,7 +436,8 @@ impl Tool<'_> {
             outcome.failure = Some((Exit::Usage, format!("`--rank {rank}`: there are {ranks} ranks")));
             return None;
         }
-        match plan::build(program, &part.lines, ranks) {
+        let limits = Limits { ranks: self.options.max_ranks, ..Limits::default() };
+        match plan::build_within(program, &part.lines, ranks, &limits) {
             Ok(plans) => {
                 let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));
                 Some(shown.map(plan::show).collect())

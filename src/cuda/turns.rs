@@ -176,7 +176,7 @@ mod tests {
             [[a, b], ["NCCL", "UCC"]].map(|order| Source::new("order.hir".to_owned(), program(order)));
         let read: Vec<_> = sources.iter().map(|it| (it.programs().0, &it.lines)).collect();
         let each: Vec<_> = read.iter().map(|(programs, lines)| (&programs[0], *lines)).collect();
-        plan::build_each(&each).unwrap_or_default()
+        plan::build_each(&each, &plan::limits::Limits::default()).unwrap_or_default()
     }
 
     #[test]

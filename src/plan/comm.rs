@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use grammar::{
     codes::Code,
-    ir::{Attr, OpStmt, Program, Stmt, TensorId},
+    ir::{Attr, OpStmt, Stmt, TensorId},
     ops::Op,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -101,6 +101,12 @@ impl State {
 }
 
 impl Links {
+    /// The bytes of the sides of transfers.
+    pub(super) fn bytes(&self) -> usize {
+        let dims: usize = self.messages.iter().map(|it| 2 * (16 + it.view.shape.len() * size_of::<usize>())).sum();
+        self.messages.len() * size_of::<MessageSide>() + dims
+    }
+
     /// The side of a transfer that a peer has the mirrored one of.
     pub(super) fn mirrored(&self, rank: usize, peer: usize, other: &MessageSide) -> Option<&MessageSide> {
         let (from, to, index, recv) = other.channel(peer);
@@ -415,17 +421,4 @@ impl Builder<'_> {
         }
         Ok(())
     }
-}
-
-/// The tensors of a program's header that some rank holds: shown where a world is chosen.
-pub(super) fn largest_rank(program: &Program) -> usize {
-    let meshes = program.tensors.iter().flat_map(|(_, tensor)| tensor.mesh.devices.iter().copied());
-    let teams = program.stmts.iter().flat_map(|(_, stmt)| match stmt {
-        Stmt::Op(it) => match it.attr("team") {
-            Some(Attr::Team(team)) => team.clone(),
-            _ => Vec::new(),
-        },
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Vec::new(),
-    });
-    meshes.chain(teams).max().unwrap_or(0)
 }

@@ -29,6 +29,7 @@ mod ports;
 mod reshard;
 pub(crate) mod scalar;
 mod shape;
+mod size;
 mod show;
 mod team;
 mod teams;
@@ -47,7 +48,7 @@ pub use inst::{
 pub(crate) use shape::leaf_axes;
 pub use show::{inst_text, show, view_text};
 pub use view::{Buffer, Layout, Piece, Place, Port, PrintedAxis, Shard, View};
-pub use world::{build, build_each, smallest_world};
+pub use world::{build, build_each, build_within, smallest_world};
 
 use std::sync::Arc;
 

@@ -186,6 +186,6 @@ fn trial(
         |program: &Program| bound.iter().find(|(it, _)| std::ptr::eq(*it, program)).map(|(_, copy)| copy);
     let world: Vec<(&Program, &LineIndex)> =
         programs.iter().filter_map(|(program, lines)| Some((copy(program)?, *lines))).collect();
-    let faults = super::world::plan_each(&world).err()?;
+    let faults = super::world::plan_each(&world, &super::limits::Limits::default()).err()?;
     Some(faults.first().map_or(0, |(_, it)| it.span().start))
 }

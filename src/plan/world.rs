@@ -5,8 +5,8 @@ use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::LineIndex}
 use super::{
     Plan,
     build::build_rank,
-    comm::{Links, largest_rank},
-    limits,
+    comm::Links,
+    limits::{self, Limits},
     link::link,
     teams::Teams,
     unbound,
@@ -14,7 +14,7 @@ use super::{
 
 /// The smallest world that holds every mesh and team of a program.
 pub fn smallest_world(program: &Program) -> usize {
-    largest_rank(program).saturating_add(1)
+    limits::largest_rank(program).0.saturating_add(1)
 }
 
 /// Plans a program for every rank of a world.
@@ -23,41 +23,61 @@ pub fn smallest_world(program: &Program) -> usize {
 /// All symbols without a value; else, for every rank, the first statement that cannot be planned, once where ranks
 /// agree; else transfers whose two sides disagree.
 pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
-    limits::check_world(program, world).map_err(|fault| vec![fault])?;
+    build_within(program, lines, world, &Limits::default())
+}
+
+/// As `build`, within limits that the caller chooses.
+///
+/// # Errors
+/// As `build`.
+pub fn build_within(
+    program: &Program,
+    lines: &LineIndex,
+    world: usize,
+    limits: &Limits,
+) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+    limits.check_world(program, world).map_err(|fault| vec![fault])?;
     let programs = vec![(program, lines); world];
-    build_each(&programs).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
+    build_each(&programs, limits).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
 }
 
 /// Plans a world in which rank `r` runs `programs[r]`.
 ///
 /// # Errors
 /// As `build`, each with the rank whose program it is about.
-pub fn build_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
+pub fn build_each(
+    programs: &[(&Program, &LineIndex)],
+    limits: &Limits,
+) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
-        limits::check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
+        limits.check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
     }
     let faults = unbound::report(programs);
     match faults.is_empty() {
-        true => plan_each(programs),
+        true => plan_each(programs, limits),
         false => Err(faults),
     }
 }
 
 /// As `build_each`, of programs whose scalars were looked at.
-pub(super) fn plan_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
+pub(super) fn plan_each(
+    programs: &[(&Program, &LineIndex)],
+    limits: &Limits,
+) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
     let mut ranks = Vec::with_capacity(world);
-    let mut instructions = 0;
+    let (mut instructions, mut bytes) = (0, 0);
     let teams = Teams::new(world);
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, &teams) {
             Ok(mut it) => {
                 instructions += it.0.code.len();
                 it.0.share(ranks.last().map(|(plan, _): &(Plan, Links)| plan));
+                bytes += it.0.bytes() + it.1.bytes();
                 ranks.push(it);
             }
             Err(fault) => {
@@ -72,8 +92,12 @@ pub(super) fn plan_each(programs: &[(&Program, &LineIndex)]) -> Result<Vec<Plan>
         if instructions > limits::WORLD_INSTRUCTIONS {
             let limit = limits::WORLD_INSTRUCTIONS;
             let message = format!("{rank} of {world} ranks unroll to more than {limit} instructions");
-            faults
-                .push((rank, Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program")));
+            let fault = Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program");
+            faults.push((rank, fault.help("run it on fewer ranks, or bind shorter loops with `--set`")));
+            break;
+        }
+        if let Err(fault) = limits.check_memory(program, rank + 1, bytes) {
+            faults.push((rank, fault));
             break;
         }
     }

@@ -238,6 +238,7 @@ impl Examiner<'_> {
     ) -> Result<Vec<Expectation>, String> {
         if let Some(path) = self.reference {
             let setup = Setup {
+                limits: plan::limits::Limits::default(),
                 ranks: self.ranks,
                 container: None,
                 bindings: self.bindings,

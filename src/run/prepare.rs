@@ -14,13 +14,13 @@ use crate::{
         data::{Data, UnsupportedDtype},
         file,
     },
-    plan::{self, Plan},
+    plan::{self, Plan, limits::size},
     sim::{self, Fault},
     source::{Binding, Source, bind},
 };
 
 /// Most bytes that the simulated ranks may hold together where nothing else is said.
-pub const MEMORY_LIMIT: usize = 16 << 30;
+pub const MEMORY_LIMIT: usize = plan::limits::MEMORY;
 
 /// Programs that are ready to run: one for all ranks, or one a rank.
 pub struct Prepared {
@@ -134,6 +134,8 @@ impl From<RunError> for Failure {
 pub struct Setup<'a> {
     /// Number of ranks; `None`: the smallest world that holds every mesh.
     pub ranks: Option<usize>,
+    /// What the world may take.
+    pub limits: plan::limits::Limits,
     /// Which container of a text that holds several.
     pub container: Option<usize>,
     /// Bindings of symbols.
@@ -185,18 +187,17 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
         );
         return Err(Failure::Other(Exit::Environment, message));
     }
-    if ranks > plan::limits::RANKS {
-        let message = format!(
-            "`{}`: a world of {ranks} ranks; the largest has {}",
-            sources[0].name,
-            plan::limits::RANKS
-        );
-        return Err(Failure::Other(Exit::Environment, message));
+    // Before anything is allocated for the ranks.
+    let largest = (0..programs.len()).max_by_key(|text| plan::smallest_world(&programs[*text])).unwrap_or(0);
+    if let Err(fault) = setup.limits.check_world(&programs[largest], ranks) {
+        let mut diagnostics = warnings.swap_remove(largest);
+        diagnostics.push(fault);
+        return Err(Failure::Rejected(sources.swap_remove(largest), diagnostics));
     }
     let text_of = |rank: usize| rank.min(sources.len() - 1);
     let worlds: Vec<_> =
         (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();
-    match plan::build_each(&worlds) {
+    match plan::build_each(&worlds, &setup.limits) {
         Ok(plans) => match uncomputable(&programs, &plans, &text_of) {
             Some((text, faults)) => {
                 let mut diagnostics = warnings.swap_remove(text);
@@ -246,11 +247,6 @@ pub(super) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Dia
     if found.bytes <= limit {
         return None;
     }
-    let size = |bytes: usize| match bytes >> 20 {
-        0 => format!("{bytes} bytes"),
-        1..1024 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
-        1024.. => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
-    };
     let message =
         format!("the simulated ranks need {} of memory where {} are allowed", size(found.bytes), size(limit));
     let label = match found.largest {

@@ -1,6 +1,6 @@
 //! How much memory a run takes at most, told before any is taken.
 //!
-//! A small text can ask for any amount: extents are numbers. What is counted: every buffer of every rank with a byte an
+//! A small text can ask for any amount: extents are numbers. What is counted: the plans, every buffer of every rank with a byte an
 //! element that says whether it is written, inputs and outputs once more, and what the largest instruction reads and writes, 16
 //! bytes an element in the widest of the kernels' forms.
 
@@ -24,6 +24,9 @@ pub fn shadow_bytes(plans: &[Plan]) -> usize {
     buffers.fold(0, |sum: usize, it| sum.saturating_add(it.len.saturating_mul(LANES * 8)))
 }
 
+/// Bytes that an instruction takes of the simulator's state: its progress, its place in queues, what it makes true.
+const STATE: usize = 64;
+
 /// Bytes of an element while a kernel works on it.
 const WORKING: usize = 16;
 
@@ -44,6 +47,7 @@ pub fn footprint(plans: &[Plan]) -> Footprint {
             let elements = port.shard.view.as_ref().map_or(0, View::len);
             all.bytes = all.bytes.saturating_add(elements.saturating_mul(WORKING));
         }
+        all.bytes = all.bytes.saturating_add(plan.bytes()).saturating_add(plan.code.len() * STATE);
         let most = plan.code.iter().map(|inst| elements(&inst.kind)).max().unwrap_or(0);
         working = working.max(most.saturating_mul(WORKING));
     }

@@ -151,6 +151,7 @@ fn run(
         failure.map_or(Ok(()), |message| Err(Failure::Other(Exit::Rejected, message)))
     };
     let setup = Setup {
+        limits: options.limits(),
         ranks: options.ranks.or(member.map(|it| it.channel.world)),
         container: options.container,
         bindings: &options.set,

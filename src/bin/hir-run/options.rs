@@ -7,6 +7,7 @@ use grammar::render::Format;
 use hir::{
     exit::Exit,
     io::generate::Kind,
+    plan::limits::{self, Limits},
     run::{
         compare::Tolerance,
         inputs::InputFlag,
@@ -85,7 +86,10 @@ pub struct Options {
     /// Absolute tolerance, as `--rtol`. With one of the two given, the other is 0.
     #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     pub atol: Option<f64>,
-    /// Most memory that the simulated ranks may take together, in GiB.
+    /// Most ranks of a world.
+    #[arg(long, value_name = "N", default_value_t = limits::RANKS, value_parser = tool::ranks)]
+    pub max_ranks: usize,
+    /// Most memory that the plans of all ranks may take, and that the simulated ranks may take together, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
     pub memory_limit: u32,
     /// Print where every buffer lies on a GPU and how much memory that takes, and run nothing.
@@ -160,6 +164,11 @@ impl Options {
     /// What to ask for instead.
     pub fn fit(&self) -> Result<(), Failure> {
         let on_gpus = self.device == Some(Device::Cuda);
+        if let Some(ranks) = self.ranks.filter(|it| *it > self.max_ranks) {
+            let limit = self.max_ranks;
+            let message = format!("`--ranks {ranks}` is more than {limit}: allow it by `--max-ranks={ranks}`");
+            return Err(Failure::Other(Exit::Usage, message));
+        }
         let wrong = if !on_gpus && self.stress.is_some() {
             "`--stress` holds back streams of GPUs: add `--device=cuda`; on the simulator `--schedule=seed:0..N` tries other \
              orders"
@@ -179,6 +188,11 @@ impl Options {
     /// What executes the plans.
     pub fn device(&self) -> Device {
         self.device.unwrap_or(Device::Auto)
+    }
+
+    /// What the world of a program may take.
+    pub fn limits(&self) -> Limits {
+        Limits { ranks: self.max_ranks, memory: self.memory_limit() }
     }
 
     /// Bytes that simulated ranks may take.
@@ -230,6 +244,7 @@ impl Options {
         add("profile-host", self.profile_host.then(|| "yes".to_owned()));
         add("json", self.json.as_ref().map(|_| "yes".to_owned()));
         add("memory", self.memory.then(|| "yes".to_owned()));
+        add("max-ranks", Some(self.max_ranks.to_string()));
         add("memory-limit", Some(self.memory_limit.to_string()));
         let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.output.iter().for_each(|it| add("output", output(it)));

@@ -39,7 +39,7 @@ fn plans(text: &str) -> Result<Vec<Plan>, String> {
     let source = Source::new("chains.hir".to_owned(), text.to_owned());
     let (programs, faults) = source.programs();
     let program = programs.first().ok_or_else(|| format!("{faults:?}\n{text}"))?;
-    plan::build_each(&[(program, &source.lines)]).map_err(|it| format!("{it:?}\n{text}"))
+    plan::build(program, &source.lines, 1).map_err(|it| format!("{it:?}\n{text}"))
 }
 
 /// The results of each chain of a plan, in parentheses where they are not stored, with its access width.

@@ -1,0 +1,69 @@
+//! How many bytes a plan takes, so that worlds are refused before memory is short.
+
+use std::sync::Arc;
+
+use super::{Arg, Buffer, Handle, Inst, InstKind, Origin, Place, Plan, Port, Shard, Side, View};
+
+/// What the allocator adds to a block.
+const BLOCK: usize = 16;
+
+impl Plan {
+    /// The bytes of a plan, its share of what ranks have in common included.
+    pub fn bytes(&self) -> usize {
+        let code: usize = self.code.iter().map(|it| size_of::<Inst>() + heap(&it.kind)).sum();
+        let ports = self.inputs.iter().chain(&self.outputs).chain(&self.named);
+        let origins = self.origins.len() * size_of::<Origin>() / Arc::strong_count(&self.origins);
+        let frames = self.frames.len() * size_of::<super::Frame>() / Arc::strong_count(&self.frames);
+        let ports: usize = ports.map(|it| size_of::<Port>() + shard(&it.shard)).sum();
+        size_of::<Self>() + code + origins + frames + ports + self.buffers.len() * size_of::<Buffer>()
+    }
+}
+
+/// What lies behind the boxes and lists of an instruction.
+fn heap(kind: &InstKind) -> usize {
+    let boxed = |it: &View| BLOCK + size_of::<View>() + view(it);
+    match kind {
+        InstKind::Copy { from, to } => [from, to].map(|it| BLOCK + size_of::<Place>() + view(&it.view)).iter().sum(),
+        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => boxed(to),
+        InstKind::Gemm(it) => {
+            let bias = it.bias.as_ref().map_or(size_of::<View>(), boxed);
+            [&it.a, &it.b, &it.out].map(boxed).iter().sum::<usize>() + bias
+        }
+        InstKind::Map { args, out, .. } => {
+            let arg = |it: &Arg| match it {
+                Arg::View(it) => size_of::<Arg>() + view(it),
+                Arg::Number(_) => size_of::<Arg>(),
+            };
+            boxed(out) + BLOCK + args.iter().map(arg).sum::<usize>()
+        }
+        InstKind::Reduce(it) => boxed(&it.input) + boxed(&it.out),
+        InstKind::Combine { parts, out, .. } => {
+            boxed(out) + parts.iter().map(|it| size_of::<Place>() + view(&it.view)).sum::<usize>()
+        }
+        InstKind::Collective(it) => it.input.iter().chain(&it.output).map(boxed).sum::<usize>() + BLOCK,
+        InstKind::Transfer(it) => it.sides.iter().map(|it| size_of::<Side>() + view(&it.view)).sum(),
+        InstKind::Exchange { handles } => BLOCK + handles.len() * size_of::<Handle>(),
+        InstKind::Reshard(it) => {
+            let shards = it.operands.iter().chain([&it.result]).map(|it| size_of::<Shard>() + shard(it));
+            let body = it.body.iter().map(|it| size_of::<InstKind>() + heap(it));
+            shards.chain(body).sum::<usize>() + it.buffers.len() * size_of::<Buffer>()
+        }
+        InstKind::Alloc { .. }
+        | InstKind::Wait { .. }
+        | InstKind::Signal { .. }
+        | InstKind::Await { .. }
+        | InstKind::Record { .. }
+        | InstKind::Join { .. }
+        | InstKind::Barrier
+        | InstKind::Finish => 0,
+    }
+}
+
+fn view(it: &View) -> usize {
+    2 * (BLOCK + it.shape.len() * size_of::<usize>())
+}
+
+fn shard(it: &Shard) -> usize {
+    let dims = it.layout.shape.len();
+    it.view.as_ref().map_or(0, view) + dims * (BLOCK + size_of::<usize>() + 2 * size_of::<super::Piece>())
+}
