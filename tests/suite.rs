@@ -21,7 +21,7 @@
 //! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
 //! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`), and so does a changed program that a pass
 //! breaks (`pass_mutations`), and so does a program that
-//! the lowering passes change the meaning of (`generator`), and so does a layout that puts buffers into the same place that
+//! the lowering passes change the meaning of (`generator`) or the passes behind them (`lowered`), and so does a layout that puts buffers into the same place that
 //! are in use at the same time (`layouts`).
 
 use std::{
@@ -56,6 +56,8 @@ mod generator;
 mod layers;
 #[path = "suite/layouts.rs"]
 mod layouts;
+#[path = "suite/lowered.rs"]
+mod lowered;
 #[path = "suite/mutations.rs"]
 mod mutations;
 #[path = "suite/pass_mutations.rs"]
@@ -64,6 +66,8 @@ mod pass_mutations;
 mod pipelines;
 #[path = "suite/programs.rs"]
 mod programs;
+#[path = "suite/promises.rs"]
+mod promises;
 #[path = "suite/ranks.rs"]
 mod ranks;
 #[path = "suite/rendezvous.rs"]
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(pass_mutations::trials(&cases));
     trials.extend(generator::trials());
+    trials.extend(lowered::trials());
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());
@@ -121,6 +126,8 @@ fn main() -> ExitCode {
     trials.extend(scaling::trials());
     trials.extend(signals::trials());
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
+    let names = trials.iter().map(|it| it.name().to_owned()).collect();
+    trials.push(promises::trial(names));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

@@ -1,0 +1,329 @@
+//! Random lowered programs through the passes that rewrite them: streams, joins, posted communications and their Waits, loops
+//! that may run zero times, and more synchronisation than they need. What is right before a pass is right behind it.
+//!
+//! A program is kept if it gives one result under every schedule of the semantic oracle, that is, if it is free of races there.
+//! `HIR_LOWERED=5000` tries more, `HIR_SEED=7` others. A failure prints the program and the command line that shows it.
+
+use std::{fmt::Write, fs};
+
+use grammar::{diagnostic::has_errors, span::LineIndex};
+use hir::run::oracle::Oracle;
+use libtest_mimic::{Failed, Trial};
+use passes::{SemanticOracle, Settings, Verify};
+
+use crate::dice::Dice;
+
+/// Programs of a trial, unless told.
+const PROGRAMS: usize = 400;
+/// Trials that share them.
+const SHARDS: usize = 2;
+/// Passes of which each program gets some, in any order.
+const PASSES: &[&str] = &[
+    "remove-redundant-sync",
+    "merge-stream-loops",
+    "merge-stream-loops{forks=true}",
+    "hoist-communication",
+    "sink-waits",
+    "defer-waits",
+    "double-buffer",
+    "unroll",
+    "unroll{factor=2}",
+    "common-subexpression",
+    "allocate-and-deallocate",
+    "canonicalize",
+    "remove-dead-code",
+];
+/// Storage of programs, besides the input; the last ones are outputs.
+const TENSORS: usize = 5;
+const OUTPUTS: usize = 2;
+/// Streams besides the first.
+const STREAMS: usize = 3;
+const SHAPE: &str = "{2}";
+
+/// The trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
+    let count = number("HIR_LOWERED", PROGRAMS) / SHARDS;
+    let seed = number("HIR_SEED", 0) * 1_000_000;
+    let shard = |shard: usize| {
+        Trial::test(format!("synchronisation_is_kept_{shard}"), move || {
+            let seeds = (0..count).map(|at| (seed + at * SHARDS + shard) as u64);
+            let results = seeds.map(attempt).collect::<Result<Vec<bool>, String>>()?;
+            let free = results.iter().filter(|it| **it).count();
+            // Others would test nothing.
+            match free * 3 >= results.len() {
+                true => Ok(()),
+                false => Err(format!("{free} of {} programs are free of races", results.len()).into()),
+            }
+        })
+    };
+    (0..SHARDS).map(shard).collect()
+}
+
+/// Whether a program is free of races.
+///
+/// # Errors
+/// A pass that changes what it does.
+fn attempt(seed: u64) -> Result<bool, String> {
+    let text = Writer::program(seed);
+    let mut dice = Dice(seed ^ 0x10e7);
+    let calls: Vec<&str> = (0..1 + dice.roll(3)).map(|_| dice.any(PASSES)).collect();
+    let pipeline = calls.join(",");
+    holds(&text, &pipeline).map_err(|fault| {
+        let file = std::env::temp_dir().join(format!("hir-lowered-{seed}.hir"));
+        let _ = fs::write(&file, &text);
+        let file = file.display();
+        format!("{fault}\n{text}hir-opt {file} --passes '{pipeline}' --verify-each=semantic\n")
+    })
+}
+
+fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
+    let (mut programs, diagnostics) = grammar::read(text);
+    let first = |all: &[grammar::diagnostic::Diagnostic]| {
+        all.first().map(|it| it.message.clone()).unwrap_or_default()
+    };
+    let mut program = match programs.pop() {
+        Some(program) if !has_errors(&diagnostics) => program,
+        Some(_) | None => return Err(format!("does not read: {}", first(&diagnostics))),
+    };
+    let faults = grammar::verify(&program);
+    if has_errors(&faults) {
+        return Err(format!("does not verify: {}", first(&faults)));
+    }
+    let lines = LineIndex::new(text);
+    let oracle = Oracle { lines: &lines, ranks: None };
+    let Ok(meaning) = oracle.meaning(&program) else { return Ok(false) };
+    let calls = passes::parse(pipeline).map_err(|it| it.message)?;
+    let settings = Settings { verify: Verify::Structural, roundtrip: true };
+    passes::run(&mut program, &calls, settings, &mut |_| ()).map_err(|it| format!("`{pipeline}`: {it}"))?;
+    let kept = meaning.is_kept(&program);
+    kept.map(|()| true).map_err(|it| {
+        format!("`{pipeline}` changes the meaning: {}\n{}", it.message, grammar::print(&program))
+    })
+}
+
+/// The streams that may have made the last value of a tensor, and those that have read it since.
+#[derive(Clone, Default)]
+struct Uses {
+    written: Vec<usize>,
+    read: Vec<usize>,
+}
+
+/// A program in the making. Stream 0 is the first one, `s0`.
+struct Writer {
+    dice: Dice,
+    text: String,
+    indent: usize,
+    current: usize,
+    uses: Vec<Uses>,
+    /// Posted communications that nothing waits for yet: number, operand, result.
+    posted: Vec<(usize, usize, usize)>,
+    communicates: bool,
+    numbers: usize,
+    /// How many of a hundred joins that are needed are there.
+    care: usize,
+}
+
+impl Writer {
+    fn program(seed: u64) -> String {
+        let mut dice = Dice(seed ^ 0x7eed);
+        let communicates = dice.chance(60);
+        let care = if dice.chance(70) { 100 } else { 95 };
+        let mut it = Self {
+            dice,
+            text: String::new(),
+            indent: 1,
+            current: 0,
+            uses: vec![Uses::default(); TENSORS + 1],
+            posted: Vec::new(),
+            communicates,
+            numbers: 0,
+            care,
+        };
+        let outputs: Vec<String> = (TENSORS - OUTPUTS + 1..=TENSORS).map(|at| it.tensor(at)).collect();
+        let header = format!("%HostIrContainer {{ ({}) -> ({}) :\n", it.tensor(0), outputs.join(", "));
+        it.text.push_str(&header);
+        for at in 1..=TENSORS {
+            let tensor = it.tensor(at);
+            it.line(&format!("{tensor} = ALLOCATE(mem_type=global, zero_init=true)"));
+        }
+        it.line("Stream s0 = GetCurrentStream()");
+        for stream in 1..=STREAMS {
+            it.stream(stream);
+            it.line("Synchronize(Stream s0)");
+        }
+        for _ in 0..4 + it.dice.roll(8) {
+            it.statement(true);
+        }
+        while !it.posted.is_empty() {
+            it.wait(0);
+        }
+        it.stream(0);
+        for stream in 1..=STREAMS {
+            if it.dice.chance(it.care) {
+                it.line(&format!("Synchronize(Stream {stream})"));
+            }
+        }
+        it.text.push_str("} // %HostIrContainer\n");
+        it.text
+    }
+
+    fn tensor(&self, at: usize) -> String {
+        let mesh = if self.communicates { " (DeviceMesh{0 1})" } else { "" };
+        format!("T{at}_g_float[iS{at}{SHAPE}]{mesh}")
+    }
+
+    fn line(&mut self, line: &str) {
+        let _ = writeln!(self.text, "{:1$}{line}", "", 2 * self.indent);
+    }
+
+    fn name(stream: usize) -> String {
+        if stream == 0 { "s0".to_owned() } else { stream.to_string() }
+    }
+
+    fn stream(&mut self, stream: usize) {
+        if self.current != stream {
+            self.line(&format!("SetCurrentStream(Stream {})", Self::name(stream)));
+        }
+        self.current = stream;
+    }
+
+    /// The current stream waits for what another one did, unless care is lacking.
+    fn join(&mut self, stream: usize) {
+        if stream != self.current && self.dice.chance(self.care) {
+            self.line(&format!("Synchronize(Stream {})", Self::name(stream)));
+        }
+    }
+
+    fn reads(&mut self, tensor: usize) {
+        self.uses[tensor].written.clone().into_iter().for_each(|stream| self.join(stream));
+        let current = self.current;
+        self.uses[tensor].read.push(current);
+    }
+
+    fn writes(&mut self, tensor: usize) {
+        let Uses { written, read } = std::mem::take(&mut self.uses[tensor]);
+        let mut before: Vec<usize> = read.into_iter().chain(written).collect();
+        before.sort_unstable();
+        before.dedup();
+        before.into_iter().for_each(|stream| self.join(stream));
+        self.uses[tensor].written = vec![self.current];
+    }
+
+    fn statement(&mut self, top: bool) {
+        let current = self.dice.roll(STREAMS + 1);
+        match self.dice.roll(10) {
+            0 | 1 => {
+                self.stream(current);
+                let other = self.dice.roll(STREAMS + 1);
+                if other != current {
+                    self.line(&format!("Synchronize(Stream {})", Self::name(other)));
+                }
+            }
+            2 | 3 if top && self.communicates => {
+                self.stream(current);
+                self.post();
+            }
+            4 if top && !self.posted.is_empty() => {
+                self.stream(current);
+                let at = self.dice.roll(self.posted.len());
+                self.wait(at);
+            }
+            5 | 6 if top => self.repeat(),
+            _ => {
+                self.stream(current);
+                self.compute();
+            }
+        }
+    }
+
+    /// Tensors that no communication is filling or reading.
+    fn free(&self) -> Vec<usize> {
+        let busy = |at: &usize| self.posted.iter().any(|(_, from, to)| from == at || to == at);
+        (1..=TENSORS).filter(|at| !busy(at)).collect()
+    }
+
+    fn compute(&mut self) {
+        let free = self.free();
+        if free.is_empty() {
+            return;
+        }
+        let (out, a) = (self.dice.any(&free), self.dice.any(&free));
+        let (first, second) = (if self.dice.chance(30) { 0 } else { a }, self.dice.any(&free));
+        self.reads(first);
+        self.reads(second);
+        self.writes(out);
+        let (out, first, second) = (self.tensor(out), self.tensor(first), self.tensor(second));
+        let sign = if self.dice.chance(50) { "+" } else { "-" };
+        self.line(&format!("{out}\n     = {first}\n    {sign} {second};"));
+    }
+
+    fn post(&mut self) {
+        let free = self.free();
+        let [from, to] = [self.dice.any(&free), self.dice.any(&free)];
+        if from == to {
+            return;
+        }
+        self.reads(from);
+        self.writes(to);
+        self.numbers += 1;
+        let (number, input, output) = (self.numbers, self.tensor(from), self.tensor(to));
+        self.line(&format!(
+            "Communication {number} (type=Allreduce, team=(0 1), red_op=SUM, input={input}, output={output}, backend=NCCL)"
+        ));
+        self.posted.push((number, from, to));
+    }
+
+    /// The current stream waits for a communication, which both of its tensors have been in use by.
+    fn wait(&mut self, at: usize) {
+        let (number, from, to) = self.posted.remove(at);
+        self.line(&format!("Wait(Communication {number})"));
+        let current = self.current;
+        self.uses[from].read.push(current);
+        self.uses[to].written = vec![current];
+    }
+
+    /// A loop of few rounds, or none. It ends on the stream that it began on; what its body uses is ordered from round to round,
+    /// as its first and last stream are one that waits for all of them.
+    fn repeat(&mut self) {
+        let home = self.dice.roll(STREAMS + 1);
+        self.stream(home);
+        self.numbers += 1;
+        let (index, rounds) = (self.numbers, self.dice.roll(4));
+        self.line(&format!("FOR i{index} from 0 to {rounds}:"));
+        self.indent += 1;
+        let length = self.text.len();
+        let before = self.uses.clone();
+        if self.dice.chance(25) {
+            // Waits alone: in a loop that runs zero times, for nothing.
+            let other = self.dice.roll(STREAMS + 1);
+            if other != home {
+                self.line(&format!("Synchronize(Stream {})", Self::name(other)));
+            }
+        } else {
+            let streams: Vec<usize> = (0..=STREAMS).filter(|it| *it != home).collect();
+            for stream in &streams {
+                self.stream(*stream);
+                self.join(home);
+            }
+            self.stream(home);
+            streams.iter().for_each(|stream| self.join(*stream));
+            for _ in 0..1 + self.dice.roll(3) {
+                self.statement(false);
+            }
+            self.stream(home);
+            streams.iter().for_each(|stream| self.join(*stream));
+        }
+        if self.text.len() == length {
+            self.line(&format!("SetCurrentStream(Stream {})", Self::name(home)));
+        }
+        self.indent -= 1;
+        // Whoever made a value before may be the last one, as the loop may run zero times.
+        for (now, before) in self.uses.iter_mut().zip(before) {
+            now.read.extend(before.read);
+            now.written.extend(before.written);
+            now.written.sort_unstable();
+            now.written.dedup();
+        }
+    }
+}
