@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use grammar::{
-    ir::{Attr, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, ExprId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{Op, Rule},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -99,8 +99,28 @@ impl CutAxis {
     }
 }
 
+/// Why a statement cannot be cut.
+pub(super) struct Obstacle {
+    /// A sentence about the statement, which calls the axis "it".
+    pub(super) reason: String,
+    /// The way out.
+    pub(super) help: &'static str,
+}
+
+impl Obstacle {
+    fn new(reason: String) -> Self {
+        Self { reason, help: "cut it into equal chunks with `count=…`, or cut another axis" }
+    }
+
+    fn resharding(reason: String) -> Self {
+        let help =
+            "run `decompose-resharding` first, or cut another axis: a copy between devices stays whole";
+        Self { reason, help }
+    }
+}
+
 /// Why the first statement that works on dimension `dim` of `tensor` cannot be cut along it.
-pub(super) fn obstacle(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, String)> {
+pub(super) fn obstacle(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, Obstacle)> {
     program.body().iter().find_map(|stmt| {
         let Stmt::Op(it) = &program.stmts[*stmt] else { return None };
         let args = dims::operands(it);
@@ -108,7 +128,7 @@ pub(super) fn obstacle(program: &Program, tensor: TensorId, dim: usize) -> Optio
             return None;
         }
         if let Some(goal) = goals(program, it, tensor, dim).first() {
-            return CutStmt::of(program, it, *goal).err().map(|reason| (*stmt, reason));
+            return CutStmt::of(program, it, *goal).err().map(|obstacle| (*stmt, obstacle));
         }
         let name = it.op.name();
         let fates = dims::fates(program, it, &args, args.iter().position(|arg| *arg == tensor)?);
@@ -116,28 +136,33 @@ pub(super) fn obstacle(program: &Program, tensor: TensorId, dim: usize) -> Optio
             Some(Fate::Summed) => format!("`{name}` combines its elements"),
             Some(Fate::Kept(_) | Fate::Whole) | None => format!("`{name}` needs all of its elements"),
         };
-        Some((*stmt, reason))
+        Some((*stmt, Obstacle { reason, help: "cut another axis" }))
     })
 }
 
 impl CutStmt {
     /// How a statement makes a range of dimension `dim` of its result; `Err`: why it cannot.
-    fn of(program: &Program, it: &OpStmt, dim: usize) -> Result<Self, String> {
+    fn of(program: &Program, it: &OpStmt, dim: usize) -> Result<Self, Obstacle> {
         let name = it.op.name();
-        let [Operand::Tensor(out)] = it.outs[..] else { return Err(format!("`{name}` has several results")) };
         let tensor_name = |tensor| program.tensor_name(tensor);
+        let refused = |reason: String| Err(Obstacle::new(reason));
+        let [Operand::Tensor(out)] = it.outs[..] else {
+            return refused(format!("`{name}` has several results"));
+        };
         if !computes(it) {
-            return Err(format!("`{name}` works on all of `{}`", tensor_name(out)));
+            return refused(format!("`{name}` works on all of `{}`", tensor_name(out)));
         }
         let args = dims::operands(it);
         if args.is_empty() {
             let out = tensor_name(out);
-            return Err(format!("`{name}` makes each element of `{out}` from its index in the whole tensor"));
+            return refused(format!(
+                "`{name}` makes each element of `{out}` from its index in the whole tensor"
+            ));
         }
-        let moves = || format!("`{name}` moves elements along it");
+        let moves = || Obstacle::new(format!("`{name}` moves elements along it"));
         let sharding = |tensor| {
-            let spread = || format!("`{}` is spread over the inner part of an axis", tensor_name(tensor));
-            Sharding::of(program, tensor).ok_or_else(spread)
+            let reason = || format!("`{}` is spread over the inner part of an axis", tensor_name(tensor));
+            Sharding::of(program, tensor).ok_or_else(|| Obstacle::new(reason()))
         };
         let goal = sharding(out)?;
         let to = goal.dims.get(dim).ok_or_else(moves)?;
@@ -148,7 +173,8 @@ impl CutStmt {
             let at = fates.iter().position(|fate| *fate == Fate::Kept(dim));
             if let Some(from) = at.and_then(|at| from.dims.get(at)) {
                 if !from.devices().eq(to.devices()) {
-                    return Err(format!("`{name}` moves `{}` between devices along it", tensor_name(*arg)));
+                    let reason = format!("`{name}` moves `{}` between devices along it", tensor_name(*arg));
+                    return Err(Obstacle::resharding(reason));
                 }
                 if !same(program, from.extent, to.extent) {
                     return Err(moves());
@@ -163,7 +189,7 @@ impl CutStmt {
     }
 
     /// Gives a copy of the statement the extent of its part, where it has the extent as an attribute.
-    pub(super) fn resize(it: &mut OpStmt, dim: usize, range: [grammar::ir::ExprId; 3]) {
+    pub(super) fn resize(it: &mut OpStmt, dim: usize, range: [ExprId; 3]) {
         for (key, attr) in &mut it.attrs {
             match attr {
                 Attr::Ranges(ranges) if it.op == Op::Slice => {

@@ -16,7 +16,7 @@ use grammar::{
 };
 
 use super::{
-    cut_axis::{self, CutAxis},
+    cut_axis::{self, CutAxis, Obstacle},
     groups::Groups,
 };
 use crate::{create::Fresh, pass::Change, sharding::Sharding};
@@ -40,7 +40,7 @@ pub(super) fn cut(
     check_extent(program, name, sizes, (tensor, dim))?;
     let Some(axis) = CutAxis::of(program, tensor, dim).filter(|axis| !axis.stmts.is_empty()) else {
         return match cut_axis::obstacle(program, tensor, dim) {
-            Some((stmt, reason)) => Err(refused_at(program, stmt, name, &reason)),
+            Some((stmt, obstacle)) => Err(refused_at(program, stmt, name, &obstacle)),
             None => Ok(Change::Unchanged),
         };
     };
@@ -54,12 +54,11 @@ pub(super) fn cut(
         Some(error) => {
             let message =
                 format!("axis `{name}` cannot be cut into chunks of given sizes: {}", error.message);
-            Err(Diagnostic { code: Code::NotRewritten, message, ..error }.help(HELP))
+            let it = Diagnostic { code: Code::NotRewritten, message, ..error };
+            Err(it.help("cut it into equal chunks with `count=…`, or cut another axis"))
         }
     }
 }
-
-const HELP: &str = "cut it into equal chunks with `count=…`, or cut another axis";
 
 /// Checks that the sizes add up to an extent that all devices have.
 fn check_extent(
@@ -73,14 +72,18 @@ fn check_extent(
         Diagnostic::new(Code::NotRewritten, program.tensor_span(tensor), message, "not chunked")
     };
     let Some(whole) = Sharding::of(program, tensor).and_then(|it| it.dims.get(dim).cloned()) else {
-        return Err(refused(format!("`{of}` is spread over the inner part of an axis")));
+        let help = "cut another axis, or another tensor that has this one";
+        return Err(refused(format!("`{of}` is spread over the inner part of an axis")).help(help));
     };
     let Some(extent) = program.constant(whole.extent) else {
-        return Err(refused(format!("axis `{name}` has no constant extent")));
+        let help = "cut it into equal chunks with `count=…`";
+        return Err(refused(format!("axis `{name}` has no constant extent")).help(help));
     };
     if whole.devices().next().is_some() {
         let message = format!("axis `{name}` is spread over devices, and `sizes` cuts it for all alike");
-        return Err(refused(message));
+        return Err(refused(message).help(
+            "cut what each device has with `count=…`, or cut the result of a statement that gathers it",
+        ));
     }
     let sum = sizes.iter().fold(0, |sum: i64, size| sum.saturating_add(*size));
     if sum != extent {
@@ -105,8 +108,8 @@ fn parts(sizes: &[i64]) -> Vec<Part> {
     parts
 }
 
-fn refused_at(program: &Program, stmt: StmtId, name: &str, reason: &str) -> Diagnostic {
-    let message = format!("axis `{name}` cannot be cut into chunks of given sizes: {reason}");
+fn refused_at(program: &Program, stmt: StmtId, name: &str, obstacle: &Obstacle) -> Diagnostic {
+    let message = format!("axis `{name}` cannot be cut into chunks of given sizes: {}", obstacle.reason);
     let out = match &program.stmts[stmt] {
         Stmt::Op(it) => it.out_tensor(),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
@@ -115,5 +118,5 @@ fn refused_at(program: &Program, stmt: StmtId, name: &str, reason: &str) -> Diag
         Some(out) => format!("makes all of `{}` at once", program.tensor_name(out)),
         None => "not chunked".to_owned(),
     };
-    Diagnostic::new(Code::NotRewritten, program.stmt_span(stmt), message, &label).help(HELP)
+    Diagnostic::new(Code::NotRewritten, program.stmt_span(stmt), message, &label).help(obstacle.help)
 }
