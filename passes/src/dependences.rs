@@ -2,6 +2,8 @@
 //!
 //! Invariant: only what is certain counts; whatever is not known to be apart depends on each other.
 
+use std::collections::hash_map::Entry;
+
 use grammar::{
     ir::{Attr, BlockId, For, OpStmt, Program, Stmt, TensorId},
     mentions,
@@ -15,6 +17,8 @@ use crate::{iterations::is_different_in_each, loop_body::works, names::Names};
 pub(crate) struct Body {
     /// The names that it mentions.
     pub(crate) names: FxHashMap<TensorId, Access>,
+    /// How it reaches storage, by class.
+    ways: FxHashMap<TensorId, FxHashSet<Way>>,
     /// The numbers of what it posts or awaits.
     works: FxHashSet<u32>,
     /// Communications in it, and how many of them every rank posts in every iteration with the same peers.
@@ -29,7 +33,20 @@ pub(crate) struct Access {
     writes: bool,
 }
 
-#[derive(PartialEq)]
+/// Storage is reached in few ways, by however many names.
+#[derive(PartialEq, Eq, Hash)]
+struct Way {
+    reach: Reach,
+    writes: bool,
+}
+
+impl Access {
+    fn way(&self) -> Way {
+        Way { reach: self.reach.clone(), writes: self.writes }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
 enum Reach {
     /// All of it, or nobody knows how much.
     Whole,
@@ -44,12 +61,19 @@ enum Reach {
 
 impl Body {
     /// `None` where something stands in the body that keeps it from being merged.
-    pub(crate) fn of(program: &Program, body: BlockId, around: &For) -> Option<Self> {
-        let mut this = Self { names: FxHashMap::default(), works: FxHashSet::default(), posts: (0, 0) };
+    pub(crate) fn of(program: &Program, names: &Names, body: BlockId, around: &For) -> Option<Self> {
+        let mut this = Self {
+            names: FxHashMap::default(),
+            ways: FxHashMap::default(),
+            works: FxHashSet::default(),
+            posts: (0, 0),
+        };
         let (mut fits, mut binders) = (true, FxHashMap::<TensorId, Vec<&OpStmt>>::default());
+        let mut results: FxHashSet<TensorId> = FxHashSet::default();
         program.walk(body, &mut |stmt| match &program.stmts[stmt] {
             Stmt::Op(it) => {
                 let effect = it.op.row().effect;
+                results.extend(Program::tensors_of(&it.outs));
                 fits &=
                     !matches!(effect, Effect::Share | Effect::Deallocate) && it.op != Op::GetCurrentStream;
                 this.works.extend(works(program, it).into_iter().map(|(number, _)| number));
@@ -112,7 +136,7 @@ impl Body {
         for (tensor, reach) in reached {
             // A view of what the body itself binds is as good as unknown, since that is bound in every iteration.
             let fixed = match &reach {
-                Reach::Slice(_, base, _) => !binders.contains_key(base) && !binds_name(program, *base, body),
+                Reach::Slice(_, base, _) => !results.contains(base),
                 Reach::Whole | Reach::Fresh | Reach::Base => true,
             };
             if let Some(access) = this.names.get_mut(&tensor).filter(|_| fixed) {
@@ -125,19 +149,34 @@ impl Body {
                 access.reach = Reach::Whole;
             }
         }
+        for (tensor, access) in &this.names {
+            this.ways.entry(names.class(*tensor)).or_default().insert(access.way());
+        }
         fits.then_some(this)
     }
-}
 
-/// Whether an operator of the body may bind the name.
-fn binds_name(program: &Program, tensor: TensorId, body: BlockId) -> bool {
-    let mut found = false;
-    program.walk(body, &mut |stmt| {
-        if let Stmt::Op(it) = &program.stmts[stmt] {
-            found |= Program::tensors_of(&it.outs).any(|out| out == tensor);
+    /// What the body does when it has taken in another one that is `independent` of it.
+    pub(crate) fn take_in(&mut self, names: &Names, other: Self) {
+        for (tensor, theirs) in other.names {
+            match self.names.entry(tensor) {
+                Entry::Vacant(entry) => _ = entry.insert(theirs),
+                Entry::Occupied(mut entry) => {
+                    let access = entry.get_mut();
+                    access.binds |= theirs.binds;
+                    access.writes |= theirs.writes;
+                    if access.reach != theirs.reach {
+                        access.reach = Reach::Whole;
+                    }
+                    self.ways.entry(names.class(tensor)).or_default().insert(access.way());
+                }
+            }
         }
-    });
-    found
+        for (class, theirs) in other.ways {
+            self.ways.entry(class).or_default().extend(theirs);
+        }
+        self.works.extend(other.works);
+        self.posts = (self.posts.0 + other.posts.0, self.posts.1 + other.posts.1);
+    }
 }
 
 /// What a statement makes of its result's name, where that is certain to be independent of other iterations.
@@ -165,48 +204,64 @@ fn slice_or_fresh(program: &Program, it: &OpStmt, around: &For) -> Option<Reach>
 }
 
 /// Whether what the second body does in one iteration and the first in later ones can change places.
-pub(crate) fn independent(program: &Program, names: &Names, one: &Body, two: &Body) -> bool {
-    let meets = |a: (&TensorId, &Access), b: (&TensorId, &Access)| {
-        let ((s, x), (t, y)) = (a, b);
-        // A name that one of them binds, both have to bind before they use it.
-        let own = |access: &Access| matches!(access.reach, Reach::Fresh | Reach::Slice(..));
-        let renewed = s != t || !(x.binds || y.binds) || own(x) && own(y);
-        // Elements.
-        let apart = names.class(*s) != names.class(*t)
-            || !(x.writes || y.writes)
+///
+/// Looks at every name of the second body once, however many the first one has.
+pub(crate) fn independent(owners: &Owners, one: &Body, two: &Body) -> bool {
+    let own = |access: &Access| matches!(access.reach, Reach::Fresh | Reach::Slice(..));
+    // A name that one of them binds, both have to bind before they use it.
+    let renewed = |(tensor, y): (&TensorId, &Access)| {
+        one.names.get(tensor).is_none_or(|x| !(x.binds || y.binds) || own(x) && own(y))
+    };
+    // Elements.
+    let apart = |x: &Way, y: &Way| {
+        !(x.writes || y.writes)
             || [x, y].iter().any(|it| matches!(it.reach, Reach::Fresh | Reach::Base))
             || matches!(x.reach, Reach::Slice(..)) && x.reach == y.reach
-            || matches!((&x.reach, &y.reach), (Reach::Slice(..), Reach::Slice(..)))
-                && separate(program, &x.reach, &y.reach);
-        renewed && apart
+            || owners.separate(&x.reach, &y.reach)
+    };
+    let all_apart = |(class, theirs): (&TensorId, &FxHashSet<Way>)| {
+        one.ways.get(class).is_none_or(|mine| mine.iter().all(|x| theirs.iter().all(|y| apart(x, y))))
     };
     // Transfers may match those of another iteration on another rank: in between, nothing else may be waited for.
     let ordered =
         [one, two].iter().all(|it| it.posts.0 == it.posts.1) || [one, two].iter().any(|it| it.posts.0 == 0);
     ordered
-        && one.works.is_disjoint(&two.works)
-        && one.names.iter().all(|a| two.names.iter().all(|b| meets(a, b)))
+        && two.works.iter().all(|work| !one.works.contains(work))
+        && two.names.iter().all(renewed)
+        && two.ways.iter().all(all_apart)
 }
 
-/// Whether two slices are of storage that two allocations, or the header, keep apart.
-fn separate(program: &Program, x: &Reach, y: &Reach) -> bool {
-    let (Reach::Slice(_, a, _), Reach::Slice(_, b, _)) = (x, y) else { return false };
-    let inputs: Vec<TensorId> = Program::tensors_of(&program.inputs).collect();
-    let own = |tensor: &TensorId| {
-        let mut binders = 0;
-        let mut plain = true;
+/// Tensors whose storage is their own: two of them never share elements.
+pub(crate) struct Owners(FxHashSet<TensorId>);
+
+impl Owners {
+    /// Inputs that no statement binds, and tensors that one ALLOCATE binds.
+    pub(crate) fn of(program: &Program) -> Self {
+        let mut owners: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+        let mut bound: FxHashSet<TensorId> = FxHashSet::default();
         program.body.into_iter().for_each(|body| {
             program.walk(body, &mut |stmt| {
                 let Stmt::Op(it) = &program.stmts[stmt] else { return };
-                if Program::tensors_of(&it.outs).any(|out| out == *tensor)
-                    && it.op.row().effect != Effect::Map
-                {
-                    binders += 1;
-                    plain &= it.op.row().effect == Effect::Allocate && it.attr("alias").is_none();
+                let effect = it.op.row().effect;
+                let plain = effect == Effect::Allocate && it.attr("alias").is_none();
+                for out in Program::tensors_of(&it.outs).filter(|_| effect != Effect::Map) {
+                    // An input that is bound, or what is bound twice, may be anything.
+                    let is_first = bound.insert(out) && !owners.contains(&out);
+                    match is_first && plain {
+                        true => owners.insert(out),
+                        false => owners.remove(&out),
+                    };
                 }
-            })
+            });
         });
-        inputs.contains(tensor) && binders == 0 || binders == 1 && plain && !inputs.contains(tensor)
-    };
-    a != b && own(a) && own(b)
+        Self(owners)
+    }
+
+    /// Whether two slices are of storage that two allocations, or the header, keep apart.
+    fn separate(&self, x: &Reach, y: &Reach) -> bool {
+        match (x, y) {
+            (Reach::Slice(_, a, _), Reach::Slice(_, b, _)) => a != b && self.0.contains(a) && self.0.contains(b),
+            (Reach::Whole | Reach::Fresh | Reach::Slice(..) | Reach::Base, _) => false,
+        }
+    }
 }

@@ -55,8 +55,9 @@ use grammar::{
 use rustc_hash::FxHashSet;
 
 use crate::{
+    blocks::nested,
     create,
-    dependences::{Body, independent},
+    dependences::{Body, Owners, independent},
     names::Names,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     substitute::Substitution,
@@ -77,47 +78,84 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let forks = arguments.flag("forks");
+    // Merging moves statements and renames indices: what shares storage stays the same.
+    let (names, owners) = (Names::of(program, body), Owners::of(program));
+    let pass = Merging { names, owners, forks: arguments.flag("forks") };
     let mut changed = false;
-    // Every round leaves a loop less.
-    while round(program, body, forks) {
+    // A merged loop may be what another one in front of it waits for.
+    while pass.sweep(program, body) {
         changed = true;
     }
     Ok(Change::from_flag(changed))
 }
 
-fn round(program: &mut Program, body: BlockId, forks: bool) -> bool {
-    let mut blocks = vec![body];
-    program.walk(body, &mut |stmt| match &program.stmts[stmt] {
-        Stmt::Op(_) | Stmt::Let(..) => (),
-        Stmt::For(it) => blocks.push(it.body),
-        Stmt::If(it) => blocks.extend([it.then].into_iter().chain(it.other)),
-    });
-    let names = Names::of(program, body);
-    for block in blocks {
-        for at in 0..program.block(block).len() {
-            let Some((between, merged)) = pair(program, &names, block, at, forks) else { continue };
+/// What is the same for all loops.
+struct Merging {
+    names: Names,
+    owners: Owners,
+    forks: bool,
+}
+
+/// What is known of a loop that takes in others: each is looked at once.
+struct First {
+    frame: Frame,
+    body: Option<Body>,
+    /// What it forgets in every iteration, if it does.
+    forgets: Option<FxHashSet<TensorId>>,
+}
+
+impl Merging {
+    /// Lets every loop take in as many of those behind it as it can; whether any did.
+    fn sweep(&self, program: &mut Program, body: BlockId) -> bool {
+        let mut changed = false;
+        for block in nested(program, body) {
             let stmts = program.block(block).to_vec();
-            let (first, second) = (stmts[at], stmts[between.next]);
-            let before = stmts[..at].iter().chain(&between.moved).chain([&first]).copied();
-            program.blocks[block] = before.chain(stmts[between.next + 1..].iter().copied()).collect();
-            join(program, first, second, merged);
-            if let Some((new, old)) = between.captured {
-                for id in program.streams.ids() {
-                    if program.streams[id] == Stream::Named(new) {
-                        program.streams[id] = Stream::Named(old);
+            let mut done = Vec::with_capacity(stmts.len());
+            let mut at = 0;
+            while let Some(stmt) = stmts.get(at) {
+                at += 1;
+                let Stmt::For(it) = program.stmts[*stmt].clone() else {
+                    done.push(*stmt);
+                    continue;
+                };
+                let mut first = Frame::of(program, it.body).map(|frame| First { frame, body: None, forgets: None });
+                while let Some(known) = &mut first {
+                    let earlier = done.last().copied();
+                    let Some((between, merged)) = self.pair(program, known, earlier, &it, &stmts[at..]) else {
+                        break;
+                    };
+                    join(program, *stmt, stmts[at + between.next], merged);
+                    if let Some((new, old)) = between.captured {
+                        rename_stream(program, new, old);
                     }
+                    // What only forks streams, or knows a stream by another name now, is looked at again.
+                    if known.frame.is_only_streams || between.captured.is_some() {
+                        let frame = Frame::of(program, it.body);
+                        first = frame.map(|frame| First { frame, body: None, forgets: None });
+                    }
+                    done.extend(between.moved);
+                    at += between.next + 1;
+                    changed = true;
                 }
+                done.push(*stmt);
             }
-            return true;
+            program.blocks[block] = done;
+        }
+        changed
+    }
+}
+
+fn rename_stream(program: &mut Program, new: u32, old: u32) {
+    for id in program.streams.ids() {
+        if program.streams[id] == Stream::Named(new) {
+            program.streams[id] = Stream::Named(old);
         }
     }
-    false
 }
 
 /// What stands between two loops.
 struct Between {
-    /// Where the second loop stands.
+    /// Where the second loop stands, counted from behind the first.
     next: usize,
     /// Allocations, which go in front of the first loop.
     moved: Vec<StmtId>,
@@ -127,9 +165,14 @@ struct Between {
 
 impl Between {
     /// `None` where something stands there that has to stay.
-    fn of(program: &mut Program, stmts: &[StmtId], at: usize, first: &For) -> Option<Self> {
-        let mut this = Self { next: at + 1, moved: Vec::new(), captured: None };
-        let frame = Frame::of(program, first.body)?;
+    fn of(
+        program: &mut Program,
+        frame: &Frame,
+        earlier: Option<StmtId>,
+        first: &For,
+        stmts: &[StmtId],
+    ) -> Option<Self> {
+        let mut this = Self { next: 0, moved: Vec::new(), captured: None };
         loop {
             match program.stmts[*stmts.get(this.next)?].clone() {
                 Stmt::Op(it)
@@ -148,7 +191,7 @@ impl Between {
                     }
                     this.captured = Some((new, *old));
                 }
-                Stmt::For(it) if this.forks_again(program, stmts, at, first, &it) => (),
+                Stmt::For(it) if this.forks_again(program, earlier, first, &it) => (),
                 Stmt::For(_) => return Some(this),
                 Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => return None,
             }
@@ -157,8 +200,8 @@ impl Between {
     }
 
     /// Whether a loop makes the streams wait for what the loop in front of the first made them wait for.
-    fn forks_again(&self, program: &mut Program, stmts: &[StmtId], at: usize, first: &For, it: &For) -> bool {
-        let earlier = at.checked_sub(1).map(|before| program.stmts[stmts[before]].clone());
+    fn forks_again(&self, program: &mut Program, earlier: Option<StmtId>, first: &For, it: &For) -> bool {
+        let earlier = earlier.map(|before| program.stmts[before].clone());
         let Some(Stmt::For(earlier)) = earlier else { return false };
         if !same_bounds(program, &earlier, it) || !same_bounds(program, first, it) {
             return false;
@@ -209,47 +252,65 @@ struct Merged {
     end: usize,
 }
 
-/// Whether the loop at `at` can take in the next one, and what stands between them.
-fn pair(
-    program: &mut Program,
-    names: &Names,
-    block: BlockId,
-    at: usize,
-    forks: bool,
-) -> Option<(Between, Merged)> {
-    let stmts = program.block(block).to_vec();
-    let Stmt::For(first) = program.stmts[stmts[at]].clone() else { return None };
-    let between = Between::of(program, &stmts, at, &first)?;
-    let Stmt::For(second) = program.stmts[stmts[between.next]].clone() else { return None };
-    let bounds = [first.start, first.stop];
-    if !same_bounds(program, &first, &second) || bounds.iter().any(|bound| depends_on_rank(program, *bound)) {
-        return None;
+impl Merging {
+    /// Whether a loop can take in the next one, and what stands between them; `stmts` stand behind it, `earlier` before it.
+    fn pair(
+        &self,
+        program: &mut Program,
+        known: &mut First,
+        earlier: Option<StmtId>,
+        first: &For,
+        stmts: &[StmtId],
+    ) -> Option<(Between, Merged)> {
+        let between = Between::of(program, &known.frame, earlier, first, stmts)?;
+        let Stmt::For(second) = program.stmts[stmts[between.next]].clone() else { return None };
+        let bounds = [first.start, first.stop];
+        if !same_bounds(program, first, &second) || bounds.iter().any(|bound| depends_on_rank(program, *bound))
+        {
+            return None;
+        }
+        // The second body in terms of the first one's index, to compare them.
+        let index = create::symbol(program, first.index);
+        let renamed = Substitution::of_symbol(second.index, index).block(program, second.body);
+        let two = Body::of(program, &self.names, renamed, first)?;
+        if known.body.is_none() {
+            known.body = Some(Body::of(program, &self.names, first.body, first)?);
+        }
+        let one = known.body.as_mut()?;
+        let moved = between.moved.iter().filter_map(|stmt| match &program.stmts[*stmt] {
+            Stmt::Op(it) => it.out_tensor(),
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        });
+        let clear = moved.into_iter().all(|tensor| !one.names.contains_key(&tensor));
+        let merged = streams(program, &known.frame, renamed, &between, self.forks)?;
+        if !clear || !independent(&self.owners, one, &two) {
+            return None;
+        }
+        // A loop over an axis forgets of two bodies together what it forgets of each.
+        if first.axis.is_some() {
+            let of = |body: BlockId| dependents(program, &For { body, ..first.clone() });
+            let forgets = known.forgets.get_or_insert_with(|| of(first.body).into_iter().collect());
+            let alone: FxHashSet<TensorId> = of(renamed).into_iter().collect();
+            if !follows(program, renamed, forgets).all(|it| alone.contains(&it)) {
+                return None;
+            }
+            forgets.extend(alone);
+        }
+        one.take_in(&self.names, two);
+        Some((between, merged))
     }
-    // The second body in terms of the first one's index, to compare them.
-    let index = create::symbol(program, first.index);
-    let renamed = Substitution::of_symbol(second.index, index).block(program, second.body);
-    let one = Body::of(program, first.body, &first)?;
-    let two = Body::of(program, renamed, &first)?;
-    let moved = between.moved.iter().filter_map(|stmt| match &program.stmts[*stmt] {
-        Stmt::Op(it) => it.out_tensor(),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    });
-    let clear = moved.into_iter().all(|tensor| !one.names.contains_key(&tensor));
-    let merged = streams(program, first.body, renamed, &between, forks)?;
-    (clear && forgets_alike(program, &first, renamed) && independent(program, names, &one, &two))
-        .then_some((between, merged))
 }
 
-/// Whether a loop over an axis forgets of two bodies together what it forgets of each.
-fn forgets_alike(program: &mut Program, first: &For, second: BlockId) -> bool {
-    if first.axis.is_none() {
-        return true;
-    }
-    let both = program.block(first.body).iter().chain(program.block(second)).copied().collect();
-    let both = program.blocks.push(both);
-    let of = |body: BlockId| dependents(program, &For { body, ..first.clone() });
-    let apart: FxHashSet<TensorId> = of(first.body).into_iter().chain(of(second)).collect();
-    of(both).into_iter().collect::<FxHashSet<TensorId>>() == apart
+/// What a body defines from tensors that a loop forgets.
+fn follows(program: &Program, body: BlockId, forgets: &FxHashSet<TensorId>) -> impl Iterator<Item = TensorId> {
+    let mut found: FxHashSet<TensorId> = FxHashSet::default();
+    program.walk(body, &mut |stmt| {
+        let Stmt::Op(it) = &program.stmts[stmt] else { return };
+        if Program::tensors_of(&it.args).any(|arg| forgets.contains(&arg) || found.contains(&arg)) {
+            found.extend(Program::tensors_of(&it.outs).filter(|out| !forgets.contains(out)));
+        }
+    });
+    found.into_iter()
 }
 
 fn depends_on_rank(program: &Program, expr: ExprId) -> bool {
@@ -265,7 +326,7 @@ fn join(program: &mut Program, first: StmtId, second: StmtId, merged: Merged) {
     let index = create::symbol(program, one.index);
     let mut names = Substitution::of_symbol(two.index, index);
     let renamed = names.block(program, two.body);
-    let mut stmts = program.block(one.body).to_vec();
+    let mut stmts = std::mem::take(&mut program.blocks[one.body]);
     stmts.truncate(stmts.len() - merged.end);
     stmts.extend_from_slice(&program.block(renamed)[merged.repeated..]);
     program.blocks[one.body] = stmts;
@@ -276,12 +337,12 @@ fn join(program: &mut Program, first: StmtId, second: StmtId, merged: Merged) {
 /// How the streams of two bodies fit together, if they do.
 fn streams(
     program: &Program,
-    first: BlockId,
+    one: &Frame,
     second: BlockId,
     between: &Between,
     forks: bool,
 ) -> Option<Merged> {
-    let (one, two) = (Frame::of(program, first)?, Frame::of(program, second)?);
+    let two = Frame::of(program, second)?;
     let (begin, end) = (between.older(&two.begin), between.older(&two.end));
     if one.stream != two.stream || two.is_only_streams {
         return None;

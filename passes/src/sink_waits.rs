@@ -21,9 +21,10 @@
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{Attr, BlockId, Program, Stmt, StmtId},
+    ir::{Attr, BlockId, Program, Stmt, StmtId, TensorId},
     ops::Effect,
 };
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     accesses::{Effects, Storage},
@@ -50,25 +51,94 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
 }
 
 /// Moves the Waits of a block down, those for the numbers that `wanted` picks.
+///
+/// Every statement is looked at once: what may stop a Wait is found by key. A Wait's place is the number of the statements
+/// other than Waits before it, and Waits of one place keep their order.
 pub(crate) fn sink_all(
     program: &mut Program,
     storage: &Storage,
     block: BlockId,
     wanted: &dyn Fn(u32) -> bool,
 ) -> bool {
-    let mut changed = false;
-    // From the last to the first: a Wait may then pass those behind it that have gone.
-    for at in (0..program.blocks[block].len()).rev() {
-        let Some(number) = awaited(program, program.blocks[block][at]).filter(|it| wanted(*it)) else {
-            continue;
-        };
-        let to = lowest(program, storage, block, at, number, &|_| false);
-        if to > at {
-            program.blocks[block][at..=to].rotate_left(1);
-            changed = true;
+    let stmts = program.block(block);
+    if !stmts.iter().any(|stmt| awaited(program, *stmt).is_some_and(wanted)) {
+        return false;
+    }
+    let (mut others, mut waits): (Vec<StmtId>, Vec<(usize, StmtId, u32)>) = (Vec::new(), Vec::new());
+    // Ascending places, by key.
+    let mut stops: FxHashMap<Key, Vec<usize>> = FxHashMap::default();
+    for stmt in stmts {
+        match awaited(program, *stmt) {
+            Some(number) => waits.push((others.len(), *stmt, number)),
+            None => {
+                for key in keys(storage, &storage.effects(program, *stmt)) {
+                    stops.entry(key).or_default().push(others.len());
+                }
+                others.push(*stmt);
+            }
         }
     }
+    // From the last to the first: a Wait may then pass those behind it that have gone. The first place of these, by key.
+    let mut behind: FxHashMap<Key, usize> = FxHashMap::default();
+    for (place, stmt, number) in waits.iter_mut().rev() {
+        if wanted(*number) {
+            let first = |key: &Key| {
+                let other = stops.get(key).and_then(|it| it.get(it.partition_point(|at| at < place)));
+                other.into_iter().chain(behind.get(key)).min().copied()
+            };
+            *place = stopping(storage, *number).iter().filter_map(first).min().unwrap_or(others.len());
+        }
+        for key in keys(storage, &storage.effects(program, *stmt)) {
+            behind.entry(key).and_modify(|first| *first = (*first).min(*place)).or_insert(*place);
+        }
+    }
+    waits.sort_by_key(|(place, ..)| *place);
+    let mut waits = waits.into_iter().peekable();
+    let mut sunk = Vec::with_capacity(stmts.len());
+    for (at, stmt) in others.iter().map(Some).chain([None]).enumerate() {
+        while let Some((_, wait, _)) = waits.next_if(|(place, ..)| *place == at) {
+            sunk.push(wait);
+        }
+        sunk.extend(stmt);
+    }
+    let changed = sunk != stmts;
+    program.blocks[block] = sunk;
     changed
+}
+
+/// What a statement does that a Wait may have to come before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Streams,
+    Number(u32),
+    Reads(TensorId),
+    Writes(TensorId),
+    Drops(TensorId),
+    Shares(TensorId),
+}
+
+/// The keys of a statement; `stops` says the same of one Wait.
+fn keys(storage: &Storage, effects: &Effects) -> FxHashSet<Key> {
+    let mut keys = FxHashSet::default();
+    keys.extend(effects.streams.then_some(Key::Streams));
+    keys.extend(effects.posts.iter().chain(&effects.waits).map(|it| Key::Number(*it)));
+    keys.extend(effects.accesses.reads.iter().map(|it| Key::Reads(*it)));
+    keys.extend(effects.accesses.writes.iter().map(|it| Key::Writes(*it)));
+    keys.extend(effects.drops.iter().map(|it| Key::Drops(storage.class(*it))));
+    if effects.shares {
+        keys.extend(effects.names.iter().map(|it| Key::Shares(storage.class(*it))));
+    }
+    keys
+}
+
+/// The keys of statements that a Wait for `number` has to come before.
+fn stopping(storage: &Storage, number: u32) -> Vec<Key> {
+    let work = storage.work(number);
+    let used = work.reads.union(&work.writes);
+    let mut keys = vec![Key::Streams, Key::Number(number)];
+    keys.extend(used.flat_map(|it| [Key::Writes(*it), Key::Drops(*it), Key::Shares(*it)]));
+    keys.extend(work.writes.iter().map(|it| Key::Reads(*it)));
+    keys
 }
 
 /// The number of the communication that a statement waits for, if that is what it does.

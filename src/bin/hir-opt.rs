@@ -28,7 +28,7 @@ use hir::{
         dump::{DumpFlags, Dumper, diff},
         expect, listing,
         remarks::RemarkFlags,
-        reproducer,
+        reproducer::{self, own_bug},
         statistics::Statistics,
     },
 };
@@ -141,7 +141,12 @@ enum VerifyEach {
 
 fn main() -> ExitCode {
     tool::own_panics("hir-opt");
-    options().and_then(|options| run(&options)).unwrap_or_else(|exit| exit).into()
+    let guarded = |options: Options| {
+        let screen = Screen::new("hir-opt", options.error_format, options.color);
+        let path = options.crash_reproducer.as_deref();
+        own_bug::guarded(screen, path, || run(&options).unwrap_or_else(|exit| exit))
+    };
+    options().map_or_else(|exit| exit, guarded).into()
 }
 
 /// The command line; that of a reproducer comes first, so that what is given overrides it.
@@ -215,6 +220,11 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         Some(fault) => Err(screen.fail(Exit::Environment, fault)),
         None => Ok(exit),
     }
+}
+
+/// The word of `--verify-each`.
+fn name(verify: VerifyEach) -> String {
+    verify.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
 }
 
 /// What is asked for about the tool itself.
@@ -295,6 +305,8 @@ impl Tool<'_> {
     }
 
     fn part(&mut self, part: &Source) -> Outcome {
+        own_bug::begin(self.flags());
+        own_bug::add(&part.text);
         let start = Instant::now();
         let (mut programs, diagnostics) = part.programs();
         self.reading += start.elapsed();
@@ -407,16 +419,35 @@ impl Tool<'_> {
         Err(Box::new(culprit.failure))
     }
 
+    /// The flags that show a bug again, on the text itself.
+    fn flags(&self) -> Vec<String> {
+        let options = self.options;
+        let mut flags = vec![format!("--verify-each={}", name(options.verify_each))];
+        let calls: Vec<String> = self.calls.iter().map(ToString::to_string).collect();
+        flags.extend((!calls.is_empty()).then(|| format!("--passes={}", calls.join(","))));
+        let switches = [
+            (options.verify_roundtrip, "--verify-roundtrip"),
+            (options.print_plan, "--print-plan"),
+            (options.bisect, "--bisect"),
+        ];
+        flags.extend(switches.into_iter().filter(|it| it.0).map(|it| it.1.to_owned()));
+        flags.extend(options.ranks.map(|it| format!("--ranks={it}")));
+        flags.extend(options.rank.map(|it| format!("--rank={it}")));
+        flags.push(format!("--max-ranks={}", options.max_ranks));
+        flags.extend(options.set.iter().map(|it| format!("--set={}={}", it.name, it.value)));
+        flags
+    }
+
     /// Writes the file of `--crash-reproducer`.
     fn reproduce(&self, call: &str, failure: &Failure, verify: VerifyEach, before: &str) {
         let Some(path) = &self.options.crash_reproducer else { return };
-        let verify = verify.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default();
-        let mut flags = vec![format!("--passes={call}"), format!("--verify-each={verify}")];
+        let mut flags = vec![format!("--passes={call}"), format!("--verify-each={}", name(verify))];
         flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
         flags.extend(self.options.ranks.map(|ranks| format!("--ranks={ranks}")));
-        if self.screen.write(&reproducer::text(&failure.to_string(), &flags, before), Some(path))
+        if self.screen.write(&reproducer::text("hir-opt", &failure.to_string(), &flags, before), Some(path))
             == Exit::Success
         {
+            own_bug::end();
             let path = path.display();
             self.screen.say(&format!("`hir-opt --run-reproducer {path}` shows this failure again"));
         }

@@ -17,6 +17,7 @@ use crate::{
     plan::{self, Plan, limits::size},
     sim::{self, Fault},
     source::{Binding, Source, bind},
+    tool::reproducer::own_bug,
 };
 
 /// Most bytes that the simulated ranks may hold together where nothing else is said.
@@ -261,6 +262,7 @@ pub(super) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Dia
 fn load(path: &str, setup: &Setup<'_>, texts: &Texts) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
     let source = Source::open(path)
         .map_err(|fault| Failure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
+    own_bug::add(&source.text);
     program(source, setup, matches!(texts, Texts::Each(_)))
 }
 

@@ -59,6 +59,11 @@ impl Screen {
         Self { tool, format, color, quiet: false }
     }
 
+    /// The name of the tool.
+    pub fn tool(&self) -> &'static str {
+        self.tool
+    }
+
     /// The screen of a rank whose reports another rank makes.
     pub fn silenced(self) -> Self {
         Self { quiet: true, ..self }

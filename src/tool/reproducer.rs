@@ -6,20 +6,34 @@
 //! // --verify-each=structural
 //! %HostIrContainer { … }
 //! ```
+//!
+//! `own_bug` writes such a file.
 
 use std::{io, path::Path};
 
-/// How a reproducer's first line begins.
+pub mod own_bug;
+
+/// How the first line of a reproducer for hir-opt begins.
 const TITLE: &str = "// hir-opt reproducer: ";
 
-/// The flags that a reproducer may set: no other changes whether a pass fails.
-const FLAGS: &[&str] = &["--passes", "--verify-each", "--verify-roundtrip", "--ranks"];
+/// The flags that a reproducer may set: no other changes whether a pass or the planner fails.
+const FLAGS: &[&str] = &[
+    "--passes",
+    "--verify-each",
+    "--verify-roundtrip",
+    "--ranks",
+    "--rank",
+    "--max-ranks",
+    "--set",
+    "--print-plan",
+    "--bisect",
+];
 
-/// The text of a reproducer. `flags` are `--name=value`, one each; `program` is canonical text.
-pub fn text(failure: &str, flags: &[String], program: &str) -> String {
+/// The text of a tool's reproducer. `lines` say how to run it again: for hir-opt they are `--name=value`, one each.
+pub fn text(tool: &str, failure: &str, lines: &[String], program: &str) -> String {
     let failure = failure.lines().next().unwrap_or_default();
-    let flags: String = flags.iter().map(|it| format!("// {it}\n")).collect();
-    format!("{TITLE}{failure}\n{flags}{program}")
+    let lines: String = lines.iter().map(|it| format!("// {it}\n")).collect();
+    format!("// {tool} reproducer: {failure}\n{lines}{program}")
 }
 
 /// The flags that a reproducer was written with.
@@ -54,7 +68,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let flags = ["--passes=fuse{names={a, b}}".to_owned(), "--ranks=8".to_owned()];
-        let text = text("pass `fuse` panicked: one\ntwo", &flags, "%HostIrContainer\n// --passes=other\n");
+        let text = text("hir-opt", "pass `fuse` panicked: one\ntwo", &flags, "%HostIrContainer\n// --passes=other\n");
         assert!(
             text.starts_with("// hir-opt reproducer: pass `fuse` panicked: one\n// --passes=fuse{"),
             "{text}"

@@ -24,7 +24,7 @@ use hir::{
         ranks::{self, Verdict},
     },
     source::Source,
-    tool::{self, Screen, own_panics, print, usage},
+    tool::{self, Screen, own_panics, print, reproducer::own_bug, usage},
 };
 use passes::{Event, PassCall, Settings, Verify};
 
@@ -45,12 +45,13 @@ fn main() -> ExitCode {
         Ok(programs) => programs,
         Err((exit, message)) => return screen.fail(exit, &message).into(),
     };
-    let exit = match environment::detect(|name| std::env::var(name).ok()) {
+    let work = || match environment::detect(|name| std::env::var(name).ok()) {
         Err(fault) => screen.fail(fault.exit().into(), &fault.to_string()),
         Ok(Some(launch)) if launch.size > 1 => member(&options, &programs, screen, &launch),
         Ok(_) if gpus::are_for(&options) => spawned(options.ranks.unwrap_or(1), screen),
         Ok(_) => alone(&programs, screen),
     };
+    let exit = own_bug::guarded(screen, None, work);
     screen.finish(exit).into()
 }
 
@@ -130,6 +131,7 @@ fn run(
     (gpu, count, watched): (&mut Option<Gpu>, &Count, &Watched),
 ) -> Result<Verdict, Failure> {
     options.fit()?;
+    own_bug::begin(vec![options.again()]);
     let owner = member.map(|it| it.channel.rank);
     let silent = |exit| Verdict { exit, line: None, summary: "rejected".to_owned() };
     let calls = match options.passes.as_deref().map(|text| screen.pipeline(text)) {

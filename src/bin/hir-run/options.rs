@@ -251,6 +251,16 @@ impl Options {
         text
     }
 
+    /// The command line, for who has the texts of the programs in one file.
+    pub fn again(&self) -> String {
+        let texts = match self.texts() {
+            Texts::One(path) => vec![path],
+            Texts::Each(paths) => paths,
+        };
+        let words = std::env::args().skip(1).map(|it| if texts.contains(&it) { "%s".to_owned() } else { it });
+        words.fold("RUN: hir-run".to_owned(), |line, word| line + " " + &word)
+    }
+
     /// Tensors of `--expect NAME@local` and `--output NAME@local`.
     pub fn local_names(&self) -> Vec<&str> {
         let expected = self.expect.iter().filter_map(|it| match it {
