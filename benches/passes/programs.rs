@@ -13,7 +13,7 @@ pub struct Axis {
 }
 
 /// Every axis.
-pub const AXES: [Axis; 6] = [
+pub const AXES: [Axis; 8] = [
     Axis {
         name: "operators",
         program: chain,
@@ -36,6 +36,8 @@ pub const AXES: [Axis; 6] = [
         program: depth,
         passes: "remove-redundant-sync,common-subexpression,hoist-communication,sink-waits,renumber,@default",
     },
+    Axis { name: "merged loops", program: loops, passes: "merge-stream-loops" },
+    Axis { name: "waits", program: waits, passes: "sink-waits,defer-waits" },
     Axis { name: "ranks", program: ranks, passes: "@lower" },
 ];
 
@@ -139,6 +141,23 @@ pub fn loops(loops: usize) -> String {
         );
     }
     container(&format!("({input}) -> ({out})"), &body)
+}
+
+/// Communications that nothing uses: each Wait may go down to the end.
+pub fn waits(statements: usize) -> String {
+    const MESH: &str = "(DeviceMesh{0 1})";
+    let input = format!("T0_g_float[iS0{{4}}] {MESH}");
+    let (mut body, mut last) = (String::new(), input.clone());
+    for at in 0..statements / 3 {
+        let number = at + 1;
+        last = format!("T{number}_g_float[iS{number}{{4}}] {MESH}");
+        let _ = writeln!(
+            body,
+            "  {last} = ALLOCATE(mem_type=global, zero_init=false)\n  Communication {at} (type=Allreduce, team=(0 1), \
+             red_op=SUM, input={input}, output={last}, backend=NCCL)\n  Wait(Communication {at})"
+        );
+    }
+    container(&format!("({input}) -> ({last})"), &body)
 }
 
 /// Loops in loops, with a choice of stream and a join in each.

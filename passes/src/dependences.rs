@@ -260,7 +260,9 @@ impl Owners {
     /// Whether two slices are of storage that two allocations, or the header, keep apart.
     fn separate(&self, x: &Reach, y: &Reach) -> bool {
         match (x, y) {
-            (Reach::Slice(_, a, _), Reach::Slice(_, b, _)) => a != b && self.0.contains(a) && self.0.contains(b),
+            (Reach::Slice(_, a, _), Reach::Slice(_, b, _)) => {
+                a != b && self.0.contains(a) && self.0.contains(b)
+            }
             (Reach::Whole | Reach::Fresh | Reach::Slice(..) | Reach::Base, _) => false,
         }
     }

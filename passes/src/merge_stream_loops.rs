@@ -118,10 +118,12 @@ impl Merging {
                     done.push(*stmt);
                     continue;
                 };
-                let mut first = Frame::of(program, it.body).map(|frame| First { frame, body: None, forgets: None });
+                let mut first =
+                    Frame::of(program, it.body).map(|frame| First { frame, body: None, forgets: None });
                 while let Some(known) = &mut first {
                     let earlier = done.last().copied();
-                    let Some((between, merged)) = self.pair(program, known, earlier, &it, &stmts[at..]) else {
+                    let Some((between, merged)) = self.pair(program, known, earlier, &it, &stmts[at..])
+                    else {
                         break;
                     };
                     join(program, *stmt, stmts[at + between.next], merged);
@@ -265,7 +267,8 @@ impl Merging {
         let between = Between::of(program, &known.frame, earlier, first, stmts)?;
         let Stmt::For(second) = program.stmts[stmts[between.next]].clone() else { return None };
         let bounds = [first.start, first.stop];
-        if !same_bounds(program, first, &second) || bounds.iter().any(|bound| depends_on_rank(program, *bound))
+        if !same_bounds(program, first, &second)
+            || bounds.iter().any(|bound| depends_on_rank(program, *bound))
         {
             return None;
         }
@@ -302,7 +305,11 @@ impl Merging {
 }
 
 /// What a body defines from tensors that a loop forgets.
-fn follows(program: &Program, body: BlockId, forgets: &FxHashSet<TensorId>) -> impl Iterator<Item = TensorId> {
+fn follows(
+    program: &Program,
+    body: BlockId,
+    forgets: &FxHashSet<TensorId>,
+) -> impl Iterator<Item = TensorId> {
     let mut found: FxHashSet<TensorId> = FxHashSet::default();
     program.walk(body, &mut |stmt| {
         let Stmt::Op(it) = &program.stmts[stmt] else { return };

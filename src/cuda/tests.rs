@@ -71,7 +71,10 @@ fn buffers_lie_apart_and_aligned() -> Result<(), (usize, u32)> {
 
 /// A rank whose temporaries are filled and read one after the other.
 fn chain(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
-    let fill = |buffer: u32| InstKind::Fill { to: Box::new(View::contiguous(buffer, vec![1])), value: Number::Int(0) };
+    let fill = |buffer: u32| InstKind::Fill {
+        to: Box::new(View::contiguous(buffer, vec![1])),
+        value: Number::Int(0),
+    };
     let fills = (0..lens.len() as u32).map(fill);
     plan(rank, lens, fills.chain(code).collect())
 }

@@ -103,7 +103,8 @@ impl State {
 impl Links {
     /// The bytes of the sides of transfers.
     pub(super) fn bytes(&self) -> usize {
-        let dims: usize = self.messages.iter().map(|it| 2 * (16 + it.view.shape.len() * size_of::<usize>())).sum();
+        let dims: usize =
+            self.messages.iter().map(|it| 2 * (16 + it.view.shape.len() * size_of::<usize>())).sum();
         self.messages.len() * size_of::<MessageSide>() + dims
     }
 
@@ -252,7 +253,13 @@ impl Builder<'_> {
             Some(backend) => {
                 let communicator = self.communicator(backend, team);
                 let work = self.work(stmt.number);
-                self.emit(InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
+                self.emit(InstKind::Collective(Box::new(Collective {
+                    communicator,
+                    kind,
+                    input,
+                    output,
+                    work,
+                })));
                 Ok(())
             }
             None => self.team_copies(stmt, &team, me, kind, input, output),

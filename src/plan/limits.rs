@@ -68,12 +68,18 @@ impl Limits {
     ///
     /// # Errors
     /// Plans that are too large; at the program's header.
-    pub(super) fn check_memory(&self, program: &Program, ranks: usize, bytes: usize) -> Result<(), Diagnostic> {
+    pub(super) fn check_memory(
+        &self,
+        program: &Program,
+        ranks: usize,
+        bytes: usize,
+    ) -> Result<(), Diagnostic> {
         if bytes <= self.memory {
             return Ok(());
         }
         let (taken, allowed) = (size(bytes), size(self.memory));
-        let message = format!("the plans of {ranks} ranks take {taken} of memory where {allowed} are allowed");
+        let message =
+            format!("the plans of {ranks} ranks take {taken} of memory where {allowed} are allowed");
         let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program");
         Err(it.help("run it on fewer ranks or with shorter loops, or allow more by `--memory-limit=GIB`"))
     }

@@ -29,8 +29,8 @@ mod ports;
 mod reshard;
 pub(crate) mod scalar;
 mod shape;
-mod size;
 mod show;
+mod size;
 mod team;
 mod teams;
 #[cfg(test)]

@@ -23,7 +23,9 @@ impl Plan {
 fn heap(kind: &InstKind) -> usize {
     let boxed = |it: &View| BLOCK + size_of::<View>() + view(it);
     match kind {
-        InstKind::Copy { from, to } => [from, to].map(|it| BLOCK + size_of::<Place>() + view(&it.view)).iter().sum(),
+        InstKind::Copy { from, to } => {
+            [from, to].map(|it| BLOCK + size_of::<Place>() + view(&it.view)).iter().sum()
+        }
         InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => boxed(to),
         InstKind::Gemm(it) => {
             let bias = it.bias.as_ref().map_or(size_of::<View>(), boxed);

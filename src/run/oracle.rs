@@ -89,8 +89,8 @@ impl Oracle<'_> {
         limits.check_world(program, ranks).map_err(|fault| vec![fault])?;
         let runs = |rank: usize| runs_on(program, others, rank);
         let world: Vec<_> = (0..ranks).map(|rank| (runs(rank), self.lines)).collect();
-        let plans =
-            plan::build_each(&world, &limits).map_err(|all| all.into_iter().map(|(_, it)| it).collect::<Vec<_>>())?;
+        let plans = plan::build_each(&world, &limits)
+            .map_err(|all| all.into_iter().map(|(_, it)| it).collect::<Vec<_>>())?;
         match too_much(program.spans.header, &plans, MEMORY_LIMIT) {
             Some(fault) => Err(vec![fault]),
             None => Ok(plans),

@@ -68,7 +68,12 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let flags = ["--passes=fuse{names={a, b}}".to_owned(), "--ranks=8".to_owned()];
-        let text = text("hir-opt", "pass `fuse` panicked: one\ntwo", &flags, "%HostIrContainer\n// --passes=other\n");
+        let text = text(
+            "hir-opt",
+            "pass `fuse` panicked: one\ntwo",
+            &flags,
+            "%HostIrContainer\n// --passes=other\n",
+        );
         assert!(
             text.starts_with("// hir-opt reproducer: pass `fuse` panicked: one\n// --passes=fuse{"),
             "{text}"

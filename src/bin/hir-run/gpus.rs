@@ -27,7 +27,10 @@ use crate::{
 
 /// Whether a process without a launcher starts one for each rank: where GPUs were asked for, or there are enough.
 pub fn are_for(options: &Options) -> bool {
-    let Some(ranks) = options.ranks.filter(|it| (2..=options.max_ranks).contains(it) && !options.memory) else { return false };
+    let Some(ranks) = options.ranks.filter(|it| (2..=options.max_ranks).contains(it) && !options.memory)
+    else {
+        return false;
+    };
     match options.device() {
         Device::Sim => false,
         Device::Cuda => true,

@@ -166,7 +166,8 @@ impl Options {
         let on_gpus = self.device == Some(Device::Cuda);
         if let Some(ranks) = self.ranks.filter(|it| *it > self.max_ranks) {
             let limit = self.max_ranks;
-            let message = format!("`--ranks {ranks}` is more than {limit}: allow it by `--max-ranks={ranks}`");
+            let message =
+                format!("`--ranks {ranks}` is more than {limit}: allow it by `--max-ranks={ranks}`");
             return Err(Failure::Other(Exit::Usage, message));
         }
         let wrong = if !on_gpus && self.stress.is_some() {

@@ -106,7 +106,8 @@ mod tests {
             std::panic::panic_any("out of bounds")
         };
         assert_eq!(guarded(screen, Some(&path), failing), Exit::Bug);
-        let expected = "// hir-opt reproducer: panic: out of bounds\n// --passes=canonicalize\n%HostIrContainer\n";
+        let expected =
+            "// hir-opt reproducer: panic: out of bounds\n// --passes=canonicalize\n%HostIrContainer\n";
         assert_eq!(fs::read_to_string(&path)?, expected);
         fs::remove_file(&path)?;
         // There is no work any more.
