@@ -8,7 +8,7 @@ use std::{fmt::Write, fs};
 
 use grammar::{diagnostic::has_errors, span::LineIndex};
 use hir::run::oracle::Oracle;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 use passes::{SemanticOracle, Settings, Verify};
 
 use crate::dice::Dice;
