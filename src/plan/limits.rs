@@ -23,6 +23,9 @@ pub const ELEMENTS: usize = 1 << 40;
 /// Most ranks of a world where nothing else is said: more than any job has.
 pub const RANKS: usize = 1 << 16;
 
+/// What `--ranks` and `--max-ranks` can say at most: NCCL numbers ranks in 32 bits.
+pub const MOST_RANKS: usize = i32::MAX as usize;
+
 /// Most bytes of the plans of all ranks, and of what simulated ranks hold, where nothing else is said.
 pub const MEMORY: usize = 16 << 30;
 
@@ -52,9 +55,14 @@ impl Limits {
         let fault = |code, message| Diagnostic::new(code, span, message, label);
         if ranks > self.ranks {
             let message = format!("a world of {ranks} ranks is more than {}", self.ranks);
+            let most = if ranks <= MOST_RANKS {
+                format!(", or allow more by `--max-ranks={ranks}`")
+            } else {
+                String::new()
+            };
             let help = match ranks == last.saturating_add(1) {
-                true => format!("number the devices from 0, or allow more ranks by `--max-ranks={ranks}`"),
-                false => format!("ask for fewer ranks, or allow more by `--max-ranks={ranks}`"),
+                true => format!("number the devices from 0{most}"),
+                false => format!("ask for fewer ranks{most}"),
             };
             return Err(fault(Code::TooLarge, message).help(help));
         }

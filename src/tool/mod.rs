@@ -22,7 +22,7 @@ use grammar::{
 };
 use passes::PassCall;
 
-use crate::{atomic_file, exit::Exit, source::Source};
+use crate::{atomic_file, exit::Exit, plan::limits::MOST_RANKS, source::Source};
 
 /// When reports are coloured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -175,16 +175,13 @@ fn note(written: Result<(), &io::Error>) {
     }
 }
 
-/// The largest number of `--ranks` and `--max-ranks`: NCCL and the side channel number ranks in 32 bits.
-const MAX_RANKS: usize = i32::MAX as usize;
-
 /// The number of `--ranks`.
 ///
 /// # Errors
 /// What is no number of ranks of a world.
 pub fn ranks(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|it| (1..=MAX_RANKS).contains(it));
-    number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}"))
+    let number = text.parse().ok().filter(|it| (1..=MOST_RANKS).contains(it));
+    number.ok_or_else(|| format!("expected a number from 1 to {MOST_RANKS}"))
 }
 
 /// Reports what clap found: help goes out in full, a wrong command line in one line.

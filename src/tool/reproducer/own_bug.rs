@@ -103,7 +103,7 @@ mod tests {
         let failing = || -> Exit {
             begin(vec!["--passes=canonicalize".to_owned()]);
             add("%HostIrContainer\n");
-            std::panic::panic_any("out of bounds")
+            std::panic::resume_unwind(Box::new("out of bounds"))
         };
         assert_eq!(guarded(screen, Some(&path), failing), Exit::Bug);
         let expected =
