@@ -52,6 +52,8 @@ mod emulator;
 mod files;
 #[path = "suite/generator.rs"]
 mod generator;
+#[path = "suite/journey.rs"]
+mod journey;
 #[path = "suite/layers.rs"]
 mod layers;
 #[path = "suite/layouts.rs"]
@@ -72,6 +74,8 @@ mod promises;
 mod ranks;
 #[path = "suite/rendezvous.rs"]
 mod rendezvous;
+#[path = "suite/replay.rs"]
+mod replay;
 #[path = "suite/scaling.rs"]
 mod scaling;
 #[path = "suite/signals.rs"]
@@ -82,6 +86,8 @@ mod stdout;
 mod transformer;
 #[path = "suite/unsharded.rs"]
 mod unsharded;
+#[path = "suite/untrusted.rs"]
+mod untrusted;
 #[path = "suite/wire.rs"]
 mod wire;
 
@@ -97,15 +103,13 @@ fn take_signals() -> std::io::Result<()> {
 }
 
 fn main() -> ExitCode {
-    if let Err(fault) = take_signals() {
-        eprintln!("cannot handle signals: {fault}");
-        return ExitCode::FAILURE;
-    }
+    let taken = take_signals().map_err(|it| it.to_string());
     let arguments = Arguments::from_args();
     let mut cases = files(&Path::new(ROOT).join("tests/cases"), "hir");
     let samples = files(&Path::new(ROOT).join("samples"), "hir");
     cases.extend(samples.iter().cloned());
     let mut trials: Vec<Trial> = cases.iter().map(|path| trial(path.clone())).collect();
+    trials.push(Trial::test("children_take_signals", move || Ok(taken?)));
     let all = cases.clone();
     trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
     trials.extend(mutations::trials(&cases, &samples));
@@ -116,6 +120,7 @@ fn main() -> ExitCode {
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());
     trials.extend(rendezvous::trials());
+    trials.extend(replay::trials());
     trials.extend(transformer::trials());
     trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));

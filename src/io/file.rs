@@ -215,9 +215,17 @@ impl File {
     pub fn read(&self) -> Result<Tensor, IoError> {
         let path = self.path();
         let bytes = input_file::read(path).map_err(|cause| IoError::Read { path: path.to_owned(), cause })?;
+        self.decode(&bytes)
+    }
+
+    /// The tensor in the contents of the file.
+    ///
+    /// # Errors
+    /// As `read`, of contents.
+    pub fn decode(&self, bytes: &[u8]) -> Result<Tensor, IoError> {
         match self {
-            Self::Npy(_) => npy::read(path, &bytes),
-            Self::Safetensors { key, .. } => tensors::read(path, &bytes, key.as_deref()),
+            Self::Npy(path) => npy::read(path, bytes),
+            Self::Safetensors { path, key } => tensors::read(path, bytes, key.as_deref()),
         }
     }
 }

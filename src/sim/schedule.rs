@@ -43,6 +43,9 @@ impl FromStr for Schedule {
     }
 }
 
+/// Most schedules of one run.
+const MOST: u64 = 10_000_000;
+
 /// One schedule, or one for every seed of a range: `seed:0..50`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedules(pub Vec<Schedule>);
@@ -53,6 +56,9 @@ impl FromStr for Schedules {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some((first, last)) = text.strip_prefix("seed:").and_then(|range| range.split_once("..")) {
             return match (first.parse::<u64>(), last.parse::<u64>()) {
+                (Ok(first), Ok(last)) if first < last && last - first > MOST => {
+                    Err(format!("`{text}` has {} seeds: a run takes {MOST} at most", last - first))
+                }
                 (Ok(first), Ok(last)) if first < last => {
                     Ok(Self((first..last).map(Schedule::Seed).collect()))
                 }

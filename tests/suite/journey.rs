@@ -1,28 +1,33 @@
 //! What any text has to survive, for the mutations of the suite and for the fuzz targets in `fuzz/`: reading, verifying,
-//! printing and reading again; planning and running. The answer is a result or diagnostics, never a panic.
+//! printing and reading again; planning and running; passes. The answer is a result or diagnostics, never a panic.
 
-#![allow(dead_code, reason = "every user takes one of the two ways")]
+#![allow(dead_code, reason = "every user takes some of the ways")]
 
 use std::{collections::HashSet, io};
 
 use grammar::{
     diagnostic::{Diagnostic, Severity, has_errors},
-    ir::{Expr, Program, Stmt, SymbolId},
+    ir::{Expr, Program, Stmt, StmtId, SymbolId},
+    ops::Effect,
     render::{Format, render},
     span::LineIndex,
 };
 use hir::{
     io::generate::Kind,
     plan,
-    run::inputs::Filling,
+    run::{inputs::Filling, oracle::Oracle},
     sim::{self, Fault, Schedule},
 };
+use passes::{Settings, Verify};
 
 /// The largest world that is planned.
 const RANKS: usize = 8;
 /// Programs that hold more, or do more, are not run.
 const BYTES: usize = 1 << 22;
 const INSTRUCTIONS: usize = 4_000;
+/// Programs that hold more, or do more, are not run behind every pass.
+const LOWERED_BYTES: usize = 1 << 20;
+const LOWERED_INSTRUCTIONS: usize = 600;
 
 /// Reads and verifies a text; what has no error prints, reads back without a warning, and prints the same.
 pub fn read(text: &str) -> Result<(), String> {
@@ -137,4 +142,45 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
         Ok(_) | Err(Fault::Deadlock(_) | Fault::Program { .. } | Fault::Unsupported { .. }) => Ok(()),
         Err(fault @ Fault::Internal(_)) => Err(fault.to_string()),
     }
+}
+
+/// Runs passes over a program. They may refuse it with a reason; they may not leave what the verifier rejects or what does not
+/// read back, or change the meaning of a program that leaves no order open.
+pub fn lower(text: &str, pipeline: &str) -> Result<(), String> {
+    let (mut programs, diagnostics) = grammar::read(text);
+    let sound = |it: &Program| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it));
+    let Some(mut program) = programs.pop().filter(sound) else { return Ok(()) };
+    let lines = LineIndex::new(text);
+    let oracle = Oracle { lines: &lines, ranks: None };
+    let calls = passes::parse(pipeline).map_err(|it| it.message)?;
+    let verify = match is_judged(&program, &lines) {
+        true => Verify::Semantic(&oracle),
+        false => Verify::Structural,
+    };
+    let settings = Settings { verify, roundtrip: true };
+    match passes::run(&mut program, &calls, settings, &mut |_| ()) {
+        Err(failure) if failure.fault.is_bug() => {
+            let why: Vec<&str> = failure.fault.diagnostics().iter().map(|it| it.message.as_str()).collect();
+            Err(format!("{failure}: {}", why.join("; ")))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Whether a program is small, and leaves no order open.
+fn is_judged(program: &Program, lines: &LineIndex) -> bool {
+    let is_plain = |(_, stmt): (StmtId, &Stmt)| match stmt {
+        Stmt::Op(it) => matches!(
+            it.op.row().effect,
+            Effect::Compute | Effect::Map | Effect::View | Effect::Allocate | Effect::Deallocate
+        ),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => true,
+    };
+    let ranks = plan::smallest_world(program);
+    ranks <= RANKS
+        && program.stmts.iter().all(is_plain)
+        && plan::build(program, lines, ranks).is_ok_and(|plans| {
+            sim::footprint(&plans).bytes <= LOWERED_BYTES
+                && plans.iter().map(|plan| plan.code.len()).sum::<usize>() <= LOWERED_INSTRUCTIONS
+        })
 }

@@ -15,10 +15,7 @@ use std::{
 use grammar::{codes::Code, diagnostic::has_errors};
 use libtest_mimic::{Failed, Trial};
 
-use crate::dice::Dice;
-
-#[path = "journey.rs"]
-mod journey;
+use crate::{dice::Dice, journey};
 
 /// Mutants of every program, unless told.
 const MUTANTS: usize = 24;

@@ -16,14 +16,11 @@ use std::{
 use grammar::{
     diagnostic::has_errors,
     ir::{Attr, AxisId, BlockId, DeviceDim, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
-    ops::Effect,
-    span::LineIndex,
 };
-use hir::{plan, run::oracle::Oracle, sim};
 use libtest_mimic::{Failed, Trial};
-use passes::{PASSES, PIPELINES, Settings, Verify};
+use passes::{PASSES, PIPELINES};
 
-use crate::{dice::Dice, generator, programs};
+use crate::{dice::Dice, generator, journey, programs};
 
 /// Mutants of every program, unless told.
 const MUTANTS: usize = 3;
@@ -33,10 +30,6 @@ const TRIES: usize = 12;
 const PROGRAMS: u64 = 200;
 /// Trials that share them.
 const SHARDS: usize = 2;
-/// Programs that need more are not run.
-const RANKS: usize = 8;
-const BYTES: usize = 1 << 20;
-const INSTRUCTIONS: usize = 600;
 /// Options of single passes that are tried besides the defaults.
 const CALLS: &[&str] = &[
     "decompose-resharding{reshard=result}",
@@ -103,7 +96,7 @@ fn attempt(text: &str, seed: u64) -> Option<String> {
         2 => PIPELINES[dice.roll(PIPELINES.len())].name.to_owned(),
         _ => generator::pipeline(&mut dice),
     };
-    let outcome = catch_unwind(AssertUnwindSafe(|| holds(&mutant, &pipeline)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| journey::lower(&mutant, &pipeline)));
     let fault = outcome.unwrap_or_else(|_| Err("panics, see above".to_owned())).err()?;
     let file = std::env::temp_dir().join(format!("hir-pass-mutant-{hash:016x}-{seed}.hir"));
     let _ = fs::write(&file, mutant);
@@ -114,43 +107,6 @@ fn attempt(text: &str, seed: u64) -> Option<String> {
 fn is_valid(text: &str) -> bool {
     let (programs, diagnostics) = grammar::read(text);
     !has_errors(&diagnostics) && programs.len() == 1 && !has_errors(&grammar::verify(&programs[0]))
-}
-
-fn holds(text: &str, pipeline: &str) -> Result<(), String> {
-    let Some(mut program) = grammar::read(text).0.pop() else { return Ok(()) };
-    let lines = LineIndex::new(text);
-    let oracle = Oracle { lines: &lines, ranks: None };
-    let calls = passes::parse(pipeline).map_err(|it| it.message)?;
-    let verify = match is_judged(&program, &lines) {
-        true => Verify::Semantic(&oracle),
-        false => Verify::Structural,
-    };
-    let settings = Settings { verify, roundtrip: true };
-    match passes::run(&mut program, &calls, settings, &mut |_| ()) {
-        Err(failure) if failure.fault.is_bug() => {
-            let why: Vec<&str> = failure.fault.diagnostics().iter().map(|it| it.message.as_str()).collect();
-            Err(format!("{failure}: {}", why.join("; ")))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Whether a program is small, and leaves no order open.
-fn is_judged(program: &Program, lines: &LineIndex) -> bool {
-    let is_plain = |(_, stmt): (StmtId, &Stmt)| match stmt {
-        Stmt::Op(it) => matches!(
-            it.op.row().effect,
-            Effect::Compute | Effect::Map | Effect::View | Effect::Allocate | Effect::Deallocate
-        ),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => true,
-    };
-    let ranks = plan::smallest_world(program);
-    ranks <= RANKS
-        && program.stmts.iter().all(is_plain)
-        && plan::build(program, lines, ranks).is_ok_and(|plans| {
-            sim::footprint(&plans).bytes <= BYTES
-                && plans.iter().map(|plan| plan.code.len()).sum::<usize>() <= INSTRUCTIONS
-        })
 }
 
 // ---- mutations

@@ -37,9 +37,15 @@ impl<'s> Resolver<'s, '_> {
             ast::Operation::Communication { kind, args, .. } => {
                 let mut stmt = self.communication(*kind, args)?;
                 for (key, operands) in [("input", inputs), ("output", outputs)] {
-                    stmt.attrs.extend(
-                        operands.first().and_then(|it| it.tensor()).map(|it| (key, Attr::Tensor(it))),
-                    );
+                    match operands[..] {
+                        [] => (),
+                        [Operand::Tensor(tensor)] => stmt.attrs.push((key, Attr::Tensor(tensor))),
+                        _ => {
+                            let message = format!("a communication has one tensor as its {key}");
+                            self.error(Code::BadOperands, span, message, "posted here with something else");
+                            return None;
+                        }
+                    }
                 }
                 self.complete(&mut stmt);
                 self.settle_root(&mut stmt, span);

@@ -1,0 +1,14 @@
+//! A pipeline on the first line, and a program that it is run on.
+
+#![no_main]
+
+#[path = "../../tests/suite/journey.rs"]
+mod journey;
+#[path = "../../tests/suite/untrusted.rs"]
+mod untrusted;
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    if let Err(fault) = untrusted::pipeline(text, journey::lower) {
+        panic!("{fault}");
+    }
+});

@@ -1,0 +1,12 @@
+//! Any bytes, as the contents of a tensor file.
+
+#![no_main]
+
+#[path = "../../tests/suite/untrusted.rs"]
+mod untrusted;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Err(fault) = untrusted::tensor(bytes) {
+        panic!("{fault}");
+    }
+});

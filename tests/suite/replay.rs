@@ -1,0 +1,114 @@
+//! The kept corpus of the fuzz targets, and seeded mutations of it, through the functions of the targets: what fuzzing has found
+//! stays found where no fuzzer runs. `HIR_REPLAY=600` (seconds a target) and `HIR_SEED=7` try more; an input that fails is written to
+//! the temporary folder and named.
+
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Failed, Trial};
+
+use super::{ROOT, journey, untrusted, wire};
+use crate::dice::Dice;
+
+/// Seconds for the mutations of a target, unless told: a minute for all of them.
+const SECONDS: usize = 10;
+/// The longest that one input may take, unoptimised and on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longer inputs are cut: what is wrong with them shows in short ones.
+const LENGTH: usize = 16 << 10;
+
+type Target = (&'static str, fn(&[u8]) -> Result<(), String>);
+
+/// The targets, each with its folder in `fuzz/kept`.
+const TARGETS: &[Target] = &[
+    ("reader", |bytes| journey::read(&String::from_utf8_lossy(bytes))),
+    ("plan", |bytes| journey::run(&String::from_utf8_lossy(bytes))),
+    ("pipeline", |bytes| untrusted::pipeline(&String::from_utf8_lossy(bytes), journey::lower)),
+    ("tensor", untrusted::tensor),
+    ("options", |bytes| untrusted::options(&String::from_utf8_lossy(bytes))),
+    ("wire", wire::run),
+];
+
+/// The trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let trial = |target: &Target| {
+        let target = *target;
+        Trial::test(format!("replay::{}", target.0), move || replay(target))
+    };
+    TARGETS.iter().map(trial).collect()
+}
+
+fn replay((name, run): Target) -> Result<(), Failed> {
+    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
+    let mut dice = Dice(number("HIR_SEED", 0) as u64);
+    let kept = corpus(name)?;
+    kept.iter().try_for_each(|bytes| survives(name, run, bytes))?;
+    let until = Instant::now() + Duration::from_secs(number("HIR_REPLAY", SECONDS) as u64);
+    while Instant::now() < until {
+        let mut bytes = dice.any(&kept);
+        for _ in 0..=dice.roll(4) {
+            mutate(&mut bytes, &kept, &mut dice);
+        }
+        bytes.truncate(LENGTH);
+        survives(name, run, &bytes)?;
+    }
+    Ok(())
+}
+
+/// The inputs of a target, of which there has to be one.
+fn corpus(name: &str) -> Result<Vec<Vec<u8>>, Failed> {
+    let folder = Path::new(ROOT).join("fuzz/kept").join(name);
+    let mut paths: Vec<PathBuf> = fs::read_dir(&folder)?.flatten().map(|it| it.path()).collect();
+    paths.sort();
+    let kept = paths.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?;
+    match kept.is_empty() {
+        true => Err(format!("{} is empty", folder.display()).into()),
+        false => Ok(kept),
+    }
+}
+
+fn survives(name: &str, run: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> Result<(), Failed> {
+    let start = Instant::now();
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(bytes)));
+    let fault = match outcome {
+        Ok(Ok(())) if start.elapsed() < PATIENCE => return Ok(()),
+        Ok(Ok(())) => format!("takes {:?}", start.elapsed()),
+        Ok(Err(fault)) => fault,
+        Err(_) => "panics, see above".to_owned(),
+    };
+    let hash = bytes.iter().fold(0u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    let file = std::env::temp_dir().join(format!("hir-replay-{name}-{hash:016x}"));
+    fs::write(&file, bytes)?;
+    Err(format!("{}: {fault}", file.display()).into())
+}
+
+/// Changes, repeats, moves or deletes bytes, or takes some of another input.
+fn mutate(bytes: &mut Vec<u8>, kept: &[Vec<u8>], dice: &mut Dice) {
+    let at = dice.roll(bytes.len() + 1);
+    let end = (at + 1 + dice.roll(24)).min(bytes.len());
+    match dice.roll(6) {
+        0 if at < bytes.len() => bytes[at] ^= 1 << dice.roll(8),
+        1 if at < bytes.len() => bytes[at] = dice.any(b"\0\xff 0129(){}[],:=%/*iTr\n"),
+        2 if at < end => drop(bytes.drain(at..end)),
+        3 if at < end => {
+            let piece = bytes[at..end].to_vec();
+            let to = dice.roll(bytes.len());
+            bytes.splice(to..to, piece);
+        }
+        4 => {
+            let number =
+                dice.any(&["0", "1", "2", "-1", "2147483647", "4294967296", "9223372036854775807", "1e400"]);
+            bytes.splice(at..at, number.bytes());
+        }
+        _ => {
+            let other = dice.any(kept);
+            let from = dice.roll(other.len() + 1);
+            let piece = other[from..(from + dice.roll(200)).min(other.len())].to_vec();
+            bytes.splice(at..at, piece);
+        }
+    }
+}

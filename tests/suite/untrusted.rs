@@ -1,0 +1,64 @@
+//! What any bytes and words have to survive where a tool takes them from its user, for the fuzz targets in `fuzz/` and for the
+//! replay of their corpus: an answer or an error, never a panic.
+
+use std::str::FromStr;
+
+use hir::{
+    io::{file, generate::Kind},
+    run::{inputs::InputFlag, output::OutputFlag, prepare::Texts},
+    sim::Schedules,
+    source::Binding,
+};
+
+/// Most passes of a pipeline that is run.
+const CALLS: usize = 6;
+
+/// The contents of a tensor file; the first byte says of which format.
+pub fn tensor(bytes: &[u8]) -> Result<(), String> {
+    let Some((format, bytes)) = bytes.split_first() else { return Ok(()) };
+    let name = if format % 2 == 0 { "@x.npy" } else { "@x.safetensors#out" };
+    let file::Source::File(file) = file::Source::from_str(name).map_err(|it| it.to_string())? else {
+        return Err(format!("`{name}` is no file"));
+    };
+    // A tensor has the elements of its shape.
+    match file.decode(bytes) {
+        Ok(it) if it.shape.iter().product::<usize>() != it.data.len() => {
+            Err(format!("{} elements of the shape {:?}", it.data.len(), it.shape))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// The words of options: every line is read as the value of each.
+pub fn options(text: &str) -> Result<(), String> {
+    for line in text.lines() {
+        // A file of a line's name would be no part of the line.
+        _ = Binding::from_str(line);
+        _ = Schedules::from_str(line);
+        _ = Texts::from_str(line);
+        _ = InputFlag::from_str(line);
+        _ = OutputFlag::from_str(line);
+        _ = Kind::from_str(line);
+        _ = file::Source::from_str(line);
+        if let Ok(calls) = passes::parse(line) {
+            let printed: Vec<String> = calls.iter().map(ToString::to_string).collect();
+            let again = passes::parse(&printed.join(",")).map_err(|it| it.message)?;
+            if again.iter().map(ToString::to_string).ne(printed) {
+                return Err(format!("`{line}` reads back as another pipeline"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A pipeline, and on the next lines the program that it is for.
+pub fn pipeline(text: &str, lower: impl Fn(&str, &str) -> Result<(), String>) -> Result<(), String> {
+    let Some((pipeline, program)) = text.split_once('\n') else { return Ok(()) };
+    let pipeline = pipeline.trim_start_matches("//").trim();
+    match passes::parse(pipeline) {
+        Ok(calls) if calls.len() <= 4 * CALLS && pipeline.split(',').count() <= CALLS => {
+            lower(program, pipeline)
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
