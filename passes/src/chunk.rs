@@ -67,9 +67,17 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let header = program.spans.header;
+    let misused = |message: &str| Err(Diagnostic::new(Code::BadOption, header, message, "not chunked"));
+    if arguments.count("count") == Some(0) {
+        return misused("chunk takes a `count=…` of 1 or more");
+    }
     // More chunks than that have no element each, or no memory.
-    let count = arguments.count("count").filter(|it| *it > 0).map(|it| it.min(1 << 31) as i64);
+    let count = arguments.count("count").map(|it| it.min(1 << 31) as i64);
     let name = arguments.text("axis").unwrap_or("auto");
+    if name == "auto" && arguments.counts("sizes").is_some() {
+        return misused("chunk takes `sizes=…` with an `axis=…` only");
+    }
     if name == "auto" {
         let mut change = Change::Unchanged;
         for cut in auto::cuts(program, count.unwrap_or(AUTO_COUNT)) {
@@ -82,7 +90,6 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         }
         return Ok(change);
     }
-    let header = program.spans.header;
     let (tensor, dim) = find(program, name).ok_or_else(|| {
         let message = format!("no tensor has the axis `{name}`");
         Diagnostic::new(Code::NotRewritten, header, message, "expected an axis of this program")
@@ -90,8 +97,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     })?;
     if let Some(sizes) = arguments.counts("sizes") {
         if count.is_some() {
-            let message = "chunk takes `count=…` or `sizes=…`, not both";
-            return Err(Diagnostic::new(Code::BadOption, header, message, "not chunked"));
+            return misused("chunk takes `count=…` or `sizes=…`, not both");
         }
         let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
         return sizes::cut(program, name, &sizes, (tensor, dim));

@@ -25,7 +25,7 @@ mod sums;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, AxisId, ExprId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
     ops::{Effect, Op, Rule},
     span::Span,
 };
@@ -158,6 +158,10 @@ impl Ctx<'_> {
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
         if let Some(step) = reshard::step(self.program, from, goal) {
+            if let (false, Some(it)) = (matches!(step, Step::Local | Step::Slice), self.generated.get(&arg)) {
+                self.made_again(it.clone(), arg, goal, Some(out));
+                return Ok(true);
+            }
             let known = if step == Step::Local { None } else { self.known(arg, goal) };
             match known {
                 Some(known) => self.emit(set(known, out)),
@@ -190,7 +194,12 @@ impl Ctx<'_> {
             self.partial(it, args, from, fates, out, goal, &pieces)?;
             return Ok(true);
         }
-        let at_operands = if self.by_result { propagation::result_of(from, fates, &own) } else { None };
+        // Repeated elements stay where they are: a temporary of them is no broadcast axis any more.
+        let repeats = self.program.dimensions(out).any(|axis| self.program.axes[axis].expanded.is_some());
+        let at_operands = match self.by_result && !repeats {
+            true => propagation::result_of(from, fates, &own),
+            false => None,
+        };
         let computed = at_operands.unwrap_or(own);
         if computed == *goal {
             self.compute(it, args, from, &needs, out)?;
@@ -412,11 +421,32 @@ pub(crate) fn is_copy(it: &OpStmt) -> bool {
     it.op.row().rule == Rule::Same && it.op.row().effect == Effect::Compute
 }
 
-/// The statement's result and itself, if it makes a tensor of scalars alone.
+/// The statement's result and itself, if it makes a tensor of numbers alone: the same wherever and whenever it runs.
 fn generated(program: &Program, stmt: StmtId) -> Option<(TensorId, OpStmt)> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return None };
-    let is_alone = it.op.row().rule == Rule::Generate && it.outs.len() == 1 && dims::operands(it).is_empty();
-    Some((it.out_tensor().filter(|_| is_alone)?, it.clone()))
+    let makes = it.op.row().rule == Rule::Generate || it.op == Op::TensorConstruct;
+    let is_number = |expr: &ExprId| !program.depends_on(*expr, &|_| true);
+    let scalars = |operand: &Operand| match operand {
+        Operand::Scalar(expr) => is_number(expr),
+        Operand::Tensor(_) | Operand::Stream(_) => false,
+    };
+    let fixed = |(_, attr): &(&str, Attr)| match attr {
+        Attr::Scalar(expr) => is_number(expr),
+        Attr::Scalars(exprs) => exprs.iter().all(is_number),
+        Attr::Word(_) | Attr::DType(_) | Attr::Bool(_) => true,
+        Attr::Tensor(_)
+        | Attr::Axis(_)
+        | Attr::Name(_)
+        | Attr::Team(_)
+        | Attr::Flags(_)
+        | Attr::Ranges(_)
+        | Attr::Values(_)
+        | Attr::Unit(_)
+        | Attr::Work(_)
+        | Attr::Stmts(_) => false,
+    };
+    let is_fixed = makes && it.outs.len() == 1 && it.args.iter().all(scalars) && it.attrs.iter().all(fixed);
+    Some((it.out_tensor().filter(|_| is_fixed)?, it.clone()))
 }
 
 fn set(from: TensorId, to: TensorId) -> OpStmt {

@@ -135,7 +135,7 @@ fn attempt(
     let mut cut = program.clone();
     let component = cut_axis(&mut cut, arguments, exchange)?;
     if arguments.flag("swizzle") {
-        swizzle_stream::rotate(&mut cut);
+        swizzle_stream::rotate(&mut cut, Some(&component));
     }
     let settings = stream_parallel::Settings::of(arguments);
     let mut only = on_component(&cut, &component);

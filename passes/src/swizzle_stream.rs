@@ -20,9 +20,11 @@
 use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, Stmt, TensorId},
+    mentions,
 };
 
 use crate::{
+    blocks::nested,
     chunk::replace_dim,
     component::{Component, Shared, computes},
     create::Fresh,
@@ -42,17 +44,18 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    Ok(Change::from_flag(rotate(program)))
+    Ok(Change::from_flag(rotate(program, None)))
 }
 
-/// Rotates what can be rotated; whether there was any.
-pub(crate) fn rotate(program: &mut Program) -> bool {
+/// Rotates what can be rotated, or only the axis that `only` is on; whether there was any.
+pub(crate) fn rotate(program: &mut Program, only: Option<&Component>) -> bool {
     let mut fresh = Fresh::of(program);
     let mut changed = false;
     let shared = Shared::of(program);
     for (tensor, dim) in gathered(program) {
         let Ok(component) = shared.component(tensor, dim) else { continue };
-        if !is_free(program, &component, tensor) {
+        let is_asked = only.is_none_or(|only| only.dim(tensor) == Some(dim));
+        if !is_asked || !is_free(program, &component, tensor) || is_in_loop(program, &component) {
             continue;
         }
         for (tensor, dim) in component.dims {
@@ -68,6 +71,19 @@ pub(crate) fn rotate(program: &mut Program) -> bool {
         }
     }
     changed
+}
+
+/// Whether a loop or branch takes chunks of a tensor already, and counts them from 0 on.
+fn is_in_loop(program: &Program, component: &Component) -> bool {
+    let Some(body) = program.body else { return false };
+    nested(program, body).into_iter().filter(|block| *block != body).any(|block| {
+        program.block(block).iter().any(|stmt| {
+            let Stmt::Op(it) = &program.stmts[*stmt] else { return false };
+            let mut found = false;
+            mentions(program, it, &mut |tensor, _| found |= component.dim(tensor).is_some());
+            found
+        })
+    })
 }
 
 /// Results of all-gathers whose chunks are one device's shard each.

@@ -27,6 +27,7 @@ impl Builder<'_> {
             return self.reshard(stmt, &args, out);
         }
         if !self.is_here(out) {
+            self.note_slice(&args, out);
             return Ok(());
         }
         let mut views = args.iter().map(|arg| self.view(*arg)).collect::<Result<Vec<_>>>()?;

@@ -30,6 +30,7 @@ impl Builder<'_> {
             }),
         };
         if team.binary_search(&self.rank()).is_err() {
+            self.note_slice(args, out);
             return Ok(());
         }
         if self.is_divergent() {
@@ -39,11 +40,7 @@ impl Builder<'_> {
             return Err(Box::new(it.help("move it out of the branch, or lower it to P2PCommunications")));
         }
         // Storage of an iteration that a communication filled holds the slice that the statement's other tensors hold.
-        let slice = |tensor: &TensorId| match self.is_here(*tensor) {
-            true => self.binding(*tensor).and_then(|it| it.stream),
-            false => self.slices.get(tensor).copied(),
-        };
-        let stream = tensors.iter().find_map(slice);
+        let stream = tensors.iter().find_map(|tensor| self.held_slice(*tensor));
         let mut operands = Vec::with_capacity(args.len());
         for arg in args {
             let view = if self.is_here(*arg) { Some(self.view(*arg)?) } else { None };
@@ -75,6 +72,22 @@ impl Builder<'_> {
         let body = self.lower(stmt, &views, args, out, &target, team[0])?;
         self.emit(InstKind::Reshard(Box::new(Reshard { team, operands, result, buffers, body })));
         Ok(())
+    }
+
+    /// The stream's slice that a tensor holds at this point, on this rank or on those that have it.
+    pub(super) fn held_slice(&self, tensor: TensorId) -> Option<usize> {
+        match self.is_here(tensor) {
+            true => self.binding(tensor).and_then(|it| it.stream),
+            false => self.slices.get(&tensor).copied(),
+        }
+    }
+
+    /// Keeps in mind which slice other ranks compute in this iteration: a communication of it may come here.
+    pub(super) fn note_slice(&mut self, args: &[TensorId], out: TensorId) {
+        let slice = args.iter().find_map(|arg| self.held_slice(*arg));
+        if let Some(slice) = slice.filter(|_| self.program.stream_split(out)) {
+            self.slices.insert(out, slice);
+        }
     }
 
     /// The layout on this rank, or for ranks outside the mesh that of a member.

@@ -7,6 +7,7 @@
 //!
 //! Every tensor is a value: one statement gives it, in a buffer of its own, and no name is a view of another one.
 
+mod construct;
 mod operators;
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{ExprId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{Effect, Op},
     span::{LineIndex, Span},
 };
@@ -27,6 +28,8 @@ use super::{
     job::{Basis, Expectation, inputs_differ, simulated},
     prepare::{Failure, Setup, program, too_much},
 };
+use rustc_hash::FxHashMap;
+
 use crate::{
     exit::Exit,
     io::generate::Kind,
@@ -89,6 +92,7 @@ pub fn plan(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, D
         lines,
         scalars: Scalars::new(program, 0),
         values: vec![None; program.tensors.len()],
+        arrays: FxHashMap::default(),
         plan,
         span: program.spans.header,
     };
@@ -104,6 +108,8 @@ struct Eraser<'p> {
     scalars: Scalars<'p>,
     /// The latest value of each tensor.
     values: Vec<Option<View>>,
+    /// Arrays of scalars by the symbols that statements call them.
+    arrays: FxHashMap<SymbolId, ExprId>,
     plan: Plan,
     /// The statement that is erased.
     span: Span,
@@ -140,6 +146,10 @@ impl Eraser<'_> {
             Stmt::Op(it) => self.operator(it),
             Stmt::Let(_, value) if self.scalars.depends_on_rank(*value) => {
                 Err(self.lowered("a scalar that depends on the rank"))
+            }
+            Stmt::Let(symbol, value) if construct::items(self.program, self, *value).is_some() => {
+                self.arrays.insert(*symbol, *value);
+                Ok(())
             }
             Stmt::Let(symbol, value) => {
                 let value = self.scalars.eval(*value).map_err(|it| self.scalar_fault(it))?;

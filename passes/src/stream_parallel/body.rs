@@ -39,8 +39,8 @@ pub(super) struct Loop<'l, 'p> {
     pub(super) waits: Vec<u32>,
     /// Slices by tensor and dimension.
     slices: FxHashMap<(TensorId, usize), TensorId>,
-    /// Tensors with a stream axis that stand for others without.
-    chunked: FxHashMap<TensorId, TensorId>,
+    /// Tensors with a stream axis that stand for others without, by the dimension that has it.
+    chunked: FxHashMap<(TensorId, usize), TensorId>,
 }
 
 impl<'l, 'p> Loop<'l, 'p> {
@@ -220,7 +220,7 @@ impl<'l, 'p> Loop<'l, 'p> {
 
     /// The tensor with a stream axis in this dimension: itself, or another name for it.
     fn chunked(&mut self, tensor: TensorId, dim: usize) -> TensorId {
-        if let Some(known) = self.chunked.get(&tensor) {
+        if let Some(known) = self.chunked.get(&(tensor, dim)) {
             return *known;
         }
         let Some(mut sharding) = Sharding::of(self.pass.program, tensor) else { return tensor };
@@ -232,7 +232,7 @@ impl<'l, 'p> Loop<'l, 'p> {
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
         let alias = sharding.tensor(program, fresh, tensor, Memory::Local);
         self.emit_before(pack::copying(Op::Set, tensor, alias));
-        self.chunked.insert(tensor, alias);
+        self.chunked.insert((tensor, dim), alias);
         alias
     }
 

@@ -26,6 +26,7 @@ pub(super) fn instructions(
         Rule::Reduce => ctx.reduction(),
         Rule::Generate => ctx.generated(),
         Rule::Free if it.op == Op::Cat => ctx.cat(),
+        Rule::Free if it.op == Op::TensorConstruct => ctx.construct(ctx.scalar(0)?, target),
         Rule::Same
         | Rule::Permute
         | Rule::Broadcast
@@ -49,9 +50,9 @@ fn copy(from: View, to: View) -> InstKind {
     InstKind::Copy { from: place(from), to: place(to) }
 }
 
-struct Ctx<'c, 'p> {
-    eraser: &'c Eraser<'p>,
-    it: &'c OpStmt,
+pub(super) struct Ctx<'c, 'p> {
+    pub(super) eraser: &'c Eraser<'p>,
+    pub(super) it: &'c OpStmt,
     args: &'c [TensorId],
     views: &'c [View],
     out: TensorId,
@@ -79,7 +80,7 @@ impl Ctx<'_, '_> {
         })
     }
 
-    fn number(&self, expr: ExprId) -> Result<Number> {
+    pub(super) fn number(&self, expr: ExprId) -> Result<Number> {
         let value = self.eraser.scalars.eval(expr).map_err(|it| self.eraser.scalar_fault(it))?;
         Ok(match value {
             Value::Int(value) => Number::Int(value),

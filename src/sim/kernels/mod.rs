@@ -127,6 +127,8 @@ impl Precision {
         };
         match grain {
             i32::MAX => Some(f64::INFINITY),
+            // Products of zeros have a grain that is less by the other operand's: beyond any number's.
+            _ if grain > highest => Some(f64::INFINITY),
             _ if grain >= lowest && grain + bits <= highest => Some(2f64.powi(bits + grain)),
             _ => None,
         }

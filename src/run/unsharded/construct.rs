@@ -1,0 +1,46 @@
+//! Tensors of host scalars: one `Fill` an element.
+
+use grammar::ir::{Expr, ExprId, Program};
+
+use super::{Eraser, Result, operators::Ctx};
+use crate::plan::{InstKind, View};
+
+/// The items of `{a, b}`, or of the array that a symbol names.
+pub(super) fn items<'p>(program: &'p Program, eraser: &Eraser<'_>, expr: ExprId) -> Option<&'p [ExprId]> {
+    let value = match &program.exprs[expr] {
+        Expr::Symbol(symbol) => {
+            eraser.arrays.get(symbol).or_else(|| program.definitions.get(symbol)).copied()?
+        }
+        _ => expr,
+    };
+    match &program.exprs[value] {
+        Expr::Call(name, items) if name == "{}" => Some(items),
+        _ => None,
+    }
+}
+
+impl Ctx<'_, '_> {
+    /// The elements of `to`, which an array, an array of arrays, or one scalar gives.
+    pub(super) fn construct(&self, value: ExprId, to: &View) -> Result<Vec<InstKind>> {
+        let Some(items) = items(self.eraser.program, self.eraser, value) else {
+            if !to.shape.is_empty() {
+                return Err(self.eraser.misfit(self.it.op, &to.shape, &[]));
+            }
+            return Ok(vec![InstKind::Fill { to: Box::new(to.clone()), value: self.number(value)? }]);
+        };
+        if to.shape.first() != Some(&items.len()) {
+            return Err(self.eraser.misfit(self.it.op, &to.shape, &[items.len()]));
+        }
+        let mut fills = Vec::new();
+        for (at, item) in items.iter().enumerate() {
+            let part = View {
+                buffer: to.buffer,
+                offset: to.offset + at * to.strides[0],
+                shape: to.shape[1..].to_vec(),
+                strides: to.strides[1..].to_vec(),
+            };
+            fills.extend(self.construct(*item, &part)?);
+        }
+        Ok(fills)
+    }
+}
