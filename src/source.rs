@@ -6,7 +6,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Program, SymbolId},
-    span::LineIndex,
+    span::{LineIndex, Span},
 };
 
 use crate::input_file;
@@ -92,23 +92,29 @@ impl Binding {
 /// Adds bindings to a program's definitions; they override the text's own.
 ///
 /// # Errors
-/// A value that is no expression, or a name that the program does not mention; the span is that of the header.
-pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Diagnostic> {
-    let header = program.spans.header;
+/// A value that is no expression, a name that the program does not mention, a definition in a circle; with the text of the
+/// command line that the diagnostic is about.
+pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Source, Diagnostic)>> {
     for Binding { name, value: text } in bindings {
-        let reject =
-            |message: String, label: &str| Diagnostic::new(Code::UnboundSymbol, header, message, label);
+        let stated = Source::new("--set".to_owned(), format!("{name}={text}"));
+        let (of_name, of_value) = (Span::new(0, name.len()), Span::new(name.len() + 1, stated.text.len()));
+        let reject = |span: Span, message: String, label: &str| {
+            Diagnostic::new(Code::UnboundSymbol, span, message, label)
+        };
         let known = program.find_symbol(name);
         if known.is_none() && !OPTIONS.contains(&name.as_str()) {
             let it =
-                reject(format!("`--set {name}={text}`: the program has no scalar `{name}`"), "this program");
-            return Err(it.help("the names that it uses stand in its axes, indices and peers"));
+                reject(of_name, format!("the program has no scalar `{name}`"), "not a scalar of the program");
+            let it = it.help("bind a scalar that stands in its axes, indices or peers");
+            return Err(Box::new((stated, it)));
         }
         let Some(value) = grammar::scalar(program, text) else {
-            return Err(reject(
-                format!("`--set {name}={text}`: `{text}` is not an expression"),
-                "bound here",
-            ));
+            let it = reject(
+                of_value,
+                format!("`{text}` is not an expression"),
+                "expected a number or an expression",
+            );
+            return Err(Box::new((stated, it)));
         };
         match OPTIONS.contains(&name.as_str()) {
             true => {
@@ -121,19 +127,16 @@ pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Diagnosti
             }
         }
         if name == "p2p_protocol" && !["get", "put"].contains(&grammar::expr_text(program, value).as_str()) {
-            return Err(reject(
-                format!("`--set {name}={text}`: there is no such protocol"),
-                "expected `get` or `put`",
-            ));
+            let it = reject(of_value, format!("there is no protocol `{text}`"), "expected `get` or `put`");
+            return Err(Box::new((stated, it)));
         }
     }
-    match circle(program) {
-        Some(symbol) => {
-            let message = format!("with these bindings `{}` depends on itself", program.symbols[symbol]);
-            Err(Diagnostic::new(Code::CircularDefinition, header, message, "bound in a circle"))
-        }
-        None => Ok(()),
-    }
+    let Some(symbol) = circle(program) else { return Ok(()) };
+    let all: Vec<String> = bindings.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
+    let stated = Source::new("--set".to_owned(), all.join(" "));
+    let message = format!("with these bindings `{}` depends on itself", program.symbols[symbol]);
+    let span = Span::new(0, stated.text.len());
+    Err(Box::new((stated, Diagnostic::new(Code::CircularDefinition, span, message, "bound in a circle"))))
 }
 
 /// A symbol whose definition depends on itself.

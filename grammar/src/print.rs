@@ -317,6 +317,10 @@ impl Printer<'_> {
             return;
         }
         self.out.push_str("\nDomains:\n");
+        if explicit.is_empty() {
+            // Without the section a reader would infer domains from sizes.
+            self.out.push_str("  // every tensor has the axes of its text\n");
+        }
         for tensor in explicit {
             let name = program.tensor_name(tensor);
             let _ = writeln!(self.out, "  {name}: {}", domain_clauses(program, tensor));

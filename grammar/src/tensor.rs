@@ -246,7 +246,11 @@ impl<'s> Piece<'s> {
 }
 
 fn bad(piece: Piece<'_>, label: &str) -> Diagnostic {
-    Diagnostic::new(Code::BadTensor, piece.span, format!("cannot read `{}`", shortened(piece.text)), label)
+    let message = match piece.text.is_empty() {
+        true => "nothing stands here".to_owned(),
+        false => format!("cannot read `{}`", shortened(piece.text)),
+    };
+    Diagnostic::new(Code::BadTensor, piece.span, message, label)
 }
 
 fn shortened(text: &str) -> String {

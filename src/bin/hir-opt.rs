@@ -244,6 +244,8 @@ struct Outcome {
     text: String,
     /// What there is to say about the part's text.
     diagnostics: Vec<Diagnostic>,
+    /// What is wrong with a text of the command line.
+    elsewhere: Option<Box<(Source, Diagnostic)>>,
     /// Why there is no result, beyond the diagnostics.
     failure: Option<(Exit, String)>,
 }
@@ -297,9 +299,12 @@ impl Tool<'_> {
             return if faults.is_empty() { Exit::Success } else { Exit::Rejected };
         }
         self.screen.draw(part, &outcome.diagnostics);
+        if let Some((source, fault)) = outcome.elsewhere.as_deref() {
+            self.screen.draw(source, std::slice::from_ref(fault));
+        }
         match &outcome.failure {
             Some((exit, message)) => self.screen.fail(*exit, message),
-            None if has_errors(&outcome.diagnostics) => Exit::Rejected,
+            None if has_errors(&outcome.diagnostics) || outcome.elsewhere.is_some() => Exit::Rejected,
             None => Exit::Success,
         }
     }
@@ -332,7 +337,7 @@ impl Tool<'_> {
     /// What a program is turned into; `None` after saying why it is not.
     fn program(&mut self, program: &mut Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
         if let Err(fault) = bind(program, &self.options.set) {
-            outcome.diagnostics.push(fault);
+            outcome.elsewhere = Some(fault);
             return None;
         }
         let result = match self.options.bisect {

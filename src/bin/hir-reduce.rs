@@ -141,7 +141,7 @@ fn start(options: &Options, screen: Screen) -> Result<Candidate, Exit> {
         return Err(screen.fail(Exit::Usage, &message));
     };
     bind(program, &options.set).map_err(|fault| {
-        screen.draw(&source, &[fault]);
+        screen.draw(&fault.0, &[fault.1]);
         Exit::Rejected
     })?;
     // A command may ask for a program that the verifier rejects; nothing else does.

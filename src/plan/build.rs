@@ -246,8 +246,14 @@ impl Builder<'_> {
                     self.fault(Code::BadIndex, format!("`{name}`: {message}"), "needed here")
                 }
                 ShapeFault::Size => {
-                    let message = format!("`{name}` has more than {} elements", limits::ELEMENTS);
-                    self.fault(Code::TooLarge, message, "needed here")
+                    let message = format!(
+                        "the extents of `{name}` multiply to more than {} elements",
+                        limits::ELEMENTS
+                    );
+                    let it = self.fault(Code::TooLarge, message, "needed here");
+                    Box::new(
+                        it.note("an extent of 0 counts as 1: the others still decide where elements are"),
+                    )
                 }
             }
         })

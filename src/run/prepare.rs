@@ -106,6 +106,10 @@ impl Failure {
     }
 }
 
+fn rejected((source, fault): (Source, Diagnostic)) -> Failure {
+    Failure::Rejected(source, vec![fault])
+}
+
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let exit = match &error {
@@ -172,7 +176,7 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
         let is_strange = |it: &&Binding| !programs.iter().any(|program| it.concerns(program));
         let strange: Vec<Binding> = setup.bindings.iter().filter(is_strange).cloned().collect();
         if let Err(fault) = bind(&mut programs[0], &strange) {
-            return Err(Failure::Rejected(sources.swap_remove(0), vec![fault]));
+            return Err(rejected(*fault));
         }
     }
     let smallest = programs.iter().map(plan::smallest_world).max().unwrap_or(1);
@@ -300,9 +304,7 @@ pub(super) fn program(
         false => !setup.reference || program.find_symbol(&it.name).is_some(),
     };
     let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
-    if let Err(fault) = bind(&mut program, &bindings) {
-        return Err(Failure::Rejected(source, vec![fault]));
-    }
+    bind(&mut program, &bindings).map_err(|fault| rejected(*fault))?;
     bind_extents(&mut program, setup.inputs)?;
     (setup.passes)(&mut program, &source)?;
     Ok((source, program, diagnostics))

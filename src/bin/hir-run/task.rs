@@ -127,9 +127,10 @@ impl Task<'_> {
         }
         let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
         say(format!(
-            "# {}: {} simulated ranks, {instructions} instructions, inputs {} seed {}",
+            "# {}: {} simulated rank{}, {instructions} instructions, inputs {} seed {}",
             names.join(", "),
             plans.len(),
+            if plans.len() == 1 { "" } else { "s" },
             options.inputs,
             options.seed
         ));
