@@ -35,6 +35,7 @@ use std::{
 
 use grammar::{ir::Stmt, ops::OPS};
 use libtest_mimic::{Arguments, Failed, Trial};
+use limited::Limited;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
@@ -58,8 +59,12 @@ mod journey;
 mod layers;
 #[path = "suite/layouts.rs"]
 mod layouts;
+#[path = "suite/limited.rs"]
+mod limited;
 #[path = "suite/lowered.rs"]
 mod lowered;
+#[path = "suite/measured.rs"]
+mod measured;
 #[path = "suite/mutations.rs"]
 mod mutations;
 #[path = "suite/pass_mutations.rs"]
@@ -121,6 +126,7 @@ fn main() -> ExitCode {
     trials.extend(stdout::trials());
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());
+    trials.extend(measured::trials());
     trials.extend(transformer::trials());
     trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));
@@ -233,7 +239,7 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
         command.envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "HOME"));
         command.envs(MPIRUN.iter().copied());
     }
-    let mut output = command.output().map_err(|fault| format!("{}: {fault}", words[0]))?;
+    let mut output = command.limited().map_err(|fault| format!("{}: {fault}", words[0]))?;
     if launched {
         output.stderr = without_boxes(&output.stderr);
     }
@@ -244,7 +250,7 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
 fn lacks_mpirun() -> bool {
     static LACKS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
         std::env::var("HIR_REQUIRE_MPI").as_deref() != Ok("1")
-            && Command::new("mpirun").arg("--version").output().is_err()
+            && Command::new("mpirun").arg("--version").limited().is_err()
     });
     *LACKS
 }

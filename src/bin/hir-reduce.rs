@@ -14,12 +14,12 @@ use hir::{
     interrupt,
     reduce::{
         Candidate, Goal, Running, reduce,
-        symptoms::{Examiner, Same, Test},
+        symptoms::{Examiner, Same, Test, expect_panics},
     },
     run::oracle,
     sim::Schedules,
     source::{Binding, Source, bind},
-    tool::{self, Color, Screen, own_panics, usage},
+    tool::{self, Color, Screen, own_panics, reproducer::own_bug, usage},
 };
 
 /// Shrinks a program that fails, while it still fails in the same way.
@@ -123,7 +123,9 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         file: &folder.path().join("candidate.hir"),
         running: &running,
     };
-    Ok(shrink(options, screen, start, examiner, &best))
+    own_bug::begin(std::env::args().skip(1).collect());
+    own_bug::add(&start.text);
+    Ok(own_bug::guarded(screen, None, || shrink(options, screen, start, examiner, &best)))
 }
 
 /// The program as canonical text, bindings in it.
@@ -172,7 +174,7 @@ fn shrink(
     best: &Mutex<Best>,
 ) -> Exit {
     // Passes that panic are what is looked for, not what is reported.
-    std::panic::set_hook(Box::new(|_| ()));
+    expect_panics();
     let symptoms = match examiner.examine(&start) {
         Ok(symptoms) => symptoms,
         Err(instead) => return screen.fail(Exit::Rejected, &format!("`{}`: {instead}", options.file)),
@@ -185,7 +187,6 @@ fn shrink(
     let reduced = reduce(start, options.max_tests, &goal, &mut |candidate, tests| {
         say(format!("{} statements after {tests} tests", candidate.statements()));
     });
-    own_panics("hir-reduce");
     // Who stops the tool from here on is too late.
     locked(best).is_over = true;
     if reduced.stopped {

@@ -125,6 +125,8 @@ impl Rank {
 
     fn finish(mut self) -> Plan {
         self.on(0, InstKind::Finish);
+        // As many as there may be.
+        (self.0.events, self.0.works) = (self.0.code.len(), self.0.code.len());
         self.0
     }
 }

@@ -16,10 +16,15 @@ use std::{
 use libtest_mimic::{Failed, Trial};
 
 use super::{ENVIRONMENT, ROOT, emulator, shown, split};
+use crate::limited::Limited;
+
+/// The files that have a trial: one that is not in it any more has lost its success, and nobody would miss it.
+const LIST: &str = "tests/suite/emulated.txt";
 
 /// A trial for each file with a program that runs.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut trials = Vec::new();
+    let mut names = Vec::new();
     for case in cases {
         let snapshot = fs::read_to_string(format!("{}.snap", case.display())).unwrap_or_default();
         let all: Vec<(Run, bool)> = snapshot.split("\n$ ").filter_map(|it| Run::of(it, case)).collect();
@@ -38,8 +43,31 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         };
         let trial = Trial::test(format!("emulated {}", shown(case)), check);
         trials.push(trial.with_ignored_flag(emulator::is_missing()));
+        names.push(shown(case));
     }
+    trials.push(Trial::test("emulated_programs_are_those_of_the_list", move || are_listed(&names)));
     trials
+}
+
+fn are_listed(names: &[String]) -> Result<(), Failed> {
+    let path = Path::new(ROOT).join(LIST);
+    let found: String = names.iter().map(|it| format!("{it}\n")).collect();
+    if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
+        return Ok(fs::write(path, found)?);
+    }
+    let listed = fs::read_to_string(path)?;
+    let differ = |one: &str, other: &str| {
+        one.lines().filter(|it| other.lines().all(|line| line != *it)).collect::<Vec<_>>().join(", ")
+    };
+    match listed == found {
+        true => Ok(()),
+        false => Err(format!(
+            "{LIST} is not what runs on emulated GPUs: it has lost {}; it lacks {}: `INSTA_UPDATE=always` writes it anew",
+            differ(&listed, &found),
+            differ(&found, &listed)
+        )
+        .into()),
+    }
 }
 
 /// A program on a number of ranks.
@@ -116,7 +144,8 @@ impl Run {
     /// Runs it where it is refused with these words, by all ranks together: none is left waiting for another.
     fn is_refused(&self, words: &str) -> Result<(), Failed> {
         let (done, text) = self.run(None)?;
-        match !done && text.contains(words) && !text.contains("is silent") {
+        let message = format!(": {words}");
+        match !done && text.lines().any(|it| it.ends_with(&message)) && !text.contains("is silent") {
             true => Ok(()),
             false => Err(format!("{} ranks, {:?}, not refused\n{text}", self.ranks, self.arguments).into()),
         }
@@ -147,7 +176,7 @@ impl Run {
             .envs(ENVIRONMENT.iter().copied())
             .env_remove("CUDA_VISIBLE_DEVICES");
         command.envs(emulator::environment()?);
-        let output = command.output().map_err(|fault| fault.to_string())?;
+        let output = command.limited().map_err(|fault| fault.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         Ok((output.status.success(), format!("{text}{}", output.status)))
     }

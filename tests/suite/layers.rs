@@ -6,6 +6,7 @@ use std::{fs, process::Command};
 use libtest_mimic::{Failed, Trial};
 
 use super::{ROOT, emulator};
+use crate::limited::Limited;
 
 /// A kind of `benches/gpu/programs.sh`.
 struct Layer {
@@ -71,7 +72,7 @@ fn check(ranks: usize) -> Result<(), Failed> {
             .current_dir(ROOT)
             .args(["benches/gpu/programs.sh", kind, &ranks.to_string()])
             .args(sizes)
-            .output()?;
+            .limited()?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
         }
@@ -92,7 +93,7 @@ fn check(ranks: usize) -> Result<(), Failed> {
         .env_clear()
         .envs(emulator::environment()?)
         .env("HIR_EMULATED_DELAY", "30")
-        .output()?;
+        .limited()?;
     let told = String::from_utf8_lossy(&output.stdout);
     let right =
         told.lines().filter(|it| it.starts_with("[SUCCESS]") && it.contains("equal to the simulator"));

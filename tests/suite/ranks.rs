@@ -17,6 +17,7 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
+use crate::limited::Limited;
 use crate::{MPIRUN, ROOT, emulator, lacks_mpirun};
 
 /// A program, and schedules that keep it running for longer than any test waits.
@@ -512,7 +513,7 @@ fn mpirun_loses_a_rank() -> Result<(), Failed> {
         "[ $OMPI_COMM_WORLD_RANK = 2 ] && { rank=$$; (sleep 1; kill -9 $rank) & }; exec \"$0\" \"$@\"";
     let mut command = Command::new("mpirun");
     command.args(["-np", "8", "sh", "-c", script, env!("CARGO_BIN_EXE_hir-run")]).args(ENDLESS);
-    let output = command.current_dir(ROOT).envs(MPIRUN.iter().copied()).output()?;
+    let output = command.current_dir(ROOT).envs(MPIRUN.iter().copied()).limited()?;
     let told = String::from_utf8_lossy(&output.stdout);
     let named = told.contains("[FAILED] rank 2 is silent: its connection closed");
     match named && !output.status.success() && start.elapsed() < LIMIT {

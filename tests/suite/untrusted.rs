@@ -1,6 +1,8 @@
 //! What any bytes and words have to survive where a tool takes them from its user, for the fuzz targets in `fuzz/` and for the
 //! replay of their corpus: an answer or an error, never a panic.
 
+#![allow(dead_code, reason = "every target takes one of the ways")]
+
 use std::str::FromStr;
 
 use hir::{

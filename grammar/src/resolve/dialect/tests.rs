@@ -209,7 +209,7 @@ fn splits_that_the_text_leaves_open() {
             "%HostIrContainer {{ (T0_g_float[ideviceIdx.x8{{2}}, iS9{{4}}] (DeviceMesh{{0 1}})) -> () :\n}} // %HostIrContainer\n{tail}"
         )
     };
-    check(&text(""), &["lossy-domains"], &text("\nDomains:\n"));
+    check(&text(""), &["lossy-domains"], &text("\nDomains:\n  // every tensor has the axes of its text\n"));
     let split = "\nDomains:\n  T0: logical(iS7{8}), outer_split(iS7{8}, 2) -> (ideviceIdx.x8{2}, iS9{4})\n";
     check(&text(split), &[], &text(split));
 }

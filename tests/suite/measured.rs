@@ -1,0 +1,69 @@
+//! What timed and repeated runs on (emulated) GPUs say: the JSON of a timed run, and a race that only delays show.
+
+use std::{fs, process::Command};
+
+use libtest_mimic::{Failed, Trial};
+
+use super::{ROOT, emulator};
+use crate::limited::Limited;
+
+/// The trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let trials = [
+        Trial::test("measured::json_holds_every_run", json_holds_every_run),
+        Trial::test("measured::delays_show_a_race", delays_show_a_race),
+    ];
+    trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
+}
+
+fn hir_run(arguments: &[&str]) -> Result<Command, Failed> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    command.current_dir(ROOT).args(arguments).env_clear().envs(emulator::environment()?);
+    Ok(command)
+}
+
+fn json_holds_every_run() -> Result<(), Failed> {
+    let path = format!("{}/measured.json", env!("CARGO_TARGET_TMPDIR"));
+    let program = "tests/cases/launch/loop.hir";
+    let arguments = [program, "--ranks", "4", "--device=cuda", "-w", "1", "-n", "5", "-G", "-J", &path];
+    let output = hir_run(&arguments)?.limited()?;
+    if !output.status.success() {
+        return Err(format!("{output:?}").into());
+    }
+    let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+    let number = |key: &str| json[key].as_f64().ok_or_else(|| format!("no number `{key}` in {json:#}"));
+    let runs: Vec<f64> =
+        json["runs_us"].as_array().into_iter().flatten().filter_map(|it| it.as_f64()).collect();
+    let (least, most) =
+        (runs.iter().copied().fold(f64::INFINITY, f64::min), runs.iter().copied().fold(0.0, f64::max));
+    let (min, median, p99, max) =
+        (number("min_us")?, number("median_us")?, number("p99_us")?, number("max_us")?);
+    let holds = json["program"] == serde_json::json!([program])
+        && json["ranks"] == 4
+        && runs.len() == 5
+        && (min, max) == (least, most)
+        && 0.0 < min
+        && min <= median
+        && median <= p99
+        && p99 <= max
+        && number("graph_nodes")? >= 1.0
+        && json["lines"].as_array().is_some_and(|lines| !lines.is_empty());
+    // The table beside it says the same.
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    match holds && table.contains(&format!("{median:.2}")) {
+        true => Ok(()),
+        false => Err(format!("{json:#}\n{table}").into()),
+    }
+}
+
+fn delays_show_a_race() -> Result<(), Failed> {
+    let program = "tests/cases/cuda/delayed-race.hir";
+    let output = hir_run(&[program, "--device=cuda", "--stress", "3000"])?.limited()?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    let verdict = told.lines().rfind(|it| it.starts_with("[FAILED]")).unwrap_or_default();
+    let named = ["with delays: T2: element [", "of rank 0's part"].iter().all(|it| verdict.contains(it));
+    match output.status.code() == Some(3) && named {
+        true => Ok(()),
+        false => Err(format!("{output:?}").into()),
+    }
+}
