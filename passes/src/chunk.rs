@@ -75,10 +75,10 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     // More chunks than that have no element each, or no memory.
     let count = arguments.count("count").map(|it| it.min(1 << 31) as i64);
     let name = arguments.text("axis").unwrap_or("auto");
-    if name == "auto" && arguments.counts("sizes").is_some() {
-        return misused("chunk takes `sizes=…` with an `axis=…` only");
-    }
     if name == "auto" {
+        if arguments.counts("sizes").is_some() {
+            return misused("chunk takes `sizes=…` with an `axis=…` only");
+        }
         let mut change = Change::Unchanged;
         for cut in auto::cuts(program, count.unwrap_or(AUTO_COUNT)) {
             // An earlier cut may have taken a tensor of this one.

@@ -1,7 +1,8 @@
 //! Dimensions of tensors that are one and the same through operators.
 
 use grammar::{
-    ir::{OpStmt, Program, Stmt, TensorId},
+    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
+    mentions,
     ops::Effect,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -31,6 +32,14 @@ impl Component {
     /// The dimension of a tensor.
     pub(crate) fn dim(&self, tensor: TensorId) -> Option<usize> {
         self.at.get(&tensor).copied()
+    }
+
+    /// Whether a statement mentions one of the tensors.
+    pub(crate) fn is_mentioned(&self, program: &Program, stmt: StmtId) -> bool {
+        let Stmt::Op(it) = &program.stmts[stmt] else { return false };
+        let mut found = false;
+        mentions(program, it, &mut |tensor, _| found |= self.dim(tensor).is_some());
+        found
     }
 
     fn add(&mut self, tensor: TensorId, dim: usize) {

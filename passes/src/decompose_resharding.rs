@@ -15,7 +15,7 @@
 //! * Where a product sums over an axis that both operands have on the same devices, every device makes a partial sum and
 //!   a `reduction` over devices adds them, one for each axis of the mesh; a bias is added behind it, once.
 //! * A tensor that several operators need in the same sharding is resharded once; one that an operator makes of scalars
-//!   (iota, eye, full) is made in that sharding instead.
+//!   (iota, eye, full) is rematerialized in that sharding instead.
 //! * Reductions over devices and over local axes are done one after the other.
 //! * Every Set that is left is one step of `reshard::Step`, every reduction over devices is one all-reduce, one
 //!   reduce-scatter, or a reduce to each device of another mesh.
@@ -159,7 +159,7 @@ impl Ctx<'_> {
     ) -> Result<bool, Diagnostic> {
         if let Some(step) = reshard::step(self.program, from, goal) {
             if let (false, Some(it)) = (matches!(step, Step::Local | Step::Slice), self.generated.get(&arg)) {
-                self.made_again(it.clone(), arg, goal, Some(out));
+                self.rematerialized(it.clone(), arg, goal, Some(out));
                 return Ok(true);
             }
             let known = if step == Step::Local { None } else { self.known(arg, goal) };
@@ -361,7 +361,7 @@ impl Ctx<'_> {
         }
         let step = reshard::step(self.program, from, to);
         if let (true, Some(it)) = (step != Some(Step::Slice), self.generated.get(&arg)) {
-            return Ok(self.made_again(it.clone(), arg, to, out));
+            return Ok(self.rematerialized(it.clone(), arg, to, out));
         }
         let path = match step {
             Some(_) => vec![to.clone()],
@@ -386,8 +386,14 @@ impl Ctx<'_> {
         Ok(now)
     }
 
-    /// A tensor without operands, made anew where it is needed: nothing is sent.
-    fn made_again(&mut self, it: OpStmt, arg: TensorId, to: &Sharding, out: Option<TensorId>) -> TensorId {
+    /// A tensor of numbers alone, rematerialized where it is needed: nothing is sent.
+    fn rematerialized(
+        &mut self,
+        it: OpStmt,
+        arg: TensorId,
+        to: &Sharding,
+        out: Option<TensorId>,
+    ) -> TensorId {
         if let (None, Some(known)) = (out, self.known(arg, to)) {
             return known;
         }

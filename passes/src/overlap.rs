@@ -25,8 +25,7 @@ mod judge;
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{Program, Stmt, StmtId},
-    mentions,
+    ir::{Program, StmtId},
 };
 use rustc_hash::FxHashSet;
 
@@ -205,11 +204,5 @@ fn cut_axis(program: &mut Program, arguments: &Arguments, exchange: &Exchange) -
 
 /// The top-level statements on tensors that share an axis.
 fn on_component(program: &Program, component: &Component) -> FxHashSet<StmtId> {
-    let is_on = |stmt: &StmtId| {
-        let Stmt::Op(it) = &program.stmts[*stmt] else { return false };
-        let mut found = false;
-        mentions(program, it, &mut |tensor, _| found |= component.dim(tensor).is_some());
-        found
-    };
-    program.body().iter().copied().filter(is_on).collect()
+    program.body().iter().copied().filter(|stmt| component.is_mentioned(program, *stmt)).collect()
 }

@@ -20,7 +20,6 @@
 use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, Stmt, TensorId},
-    mentions,
 };
 
 use crate::{
@@ -76,14 +75,10 @@ pub(crate) fn rotate(program: &mut Program, only: Option<&Component>) -> bool {
 /// Whether a loop or branch takes chunks of a tensor already, and counts them from 0 on.
 fn is_in_loop(program: &Program, component: &Component) -> bool {
     let Some(body) = program.body else { return false };
-    nested(program, body).into_iter().filter(|block| *block != body).any(|block| {
-        program.block(block).iter().any(|stmt| {
-            let Stmt::Op(it) = &program.stmts[*stmt] else { return false };
-            let mut found = false;
-            mentions(program, it, &mut |tensor, _| found |= component.dim(tensor).is_some());
-            found
-        })
-    })
+    nested(program, body)
+        .into_iter()
+        .filter(|block| *block != body)
+        .any(|block| program.block(block).iter().any(|stmt| component.is_mentioned(program, *stmt)))
 }
 
 /// Results of all-gathers whose chunks are one device's shard each.

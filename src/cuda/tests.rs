@@ -10,20 +10,10 @@ use crate::plan::{Buffer, Inst, InstKind, Meaning, Number, Origin, Place, Plan, 
 pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
     let buffer = |len: &usize| Buffer { name: "T0".to_owned(), dtype: DType::BFloat, len: *len };
     Plan {
-        rank,
-        world: 2,
-        streams: vec!["stream 0".to_owned()],
         buffers: lens.iter().map(buffer).collect(),
-        communicators: Vec::new(),
         code: code.into_iter().map(|kind| Inst { kind, stream: 0, origin: 0 }).collect(),
         origins: Arc::new(vec![Origin { stmt: None, line: 1, frame: None }]),
-        frames: Arc::default(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        named: Vec::new(),
-        kept: Vec::new(),
-        events: 0,
-        works: 0,
+        ..Plan::empty(rank, 2, vec!["stream 0".to_owned()])
     }
 }
 

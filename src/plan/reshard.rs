@@ -282,7 +282,7 @@ impl Builder<'_> {
         from: &[Sharding],
         to: &[Sharding],
     ) -> bool {
-        let range = |tensor| self.range(tensor, dim, self.member_layout(tensor));
+        let range = |tensor| self.range(tensor, dim, &self.member_layout(tensor).ok()?);
         from.get(dim).is_some_and(|it| to[dim].ends_with(it))
             && range(arg).zip(range(out)).is_some_and(|(has, takes)| contains(&has, &takes))
     }
@@ -290,13 +290,12 @@ impl Builder<'_> {
     /// What a copy reads of its operand: where this rank has more of it than of the result, its own part.
     pub(super) fn own_part(&self, view: &View, arg: TensorId, out: TensorId) -> View {
         let mut view = view.clone();
-        let shape = |tensor| self.layout(tensor).map(|it| it.shape);
-        if !matches!((shape(arg), shape(out)), (Ok(from), Ok(to)) if from == to) {
+        let (Ok(from), Ok(to)) = (self.layout(arg), self.layout(out)) else { return view };
+        if from.shape != to.shape {
             return view;
         }
-        let range = |tensor, dim| self.range(tensor, dim, self.layout(tensor));
         for dim in 0..view.shape.len() {
-            if let Some((has, takes)) = range(arg, dim).zip(range(out, dim))
+            if let Some((has, takes)) = self.range(arg, dim, &from).zip(self.range(out, dim, &to))
                 && has != takes
                 && has.len() == view.shape[dim]
                 && contains(&has, &takes)
@@ -308,10 +307,10 @@ impl Builder<'_> {
     }
 
     /// The indices of a dimension that a rank has, where they follow each other and no stream decides them.
-    fn range(&self, tensor: TensorId, dim: usize, layout: Result<Layout>) -> Option<Range<usize>> {
+    fn range(&self, tensor: TensorId, dim: usize, layout: &Layout) -> Option<Range<usize>> {
         let is_by_stream = self.program.stream_split(tensor)
             && super::shape::stream_piece(self.program, tensor).is_none_or(|(at, ..)| at == dim);
-        layout.ok().filter(|_| !is_by_stream)?.range(dim)
+        if is_by_stream { None } else { layout.range(dim) }
     }
 
     /// Whether each rank's elements in order are those of the result in order: dimensions fall into groups of the same

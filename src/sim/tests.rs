@@ -15,22 +15,9 @@ struct Rank(Plan);
 
 impl Rank {
     fn new(rank: usize, world: usize, streams: usize) -> Self {
-        Self(Plan {
-            rank,
-            world,
-            streams: (0..streams).map(|it| format!("stream {it}")).collect(),
-            buffers: Vec::new(),
-            communicators: Vec::new(),
-            code: Vec::new(),
-            origins: Arc::default(),
-            frames: Arc::default(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            named: Vec::new(),
-            kept: Vec::new(),
-            events: 0,
-            works: 0,
-        })
+        let streams = (0..streams).map(|it| format!("stream {it}")).collect();
+        let origins = Arc::default();
+        Self(Plan { origins, ..Plan::empty(rank, world, streams) })
     }
 
     fn buffer(&mut self, len: usize) -> View {
