@@ -111,19 +111,20 @@ fn ranks_meet_on_the_interface_that_is_announced() -> io::Result<()> {
 fn a_stranger_is_turned_away() -> io::Result<()> {
     let address = free("127.0.0.1")?;
     let other = Address { job: "other".to_owned(), ..address.clone() };
-    let (patience, short) = (Duration::from_secs(20), Duration::from_secs(1));
+    // They try until their time ends: long enough for a busy machine, and all of them at once.
+    let (patience, short) = (Duration::from_secs(30), Duration::from_secs(4));
     thread::scope(|scope| {
         let first = scope.spawn(|| connect(&address, &secret(1), 0, 2, patience));
         let mut stranger = dial_blindly(&address);
         stranger
             .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n and more than a greeting has bytes")?;
         // Neither a rank of another job, nor one with another secret, nor of another number of ranks gets in.
-        let fault = |address: &Address, trust: &Trust, world| {
-            connect(address, trust, 1, world, short).err().map(|it| it.to_string()).unwrap_or_default()
-        };
-        for fault in
-            [fault(&other, &secret(1), 2), fault(&address, &secret(2), 2), fault(&address, &secret(1), 3)]
-        {
+        let strangers = [(&other, secret(1), 2), (&address, secret(2), 2), (&address, secret(1), 3)];
+        let strangers = strangers
+            .map(|(address, trust, world)| scope.spawn(move || connect(address, &trust, 1, world, short)));
+        for stranger in strangers {
+            let fault =
+                stranger.join().ok().and_then(Result::err).map(|it| it.to_string()).unwrap_or_default();
             assert!(fault.contains("another job, or with another secret, listens at"), "{fault}");
         }
         assert!(connect(&address, &secret(1), 1, 2, patience).is_ok_and(|it| it.len() == 1));
