@@ -41,8 +41,15 @@ use signal_hook::{
     flag,
 };
 
+#[path = "suite/baseline.rs"]
+mod baseline;
 #[path = "suite/batch.rs"]
 mod batch;
+#[path = "suite/batch_text.rs"]
+mod batch_text;
+#[allow(dead_code, reason = "a part of hir-run")]
+#[path = "../src/bin/hir-run/command_lines.rs"]
+mod command_lines;
 #[path = "suite/dice.rs"]
 mod dice;
 #[path = "suite/emulated.rs"]
@@ -67,6 +74,9 @@ mod lowered;
 mod measured;
 #[path = "suite/mutations.rs"]
 mod mutations;
+#[allow(dead_code, reason = "a part of hir-run")]
+#[path = "../src/bin/hir-run/options.rs"]
+mod options;
 #[path = "suite/pass_mutations.rs"]
 mod pass_mutations;
 #[path = "suite/pipelines.rs"]
@@ -133,6 +143,7 @@ fn main() -> ExitCode {
     trials.extend(layers::trials());
     trials.push(unsharded::trial(&cases));
     trials.extend(pipelines::trials(&cases));
+    trials.extend(baseline::trials(&cases));
     trials.extend(files::trials());
     trials.extend(scaling::trials());
     trials.extend(signals::trials());

@@ -90,7 +90,7 @@ fn programs(cases: &[PathBuf]) -> Vec<(PathBuf, String)> {
 }
 
 /// `--set` of the first line.
-fn bindings(text: &str) -> Vec<Binding> {
+pub fn bindings(text: &str) -> Vec<Binding> {
     let line = text.lines().next().unwrap_or_default();
     line.split("--set ")
         .skip(1)
@@ -98,7 +98,7 @@ fn bindings(text: &str) -> Vec<Binding> {
         .collect()
 }
 
-fn is_plain(program: &Program) -> bool {
+pub fn is_plain(program: &Program) -> bool {
     program.body().iter().all(|stmt| match &program.stmts[*stmt] {
         Stmt::Op(it) => matches!(it.op.row().effect, Effect::Compute | Effect::Map),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,

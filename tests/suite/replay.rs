@@ -11,11 +11,11 @@ use std::{
 
 use libtest_mimic::{Failed, Trial};
 
-use super::{ROOT, journey, untrusted, wire};
+use super::{ROOT, batch_text, journey, untrusted, wire};
 use crate::dice::Dice;
 
 /// Seconds for the mutations of a target, unless told: a minute for all of them.
-const SECONDS: usize = 10;
+const SECONDS: usize = 9;
 /// The longest that one input may take, unoptimised and on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longer inputs are cut: what is wrong with them shows in short ones.
@@ -31,6 +31,7 @@ const TARGETS: &[Target] = &[
     ("tensor", untrusted::tensor),
     ("options", |bytes| untrusted::options(&String::from_utf8_lossy(bytes))),
     ("wire", wire::run),
+    ("batch", |bytes| batch_text::run(&String::from_utf8_lossy(bytes))),
 ];
 
 /// The trials of this file.

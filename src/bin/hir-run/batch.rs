@@ -19,13 +19,13 @@ use std::{
     },
 };
 
-use clap::Parser;
-use hir::{
-    exit::Exit,
-    tool::{self, print},
-};
+use hir::{exit::Exit, tool::print};
 
-use crate::{gpus, options::Options};
+use crate::{
+    command_lines::{self, Line},
+    gpus,
+    options::Options,
+};
 
 /// A program of a job.
 pub struct Entry {
@@ -57,33 +57,21 @@ pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, 
         return Err((Exit::Usage, format!("`{shown}` is read once by each rank: it has to be a file")));
     }
     let text = std::fs::read_to_string(path).map_err(cannot)?;
-    let lines = (1..).zip(text.lines().map(str::trim));
-    let lines: Vec<(usize, &str)> =
-        lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
-    let mut rest = words.into_iter();
-    let mut common = Vec::new();
-    while let Some(word) = rest.next() {
-        match word.as_str() {
-            "--batch" => drop(rest.next()),
-            it if it.starts_with("--batch=") => {}
-            _ => common.push(word),
-        }
-    }
-    let entry = |(at, (number, line)): (usize, &(usize, &str))| {
-        let wrong = |why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
-        let words = shlex::split(line).ok_or_else(|| wrong("a quote is not closed"))?;
-        let words = ["hir-run"].map(str::to_owned).into_iter().chain(common.iter().cloned()).chain(words);
-        let options = Options::try_parse_from(words).map_err(|it| wrong(&tool::complaint(&it)))?;
+    let common = command_lines::without_batch(words);
+    let wrong = |number: usize, why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
+    let lines = command_lines::lines(&text, &common).map_err(|it| wrong(it.0, &it.1))?;
+    let all = lines.len();
+    let entry = |(at, line): (usize, Line)| {
+        let Line { number, text, options } = line;
         let only = [(options.batch.is_some(), "--batch"), (options.timeout != job.timeout, "--timeout")];
         if let Some((_, name)) = only.into_iter().find(|it| it.0) {
-            return Err(wrong(&format!("{name} is for the whole job, not for one of its programs")));
+            return Err(wrong(number, &format!("{name} is for the whole job, not for one of its programs")));
         }
-        let place = format!("program {} of {}", at + 1, lines.len());
-        Ok(Entry { options, line: Some(((*line).to_owned(), place)) })
+        Ok(Entry { options, line: Some((text, format!("program {} of {all}", at + 1))) })
     };
     match lines.is_empty() {
         true => Err((Exit::Usage, format!("`{shown}` has no command line"))),
-        false => lines.iter().enumerate().map(entry).collect(),
+        false => lines.into_iter().enumerate().map(entry).collect(),
     }
 }
 

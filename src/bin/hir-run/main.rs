@@ -1,6 +1,7 @@
 //! Runs a Host IR program and says whether its results are right.
 
 mod batch;
+mod command_lines;
 mod gpus;
 mod options;
 mod task;

@@ -1,0 +1,46 @@
+//! The command lines of a batch file.
+
+use clap::Parser;
+use hir::tool;
+
+use crate::options::Options;
+
+/// A command line of a batch file.
+pub struct Line {
+    /// Its number in the file, from 1.
+    pub number: usize,
+    /// As it stands there.
+    pub text: String,
+    /// With those that are for all lines.
+    pub options: Options,
+}
+
+/// The command lines of a text, each behind the options that are for all of them. Blank lines and comments (`#`) are skipped.
+///
+/// # Errors
+/// The number of the first line that is no command line, and why.
+pub fn lines(text: &str, common: &[String]) -> Result<Vec<Line>, (usize, String)> {
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let read = |(number, line): (usize, &str)| {
+        let words = shlex::split(line).ok_or_else(|| (number, "a quote is not closed".to_owned()))?;
+        let words = ["hir-run"].map(str::to_owned).into_iter().chain(common.iter().cloned()).chain(words);
+        let options = Options::try_parse_from(words).map_err(|it| (number, tool::complaint(&it)))?;
+        Ok(Line { number, text: line.to_owned(), options })
+    };
+    lines.map(read).collect()
+}
+
+/// The words of a command line without `--batch` and its value.
+pub fn without_batch(words: Vec<String>) -> Vec<String> {
+    let mut words = words.into_iter();
+    let mut rest = Vec::new();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--batch" => drop(words.next()),
+            it if it.starts_with("--batch=") => {}
+            _ => rest.push(word),
+        }
+    }
+    rest
+}

@@ -1,0 +1,218 @@
+//! What every program does, and what it does without one of its synchronisations: a recorded table, so that a change of planner
+//! or simulator shows which verdicts and which causes it changes.
+//!
+//! The programs are all samples and cases that run on the simulator, and what every pipeline makes of those that nothing has
+//! lowered. A line of
+//! `tests/baseline/**/*.txt` is a program, or the program without one statement: what went wrong first, under which schedule, and
+//! the line that is blamed. `INSTA_UPDATE=always` writes the table anew; its difference is for review.
+
+use std::{
+    fmt::Write,
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use grammar::{
+    diagnostic::{Diagnostic, Severity, has_errors},
+    ir::{Program, Stmt, StmtId},
+    ops::{Effect, Op},
+    span::LineIndex,
+};
+use hir::{
+    io::{data::Data, generate::Kind},
+    plan::{self, Plan},
+    run::{
+        inputs::Filling,
+        job::{Basis, expectations},
+        oracle,
+        trial::{Mishap, trial},
+    },
+    sim::footprint,
+    source::bind,
+};
+use libtest_mimic::{Failed, Trial};
+use passes::{PIPELINES, Settings, Verify};
+
+use crate::{
+    ROOT,
+    pipelines::{self, bindings},
+    shown,
+};
+
+/// Larger programs take too long in a debug build: bytes that all ranks hold, instructions of all of them.
+const MEMORY: usize = 1 << 24;
+const INSTRUCTIONS: usize = 10_000;
+/// Worlds that are simulated.
+const RANKS: usize = 16;
+
+/// A trial for the cases of each folder, and one for each pipeline.
+pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+    let mut folders: Vec<(String, Vec<PathBuf>)> = Vec::new();
+    for path in cases {
+        let folder =
+            path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+        match folders.last_mut().filter(|it| it.0 == folder) {
+            Some((_, paths)) => paths.push(path.clone()),
+            None => folders.push((folder, vec![path.clone()])),
+        }
+    }
+    let lowered = PIPELINES.iter().filter(|it| it.name != "@default").map(|it| {
+        let (paths, pipeline) = (cases.to_vec(), it.name);
+        Trial::test(format!("baseline::{pipeline}"), move || table(pipeline, &paths, Some(pipeline)))
+    });
+    let plain = folders.into_iter().map(|(folder, paths)| {
+        Trial::test(format!("baseline::{folder}"), move || table(&folder, &paths, None))
+    });
+    plain.chain(lowered).collect()
+}
+
+/// Compares the table of some programs with the recorded one.
+fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Failed> {
+    let mut text = String::new();
+    for path in paths {
+        let outcome = catch_unwind(AssertUnwindSafe(|| rows(path, pipeline)));
+        text += &outcome.map_err(|_| format!("{}: panics, see above", shown(path)))??;
+    }
+    let folder = if pipeline.is_some() { "tests/baseline/pipelines" } else { "tests/baseline" };
+    let file = Path::new(ROOT).join(folder).join(format!("{}.txt", name.trim_start_matches('@')));
+    let recorded = fs::read_to_string(&file).unwrap_or_default();
+    if text == recorded {
+        return Ok(());
+    }
+    if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
+        return Ok(fs::write(&file, text)?);
+    }
+    let diff = similar::TextDiff::from_lines(&recorded, &text);
+    Err(diff.unified_diff().context_radius(0).header("recorded", "now").to_string().into())
+}
+
+/// The rows of one file; none where nothing of it runs.
+fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
+    let text = fs::read_to_string(path).map_err(|it| it.to_string())?;
+    let (programs, diagnostics) = grammar::read(&text);
+    if has_errors(&diagnostics) {
+        return Ok(String::new());
+    }
+    let mut rows = String::new();
+    for mut program in programs {
+        // Cases say themselves what is bound.
+        if bind(&mut program, &bindings(&text)).is_err() || has_errors(&grammar::verify(&program)) {
+            continue;
+        }
+        let lines = match pipeline {
+            None => LineIndex::new(&text),
+            Some(pipeline) => {
+                if !pipelines::is_plain(&program) {
+                    continue;
+                }
+                let calls = passes::parse(pipeline).map_err(|it| it.message)?;
+                let settings = Settings { verify: Verify::Structural, roundtrip: false };
+                if passes::run(&mut program, &calls, settings, &mut |_| ()).is_err() {
+                    continue;
+                }
+                let printed = grammar::print(&program);
+                program = grammar::read(&printed).0.pop().ok_or("no program")?;
+                LineIndex::new(&printed)
+            }
+        };
+        let told = world(&program, &lines);
+        if !told.is_empty() {
+            let _ = write!(rows, "{}: {told}", shown(path));
+        }
+    }
+    Ok(rows)
+}
+
+/// The rows of a program: its own, and one for each synchronisation that it may go without.
+fn world(program: &Program, lines: &LineIndex) -> String {
+    let Some(plans) = small(program, lines) else { return String::new() };
+    let Ok(inputs) = Filling::new(Kind::Exact, 0, Vec::new(), &plans).fill(&plans) else {
+        return String::new();
+    };
+    let mut wanted = Vec::new();
+    for schedule in oracle::schedules() {
+        match trial(&plans, &inputs, schedule, &wanted) {
+            Ok(ran) if wanted.is_empty() => {
+                wanted = expectations(ran.outputs, "program", Basis::Simulated { exact: ran.exact });
+            }
+            Ok(_) => (),
+            Err(mishap) => return format!("{}\n", told(&mishap, &plans)),
+        }
+    }
+    let mut rows = "right\n".to_owned();
+    for (stmt, op) in synchronisations(program) {
+        let mut mutant = program.clone();
+        mutant
+            .blocks
+            .ids()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|it| mutant.blocks[it].retain(|it| *it != stmt));
+        let outcome = mutated(&mutant, lines, |plans| {
+            let found =
+                oracle::schedules().into_iter().find_map(|it| trial(plans, &inputs, it, &wanted).err());
+            found.map_or("right".to_owned(), |it| told(&it, plans))
+        });
+        let line = lines.line(program.stmt_span(stmt).start);
+        let _ = writeln!(rows, "  without {} (line {line}): {outcome}", op.name());
+    }
+    rows
+}
+
+/// What becomes of a program that lacks a statement, where it runs at all.
+fn mutated(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> String) -> String {
+    let refused = |all: &[Diagnostic]| {
+        let it = all.iter().find(|it| it.severity() == Severity::Error)?;
+        Some(format!("{} at line {}: {}", it.code.text(), lines.line(it.span().start), it.message))
+    };
+    if let Some(it) = refused(&grammar::verify(program)) {
+        return it;
+    }
+    match plan::build(program, lines, plan::smallest_world(program)) {
+        Ok(plans) => run(&plans),
+        Err(faults) => refused(&faults).unwrap_or_default(),
+    }
+}
+
+/// The plans of a program that is small enough to run often.
+fn small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
+    let ranks = Some(plan::smallest_world(program)).filter(|it| *it <= RANKS)?;
+    let plans = plan::build(program, lines, ranks).ok()?;
+    let computes = plans.iter().flat_map(|it| &it.buffers).all(|it| Data::zeros(it.dtype, 0).is_ok());
+    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    (computes && instructions <= INSTRUCTIONS && footprint(&plans).bytes <= MEMORY).then_some(plans)
+}
+
+/// The statements that only order others, in the order of the text.
+fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
+    let mut found = Vec::new();
+    let Some(body) = program.body else { return found };
+    program.walk(body, &mut |stmt| {
+        let Stmt::Op(it) = &program.stmts[stmt] else { return };
+        let orders = match it.op.row().effect {
+            Effect::Stream => it.outs.is_empty(),
+            Effect::Wait | Effect::Group | Effect::Share => true,
+            Effect::Allocate
+            | Effect::Deallocate
+            | Effect::Compute
+            | Effect::Map
+            | Effect::View
+            | Effect::Unit
+            | Effect::Communicate
+            | Effect::Opaque => false,
+        };
+        if orders {
+            found.push((stmt, it.op));
+        }
+    });
+    found
+}
+
+/// What went wrong, and where.
+fn told(mishap: &Mishap, plans: &[Plan]) -> String {
+    let place = mishap
+        .at
+        .map_or(String::new(), |at| format!(" at {}", plans[at.rank].place(&plans[at.rank].code[at.inst])));
+    format!("{}: {:?}{place}: {}", mishap.schedule, mishap.trouble, mishap.message)
+}
