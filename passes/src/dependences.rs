@@ -62,6 +62,8 @@ enum Reach {
 impl Body {
     /// `None` where something stands in the body that keeps it from being merged.
     pub(crate) fn of(program: &Program, names: &Names, body: BlockId, around: &For) -> Option<Self> {
+        // Scalars that the body itself assigns: the loop's own body may have grown by many others.
+        let around = &For { body, ..around.clone() };
         let mut this = Self {
             names: FxHashMap::default(),
             ways: FxHashMap::default(),
