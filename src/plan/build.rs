@@ -363,16 +363,19 @@ impl Builder<'_> {
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => self.op(it)?,
                 Stmt::Let(symbol, value) => self.define(*symbol, *value)?,
-                Stmt::For(it) => self.for_loop(it)?,
-                Stmt::If(it) => self.branch(it)?,
+                Stmt::For(it) => self.for_loop(*stmt, it)?,
+                Stmt::If(it) => self.branch(*stmt, it)?,
             }
         }
         Ok(())
     }
 
-    pub(super) fn for_loop(&mut self, it: &For) -> Result<()> {
+    pub(super) fn for_loop(&mut self, stmt: StmtId, it: &For) -> Result<()> {
         let (start, stop) = (self.int(it.start, "the loop's start")?, self.int(it.stop, "the loop's end")?);
         let divergent = [it.start, it.stop].iter().any(|bound| self.scalars.depends_on_rank(*bound));
+        if divergent {
+            self.skip_loop(stmt, it, start, stop);
+        }
         let (outer_frame, origin, span) = (self.frame, self.origin, self.span);
         let outer_value = self.scalars.bind(it.index, None);
         // The `in` form forgets, every iteration, what the index gave its meaning; the `from` form does not.
@@ -409,9 +412,12 @@ impl Builder<'_> {
         found
     }
 
-    pub(super) fn branch(&mut self, it: &If) -> Result<()> {
+    pub(super) fn branch(&mut self, stmt: StmtId, it: &If) -> Result<()> {
         let taken = self.scalars.truth(it.cond).map_err(|fault| self.scalar_fault(fault, "the predicate"))?;
         let divergent = self.scalars.depends_on_rank(it.cond);
+        if divergent {
+            self.skip_branch(stmt, it, taken);
+        }
         self.divergent += usize::from(divergent);
         match (taken, it.other) {
             (true, _) => self.block(it.then)?,

@@ -295,6 +295,7 @@ impl Builder<'_> {
     fn p2p(&mut self, stmt: &OpStmt) -> Result<()> {
         // As every statement on another mesh's tensors, it does nothing here.
         if stmt.tensor_attr("buffer").is_some_and(|buffer| !self.is_here(buffer)) {
+            self.skip_elsewhere(stmt);
             return Ok(());
         }
         let (direction, peer, view) = self.side(stmt)?;

@@ -31,6 +31,7 @@ pub(crate) mod scalar;
 mod shape;
 mod show;
 mod size;
+mod skip;
 mod team;
 mod teams;
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub use inst::{
 };
 pub(crate) use shape::leaf_axes;
 pub use show::{inst_text, show, view_text};
+pub use skip::{Skip, SkippedRole, Why};
 pub use view::{Buffer, Layout, Piece, Place, Port, PrintedAxis, Shard, View};
 pub use world::{build, build_each, build_within, smallest_world};
 
@@ -85,6 +87,8 @@ pub struct Plan {
     pub events: usize,
     /// Number of works that `Collective` and `Transfer` post.
     pub works: usize,
+    /// Communications that this rank goes past, and others may not.
+    pub skips: Vec<Skip>,
 }
 
 /// An index into `Plan::buffers`.
@@ -138,6 +142,7 @@ impl Plan {
             kept: Vec::new(),
             events: 0,
             works: 0,
+            skips: Vec::new(),
         }
     }
 
@@ -151,6 +156,7 @@ impl Plan {
         }
         self.code.shrink_to_fit();
         self.buffers.shrink_to_fit();
+        self.skips.shrink_to_fit();
     }
 
     /// `line 14, streamIdx=3`: the place of an instruction, as reports print it.

@@ -15,7 +15,8 @@ impl Plan {
         let origins = self.origins.len() * size_of::<Origin>() / Arc::strong_count(&self.origins);
         let frames = self.frames.len() * size_of::<super::Frame>() / Arc::strong_count(&self.frames);
         let ports: usize = ports.map(|it| size_of::<Port>() + shard(&it.shard)).sum();
-        size_of::<Self>() + code + origins + frames + ports + self.buffers.len() * size_of::<Buffer>()
+        let skips: usize = self.skips.iter().map(super::Skip::bytes).sum();
+        size_of::<Self>() + code + skips + origins + frames + ports + self.buffers.len() * size_of::<Buffer>()
     }
 }
 

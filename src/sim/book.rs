@@ -6,7 +6,7 @@ use super::{
     InstRef, describe, located,
     machine::{Condition, Effect, Machine, Open, Progress, Role},
 };
-use crate::plan::{Backend, Direction, Meaning, Transfer};
+use crate::plan::{Backend, Direction, Meaning, Slot, Transfer};
 
 /// Most members of a team that a place names.
 const MAX_TEAM: usize = 16;
@@ -30,18 +30,33 @@ pub(super) struct Need {
     pub rank: usize,
     /// Which; `None`: there is none.
     pub inst: Option<usize>,
+    /// What it is, if it is a communication.
+    pub part: Option<Part>,
+}
+
+/// A rank's part in a communication.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    /// In a meeting of a group: which one.
+    Member(usize, usize),
+    /// A side of a transfer.
+    Side(Message),
+    /// A flag of the CUDA backend.
+    Flag(Slot),
+    /// Handles that are exchanged, the barrier behind them.
+    Share,
 }
 
 /// A side of a transfer as both ranks know it: group, sender, receiver, side, which one between the two.
-type Message = (usize, usize, usize, Direction, usize);
+pub(super) type Message = (usize, usize, usize, Direction, usize);
 
 /// Where in all plans everything is done that one can wait for.
 pub(super) struct Book<'a> {
-    machine: &'a Machine<'a>,
-    conditions: FxHashMap<Condition, usize>,
+    pub(super) machine: &'a Machine<'a>,
+    pub(super) conditions: FxHashMap<Condition, usize>,
     barriers: FxHashMap<(usize, usize), usize>,
-    meetings: FxHashMap<(usize, usize, usize), usize>,
-    messages: FxHashMap<Message, usize>,
+    pub(super) meetings: FxHashMap<(usize, usize, usize), usize>,
+    pub(super) messages: FxHashMap<Message, usize>,
     sides: FxHashMap<InstRef, Vec<Message>>,
 }
 
@@ -124,7 +139,7 @@ impl<'a> Book<'a> {
             (Some(Open::Transfer { bound, .. }), _) => self.unmatched(at, bound),
             (Some(Open::Meeting), _) => self.absent(at),
             (None, Role::Queue(_)) => {
-                let need = Need { rank: at.rank, inst: Some(at.inst) };
+                let need = Need { rank: at.rank, inst: Some(at.inst), part: None };
                 (format!("for {} to come to its posting", self.stream(at)), vec![need])
             }
             (None, Role::Host | Role::Stream) => self.unfulfilled(actor, at),
@@ -143,9 +158,10 @@ impl<'a> Book<'a> {
                 Direction::Send => (format!("to send to rank {receiver}"), receiver),
                 Direction::Recv => (format!("to receive from rank {sender}"), sender),
             };
-            let inst = self.messages.get(&(group, sender, receiver, direction.mirror(), which)).copied();
+            let theirs = (group, sender, receiver, direction.mirror(), which);
+            let inst = self.messages.get(&theirs).copied();
             words.push(word);
-            needs.push(Need { rank: peer, inst });
+            needs.push(Need { rank: peer, inst, part: Some(Part::Side(theirs)) });
         }
         words.dedup();
         (words.join(" and "), needs)
@@ -161,7 +177,10 @@ impl<'a> Book<'a> {
             machine.groups[group].team.iter().copied().filter(|&it| !here(it)).collect();
         let needs = missing
             .iter()
-            .map(|&rank| Need { rank, inst: self.meetings.get(&(group, rank, ordinal)).copied() })
+            .map(|&rank| {
+                let inst = self.meetings.get(&(group, rank, ordinal)).copied();
+                Need { rank, inst, part: Some(Part::Member(group, ordinal)) }
+            })
             .collect();
         (format!("in {} for {}", self.name(at), names(&missing)), needs)
     }
@@ -201,14 +220,22 @@ impl<'a> Book<'a> {
                 Condition::Barrier(ordinal) => {
                     let late = |rank: &usize| machine.hosts[*rank].barriers <= ordinal;
                     let missing: Vec<usize> = (0..machine.plans.len()).filter(late).collect();
-                    let need = |&rank| Need { rank, inst: self.barriers.get(&(rank, ordinal)).copied() };
+                    let need = |&rank| {
+                        let inst = self.barriers.get(&(rank, ordinal)).copied();
+                        Need { rank, inst, part: Some(Part::Share) }
+                    };
                     needs.extend(missing.iter().map(need));
                     words.push(format!("at a barrier for {}", names(&missing)));
                     continue;
                 }
             };
             words.push(word);
-            needs.push(Need { rank, inst });
+            let part = match condition {
+                Condition::Slot(slot) => Some(Part::Flag(slot)),
+                Condition::Handle(..) | Condition::Barrier(_) => Some(Part::Share),
+                Condition::Event(..) | Condition::Work(..) => None,
+            };
+            needs.push(Need { rank, inst, part });
         }
         let within = if let Effect::Exchange(_) = machine.effect(at.rank, at.inst) {
             "in ShareMemHandles "
@@ -243,7 +270,8 @@ impl<'a> Book<'a> {
 
     /// The last instruction of a rank: what holds it up is what the rank is doing.
     pub fn last(&self, rank: usize) -> Need {
-        Need { rank, inst: self.machine.plans.get(rank).and_then(|it| it.code.len().checked_sub(1)) }
+        let inst = self.machine.plans.get(rank).and_then(|it| it.code.len().checked_sub(1));
+        Need { rank, inst, part: None }
     }
 
     /// Whether a rank has nothing left to do.

@@ -29,6 +29,7 @@ mod queue;
 pub mod report;
 mod reshard;
 pub mod schedule;
+mod skipped;
 mod step;
 #[cfg(test)]
 mod tests;

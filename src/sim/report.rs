@@ -11,6 +11,7 @@ use super::{
     InstRef,
     book::{Blocked, Book, Need, names},
     machine::Machine,
+    skipped::{self, NeverPosted, Skipped},
 };
 
 /// Nothing may happen and not all is done. Displays as the whole report.
@@ -20,6 +21,8 @@ pub struct Deadlock {
     pub cause: Cause,
     /// What stuck ranks wait for, by rank; waits that others of the same rank explain are left out.
     pub waits: Vec<Wait>,
+    /// Communications that ranks go past, and that others wait for.
+    pub skips: Vec<NeverPosted>,
 }
 
 /// The root of a deadlock.
@@ -45,6 +48,8 @@ pub struct Wait {
     pub at: InstRef,
     /// Its line; 0 for the end of the program.
     pub line: u32,
+    /// The values of the loops around it: `streamIdx=1`; empty outside of loops.
+    pub iteration: String,
     /// Its line and iteration, and what it is on: `line 19, streamIdx=1, on stream 1`.
     pub place: String,
     /// What it waits for: `in Allgather for rank 1`.
@@ -53,10 +58,15 @@ pub struct Wait {
     pub instead: Vec<String>,
     /// The ranks that it waits for.
     pub ranks: Vec<usize>,
+    /// Whether it only waits for ranks that are held up by what a rank never posts.
+    pub follows: bool,
 }
 
 /// Most ranks of one wait whose doings are told.
 const MAX_INSTEAD: usize = 3;
+
+/// Most ranks that are named as waiting for one communication.
+const MAX_WAITING: usize = 16;
 
 /// Most ranks of a cycle that the first line names.
 const MAX_CYCLE: usize = 16;
@@ -77,21 +87,63 @@ impl fmt::Display for Deadlock {
             }
             Cause::Never { rank, finished, wait } => {
                 let does = if *finished { "has finished without" } else { "never does" };
-                let wait = self.waits.get(*wait);
-                let (who, place) = wait.map_or((0, ""), |it| (it.at.rank, it.place.as_str()));
+                let first = self.waits.get(*wait);
+                let (who, place) = first.map_or((0, ""), |it| (it.at.rank, it.place.as_str()));
                 let who = if who == *rank { "it".to_owned() } else { format!("rank {who}") };
-                write!(f, "deadlock: rank {rank} {does} what {who} waits for at {place}")?;
+                match self.skips.iter().find(|it| it.waits.contains(wait)) {
+                    Some(it) => write!(f, "deadlock: rank {} {}", it.rank, it.what)?,
+                    None => write!(f, "deadlock: rank {rank} {does} what {who} waits for at {place}")?,
+                }
             }
         }
         let mut told: Vec<(Vec<usize>, String)> = Vec::new();
-        for it in &self.waits {
+        for it in &self.skips {
+            write!(f, "\nrank {} {}: {}", it.rank, it.what, it.why)?;
+            write!(f, "\nwaiting for it {}", self.waiting(&it.waits))?;
+        }
+        let explained = |at: usize| self.skips.iter().any(|it| it.waits.contains(&at));
+        let follow = self.waits.iter().filter(|it| it.follows).count();
+        let rest = self.waits.iter().enumerate().filter(|(at, it)| !it.follows && !explained(*at));
+        for (_, it) in rest {
             let text = it.text();
             match told.iter_mut().find(|(_, other)| *other == text) {
                 Some((ranks, _)) => ranks.push(it.at.rank),
                 None => told.push((vec![it.at.rank], text)),
             }
         }
-        told.iter().try_for_each(|(ranks, text)| write!(f, "\n{}: {text}", names(ranks)))
+        told.iter().try_for_each(|(ranks, text)| write!(f, "\n{}: {text}", names(ranks)))?;
+        match follow {
+            0 => Ok(()),
+            1 => f.write_str("\n1 more wait follows from this"),
+            _ => write!(f, "\n{follow} more waits follow from this"),
+        }
+    }
+}
+
+impl Deadlock {
+    /// `at line 22: rank 0 (streamIdx=3), 1 (streamIdx=2)`.
+    fn waiting(&self, waits: &[usize]) -> String {
+        let mut lines: Vec<(u32, Vec<String>)> = Vec::new();
+        for it in waits.iter().filter_map(|at| self.waits.get(*at)) {
+            let who = match it.iteration.is_empty() {
+                true => it.at.rank.to_string(),
+                false => format!("{} ({})", it.at.rank, it.iteration),
+            };
+            match lines.iter_mut().find(|(line, _)| *line == it.line) {
+                Some((_, all)) => all.push(who),
+                None => lines.push((it.line, vec![who])),
+            }
+        }
+        let shown = lines.into_iter().map(|(line, mut all)| {
+            let ranks = if all.len() == 1 { "rank" } else { "ranks" };
+            let more = all.len().saturating_sub(MAX_WAITING);
+            all.truncate(MAX_WAITING);
+            if more > 0 {
+                all.push(format!("{more} more"));
+            }
+            format!("at line {line}: {ranks} {}", all.join(", "))
+        });
+        shown.collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -136,7 +188,13 @@ pub(super) fn explain(machine: &Machine<'_>) -> Deadlock {
             Cause::Cycle(ranks)
         }
     };
-    Deadlock { cause, waits: told.into_iter().map(|it| stuck.wait(it)).collect() }
+    let skips = stuck.never_posted(&told);
+    let held = |it: &&Blocked| stuck.end(it).is_some_and(|end| stuck.skipped(end).is_some());
+    let waits = told.iter().map(|it| {
+        let follows = stuck.skipped(it).is_none() && held(it);
+        Wait { follows, ..stuck.wait(it) }
+    });
+    Deadlock { cause, waits: waits.collect(), skips }
 }
 
 /// All heads that cannot run, by actor.
@@ -191,6 +249,45 @@ impl<'a> Stuck<'a> {
         Chain { links, never: None }
     }
 
+    /// The communication that a rank goes past and that a head waits for.
+    fn skipped(&self, it: &Blocked) -> Option<Skipped> {
+        let never = it.needs.iter().filter(|need| need.inst.is_none());
+        never.into_iter().find_map(|need| self.book.skipped(it.at, need))
+    }
+
+    /// The head that waits for what never happens, from another one on; `None` for a cycle.
+    fn end<'b>(&'b self, mut it: &'b Blocked) -> Option<&'b Blocked> {
+        for _ in 0..=self.heads.len() {
+            if it.needs.iter().any(|need| need.inst.is_none()) {
+                return Some(it);
+            }
+            it = it.needs.iter().find_map(|need| self.holder(*need))?;
+        }
+        None
+    }
+
+    /// What ranks go past, each statement of a rank once.
+    fn never_posted(&self, told: &[&Blocked]) -> Vec<NeverPosted> {
+        let plans = self.book.machine.plans;
+        let mut found: Vec<(Skipped, NeverPosted)> = Vec::new();
+        for (at, it) in told.iter().enumerate() {
+            let Some(skipped) = self.skipped(it) else { continue };
+            let of = |it: &Skipped| plans[it.rank].skips[it.skip].stmt;
+            let same = |(other, _): &&mut (Skipped, NeverPosted)| {
+                other.rank == skipped.rank && of(other) == of(&skipped)
+            };
+            if let Some((_, known)) = found.iter_mut().find(same) {
+                known.waits.push(at);
+                continue;
+            }
+            let plan = &plans[skipped.rank];
+            let (what, why) = skipped::explain(plan, &skipped);
+            let rank = skipped.rank;
+            found.push((skipped, NeverPosted { rank, what, why, waits: vec![at] }));
+        }
+        found.into_iter().map(|(_, it)| it).collect()
+    }
+
     /// What is told of a blocked head.
     fn wait(&self, it: &Blocked) -> Wait {
         let mut ranks: Vec<usize> = it.needs.iter().map(|it| it.rank).collect();
@@ -204,7 +301,9 @@ impl<'a> Stuck<'a> {
             instead.push("…".to_owned());
         }
         let (line, place) = (self.book.line(it.at), self.book.place(it));
-        Wait { at: it.at, line, place, what: it.what.clone(), instead, ranks }
+        let plan = &self.book.machine.plans[it.at.rank];
+        let iteration = plan.iteration(&plan.code[it.at.inst]);
+        Wait { at: it.at, line, iteration, place, what: it.what.clone(), instead, ranks, follows: false }
     }
 
     /// What a rank does that a head waits for; `None` for its own rank, whose waits are told anyway.

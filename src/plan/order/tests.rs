@@ -1,7 +1,5 @@
 //! Orders of plans built by hand.
 
-use std::sync::Arc;
-
 use super::{Moment, Unordered, walk};
 use crate::plan::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Meaning, Number, Plan,
@@ -12,20 +10,11 @@ use crate::plan::{
 fn plan(rank: usize, world: usize, code: Vec<(u32, InstKind)>) -> Plan {
     let streams = code.iter().map(|it| it.0 + 1).max().unwrap_or(1);
     Plan {
-        rank,
-        world,
-        streams: (0..streams).map(|it| format!("stream {it}")).collect(),
-        buffers: Vec::new(),
         communicators: vec![Communicator { backend: Backend::Nccl, team: (0..world).collect() }],
         code: code.into_iter().map(|(stream, kind)| Inst { kind, stream, origin: 0 }).collect(),
-        origins: Arc::default(),
-        frames: Arc::default(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        named: Vec::new(),
-        kept: Vec::new(),
         events: 8,
         works: 8,
+        ..Plan::empty(rank, world, (0..streams).map(|it| format!("stream {it}")).collect())
     }
 }
 

@@ -1,0 +1,144 @@
+//! Communications that a rank goes past without posting them, and why: what other ranks may wait for and never get.
+//!
+//! A plan holds what a rank does; where ranks differ in that, the cause stands in a branch, in the bounds of a loop, or in
+//! a mesh, of which the plan holds nothing else. Only those are listed that other ranks may not go past.
+
+use std::sync::Arc;
+
+use grammar::{
+    expr_text,
+    ir::{BlockId, For, If, OpStmt, Stmt, StmtId},
+    ops::{Effect, Op},
+};
+
+use super::build::{Builder, OriginNo};
+
+/// A communication that a rank does not post.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Skip {
+    /// The statement.
+    pub stmt: StmtId,
+    /// What it is called, and its line: `P2PCommunication 38 (send, line 21)`.
+    pub name: Arc<str>,
+    /// The innermost iteration around what skips it, an index into `Plan::frames`.
+    pub frame: Option<u32>,
+    /// What it would have been.
+    pub role: SkippedRole,
+    /// Why it is not posted.
+    pub why: Why,
+}
+
+/// What a communication that is not posted would have been. A peer that is not known is one that an inner loop decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SkippedRole {
+    /// A send to a rank.
+    Send(Option<usize>),
+    /// A receive from a rank.
+    Recv(Option<usize>),
+    /// A member's part in a collective.
+    Collective,
+    /// An exchange of handles.
+    Share,
+}
+
+/// Why a communication is not posted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Why {
+    /// A branch that is not taken: its text and line, and what its predicate is.
+    Branch(Arc<str>, bool),
+    /// A loop whose bounds depend on the rank runs only from `start` up to `stop`: its text and line, and its index.
+    Loop {
+        /// The loop's text and line.
+        text: Arc<str>,
+        /// The loop's index.
+        index: Arc<str>,
+        /// Its first value.
+        start: i64,
+        /// The value behind its last.
+        stop: i64,
+    },
+    /// The rank is in no mesh of this tensor.
+    Elsewhere(Arc<str>),
+}
+
+/// Most communications of a rank that are listed: explanations need few.
+const MOST: usize = 4_096;
+
+impl Builder<'_> {
+    /// Lists what stands in the block of a branch that this rank does not take, where others may take it.
+    pub(super) fn skip_branch(&mut self, stmt: StmtId, it: &If, taken: bool) {
+        let Some(block) = (if taken { it.other } else { Some(it.then) }) else { return };
+        let text = format!("`IF {} {}` ({})", it.kind, expr_text(self.program, it.cond), self.line_of(stmt));
+        self.skip_block(block, &Why::Branch(text.into(), taken));
+    }
+
+    /// Lists what stands in a loop that other ranks may run for other values of its index.
+    pub(super) fn skip_loop(&mut self, stmt: StmtId, it: &For, start: i64, stop: i64) {
+        let index = self.program.symbols[it.index].as_str();
+        let [from, to] = [it.start, it.stop].map(|bound| expr_text(self.program, bound));
+        let text = format!("`FOR {index} from {from} to {to}` ({})", self.line_of(stmt));
+        let why = Why::Loop { text: text.into(), index: index.into(), start, stop };
+        self.skip_block(it.body, &why);
+    }
+
+    /// Lists a communication of a tensor that this rank holds no part of.
+    pub(super) fn skip_elsewhere(&mut self, it: &OpStmt) {
+        let (Some(tensor), Some(stmt)) = (it.tensor_attr("buffer"), self.statement()) else { return };
+        self.skip(stmt, it, &Why::Elsewhere(self.program.tensor_name(tensor).into()));
+    }
+
+    fn skip_block(&mut self, block: BlockId, why: &Why) {
+        let program = self.program;
+        program.walk(block, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt] {
+                self.skip(stmt, it, why);
+            }
+        });
+    }
+
+    fn skip(&mut self, stmt: StmtId, it: &OpStmt, why: &Why) {
+        let peer = || {
+            let peer = self.scalars.int(it.scalar_attr("peer")?).ok()?;
+            usize::try_from(peer).ok()
+        };
+        let (role, kind) = match (it.op.row().effect, it.op) {
+            (Effect::Share, _) => (SkippedRole::Share, ""),
+            (Effect::Communicate, Op::P2PCommunication) => match it.word_attr("type") {
+                Some("recv") => (SkippedRole::Recv(peer()), "recv, "),
+                Some(_) | None => (SkippedRole::Send(peer()), "send, "),
+            },
+            (Effect::Communicate, _) => (SkippedRole::Collective, ""),
+            _ => return,
+        };
+        if self.plan.skips.len() >= MOST {
+            return;
+        }
+        let number = it.number.map_or(String::new(), |number| format!(" {number}"));
+        let name = format!("{}{number} ({kind}{})", it.op.name(), self.line_of(stmt));
+        let (name, frame, why) = (name.into(), self.frame, why.clone());
+        self.plan.skips.push(Skip { stmt, name, frame, role, why });
+    }
+
+    /// The statement under the cursor.
+    fn statement(&self) -> Option<StmtId> {
+        match self.origin {
+            OriginNo::Known(origin) => self.plan.origins.get(origin as usize)?.stmt,
+            OriginNo::New(it) => it.stmt,
+        }
+    }
+
+    fn line_of(&self, stmt: StmtId) -> String {
+        format!("line {}", self.lines.line(self.program.stmt_span(stmt).start))
+    }
+}
+
+impl Skip {
+    /// The bytes that it takes, texts included.
+    pub(super) fn bytes(&self) -> usize {
+        let why = match &self.why {
+            Why::Branch(text, _) | Why::Elsewhere(text) => text.len() / 2,
+            Why::Loop { text, index, .. } => text.len() / 2 + index.len(),
+        };
+        size_of::<Self>() + self.name.len() + why
+    }
+}
