@@ -63,6 +63,8 @@ pub struct Plan {
     pub rank: usize,
     /// Number of ranks.
     pub world: usize,
+    /// The first rank that runs the same program: statements of two programs have nothing to do with each other.
+    pub program: usize,
     /// Streams by number, with the name that reports show. Stream 0 is the one current at entry.
     pub streams: Vec<String>,
     /// Storage by number.
@@ -130,6 +132,7 @@ impl Plan {
         Self {
             rank,
             world,
+            program: 0,
             streams,
             buffers: Vec::new(),
             communicators: Vec::new(),

@@ -69,14 +69,18 @@ pub(super) fn plan_each(
     let world = programs.len();
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
-    let mut ranks = Vec::with_capacity(world);
+    let mut ranks: Vec<(Plan, Links)> = Vec::with_capacity(world);
     let (mut instructions, mut bytes) = (0, 0);
     let teams = Teams::new(world);
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, &teams) {
             Ok(mut it) => {
+                it.0.program = match ranks.last() {
+                    Some((before, _)) if same(rank, rank - 1) => before.program,
+                    Some(_) | None => (0..rank).find(|other| same(*other, rank)).unwrap_or(rank),
+                };
                 instructions += it.0.code.len();
-                it.0.share(ranks.last().map(|(plan, _): &(Plan, Links)| plan));
+                it.0.share(ranks.last().map(|(plan, _)| plan));
                 bytes += it.0.bytes() + it.1.bytes();
                 ranks.push(it);
             }

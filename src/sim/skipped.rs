@@ -65,7 +65,10 @@ impl Book<'_> {
                 self.aligned(at.rank, need.rank, 0..=last, &mine, &theirs, &role)
             }
             Part::Flag(slot) => self.unraised(slot),
-            Part::Share => self.find(need.rank, SkippedRole::Share, self.origin(at)),
+            Part::Share if self.is_same(at.rank, need.rank) => {
+                self.find(need.rank, SkippedRole::Share, self.origin(at))
+            }
+            Part::Share => None,
         }
     }
 
@@ -111,7 +114,9 @@ impl Book<'_> {
             let here = mine(me, which).map(|inst| self.origin(InstRef { rank: me, inst }));
             let there = theirs(other, which).map(|inst| self.origin(InstRef { rank: other, inst }));
             let same = match (&here, &there) {
-                (Some(here), Some(there)) if role(me) == role(other) => here == there,
+                (Some(here), Some(there)) if role(me) == role(other) && self.is_same(me, other) => {
+                    here == there
+                }
                 // The two sides of a message are different statements.
                 (Some(here), Some(there)) => here.1 == there.1,
                 (None, _) | (_, None) => false,
@@ -119,8 +124,12 @@ impl Book<'_> {
             if same {
                 continue;
             }
-            let lacking = here.and_then(|it| self.find(other, role(other), it));
-            let found = lacking.or_else(|| there.and_then(|it| self.find(me, role(me), it)));
+            // Statements of another program are not known by those of this one.
+            let known = |(stmt, iteration): (Option<StmtId>, Iteration)| {
+                (stmt.filter(|_| self.is_same(me, other)), iteration)
+            };
+            let lacking = here.and_then(|it| self.find(other, role(other), known(it)));
+            let found = lacking.or_else(|| there.and_then(|it| self.find(me, role(me), known(it))));
             if found.is_some() {
                 return found;
             }
@@ -136,7 +145,7 @@ impl Book<'_> {
         (stmt, iteration): (Option<StmtId>, Iteration),
     ) -> Option<Skipped> {
         let plan = self.machine.plans.get(rank)?;
-        let fits = |it: &&(usize, &Skip)| {
+        let fits = |it: &(usize, &Skip)| {
             let same = match role {
                 SkippedRole::Collective | SkippedRole::Share => it.1.role == role && Some(it.1.stmt) == stmt,
                 SkippedRole::Send(_) => matches!(it.1.role, SkippedRole::Send(None)) || it.1.role == role,
@@ -144,10 +153,19 @@ impl Book<'_> {
             };
             same && may_be(plan, it.1, &iteration)
         };
-        let all: Vec<(usize, &Skip)> = plan.skips.iter().enumerate().collect();
-        let known = all.iter().filter(fits).find(|it| it.1.role == role);
-        let (skip, _) = known.or_else(|| all.iter().find(fits))?;
-        Some(Skipped { rank, skip: *skip, wanted: iteration.clone() })
+        let all: Vec<(usize, &Skip)> = plan.skips.iter().enumerate().filter(fits).collect();
+        let known: Vec<&(usize, &Skip)> = all.iter().filter(|it| it.1.role == role).collect();
+        let candidates = if known.is_empty() { all.iter().collect() } else { known };
+        // Where it may be one of several statements, nobody knows which was meant.
+        let (skip, first) = candidates.first()?;
+        let is_one = candidates.iter().all(|(_, it)| it.stmt == first.stmt);
+        is_one.then(|| Skipped { rank, skip: *skip, wanted: iteration.clone() })
+    }
+
+    /// Whether two ranks run the same program.
+    fn is_same(&self, one: usize, two: usize) -> bool {
+        let program = |rank: usize| self.machine.plans.get(rank).map(|it| it.program);
+        program(one) == program(two)
     }
 
     /// The statement and the iteration of an instruction.
