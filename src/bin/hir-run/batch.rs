@@ -22,6 +22,7 @@ use std::{
 use clap::Parser;
 use hir::{
     exit::Exit,
+    input_file,
     tool::{self, print},
 };
 
@@ -56,7 +57,8 @@ pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, 
     if !std::fs::metadata(path).map_err(cannot)?.is_file() && gpus::are_for(job) {
         return Err((Exit::Usage, format!("`{shown}` is read once by each rank: it has to be a file")));
     }
-    let text = std::fs::read_to_string(path).map_err(cannot)?;
+    let text = String::from_utf8(input_file::read(path).map_err(cannot)?)
+        .map_err(|_| (Exit::Environment, format!("cannot read `{shown}`: it is not a text")))?;
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines: Vec<(usize, &str)> =
         lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
