@@ -1,5 +1,7 @@
 //! Files of several cases: `// -----` between them, `// expected-error@+1 {{text}}` where one goes wrong.
 
+use std::collections::HashMap;
+
 use grammar::{
     codes::Code,
     diagnostic::{Diagnostic, Severity},
@@ -63,22 +65,29 @@ pub fn mismatches(source: &Source, diagnostics: &[Diagnostic]) -> Vec<String> {
             Err(fault) => faults.push(format!("{}:{line}: {fault}", source.name)),
         }
     }
+    // By line: a text may have as many comments as diagnostics.
+    let mut by_line: HashMap<u32, Vec<usize>> = HashMap::new();
+    for (at, wanted) in expected.iter().enumerate() {
+        by_line.entry(wanted.line).or_default().push(at);
+    }
+    let mut has_come = vec![false; expected.len()];
     for it in diagnostics {
         let line = source.lines.line(it.span().start);
-        let fits = |wanted: &Expected| {
-            (wanted.severity, wanted.line) == (it.severity(), line) && it.message.contains(&wanted.text)
+        let wanted = by_line.get(&line).into_iter().flatten().copied();
+        let fits = |at: &usize| {
+            let wanted = &expected[*at];
+            !has_come[*at] && wanted.severity == it.severity() && it.message.contains(&wanted.text)
         };
-        match expected.iter().position(fits) {
-            Some(at) => {
-                expected.remove(at);
-            }
+        match wanted.into_iter().find(fits) {
+            Some(at) => has_come[at] = true,
             None => {
                 let (severity, code) = (word(it.severity()), it.code.text());
                 faults.push(format!("{}:{line}: unexpected {severity}[{code}]: {}", source.name, it.message));
             }
         }
     }
-    faults.extend(expected.iter().map(|it| {
+    let missing = expected.iter().zip(has_come).filter(|(_, has_come)| !has_come);
+    faults.extend(missing.map(|(it, _)| {
         let severity = word(it.severity);
         format!("{}:{}: expected {severity} at line {}: {}", source.name, it.comment, it.line, it.text)
     }));

@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("resources::refused_memory_is_reported", refused_memory_is_reported),
         Trial::test("resources::a_small_stack_is_enough", a_small_stack_is_enough),
         Trial::test("resources::many_parts_are_refused", many_parts_are_refused),
+        Trial::test("resources::many_expected_errors_take_little_time", many_expected_errors),
         Trial::test("resources::inlining_has_a_limit", inlining_has_a_limit),
         Trial::test("resources::unrolling_has_a_limit", unrolling_has_a_limit),
         Trial::test("resources::many_axes_take_little_time", many_axes_take_little_time),
@@ -192,6 +193,14 @@ fn many_parts_are_refused() -> Result<(), Failed> {
     let folder = Folder::new("parts")?;
     let path = folder.file("a.hir", &"// -----\n".repeat(100_000))?;
     ends(&format!("ulimit -v 1000000; exec $OPT {path} --split-input-file"), 1, "E0409")
+}
+
+/// They took time that grows with the square of their number: 60,000 took 8 s.
+fn many_expected_errors() -> Result<(), Failed> {
+    let folder = Folder::new("expected")?;
+    let body = "  garbage garbage // expected-error {{another}}\n".repeat(250_000);
+    let path = folder.file("a.hir", &container(&body, ""))?;
+    ends(&format!("exec timeout 60 $OPT {path} --verify-diagnostics"), 1, "expected error at line 2: another")
 }
 
 fn inlining_has_a_limit() -> Result<(), Failed> {
