@@ -39,12 +39,16 @@ enum Earlier {
     Bytes(Vec<u8>),
 }
 
+/// What a run has read.
+#[derive(Default)]
+struct ReadFiles(HashMap<PathBuf, Earlier>);
+
 /// What this run has read.
-static EARLIER: Mutex<Option<HashMap<PathBuf, Earlier>>> = Mutex::new(None);
+static READ_FILES: Mutex<Option<ReadFiles>> = Mutex::new(None);
 
 /// Another run begins, to which files may have other contents.
 pub fn forget() {
-    *EARLIER.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    *READ_FILES.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
 /// The contents of a file, the same ones as before in this run.
@@ -53,34 +57,36 @@ pub fn forget() {
 /// What the operating system says; a file that memory cannot hold; more than `MAX_STREAM` from what is no regular file; a
 /// file whose contents have changed since it was first read.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut earlier = EARLIER.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = earlier.get_or_insert_default();
-    if let Some(Earlier::Bytes(bytes)) = known.get(path) {
-        return Ok(bytes.clone());
-    }
-    let mut file = open(path)?;
-    let about = file.metadata()?;
-    if !about.is_file() {
-        let bytes = read_stream(file)?;
-        known.insert(path.to_owned(), Earlier::Bytes(bytes.clone()));
-        return Ok(bytes);
-    }
-    let mut bytes = Vec::new();
-    let size = usize::try_from(about.len()).unwrap_or(usize::MAX);
-    fallible(|| {
-        bytes.try_reserve_exact(size).map_err(|_| {
-            io::Error::new(io::ErrorKind::OutOfMemory, format!("memory cannot hold its {size} bytes"))
-        })?;
-        file.read_to_end(&mut bytes)
-    })?;
-    let digest = digest(&bytes);
-    match known.insert(path.to_owned(), Earlier::Digest(digest)) {
-        Some(Earlier::Digest(before)) if before != digest => {
-            let message =
-                "its contents have changed since this run first read it: run again when nothing writes it";
-            Err(io::Error::other(message))
+    READ_FILES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().read(path)
+}
+
+impl ReadFiles {
+    fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        if let Some(Earlier::Bytes(bytes)) = self.0.get(path) {
+            return Ok(bytes.clone());
         }
-        Some(Earlier::Digest(_) | Earlier::Bytes(_)) | None => Ok(bytes),
+        let mut file = open(path)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            let bytes = read_stream(file)?;
+            self.0.insert(path.to_owned(), Earlier::Bytes(bytes.clone()));
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::new();
+        let size = usize::try_from(about.len()).unwrap_or(usize::MAX);
+        fallible(|| {
+            bytes.try_reserve_exact(size).map_err(|_| {
+                io::Error::new(io::ErrorKind::OutOfMemory, format!("memory cannot hold its {size} bytes"))
+            })?;
+            file.read_to_end(&mut bytes)
+        })?;
+        let digest = digest(&bytes);
+        match self.0.insert(path.to_owned(), Earlier::Digest(digest)) {
+            Some(Earlier::Digest(before)) if before != digest => Err(io::Error::other(
+                "its contents have changed since this run first read it: run again when nothing writes it",
+            )),
+            Some(Earlier::Digest(_) | Earlier::Bytes(_)) | None => Ok(bytes),
+        }
     }
 }
 

@@ -13,11 +13,11 @@ fn a_file_that_changes_during_a_run_is_refused() -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("a.npy");
     fs::write(&path, "one")?;
-    assert_eq!(read(&path)?, b"one");
-    assert_eq!(read(&path)?, b"one");
+    let mut files = ReadFiles::default();
+    assert_eq!(files.read(&path)?, b"one");
+    assert_eq!(files.read(&path)?, b"one");
     fs::write(&path, "two")?;
-    assert!(read(&path).is_err_and(|it| it.to_string().starts_with("its contents have changed")));
-    forget();
-    assert_eq!(read(&path)?, b"two");
+    assert!(files.read(&path).is_err_and(|it| it.to_string().starts_with("its contents have changed")));
+    assert_eq!(ReadFiles::default().read(&path)?, b"two");
     Ok(())
 }
