@@ -3,6 +3,9 @@
 //! The new contents go to a temporary file in the target's folder, are flushed to the storage device, and are renamed to the
 //! target. A failure at any step leaves the target as it was and removes the temporary file. Every tool writes its files
 //! here; a test refuses other writers in `src`.
+//!
+//! A symbolic link is followed and stays. Of a file with several hard links only the one that is named gets the new contents:
+//! writing into the file that all of them share could leave a part of it.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions, Permissions},
@@ -236,6 +239,17 @@ mod tests {
         symlink("loop", at("loop"))?;
         assert!(write(&at("loop"), b"").is_err());
         assert!(write(folder.path(), b"").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn other_hard_links_keep_the_old_contents() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("a"), "old")?;
+        fs::hard_link(at("a"), at("b"))?;
+        write(&at("a"), b"new")?;
+        assert_eq!((fs::read(at("a"))?, fs::read(at("b"))?), (b"new".to_vec(), b"old".to_vec()));
         Ok(())
     }
 

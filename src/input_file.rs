@@ -1,33 +1,122 @@
 //! Reads whole input files.
 //!
 //! A regular file has a size. A FIFO or a device may never end, so it has a limit.
+//!
+//! A run reads some files more than once: first to compare them with those of the other ranks, or for their shape, then for
+//! their contents. All readings of one run give the same bytes: a regular file that was changed in between is an error, and
+//! what came from a FIFO, which gives everything once, is kept.
 
 use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
+    collections::HashMap,
+    fs::{self, File},
+    io::{self, Read, Write},
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
 };
+
+use crate::{out_of_memory::fallible, threads, tool};
 
 /// Most bytes that are read from a FIFO, a device or standard input.
 pub const MAX_STREAM: u64 = 256 << 20;
 
-/// The contents of a file.
+/// Bytes that one thread digests in less time than many threads start.
+const SMALL: usize = 1 << 20;
+
+/// How long a FIFO may have no writer before that is reported.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What was read from a path before.
+enum Earlier {
+    /// The digest of a regular file.
+    Digest(blake3::Hash),
+    /// The bytes of a FIFO or a device.
+    Bytes(Vec<u8>),
+}
+
+/// What a run has read.
+#[derive(Default)]
+struct ReadFiles(HashMap<PathBuf, Earlier>);
+
+/// What this run has read.
+static READ_FILES: Mutex<Option<ReadFiles>> = Mutex::new(None);
+
+/// Another run begins, to which files may have other contents.
+pub fn forget() {
+    *READ_FILES.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// The contents of a file, the same ones as before in this run.
 ///
 /// # Errors
-/// What the operating system says; a file that memory cannot hold; more than `MAX_STREAM` from what is no regular file.
+/// What the operating system says; a file that memory cannot hold; more than `MAX_STREAM` from what is no regular file; a
+/// file whose contents have changed since it was first read.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let about = file.metadata()?;
-    if !about.is_file() {
-        return read_stream(file);
+    READ_FILES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().read(path)
+}
+
+impl ReadFiles {
+    fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        if let Some(Earlier::Bytes(bytes)) = self.0.get(path) {
+            return Ok(bytes.clone());
+        }
+        let mut file = open(path)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            let bytes = read_stream(file)?;
+            self.0.insert(path.to_owned(), Earlier::Bytes(bytes.clone()));
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::new();
+        let size = usize::try_from(about.len()).unwrap_or(usize::MAX);
+        fallible(|| {
+            bytes.try_reserve_exact(size).map_err(|_| {
+                io::Error::new(io::ErrorKind::OutOfMemory, format!("memory cannot hold its {size} bytes"))
+            })?;
+            file.read_to_end(&mut bytes)
+        })?;
+        let digest = digest(&bytes);
+        match self.0.insert(path.to_owned(), Earlier::Digest(digest)) {
+            Some(Earlier::Digest(before)) if before != digest => Err(io::Error::other(
+                "its contents have changed since this run first read it: run again when nothing writes it",
+            )),
+            Some(Earlier::Digest(_) | Earlier::Bytes(_)) | None => Ok(bytes),
+        }
     }
-    let mut bytes = Vec::new();
-    let size = usize::try_from(about.len()).unwrap_or(usize::MAX);
-    bytes.try_reserve_exact(size).map_err(|_| {
-        io::Error::new(io::ErrorKind::OutOfMemory, format!("memory cannot hold its {size} bytes"))
-    })?;
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
+}
+
+fn digest(bytes: &[u8]) -> blake3::Hash {
+    if bytes.len() < SMALL {
+        return blake3::hash(bytes);
+    }
+    threads::start();
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_rayon(bytes);
+    hasher.finalize()
+}
+
+/// Opens a file. A FIFO without a writer is waited for, and that is said.
+fn open(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.file_type().is_fifo() {
+        return File::open(path);
+    }
+    let (opened, is_opened) = mpsc::channel::<()>();
+    let shown = path.display().to_string();
+    let tell = move || {
+        if is_opened.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            let _ = writeln!(io::stderr(), "{}: waiting for a writer of the FIFO `{shown}`", tool::name());
+        }
+    };
+    // Without a thread it is waited for in silence.
+    let _ = thread::Builder::new().name("hir-fifo".to_owned()).spawn(tell);
+    let file = File::open(path);
+    drop(opened);
+    file
 }
 
 /// All that comes from a stream.
@@ -35,7 +124,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// What the operating system says; more than `MAX_STREAM`.
 pub fn read_stream(from: impl Read) -> io::Result<Vec<u8>> {
-    read_at_most(from, MAX_STREAM)
+    fallible(|| read_at_most(from, MAX_STREAM))
 }
 
 fn read_at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
@@ -54,14 +143,4 @@ fn read_at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stream_is_read_up_to_its_limit_and_no_further() -> io::Result<()> {
-        assert_eq!(read_at_most(io::repeat(1).take(8), 8)?, [1; 8]);
-        let fault = read_at_most(io::repeat(1), 8).err().map(|it| it.kind());
-        assert_eq!(fault, Some(io::ErrorKind::FileTooLarge));
-        Ok(())
-    }
-}
+mod tests;

@@ -63,12 +63,14 @@ pub fn watch(
             let is_over = Arc::new(AtomicBool::new(false));
             let over = Arc::clone(&is_over);
             // Standard output may be a pipe that nobody reads.
-            thread::spawn(move || {
+            let late = move || {
                 thread::sleep(PATIENCE);
                 if !over.load(Relaxed) {
                     Exit::from_signal(signal).now()
                 }
-            });
+            };
+            // Without a thread only a second signal ends a tool whose output nobody reads.
+            let _ = thread::Builder::new().name("hir-late".to_owned()).spawn(late);
             if end(signal) {
                 // A file that is half written has to become whole, or to go.
                 let _writers = atomic_file::no_writers();

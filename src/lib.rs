@@ -24,4 +24,6 @@ pub mod reduce;
 
 pub mod exit;
 pub mod interrupt;
+pub mod out_of_memory;
+pub mod threads;
 pub mod tool;

@@ -91,6 +91,8 @@ mod ranks;
 mod rendezvous;
 #[path = "suite/replay.rs"]
 mod replay;
+#[path = "suite/resources.rs"]
+mod resources;
 #[path = "suite/scaling.rs"]
 mod scaling;
 #[path = "suite/signals.rs"]
@@ -147,6 +149,7 @@ fn main() -> ExitCode {
     trials.extend(files::trials());
     trials.extend(scaling::trials());
     trials.extend(signals::trials());
+    trials.extend(resources::trials());
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
     let names = trials.iter().map(|it| it.name().to_owned()).collect();
     trials.push(promises::trial(names));

@@ -111,7 +111,8 @@ codes! {
     /// Views of different shapes meet in one statement on this rank.
     RuntimeShape = "E0408", Error;
     /// A tensor, a world or a program unrolled on all ranks that is beyond what is planned: 2^40 elements a tensor, 65536
-    /// ranks, 16 million instructions. Usually a number is mistyped, or `--set` gives another symbol than was meant.
+    /// ranks (`--max-ranks=N` allows more), 16 million instructions, 16 GiB of plans or of simulated memory
+    /// (`--memory-limit=GIB` allows more). Usually a number is mistyped, or `--set` gives another symbol than was meant.
     TooLarge = "E0409", Error;
     /// The two sides of a transfer, or the members of a collective, disagree on size, type or root.
     Disagreement = "E0501", Error;

@@ -20,7 +20,7 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Expr, ExprId, Program, SymbolId},
+    ir::{Expr, ExprId, Operand, Program, Stmt, Stream, SymbolId, TensorId},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -43,6 +43,9 @@ pub(crate) const PASS: Pass = Pass {
 /// The most parts of a definition that is written out.
 const LARGEST: usize = 10_000;
 
+/// The most parts of all definitions at all their uses in statements: tens of megabytes of text.
+const MOST_PARTS: usize = 10_000_000;
+
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let hidden = scalars::bound(program);
     let mut written = Substitution::default();
@@ -57,6 +60,11 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
             return Err(too_large(program, symbol));
         }
         written.symbols.insert(symbol, value);
+    }
+    if growth(program, &mut written, &mut sizes) > MOST_PARTS {
+        let message = format!("the definitions, written out at every use, have more than {MOST_PARTS} parts");
+        let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, "in this program");
+        return Err(it.help("keep the definitions, or fold them first with `canonicalize`"));
     }
     let mut rewrite = |program: &mut Program, expr| written.expr(program, expr);
     let mut changed = scalars::outside(program, &mut rewrite);
@@ -81,6 +89,58 @@ fn too_large(program: &Program, symbol: SymbolId) -> Diagnostic {
     let span = program.symbol_span(symbol);
     Diagnostic::new(Code::TooLarge, span, message, "too large to repeat at every use")
         .help("keep the definitions, or fold them first with `canonicalize`")
+}
+
+/// How many parts statements are printed with where definitions are written out, as far as they are not printed so already.
+fn growth(program: &mut Program, written: &mut Substitution, sizes: &mut FxHashMap<ExprId, usize>) -> usize {
+    let mut known: FxHashMap<ExprId, usize> = FxHashMap::default();
+    let mut grown = |program: &mut Program, expr: ExprId| {
+        if let Some(size) = known.get(&expr) {
+            return *size;
+        }
+        let new = written.expr(program, expr);
+        let size = if new == expr { 0 } else { size(program, new, sizes) };
+        known.insert(expr, size);
+        size
+    };
+    let mut tensors: FxHashMap<TensorId, usize> = FxHashMap::default();
+    let mut total = 0usize;
+    for id in program.stmts.ids() {
+        let mut stmt = program.stmts[id].clone();
+        let mut scalars = Vec::new();
+        match &mut stmt {
+            Stmt::Op(it) => {
+                it.scalars_mut(&mut |expr| scalars.push(*expr));
+                for operand in it.outs.iter().chain(&it.args) {
+                    match operand {
+                        Operand::Stream(stream) => {
+                            if let Stream::Index(index) = program.streams[*stream] {
+                                scalars.push(index);
+                            }
+                        }
+                        Operand::Tensor(tensor) => {
+                            if !tensors.contains_key(tensor) {
+                                let axes = program.tensors[*tensor].loops.clone();
+                                let sizes =
+                                    axes.iter().map(|axis| grown(program, program.axes[*axis].extent));
+                                let size = sizes.fold(0usize, usize::saturating_add);
+                                tensors.insert(*tensor, size);
+                            }
+                            total = total.saturating_add(tensors[tensor]);
+                        }
+                        Operand::Scalar(_) => (),
+                    }
+                }
+            }
+            Stmt::Let(_, value) => scalars.push(*value),
+            Stmt::For(it) => scalars.extend([it.start, it.stop]),
+            Stmt::If(it) => scalars.push(it.cond),
+        }
+        for expr in scalars {
+            total = total.saturating_add(grown(program, expr));
+        }
+    }
+    total
 }
 
 /// The number of an expression's parts as they are printed, those that are shared counted every time.

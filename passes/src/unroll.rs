@@ -162,7 +162,9 @@ fn round(
         let mut size = 0usize;
         program.walk(it.body, &mut |_| size += 1);
         if size.saturating_mul(factor).saturating_add(program.stmts.len()) > LARGEST {
-            fault = Some(loop_fault(Code::TooLong, format!("makes more than {LARGEST} statements")));
+            let why = format!("makes more than {LARGEST} statements");
+            let help = "unroll only small loops by `loop=…`, or some iterations by `factor=…`";
+            fault = Some(loop_fault(Code::TooLong, why).help(help));
             return Edit::Keep;
         }
         let plan = match Copies::of(program, stmt, &it, (&survey, &fixed), factor < count) {

@@ -17,6 +17,7 @@ use grammar::{
 use hir::{
     exit::Exit,
     interrupt::{self, Activity},
+    out_of_memory::Allocator,
     plan::{
         self,
         limits::{self, Limits},
@@ -29,6 +30,7 @@ use hir::{
         expect, listing,
         remarks::RemarkFlags,
         reproducer::{self, own_bug},
+        stack::with_large_stack,
         statistics::Statistics,
     },
 };
@@ -115,6 +117,9 @@ struct Options {
     /// Most ranks of a world.
     #[arg(long, value_name = "N", default_value_t = limits::RANKS, value_parser = tool::ranks)]
     max_ranks: usize,
+    /// Most memory that the plans of all ranks may take, in GiB.
+    #[arg(long, value_name = "GIB", default_value_t = 16)]
+    memory_limit: u32,
     /// The rank whose plan is printed.
     #[arg(long)]
     rank: Option<usize>,
@@ -139,14 +144,19 @@ enum VerifyEach {
     Semantic,
 }
 
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
 fn main() -> ExitCode {
     tool::own_panics("hir-opt");
-    let guarded = |options: Options| {
-        let screen = Screen::new("hir-opt", options.error_format, options.color);
-        let path = options.crash_reproducer.as_deref();
-        own_bug::guarded(screen, path, || run(&options).unwrap_or_else(|exit| exit))
-    };
-    options().map_or_else(|exit| exit, guarded).into()
+    with_large_stack(|| {
+        let guarded = |options: Options| {
+            let screen = Screen::new("hir-opt", options.error_format, options.color);
+            let path = options.crash_reproducer.as_deref();
+            own_bug::guarded(screen, path, || run(&options).unwrap_or_else(|exit| exit))
+        };
+        options().map_or_else(|exit| exit, guarded).into()
+    })
 }
 
 /// The command line; that of a reproducer comes first, so that what is given overrides it.
@@ -264,10 +274,23 @@ struct Tool<'o> {
 
 impl Tool<'_> {
     fn file(&mut self, source: Source) -> Exit {
-        let parts = if self.options.split_input_file { expect::split(&source) } else { vec![source] };
+        let parts = match self.options.split_input_file {
+            true => match expect::split(&source) {
+                Ok(parts) => parts,
+                Err(fault) => {
+                    self.screen.draw(&source, &[fault]);
+                    return Exit::Rejected;
+                }
+            },
+            false => vec![&source.text[..]],
+        };
         let mut texts = Vec::with_capacity(parts.len());
         let mut worst = Exit::Success;
-        for mut part in parts {
+        // Every part keeps its lines' numbers: the lines before it are there, and empty.
+        let mut lines_before = 0;
+        for text in parts {
+            let mut part = Source::new(source.name.clone(), "\n".repeat(lines_before) + text);
+            lines_before += text.lines().count() + 1;
             if self.options.fix && grammar::is_fixable(&part.programs().1) {
                 let text = grammar::fix(&part.text).into_owned();
                 // Errors that are left stand in a text that the user has not seen.
@@ -439,6 +462,7 @@ impl Tool<'_> {
         flags.extend(options.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
         flags.push(format!("--max-ranks={}", options.max_ranks));
+        flags.push(format!("--memory-limit={}", options.memory_limit));
         flags.extend(options.set.iter().map(|it| format!("--set={}={}", it.name, it.value)));
         flags
     }
@@ -472,7 +496,9 @@ impl Tool<'_> {
             outcome.failure = Some((Exit::Usage, format!("`--rank {rank}`: there are {ranks} ranks")));
             return None;
         }
-        let limits = Limits { ranks: self.options.max_ranks, ..Limits::default() };
+        let memory = (self.options.memory_limit as usize) << 30;
+        let limits = Limits { ranks: self.options.max_ranks, memory };
+        self.activity.set("while planning");
         match plan::build_within(program, &part.lines, ranks, &limits) {
             Ok(plans) => {
                 let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));

@@ -12,6 +12,7 @@ use grammar::{ir::Program, render::Format};
 use hir::{
     exit::Exit,
     interrupt,
+    out_of_memory::Allocator,
     reduce::{
         Candidate, Goal, Running, reduce,
         symptoms::{Examiner, Same, Test, expect_panics},
@@ -19,7 +20,7 @@ use hir::{
     run::oracle,
     sim::Schedules,
     source::{Binding, Source, bind},
-    tool::{self, Color, Screen, own_panics, reproducer::own_bug, usage},
+    tool::{self, Color, Screen, own_panics, reproducer::own_bug, stack::with_large_stack, usage},
 };
 
 /// Shrinks a program that fails, while it still fails in the same way.
@@ -64,16 +65,21 @@ struct Options {
     color: Color,
 }
 
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
 fn main() -> ExitCode {
     own_panics("hir-reduce");
-    match Options::try_parse() {
-        Ok(options) => run(&options).unwrap_or_else(|exit| exit).into(),
+    with_large_stack(|| match Options::try_parse() {
+        Ok(options) => {
+            let screen = Screen::new("hir-reduce", options.error_format, options.color);
+            own_bug::guarded(screen, None, || run(&options, screen).unwrap_or_else(|exit| exit)).into()
+        }
         Err(error) => usage("hir-reduce", &error).into(),
-    }
+    })
 }
 
-fn run(options: &Options) -> Result<Exit, Exit> {
-    let screen = Screen::new("hir-reduce", options.error_format, options.color);
+fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
     let calls = screen.pipeline(options.passes.as_deref().unwrap_or_default())?;
     let missing = match options.oracle {
         Test::Crash if calls.is_empty() => Some("`--oracle crash` needs `--passes`"),
@@ -123,9 +129,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         file: &folder.path().join("candidate.hir"),
         running: &running,
     };
-    own_bug::begin(std::env::args().skip(1).collect());
-    own_bug::add(&start.text);
-    Ok(own_bug::guarded(screen, None, || shrink(options, screen, start, examiner, &best)))
+    Ok(shrink(options, screen, start, examiner, &best))
 }
 
 /// The program as canonical text, bindings in it.
@@ -133,6 +137,8 @@ fn start(options: &Options, screen: Screen) -> Result<Candidate, Exit> {
     let source = Source::open(&options.file).map_err(|fault| {
         screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
     })?;
+    own_bug::begin(std::env::args().skip(1).collect());
+    own_bug::add(&source.text);
     let (mut programs, diagnostics) = grammar::read(&source.text);
     if grammar::diagnostic::has_errors(&diagnostics) {
         screen.draw(&source, &diagnostics);

@@ -136,6 +136,7 @@ impl Generator {
 
     /// Each element's value depends on its place in the whole alone, so threads share the work.
     fn draw_runs<T: Element>(&self, to: &mut [T], key: u64, starts: &[usize], len: usize, rank: usize) {
+        crate::threads::start();
         to.par_chunks_mut(len.max(1)).zip(starts).for_each(|(run, start)| {
             run.par_chunks_mut(SHARE).enumerate().for_each(|(at, part)| {
                 let first = start + at * SHARE;

@@ -6,6 +6,7 @@ use crate::{
     cuda::bytes_of,
     io::{data::Tensor, file},
     launch::handshake::JobManifest,
+    threads,
 };
 
 /// Adds a section for each global input that comes from a file: the element type, the shape and a digest of the elements. A
@@ -32,6 +33,7 @@ pub(super) fn add(manifest: &mut JobManifest, given: &[InputFlag]) -> Option<Fai
 /// `float 4x8, BLAKE3 …`: files of the same elements have the same text, whatever their format and layout.
 fn describe(tensor: &Tensor) -> String {
     let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+    threads::start();
     let mut hasher = blake3::Hasher::new();
     hasher.update_rayon(bytes_of(&tensor.data));
     format!("{} {}, BLAKE3 {}", tensor.data.dtype().short_name(), shape.join("x"), hasher.finalize())

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     exit::Exit,
+    input_file,
     launch::{LaunchError, environment::Launch, handshake::JobManifest, member::Member, watchdog::End},
     source::Source,
     tool::{Screen, print},
@@ -106,6 +107,8 @@ pub fn run(
 ) -> Result<ControlFlow<Exit, Exit>, LaunchError> {
     let rank = member.channel.rank;
     member.begin();
+    // What is compared with other ranks now is what is read again below.
+    input_file::forget();
     let (manifest, failure) = manifest();
     let difference = member.agree(&manifest)?;
     // Ranks of different jobs have nothing more to do with each other.

@@ -1,29 +1,46 @@
 //! Files of several cases: `// -----` between them, `// expected-error@+1 {{text}}` where one goes wrong.
 
-use grammar::diagnostic::{Diagnostic, Severity};
+use std::collections::HashMap;
+
+use grammar::{
+    codes::Code,
+    diagnostic::{Diagnostic, Severity},
+    span::Span,
+};
 
 use crate::source::Source;
 
 /// The line between two parts of a file.
 pub const SEPARATOR: &str = "// -----";
 
-/// The parts of a text. Every part keeps its lines' numbers: the lines before it are there, and empty.
-pub fn split(source: &Source) -> Vec<Source> {
-    let mut parts = Vec::new();
-    let mut part = String::new();
-    let mut line_count = 0;
-    for line in source.text.split_inclusive('\n') {
-        line_count += 1;
-        match line.trim_end() == SEPARATOR {
-            true => {
-                parts.push(Source::new(source.name.clone(), std::mem::take(&mut part)));
-                part = "\n".repeat(line_count);
+/// Most empty lines that all parts of a text together have in front of them.
+const MOST_EMPTY_LINES: usize = 1 << 26;
+
+/// The parts of a text, without the lines between them.
+///
+/// # Errors
+/// A text whose parts would need too many empty lines in front of them to keep their lines' numbers.
+pub fn split(source: &Source) -> Result<Vec<&str>, Diagnostic> {
+    let text = &source.text;
+    let (mut parts, mut begin, mut at) = (Vec::new(), 0, 0);
+    let mut empty_lines = 0usize;
+    for (line_count, line) in (1..).zip(text.split_inclusive('\n')) {
+        let start = at;
+        at += line.len();
+        if line.trim_end() == SEPARATOR {
+            parts.push(&text[begin..start]);
+            begin = at;
+            empty_lines = empty_lines.saturating_add(line_count);
+            if empty_lines > MOST_EMPTY_LINES {
+                let message = format!("too many parts: the text has {} of them up to here", parts.len());
+                let it =
+                    Diagnostic::new(Code::TooLarge, Span::new(start, at), message, "one more part begins");
+                return Err(it.help("put the parts behind this line into another file"));
             }
-            false => part.push_str(line),
         }
     }
-    parts.push(Source::new(source.name.clone(), part));
-    parts
+    parts.push(&text[begin..]);
+    Ok(parts)
 }
 
 /// What a comment says will be reported.
@@ -48,22 +65,29 @@ pub fn mismatches(source: &Source, diagnostics: &[Diagnostic]) -> Vec<String> {
             Err(fault) => faults.push(format!("{}:{line}: {fault}", source.name)),
         }
     }
+    // By line: a text may have as many comments as diagnostics.
+    let mut by_line: HashMap<u32, Vec<usize>> = HashMap::new();
+    for (at, wanted) in expected.iter().enumerate() {
+        by_line.entry(wanted.line).or_default().push(at);
+    }
+    let mut has_come = vec![false; expected.len()];
     for it in diagnostics {
         let line = source.lines.line(it.span().start);
-        let fits = |wanted: &Expected| {
-            (wanted.severity, wanted.line) == (it.severity(), line) && it.message.contains(&wanted.text)
+        let wanted = by_line.get(&line).into_iter().flatten().copied();
+        let fits = |at: &usize| {
+            let wanted = &expected[*at];
+            !has_come[*at] && wanted.severity == it.severity() && it.message.contains(&wanted.text)
         };
-        match expected.iter().position(fits) {
-            Some(at) => {
-                expected.remove(at);
-            }
+        match wanted.into_iter().find(fits) {
+            Some(at) => has_come[at] = true,
             None => {
                 let (severity, code) = (word(it.severity()), it.code.text());
                 faults.push(format!("{}:{line}: unexpected {severity}[{code}]: {}", source.name, it.message));
             }
         }
     }
-    faults.extend(expected.iter().map(|it| {
+    let missing = expected.iter().zip(has_come).filter(|(_, has_come)| !has_come);
+    faults.extend(missing.map(|(it, _)| {
         let severity = word(it.severity);
         format!("{}:{}: expected {severity} at line {}: {}", source.name, it.comment, it.line, it.text)
     }));
@@ -97,7 +121,8 @@ fn read(comment: &str, line: u32) -> Result<Option<Expected>, String> {
         None if place.trim().is_empty() => 0,
         None => return Err(form()),
     };
-    let target = u32::try_from(i64::from(line) + offset).map_err(|_| form())?;
+    let target = i64::from(line).checked_add(offset).and_then(|it| u32::try_from(it).ok());
+    let target = target.ok_or_else(form)?;
     Ok(Some(Expected { severity, line: target, text, comment: line }))
 }
 
@@ -106,10 +131,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_keep_their_lines() {
-        let source = Source::new("a".to_owned(), "one\n// -----\ntwo\n// ----- \nthree\n".to_owned());
-        let texts: Vec<String> = split(&source).into_iter().map(|it| it.text).collect();
-        assert_eq!(texts, ["one\n", "\n\ntwo\n", "\n\n\n\nthree\n"]);
+    fn a_text_has_parts() {
+        let split = |text: &str| {
+            let source = Source::new("a".to_owned(), text.to_owned());
+            split(&source).map(|parts| parts.into_iter().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let parts = split("one\n// -----\ntwo\n// ----- \nthree\n");
+        assert_eq!(parts.ok(), Some(["one\n", "two\n", "three\n"].map(str::to_owned).to_vec()));
+        assert_eq!(split("// -----").ok().map(|it| it.len()), Some(2));
+        let many = split(&"// -----\n".repeat(20_000));
+        assert_eq!(many.err().map(|it| it.code), Some(Code::TooLarge));
     }
 
     #[test]
@@ -130,6 +161,7 @@ mod tests {
         assert_eq!(read("a comment", 5), Ok(None));
         assert!(read("expected-error@x {{x}}", 5).is_err());
         assert!(read("expected-error@-9 {{x}}", 5).is_err());
+        assert!(read(&format!("expected-error@+{} {{{{x}}}}", i64::MAX), 5).is_err());
         assert!(read("expected-error {x}", 5).is_err());
     }
 }

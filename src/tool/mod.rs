@@ -7,6 +7,7 @@ pub mod expect;
 pub mod listing;
 pub mod remarks;
 pub mod reproducer;
+pub mod stack;
 pub mod statistics;
 
 use std::{
@@ -208,8 +209,17 @@ pub fn complaint(error: &clap::Error) -> String {
     told.join("; ").replace(":; ", ": ")
 }
 
-/// Makes a panic say that it is ours, and what to send us; the process then ends with 101.
+/// The name of the tool that this process is.
+static NAME: OnceLock<&str> = OnceLock::new();
+
+/// The name of the tool that this process is; `hir` in tests of the library.
+pub fn name() -> &'static str {
+    NAME.get().copied().unwrap_or("hir")
+}
+
+/// Makes a panic say that it is ours, and what to send us; the process then ends with 101. To be called first in `main`.
 pub fn own_panics(tool: &'static str) {
+    NAME.get_or_init(|| tool);
     std::panic::set_hook(Box::new(move |panic| {
         let line: Vec<String> = std::env::args().collect();
         let _ = writeln!(

@@ -11,6 +11,8 @@
 
 use std::{io, path::Path};
 
+use crate::input_file;
+
 pub mod own_bug;
 
 /// How the first line of a reproducer for hir-opt begins.
@@ -24,6 +26,7 @@ const FLAGS: &[&str] = &[
     "--ranks",
     "--rank",
     "--max-ranks",
+    "--memory-limit",
     "--set",
     "--print-plan",
     "--bisect",
@@ -41,7 +44,9 @@ pub fn text(tool: &str, failure: &str, lines: &[String], program: &str) -> Strin
 /// # Errors
 /// A file that cannot be read.
 pub fn flags(path: &Path) -> io::Result<Result<Vec<String>, String>> {
-    Ok(read(&std::fs::read_to_string(path)?).map_err(|fault| format!("`{}` {fault}", path.display())))
+    let text = String::from_utf8(input_file::read(path)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a text"))?;
+    Ok(read(&text).map_err(|fault| format!("`{}` {fault}", path.display())))
 }
 
 fn read(text: &str) -> Result<Vec<String>, String> {

@@ -306,7 +306,11 @@ impl Family {
             said.read_line(&mut String::new())?;
         }
         let id = parent.id();
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+        // Whichever of its threads has started them.
+        let mut children = String::new();
+        for task in fs::read_dir(format!("/proc/{id}/task"))? {
+            children += &fs::read_to_string(task?.path().join("children"))?;
+        }
         let children: Vec<String> = children.split_whitespace().map(str::to_owned).collect();
         match children.len() == ranks {
             true => Ok(Self { parent, said, children }),

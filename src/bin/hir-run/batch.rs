@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use hir::{exit::Exit, tool::print};
+use hir::{exit::Exit, input_file, tool::print};
 
 use crate::{
     command_lines::{self, Line},
@@ -56,7 +56,8 @@ pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, 
     if !std::fs::metadata(path).map_err(cannot)?.is_file() && gpus::are_for(job) {
         return Err((Exit::Usage, format!("`{shown}` is read once by each rank: it has to be a file")));
     }
-    let text = std::fs::read_to_string(path).map_err(cannot)?;
+    let text = String::from_utf8(input_file::read(path).map_err(cannot)?)
+        .map_err(|_| (Exit::Environment, format!("cannot read `{shown}`: it is not a text")))?;
     let common = command_lines::without_batch(words);
     let wrong = |number: usize, why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
     let lines = command_lines::lines(&text, &common).map_err(|it| wrong(it.0, &it.1))?;

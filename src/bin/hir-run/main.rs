@@ -16,7 +16,9 @@ use grammar::{
 use hir::{
     cuda::{self, Gpu},
     exit::Exit,
+    input_file,
     launch::{environment, environment::Launch, handshake::JobManifest, member::Member, spawn},
+    out_of_memory::Allocator,
     run::{
         gpu,
         inputs::Filling,
@@ -25,7 +27,7 @@ use hir::{
         ranks::{self, Verdict},
     },
     source::Source,
-    tool::{self, Screen, own_panics, print, reproducer::own_bug, usage},
+    tool::{self, Screen, own_panics, print, reproducer::own_bug, stack::with_large_stack, usage},
 };
 use passes::{Event, PassCall, Settings, Verify};
 
@@ -33,10 +35,17 @@ use batch::{Count, Entry};
 use options::{Device, Options};
 use task::{Task, Watched};
 
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
 fn main() -> ExitCode {
     // Before any thread starts.
     cuda::set_environment();
     own_panics("hir-run");
+    with_large_stack(tool)
+}
+
+fn tool() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => return usage("hir-run", &error).into(),
@@ -65,6 +74,7 @@ fn alone(programs: &[Entry], screen: Screen) -> Exit {
     }
     let ended = batch::each(programs, true, &count, |entry, last| -> Result<_, Infallible> {
         watched.activity.set("while preparing the program");
+        input_file::forget();
         let verdict = run(&entry.options, screen, None, (&mut gpu, &count, &watched))
             .unwrap_or_else(|failure| fail(screen, failure));
         watched.activity.conclude(last || verdict.exit.flow().is_break(), || {
@@ -116,6 +126,8 @@ fn manifest(entry: &Entry, launch: &Launch) -> (JobManifest, Option<Failure>) {
 
 /// Starts one process a rank, with this command line.
 fn spawned(ranks: usize, screen: Screen) -> Exit {
+    // Each rank writes its own reproducer.
+    own_bug::end();
     let exit = std::env::current_exe().and_then(|program| {
         let job = spawn::Job { program, arguments: std::env::args().skip(1).collect(), ranks };
         spawn::run(&job, tool::Output, tool::errors_apart())

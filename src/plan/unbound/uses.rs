@@ -264,7 +264,9 @@ impl Walk<'_> {
                 let mut symbols = Vec::new();
                 program.symbols_of(extent, &mut symbols);
                 let mut divisors = Vec::new();
-                for part in loops.iter().chain([&extent]) {
+                // A number depends on nothing.
+                let parts = loops.iter().chain([&extent]).filter(|_| !symbols.is_empty());
+                for part in parts {
                     if program.depends_on(*part, &|it| symbols.contains(&it)) {
                         dividers(program, *part, &mut divisors);
                     }

@@ -178,6 +178,7 @@ impl Sizes {
         if m * n * k == 0 {
             return out;
         }
+        crate::threads::start();
         let matrices = out.chunks_exact_mut(m * n).zip(a.chunks_exact(m * k)).zip(b.chunks_exact(k * n));
         for ((out, a), b) in matrices {
             let (out, a, b) = (out.as_mut_ptr(), a.as_ptr(), b.as_ptr());

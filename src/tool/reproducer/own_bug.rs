@@ -22,27 +22,47 @@ struct Work {
     texts: Vec<String>,
 }
 
-static CURRENT: Mutex<Option<Work>> = Mutex::new(None);
+/// What a reproducer would contain.
+enum Current {
+    /// No program is read yet: only the command line.
+    Start,
+    Program(Work),
+    /// Nothing: there is a reproducer already, or another process writes it.
+    Nothing,
+}
 
-fn current() -> MutexGuard<'static, Option<Work>> {
+static CURRENT: Mutex<Current> = Mutex::new(Current::Start);
+
+fn current() -> MutexGuard<'static, Current> {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The tool begins to work on a program; `lines` say how to run it again.
 pub fn begin(lines: Vec<String>) {
-    *current() = Some(Work { lines, texts: Vec::new() });
+    *current() = Current::Program(Work { lines, texts: Vec::new() });
 }
 
 /// A text that the tool works on.
 pub fn add(text: &str) {
-    if let Some(work) = &mut *current() {
+    if let Current::Program(work) = &mut *current() {
         work.texts.push(text.to_owned());
+    }
+    #[cfg(debug_assertions)]
+    panic_for_tests();
+}
+
+/// Panics where `HIR_TEST_PANIC` is set: tests show what tools do then. Not in release builds.
+#[cfg(debug_assertions)]
+#[expect(clippy::panic, reason = "a panic is what it is for")]
+fn panic_for_tests() {
+    if std::env::var_os("HIR_TEST_PANIC").is_some() {
+        panic!("HIR_TEST_PANIC is set");
     }
 }
 
 /// The work has a reproducer already, or cannot fail any more.
 pub fn end() {
-    *current() = None;
+    *current() = Current::Nothing;
 }
 
 /// Runs a tool. Where it panics or exits with 101, the program that it worked on goes into a file, at `path` or in the folder
@@ -55,7 +75,11 @@ pub fn guarded(screen: Screen, path: Option<&Path>, work: impl FnOnce() -> Exit)
     if exit != Exit::Bug {
         return exit;
     }
-    let Some(work) = current().take() else { return exit };
+    let work = match std::mem::replace(&mut *current(), Current::Nothing) {
+        Current::Program(work) => work,
+        Current::Start => Work { lines: std::env::args().skip(1).collect(), texts: Vec::new() },
+        Current::Nothing => return exit,
+    };
     let text = super::text(screen.tool(), &failure, &work.lines, &work.texts.join("// -----\n"));
     let written = match path {
         Some(path) => crate::atomic_file::write(path, text.as_bytes()).map(|()| path.to_owned()),

@@ -1,0 +1,23 @@
+use super::*;
+
+#[test]
+fn a_stream_is_read_up_to_its_limit_and_no_further() -> io::Result<()> {
+    assert_eq!(read_at_most(io::repeat(1).take(8), 8)?, [1; 8]);
+    let fault = read_at_most(io::repeat(1), 8).err().map(|it| it.kind());
+    assert_eq!(fault, Some(io::ErrorKind::FileTooLarge));
+    Ok(())
+}
+
+#[test]
+fn a_file_that_changes_during_a_run_is_refused() -> io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("a.npy");
+    fs::write(&path, "one")?;
+    let mut files = ReadFiles::default();
+    assert_eq!(files.read(&path)?, b"one");
+    assert_eq!(files.read(&path)?, b"one");
+    fs::write(&path, "two")?;
+    assert!(files.read(&path).is_err_and(|it| it.to_string().starts_with("its contents have changed")));
+    assert_eq!(ReadFiles::default().read(&path)?, b"two");
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! What a tool says, and how it ends, where the system refuses memory.
+//!
+//! Rust aborts a process (SIGABRT) whose allocation fails, and only unstable Rust has a hook for it. Each tool therefore
+//! installs `Allocator`, the system's allocator with one difference: where memory is refused, it writes one line to standard
+//! error and ends the process with exit code 6. Nothing is allocated, locked or flushed on the way. Files that the tool was
+//! to replace have their old contents, because they are replaced by a rename.
+//!
+//! Code that can do without the memory (`Vec::try_reserve`) runs inside `fallible`, where a refusal is returned to it.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    fmt::Write,
+    io,
+};
+
+use crate::exit::Exit;
+
+/// The system's allocator, for a tool's `#[global_allocator]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocator;
+
+thread_local! {
+    /// Whether the code that runs handles a refusal itself. Needs no allocation and no destructor.
+    static IS_FALLIBLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs code that handles refused memory itself, as `Vec::try_reserve` and `Read::read_to_end` do.
+pub fn fallible<T>(work: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IS_FALLIBLE.set(self.0);
+        }
+    }
+    let _restore = Restore(IS_FALLIBLE.replace(true));
+    work()
+}
+
+#[expect(
+    unsafe_code,
+    reason = "`GlobalAlloc` is an unsafe trait, and no crate offers a handler of refused memory on stable Rust"
+)]
+// SAFETY: every call goes to `System` with the caller's arguments, and its answer is returned as it is or not at all.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, which is that of `System`.
+        granted(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as in `alloc`.
+        granted(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as in `alloc`; `memory` came from `System`, as all memory of this allocator.
+        granted(unsafe { System.realloc(memory, layout, size) }, size)
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as in `realloc`.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+fn granted(memory: *mut u8, bytes: usize) -> *mut u8 {
+    // A thread that is ending may have no variables any more: what it lacks is a refusal like any other.
+    if memory.is_null() && !IS_FALLIBLE.try_with(Cell::get).unwrap_or(false) {
+        end(bytes)
+    }
+    memory
+}
+
+fn end(bytes: usize) -> ! {
+    let mut line = Line { bytes: [0; 512], length: 0 };
+    // A line that is too long is cut off.
+    let _ = writeln!(
+        line,
+        "{}: out of memory: the system refuses {bytes} bytes; no file was changed\n\
+         help: run it with more memory (`ulimit -v`, the container's limit), or on fewer ranks, smaller extents or a smaller \
+         program; `--memory-limit=GIB` refuses what needs more than that with the place in the program",
+        crate::tool::name()
+    );
+    // Not by the lock of `Stderr`: this thread may hold it.
+    let _ = rustix::io::write(io::stderr(), &line.bytes[..line.length]);
+    Exit::Environment.now()
+}
+
+/// A text in place, without memory of its own.
+struct Line {
+    bytes: [u8; 512],
+    length: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = &mut self.bytes[self.length..];
+        let length = text.len().min(room.len());
+        room[..length].copy_from_slice(&text.as_bytes()[..length]);
+        self.length += length;
+        if length == text.len() { Ok(()) } else { Err(std::fmt::Error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_returned_to_who_handles_it() {
+        assert!(granted(std::ptr::dangling_mut(), 1) == std::ptr::dangling_mut());
+        assert!(fallible(|| granted(std::ptr::null_mut(), 1)).is_null());
+        fallible(|| fallible(|| ()));
+        assert!(!IS_FALLIBLE.get());
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_off() {
+        let mut line = Line { bytes: [0; 512], length: 0 };
+        assert!(line.write_str(&"a".repeat(500)).is_ok());
+        assert!(line.write_str(&"b".repeat(500)).is_err());
+        assert_eq!((line.length, line.bytes[499], line.bytes[511]), (512, b'a', b'b'));
+    }
+}
