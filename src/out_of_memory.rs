@@ -77,7 +77,7 @@ fn end(bytes: usize) -> ! {
     // A line that is too long is cut off.
     let _ = writeln!(
         line,
-        "{}: out of memory: the system refuses {bytes} bytes; no file was changed\n\
+        "{}: out of memory: the system refuses {bytes} bytes; files that were being written have their old contents\n\
          help: run it with more memory (`ulimit -v`, the container's limit), or on fewer ranks, smaller extents or a smaller \
          program; `--memory-limit=GIB` refuses what needs more than that with the place in the program",
         crate::tool::name()
