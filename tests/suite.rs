@@ -22,7 +22,8 @@
 //! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`), and so does a changed program that a pass
 //! breaks (`pass_mutations`), and so does a program that
 //! the lowering passes change the meaning of (`generator`) or the passes behind them (`lowered`), and so does a layout that puts buffers into the same place that
-//! are in use at the same time (`layouts`).
+//! are in use at the same time (`layouts`), and so does an operator or a cast whose kernel rounds otherwise than the simulator
+//! (`operators`).
 
 use std::{
     collections::HashSet,
@@ -50,6 +51,8 @@ mod batch_text;
 #[allow(dead_code, reason = "a part of hir-run")]
 #[path = "../src/bin/hir-run/command_lines.rs"]
 mod command_lines;
+#[path = "suite/delayed.rs"]
+mod delayed;
 #[path = "suite/dice.rs"]
 mod dice;
 #[path = "suite/emulated.rs"]
@@ -62,6 +65,8 @@ mod files;
 mod generator;
 #[path = "suite/journey.rs"]
 mod journey;
+#[path = "suite/kernels.rs"]
+mod kernels;
 #[path = "suite/layers.rs"]
 mod layers;
 #[path = "suite/layouts.rs"]
@@ -74,6 +79,8 @@ mod lowered;
 mod measured;
 #[path = "suite/mutations.rs"]
 mod mutations;
+#[path = "suite/operators.rs"]
+mod operators;
 #[allow(dead_code, reason = "a part of hir-run")]
 #[path = "../src/bin/hir-run/options.rs"]
 mod options;
@@ -142,6 +149,9 @@ fn main() -> ExitCode {
     trials.extend(transformer::trials());
     trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));
+    trials.extend(delayed::trials(&cases));
+    trials.extend(operators::trials());
+    trials.extend(kernels::trials());
     trials.extend(layers::trials());
     trials.push(unsharded::trial(&cases));
     trials.extend(pipelines::trials(&cases));
@@ -151,6 +161,7 @@ fn main() -> ExitCode {
     trials.extend(signals::trials());
     trials.extend(resources::trials());
     trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
+    let mut trials = promises::marked(trials);
     let names = trials.iter().map(|it| it.name().to_owned()).collect();
     trials.push(promises::trial(names));
     libtest_mimic::run(&arguments, trials).exit_code()

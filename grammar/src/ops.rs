@@ -628,7 +628,7 @@ table! {
     Where = ternary("where");
     /// `a` bounded by `b` and `c`.
     Clamp = ternary("clamp");
-    /// `a + c · (b − a)`.
+    /// `a + c · (b − a)`; from `b` where `c ≥ ½`, as nvFuser computes it.
     Lerp = ternary("lerp");
     /// `c` where `a ≤ b`, else `a`.
     Threshold = ternary("threshold");

@@ -38,6 +38,8 @@
 //!   neither touches streams: so within one iteration the second body finds what the first left;
 //! * storage that both bodies touch and one writes is reached, in both, by one view of the same tensor along the same
 //!   axis, whose index is another one in every iteration; or it is allocated anew (short ALLOCATE) by the body that uses it;
+//! * where the second loop, or one in between, forks streams from one that has waited for the first loop, nothing behind them
+//!   relies on it: streams are forked again before they are used, or the program ends;
 //! * a name that both bodies mention is bound by the second before it uses it, and by the first before it uses it;
 //! * neither shares handles, captures streams, assigns scalars, or awaits what the other posts;
 //! * one of them does not communicate, or all that both post are collectives outside of branches: a transfer may match
@@ -45,6 +47,8 @@
 //!
 //! A loop that only forks streams in front of a loop that uses them is merged with `forks` only: its Synchronize would
 //! come behind the join of the iteration before, and the iterations run one after the other.
+
+mod forks;
 
 use grammar::{
     dependents,
@@ -122,7 +126,8 @@ impl Merging {
                     Frame::of(program, it.body).map(|frame| First { frame, body: None, forgets: None });
                 while let Some(known) = &mut first {
                     let earlier = done.last().copied();
-                    let Some((between, merged)) = self.pair(program, known, earlier, &it, &stmts[at..])
+                    let Some((between, merged)) =
+                        self.pair(program, known, earlier, &it, &stmts[at..], block == body)
                     else {
                         break;
                     };
@@ -163,6 +168,8 @@ struct Between {
     moved: Vec<StmtId>,
     /// A captured stream, and its older name.
     captured: Option<(u32, u32)>,
+    /// Whether a loop that forks streams again goes.
+    forks: bool,
 }
 
 impl Between {
@@ -174,7 +181,7 @@ impl Between {
         first: &For,
         stmts: &[StmtId],
     ) -> Option<Self> {
-        let mut this = Self { next: 0, moved: Vec::new(), captured: None };
+        let mut this = Self { next: 0, moved: Vec::new(), captured: None, forks: false };
         loop {
             match program.stmts[*stmts.get(this.next)?].clone() {
                 Stmt::Op(it)
@@ -193,7 +200,7 @@ impl Between {
                     }
                     this.captured = Some((new, *old));
                 }
-                Stmt::For(it) if this.forks_again(program, earlier, first, &it) => (),
+                Stmt::For(it) if this.forks_again(program, earlier, first, &it) => this.forks = true,
                 Stmt::For(_) => return Some(this),
                 Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => return None,
             }
@@ -252,10 +259,13 @@ struct Merged {
     repeated: usize,
     /// How many of the first body's last statements the second ends with too.
     end: usize,
+    /// Whether the second body begins with a wait that may be for later iterations of the first.
+    waits: bool,
 }
 
 impl Merging {
     /// Whether a loop can take in the next one, and what stands between them; `stmts` stand behind it, `earlier` before it.
+    /// `is_last`: the program ends behind `stmts`.
     fn pair(
         &self,
         program: &mut Program,
@@ -263,6 +273,7 @@ impl Merging {
         earlier: Option<StmtId>,
         first: &For,
         stmts: &[StmtId],
+        is_last: bool,
     ) -> Option<(Between, Merged)> {
         let between = Between::of(program, &known.frame, earlier, first, stmts)?;
         let Stmt::For(second) = program.stmts[stmts[between.next]].clone() else { return None };
@@ -286,6 +297,12 @@ impl Merging {
         });
         let clear = moved.into_iter().all(|tensor| !one.names.contains_key(&tensor));
         let merged = streams(program, &known.frame, renamed, &between, self.forks)?;
+        if between.forks || merged.waits {
+            let rest = &stmts[between.next + 1..];
+            if !forks::are_renewed(program, &known.frame, first, between.captured, rest, is_last) {
+                return None;
+            }
+        }
         if !clear || !independent(&self.owners, one, &two) {
             return None;
         }
@@ -357,9 +374,13 @@ fn streams(
     // What the first body begins with holds for the second; what else that waits for, it waits for.
     let repeated = if one.begin == begin { begin.len() } else { one.stream.iter().len() };
     if one.is_only_streams {
-        return (forks && one.stream.is_some()).then_some(Merged { repeated, end: 0 });
+        return (forks && one.stream.is_some()).then_some(Merged { repeated, end: 0, waits: false });
     }
-    (one.end == end).then_some(Merged { repeated, end: one.end.len() })
+    // The stream that the first loop goes back to has waited for nothing if that ends with no join.
+    let joins = end.iter().any(|(op, _)| *op == Op::Synchronize);
+    let home = end.first().map(|(_, stream)| stream);
+    let waits = begin.iter().any(|(op, stream)| *op == Op::Synchronize && (joins || Some(stream) != home));
+    (one.end == end).then_some(Merged { repeated, end: one.end.len(), waits })
 }
 
 /// The stream statements around a body.

@@ -34,6 +34,7 @@ mod turns;
 pub use discover::devices;
 pub use engine::{Calls, Engine, Host, Line, Timing, bytes_of, data_of};
 pub use error::CudaError;
+pub use kernels::instances;
 pub use place::settle;
 pub use progress::Progress;
 pub use session::Gpu;

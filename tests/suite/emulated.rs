@@ -25,6 +25,23 @@ const LIST: &str = "tests/suite/emulated.txt";
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut names = Vec::new();
+    for (case, runs, refusal) in runs(cases) {
+        let name = shown(&case);
+        names.push(name.clone());
+        let check = move || match &refusal {
+            None => runs.iter().try_for_each(Run::check),
+            Some(words) => runs.iter().try_for_each(|it| it.is_refused(words)),
+        };
+        let trial = Trial::test(format!("emulated {name}"), check);
+        trials.push(trial.with_ignored_flag(emulator::is_missing()));
+    }
+    trials.push(Trial::test("emulated_programs_are_those_of_the_list", move || are_listed(&names)));
+    trials
+}
+
+/// The files with programs that run, those programs, and in what words they are refused on GPUs, if they are.
+pub fn runs(cases: &[PathBuf]) -> Vec<(PathBuf, BTreeSet<Run>, Option<String>)> {
+    let mut found = Vec::new();
     for case in cases {
         let snapshot = fs::read_to_string(format!("{}.snap", case.display())).unwrap_or_default();
         let all: Vec<(Run, bool)> = snapshot.split("\n$ ").filter_map(|it| Run::of(it, case)).collect();
@@ -37,16 +54,9 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         }
         let text = fs::read_to_string(case).unwrap_or_default();
         let refusal = text.lines().find_map(|it| it.strip_prefix("// REFUSED ON GPUS: ")).map(str::to_owned);
-        let check = move || match &refusal {
-            None => runs.iter().try_for_each(Run::check),
-            Some(words) => runs.iter().try_for_each(|it| it.is_refused(words)),
-        };
-        let trial = Trial::test(format!("emulated {}", shown(case)), check);
-        trials.push(trial.with_ignored_flag(emulator::is_missing()));
-        names.push(shown(case));
+        found.push((case.clone(), runs, refusal));
     }
-    trials.push(Trial::test("emulated_programs_are_those_of_the_list", move || are_listed(&names)));
-    trials
+    found
 }
 
 fn are_listed(names: &[String]) -> Result<(), Failed> {
@@ -70,11 +80,22 @@ fn are_listed(names: &[String]) -> Result<(), Failed> {
     }
 }
 
+/// The passes that a refusal of resharding operators names.
+pub fn advice(text: &str) -> Option<&str> {
+    let text = text.split("a resharding operator runs on the simulator only").nth(1)?;
+    text.split("`--passes ").nth(1)?.split('`').next()
+}
+
+/// Whether a run is equal to the simulator's, or has nothing to be compared.
+pub fn is_right(text: &str) -> bool {
+    ["equal to the simulator", "[SUCCESS] ran, complete"].iter().any(|it| text.contains(it))
+}
+
 /// A program on a number of ranks.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Run {
-    ranks: usize,
-    arguments: Vec<String>,
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    pub ranks: usize,
+    pub arguments: Vec<String>,
 }
 
 /// Arguments with a value that choose how the simulator runs, what it is compared with, and what is printed.
@@ -128,14 +149,11 @@ impl Run {
     /// Runs it; resharding operators are lowered first, with the passes that the refusal names.
     fn check(&self) -> Result<(), Failed> {
         let (done, text) = self.run(None)?;
-        let advice = text.split("a resharding operator runs on the simulator only").nth(1);
-        let advice = advice.and_then(|it| it.split("`--passes ").nth(1)?.split('`').next());
-        let (done, text) = match advice {
+        let (done, text) = match advice(&text) {
             Some(passes) => self.run(Some(passes))?,
             None => (done, text),
         };
-        let right = ["equal to the simulator", "[SUCCESS] ran, complete"].iter().any(|it| text.contains(it));
-        match done && right {
+        match done && is_right(&text) {
             true => Ok(()),
             false => Err(format!("{} ranks, {:?}\n{text}", self.ranks, self.arguments).into()),
         }
@@ -151,18 +169,22 @@ impl Run {
         }
     }
 
+    /// With more passes behind its own.
+    pub fn lowered(&self, passes: &str) -> Self {
+        let mut run = self.clone();
+        match run.arguments.iter().position(|it| it == "--passes") {
+            Some(at) => run.arguments[at + 1] += &format!(",{passes}"),
+            None => run.arguments.extend(["--passes".to_owned(), passes.to_owned()]),
+        }
+        run
+    }
+
     /// On emulated GPUs, once step by step for the verdict, then captured, with streams held back too: whether
     /// that succeeds, and what is printed, with how the process ended. `passes` follow those of the arguments.
     fn run(&self, passes: Option<&str>) -> Result<(bool, String), Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
-        let mut arguments = self.arguments.clone();
-        if let Some(passes) = passes {
-            match arguments.iter().position(|it| it == "--passes") {
-                Some(at) => arguments[at + 1] += &format!(",{passes}"),
-                None => arguments.extend(["--passes".to_owned(), passes.to_owned()]),
-            }
-        }
-        command.args(&arguments).args("--device=cuda --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
+        let run = passes.map_or(self.clone(), |it| self.lowered(it));
+        command.args(&run.arguments).args("--device=cuda --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
         // Hundreds of runs more, so not of everything.
         if self.arguments.iter().any(|it| it.starts_with("samples/")) {
             command.arg("--profile-host");

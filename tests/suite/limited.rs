@@ -3,15 +3,34 @@
 use std::{
     io::{self, Read},
     os::unix::process::CommandExt,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// Several times what the slowest child takes, unoptimised and on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
+
+/// Kills a process that has not ended or said what is read of it when the limit is reached, so that reading ends. It stands for as
+/// long as somebody reads; nobody may wait for the process meanwhile.
+pub struct Deadline(#[allow(dead_code, reason = "dropping it is the message")] mpsc::Sender<()>);
+
+impl Deadline {
+    /// From now on.
+    pub fn of(child: &Child) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        let id = Pid::from_child(child);
+        thread::spawn(move || {
+            if receiver.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                let _ = kill_process(id, Signal::KILL);
+            }
+        });
+        Self(sender)
+    }
+}
 
 /// Runs commands for as long as `LIMIT`.
 pub trait Limited {

@@ -17,7 +17,7 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
-use crate::limited::Limited;
+use crate::limited::{Deadline, Limited};
 use crate::{MPIRUN, ROOT, emulator, lacks_mpirun};
 
 /// A program, and schedules that keep it running for longer than any test waits.
@@ -241,9 +241,11 @@ fn loses(
     // Rank 0 says a line once all have agreed, and on GPUs more once all are ready.
     let mut said = BufReader::new(children[0].stdout.take().ok_or("no standard output")?);
     let mut first = String::new();
+    let deadline = Deadline::of(&children[0]);
     for _ in 0..lines {
         said.read_line(&mut first)?;
     }
+    drop(deadline);
     let since = Instant::now();
     match signal {
         Some(name) => send(name, &children[victim].id().to_string())?,
@@ -282,7 +284,7 @@ fn loses(
 
 /// A process, or with `-` the group that it began, gets a signal.
 fn send(signal: &str, to: &str) -> Result<(), Failed> {
-    match Command::new("kill").args([&format!("-{signal}"), "--", to]).status()?.success() {
+    match Command::new("kill").args([&format!("-{signal}"), "--", to]).limited()?.status.success() {
         true => Ok(()),
         false => Err(format!("{to} cannot get SIG{signal}").into()),
     }
@@ -302,9 +304,11 @@ impl Family {
         let mut command = rank(0, 1, port()?, arguments);
         let mut parent = command.args(["--ranks", &ranks.to_string()]).process_group(0).spawn()?;
         let mut said = BufReader::new(parent.stdout.take().ok_or("no standard output")?);
+        let deadline = Deadline::of(&parent);
         for _ in 0..lines {
             said.read_line(&mut String::new())?;
         }
+        drop(deadline);
         let id = parent.id();
         // Whichever of its threads has started them.
         let mut children = String::new();

@@ -17,7 +17,7 @@ use crate::dice::Dice;
 /// Seconds for the mutations of a target, unless told: a minute for all of them.
 const SECONDS: usize = 9;
 /// The longest that one input may take, unoptimised and on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Longer inputs are cut: what is wrong with them shows in short ones.
 const LENGTH: usize = 16 << 10;
 

@@ -11,7 +11,11 @@ use std::{
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::{ROOT, ranks};
+use crate::{
+    ROOT,
+    limited::{Deadline, Limited},
+    ranks,
+};
 
 /// For what has to happen soon, on a machine that is busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -52,7 +56,7 @@ impl Tool {
 
     fn send(&self, signal: &str) -> Result<(), Failed> {
         let id = self.0.id().to_string();
-        match Command::new("kill").args([&format!("-{signal}"), "--", &id]).status()?.success() {
+        match Command::new("kill").args([&format!("-{signal}"), "--", &id]).limited()?.status.success() {
             true => Ok(()),
             false => Err(format!("no process gets SIG{signal}").into()),
         }
@@ -61,6 +65,7 @@ impl Tool {
     /// Lines of standard output until one contains a text.
     fn read_until(&mut self, text: &str) -> Result<String, Failed> {
         let mut found = String::new();
+        let _deadline = Deadline::of(&self.0);
         let mut out = BufReader::with_capacity(1, self.0.stdout.as_mut().ok_or("no standard output")?);
         while !found.contains(text) {
             if out.read_line(&mut found)? == 0 {

@@ -92,6 +92,11 @@ fn other_bounds_and_statements_between_stay() {
     assert_eq!(loops(&(first("i5") + "  Synchronize(Stream 3)\n" + &second("i6"))), 2);
     let storage = "  T30_g_float[iS130{6}] = ALLOCATE(mem_type=global, zero_init=false)\n";
     assert_eq!(loops(&(first("i5") + storage + &second("i6"))), 1);
+    // Storage that the first loop uses is not made in front of it; nor does a computation move.
+    let used = "  T1_g_float[iS2{4}, iS3{6}] = ALLOCATE(mem_type=global, zero_init=false)\n";
+    assert_eq!(loops(&(first("i5") + used + &second("i6"))), 2);
+    let sum = "  T2_g_float[iS4{4}, iS5{6}]\n     = T1_g_float[iS2{4}, iS3{6}]\n     + T1_g_float[iS2{4}, iS3{6}];\n";
+    assert_eq!(loops(&(first("i5") + sum + &second("i6"))), 2);
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn float(op: Op, computed: Computed) -> Option<String> {
         Op::Reciprocal => "(C)1 / a",
         Op::Sqrt => "sqrt@(a)",
         Op::Rsqrt => "(C)1 / sqrt@(a)",
-        Op::Lerp => "a + c * (b - a)",
+        Op::Lerp => "c < (C)0.5f ? a + c * (b - a) : b - (b - a) * ((C)1 - c)",
         Op::Mod | Op::Fmod => "fmod@(a, b)",
         Op::Remainder => "remainder_of(a, b)",
         Op::Neg => "-a",

@@ -7,6 +7,7 @@
 mod chain;
 mod expression;
 mod fold;
+pub mod instances;
 mod located;
 pub(super) mod nvrtc;
 mod product;

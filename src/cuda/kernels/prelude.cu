@@ -142,11 +142,14 @@ D u64 shifted_right(u64 a, u64 b) { return b < 64 ? a >> b : 0; }
 template<class C> D C power(C a, C b) {
   C r = 1;
   if (b < 0) return a == 1 ? 1 : a == (C)-1 ? (b % 2 ? (C)-1 : (C)1) : (C)0;
-  for (; b > 0; b >>= 1) { if (b & 1) r *= a; a *= a; }
+  for (; b > 0; b >>= 1) { if (b & 1) r = (C)((u64)r * (u64)a); a = (C)((u64)a * (u64)a); }
   return r;
 }
-D u64 common(i64 a, i64 b) { u64 x = a < 0 ? -a : a, y = b < 0 ? -b : b; while (y) { u64 t = x % y; x = y; y = t; } return x; }
-D i64 next_power(i64 a) { i64 r = 1; while (r < a) r <<= 1; return r; }
+D u64 common(u64 x, u64 y) { while (y) { u64 t = x % y; x = y; y = t; } return x; }
+D u64 common(i64 a, i64 b) { return common(a < 0 ? (u64)0 - (u64)a : (u64)a, b < 0 ? (u64)0 - (u64)b : (u64)b); }
+// 0 where the type does not hold it.
+D u64 next_power(u64 a) { u64 r = 1; while (r < a && r != 0) r <<= 1; return r; }
+D i64 next_power(i64 a) { return a <= 1 ? 1 : (i64)next_power((u64)a); }
 
 // Where elements are. Dimensions are merged and their strides are in bytes; the last one counts in groups of V elements.
 constexpr int DIMS = 8;

@@ -101,12 +101,10 @@ pub(super) fn float(op: Op, precision: Precision) -> Option<Float> {
             let root = a.sqrt();
             (root, root.mul_add(root, -a) == 0.0)
         }),
-        Op::Lerp => Checked(|[a, b, c]| {
-            let (difference, first) = sum(b, -a);
-            let (step, second) = product(c, difference);
-            let (value, third) = sum(a, step);
-            (value, first && second && third)
-        }),
+        Op::Lerp => match precision {
+            Precision::Single => Checked(|it| lerp(it, |it| f64::from(it as f32))),
+            Precision::Double => Checked(|it| lerp(it, |it| it)),
+        },
         Op::Remainder => Checked(|[a, b, _]| {
             let rest = a % b;
             if rest != 0.0 && (b < 0.0) != (rest < 0.0) { sum(rest, b) } else { (rest, true) }
@@ -121,8 +119,17 @@ pub(super) fn float(op: Op, precision: Precision) -> Option<Float> {
         Op::Frac => Exact(|[a, ..]| a - a.trunc()),
         Op::Max => Exact(|[a, b, _]| if a.is_nan() || a >= b { a } else { b }),
         Op::Min => Exact(|[a, b, _]| if a.is_nan() || a <= b { a } else { b }),
-        Op::FMax => Exact(|[a, b, _]| a.max(b)),
-        Op::FMin => Exact(|[a, b, _]| a.min(b)),
+        // +0 is larger than -0, as CUDA has it.
+        Op::FMax => Exact(|[a, b, _]| match () {
+            () if a == b && a.is_sign_negative() => b,
+            () if a == b => a,
+            () => a.max(b),
+        }),
+        Op::FMin => Exact(|[a, b, _]| match () {
+            () if a == b && a.is_sign_negative() => a,
+            () if a == b => b,
+            () => a.min(b),
+        }),
         Op::Relu => Exact(|[a, ..]| if a <= 0.0 { 0.0 } else { a }),
         Op::Where => Exact(|[a, b, c]| if a != 0.0 { b } else { c }),
         Op::Threshold => Exact(|[a, b, c]| if a <= b { c } else { a }),
@@ -138,11 +145,13 @@ pub(super) fn float(op: Op, precision: Precision) -> Option<Float> {
         Op::Pow => Rounded(|[a, b, _]| a.powf(b)),
         Op::Atan2 => Rounded(|[a, b, _]| a.atan2(b)),
         Op::Acos => Rounded(|[a, ..]| a.acos()),
-        Op::Acosh => Rounded(|[a, ..]| a.acosh()),
+        // libm's has values below 1.
+        Op::Acosh => Rounded(|[a, ..]| if a < 1.0 { f64::NAN } else { libm::acosh(a) }),
         Op::Asin => Rounded(|[a, ..]| a.asin()),
-        Op::Asinh => Rounded(|[a, ..]| a.asinh()),
+        // Those of the standard library lose digits near 0 and 1, and overflow.
+        Op::Asinh => Rounded(|[a, ..]| libm::asinh(a)),
         Op::Atan => Rounded(|[a, ..]| a.atan()),
-        Op::Atanh => Rounded(|[a, ..]| a.atanh()),
+        Op::Atanh => Rounded(|[a, ..]| libm::atanh(a)),
         Op::Cos => Rounded(|[a, ..]| a.cos()),
         Op::Cosh => Rounded(|[a, ..]| a.cosh()),
         Op::Exp => Rounded(|[a, ..]| a.exp()),
@@ -158,8 +167,15 @@ pub(super) fn float(op: Op, precision: Precision) -> Option<Float> {
         Op::Log1p => Rounded(|[a, ..]| a.ln_1p()),
         Op::Log2 => Rounded(|[a, ..]| a.log2()),
         Op::Rsqrt => Rounded(|[a, ..]| a.sqrt().recip()),
-        Op::Sigmoid => Rounded(|[a, ..]| 1.0 / (1.0 + (-a).exp())),
-        Op::Silu => Rounded(|[a, ..]| a / (1.0 + (-a).exp())),
+        // The exponential overflows where that of the precision does.
+        Op::Sigmoid => match precision {
+            Precision::Single => Rounded(|[a, ..]| 1.0 / (1.0 + f64::from((-a).exp() as f32))),
+            Precision::Double => Rounded(|[a, ..]| 1.0 / (1.0 + (-a).exp())),
+        },
+        Op::Silu => match precision {
+            Precision::Single => Rounded(|[a, ..]| a / (1.0 + f64::from((-a).exp() as f32))),
+            Precision::Double => Rounded(|[a, ..]| a / (1.0 + (-a).exp())),
+        },
         Op::Sin => Rounded(|[a, ..]| a.sin()),
         Op::Sinh => Rounded(|[a, ..]| a.sinh()),
         Op::Tan => Rounded(|[a, ..]| a.tan()),
@@ -200,6 +216,20 @@ fn product(a: f64, b: f64) -> (f64, bool) {
 fn quotient(a: f64, b: f64) -> (f64, bool) {
     let value = a / b;
     (value, value.mul_add(b, -a) == 0.0 || !(a.is_finite() && b.is_finite()))
+}
+
+/// From the nearer end, as nvFuser's `lerp` has it: a weight of 1 gives `b` itself. Every step is rounded.
+fn lerp([a, b, weight]: [f64; 3], round: fn(f64) -> f64) -> (f64, bool) {
+    let rounded = |(value, exact): (f64, bool)| {
+        let near = round(value);
+        (near, exact && (near == value || value.is_nan()))
+    };
+    let (difference, first) = rounded(sum(b, -a));
+    let is_near = weight < 0.5;
+    let (part, second) = if is_near { (weight, true) } else { rounded(sum(1.0, -weight)) };
+    let (step, third) = rounded(product(difference, part));
+    let (value, fourth) = if is_near { sum(a, step) } else { sum(b, -step) };
+    (value, first && second && third && fourth)
 }
 
 /// By squaring, wrapping. A negative exponent gives 0 but for the bases 1 and -1, as in nvFuser's `pow`.
@@ -260,6 +290,14 @@ fn erfinv_tail(z: f64) -> f64 {
     }
     let target = z.ln();
     let first = (-target).sqrt();
+    if z < 1e-290 {
+        // `erfc` loses digits there: by its asymptotic series, of which the sixth term is beyond binary64.
+        return (0..8).fold(first, |x, _| {
+            let part = 0.5 / (x * x);
+            let series = 1.0 - part * (1.0 - 3.0 * part * (1.0 - 5.0 * part * (1.0 - 7.0 * part)));
+            (-target - (x * PI.sqrt()).ln() + series.ln()).sqrt()
+        });
+    }
     let mut x = (-target - (first * PI.sqrt()).ln()).max(0.1).sqrt();
     for _ in 0..8 {
         let erfc = libm::erfc(x);

@@ -98,6 +98,16 @@ template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsig
 
 inline void __syncthreads() { host::barrier(); }
 
+// As PTX defines them: a number wins over any NaN, and +0 is larger than -0. C's functions leave both open.
+namespace host {
+template <class V> V larger(V a, V b) { return a != a ? b : b != b ? a : a == b ? (signbit(a) ? b : a) : a > b ? a : b; }
+template <class V> V smaller(V a, V b) { return a != a ? b : b != b ? a : a == b ? (signbit(a) ? a : b) : a < b ? a : b; }
+}  // namespace host
+#define fmaxf host::larger<float>
+#define fminf host::smaller<float>
+#define fmax host::larger<double>
+#define fmin host::smaller<double>
+
 inline float __uint_as_float(unsigned bits) { float r; memcpy(&r, &bits, 4); return r; }
 inline float __int_as_float(int bits) { float r; memcpy(&r, &bits, 4); return r; }
 inline unsigned __float_as_uint(float v) { unsigned r; memcpy(&r, &v, 4); return r; }
@@ -152,25 +162,32 @@ inline unsigned long long clock_nanoseconds() {
   return 1000000000ull * static_cast<unsigned long long>(now.tv_sec) + static_cast<unsigned long long>(now.tv_nsec);
 }
 
-// Inverses by halving: right to the last bits, slowly.
+// Inverses by halving, in more digits than their results have: right to the last bits, slowly.
 namespace host {
-inline double inverse(double (*falling)(double), double v, double low, double high) {
-  for (int round = 0; round < 200; ++round) {
-    const double middle = 0.5 * (low + high);
+inline double inverse(long double (*falling)(long double), long double v, long double low, long double high) {
+  for (int round = 0; round < 100; ++round) {
+    const long double middle = 0.5L * (low + high);
     (falling(middle) > v ? low : high) = middle;
   }
-  return 0.5 * (low + high);
+  return static_cast<double>(0.5L * (low + high));
+}
+}  // namespace host
+namespace host {
+// Of erfc, for small values; of erf, for values up to a half: where each has all its digits.
+inline double tail(double v) { return v == 0 ? INFINITY : inverse(erfcl, v, 0, 30); }
+inline double centre(double v) {
+  // The tangent at 0, where the next term is lost.
+  if (fabs(v) < 1e-9) return v * 0.886226925452758;
+  return copysign(inverse([](long double x) { return -erfl(x); }, -fabs(v), 0, 1), v);
 }
 }  // namespace host
 inline double erfcinv(double v) {
   if (!(v >= 0 && v <= 2)) return NAN;
-  if (v == 0 || v == 2) return v == 0 ? INFINITY : -INFINITY;
-  return host::inverse(erfc, v, -30, 30);
+  return v < 0.5 ? host::tail(v) : v > 1.5 ? -host::tail(2 - v) : host::centre(1 - v);
 }
 inline double erfinv(double v) {
   if (!(fabs(v) <= 1)) return NAN;
-  if (fabs(v) == 1) return v * INFINITY;
-  return -host::inverse([](double x) { return -erf(x); }, -v, -30, 30) * -1;
+  return fabs(v) <= 0.5 ? host::centre(v) : copysign(host::tail(1 - fabs(v)), v);
 }
 inline float erfcinvf(float v) { return static_cast<float>(erfcinv(v)); }
 inline float erfinvf(float v) { return static_cast<float>(erfinv(v)); }

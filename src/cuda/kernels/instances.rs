@@ -1,0 +1,186 @@
+//! Every operator, element type and template once: what a compiler or an architecture is tried on. No GPU is needed for it.
+
+use grammar::{dtype::DType, ops::OPS};
+
+use super::{Argument, Function, Kernels, Launch, Link, Located, chain, fold, nvrtc, product};
+use crate::{
+    cuda::CudaError,
+    plan::{Number, Reduce, ReduceOp, View},
+};
+
+const DTYPES: [DType; 13] = [
+    DType::Bool,
+    DType::Double,
+    DType::Float,
+    DType::Half,
+    DType::BFloat,
+    DType::Int8,
+    DType::Int16,
+    DType::Int32,
+    DType::Int64,
+    DType::UInt8,
+    DType::UInt16,
+    DType::UInt32,
+    DType::UInt64,
+];
+/// One for each type that is computed in, and truth values.
+const COMPUTED: [DType; 5] = [DType::BFloat, DType::Double, DType::Int32, DType::UInt64, DType::Bool];
+const REDUCTIONS: [ReduceOp; 10] = [
+    ReduceOp::Sum,
+    ReduceOp::Product,
+    ReduceOp::Min,
+    ReduceOp::Max,
+    ReduceOp::FMin,
+    ReduceOp::FMax,
+    ReduceOp::Avg,
+    ReduceOp::And,
+    ReduceOp::Or,
+    ReduceOp::Xor,
+];
+/// Fewer would mean that operators are missing.
+const LEAST_OPERATORS: usize = 150;
+
+/// The compute capabilities (90 for 9.0) that NVRTC compiles for.
+///
+/// # Errors
+/// NVRTC is missing.
+pub fn capabilities() -> Result<Vec<i32>, CudaError> {
+    nvrtc::capabilities()
+}
+
+/// Compiles all instances for a compute capability.
+///
+/// # Errors
+/// An instance that cannot be written or does not compile.
+pub fn compile(capability: i32) -> Result<(), CudaError> {
+    let source = source().map_err(CudaError::Internal)?;
+    let cubin = nvrtc::compile(&source, capability)?;
+    match cubin.starts_with(b"\x7fELF") {
+        true => Ok(()),
+        false => Err(CudaError::Internal(format!("no machine code for {capability}"))),
+    }
+}
+
+/// The source of all instances.
+fn source() -> Result<String, String> {
+    let mut kernels = Kernels::default();
+    steps(&mut kernels)?;
+    combinations(&mut kernels)?;
+    let source = kernels.source();
+    match source.contains("void,") {
+        true => Err("a type without a name".to_owned()),
+        false => Ok(source),
+    }
+}
+
+/// A view at an address that allows the widest access.
+pub(super) fn at(dtype: DType, view: &View) -> Located<'_> {
+    Located { address: 4096, dtype, view }
+}
+
+/// A single step.
+pub(super) fn map(function: Function, args: &[Argument], out: &Located) -> Result<Option<Launch>, String> {
+    chain(&[Link::new(function, args.to_vec(), *out)])
+}
+
+/// A reduction, and its result.
+pub(super) fn reduction(op: ReduceOp, input: &View, axes: &[usize]) -> (Reduce, View) {
+    let kept = (0..input.shape.len()).filter(|it| !axes.contains(it)).map(|it| input.shape[it]);
+    let out = View::contiguous(1, kept.collect());
+    (Reduce { op, init: Number::Int(0), input: input.clone(), axes: axes.to_vec(), out: out.clone() }, out)
+}
+
+fn add(kernels: &mut Kernels, launch: Option<Launch>) {
+    if let Some(it) = launch {
+        kernels.number(&it.kernel);
+    }
+}
+
+/// Operators, conversions, copies, fills, and steps that take what an earlier one has given.
+fn steps(kernels: &mut Kernels) -> Result<(), String> {
+    let (dense, turned) = (
+        View::contiguous(0, vec![4, 64]),
+        View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 4] },
+    );
+    let repeated = View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 0] };
+    let mut operators = 0;
+    for op in OPS.iter().map(|row| row.op) {
+        for dtype in COMPUTED {
+            let args: Vec<Argument> = (0..3).map(|_| Argument::View(at(dtype, &dense))).collect();
+            // What has no kernel is refused, and refused with a name.
+            match map(Function::Op(op), &args, &at(dtype, &dense)) {
+                Ok(launch) => {
+                    operators += 1;
+                    add(kernels, launch);
+                }
+                Err(message) if message.contains(op.name()) => (),
+                Err(message) => return Err(format!("`{}` is not named: {message}", op.name())),
+            }
+        }
+    }
+    if operators <= LEAST_OPERATORS {
+        return Err(format!("{operators} operators"));
+    }
+    for from in DTYPES {
+        for to in DTYPES {
+            add(kernels, map(Function::Move, &[Argument::View(at(from, &dense))], &at(to, &dense))?);
+        }
+        for view in [&turned, &repeated] {
+            add(kernels, map(Function::Move, &[Argument::View(at(from, view))], &at(from, &dense))?);
+        }
+        add(kernels, map(Function::Move, &[Argument::Number(Number::Float(0.5))], &at(from, &dense))?);
+        let row = View::contiguous(0, vec![256]);
+        let numbers = [Argument::Number(Number::Int(1)), Argument::Number(Number::Int(2))];
+        add(kernels, map(Function::Iota, &numbers, &at(from, &row))?);
+    }
+    // A step takes what an earlier one has given, as numbers or as bits.
+    for dtype in DTYPES {
+        let (from, between, copy) =
+            (at(DType::BFloat, &dense), at(dtype, &dense), View { buffer: 1, ..dense.clone() });
+        let copy = Located { address: 1 << 20, dtype, view: &copy };
+        let out = Located { address: 2 << 20, dtype: DType::Half, view: &dense };
+        let step = |from, to| Link::new(Function::Move, vec![Argument::View(from)], to);
+        let launch = chain(&[
+            Link { stored: false, ..step(Located { address: 3 << 20, ..from }, between) },
+            step(between, copy),
+            step(copy, out),
+        ])?;
+        add(kernels, launch);
+    }
+    Ok(())
+}
+
+/// Combinations of several ranks' parts, reductions in every form, and products.
+fn combinations(kernels: &mut Kernels) -> Result<(), String> {
+    let dense = View::contiguous(0, vec![4, 64]);
+    let (long, high) = (View::contiguous(0, vec![4, 4096]), View::contiguous(0, vec![4096, 256]));
+    for dtype in COMPUTED {
+        for op in REDUCTIONS {
+            let parts: Vec<Argument> = (0..8).map(|_| Argument::View(at(dtype, &dense))).collect();
+            if let Ok(launch) = map(Function::Combine(op), &parts, &at(dtype, &dense)) {
+                add(kernels, launch);
+            }
+            // A thread for each column, lanes for each row, and two passes over lanes for each column.
+            for (input, axis) in [(&dense, 0), (&long, 1), (&high, 0)] {
+                let (it, out) = reduction(op, input, &[axis]);
+                for launch in fold(&it, &at(dtype, input), &at(dtype, &out), 1 << 20).unwrap_or_default() {
+                    add(kernels, Some(launch));
+                }
+            }
+        }
+        let square = View::contiguous(0, vec![8, 8]);
+        for bias in [None, Some(at(dtype, &square))] {
+            let [a, b, out] = [(); 3].map(|()| at(dtype, &square));
+            add(kernels, product(&a, &b, bias.as_ref(), &out)?);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_instance_is_written() -> Result<(), String> {
+        super::source().map(|_| ())
+    }
+}

@@ -1,0 +1,102 @@
+//! The emulated programs once more where each piece of work on an emulated GPU is held up by a random time: streams and ranks come
+//! in other orders, and the results are those of the simulator all the same. `HIR_EMULATED_DELAY=5000` holds up for longer.
+//!
+//! Programs on as many ranks share a job, as `hir-run --batch` runs them.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use libtest_mimic::{Failed, Trial};
+
+use super::{
+    ENVIRONMENT, ROOT,
+    emulated::{self, Run},
+    emulator,
+};
+use crate::limited::Limited;
+
+/// Microseconds that a piece of work is held up for at most, unless told: longer than most pieces take.
+const DELAY: &str = "300";
+
+/// A trial for each number of ranks.
+pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+    let mut by_ranks: BTreeMap<usize, Vec<Run>> = BTreeMap::new();
+    for (_, runs, refusal) in emulated::runs(cases) {
+        // The time of a job is that of all its programs.
+        let fits = |it: &Run| refusal.is_none() && !it.arguments.iter().any(|it| it.starts_with("-T"));
+        runs.into_iter().filter(fits).for_each(|it| by_ranks.entry(it.ranks).or_default().push(it));
+    }
+    let trial = |(ranks, runs): (usize, Vec<Run>)| {
+        Trial::test(format!("delayed::on_{ranks}_ranks"), move || agree(ranks, &runs))
+            .with_ignored_flag(emulator::is_missing())
+    };
+    by_ranks.into_iter().map(trial).collect()
+}
+
+/// Runs programs; resharding operators are lowered in a second job, with the passes that the refusals name.
+fn agree(ranks: usize, runs: &[Run]) -> Result<(), Failed> {
+    let (told, errors) = job(ranks, runs)?;
+    // The refusals of the job, in its order.
+    let mut refusals = errors.lines().filter_map(emulated::advice);
+    let (mut lowered, mut wrong) = (Vec::new(), Vec::new());
+    for (run, text) in runs.iter().zip(told) {
+        match text.ends_with("# exit code 1").then(|| refusals.next()).flatten() {
+            Some(passes) => lowered.push(run.lowered(passes)),
+            None => wrong.extend(fault(run, &text)),
+        }
+    }
+    if !lowered.is_empty() {
+        let (told, _) = job(ranks, &lowered)?;
+        wrong.extend(lowered.iter().zip(told).filter_map(|(run, text)| fault(run, &text)));
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{} of {} programs:\n{}", wrong.len(), runs.len(), wrong.join("\n")).into()),
+    }
+}
+
+fn fault(run: &Run, text: &str) -> Option<String> {
+    let done = text.ends_with("# exit code 0") && emulated::is_right(text);
+    (!done).then(|| format!("{} ranks, {:?}\n{text}", run.ranks, run.arguments))
+}
+
+/// What is told of each program of a job, up to its exit code, and its errors.
+fn job(ranks: usize, runs: &[Run]) -> Result<(Vec<String>, String), Failed> {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let batch = folder.path().join("programs.txt");
+    let line = |it: &Run| shlex::try_join(it.arguments.iter().map(String::as_str));
+    let lines: Vec<String> = runs.iter().map(line).collect::<Result<_, _>>()?;
+    fs::write(&batch, lines.join("\n"))?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    command.arg("--batch").arg(&batch).args(["--device=cuda", "--expect=sim", "-n", "1"]);
+    if ranks > 1 {
+        command.arg("--ranks").arg(ranks.to_string());
+    }
+    command.current_dir(Path::new(ROOT)).env_clear().envs(ENVIRONMENT.iter().copied());
+    command.env_remove("CUDA_VISIBLE_DEVICES").env("HIR_EMULATED_DELAY", DELAY);
+    let output = command.envs(emulator::environment()?).limited()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut told = Vec::new();
+    let mut program = String::new();
+    for line in text.lines() {
+        program += line;
+        if line.starts_with("# exit code ") {
+            told.push(std::mem::take(&mut program));
+        } else {
+            program.push('\n');
+        }
+    }
+    match told.len() == runs.len() {
+        true => Ok((told, errors)),
+        false => {
+            let message =
+                format!("{} of {} programs have ended\n{program}\n{errors}", told.len(), runs.len());
+            Err(message.into())
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Every operator that works element by element, and every cast, on every element type: the simulator and the kernels give the
+//! same bits where the result is exact or rounded once, and results a few units in the last place apart where it is that of a
+//! mathematical function.
+//!
+//! Operands are pairs of special elements (zeros of both signs, infinities, NaN, subnormal numbers, limits, ties of every
+//! rounding) and random ones, from files. A program for each element type has a result for each operator. The sign and the
+//! payload of a NaN are compared in casts between equal types and in `bit_cast` only. The kernels run on emulated GPUs, where
+//! functions of CUDA are those of the host's C library.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, process::Command};
+
+use grammar::{
+    dtype::DType,
+    ops::{Effect, OPS, Op, Row, Syntax},
+};
+use libtest_mimic::{Failed, Trial};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+
+#[path = "operators/values.rs"]
+mod values;
+
+use super::{ENVIRONMENT, ROOT, emulator};
+use crate::limited::Limited;
+use values::Elements;
+
+/// The element types that are computed with, and their names in files.
+const DTYPES: [(DType, Dtype); 13] = [
+    (DType::Double, Dtype::F64),
+    (DType::Float, Dtype::F32),
+    (DType::Half, Dtype::F16),
+    (DType::BFloat, Dtype::BF16),
+    (DType::Bool, Dtype::BOOL),
+    (DType::Int8, Dtype::I8),
+    (DType::Int16, Dtype::I16),
+    (DType::Int32, Dtype::I32),
+    (DType::Int64, Dtype::I64),
+    (DType::UInt8, Dtype::U8),
+    (DType::UInt16, Dtype::U16),
+    (DType::UInt32, Dtype::U32),
+    (DType::UInt64, Dtype::U64),
+];
+
+/// The trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let trials = [
+        Trial::test("operators::floats_agree", || agree(|it| !it.is_integral())),
+        Trial::test("operators::integers_agree", || agree(|it| it.is_integral())),
+    ];
+    trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
+}
+
+/// How far results may be apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Bound {
+    /// Not at all; a NaN is a NaN.
+    Exact,
+    /// Not at all, NaNs included.
+    Bits,
+    /// Units in the last place.
+    Ulps(u64),
+}
+
+/// What is promised of an operator on floats.
+fn bound(op: Op) -> Bound {
+    match op {
+        // A unit for each function, and for each rounding behind it.
+        Op::Sigmoid | Op::Silu | Op::Rsqrt => Bound::Ulps(4),
+        // Newton's method on one side, halving on the other.
+        Op::ErfInv | Op::ErfcInv => Bound::Ulps(64),
+        // Between its zeros, where CUDA promises an absolute error only.
+        Op::LGamma => Bound::Ulps(16),
+        Op::Pow
+        | Op::Atan2
+        | Op::Acos
+        | Op::Acosh
+        | Op::Asin
+        | Op::Asinh
+        | Op::Atan
+        | Op::Atanh
+        | Op::Cos
+        | Op::Cosh
+        | Op::Exp
+        | Op::Exp2
+        | Op::Expm1
+        | Op::Erf
+        | Op::Erfc
+        | Op::Log
+        | Op::Log10
+        | Op::Log1p
+        | Op::Log2
+        | Op::Sin
+        | Op::Sinh
+        | Op::Tan
+        | Op::Tanh => Bound::Ulps(2),
+        // All others are exact or rounded once, or made of such operators in one order.
+        _ => Bound::Exact,
+    }
+}
+
+/// Whether an operator has a meaning on an element type.
+fn is_defined(op: Op, dtype: DType) -> bool {
+    let whole =
+        [Op::CeilDiv, Op::Shl, Op::Shr, Op::BitAnd, Op::BitOr, Op::BitXor, Op::BitNot, Op::Gcd, Op::BitCeil];
+    let real = [Op::Reciprocal, Op::Sqrt, Op::Lerp, Op::Frac, Op::NextAfter];
+    match (op, dtype.is_integral()) {
+        // Computed as other integers are; casts make the difference.
+        _ if matches!(dtype, DType::Int16 | DType::UInt16) => false,
+        (Op::Cast | Op::BitCast | Op::Complex | Op::Real | Op::Imag, _) => false,
+        (_, false) => !whole.contains(&op),
+        (Op::Pow, true) => true,
+        (_, true) => !real.contains(&op) && bound(op) == Bound::Exact,
+    }
+}
+
+/// Whether the result is a truth value.
+fn is_test(op: Op) -> bool {
+    matches!(
+        op,
+        Op::Eq
+            | Op::Ne
+            | Op::Lt
+            | Op::Le
+            | Op::Gt
+            | Op::Ge
+            | Op::LogicalAnd
+            | Op::LogicalOr
+            | Op::LogicalNot
+            | Op::SignBit
+            | Op::IsFinite
+            | Op::IsInf
+            | Op::IsNan
+            | Op::IsNegInf
+            | Op::IsPosInf
+            | Op::IsReal
+    )
+}
+
+/// A result of a program.
+struct Compared {
+    /// What it is the result of, for messages.
+    what: String,
+    dtype: DType,
+    bound: Bound,
+    /// The inputs that it has, by name.
+    operands: Vec<&'static str>,
+}
+
+/// The program for an element type: its inputs, its text, and its results by name.
+struct Program {
+    dtype: DType,
+    inputs: BTreeMap<&'static str, Elements>,
+    text: String,
+    results: BTreeMap<String, Compared>,
+}
+
+impl Program {
+    fn of(dtype: DType) -> Self {
+        let [a, b, c] = values::columns(dtype);
+        // Integers are not divided by zero: the simulator reports that.
+        let bits = if dtype == DType::Bool { 1 } else { 8 * dtype.size() };
+        let divisors = b.iter().map(|it| if it & (u64::MAX >> (64 - bits)) == 0 { 1 } else { *it });
+        let divisors = Elements { dtype, bits: divisors.collect() };
+        let conditions = (0..a.len() as u64).map(|at| at * 5 / 3 % 2).collect();
+        let element = |bits| Elements { dtype, bits };
+        let inputs = BTreeMap::from([
+            ("T0", element(a)),
+            ("T1", element(b)),
+            ("T2", element(c)),
+            ("T3", divisors),
+            ("T4", Elements { dtype: DType::Bool, bits: conditions }),
+            ("T5", element(values::casts(dtype))),
+        ]);
+        let mut it = Self { dtype, inputs, text: String::new(), results: BTreeMap::new() };
+        let mut body = String::new();
+        for row in OPS.iter().filter(|it| it.effect == Effect::Map && is_defined(it.op, dtype)) {
+            it.operator(row, &mut body);
+        }
+        for (to, _) in DTYPES {
+            let compared = |what: &str, bound| Compared {
+                what: format!("{what} to `{}`", to.short_name()),
+                dtype: to,
+                bound,
+                operands: vec!["T5"],
+            };
+            if to != dtype {
+                it.result(compared("cast", Bound::Exact), "cast", &mut body);
+            }
+            // Any byte is no truth value.
+            if to.size() == dtype.size() && to != DType::Bool {
+                it.result(compared("bit_cast", Bound::Bits), "bit_cast", &mut body);
+            }
+        }
+        let inputs: Vec<String> = it.inputs.iter().map(|(name, it)| tensor(name, it)).collect();
+        let outputs = it.results.iter().map(|(name, compared)| {
+            let len = it.inputs[compared.operands[0]].bits.len();
+            tensor(name, &Elements { dtype: compared.dtype, bits: vec![0; len] })
+        });
+        let outputs: Vec<String> = outputs.collect();
+        it.text = format!(
+            "%HostIrContainer {{ ({}) -> ({}) :\n{body}}} // %HostIrContainer\n",
+            inputs.join(", "),
+            outputs.join(", ")
+        );
+        it
+    }
+
+    fn operator(&mut self, row: &Row, body: &mut String) {
+        let divides = matches!(row.op, Op::Div | Op::Mod | Op::Fmod | Op::Remainder | Op::CeilDiv);
+        let operands = match (row.op, row.args.len()) {
+            (Op::Where, _) => vec!["T4", "T0", "T1"],
+            (_, 1) => vec!["T0"],
+            (_, 2) if divides && self.dtype.is_integral() => vec!["T0", "T3"],
+            (_, count) => ["T0", "T1", "T2"][..count.min(3)].to_vec(),
+        };
+        let dtype = if is_test(row.op) { DType::Bool } else { self.dtype };
+        let bound = if self.dtype.is_integral() { Bound::Exact } else { bound(row.op) };
+        let compared = Compared { what: format!("`{}`", row.mnemonic), dtype, bound, operands };
+        let args: Vec<String> = compared.operands.iter().map(|it| tensor(it, &self.inputs[it])).collect();
+        let value = match row.syntax {
+            Syntax::Infix => args.join(&format!("\n     {} ", row.mnemonic)),
+            Syntax::Prefix => format!("{}{}", row.mnemonic, args[0]),
+            _ => format!("{}({})", row.mnemonic, args.join("\n     , ")),
+        };
+        self.define(compared, &value, body);
+    }
+
+    fn result(&mut self, compared: Compared, name: &str, body: &mut String) {
+        let value = format!("{name}({})", tensor("T5", &self.inputs["T5"]));
+        self.define(compared, &value, body);
+    }
+
+    fn define(&mut self, compared: Compared, value: &str, body: &mut String) {
+        let name = format!("T{}", 10 + self.results.len());
+        let len = self.inputs[compared.operands[0]].bits.len();
+        let out = tensor(&name, &Elements { dtype: compared.dtype, bits: vec![0; len] });
+        let _ = write!(body, "  {out}\n     = {value};\n");
+        self.results.insert(name, compared);
+    }
+}
+
+/// How a program writes a tensor.
+fn tensor(name: &str, elements: &Elements) -> String {
+    let axis = name.trim_start_matches('T');
+    format!("{name}_g_{}[iS{axis}{{{}}}]", elements.dtype.name(), elements.bits.len())
+}
+
+/// Runs the programs of some element types on the simulator and on emulated GPUs, and compares the results.
+fn agree(wanted: impl Fn(DType) -> bool) -> Result<(), Failed> {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let programs: Vec<Program> =
+        DTYPES.iter().map(|it| it.0).filter(|it| wanted(*it)).map(Program::of).collect();
+    for program in &programs {
+        let name = program.dtype.short_name();
+        fs::write(folder.path().join(format!("{name}.hir")), &program.text)?;
+        values::write(&folder.path().join(format!("{name}.safetensors")), &program.inputs)?;
+    }
+    run(folder.path(), &programs, "sim")?;
+    run(folder.path(), &programs, "cuda")?;
+    let mut faults = Vec::new();
+    for program in &programs {
+        let name = program.dtype.short_name();
+        let files =
+            ["sim", "cuda"].map(|it| fs::read(folder.path().join(format!("{name}.{it}.safetensors"))));
+        let [sim, cuda] = files;
+        let (sim, cuda) = (sim?, cuda?);
+        let (sim, cuda) = (SafeTensors::deserialize(&sim)?, SafeTensors::deserialize(&cuda)?);
+        for (key, compared) in &program.results {
+            let (sim, cuda) = (sim.tensor(key)?, cuda.tensor(key)?);
+            faults.extend(compared.fault(program, &sim, &cuda));
+        }
+    }
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{} results differ:\n{}", faults.len(), faults.join("\n")).into()),
+    }
+}
+
+/// Runs all programs in one process.
+fn run(folder: &Path, programs: &[Program], device: &str) -> Result<(), Failed> {
+    let mut lines = String::new();
+    for program in programs {
+        let (name, folder) = (program.dtype.short_name(), folder.display());
+        let _ = write!(lines, "{folder}/{name}.hir");
+        for key in program.inputs.keys() {
+            let _ = write!(lines, " --input {key}=@{folder}/{name}.safetensors#{key}");
+        }
+        for key in program.results.keys() {
+            let _ = write!(lines, " --output {key}=@{folder}/{name}.{device}.safetensors#{key}");
+        }
+        lines.push('\n');
+    }
+    let batch = folder.join(format!("{device}.txt"));
+    fs::write(&batch, lines)?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    command.arg("--batch").arg(&batch).arg(format!("--device={device}"));
+    command.current_dir(ROOT).env_clear().envs(ENVIRONMENT.iter().copied());
+    if device == "cuda" {
+        command.env_remove("CUDA_VISIBLE_DEVICES").envs(emulator::environment()?);
+    }
+    let output = command.limited()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!(
+            "{device}: {}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
+        .into()),
+    }
+}
+
+impl Compared {
+    /// The first element of two results that are too far apart, if there is one, and how many there are.
+    fn fault(&self, program: &Program, sim: &TensorView, cuda: &TensorView) -> Option<String> {
+        let (sim, cuda) = (Elements::of(self.dtype, sim.data()), Elements::of(self.dtype, cuda.data()));
+        let differs = |at: &usize| {
+            let (one, other) = (sim.bits[*at], cuda.bits[*at]);
+            match self.bound {
+                Bound::Bits => one != other,
+                Bound::Exact => one != other && !(sim.is_nan(*at) && cuda.is_nan(*at)),
+                Bound::Ulps(most) => sim.ulps(*at, &cuda).is_none_or(|it| it > most),
+            }
+        };
+        let wrong: Vec<usize> = (0..sim.bits.len().max(cuda.bits.len())).filter(differs).collect();
+        let at = *wrong.first()?;
+        let operands: Vec<String> = self.operands.iter().map(|it| program.inputs[it].text(at)).collect();
+        Some(format!(
+            "{} of `{}`, {:?}: {} of {} elements; of {}: simulator {}, kernel {}",
+            self.what,
+            program.dtype.short_name(),
+            self.bound,
+            wrong.len(),
+            sim.bits.len(),
+            operands.join(", "),
+            sim.text(at),
+            cuda.text(at)
+        ))
+    }
+}
