@@ -1,7 +1,7 @@
-//! The emulated programs once more where each piece of work on an emulated GPU is held up by a random time: streams and ranks come
+//! Emulated programs of several ranks or streams once more where each piece of work on an emulated GPU is held up by a random time: streams and ranks come
 //! in other orders, and the results are those of the simulator all the same. `HIR_EMULATED_DELAY=5000` holds up for longer.
 //!
-//! Programs on as many ranks share a job, as `hir-run --batch` runs them.
+//! One program of each file, the one with the most passes. Programs on as many ranks share a job, as `hir-run --batch` runs them.
 
 use std::{
     collections::BTreeMap,
@@ -15,20 +15,33 @@ use libtest_mimic::{Failed, Trial};
 use super::{
     ENVIRONMENT, ROOT,
     emulated::{self, Run},
-    emulator,
+    emulator, shown,
 };
 use crate::limited::Limited;
 
 /// Microseconds that a piece of work is held up for at most, unless told: longer than most pieces take.
 const DELAY: &str = "300";
 
+/// Matrix products of a million elements, half a minute each.
+const LARGE: [&str; 2] = ["tests/cases/published/ring-0044.hir", "tests/cases/published/pairs-0039.hir"];
+
 /// A trial for each number of ranks.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut by_ranks: BTreeMap<usize, Vec<Run>> = BTreeMap::new();
-    for (_, runs, refusal) in emulated::runs(cases) {
-        // The time of a job is that of all its programs.
-        let fits = |it: &Run| refusal.is_none() && !it.arguments.iter().any(|it| it.starts_with("-T"));
-        runs.into_iter().filter(fits).for_each(|it| by_ranks.entry(it.ranks).or_default().push(it));
+    for (case, runs, refusal) in emulated::runs(cases) {
+        if LARGE.contains(&shown(&case).as_str()) {
+            continue;
+        }
+        let text = fs::read_to_string(case).unwrap_or_default();
+        let fits = |it: &Run| {
+            let any = |of: &dyn Fn(&str) -> bool| it.arguments.iter().any(|it| of(it));
+            let is_parallel = it.ranks > 1 || text.contains("Stream") || any(&|it| it.contains("stream"));
+            // The time of a job is that of all its programs.
+            refusal.is_none() && is_parallel && !any(&|it| it.starts_with("-T"))
+        };
+        let passes = |it: &Run| it.arguments.iter().map(String::len).sum::<usize>();
+        let run = runs.into_iter().filter(fits).max_by_key(passes);
+        run.into_iter().for_each(|it| by_ranks.entry(it.ranks).or_default().push(it));
     }
     let trial = |(ranks, runs): (usize, Vec<Run>)| {
         Trial::test(format!("delayed::on_{ranks}_ranks"), move || agree(ranks, &runs))

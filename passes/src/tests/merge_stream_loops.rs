@@ -116,6 +116,8 @@ fn streams_have_to_be_the_same() {
     assert_eq!(loops(&set("7", "7")), 1);
     assert_eq!(loops(&set("7", "8")), 2);
     assert_eq!(loops(&(on(first("i5"), "i5", "7") + &second("i6"))), 2);
+    // A join in the middle of a body.
+    assert_eq!(loops(&(first("i5") + "    Synchronize(Stream 3)\n" + &twice(11, 10) + &second("i6"))), 2);
 }
 
 #[test]
