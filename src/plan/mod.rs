@@ -48,7 +48,7 @@ pub use inst::{
 };
 pub(crate) use shape::leaf_axes;
 pub use show::{inst_text, show, view_text};
-pub use skip::{Skip, SkippedRole, Why};
+pub use skip::{MOST_SKIPS, Skip, SkippedRole, Why};
 pub use view::{Buffer, Layout, Piece, Place, Port, PrintedAxis, Shard, View};
 pub use world::{build, build_each, build_within, smallest_world};
 

@@ -62,7 +62,7 @@ pub enum Why {
 }
 
 /// Most communications of a rank that are listed: explanations need few.
-const MOST: usize = 4_096;
+pub const MOST_SKIPS: usize = 4_096;
 
 impl Builder<'_> {
     /// Lists what stands in the block of a branch that this rank does not take, where others may take it.
@@ -89,11 +89,22 @@ impl Builder<'_> {
 
     fn skip_block(&mut self, block: BlockId, why: &Why) {
         let program = self.program;
-        program.walk(block, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                self.skip(stmt, it, why);
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => self.skip(*stmt, it, why),
+                Stmt::For(it) => self.skip_block(it.body, why),
+                // What a branch inside keeps from being posted is not this one's doing.
+                Stmt::If(it) => match (self.scalars.truth(it.cond), it.other) {
+                    (Ok(true), _) => self.skip_block(it.then, why),
+                    (Ok(false), Some(other)) => self.skip_block(other, why),
+                    (Ok(false), None) => (),
+                    (Err(_), other) => {
+                        [Some(it.then), other].into_iter().flatten().for_each(|it| self.skip_block(it, why));
+                    }
+                },
+                Stmt::Let(..) => (),
             }
-        });
+        }
     }
 
     fn skip(&mut self, stmt: StmtId, it: &OpStmt, why: &Why) {
@@ -110,7 +121,7 @@ impl Builder<'_> {
             (Effect::Communicate, _) => (SkippedRole::Collective, ""),
             _ => return,
         };
-        if self.plan.skips.len() >= MOST {
+        if self.plan.skips.len() >= MOST_SKIPS {
             return;
         }
         let number = it.number.map_or(String::new(), |number| format!(" {number}"));

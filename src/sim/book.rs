@@ -1,10 +1,13 @@
 //! Who would have to do what a blocked head waits for, and what that rank is doing instead.
 
+use std::cell::OnceCell;
+
 use rustc_hash::FxHashMap;
 
 use super::{
     InstRef, describe, located,
     machine::{Condition, Effect, Machine, Open, Progress, Role},
+    skipped::Counterparts,
 };
 use crate::plan::{Backend, Direction, Meaning, Slot, Transfer};
 
@@ -37,8 +40,8 @@ pub(super) struct Need {
 /// A rank's part in a communication.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
-    /// In a meeting of a group: which one.
-    Member(usize, usize),
+    /// In a meeting of a group.
+    Member(usize),
     /// A side of a transfer.
     Side(Message),
     /// A flag of the CUDA backend.
@@ -58,6 +61,7 @@ pub(super) struct Book<'a> {
     pub(super) meetings: FxHashMap<(usize, usize, usize), usize>,
     pub(super) messages: FxHashMap<Message, usize>,
     sides: FxHashMap<InstRef, Vec<Message>>,
+    pub(super) counterparts: OnceCell<Counterparts>,
 }
 
 impl<'a> Book<'a> {
@@ -70,6 +74,7 @@ impl<'a> Book<'a> {
             meetings: FxHashMap::default(),
             messages: FxHashMap::default(),
             sides: FxHashMap::default(),
+            counterparts: OnceCell::new(),
         };
         for (rank, plan) in machine.plans.iter().enumerate() {
             let mut barriers = 0;
@@ -179,7 +184,7 @@ impl<'a> Book<'a> {
             .iter()
             .map(|&rank| {
                 let inst = self.meetings.get(&(group, rank, ordinal)).copied();
-                Need { rank, inst, part: Some(Part::Member(group, ordinal)) }
+                Need { rank, inst, part: Some(Part::Member(group)) }
             })
             .collect();
         (format!("in {} for {}", self.name(at), names(&missing)), needs)

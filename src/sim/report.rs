@@ -11,7 +11,7 @@ use super::{
     InstRef,
     book::{Blocked, Book, Need, names},
     machine::Machine,
-    skipped::{self, NeverPosted, Skipped},
+    skipped::{self, NeverPosted},
 };
 
 /// Nothing may happen and not all is done. Displays as the whole report.
@@ -58,8 +58,8 @@ pub struct Wait {
     pub instead: Vec<String>,
     /// The ranks that it waits for.
     pub ranks: Vec<usize>,
-    /// Whether it only waits for ranks that are held up by what a rank never posts.
-    pub follows: bool,
+    /// Whether all that it waits for would come if ranks posted what `Deadlock::skips` lists.
+    pub settled: bool,
 }
 
 /// Most ranks of one wait whose doings are told.
@@ -99,12 +99,11 @@ impl fmt::Display for Deadlock {
         let mut told: Vec<(Vec<usize>, String)> = Vec::new();
         for it in &self.skips {
             write!(f, "\nrank {} {}: {}", it.rank, it.what, it.why)?;
-            write!(f, "\nwaiting for it {}", self.waiting(&it.waits))?;
+            write!(f, "\nleft waiting {}", self.waiting(&it.waits))?;
         }
         let explained = |at: usize| self.skips.iter().any(|it| it.waits.contains(&at));
-        let follow = self.waits.iter().filter(|it| it.follows).count();
-        let rest = self.waits.iter().enumerate().filter(|(at, it)| !it.follows && !explained(*at));
-        for (_, it) in rest {
+        let follow = self.waits.iter().enumerate().filter(|(at, it)| it.settled && !explained(*at)).count();
+        for it in self.waits.iter().filter(|it| !it.settled) {
             let text = it.text();
             match told.iter_mut().find(|(_, other)| *other == text) {
                 Some((ranks, _)) => ranks.push(it.at.rank),
@@ -189,11 +188,8 @@ pub(super) fn explain(machine: &Machine<'_>) -> Deadlock {
         }
     };
     let skips = stuck.never_posted(&told);
-    let held = |it: &&Blocked| stuck.end(it).is_some_and(|end| stuck.skipped(end).is_some());
-    let waits = told.iter().map(|it| {
-        let follows = stuck.skipped(it).is_none() && held(it);
-        Wait { follows, ..stuck.wait(it) }
-    });
+    let settled = stuck.settled();
+    let waits = told.iter().map(|it| Wait { settled: settled[it.actor], ..stuck.wait(it) });
     Deadlock { cause, waits: waits.collect(), skips }
 }
 
@@ -249,43 +245,46 @@ impl<'a> Stuck<'a> {
         Chain { links, never: None }
     }
 
-    /// The communication that a rank goes past and that a head waits for.
-    fn skipped(&self, it: &Blocked) -> Option<Skipped> {
-        let never = it.needs.iter().filter(|need| need.inst.is_none());
-        never.into_iter().find_map(|need| self.book.skipped(it.at, need))
-    }
-
-    /// The head that waits for what never happens, from another one on; `None` for a cycle.
-    fn end<'b>(&'b self, mut it: &'b Blocked) -> Option<&'b Blocked> {
-        for _ in 0..=self.heads.len() {
-            if it.needs.iter().any(|need| need.inst.is_none()) {
-                return Some(it);
+    /// By actor: whether its head waits only for what ranks go past, directly or through others.
+    fn settled(&self) -> Vec<bool> {
+        let all_known = |it: &Blocked| {
+            let mut never = it.needs.iter().filter(|need| need.inst.is_none());
+            !it.needs.is_empty() && never.all(|need| self.book.skipped(it.at, need).is_some())
+        };
+        let known: Vec<&Blocked> = self.heads.iter().flatten().filter(|it| all_known(it)).collect();
+        // What is left over has another need, or is part of a cycle.
+        let mut settled = vec![false; self.heads.len()];
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for it in &known {
+                let holds = |need: &Need| {
+                    need.inst.is_none() || self.holder(*need).is_some_and(|it| settled[it.actor])
+                };
+                if !settled[it.actor] && it.needs.iter().all(holds) {
+                    settled[it.actor] = true;
+                    changed = true;
+                }
             }
-            it = it.needs.iter().find_map(|need| self.holder(*need))?;
         }
-        None
+        settled
     }
 
-    /// What ranks go past, each statement of a rank once.
+    /// What ranks go past, each lack and its reason once.
     fn never_posted(&self, told: &[&Blocked]) -> Vec<NeverPosted> {
-        let plans = self.book.machine.plans;
-        let mut found: Vec<(Skipped, NeverPosted)> = Vec::new();
+        let mut found: Vec<NeverPosted> = Vec::new();
         for (at, it) in told.iter().enumerate() {
-            let Some(skipped) = self.skipped(it) else { continue };
-            let of = |it: &Skipped| plans[it.rank].skips[it.skip].stmt;
-            let same = |(other, _): &&mut (Skipped, NeverPosted)| {
-                other.rank == skipped.rank && of(other) == of(&skipped)
-            };
-            if let Some((_, known)) = found.iter_mut().find(same) {
-                known.waits.push(at);
-                continue;
+            for skipped in it.needs.iter().filter_map(|need| self.book.skipped(it.at, need)) {
+                let rank = skipped.rank;
+                let (what, why) = skipped::explain(&self.book.machine.plans[rank], &skipped);
+                let same = |it: &&mut NeverPosted| it.rank == rank && it.what == what && it.why == why;
+                match found.iter_mut().find(same) {
+                    Some(known) => known.waits.push(at),
+                    None => found.push(NeverPosted { rank, what, why, waits: vec![at] }),
+                }
             }
-            let plan = &plans[skipped.rank];
-            let (what, why) = skipped::explain(plan, &skipped);
-            let rank = skipped.rank;
-            found.push((skipped, NeverPosted { rank, what, why, waits: vec![at] }));
         }
-        found.into_iter().map(|(_, it)| it).collect()
+        found
     }
 
     /// What is told of a blocked head.
@@ -303,7 +302,7 @@ impl<'a> Stuck<'a> {
         let (line, place) = (self.book.line(it.at), self.book.place(it));
         let plan = &self.book.machine.plans[it.at.rank];
         let iteration = plan.iteration(&plan.code[it.at.inst]);
-        Wait { at: it.at, line, iteration, place, what: it.what.clone(), instead, ranks, follows: false }
+        Wait { at: it.at, line, iteration, place, what: it.what.clone(), instead, ranks, settled: false }
     }
 
     /// What a rank does that a head waits for; `None` for its own rank, whose waits are told anyway.

@@ -1,19 +1,21 @@
 //! Which communication a rank goes past that another rank waits for.
 //!
 //! Collectives and messages match by position, so one that is skipped in the third iteration leaves the last one without a
-//! partner. The two sequences are therefore aligned first, by statement and iteration: what is missing at the first place where
-//! they differ is the cause, and a plan says of it why it is not posted.
+//! partner, and what nobody posts is not the cause. A statement is blamed only where that is certain: what a rank posts and what
+//! it goes past have to be together, in order, exactly what the waiting rank's partner would post. Of a message that is known by
+//! the other messages of its statement. Where ranks differ in another way, or run programs of their own, nothing is blamed.
 
 use std::sync::Arc;
 
 use grammar::ir::StmtId;
+use rustc_hash::FxHashMap;
 
 use super::{
     InstRef,
     book::{Book, Need, Part},
     machine::Condition,
 };
-use crate::plan::{InstKind, Meaning, Plan, Skip, SkippedRole, Slot, Why};
+use crate::plan::{Direction, InstKind, MOST_SKIPS, Plan, Skip, SkippedRole, Slot, Why};
 
 /// The values of the loops around an instruction, outermost first.
 pub(super) type Iteration = Vec<(Arc<str>, i64)>;
@@ -45,134 +47,133 @@ pub struct NeverPosted {
 /// Most iterations in which a branch is not taken that are named.
 const MAX_ITERATIONS: usize = 8;
 
+/// The statement that the messages of each one match; `None`: several.
+pub(super) type Counterparts = FxHashMap<StmtId, Option<StmtId>>;
+
+/// What a rank posts at a place: the statement and its iteration.
+type Place = (StmtId, Iteration);
+
 impl Book<'_> {
-    /// What is not posted of that which `at` waits for, if a rank is known to go past it.
+    /// What is not posted of that which `at` waits for, where that is certain.
     pub(super) fn skipped(&self, at: InstRef, need: &Need) -> Option<Skipped> {
-        match need.part? {
-            Part::Member(group, ordinal) => {
-                let posts = |rank, which| self.meetings.get(&(group, rank, which)).copied();
-                let role = |_| SkippedRole::Collective;
-                self.aligned(at.rank, need.rank, 0..=ordinal, &posts, &posts, &role)
-            }
-            Part::Side((group, from, to, direction, last)) => {
-                let mine =
-                    |_, which| self.messages.get(&(group, from, to, direction.mirror(), which)).copied();
-                let theirs = |_, which| self.messages.get(&(group, from, to, direction, which)).copied();
-                let role = |rank| match rank == from {
-                    true => SkippedRole::Send(Some(to)),
-                    false => SkippedRole::Recv(Some(from)),
+        let is_one_program = self.machine.plans.windows(2).all(|it| it[0].program == it[1].program);
+        if need.inst.is_some() || !is_one_program {
+            return None;
+        }
+        let (me, other) = (at.rank, need.rank);
+        let place = |rank: usize, inst: usize| self.origin(InstRef { rank, inst });
+        let (mine, theirs) = match need.part? {
+            Part::Member(group) => {
+                let posts = |rank| {
+                    let all = (0..).map_while(|which| self.meetings.get(&(group, rank, which)));
+                    all.map(|inst| place(rank, *inst)).collect::<Option<Vec<Place>>>()
                 };
-                self.aligned(at.rank, need.rank, 0..=last, &mine, &theirs, &role)
+                (posts(me)?, posts(other)?)
             }
-            Part::Flag(slot) => self.unraised(slot),
-            Part::Share if self.is_same(at.rank, need.rank) => {
-                self.find(need.rank, SkippedRole::Share, self.origin(at))
+            Part::Side((group, from, to, direction, _)) => {
+                let sides = |rank, direction| {
+                    let key = |which| (group, from, to, direction, which);
+                    let all = (0..).map_while(|which| self.messages.get(&key(which)));
+                    all.map(|inst| place(rank, *inst)).collect::<Option<Vec<Place>>>()
+                };
+                let mine = self.mirrored(sides(me, direction.mirror())?)?;
+                (mine, sides(other, direction)?)
             }
-            Part::Share => None,
-        }
+            Part::Flag(slot) => {
+                let is_alike = |it: &Slot| Slot { index: slot.index, ..*it } == slot;
+                let flags = |rank: usize, raised: bool| {
+                    let all = self.machine.plans[rank].code.iter().enumerate();
+                    let of = all.filter(|(_, it)| flag(&it.kind, raised).is_some_and(|it| is_alike(&it)));
+                    of.map(|(inst, _)| place(rank, inst)).collect::<Option<Vec<Place>>>()
+                };
+                (self.mirrored(flags(me, false)?)?, flags(other, true)?)
+            }
+            Part::Share => {
+                let shares = |rank: usize| {
+                    let all = self.machine.plans[rank].code.iter().enumerate();
+                    let of = all.filter(|(_, it)| matches!(it.kind, InstKind::Exchange { .. }));
+                    of.map(|(inst, _)| place(rank, inst)).collect::<Option<Vec<Place>>>()
+                };
+                (shares(me)?, shares(other)?)
+            }
+        };
+        self.first_missing(me, other, mine, &theirs)
     }
 
-    /// What stands for a flag that is never raised.
-    fn unraised(&self, slot: Slot) -> Option<Skipped> {
-        let sends = |rank: usize, sender: usize, receiver: usize| match rank == sender {
-            true => SkippedRole::Send(Some(receiver)),
-            false => SkippedRole::Recv(Some(sender)),
-        };
-        let role = |rank: usize| match slot.meaning {
-            Meaning::Ready | Meaning::PutDone => sends(rank, slot.from, slot.to),
-            Meaning::Done | Meaning::PutReady => sends(rank, slot.to, slot.from),
-            Meaning::TeamReady | Meaning::TeamDone => SkippedRole::Collective,
-        };
-        let of = |which: usize| Slot { index: which as u32, ..slot };
-        let mut awaits: Vec<Option<usize>> = Vec::new();
-        let code = &self.machine.plans.get(slot.to)?.code;
-        for (inst, it) in code.iter().enumerate() {
-            if let InstKind::Await { slot: other } = it.kind
-                && of(other.index as usize) == other
-                && let None = awaits.get(other.index as usize)
-            {
-                awaits.resize(other.index as usize, None);
-                awaits.push(Some(inst));
-            }
+    /// The first of `mine` that the other rank goes past, if with all that it goes past it would post exactly these.
+    fn first_missing(&self, me: usize, other: usize, mine: Vec<Place>, theirs: &[Place]) -> Option<Skipped> {
+        let skips = &self.machine.plans[other].skips;
+        // What else it goes past is not known.
+        if skips.len() >= MOST_SKIPS {
+            return None;
         }
-        let mine = |_, which: usize| awaits.get(which).copied().flatten();
-        let theirs = |_, which: usize| self.conditions.get(&Condition::Slot(of(which))).copied();
-        self.aligned(slot.to, slot.from, 0..=slot.index as usize, &mine, &theirs, &role)
-    }
-
-    /// What a rank goes past, at the first place where what it posts differs from what `me` posts.
-    fn aligned(
-        &self,
-        me: usize,
-        other: usize,
-        places: std::ops::RangeInclusive<usize>,
-        mine: &dyn Fn(usize, usize) -> Option<usize>,
-        theirs: &dyn Fn(usize, usize) -> Option<usize>,
-        role: &dyn Fn(usize) -> SkippedRole,
-    ) -> Option<Skipped> {
-        for which in places {
-            let here = mine(me, which).map(|inst| self.origin(InstRef { rank: me, inst }));
-            let there = theirs(other, which).map(|inst| self.origin(InstRef { rank: other, inst }));
-            let same = match (&here, &there) {
-                (Some(here), Some(there)) if role(me) == role(other) && self.is_same(me, other) => {
-                    here == there
-                }
-                // The two sides of a message are different statements.
-                (Some(here), Some(there)) => here.1 == there.1,
-                (None, _) | (_, None) => false,
-            };
-            if same {
+        let mut posted = theirs.iter().peekable();
+        let (mut first, mut from) = (None, 0);
+        for wanted in mine {
+            if posted.next_if(|it| **it == wanted).is_some() {
                 continue;
             }
-            // Statements of another program are not known by those of this one.
-            let known = |(stmt, iteration): (Option<StmtId>, Iteration)| {
-                (stmt.filter(|_| self.is_same(me, other)), iteration)
-            };
-            let lacking = here.and_then(|it| self.find(other, role(other), known(it)));
-            let found = lacking.or_else(|| there.and_then(|it| self.find(me, role(me), known(it))));
-            if found.is_some() {
-                return found;
+            let plan = &self.machine.plans[other];
+            let fits = |it: &Skip| it.stmt == wanted.0 && may_be(plan, it, me, &wanted.1);
+            // Both are in the order of the program.
+            from += skips.get(from..)?.iter().position(fits)?;
+            first.get_or_insert(Skipped { rank: other, skip: from, wanted: wanted.1 });
+        }
+        first.filter(|_| posted.next().is_none())
+    }
+
+    /// The places of the other sides: a statement's counterpart is the one that it has wherever it has any.
+    fn mirrored(&self, places: Vec<Place>) -> Option<Vec<Place>> {
+        places.into_iter().map(|(stmt, iteration)| Some((self.counterpart(stmt)?, iteration))).collect()
+    }
+
+    /// The statement whose sides of messages, or flags, match those of another one, if it is always the same.
+    fn counterpart(&self, stmt: StmtId) -> Option<StmtId> {
+        let counterparts = self.counterparts.get_or_init(|| self.all_counterparts());
+        counterparts.get(&stmt).copied().flatten()
+    }
+
+    fn all_counterparts(&self) -> Counterparts {
+        let mut found = Counterparts::default();
+        let mut pair = |one: Option<Place>, two: Option<Place>| {
+            let (Some((stmt, _)), Some((other, _))) = (one, two) else { return };
+            let known = found.entry(stmt).or_insert(Some(other));
+            *known = known.filter(|it| *it == other);
+        };
+        let place = |rank, inst| self.origin(InstRef { rank, inst });
+        for ((group, from, to, direction, which), inst) in &self.messages {
+            let theirs = (*group, *from, *to, direction.mirror(), *which);
+            if let (Direction::Send, Some(there)) = (direction, self.messages.get(&theirs)) {
+                pair(place(*from, *inst), place(*to, *there));
+                pair(place(*to, *there), place(*from, *inst));
             }
         }
-        None
-    }
-
-    /// A communication that a rank goes past, which would have the role, at a place if the other ranks' statement is the same.
-    fn find(
-        &self,
-        rank: usize,
-        role: SkippedRole,
-        (stmt, iteration): (Option<StmtId>, Iteration),
-    ) -> Option<Skipped> {
-        let plan = self.machine.plans.get(rank)?;
-        let fits = |it: &(usize, &Skip)| {
-            let same = match role {
-                SkippedRole::Collective | SkippedRole::Share => it.1.role == role && Some(it.1.stmt) == stmt,
-                SkippedRole::Send(_) => matches!(it.1.role, SkippedRole::Send(None)) || it.1.role == role,
-                SkippedRole::Recv(_) => matches!(it.1.role, SkippedRole::Recv(None)) || it.1.role == role,
-            };
-            same && may_be(plan, it.1, &iteration)
-        };
-        let all: Vec<(usize, &Skip)> = plan.skips.iter().enumerate().filter(fits).collect();
-        let known: Vec<&(usize, &Skip)> = all.iter().filter(|it| it.1.role == role).collect();
-        let candidates = if known.is_empty() { all.iter().collect() } else { known };
-        // Where it may be one of several statements, nobody knows which was meant.
-        let (skip, first) = candidates.first()?;
-        let is_one = candidates.iter().all(|(_, it)| it.stmt == first.stmt);
-        is_one.then(|| Skipped { rank, skip: *skip, wanted: iteration.clone() })
-    }
-
-    /// Whether two ranks run the same program.
-    fn is_same(&self, one: usize, two: usize) -> bool {
-        let program = |rank: usize| self.machine.plans.get(rank).map(|it| it.program);
-        program(one) == program(two)
+        for (rank, plan) in self.machine.plans.iter().enumerate() {
+            for (inst, it) in plan.code.iter().enumerate() {
+                let Some(slot) = flag(&it.kind, false) else { continue };
+                if let Some(there) = self.conditions.get(&Condition::Slot(slot)) {
+                    // A statement may raise one flag and await another: only who awaits asks.
+                    pair(place(rank, inst), place(slot.from, *there));
+                }
+            }
+        }
+        found
     }
 
     /// The statement and the iteration of an instruction.
-    fn origin(&self, at: InstRef) -> (Option<StmtId>, Iteration) {
+    fn origin(&self, at: InstRef) -> Option<Place> {
         let plan = &self.machine.plans[at.rank];
         let origin = plan.origins[plan.code[at.inst].origin as usize];
-        (origin.stmt, iteration(plan, origin.frame))
+        Some((origin.stmt?, iteration(plan, origin.frame)))
+    }
+}
+
+/// The flag that an instruction raises, or the one that it awaits.
+fn flag(kind: &InstKind, raised: bool) -> Option<Slot> {
+    match kind {
+        InstKind::Signal { slot } if raised => Some(*slot),
+        InstKind::Await { slot } if !raised => Some(*slot),
+        _ => None,
     }
 }
 
@@ -187,16 +188,20 @@ pub(super) fn iteration(plan: &Plan, mut frame: Option<u32>) -> Iteration {
     found
 }
 
-/// Whether what a rank goes past would be posted in an iteration, as far as the names of loops tell.
-fn may_be(plan: &Plan, skip: &Skip, wanted: &Iteration) -> bool {
+/// Whether what a rank goes past would be posted in an iteration, and with `peer` if with one rank.
+fn may_be(plan: &Plan, skip: &Skip, peer: usize, wanted: &Iteration) -> bool {
     let value = |name: &str| wanted.iter().find(|it| &*it.0 == name).map(|it| it.1);
     let around = iteration(plan, skip.frame);
-    let fits = around.iter().all(|(name, is)| value(name).is_none_or(|it| it == *is));
+    let fits = around.iter().all(|(name, is)| value(name) == Some(*is));
     let outside = match &skip.why {
-        Why::Loop { index, start, stop, .. } => value(index).is_none_or(|it| !(*start..*stop).contains(&it)),
+        Why::Loop { index, start, stop, .. } => value(index).is_some_and(|it| !(*start..*stop).contains(&it)),
         Why::Branch(..) | Why::Elsewhere(_) => true,
     };
-    fits && outside
+    let meets = match skip.role {
+        SkippedRole::Send(it) | SkippedRole::Recv(it) => it.is_none_or(|it| it == peer),
+        SkippedRole::Collective | SkippedRole::Share => true,
+    };
+    fits && outside && meets
 }
 
 /// What a rank does not do, and why. A statement that it runs in other iterations it only lacks in these.
@@ -219,8 +224,7 @@ pub(super) fn explain(plan: &Plan, skipped: &Skipped) -> (String, String) {
             (String::new(), format!("{text} is {value} there{}", iterations(&all)))
         }
         Why::Loop { text, index, start, stop } => {
-            let wanted = skipped.wanted.iter().find(|(name, _)| name == index);
-            let wanted = wanted.map_or(String::new(), |(name, value)| format!(" in {name}={value}"));
+            let wanted = iterations(std::slice::from_ref(&skipped.wanted));
             let runs = match stop - start {
                 1 => format!("runs there for {index}={start} only"),
                 2.. => format!("runs there for {index}={start}..{} only", stop - 1),
