@@ -90,7 +90,8 @@ impl ReadFiles {
     }
 }
 
-fn digest(bytes: &[u8]) -> blake3::Hash {
+/// The BLAKE3 digest of bytes, computed by many threads where that is faster.
+pub(crate) fn digest(bytes: &[u8]) -> blake3::Hash {
     if bytes.len() < SMALL {
         return blake3::hash(bytes);
     }

@@ -177,13 +177,22 @@ impl Plan {
 
     /// `i=0 j=3`: the iteration of an instruction, outermost loop first; empty outside loops.
     pub fn iteration(&self, inst: &Inst) -> String {
-        let mut parts = Vec::new();
-        let mut frame = self.origins[inst.origin as usize].frame;
+        iteration_text(&self.loops_around(self.origins[inst.origin as usize].frame))
+    }
+
+    /// The indices of the loops around an iteration, itself included, and their values, outermost loop first.
+    pub fn loops_around(&self, mut frame: Option<u32>) -> Vec<(Arc<str>, i64)> {
+        let mut found = Vec::new();
         while let Some(it) = frame.map(|at| &self.frames[at as usize]) {
-            parts.push(format!("{}={}", it.name, it.value));
+            found.push((Arc::clone(&it.name), it.value));
             frame = it.parent;
         }
-        parts.reverse();
-        parts.join(" ")
+        found.reverse();
+        found
     }
+}
+
+/// `i=0 j=3`: indices of loops and their values.
+pub(crate) fn iteration_text(loops: &[(Arc<str>, i64)]) -> String {
+    loops.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }

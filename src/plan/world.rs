@@ -75,10 +75,7 @@ pub(super) fn plan_each(
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, &teams) {
             Ok(mut it) => {
-                it.0.program = match ranks.last() {
-                    Some((before, _)) if same(rank, rank - 1) => before.program,
-                    Some(_) | None => (0..rank).find(|other| same(*other, rank)).unwrap_or(rank),
-                };
+                it.0.program = (0..rank).find(|other| same(*other, rank)).unwrap_or(rank);
                 instructions += it.0.code.len();
                 it.0.share(ranks.last().map(|(plan, _)| plan));
                 bytes += it.0.bytes() + it.1.bytes();

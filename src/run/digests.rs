@@ -4,9 +4,9 @@ use super::inputs::{INPUT, InputFlag};
 use super::{RunError, prepare::Failure};
 use crate::{
     cuda::bytes_of,
+    input_file,
     io::{data::Tensor, file},
     launch::handshake::JobManifest,
-    threads,
 };
 
 /// Adds a section for each global input that comes from a file: the element type, the shape and a digest of the elements. A
@@ -33,10 +33,8 @@ pub(super) fn add(manifest: &mut JobManifest, given: &[InputFlag]) -> Option<Fai
 /// `float 4x8, BLAKE3 …`: files of the same elements have the same text, whatever their format and layout.
 fn describe(tensor: &Tensor) -> String {
     let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-    threads::start();
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_rayon(bytes_of(&tensor.data));
-    format!("{} {}, BLAKE3 {}", tensor.data.dtype().short_name(), shape.join("x"), hasher.finalize())
+    let digest = input_file::digest(bytes_of(&tensor.data));
+    format!("{} {}, BLAKE3 {digest}", tensor.data.dtype().short_name(), shape.join("x"))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::{
     InstRef,
     book::{Blocked, Book, Need, names},
     machine::Machine,
-    skipped::{self, NeverPosted},
+    skipped::{self, NeverPosted, Skipped},
 };
 
 /// Nothing may happen and not all is done. Displays as the whole report.
@@ -197,6 +197,8 @@ pub(super) fn explain(machine: &Machine<'_>) -> Deadlock {
 struct Stuck<'a> {
     book: Book<'a>,
     heads: Vec<Option<Blocked>>,
+    /// By actor and need: the communication that a rank goes past, where one is known.
+    skipped: Vec<Vec<Option<Skipped>>>,
 }
 
 /// Heads that hold each other up.
@@ -218,8 +220,10 @@ impl Chain<'_> {
 impl<'a> Stuck<'a> {
     fn new(machine: &'a Machine<'a>) -> Self {
         let book = Book::new(machine);
-        let heads = (0..machine.actors.len()).map(|it| book.blocked(it)).collect();
-        Self { book, heads }
+        let heads: Vec<Option<Blocked>> = (0..machine.actors.len()).map(|it| book.blocked(it)).collect();
+        let of = |it: &Blocked| it.needs.iter().map(|need| book.skipped(it.at, need)).collect();
+        let skipped = heads.iter().map(|it| it.as_ref().map_or(Vec::new(), of)).collect();
+        Self { book, heads, skipped }
     }
 
     /// The head that holds up an instruction.
@@ -247,21 +251,17 @@ impl<'a> Stuck<'a> {
 
     /// By actor: whether its head waits only for what ranks go past, directly or through others.
     fn settled(&self) -> Vec<bool> {
-        let all_known = |it: &Blocked| {
-            let mut never = it.needs.iter().filter(|need| need.inst.is_none());
-            !it.needs.is_empty() && never.all(|need| self.book.skipped(it.at, need).is_some())
-        };
-        let known: Vec<&Blocked> = self.heads.iter().flatten().filter(|it| all_known(it)).collect();
         // What is left over has another need, or is part of a cycle.
         let mut settled = vec![false; self.heads.len()];
         let mut changed = true;
         while changed {
             changed = false;
-            for it in &known {
-                let holds = |need: &Need| {
-                    need.inst.is_none() || self.holder(*need).is_some_and(|it| settled[it.actor])
+            for it in self.heads.iter().flatten().filter(|it| !it.needs.is_empty()) {
+                let holds = |(need, skipped): (&Need, &Option<Skipped>)| match need.inst {
+                    None => skipped.is_some(),
+                    Some(_) => self.holder(*need).is_some_and(|it| settled[it.actor]),
                 };
-                if !settled[it.actor] && it.needs.iter().all(holds) {
+                if !settled[it.actor] && it.needs.iter().zip(&self.skipped[it.actor]).all(holds) {
                     settled[it.actor] = true;
                     changed = true;
                 }
@@ -274,9 +274,9 @@ impl<'a> Stuck<'a> {
     fn never_posted(&self, told: &[&Blocked]) -> Vec<NeverPosted> {
         let mut found: Vec<NeverPosted> = Vec::new();
         for (at, it) in told.iter().enumerate() {
-            for skipped in it.needs.iter().filter_map(|need| self.book.skipped(it.at, need)) {
+            for skipped in self.skipped[it.actor].iter().flatten() {
                 let rank = skipped.rank;
-                let (what, why) = skipped::explain(&self.book.machine.plans[rank], &skipped);
+                let (what, why) = skipped::explain(&self.book.machine.plans[rank], skipped);
                 let same = |it: &&mut NeverPosted| it.rank == rank && it.what == what && it.why == why;
                 match found.iter_mut().find(same) {
                     Some(known) => known.waits.push(at),

@@ -15,7 +15,7 @@ use super::{
     book::{Book, Need, Part},
     machine::Condition,
 };
-use crate::plan::{Direction, InstKind, MOST_SKIPS, Plan, Skip, SkippedRole, Slot, Why};
+use crate::plan::{Direction, InstKind, MOST_SKIPS, Plan, Skip, SkippedRole, Slot, Why, iteration_text};
 
 /// The values of the loops around an instruction, outermost first.
 pub(super) type Iteration = Vec<(Arc<str>, i64)>;
@@ -56,48 +56,49 @@ type Place = (StmtId, Iteration);
 impl Book<'_> {
     /// What is not posted of that which `at` waits for, where that is certain.
     pub(super) fn skipped(&self, at: InstRef, need: &Need) -> Option<Skipped> {
-        let is_one_program = self.machine.plans.windows(2).all(|it| it[0].program == it[1].program);
-        if need.inst.is_some() || !is_one_program {
+        if need.inst.is_some() || self.machine.plans.iter().any(|it| it.program != 0) {
             return None;
         }
         let (me, other) = (at.rank, need.rank);
-        let place = |rank: usize, inst: usize| self.origin(InstRef { rank, inst });
         let (mine, theirs) = match need.part? {
             Part::Member(group) => {
                 let posts = |rank| {
-                    let all = (0..).map_while(|which| self.meetings.get(&(group, rank, which)));
-                    all.map(|inst| place(rank, *inst)).collect::<Option<Vec<Place>>>()
+                    (0..).map_while(|which| self.meetings.get(&(group, rank, which)).copied()).collect()
                 };
-                (posts(me)?, posts(other)?)
+                (self.places(me, posts(me))?, self.places(other, posts(other))?)
             }
             Part::Side((group, from, to, direction, _)) => {
-                let sides = |rank, direction| {
+                let sides = |direction| {
                     let key = |which| (group, from, to, direction, which);
-                    let all = (0..).map_while(|which| self.messages.get(&key(which)));
-                    all.map(|inst| place(rank, *inst)).collect::<Option<Vec<Place>>>()
+                    (0..).map_while(|which| self.messages.get(&key(which)).copied()).collect()
                 };
-                let mine = self.mirrored(sides(me, direction.mirror())?)?;
-                (mine, sides(other, direction)?)
+                let mine = self.mirrored(self.places(me, sides(direction.mirror()))?)?;
+                (mine, self.places(other, sides(direction))?)
             }
             Part::Flag(slot) => {
-                let is_alike = |it: &Slot| Slot { index: slot.index, ..*it } == slot;
-                let flags = |rank: usize, raised: bool| {
-                    let all = self.machine.plans[rank].code.iter().enumerate();
-                    let of = all.filter(|(_, it)| flag(&it.kind, raised).is_some_and(|it| is_alike(&it)));
-                    of.map(|(inst, _)| place(rank, inst)).collect::<Option<Vec<Place>>>()
-                };
-                (self.mirrored(flags(me, false)?)?, flags(other, true)?)
+                let is_alike = |it: Slot| Slot { index: slot.index, ..it } == slot;
+                let awaits = self.all_of(me, &|it| awaited(it).is_some_and(is_alike));
+                let raises = |it: &InstKind| matches!(it, InstKind::Signal { slot } if is_alike(*slot));
+                (self.mirrored(self.places(me, awaits)?)?, self.places(other, self.all_of(other, &raises))?)
             }
             Part::Share => {
-                let shares = |rank: usize| {
-                    let all = self.machine.plans[rank].code.iter().enumerate();
-                    let of = all.filter(|(_, it)| matches!(it.kind, InstKind::Exchange { .. }));
-                    of.map(|(inst, _)| place(rank, inst)).collect::<Option<Vec<Place>>>()
-                };
-                (shares(me)?, shares(other)?)
+                let shares =
+                    |rank| self.all_of(rank, &|it: &InstKind| matches!(it, InstKind::Exchange { .. }));
+                (self.places(me, shares(me))?, self.places(other, shares(other))?)
             }
         };
         self.first_missing(me, other, mine, &theirs)
+    }
+
+    /// The instructions of a rank that are of some kind.
+    fn all_of(&self, rank: usize, is: &dyn Fn(&InstKind) -> bool) -> Vec<usize> {
+        let code = self.machine.plans[rank].code.iter().enumerate();
+        code.filter(|(_, it)| is(&it.kind)).map(|(inst, _)| inst).collect()
+    }
+
+    /// The statements and iterations of instructions.
+    fn places(&self, rank: usize, insts: Vec<usize>) -> Option<Vec<Place>> {
+        insts.into_iter().map(|inst| self.origin(InstRef { rank, inst })).collect()
     }
 
     /// The first of `mine` that the other rank goes past, if with all that it goes past it would post exactly these.
@@ -150,7 +151,7 @@ impl Book<'_> {
         }
         for (rank, plan) in self.machine.plans.iter().enumerate() {
             for (inst, it) in plan.code.iter().enumerate() {
-                let Some(slot) = flag(&it.kind, false) else { continue };
+                let Some(slot) = awaited(&it.kind) else { continue };
                 if let Some(there) = self.conditions.get(&Condition::Slot(slot)) {
                     // A statement may raise one flag and await another: only who awaits asks.
                     pair(place(rank, inst), place(slot.from, *there));
@@ -164,34 +165,19 @@ impl Book<'_> {
     fn origin(&self, at: InstRef) -> Option<Place> {
         let plan = &self.machine.plans[at.rank];
         let origin = plan.origins[plan.code[at.inst].origin as usize];
-        Some((origin.stmt?, iteration(plan, origin.frame)))
+        Some((origin.stmt?, plan.loops_around(origin.frame)))
     }
 }
 
-/// The flag that an instruction raises, or the one that it awaits.
-fn flag(kind: &InstKind, raised: bool) -> Option<Slot> {
-    match kind {
-        InstKind::Signal { slot } if raised => Some(*slot),
-        InstKind::Await { slot } if !raised => Some(*slot),
-        _ => None,
-    }
-}
-
-/// The values of the loops around a frame.
-pub(super) fn iteration(plan: &Plan, mut frame: Option<u32>) -> Iteration {
-    let mut found = Vec::new();
-    while let Some(it) = frame.map(|at| &plan.frames[at as usize]) {
-        found.push((Arc::clone(&it.name), it.value));
-        frame = it.parent;
-    }
-    found.reverse();
-    found
+/// The flag that an instruction awaits.
+fn awaited(kind: &InstKind) -> Option<Slot> {
+    if let InstKind::Await { slot } = kind { Some(*slot) } else { None }
 }
 
 /// Whether what a rank goes past would be posted in an iteration, and with `peer` if with one rank.
 fn may_be(plan: &Plan, skip: &Skip, peer: usize, wanted: &Iteration) -> bool {
     let value = |name: &str| wanted.iter().find(|it| &*it.0 == name).map(|it| it.1);
-    let around = iteration(plan, skip.frame);
+    let around = plan.loops_around(skip.frame);
     let fits = around.iter().all(|(name, is)| value(name) == Some(*is));
     let outside = match &skip.why {
         Why::Loop { index, start, stop, .. } => value(index).is_some_and(|it| !(*start..*stop).contains(&it)),
@@ -217,10 +203,10 @@ pub(super) fn explain(plan: &Plan, skipped: &Skipped) -> (String, String) {
     let alike = || plan.skips.iter().filter(|other| other.stmt == it.stmt && other.why == it.why);
     let (around, why) = match &it.why {
         Why::Branch(text, value) if runs => {
-            (iterations(&[iteration(plan, it.frame)]), format!("{text} is {value} there"))
+            (iterations(&[plan.loops_around(it.frame)]), format!("{text} is {value} there"))
         }
         Why::Branch(text, value) => {
-            let all: Vec<Iteration> = alike().map(|it| iteration(plan, it.frame)).collect();
+            let all: Vec<Iteration> = alike().map(|it| plan.loops_around(it.frame)).collect();
             (String::new(), format!("{text} is {value} there{}", iterations(&all)))
         }
         Why::Loop { text, index, start, stop } => {
@@ -239,9 +225,7 @@ pub(super) fn explain(plan: &Plan, skipped: &Skipped) -> (String, String) {
 
 /// ` in streamIdx=1..7`; nothing outside of loops.
 fn iterations(all: &[Iteration]) -> String {
-    let one = |it: &Iteration| {
-        it.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
-    };
+    let one = |it: &Iteration| iteration_text(it);
     if all.iter().any(Vec::is_empty) {
         return String::new();
     }

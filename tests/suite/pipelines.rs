@@ -152,7 +152,7 @@ fn one(pipeline: &str, text: &str) -> Result<(), String> {
 }
 
 /// What a pipeline makes of a text, with the codes of its remarks; `None`: it refuses.
-fn lowered(pipeline: &str, text: &str) -> Result<Option<(Program, Vec<Code>)>, String> {
+pub fn lowered(pipeline: &str, text: &str) -> Result<Option<(Program, Vec<Code>)>, String> {
     let mut program = grammar::read(text).0.pop().ok_or("no program")?;
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
