@@ -41,31 +41,6 @@ impl Communication<'_> {
 }
 
 impl InstKind {
-    /// The communication that the instruction posts.
-    pub fn communication(&self) -> Option<Communication<'_>> {
-        match self {
-            Self::Collective(it) => Some(Communication::Collective(it)),
-            Self::Transfer(it) => Some(Communication::Transfer(it)),
-            Self::Alloc { .. }
-            | Self::Copy { .. }
-            | Self::Fill { .. }
-            | Self::Iota { .. }
-            | Self::Gemm(_)
-            | Self::Map { .. }
-            | Self::Reduce(_)
-            | Self::Combine { .. }
-            | Self::Wait { .. }
-            | Self::Signal { .. }
-            | Self::Await { .. }
-            | Self::Record { .. }
-            | Self::Join { .. }
-            | Self::Exchange { .. }
-            | Self::Barrier
-            | Self::Reshard(_)
-            | Self::Finish => None,
-        }
-    }
-
     /// Whose buffers the instruction touches when `rank` executes it, and whether it writes to them. Storage that comes
     /// into being is touched where it becomes zero.
     pub fn touched(&self, rank: usize) -> Vec<(usize, BufferNo, bool)> {

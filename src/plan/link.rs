@@ -2,28 +2,25 @@
 //!
 //! A side without a counterpart is left as it is: its flag is never raised, and the simulator reports who waits for whom.
 
-use std::collections::HashMap;
-
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program};
 
 use super::{
-    CollectiveKind, Communicator, Direction, InstKind, Plan, Port, View,
-    agree::agree,
+    Direction, InstKind, Plan, Port, View,
     comm::{Links, PeerView},
+    sync,
 };
 
-/// Fills in the plans of all ranks; `ranks[r]` is rank `r`'s. Faults name the rank whose program they are about.
-pub(super) fn link(programs: &[&Program], ranks: &mut [(Plan, Links)]) -> Vec<(usize, Diagnostic)> {
-    let mut faults = permutes(programs, ranks);
-    faults.extend(ports(programs, ranks));
-    faults.extend(agree(programs, ranks));
+/// Fills in the plans of all ranks, by rank. Faults name the rank whose program they are about.
+pub(super) fn link(programs: &[&Program], plans: &mut [Plan], links: &[Links]) -> Vec<(usize, Diagnostic)> {
+    let mut faults = ports(programs, plans);
+    faults.extend(sync::agreement(programs, plans, links));
     if !faults.is_empty() {
         return faults;
     }
-    for rank in 0..ranks.len() {
+    for rank in 0..plans.len() {
         // Views are taken from what the ranks left, never from instructions, so a rank is patched at once.
-        let patches = patches(programs, ranks, rank, &mut faults);
-        patches.into_iter().for_each(|it| patch(&mut ranks[rank].0, it));
+        let patches = patches(programs, (plans, links), rank, &mut faults);
+        patches.into_iter().for_each(|it| patch(&mut plans[rank], it));
     }
     faults
 }
@@ -34,16 +31,16 @@ type Patch = (usize, PeerView, View);
 /// What a rank's instructions lack of its peers' views.
 fn patches(
     programs: &[&Program],
-    ranks: &[(Plan, Links)],
+    (plans, all): (&[Plan], &[Links]),
     rank: usize,
     faults: &mut Vec<(usize, Diagnostic)>,
 ) -> Vec<Patch> {
     let mut patches = Vec::new();
-    let Some((plan, links)) = ranks.get(rank) else { return patches };
+    let (Some(plan), Some(links)) = (plans.get(rank), all.get(rank)) else { return patches };
     {
         for message in &links.messages {
             let peer = message.peer;
-            let Some((peer_plan, peer_links)) = ranks.get(peer) else { continue };
+            let (Some(peer_plan), Some(peer_links)) = (plans.get(peer), all.get(peer)) else { continue };
             let Some(other) = peer_links.mirrored(peer, rank, message) else { continue };
             let (mine, theirs) = (&message.view, &other.view);
             if message.put != other.put || mine.len() != theirs.len() {
@@ -76,7 +73,7 @@ fn patches(
         }
         for (index, views) in links.collectives.iter().enumerate() {
             for (inst, peer, which) in &views.open {
-                let Some((_, peer_links)) = ranks.get(*peer) else { continue };
+                let Some(peer_links) = all.get(*peer) else { continue };
                 let Some(theirs) = peer_links.collectives.get(index) else { continue };
                 let Some(input) = &views.input else { continue };
                 let found = match which {
@@ -145,54 +142,17 @@ pub(super) fn disagreement(
 }
 
 /// Ranks that run programs of their own have the same inputs and outputs all the same.
-fn ports(programs: &[&Program], ranks: &[(Plan, Links)]) -> Vec<(usize, Diagnostic)> {
+fn ports(programs: &[&Program], plans: &[Plan]) -> Vec<(usize, Diagnostic)> {
     let shapes = |ports: &[Port]| -> Vec<(grammar::dtype::DType, Vec<usize>)> {
         ports.iter().map(|port| (port.dtype, port.shard.layout.shape.clone())).collect()
     };
-    let Some((first, _)) = ranks.first() else { return Vec::new() };
+    let Some(first) = plans.first() else { return Vec::new() };
     let (inputs, outputs) = (shapes(&first.inputs), shapes(&first.outputs));
-    let differs =
-        |(plan, _): &&(Plan, Links)| shapes(&plan.inputs) != inputs || shapes(&plan.outputs) != outputs;
-    let fault = |(plan, _): &(Plan, Links)| {
+    let differs = |plan: &&Plan| shapes(&plan.inputs) != inputs || shapes(&plan.outputs) != outputs;
+    let fault = |plan: &Plan| {
         let message = format!("rank {}'s inputs or outputs are not those of rank 0", plan.rank);
         let label = "expected the same header on all ranks";
         (plan.rank, Diagnostic::new(Code::Disagreement, programs[plan.rank].spans.header, message, label))
     };
-    ranks.iter().find(differs).map(fault).into_iter().collect()
-}
-
-/// A permute of one rank: whom it gives to, whom it gets from, which instruction it is.
-type Posted = (usize, usize, usize);
-
-/// Whoever gets from a member has to be the one that it sends to. Dumps print their own rank's peers as literals, so
-/// one rank's dump run by all is the usual cause.
-fn permutes(programs: &[&Program], ranks: &[(Plan, Links)]) -> Vec<(usize, Diagnostic)> {
-    let mut queues: HashMap<&Communicator, Vec<Vec<Posted>>> = HashMap::new();
-    for (plan, _) in ranks {
-        for (at, inst) in plan.code.iter().enumerate() {
-            let InstKind::Collective(it) = &inst.kind else { continue };
-            let CollectiveKind::Permute { send_peer, recv_peer } = it.kind else { continue };
-            let communicator = &plan.communicators[it.communicator as usize];
-            let Some(me) = communicator.team.iter().position(|rank| *rank == plan.rank) else { continue };
-            let queue =
-                queues.entry(communicator).or_insert_with(|| vec![Vec::new(); communicator.team.len()]);
-            queue[me].push((send_peer, recv_peer, at));
-        }
-    }
-    let mut faults = Vec::new();
-    for (communicator, queue) in queues {
-        let shortest = queue.iter().map(Vec::len).min().unwrap_or(0);
-        let wrong = (0..shortest).find_map(|at| {
-            let me = (0..queue.len()).find(|me| queue[queue[*me][at].1][at].0 != *me)?;
-            Some((me, queue[me][at]))
-        });
-        let Some((me, (_, from, inst))) = wrong else { continue };
-        let (rank, giver) = (communicator.team[me], communicator.team[from]);
-        let message = format!("rank {rank} gets from rank {giver}, which sends to another rank");
-        let (rank, fault) = disagreement(programs, &ranks[rank].0, inst, message);
-        let help = "a dump prints its own rank's index as a literal in `send_peer` and `recv_peer`: write `rank` \
-                    in its place, or give every rank its own dump with `--program 0=a.hir,1=b.hir`";
-        faults.push((rank, fault.help(help)));
-    }
-    faults
+    plans.iter().find(differs).map(fault).into_iter().collect()
 }

@@ -13,18 +13,16 @@
 //! Invariant: a plan holds plain data: no names to look up, no expression to evaluate.
 
 mod access;
-mod agree;
 mod bind;
 mod build;
 mod comm;
 mod compute;
 mod construct;
-pub mod hosts;
+mod effect;
 mod index;
 mod inst;
 pub mod limits;
 mod link;
-pub mod order;
 mod ports;
 mod reshard;
 pub(crate) mod scalar;
@@ -32,6 +30,7 @@ mod shape;
 mod show;
 mod size;
 mod skip;
+pub mod sync;
 mod team;
 mod teams;
 #[cfg(test)]
@@ -42,6 +41,7 @@ mod view;
 mod world;
 
 pub use access::{Access, Communication};
+pub use effect::Effect;
 pub use inst::{
     Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Handle, Inst, InstKind, Meaning,
     Number, Reduce, ReduceOp, Reshard, Side, Slot, Transfer,

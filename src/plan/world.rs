@@ -106,12 +106,11 @@ pub(super) fn plan_each(
     if faults.iter().any(|(_, it)| it.code == Code::DivergentReshard) {
         faults.retain(|(_, it)| it.code == Code::DivergentReshard);
     }
-    if faults.is_empty() {
-        let programs: Vec<&Program> = programs.iter().map(|(program, _)| *program).collect();
-        faults = link(&programs, &mut ranks);
+    if !faults.is_empty() {
+        return Err(faults);
     }
-    match faults.is_empty() {
-        true => Ok(ranks.into_iter().map(|(plan, _)| plan).collect()),
-        false => Err(faults),
-    }
+    let programs: Vec<&Program> = programs.iter().map(|(program, _)| *program).collect();
+    let (mut plans, links): (Vec<Plan>, Vec<Links>) = ranks.into_iter().unzip();
+    let faults = link(&programs, &mut plans, &links);
+    if faults.is_empty() { Ok(plans) } else { Err(faults) }
 }

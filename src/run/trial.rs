@@ -10,8 +10,11 @@ use super::{
 use crate::{
     exit::Exit,
     io::data::Data,
-    plan::Plan,
-    sim::{Deadlock, Fault, InstRef, Schedule, report::Cause},
+    plan::{
+        Plan,
+        sync::{Cause, Deadlock},
+    },
+    sim::{Fault, InstRef, Schedule},
 };
 
 /// What went wrong in a run.

@@ -2,10 +2,13 @@
 
 use super::{
     Fault, InstRef, Options, Outcome,
-    machine::{Condition, Effect, Machine, Progress, Role},
-    report,
+    machine::{Condition, Machine, Progress, Role},
     schedule::Action,
     step::Space,
+};
+use crate::plan::{
+    Communication, Effect,
+    sync::{self, Matched},
 };
 
 impl Machine<'_> {
@@ -33,7 +36,8 @@ impl Machine<'_> {
             }
         }
         if (0..self.actors.len()).any(|it| self.head(it).is_some()) {
-            return Err(Fault::Deadlock(Box::new(report::explain(&self))));
+            let explained = sync::explain(self.plans, &Matched::of(self.plans), &self.state());
+            return Err(Fault::Deadlock(Box::new(explained)));
         }
         for it in &options.watch {
             let block = Space::World(&mut self.memories).load(it.rank, &it.view);
@@ -53,7 +57,7 @@ impl Machine<'_> {
         match (self.actors[actor].role, self.effect(rank, inst)) {
             (Role::Queue(group), effect) => {
                 if self.progress[rank][inst] == Progress::Posted && self.actors[actor].open.is_none() {
-                    if let Effect::Transfer(transfer) = effect {
+                    if let Effect::Post(Communication::Transfer(transfer)) = effect {
                         self.open_transfer(actor, group, transfer);
                     } else {
                         self.meet(actor, inst);
@@ -110,11 +114,11 @@ impl Machine<'_> {
         let inst = self.hosts[rank].next;
         let entered = std::mem::take(&mut self.hosts[rank].inside);
         match self.effect(rank, inst) {
-            Effect::Exchange(_) | Effect::Barrier if entered => {
+            Effect::Share(_) | Effect::Barrier if entered => {
                 self.hosts[rank].next += 1;
                 self.complete(rank, inst);
             }
-            Effect::Exchange(handles) => {
+            Effect::Share(handles) => {
                 self.hosts[rank].inside = true;
                 for it in handles {
                     self.raise(Condition::published(rank, it));
@@ -130,14 +134,19 @@ impl Machine<'_> {
                     self.raise(Condition::Barrier(ordinal));
                 }
             }
-            Effect::Collective(it) => self.issue_on_queue(rank, inst, it.communicator)?,
-            Effect::Transfer(it) => self.issue_on_queue(rank, inst, it.communicator)?,
+            Effect::Post(it) => self.issue_on_queue(rank, inst, it.communicator())?,
             Effect::Reshard(it) => {
                 let group = self.group(None, &it.team)?;
                 self.enrol(rank, inst, group)?;
                 self.issue(rank, inst);
             }
-            Effect::Compute | Effect::Raise(_) | Effect::Await(_) | Effect::Finish => self.issue(rank, inst),
+            Effect::Compute
+            | Effect::Record(_)
+            | Effect::Join(_)
+            | Effect::Wait(_)
+            | Effect::Signal(_)
+            | Effect::Await(_)
+            | Effect::Finish => self.issue(rank, inst),
         }
         self.consider(actor);
         Ok(())
@@ -159,11 +168,12 @@ impl Machine<'_> {
         let rank = self.actors[actor].rank;
         let Some(inst) = self.head(actor) else { return Ok(()) };
         match self.effect(rank, inst) {
-            Effect::Collective(it) => return self.post(actor, it.communicator),
-            Effect::Transfer(it) => return self.post(actor, it.communicator),
+            Effect::Post(it) => return self.post(actor, it.communicator()),
             Effect::Reshard(_) => return self.run_meeting(actor),
-            Effect::Raise(condition) => self.raise(condition),
-            Effect::Await(_) => {}
+            effect @ (Effect::Record(_) | Effect::Signal(_)) => {
+                Condition::set_by(rank, effect).into_iter().for_each(|it| self.raise(it));
+            }
+            Effect::Join(_) | Effect::Wait(_) | Effect::Await(_) => {}
             Effect::Finish => self.finish(rank, inst)?,
             Effect::Compute => {
                 let (plans, kind) = (self.plans, &self.plans[rank].code[inst].kind);
@@ -171,7 +181,7 @@ impl Machine<'_> {
                     .run(rank, kind, &mut self.outcome.notes)
                     .map_err(|it| it.at(plans, InstRef { rank, inst }))?;
             }
-            Effect::Exchange(_) | Effect::Barrier => {
+            Effect::Share(_) | Effect::Barrier => {
                 return Err(Fault::Internal("a host instruction is on a stream".to_owned()));
             }
         }

@@ -8,10 +8,8 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    book::names,
-    machine::{Machine, Progress},
-};
+use super::machine::{Machine, Progress};
+use crate::plan::sync::names;
 
 /// Between the thread that asks and the one that runs.
 #[derive(Debug, Default)]

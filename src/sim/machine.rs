@@ -14,7 +14,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Fault, InstRef, Outcome, Schedule, conditions::Conditions, memory::Memory, schedule::Ready};
 use crate::plan::{
-    Backend, Collective, Direction, Handle, InstKind, Plan, Reshard, Slot, StreamNo, Transfer,
+    Backend, Direction, Effect, Handle, Plan, Slot, StreamNo,
+    sync::{Position, State},
 };
 
 /// Something that becomes true once and stays true.
@@ -111,8 +112,6 @@ pub(super) struct Pair {
 
 /// The ranks that communicate by a queue of their own: a communicator, or a team that reshards.
 pub(super) struct Group {
-    /// `None`: a team that reshards.
-    pub backend: Option<Backend>,
     /// World ranks, in team order.
     pub team: Arc<[usize]>,
     /// The queue of each member that has one, by rank.
@@ -238,24 +237,21 @@ impl<'a> Machine<'a> {
         let group = self.groups.len();
         self.group_of.insert(key, group);
         let (queues, posted) = (FxHashMap::default(), FxHashMap::default());
-        self.groups.push(Group { backend, team: Arc::clone(team), queues, posted });
+        self.groups.push(Group { team: Arc::clone(team), queues, posted });
         Ok(group)
     }
 
-    /// The group of a communication or reshard; `None` where there is none yet.
-    pub fn group_at(&self, at: InstRef) -> Option<usize> {
-        let number = |it: u32| self.group_numbers[at.rank].get(it as usize).copied();
-        match self.effect(at.rank, at.inst) {
-            Effect::Collective(it) => number(it.communicator),
-            Effect::Transfer(it) => number(it.communicator),
-            Effect::Reshard(it) => self.group_of.get(&(None, Arc::clone(&it.team))).copied(),
-            Effect::Exchange(_)
-            | Effect::Barrier
-            | Effect::Compute
-            | Effect::Raise(_)
-            | Effect::Await(_)
-            | Effect::Finish => None,
-        }
+    /// How far every rank is.
+    pub fn state(&self) -> State {
+        let position = |(rank, plan): (usize, &Plan)| {
+            let issued = self.hosts[rank].next;
+            let next = |actor: usize| self.head(actor).unwrap_or(issued);
+            let streams = (0..plan.streams.len()).map(|it| next(self.stream_of(rank, it as StreamNo)));
+            let queue = |group: &usize| self.groups[*group].queues.get(&rank).map_or(issued, |it| next(*it));
+            let queues = self.group_numbers[rank].iter().map(queue).collect();
+            Some(Position { round: 0, issued, streams: streams.collect(), queues })
+        };
+        self.plans.iter().enumerate().map(position).collect()
     }
 
     /// Whether a condition holds.
@@ -265,7 +261,7 @@ impl<'a> Machine<'a> {
 
     /// What an instruction does to the synchronisation.
     pub fn effect(&self, rank: usize, inst: usize) -> Effect<'a> {
-        Effect::of(rank, &self.plans[rank].code[inst].kind)
+        self.plans[rank].code[inst].kind.effect()
     }
 
     /// The conditions that a head waits for by itself: meetings and partners of transfers aside.
@@ -274,12 +270,12 @@ impl<'a> Machine<'a> {
         let Some(inst) = self.head(actor) else { return Vec::new() };
         let host = &self.hosts[rank];
         match (role, self.effect(rank, inst)) {
-            (Role::Host, Effect::Exchange(handles)) if host.inside => {
+            (Role::Host, Effect::Share(handles)) if host.inside => {
                 handles.iter().map(|it| Condition::awaited(rank, it)).collect()
             }
             (Role::Host, Effect::Barrier) if host.inside => vec![Condition::Barrier(host.barriers - 1)],
-            (Role::Stream, Effect::Await(condition)) => vec![condition],
-            (Role::Host | Role::Stream | Role::Queue(_), _) => Vec::new(),
+            (Role::Stream, effect) => Condition::awaited_by(rank, effect).into_iter().collect(),
+            (Role::Host | Role::Queue(_), _) => Vec::new(),
         }
     }
 }
@@ -299,55 +295,41 @@ fn intrusions(plans: &[Plan]) -> Vec<Vec<InstRef>> {
     res
 }
 
-/// What an instruction does to the synchronisation.
-pub(super) enum Effect<'a> {
-    /// Blocks the host.
-    Exchange(&'a [Handle]),
-    /// Blocks the host.
-    Barrier,
-    /// Nothing: it only touches memory.
-    Compute,
-    /// Makes a condition true.
-    Raise(Condition),
-    /// Blocks the stream until a condition is true.
-    Await(Condition),
-    /// Posts on a queue.
-    Collective(&'a Collective),
-    /// Posts on a queue.
-    Transfer(&'a Transfer),
-    /// Blocks the stream until the whole team is there.
-    Reshard(&'a Reshard),
-    /// Reads the outputs.
-    Finish,
-}
-
-impl<'a> Effect<'a> {
-    fn of(rank: usize, kind: &'a InstKind) -> Self {
-        match kind {
-            InstKind::Alloc { .. }
-            | InstKind::Copy { .. }
-            | InstKind::Fill { .. }
-            | InstKind::Iota { .. }
-            | InstKind::Gemm(_)
-            | InstKind::Map { .. }
-            | InstKind::Reduce(_)
-            | InstKind::Combine { .. } => Self::Compute,
-            InstKind::Collective(it) => Self::Collective(it),
-            InstKind::Transfer(it) => Self::Transfer(it),
-            InstKind::Wait { work } => Self::Await(Condition::Work(rank, *work)),
-            InstKind::Signal { slot } => Self::Raise(Condition::Slot(*slot)),
-            InstKind::Await { slot } => Self::Await(Condition::Slot(*slot)),
-            InstKind::Record { event } => Self::Raise(Condition::Event(rank, *event)),
-            InstKind::Join { event } => Self::Await(Condition::Event(rank, *event)),
-            InstKind::Exchange { handles } => Self::Exchange(handles),
-            InstKind::Barrier => Self::Barrier,
-            InstKind::Reshard(it) => Self::Reshard(it),
-            InstKind::Finish => Self::Finish,
+impl Condition {
+    /// What becomes true when a rank's stream runs an instruction.
+    pub fn set_by(rank: usize, effect: Effect<'_>) -> Option<Self> {
+        match effect {
+            Effect::Record(event) => Some(Self::Event(rank, event)),
+            Effect::Signal(slot) => Some(Self::Slot(slot)),
+            Effect::Share(_)
+            | Effect::Barrier
+            | Effect::Compute
+            | Effect::Join(_)
+            | Effect::Wait(_)
+            | Effect::Await(_)
+            | Effect::Post(_)
+            | Effect::Reshard(_)
+            | Effect::Finish => None,
         }
     }
-}
 
-impl Condition {
+    /// What a rank's stream waits for before it runs an instruction.
+    pub fn awaited_by(rank: usize, effect: Effect<'_>) -> Option<Self> {
+        match effect {
+            Effect::Join(event) => Some(Self::Event(rank, event)),
+            Effect::Wait(work) => Some(Self::Work(rank, work)),
+            Effect::Await(slot) => Some(Self::Slot(slot)),
+            Effect::Share(_)
+            | Effect::Barrier
+            | Effect::Compute
+            | Effect::Record(_)
+            | Effect::Signal(_)
+            | Effect::Post(_)
+            | Effect::Reshard(_)
+            | Effect::Finish => None,
+        }
+    }
+
     /// What a rank makes true by exchanging a handle.
     pub fn published(rank: usize, handle: &Handle) -> Self {
         let (sender, receiver, index) = handle.exchange(rank);

@@ -1,8 +1,7 @@
 //! Runs the plans of all ranks in one process. What the simulator does for an instruction is what it means.
 //!
 //! `machine` holds the state of all ranks, `advance` and `queue` say what may happen next, `schedule` chooses; `step`,
-//! `collective` and `reshard` touch `memory` by means of `kernels`; `report` explains why nothing may happen any more,
-//! from what `book` knows.
+//! `collective` and `reshard` touch `memory` by means of `kernels`; `plan::sync` explains why nothing may happen any more.
 //!
 //! Invariant: a run depends on the plans, the inputs and the schedule, and on nothing else.
 
@@ -13,11 +12,10 @@ use thiserror::Error;
 
 use crate::{
     io::data::Data,
-    plan::{BufferNo, InstKind, Place, Plan},
+    plan::{BufferNo, InstKind, Place, Plan, sync::Deadlock},
 };
 
 mod advance;
-mod book;
 mod collective;
 mod conditions;
 mod footprint;
@@ -26,21 +24,19 @@ pub mod kernels;
 mod machine;
 pub mod memory;
 mod queue;
-pub mod report;
 mod reshard;
 pub mod schedule;
-mod skipped;
 mod step;
 #[cfg(test)]
 mod tests;
 
+pub use crate::plan::sync::InstRef;
 use kernels::Exactness;
 use memory::{Block, Mask, Memory};
 use step::Space;
 pub use {
     footprint::{Footprint, footprint, shadow_bytes},
     inquiry::Inquiry,
-    report::Deadlock,
     schedule::{Schedule, ScheduleError, Schedules},
 };
 
@@ -55,15 +51,6 @@ pub struct Options {
     pub without_shadows: bool,
     /// Who may ask how far the run is.
     pub inquiry: Option<Arc<Inquiry>>,
-}
-
-/// An instruction of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct InstRef {
-    /// The rank.
-    pub rank: usize,
-    /// The index in its code.
-    pub inst: usize,
 }
 
 /// What a run leaves.

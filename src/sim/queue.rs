@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use super::{
     Fault, InstRef, collective,
-    machine::{Condition, Effect, Machine, Open, Pair, Progress},
+    machine::{Condition, Machine, Open, Pair, Progress},
 };
-use crate::plan::{CommunicatorNo, Direction, Side, Transfer};
+use crate::plan::{Communication, CommunicatorNo, Direction, Effect, Side, Transfer};
 
 impl<'a> Machine<'a> {
     /// Puts a communication on its stream and on its queue.
@@ -17,7 +17,7 @@ impl<'a> Machine<'a> {
         communicator: CommunicatorNo,
     ) -> Result<(), Fault> {
         let (group, queue) = self.queue_of(rank, communicator)?;
-        if let Effect::Collective(_) = self.effect(rank, inst) {
+        if let Effect::Post(Communication::Collective(_)) = self.effect(rank, inst) {
             self.enrol(rank, inst, group)?;
         }
         self.actors[queue].items.push_back((inst, self.issued + 1));
@@ -142,7 +142,9 @@ impl<'a> Machine<'a> {
     /// The first side of an open transfer that faces `side` of `rank` and has no partner yet.
     fn partner(&self, actor: usize, rank: usize, side: &Side) -> Option<usize> {
         let Some(Open::Transfer { bound, .. }) = &self.actors[actor].open else { return None };
-        let Effect::Transfer(transfer) = self.effect(self.actors[actor].rank, self.head(actor)?) else {
+        let Effect::Post(Communication::Transfer(transfer)) =
+            self.effect(self.actors[actor].rank, self.head(actor)?)
+        else {
             return None;
         };
         let faces = |it: &Side| it.peer == rank && it.direction != side.direction;
@@ -161,7 +163,7 @@ impl<'a> Machine<'a> {
     fn open_side(&self, actor: usize, side: usize) -> Option<(InstRef, &'a Side)> {
         let at = InstRef { rank: self.actors[actor].rank, inst: self.head(actor)? };
         match self.effect(at.rank, at.inst) {
-            Effect::Transfer(it) => Some((at, it.sides.get(side)?)),
+            Effect::Post(Communication::Transfer(it)) => Some((at, it.sides.get(side)?)),
             _ => None,
         }
     }
@@ -179,16 +181,8 @@ impl<'a> Machine<'a> {
 
     /// A communication is complete, and so is its work.
     fn finish_communication(&mut self, actor: usize, at: InstRef) {
-        match self.effect(at.rank, at.inst) {
-            Effect::Collective(it) => self.raise(Condition::Work(at.rank, it.work)),
-            Effect::Transfer(it) => self.raise(Condition::Work(at.rank, it.work)),
-            Effect::Exchange(_)
-            | Effect::Barrier
-            | Effect::Compute
-            | Effect::Raise(_)
-            | Effect::Await(_)
-            | Effect::Reshard(_)
-            | Effect::Finish => {}
+        if let Effect::Post(it) = self.effect(at.rank, at.inst) {
+            self.raise(Condition::Work(at.rank, it.work()));
         }
         self.retire(actor);
     }

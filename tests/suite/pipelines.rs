@@ -20,7 +20,7 @@ use hir::{
     io::{data::Data, generate::Kind},
     plan::{
         self, InstKind, Plan,
-        order::{Moment, walk},
+        sync::order::{Occurrence, walk},
     },
     run::inputs::Filling,
     sim::footprint,
@@ -186,14 +186,15 @@ fn communicates(kind: &InstKind, rank: usize) -> bool {
 /// How many matrix products of its rank may run at the same time as each communication: neither ends before the other
 /// begins.
 fn concurrent(plans: &[Plan]) -> Result<Vec<usize>, String> {
-    let (mut moves, mut products): (Vec<Moment>, Vec<Moment>) = Default::default();
+    let (mut moves, mut products): (Vec<Occurrence>, Vec<Occurrence>) = Default::default();
     walk(plans, &mut |moment| match &plans[moment.rank].code[moment.inst].kind {
         InstKind::Gemm(_) => products.push(moment),
         kind if communicates(kind, moment.rank) => moves.push(moment),
         _ => (),
     })
     .map_err(|it| format!("{it:?}"))?;
-    let meet = |a: &Moment, b: &Moment| a.rank == b.rank && !a.happens_before(b) && !b.happens_before(a);
+    let meet =
+        |a: &Occurrence, b: &Occurrence| a.rank == b.rank && !a.happens_before(b) && !b.happens_before(a);
     Ok(moves.iter().map(|a| products.iter().filter(|b| meet(a, b)).count()).collect())
 }
 

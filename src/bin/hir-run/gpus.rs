@@ -6,7 +6,7 @@ use hir::{
     exit::Exit,
     io::data::Data,
     launch::member::Member,
-    plan::{Plan, hosts},
+    plan::{Plan, sync},
     run::{
         gpu,
         inputs::Filling,
@@ -92,9 +92,10 @@ pub fn run(
     (gpu, member): (&mut Gpu, &Member),
     say: &mut dyn FnMut(String),
 ) -> Result<Result<Verdict, String>, Failure> {
-    // Our hosts wait for nobody in a run; those of the framework that the program is for do.
-    if let Some(message) = hosts::hang(task.plans) {
-        return Err(Failure::Other(Exit::Hang, message));
+    // Here some of these programs would come to their ends: our hosts do not wait for each other. In the framework that the
+    // program is for they hang.
+    if let Some(deadlock) = sync::deadlock(task.plans) {
+        return Err(Failure::Other(Exit::Hang, deadlock.to_string()));
     }
     let engine = match gpu.engine(task.plans, member) {
         Ok(engine) => engine,

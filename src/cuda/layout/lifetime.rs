@@ -2,7 +2,7 @@
 
 use crate::plan::{
     Plan,
-    order::{Clock, Moment, walk},
+    sync::order::{Clock, Occurrence, walk},
 };
 
 /// The use of one buffer, by all ranks.
@@ -16,7 +16,7 @@ pub(super) struct Lifetime {
     /// Which is the last.
     pub last: usize,
     /// What was known at the moments that touch it and before which no other does.
-    begins: Vec<Moment>,
+    begins: Vec<Occurrence>,
     /// By actor, the number of its last instruction that touches it.
     ends: Vec<(u32, u32)>,
     /// By actor, the number of its first instruction that writes to it.
@@ -30,7 +30,7 @@ impl Lifetime {
         Some(self.last) < other.first && other.begins.iter().all(|it| known(&it.before))
     }
 
-    fn touch(&mut self, at: usize, moment: &Moment, written: bool) {
+    fn touch(&mut self, at: usize, moment: &Occurrence, written: bool) {
         self.first = self.first.or(Some(at));
         self.last = at;
         let clock = &moment.before;
@@ -39,7 +39,7 @@ impl Lifetime {
         if written && !self.writes.iter().any(|(actor, _)| *actor == moment.actor) {
             self.writes.push(here);
         }
-        let follows = |it: &Moment| (it.actor, it.number) == here || it.happens_before(moment);
+        let follows = |it: &Occurrence| (it.actor, it.number) == here || it.happens_before(moment);
         if !self.begins.iter().any(follows) {
             self.begins.push(moment.clone());
         }

@@ -20,9 +20,8 @@
 
 use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
-
-use super::{Backend, Collective, CollectiveKind, Direction, InstKind, Plan, Slot, Transfer};
+use super::{Comm, CommNo, InstRef, Key, Matched};
+use crate::plan::{Collective, CollectiveKind, Communication, Direction, Effect, Plan, Transfer};
 
 #[cfg(test)]
 mod tests;
@@ -41,7 +40,7 @@ pub struct Clock {
 
 /// An instruction, where it touches memory: on its stream, or on its communicator's queue.
 #[derive(Clone, Debug)]
-pub struct Moment {
+pub struct Occurrence {
     /// The rank that executes it.
     pub rank: usize,
     /// Its index in the rank's code.
@@ -91,7 +90,7 @@ impl Clock {
     }
 }
 
-impl Moment {
+impl Occurrence {
     /// Whether this ends before `other` begins.
     pub fn happens_before(&self, other: &Self) -> bool {
         other.before.ended(self.actor) >= self.number
@@ -106,7 +105,7 @@ impl Moment {
 ///
 /// # Errors
 /// Plans that never end, after some visits; a world of too many streams, before any.
-pub fn walk(plans: &[Plan], visit: &mut dyn FnMut(Moment)) -> Result<(), Unordered> {
+pub fn walk(plans: &[Plan], visit: &mut dyn FnMut(Occurrence)) -> Result<(), Unordered> {
     let mut world = World::of(plans)?;
     let mut ready: Vec<usize> = (0..world.actors.len()).rev().collect();
     let mut left = world.actors.iter().filter(|it| !it.items.is_empty()).count();
@@ -150,7 +149,7 @@ struct Event {
 
 /// What an item needs and gives.
 #[derive(Default)]
-struct Ties {
+struct Deps {
     to_begin: Vec<u32>,
     begun: Vec<u32>,
     to_end: Vec<u32>,
@@ -164,21 +163,11 @@ struct World {
     events: Vec<Event>,
 }
 
-/// What members of a group find each other by.
-#[derive(PartialEq, Eq, Hash)]
-enum Meeting {
-    /// Group, which of its collectives, rank.
-    Collective(usize, u32, usize),
-    /// Group, sender, receiver, which message.
-    Message(usize, usize, usize, u32),
-}
-
 /// What is known while plans are read.
-#[derive(Default)]
-struct Reader<'p> {
-    groups: FxHashMap<(Option<Backend>, &'p [usize]), usize>,
-    slots: FxHashMap<Slot, u32>,
-    meetings: FxHashMap<Meeting, u32>,
+struct Reader<'m> {
+    matched: &'m Matched,
+    /// By communication: the token of its first part that others wait for: of a collective, member 0's.
+    tokens: Vec<u32>,
     events: Vec<Event>,
 }
 
@@ -190,7 +179,8 @@ impl World {
         }
         let known = Rc::new(vec![0; count]);
         let mut world = Self { actors: Vec::with_capacity(count), tokens: Vec::new(), events: Vec::new() };
-        let mut reader = Reader::default();
+        let matched = Matched::of(plans);
+        let mut reader = Reader::new(&matched);
         for plan in plans {
             let first = world.actors.len();
             for actor in first..first + plan.streams.len() + plan.communicators.len() {
@@ -212,9 +202,9 @@ impl World {
         Ok(world)
     }
 
-    fn push(&mut self, actor: usize, inst: usize, posts: bool, ties: &Ties) {
+    fn push(&mut self, actor: usize, inst: usize, posts: bool, deps: &Deps) {
         let mut tokens = [self.tokens.len() as u32; 5];
-        for (at, some) in [&ties.to_begin, &ties.begun, &ties.to_end, &ties.ended].into_iter().enumerate() {
+        for (at, some) in [&deps.to_begin, &deps.begun, &deps.to_end, &deps.ended].into_iter().enumerate() {
             self.tokens.extend(some);
             tokens[at + 1] = self.tokens.len() as u32;
         }
@@ -222,7 +212,7 @@ impl World {
     }
 
     /// Runs an actor as far as it comes; whether that is its end.
-    fn run(&mut self, at: usize, ready: &mut Vec<usize>, visit: &mut dyn FnMut(Moment)) -> bool {
+    fn run(&mut self, at: usize, ready: &mut Vec<usize>, visit: &mut dyn FnMut(Occurrence)) -> bool {
         while let Some(item) = self.actors[at].items.get(self.actors[at].next) {
             let (inst, posts, [start, begin, middle, end, stop]) =
                 (item.inst as usize, item.posts, item.tokens);
@@ -234,7 +224,7 @@ impl World {
                 it.begun = true;
                 if !posts {
                     let (rank, before) = (it.rank, it.clock.clone());
-                    visit(Moment { rank, inst, actor: at as u32, number: before.ended + 1, before });
+                    visit(Occurrence { rank, inst, actor: at as u32, number: before.ended + 1, before });
                 }
                 self.give(at, begin, middle, ready);
             }
@@ -282,88 +272,93 @@ impl World {
     }
 }
 
-impl<'p> Reader<'p> {
-    /// Gives a rank's instructions to its actors: streams from `first` on, then queues.
-    fn plan(&mut self, plan: &'p Plan, first: usize, world: &mut World) {
-        let mut groups: Vec<usize> = Vec::with_capacity(plan.communicators.len());
-        for it in &plan.communicators {
-            let group = self.group(Some(it.backend), &it.team);
-            groups.push(group);
-        }
-        // Equal communicators are one queue.
-        let queue = |group: usize| {
-            groups.iter().position(|it| *it == group).map_or(first, |at| first + plan.streams.len() + at)
+impl<'m> Reader<'m> {
+    fn new(matched: &'m Matched) -> Self {
+        let mut count = 0;
+        let mut first = |comm: &Comm| {
+            let before = count;
+            count += match comm.key {
+                Key::Collective(group, _) => matched.groups[group as usize].team.len() as u32,
+                // The send has begun, the flag is raised.
+                Key::Message(..) | Key::Signal(_) => 1,
+                Key::Handle(..) | Key::Barrier(_) => 0,
+            };
+            before
         };
+        let tokens = matched.comms.iter().map(&mut first).collect();
+        let events = (0..count).map(|_| Event::default()).collect();
+        Self { matched, tokens, events }
+    }
+
+    /// Gives a rank's instructions to its actors: streams from `first` on, then queues.
+    fn plan(&mut self, plan: &Plan, first: usize, world: &mut World) {
+        let rank = plan.rank;
+        // Equal communicators are one queue.
+        let queue = |number: u32| {
+            let group = |it: u32| self.matched.group_of(rank, it);
+            let own = (0..number).find(|it| group(*it) == group(number)).unwrap_or(number);
+            first + plan.streams.len() + own as usize
+        };
+        let queues: Vec<usize> = (0..plan.communicators.len() as u32).map(queue).collect();
         // What has been set so far: nothing waits for what is set later.
         let mut events: Vec<Option<u32>> = vec![None; plan.events];
         let mut works: Vec<Option<u32>> = vec![None; plan.works];
-        let mut met: FxHashMap<usize, u32> = FxHashMap::default();
-        let mut passed: FxHashMap<(usize, usize, Direction), u32> = FxHashMap::default();
         for (inst, it) in plan.code.iter().enumerate() {
             let stream = first + it.stream as usize;
-            let mut ties = Ties::default();
-            let queued = match &it.kind {
-                InstKind::Alloc { .. }
-                | InstKind::Copy { .. }
-                | InstKind::Fill { .. }
-                | InstKind::Iota { .. }
-                | InstKind::Gemm(_)
-                | InstKind::Map { .. }
-                | InstKind::Reduce(_)
-                | InstKind::Combine { .. }
-                | InstKind::Finish => None,
-                InstKind::Exchange { .. } | InstKind::Barrier => continue,
-                InstKind::Record { event } => {
+            let comms = self.matched.comms_of(InstRef { rank, inst });
+            let mut deps = Deps::default();
+            let queued = match it.kind.effect() {
+                Effect::Share(_) | Effect::Barrier => continue,
+                Effect::Compute | Effect::Finish => None,
+                Effect::Record(event) => {
                     let token = self.event();
-                    events[*event as usize] = Some(token);
-                    ties.ended.push(token);
+                    events[event as usize] = Some(token);
+                    deps.ended.push(token);
                     None
                 }
-                InstKind::Join { event } => {
-                    ties.to_begin.extend(events[*event as usize]);
+                Effect::Join(event) => {
+                    deps.to_begin.extend(events[event as usize]);
                     None
                 }
-                InstKind::Wait { work } => {
-                    ties.to_begin.extend(works[*work as usize]);
+                Effect::Wait(work) => {
+                    deps.to_begin.extend(works[work as usize]);
                     None
                 }
-                InstKind::Signal { slot } => {
-                    ties.ended.push(self.slot(*slot));
+                Effect::Signal(_) => {
+                    deps.ended.extend(comms.iter().map(|it| self.tokens[*it as usize]));
                     None
                 }
-                InstKind::Await { slot } => {
-                    ties.to_begin.push(self.slot(*slot));
+                Effect::Await(_) => {
+                    deps.to_begin.extend(comms.iter().map(|it| self.tokens[*it as usize]));
                     None
                 }
-                InstKind::Reshard(it) => {
-                    let group = self.group(None, &it.team);
-                    let all = (0..it.team.len()).collect();
-                    self.meet(group, &it.team, plan.rank, all, &mut met, &mut ties);
+                Effect::Reshard(it) => {
+                    let me = it.team.iter().position(|it| *it == rank);
+                    self.meet(comms, me, &(0..it.team.len()).collect::<Vec<_>>(), &mut deps);
                     None
                 }
-                InstKind::Collective(it) => {
-                    let team = &plan.communicators[it.communicator as usize].team;
-                    let group = groups[it.communicator as usize];
-                    self.meet(group, team, plan.rank, givers(it, team, plan.rank), &mut met, &mut ties);
-                    works[it.work as usize] = Some(self.event());
-                    ties.ended.extend(works[it.work as usize]);
-                    Some(queue(group))
-                }
-                InstKind::Transfer(it) => {
-                    let group = groups[it.communicator as usize];
-                    self.pass(group, plan.rank, it, &mut passed, &mut ties);
-                    works[it.work as usize] = Some(self.event());
-                    ties.ended.extend(works[it.work as usize]);
-                    Some(queue(group))
+                Effect::Post(it) => {
+                    match it {
+                        Communication::Collective(it) => {
+                            let team = &plan.communicators[it.communicator as usize].team;
+                            let me = team.iter().position(|it| *it == rank);
+                            self.meet(comms, me, &givers(it, team, rank), &mut deps);
+                        }
+                        Communication::Transfer(it) => self.pass(comms, it, &mut deps),
+                    }
+                    let done = self.event();
+                    works[it.work() as usize] = Some(done);
+                    deps.ended.push(done);
+                    Some(queues[it.communicator() as usize])
                 }
             };
             if let Some(queue) = queued {
                 let posted = self.event();
-                world.push(stream, inst, true, &Ties { ended: vec![posted], ..Ties::default() });
-                ties.to_begin.push(posted);
-                world.push(queue, inst, false, &ties);
+                world.push(stream, inst, true, &Deps { ended: vec![posted], ..Deps::default() });
+                deps.to_begin.push(posted);
+                world.push(queue, inst, false, &deps);
             } else {
-                world.push(stream, inst, false, &ties);
+                world.push(stream, inst, false, &deps);
             }
         }
     }
@@ -373,68 +368,22 @@ impl<'p> Reader<'p> {
         self.events.len() as u32 - 1
     }
 
-    fn group(&mut self, backend: Option<Backend>, team: &'p [usize]) -> usize {
-        let next = self.groups.len();
-        *self.groups.entry((backend, team)).or_insert(next)
+    /// A collective or resharding operator begins, and ends after `givers` have begun; all count within the team.
+    fn meet(&self, comms: &[CommNo], me: Option<usize>, givers: &[usize], deps: &mut Deps) {
+        let (Some(comm), Some(me)) = (comms.first(), me) else { return };
+        let token = |member: usize| self.tokens[*comm as usize] + member as u32;
+        deps.begun.push(token(me));
+        deps.to_end.extend(givers.iter().filter(|it| **it != me).map(|it| token(*it)));
     }
 
-    fn slot(&mut self, slot: Slot) -> u32 {
-        if let Some(known) = self.slots.get(&slot) {
-            return *known;
-        }
-        let token = self.event();
-        self.slots.insert(slot, token);
-        token
-    }
-
-    fn meeting(&mut self, meeting: Meeting) -> u32 {
-        if let Some(known) = self.meetings.get(&meeting) {
-            return *known;
-        }
-        let token = self.event();
-        self.meetings.insert(meeting, token);
-        token
-    }
-
-    /// A collective or reshard begins, and ends after `givers` have begun, who count within the team.
-    fn meet(
-        &mut self,
-        group: usize,
-        team: &[usize],
-        rank: usize,
-        givers: Vec<usize>,
-        met: &mut FxHashMap<usize, u32>,
-        ties: &mut Ties,
-    ) {
-        let which = met.entry(group).or_default();
-        ties.begun.push(self.meeting(Meeting::Collective(group, *which, rank)));
-        for giver in givers.into_iter().filter_map(|it| team.get(it)).filter(|it| **it != rank) {
-            ties.to_end.push(self.meeting(Meeting::Collective(group, *which, *giver)));
-        }
-        *which += 1;
-    }
-
-    /// A transfer begins, and ends after the sends have begun that its receives match: the first between two ranks the
-    /// first, and so on.
-    fn pass(
-        &mut self,
-        group: usize,
-        rank: usize,
-        transfer: &Transfer,
-        passed: &mut FxHashMap<(usize, usize, Direction), u32>,
-        ties: &mut Ties,
-    ) {
-        for side in &transfer.sides {
-            let (from, to, ties) = match side.direction {
-                Direction::Send => (rank, side.peer, &mut ties.begun),
-                Direction::Recv => (side.peer, rank, &mut ties.to_end),
+    /// A transfer begins, and ends after the sends have begun that its receives match.
+    fn pass(&self, comms: &[CommNo], transfer: &Transfer, deps: &mut Deps) {
+        for (comm, side) in comms.iter().zip(&transfer.sides).filter(|it| !it.1.view.is_empty()) {
+            let deps = match side.direction {
+                Direction::Send => &mut deps.begun,
+                Direction::Recv => &mut deps.to_end,
             };
-            let count = passed.entry((group, side.peer, side.direction)).or_default();
-            let message = Meeting::Message(group, from, to, *count);
-            *count += 1;
-            if !side.view.is_empty() {
-                ties.push(self.meeting(message));
-            }
+            deps.push(self.tokens[*comm as usize]);
         }
     }
 }

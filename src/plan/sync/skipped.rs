@@ -5,17 +5,13 @@
 //! it goes past have to be together, in order, exactly what the waiting rank's partner would post. Of a message that is known by
 //! the other messages of its statement. Where ranks differ in another way, or run programs of their own, nothing is blamed.
 
-use std::sync::Arc;
+use std::{rc::Rc, sync::Arc};
 
 use grammar::ir::StmtId;
 use rustc_hash::FxHashMap;
 
-use super::{
-    InstRef,
-    book::{Book, Need, Part},
-    machine::Condition,
-};
-use crate::plan::{Direction, InstKind, MOST_SKIPS, Plan, Skip, SkippedRole, Slot, Why, iteration_text};
+use super::{CommNo, GroupNo, InstRef, Key, Matched, Need, Role};
+use crate::plan::{Direction, MOST_SKIPS, Plan, Skip, SkippedRole, Slot, Why, iteration_text};
 
 /// The values of the loops around an instruction, outermost first.
 pub(super) type Iteration = Vec<(Arc<str>, i64)>;
@@ -31,79 +27,110 @@ pub(super) struct Skipped {
     pub wanted: Iteration,
 }
 
-/// A communication that a rank goes past, and that others wait for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NeverPosted {
-    /// The rank.
-    pub rank: usize,
-    /// What it does not do: `never posts P2PCommunication 38 (send, line 21)`.
-    pub what: String,
-    /// Why not: `` `IF Manual ( rank != 3 )` (line 20) is false there in streamIdx=1..7``.
-    pub why: String,
-    /// Who waits for it, indices into `Deadlock::waits`.
-    pub waits: Vec<usize>,
-}
-
 /// Most iterations in which a branch is not taken that are named.
 const MAX_ITERATIONS: usize = 8;
 
 /// The statement that the messages of each one match; `None`: several.
-pub(super) type Counterparts = FxHashMap<StmtId, Option<StmtId>>;
+type Counterparts = FxHashMap<StmtId, Option<StmtId>>;
 
 /// What a rank posts at a place: the statement and its iteration.
 type Place = (StmtId, Iteration);
 
-impl Book<'_> {
+/// Instructions of a rank that communications match in their order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Sequence {
+    /// A member's collectives of a group.
+    Collectives(GroupNo),
+    /// One side of the messages from one rank to another on a group.
+    Messages(GroupNo, usize, usize, Direction),
+    /// What raises flags, or waits for them: those that differ from this one in their index only.
+    Signals(Slot, Role),
+    /// Exchanges of handles.
+    Shares,
+}
+
+/// Aligns what ranks post, statement by statement and iteration by iteration.
+pub(super) struct Alignment<'a> {
+    plans: &'a [Plan],
+    matched: &'a Matched,
+    counterparts: Option<Counterparts>,
+    places: FxHashMap<(Sequence, usize), Option<Rc<[Place]>>>,
+}
+
+impl<'a> Alignment<'a> {
+    pub(super) fn new(plans: &'a [Plan], matched: &'a Matched) -> Self {
+        Self { plans, matched, counterparts: None, places: FxHashMap::default() }
+    }
+
     /// What is not posted of that which `at` waits for, where that is certain.
-    pub(super) fn skipped(&self, at: InstRef, need: &Need) -> Option<Skipped> {
-        if need.inst.is_some() || self.machine.plans.iter().any(|it| it.program != 0) {
+    pub(super) fn skipped(&mut self, at: InstRef, need: &Need) -> Option<Skipped> {
+        if need.inst.is_some() || self.plans.iter().any(|it| it.program != 0) {
             return None;
         }
         let (me, other) = (at.rank, need.rank);
         let (mine, theirs) = match need.part? {
-            Part::Member(group) => {
-                let posts = |rank| {
-                    (0..).map_while(|which| self.meetings.get(&(group, rank, which)).copied()).collect()
-                };
-                (self.places(me, posts(me))?, self.places(other, posts(other))?)
+            (Key::Collective(group, _), _) => {
+                let it = Sequence::Collectives(group);
+                (self.places(me, it)?, self.places(other, it)?)
             }
-            Part::Side((group, from, to, direction, _)) => {
-                let sides = |direction| {
-                    let key = |which| (group, from, to, direction, which);
-                    (0..).map_while(|which| self.messages.get(&key(which)).copied()).collect()
-                };
-                let mine = self.mirrored(self.places(me, sides(direction.mirror()))?)?;
-                (mine, self.places(other, sides(direction))?)
+            (Key::Message(group, from, to, _), Role::Side(missing)) => {
+                let side = |direction| Sequence::Messages(group, from, to, direction);
+                let mine = self.places(me, side(missing.mirror()))?;
+                (self.mirrored(&mine)?, self.places(other, side(missing))?)
             }
-            Part::Flag(slot) => {
-                let is_alike = |it: Slot| Slot { index: slot.index, ..it } == slot;
-                let awaits = self.all_of(me, &|it| awaited(it).is_some_and(is_alike));
-                let raises = |it: &InstKind| matches!(it, InstKind::Signal { slot } if is_alike(*slot));
-                (self.mirrored(self.places(me, awaits)?)?, self.places(other, self.all_of(other, &raises))?)
+            (Key::Signal(slot), _) => {
+                let alike = |role| Sequence::Signals(Slot { index: 0, ..slot }, role);
+                let mine = self.places(me, alike(Role::Awaits))?;
+                (self.mirrored(&mine)?, self.places(other, alike(Role::Raises))?)
             }
-            Part::Share => {
-                let shares =
-                    |rank| self.all_of(rank, &|it: &InstKind| matches!(it, InstKind::Exchange { .. }));
-                (self.places(me, shares(me))?, self.places(other, shares(other))?)
+            (Key::Handle(..) | Key::Barrier(_), _) => {
+                (self.places(me, Sequence::Shares)?, self.places(other, Sequence::Shares)?)
             }
+            (Key::Message(..), Role::Member(_) | Role::Raises | Role::Awaits) => return None,
         };
-        self.first_missing(me, other, mine, &theirs)
+        self.first_missing(me, other, &mine, &theirs)
     }
 
-    /// The instructions of a rank that are of some kind.
-    fn all_of(&self, rank: usize, is: &dyn Fn(&InstKind) -> bool) -> Vec<usize> {
-        let code = self.machine.plans[rank].code.iter().enumerate();
-        code.filter(|(_, it)| is(&it.kind)).map(|(inst, _)| inst).collect()
+    /// The statements and iterations of a sequence's instructions.
+    fn places(&mut self, rank: usize, it: Sequence) -> Option<Rc<[Place]>> {
+        if let Some(known) = self.places.get(&(it, rank)) {
+            return known.clone();
+        }
+        let mut posts = Vec::new();
+        for at in (0..self.plans.get(rank)?.code.len()).map(|inst| InstRef { rank, inst }) {
+            let parts = self.matched.comms_of(at).iter().filter(|comm| self.belongs(**comm, at, it)).count();
+            // Handles are exchanged together.
+            let parts = if it == Sequence::Shares { parts.min(1) } else { parts };
+            posts.extend(std::iter::repeat_n(at, parts));
+        }
+        let places: Option<Rc<[Place]>> = posts.into_iter().map(|at| self.origin(at)).collect();
+        self.places.insert((it, rank), places.clone());
+        places
     }
 
-    /// The statements and iterations of instructions.
-    fn places(&self, rank: usize, insts: Vec<usize>) -> Option<Vec<Place>> {
-        insts.into_iter().map(|inst| self.origin(InstRef { rank, inst })).collect()
+    /// Whether an instruction's part in a communication is one of a sequence.
+    fn belongs(&self, comm: CommNo, at: InstRef, it: Sequence) -> bool {
+        let comm = self.matched.comm(comm);
+        let plays = |role| comm.part(at.rank, role) == Some(at);
+        match (comm.key, it) {
+            (Key::Collective(group, _), Sequence::Collectives(wanted)) => group == wanted,
+            (Key::Message(group, from, to, _), Sequence::Messages(wanted, sender, receiver, direction)) => {
+                (group, from, to) == (wanted, sender, receiver) && plays(Role::Side(direction))
+            }
+            (Key::Signal(slot), Sequence::Signals(wanted, role)) => {
+                Slot { index: 0, ..slot } == wanted && plays(role)
+            }
+            (Key::Handle(..), Sequence::Shares) => true,
+            (
+                Key::Collective(..) | Key::Message(..) | Key::Signal(_) | Key::Handle(..) | Key::Barrier(_),
+                Sequence::Collectives(_) | Sequence::Messages(..) | Sequence::Signals(..) | Sequence::Shares,
+            ) => false,
+        }
     }
 
     /// The first of `mine` that the other rank goes past, if with all that it goes past it would post exactly these.
-    fn first_missing(&self, me: usize, other: usize, mine: Vec<Place>, theirs: &[Place]) -> Option<Skipped> {
-        let skips = &self.machine.plans[other].skips;
+    fn first_missing(&self, me: usize, other: usize, mine: &[Place], theirs: &[Place]) -> Option<Skipped> {
+        let skips = &self.plans[other].skips;
         // What else it goes past is not known.
         if skips.len() >= MOST_SKIPS {
             return None;
@@ -111,51 +138,56 @@ impl Book<'_> {
         let mut posted = theirs.iter().peekable();
         let (mut first, mut from) = (None, 0);
         for wanted in mine {
-            if posted.next_if(|it| **it == wanted).is_some() {
+            if posted.next_if(|it| *it == wanted).is_some() {
                 continue;
             }
-            let plan = &self.machine.plans[other];
+            let plan = &self.plans[other];
             let fits = |it: &Skip| it.stmt == wanted.0 && may_be(plan, it, me, &wanted.1);
             // Both are in the order of the program.
             from += skips.get(from..)?.iter().position(fits)?;
-            first.get_or_insert(Skipped { rank: other, skip: from, wanted: wanted.1 });
+            first.get_or_insert(Skipped { rank: other, skip: from, wanted: wanted.1.clone() });
         }
         first.filter(|_| posted.next().is_none())
     }
 
     /// The places of the other sides: a statement's counterpart is the one that it has wherever it has any.
-    fn mirrored(&self, places: Vec<Place>) -> Option<Vec<Place>> {
-        places.into_iter().map(|(stmt, iteration)| Some((self.counterpart(stmt)?, iteration))).collect()
+    fn mirrored(&mut self, places: &[Place]) -> Option<Rc<[Place]>> {
+        let counterparts = match self.counterparts.take() {
+            Some(known) => known,
+            None => self.all_counterparts(),
+        };
+        let other = |(stmt, iteration): &Place| Some((counterparts.get(stmt).copied()??, iteration.clone()));
+        let places = places.iter().map(other).collect();
+        self.counterparts = Some(counterparts);
+        places
     }
 
-    /// The statement whose sides of messages, or flags, match those of another one, if it is always the same.
-    fn counterpart(&self, stmt: StmtId) -> Option<StmtId> {
-        let counterparts = self.counterparts.get_or_init(|| self.all_counterparts());
-        counterparts.get(&stmt).copied().flatten()
-    }
-
+    /// The statements whose sides of messages, or flags, match those of another one, if it is always the same.
     fn all_counterparts(&self) -> Counterparts {
         let mut found = Counterparts::default();
-        let mut pair = |one: Option<Place>, two: Option<Place>| {
-            let (Some((stmt, _)), Some((other, _))) = (one, two) else { return };
+        let mut pair = |one: InstRef, two: InstRef| {
+            let (Some((stmt, _)), Some((other, _))) = (self.origin(one), self.origin(two)) else { return };
             let known = found.entry(stmt).or_insert(Some(other));
             *known = known.filter(|it| *it == other);
         };
-        let place = |rank, inst| self.origin(InstRef { rank, inst });
-        for ((group, from, to, direction, which), inst) in &self.messages {
-            let theirs = (*group, *from, *to, direction.mirror(), *which);
-            if let (Direction::Send, Some(there)) = (direction, self.messages.get(&theirs)) {
-                pair(place(*from, *inst), place(*to, *there));
-                pair(place(*to, *there), place(*from, *inst));
-            }
-        }
-        for (rank, plan) in self.machine.plans.iter().enumerate() {
-            for (inst, it) in plan.code.iter().enumerate() {
-                let Some(slot) = awaited(&it.kind) else { continue };
-                if let Some(there) = self.conditions.get(&Condition::Slot(slot)) {
-                    // A statement may raise one flag and await another: only who awaits asks.
-                    pair(place(rank, inst), place(slot.from, *there));
+        for comm in &self.matched.comms {
+            let find = |role| comm.parts.iter().find(|it| it.role == role).map(|it| it.at);
+            match comm.key {
+                Key::Message(..) => {
+                    if let (Some(send), Some(recv)) =
+                        (find(Role::Side(Direction::Send)), find(Role::Side(Direction::Recv)))
+                    {
+                        pair(send, recv);
+                        pair(recv, send);
+                    }
                 }
+                Key::Signal(_) => {
+                    // A statement may raise one flag and await another: only who awaits asks.
+                    if let (Some(awaits), Some(raises)) = (find(Role::Awaits), find(Role::Raises)) {
+                        pair(awaits, raises);
+                    }
+                }
+                Key::Collective(..) | Key::Handle(..) | Key::Barrier(_) => (),
             }
         }
         found
@@ -163,15 +195,10 @@ impl Book<'_> {
 
     /// The statement and the iteration of an instruction.
     fn origin(&self, at: InstRef) -> Option<Place> {
-        let plan = &self.machine.plans[at.rank];
+        let plan = &self.plans[at.rank];
         let origin = plan.origins[plan.code[at.inst].origin as usize];
         Some((origin.stmt?, plan.loops_around(origin.frame)))
     }
-}
-
-/// The flag that an instruction awaits.
-fn awaited(kind: &InstKind) -> Option<Slot> {
-    if let InstKind::Await { slot } = kind { Some(*slot) } else { None }
 }
 
 /// Whether what a rank goes past would be posted in an iteration, and with `peer` if with one rank.

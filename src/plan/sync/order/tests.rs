@@ -1,6 +1,6 @@
 //! Orders of plans built by hand.
 
-use super::{Moment, Unordered, walk};
+use super::{Occurrence, Unordered, walk};
 use crate::plan::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Meaning, Number, Plan,
     ReduceOp, Side, Slot, Transfer, View,
@@ -41,7 +41,7 @@ fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {
 type At = (usize, usize);
 
 /// What a walk visits.
-struct Walked(Vec<Moment>);
+struct Walked(Vec<Occurrence>);
 
 impl Walked {
     fn of(plans: &[Plan]) -> Result<Self, Unordered> {
@@ -52,8 +52,12 @@ impl Walked {
 
     /// Whether one instruction happens before another; both are visited.
     fn before(&self, a: At, b: At) -> bool {
-        let at =
-            |it: At| self.0.iter().position(|moment| (moment.rank, moment.inst) == it).unwrap_or(usize::MAX);
+        let at = |it: At| {
+            self.0
+                .iter()
+                .position(|occurrence| (occurrence.rank, occurrence.inst) == it)
+                .unwrap_or(usize::MAX)
+        };
         self.0[at(a)].happens_before(&self.0[at(b)])
     }
 }

@@ -1,0 +1,80 @@
+//! What an instruction does to the synchronisation of ranks, hosts and streams. `access` says what it does to memory.
+
+use super::{Communication, EventNo, Handle, InstKind, Reshard, Slot, WorkNo};
+
+/// What an instruction does to the synchronisation.
+#[derive(Clone, Copy, Debug)]
+pub enum Effect<'p> {
+    /// Blocks the host until each peer has published the matching handle.
+    Share(&'p [Handle]),
+    /// Blocks the host until the hosts of all ranks are at their barrier of the same number.
+    Barrier,
+    /// None: it only touches memory.
+    Compute,
+    /// Sets an event once the stream is here.
+    Record(EventNo),
+    /// Blocks the stream until an event is set.
+    Join(EventNo),
+    /// Blocks the stream until a posted communication is complete.
+    Wait(WorkNo),
+    /// Raises a flag once the stream is here.
+    Signal(Slot),
+    /// Blocks the stream until a flag is raised.
+    Await(Slot),
+    /// Posts on a communicator's queue; the stream goes on.
+    Post(Communication<'p>),
+    /// Blocks the stream until the whole team is here.
+    Reshard(&'p Reshard),
+    /// Reads the outputs.
+    Finish,
+}
+
+impl Effect<'_> {
+    /// Whether the host executes the instruction, and no stream.
+    pub fn is_on_host(self) -> bool {
+        match self {
+            Self::Share(_) | Self::Barrier => true,
+            Self::Compute
+            | Self::Record(_)
+            | Self::Join(_)
+            | Self::Wait(_)
+            | Self::Signal(_)
+            | Self::Await(_)
+            | Self::Post(_)
+            | Self::Reshard(_)
+            | Self::Finish => false,
+        }
+    }
+}
+
+impl InstKind {
+    /// What the instruction does to the synchronisation.
+    pub fn effect(&self) -> Effect<'_> {
+        match self {
+            Self::Alloc { .. }
+            | Self::Copy { .. }
+            | Self::Fill { .. }
+            | Self::Iota { .. }
+            | Self::Gemm(_)
+            | Self::Map { .. }
+            | Self::Reduce(_)
+            | Self::Combine { .. } => Effect::Compute,
+            Self::Collective(it) => Effect::Post(Communication::Collective(it)),
+            Self::Transfer(it) => Effect::Post(Communication::Transfer(it)),
+            Self::Wait { work } => Effect::Wait(*work),
+            Self::Signal { slot } => Effect::Signal(*slot),
+            Self::Await { slot } => Effect::Await(*slot),
+            Self::Record { event } => Effect::Record(*event),
+            Self::Join { event } => Effect::Join(*event),
+            Self::Exchange { handles } => Effect::Share(handles),
+            Self::Barrier => Effect::Barrier,
+            Self::Reshard(it) => Effect::Reshard(it),
+            Self::Finish => Effect::Finish,
+        }
+    }
+
+    /// The communication that the instruction posts.
+    pub fn communication(&self) -> Option<Communication<'_>> {
+        if let Effect::Post(it) = self.effect() { Some(it) } else { None }
+    }
+}

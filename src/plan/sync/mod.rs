@@ -1,0 +1,41 @@
+//! How ranks synchronise: which instructions communicate, in what order everything happens, and where it gets stuck.
+//!
+//! | module | question |
+//! |---|---|
+//! | `matching` | Which instructions of the ranks are parts of one communication? |
+//! | `agreement` | Do the parts of a communication agree on kind, root, element count and dtype? |
+//! | `order` | What happens before what, whatever executor runs the plans? (guaranteed order: races) |
+//! | `wait_graph` | In a given state, who may wait for whom? (blocking order: deadlocks) |
+//! | `stuck` | Do the plans come to their ends? |
+//! | `explain`, `deadlock` | Why does nobody go on? |
+//! | `skipped` | Which statement does a rank go past that others wait for? |
+//! | `progress` | How far are the ranks of a job that got stuck? |
+//!
+//! Guaranteed and blocking order are never mixed: a broadcast's root waits for no one for certain, and may wait for all.
+
+mod agreement;
+mod deadlock;
+mod explain;
+mod matching;
+pub mod order;
+mod progress;
+mod skipped;
+mod stuck;
+mod wait_graph;
+
+pub(super) use agreement::agreement;
+pub use deadlock::{Cause, Deadlock, NeverPosted, Wait, names};
+pub use explain::explain;
+pub use matching::{Comm, CommNo, Group, GroupNo, InstRef, Key, Matched, Part, Role};
+pub use progress::{Job, Progress};
+use skipped::Alignment;
+pub use stuck::stuck;
+pub use wait_graph::{Actor, Need, Position, State, WaitGraph};
+
+use crate::plan::Plan;
+
+/// The deadlock of plans, if they do not come to their ends.
+pub fn deadlock(plans: &[Plan]) -> Option<Deadlock> {
+    let matched = Matched::of(plans);
+    stuck(plans, &matched).map(|state| explain(plans, &matched, &state))
+}

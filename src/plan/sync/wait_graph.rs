@@ -1,0 +1,297 @@
+//! Who waits for whom in a state of all ranks: the wait-for graph, whose cycles are deadlocks.
+//!
+//! A host issues instructions and waits only where handles are shared and at barriers. A stream runs its instructions in order; a
+//! communication that it posts runs on its communicator's queue, in the order of issue. Hosts, streams and queues are *actors*:
+//! each has one next thing to do, its *head*. What a head waits for are instructions of this or other ranks; each of those is
+//! held up by the head of another actor.
+//!
+//! This is the blocking order: what an executor may do. All members of a collective wait for each other, as in the simulator;
+//! NCCL may let a broadcast's root go on. `order` has what every executor guarantees.
+
+use super::{InstRef, Key, Matched, Role};
+use crate::plan::{Communication, CommunicatorNo, Direction, Effect, Plan, Slot, StreamNo};
+
+/// How far a rank is in its plan. Instructions are named by their index in `Plan::code`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Which run of the plan the host issues, from 0.
+    pub round: u32,
+    /// The instruction that the host issues now, or is blocked in; the plan's length: all are issued.
+    pub issued: usize,
+    /// By stream: all its instructions before this one are complete, its communications posted. Empty: not known.
+    pub streams: Vec<usize>,
+    /// By communicator: all its communications before this one are complete. Empty: not known.
+    pub queues: Vec<usize>,
+}
+
+/// How far every rank is; `None` where that is not known.
+pub type State = Vec<Option<Position>>;
+
+/// Something that does one thing after another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Actor {
+    /// A rank's host.
+    Host(usize),
+    /// A rank's stream.
+    Stream(usize, StreamNo),
+    /// A rank's queue of a communicator.
+    Queue(usize, CommunicatorNo),
+}
+
+impl Actor {
+    /// Whose it is.
+    pub fn rank(self) -> usize {
+        match self {
+            Self::Host(rank) | Self::Stream(rank, _) | Self::Queue(rank, _) => rank,
+        }
+    }
+}
+
+/// An instruction that has to run before a head may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The rank that has to run it.
+    pub rank: usize,
+    /// Which; `None`: there is none.
+    pub inst: Option<usize>,
+    /// Its part in which communication, if it has one.
+    pub part: Option<(Key, Role)>,
+}
+
+/// The wait-for graph of a state.
+pub struct WaitGraph<'a> {
+    /// What the ranks do.
+    pub plans: &'a [Plan],
+    /// Their communications.
+    pub matched: &'a Matched,
+    /// How far they are.
+    pub state: &'a State,
+    /// Whether a host that issues a communication waits for the hosts of the other members: NCCL connects ranks in their first
+    /// call.
+    pub hosts_connect: bool,
+}
+
+impl WaitGraph<'_> {
+    /// All actors: rank by rank its host, its streams, its queues.
+    pub fn actors(&self) -> impl Iterator<Item = Actor> {
+        self.plans.iter().enumerate().flat_map(|(rank, plan)| {
+            let streams = (0..plan.streams.len() as StreamNo).map(move |it| Actor::Stream(rank, it));
+            let queues =
+                (0..plan.communicators.len() as CommunicatorNo).map(move |it| Actor::Queue(rank, it));
+            std::iter::once(Actor::Host(rank))
+                .chain(streams)
+                .chain(queues.filter(|it| self.is_own_queue(*it)))
+        })
+    }
+
+    /// Equal communicators of a rank are one queue, that of the first.
+    fn is_own_queue(&self, actor: Actor) -> bool {
+        match actor {
+            Actor::Queue(rank, number) => self.queue_of(rank, number) == Some(number),
+            Actor::Host(_) | Actor::Stream(..) => true,
+        }
+    }
+
+    fn queue_of(&self, rank: usize, number: CommunicatorNo) -> Option<CommunicatorNo> {
+        let group = self.matched.group_of(rank, number)?;
+        (0..=number).find(|it| self.matched.group_of(rank, *it) == Some(group))
+    }
+
+    /// How far a rank is.
+    pub fn position(&self, rank: usize) -> Option<&Position> {
+        self.state.get(rank)?.as_ref()
+    }
+
+    /// What an instruction does to the synchronisation.
+    pub fn effect(&self, at: InstRef) -> Option<Effect<'_>> {
+        Some(self.plans.get(at.rank)?.code.get(at.inst)?.kind.effect())
+    }
+
+    /// The first instruction of an actor that is issued and not complete, as far as that is known; of a host, the one that it
+    /// issues.
+    pub fn head(&self, actor: Actor) -> Option<usize> {
+        let rank = actor.rank();
+        let (plan, position) = (self.plans.get(rank)?, self.position(rank)?);
+        let issued = position.issued.min(plan.code.len());
+        match actor {
+            Actor::Host(_) => (issued < plan.code.len()).then_some(issued),
+            Actor::Stream(_, stream) => (*position.streams.get(stream as usize)?..issued).find(|&at| {
+                let inst = &plan.code[at];
+                inst.stream == stream && !inst.kind.effect().is_on_host()
+            }),
+            Actor::Queue(_, queue) => (*position.queues.get(queue as usize)?..issued).find(|&at| {
+                let posted = plan.code[at].kind.communication();
+                posted.is_some_and(|it| self.queue_of(rank, it.communicator()) == Some(queue))
+            }),
+        }
+    }
+
+    /// Whether a rank has issued an instruction, and its stream has run or posted it.
+    pub fn is_posted(&self, at: InstRef) -> bool {
+        let (Some(position), Some(plan)) = (self.position(at.rank), self.plans.get(at.rank)) else {
+            return false;
+        };
+        let stream = plan.code.get(at.inst).map_or(0, |it| it.stream as usize);
+        at.inst < position.issued && position.streams.get(stream).is_some_and(|passed| at.inst < *passed)
+    }
+
+    /// Whether an instruction is complete.
+    fn is_complete(&self, at: InstRef) -> bool {
+        match self.effect(at) {
+            Some(Effect::Post(it)) => {
+                self.is_posted(at) && self.passed_queue(at, it, at.inst + 1).unwrap_or(true)
+            }
+            Some(Effect::Share(_) | Effect::Barrier) => {
+                self.position(at.rank).is_some_and(|it| at.inst < it.issued)
+            }
+            Some(
+                Effect::Compute
+                | Effect::Record(_)
+                | Effect::Join(_)
+                | Effect::Wait(_)
+                | Effect::Signal(_)
+                | Effect::Await(_)
+                | Effect::Reshard(_)
+                | Effect::Finish,
+            ) => self.is_posted(at),
+            None => false,
+        }
+    }
+
+    /// Whether a communication's queue is at `inst` or behind it; `None` where that is not known.
+    fn passed_queue(&self, at: InstRef, it: Communication<'_>, inst: usize) -> Option<bool> {
+        let queue = self.queue_of(at.rank, it.communicator())?;
+        self.position(at.rank)?.queues.get(queue as usize).map(|passed| *passed >= inst)
+    }
+
+    /// Whether a part of a communication for which `from` waits is there: nothing of its rank has to come first.
+    fn has_arrived(&self, at: InstRef, from: usize) -> bool {
+        let Some(position) = self.position(at.rank) else { return false };
+        let own_round = self.position(from).map_or(0, |it| it.round);
+        match self.effect(at) {
+            Some(Effect::Share(_) | Effect::Barrier) => {
+                (position.round, position.issued) >= (own_round, at.inst)
+            }
+            Some(Effect::Post(it)) => {
+                self.is_posted(at) && self.passed_queue(at, it, at.inst).unwrap_or(true)
+            }
+            Some(Effect::Reshard(_)) => {
+                let stream = self.plans[at.rank].code[at.inst].stream as usize;
+                at.inst < position.issued
+                    && position.streams.get(stream).is_some_and(|passed| at.inst <= *passed)
+            }
+            Some(
+                Effect::Compute
+                | Effect::Record(_)
+                | Effect::Join(_)
+                | Effect::Wait(_)
+                | Effect::Signal(_)
+                | Effect::Await(_)
+                | Effect::Finish,
+            )
+            | None => self.is_complete(at),
+        }
+    }
+
+    /// The actor whose head holds up an instruction that is not complete.
+    pub fn holder(&self, need: Need) -> Option<Actor> {
+        let at = InstRef { rank: need.rank, inst: need.inst? };
+        let (position, plan) = (self.position(at.rank)?, self.plans.get(at.rank)?);
+        let inst = plan.code.get(at.inst)?;
+        if at.inst >= position.issued {
+            return Some(Actor::Host(at.rank));
+        }
+        match inst.kind.communication() {
+            _ if !self.is_posted(at) => Some(Actor::Stream(at.rank, inst.stream)),
+            Some(it) if !self.is_complete(at) => {
+                self.queue_of(at.rank, it.communicator()).map(|it| Actor::Queue(at.rank, it))
+            }
+            Some(_) | None => None,
+        }
+    }
+
+    /// What the head of an actor waits for, in the order of the plan: of a communication, what is not there.
+    pub fn needs(&self, actor: Actor) -> Vec<Need> {
+        let rank = actor.rank();
+        let Some(inst) = self.head(actor) else { return Vec::new() };
+        let at = InstRef { rank, inst };
+        let Some(effect) = self.effect(at) else { return Vec::new() };
+        match (actor, effect) {
+            (Actor::Host(_), Effect::Share(_) | Effect::Barrier) => self.absent(at),
+            (Actor::Host(_), Effect::Post(_)) if self.hosts_connect => self.not_issued(at),
+            (Actor::Stream(..), Effect::Join(event)) => self.own(at, self.matched.recorded_at(rank, event)),
+            (Actor::Stream(..), Effect::Wait(work)) => self.own(at, self.matched.posted_at(rank, work)),
+            (Actor::Stream(..), Effect::Await(_) | Effect::Reshard(_)) => self.absent(at),
+            (Actor::Queue(..), Effect::Post(_)) => match self.is_posted(at) {
+                true => self.absent(at),
+                false => vec![Need { rank, inst: Some(inst), part: None }],
+            },
+            (Actor::Host(_) | Actor::Stream(..) | Actor::Queue(..), _) => Vec::new(),
+        }
+    }
+
+    /// An instruction of the same rank that is not complete, or that there is not.
+    fn own(&self, at: InstRef, inst: Option<usize>) -> Vec<Need> {
+        let rank = at.rank;
+        let complete = inst.is_some_and(|inst| self.is_complete(InstRef { rank, inst }));
+        if complete { Vec::new() } else { vec![Need { rank, inst, part: None }] }
+    }
+
+    /// The other parts of an instruction's communications that are not there.
+    fn absent(&self, at: InstRef) -> Vec<Need> {
+        let here = |it: &Need| {
+            it.inst.is_some_and(|inst| self.has_arrived(InstRef { rank: it.rank, inst }, at.rank))
+        };
+        self.others(at).into_iter().filter(|it| !here(it)).collect()
+    }
+
+    /// The other parts of an instruction's communications that hosts have not issued.
+    fn not_issued(&self, at: InstRef) -> Vec<Need> {
+        let round = self.position(at.rank).map_or(0, |it| it.round);
+        let issued = |it: &Need| match (it.inst, self.position(it.rank)) {
+            (Some(inst), Some(other)) => (other.round, other.issued) >= (round, inst),
+            (None, _) | (_, None) => false,
+        };
+        self.others(at).into_iter().filter(|it| !issued(it)).collect()
+    }
+
+    /// What an instruction's communications consist of, besides itself.
+    fn others(&self, at: InstRef) -> Vec<Need> {
+        let mut needs = Vec::new();
+        for number in self.matched.comms_of(at) {
+            let comm = self.matched.comm(*number);
+            let other = |rank: usize, role: Role| {
+                let inst = comm.part(rank, role).map(|it| it.inst);
+                Need { rank, inst, part: Some((comm.key, role)) }
+            };
+            match comm.key {
+                Key::Collective(group, _) => {
+                    let team = self.matched.groups[group as usize].team.iter().enumerate();
+                    needs.extend(
+                        team.filter(|it| *it.1 != at.rank)
+                            .map(|(place, rank)| other(*rank, Role::Member(place))),
+                    );
+                }
+                Key::Barrier(_) => {
+                    let others = (0..self.plans.len()).filter(|it| *it != at.rank);
+                    needs.extend(others.map(|rank| other(rank, Role::Member(rank))));
+                }
+                Key::Message(_, from, to, _) | Key::Handle(from, to, _) => {
+                    let is_own = |direction| comm.part(at.rank, Role::Side(direction)) == Some(at);
+                    // A transfer may hold both sides of a message to its own rank.
+                    match (is_own(Direction::Send), is_own(Direction::Recv)) {
+                        (true, false) => needs.push(other(to, Role::Side(Direction::Recv))),
+                        (false, true) => needs.push(other(from, Role::Side(Direction::Send))),
+                        (true, true) | (false, false) => (),
+                    }
+                }
+                Key::Signal(Slot { from, .. }) => {
+                    if comm.part(at.rank, Role::Awaits) == Some(at) {
+                        needs.push(other(from, Role::Raises));
+                    }
+                }
+            }
+        }
+        needs
+    }
+}
