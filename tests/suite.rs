@@ -106,6 +106,8 @@ mod scaling;
 mod signals;
 #[path = "suite/stdout.rs"]
 mod stdout;
+#[path = "suite/stuck.rs"]
+mod stuck;
 #[path = "suite/transformer.rs"]
 mod transformer;
 #[path = "suite/unsharded.rs"]
@@ -143,6 +145,7 @@ fn main() -> ExitCode {
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());
+    trials.extend(stuck::trials());
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());
     trials.extend(measured::trials());

@@ -116,6 +116,14 @@ codes! {
     TooLarge = "E0409", Error;
     /// The two sides of a transfer, or the members of a collective, disagree on size, type or root.
     Disagreement = "E0501", Error;
+    /// What E0501 refuses when the program runs, found without running it: if all ranks run this program, two sides of a transfer
+    /// or members of a collective disagree. A dump of one rank, which contains that rank's peers as numbers, is run with those of
+    /// the other ranks: `hir-run --program 0=a.hir,1=b.hir`.
+    Mismatch = "W0501", Warning;
+    /// If all ranks run this program, they come to a state in which none of them goes on. The message names what is never posted, or
+    /// the statements in which ranks wait for each other; the note lists what every rank waits for. A dump of one rank, which
+    /// contains that rank's peers as numbers, is run with those of the other ranks: `hir-run --program 0=a.hir,1=b.hir`.
+    Deadlock = "W0502", Warning;
 
     /// A pass pipeline that cannot be read. It is a list such as `canonicalize,remove-dead-code` or `@default`; options
     /// of a pass stand in braces behind its name: `name{option=value,other=value}`.

@@ -21,6 +21,7 @@ use hir::{
     plan::{
         self,
         limits::{self, Limits},
+        sync,
     },
     run::oracle::Oracle,
     source::{Binding, Source, bind},
@@ -362,6 +363,10 @@ impl Tool<'_> {
         if let Err(fault) = bind(program, &self.options.set) {
             outcome.elsewhere = Some(fault);
             return None;
+        }
+        // A plan that is asked for reports these as errors.
+        if !self.options.print_plan {
+            outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.ranks));
         }
         let result = match self.options.bisect {
             true => self.bisect(program, part),

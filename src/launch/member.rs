@@ -260,7 +260,7 @@ mod tests {
         let ends = stalled([3, 3, 1, 3]);
         let exits: Vec<_> = ends.iter().map(|it| (it.0, it.1)).collect();
         assert_eq!(exits, [0, 1, 2, 3].map(|rank| (rank, Exit::Hang)));
-        let cause = "rank 2 never issued line 10, i8=0 (Allreduce): it is at line 10, i8=0 (Allreduce); ranks 0 1 3 wait in it";
+        let cause = "rank 2 has not issued Communication 3 (Allreduce, line 10, i8=0): it is at Communication 3 (Allreduce, line 10, i8=0); ranks 0 1 3 wait in it";
         let told: Vec<Option<&str>> =
             ends.iter().map(|it| it.2.as_deref().map(|it| it.lines().next().unwrap_or(it))).collect();
         assert_eq!(told, [Some(cause), None, None, None], "{ends:?}");
@@ -281,7 +281,7 @@ mod tests {
         };
         let told = report::report(&fault, &records, &plans);
         let first: Vec<&str> = told.lines().take(2).collect();
-        let cause = "rank 2 never issued line 10, i8=0 (Allreduce): it is at line 10, i8=0 (Allreduce); ranks 0 1 3 wait in it";
+        let cause = "rank 2 has not issued Communication 3 (Allreduce, line 10, i8=0): it is at Communication 3 (Allreduce, line 10, i8=0); ranks 0 1 3 wait in it";
         assert_eq!(first, ["rank 1: told to end (SIGTERM)", cause]);
     }
 }

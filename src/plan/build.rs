@@ -325,7 +325,13 @@ impl Builder<'_> {
     }
 
     pub(super) fn emit_on(&mut self, stream: StreamNo, kind: InstKind) {
-        let origin = match self.origin {
+        let origin = self.origin_no();
+        self.plan.code.push(Inst { kind, stream, origin });
+    }
+
+    /// The number of the statement under the cursor in `Plan::origins`.
+    pub(super) fn origin_no(&mut self) -> u32 {
+        match self.origin {
             OriginNo::Known(origin) => origin,
             OriginNo::New(it) => {
                 let origin = self.plan.origins.len() as u32;
@@ -333,8 +339,7 @@ impl Builder<'_> {
                 self.origin = OriginNo::Known(origin);
                 origin
             }
-        };
-        self.plan.code.push(Inst { kind, stream, origin });
+        }
     }
 
     pub(super) fn at(&mut self, stmt: StmtId) -> Result<()> {

@@ -299,10 +299,11 @@ impl Builder<'_> {
             return Ok(());
         }
         let (direction, peer, view) = self.side(stmt)?;
+        let origin = self.origin_no();
         let Some(backend) = self.backend(stmt) else {
             return self.cuda_p2p(stmt, direction, peer, view);
         };
-        let side = Side { direction, peer, view };
+        let side = Side { direction, peer, view, origin };
         if let Some(bracket) = &mut self.bracket {
             bracket.push(side);
             return Ok(());

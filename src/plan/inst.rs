@@ -345,6 +345,8 @@ pub struct Side {
     pub peer: usize,
     /// What is given, or where it goes.
     pub view: View,
+    /// The statement that posts it, an index into `Plan::origins`: of a coalesced side, not that of the transfer.
+    pub origin: u32,
 }
 
 /// Give or get.

@@ -43,7 +43,24 @@ fn patches(
             let (Some(peer_plan), Some(peer_links)) = (plans.get(peer), all.get(peer)) else { continue };
             let Some(other) = peer_links.mirrored(peer, rank, message) else { continue };
             let (mine, theirs) = (&message.view, &other.view);
-            if message.put != other.put || mine.len() != theirs.len() {
+            if message.put != other.put {
+                if message.direction == Direction::Send {
+                    let protocol = |put: bool| if put { "put" } else { "get" };
+                    faults.push(disagreement(
+                        programs,
+                        plan,
+                        message.posted_at as usize,
+                        format!(
+                            "rank {rank} sends by protocol {} and rank {peer} receives by {} ({})",
+                            protocol(message.put),
+                            protocol(other.put),
+                            place(peer_plan, other.posted_at as usize)
+                        ),
+                    ));
+                }
+                continue;
+            }
+            if mine.len() != theirs.len() {
                 if message.direction == Direction::Send {
                     faults.push(disagreement(
                         programs,

@@ -23,6 +23,7 @@ mod index;
 mod inst;
 pub mod limits;
 mod link;
+mod names;
 mod ports;
 mod reshard;
 pub(crate) mod scalar;
@@ -46,6 +47,7 @@ pub use inst::{
     Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Handle, Inst, InstKind, Meaning,
     Number, Reduce, ReduceOp, Reshard, Side, Slot, Transfer,
 };
+pub use names::Names;
 pub(crate) use shape::leaf_axes;
 pub use show::{inst_text, show, view_text};
 pub use skip::{MOST_SKIPS, Skip, SkippedRole, Why};
@@ -89,8 +91,10 @@ pub struct Plan {
     pub events: usize,
     /// Number of works that `Collective` and `Transfer` post.
     pub works: usize,
-    /// Communications that this rank goes past, and others may not.
+    /// Communications that this rank does not post, and others may.
     pub skips: Vec<Skip>,
+    /// What reports call the program's communications.
+    pub names: Arc<Names>,
 }
 
 /// An index into `Plan::buffers`.
@@ -146,6 +150,7 @@ impl Plan {
             events: 0,
             works: 0,
             skips: Vec::new(),
+            names: Arc::default(),
         }
     }
 
@@ -173,6 +178,18 @@ impl Plan {
             true => format!("line {}", origin.line),
             false => format!("line {}, {iteration}", origin.line),
         }
+    }
+
+    /// `P2PCommunication 38 (send, line 21, streamIdx=1)` where the statement communicates, `line 14, streamIdx=3` elsewhere.
+    pub fn describe(&self, origin: u32) -> String {
+        let it = self.origins[origin as usize];
+        let iteration = iteration_text(&self.loops_around(it.frame));
+        let name = it.stmt.and_then(|stmt| self.names.text(stmt, &iteration));
+        name.unwrap_or_else(|| match (it.line, iteration.is_empty()) {
+            (0, _) => "the end of the program".to_owned(),
+            (line, true) => format!("line {line}"),
+            (line, false) => format!("line {line}, {iteration}"),
+        })
     }
 
     /// `i=0 j=3`: the iteration of an instruction, outermost loop first; empty outside loops.

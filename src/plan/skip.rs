@@ -18,8 +18,6 @@ use super::build::{Builder, OriginNo};
 pub struct Skip {
     /// The statement.
     pub stmt: StmtId,
-    /// What it is called, and its line: `P2PCommunication 38 (send, line 21)`.
-    pub name: Arc<str>,
     /// The innermost iteration around what skips it, an index into `Plan::frames`.
     pub frame: Option<u32>,
     /// What it would have been.
@@ -112,22 +110,19 @@ impl Builder<'_> {
             let peer = self.scalars.int(it.scalar_attr("peer")?).ok()?;
             usize::try_from(peer).ok()
         };
-        let (role, kind) = match (it.op.row().effect, it.op) {
-            (Effect::Share, _) => (SkippedRole::Share, ""),
+        let role = match (it.op.row().effect, it.op) {
+            (Effect::Share, _) => SkippedRole::Share,
             (Effect::Communicate, Op::P2PCommunication) => match it.word_attr("type") {
-                Some("recv") => (SkippedRole::Recv(peer()), "recv, "),
-                Some(_) | None => (SkippedRole::Send(peer()), "send, "),
+                Some("recv") => SkippedRole::Recv(peer()),
+                Some(_) | None => SkippedRole::Send(peer()),
             },
-            (Effect::Communicate, _) => (SkippedRole::Collective, ""),
+            (Effect::Communicate, _) => SkippedRole::Collective,
             _ => return,
         };
         if self.plan.skips.len() >= MOST_SKIPS {
             return;
         }
-        let number = it.number.map_or(String::new(), |number| format!(" {number}"));
-        let name = format!("{}{number} ({kind}{})", it.op.name(), self.line_of(stmt));
-        let (name, frame, why) = (name.into(), self.frame, why.clone());
-        self.plan.skips.push(Skip { stmt, name, frame, role, why });
+        self.plan.skips.push(Skip { stmt, frame: self.frame, role, why: why.clone() });
     }
 
     /// The statement under the cursor.
@@ -150,6 +145,6 @@ impl Skip {
             Why::Branch(text, _) | Why::Elsewhere(text) => text.len() / 2,
             Why::Loop { text, index, .. } => text.len() / 2 + index.len(),
         };
-        size_of::<Self>() + self.name.len() + why
+        size_of::<Self>() + why
     }
 }

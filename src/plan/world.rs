@@ -1,9 +1,11 @@
 //! Plans for all ranks of a world: symbols are bound, every rank is planned, the plans are linked.
 
+use std::sync::Arc;
+
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::LineIndex};
 
 use super::{
-    Plan,
+    Names, Plan,
     build::build_rank,
     comm::Links,
     limits::{self, Limits},
@@ -72,10 +74,14 @@ pub(super) fn plan_each(
     let mut ranks: Vec<(Plan, Links)> = Vec::with_capacity(world);
     let (mut instructions, mut bytes) = (0, 0);
     let teams = Teams::new(world);
+    let mut names: Vec<Arc<Names>> = Vec::with_capacity(world);
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, &teams) {
             Ok(mut it) => {
                 it.0.program = (0..rank).find(|other| same(*other, rank)).unwrap_or(rank);
+                let known = names.get(it.0.program).map(Arc::clone);
+                it.0.names = known.unwrap_or_else(|| Names::of(program, lines).into());
+                names.push(Arc::clone(&it.0.names));
                 instructions += it.0.code.len();
                 it.0.share(ranks.last().map(|(plan, _)| plan));
                 bytes += it.0.bytes() + it.1.bytes();

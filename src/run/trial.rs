@@ -108,8 +108,8 @@ impl Mishap {
             RunError::Fault(Fault::Deadlock(it)) => {
                 let trouble = match &it.cause {
                     Cause::Never { .. } => Trouble::Starved,
-                    Cause::Cycle(ranks) if ranks.len() < 2 => Trouble::SelfLocked,
-                    Cause::Cycle(_) => Trouble::Interlocked,
+                    Cause::Cycle { ranks, .. } if ranks.len() < 2 => Trouble::SelfLocked,
+                    Cause::Cycle { .. } => Trouble::Interlocked,
                 };
                 (trouble, blocked(it))
             }
@@ -134,7 +134,7 @@ impl Mishap {
 /// The instruction that waits for what never happens, or the first of those that wait for each other.
 fn blocked(deadlock: &Deadlock) -> Option<InstRef> {
     let wait = match &deadlock.cause {
-        Cause::Cycle(ranks) => deadlock.waits.iter().find(|it| ranks.contains(&it.at.rank)),
+        Cause::Cycle { ranks, .. } => deadlock.waits.iter().find(|it| ranks.contains(&it.at.rank)),
         Cause::Never { wait, .. } => deadlock.waits.get(*wait),
     };
     wait.map(|it| it.at)

@@ -96,10 +96,12 @@ impl Rank {
 
     fn transfer(&mut self, communicator: u32, sides: &[(Direction, usize, &View)]) -> u32 {
         let work = self.work();
+        let origin = self.0.origins.len() as u32;
         let side = |&(direction, peer, view): &(Direction, usize, &View)| Side {
             direction,
             peer,
             view: view.clone(),
+            origin,
         };
         let sides = sides.iter().map(side).collect();
         self.on(0, InstKind::Transfer(Transfer { communicator, sides, work }));
@@ -284,13 +286,15 @@ fn a_ring_works_as_one_transfer_and_hangs_as_two() -> Result<(), Fault> {
         let plans = ring(3, false);
         assert_eq!(
             text(go(&plans, no_inputs(&plans), schedule)),
-            "deadlock: ranks wait for each other: 0 → 1 → 2 → 0\n\
-             rank 0: line 2, on NCCL (0 1 2): waits to send to rank 1; \
-             rank 1 is at line 2 (a send or receive), waiting for rank 2\n\
-             rank 1: line 2, on NCCL (0 1 2): waits to send to rank 2; \
-             rank 2 is at line 2 (a send or receive), waiting for rank 0\n\
-             rank 2: line 2, on NCCL (0 1 2): waits to send to rank 0; \
-             rank 0 is at line 2 (a send or receive), waiting for rank 1"
+            "deadlock: each rank sends before it receives: 0 → 1 → 2 → 0\n\
+             help: put the send and the receive between StartCoalescing and EndCoalescing, or let one rank \
+             receive first\n\
+             rank 0: line 2 (a send or receive) on NCCL (0 1 2): waits for rank 1 to receive; rank 1 is at line 2 \
+             (a send or receive), waiting for rank 2\n\
+             rank 1: line 2 (a send or receive) on NCCL (0 1 2): waits for rank 2 to receive; rank 2 is at line 2 \
+             (a send or receive), waiting for rank 0\n\
+             rank 2: line 2 (a send or receive) on NCCL (0 1 2): waits for rank 0 to receive; rank 0 is at line 2 \
+             (a send or receive), waiting for rank 1"
         );
     }
     Ok(())
@@ -329,8 +333,9 @@ fn a_member_that_never_comes_is_named() {
     }
     assert_eq!(
         text(go(&plans, no_inputs(&plans), Schedule::Program)),
-        "deadlock: rank 1 has finished without what rank 0 waits for at line 2, on NCCL (0 1 2)\n\
-         ranks 0 2: line 2, on NCCL (0 1 2): waits in Allgather for rank 1; rank 1 has finished"
+        "deadlock: rank 1 never posts the 1st collective of team (0 1 2), line 2 (Allgather) of rank 0\n\
+         rank 0 posts 1 collective on this team, rank 1 posts 0\n\
+         ranks 0 2: line 2 (Allgather) on NCCL (0 1 2): waits for rank 1; rank 1 has finished"
     );
 }
 
@@ -469,13 +474,14 @@ fn exchanges_match_by_channel_and_index() -> Result<(), Fault> {
     ];
     assert_eq!(
         text(go(&plans, no_inputs(&plans), Schedule::Program)),
-        "deadlock: rank 1 never does what rank 0 waits for at line 1, on stream 1\n\
-         rank 0: line 1, on stream 1: waits in ShareMemHandles for rank 1 to share P2PCommunication 38 as receiver \
-         from rank 0; rank 1 never does, it is at line 1 (ShareMemHandles), waiting for rank 2\n\
-         rank 1: line 1, on stream 1: waits in ShareMemHandles for rank 2 to share P2PCommunication 38 as receiver \
-         from rank 1; rank 2 never does, it is at line 1 (ShareMemHandles), waiting for rank 0\n\
-         rank 2: line 1, on stream 1: waits in ShareMemHandles for rank 0 to share P2PCommunication 38 as receiver \
-         from rank 2; rank 0 never does, it is at line 1 (ShareMemHandles), waiting for rank 1"
+        "deadlock: rank 1 never shares P2PCommunication 38 as receiver from rank 0, for which rank 0 waits in \
+         line 1 (ShareMemHandles)\n\
+         rank 0: line 1 (ShareMemHandles): waits for rank 1 to share P2PCommunication 38 as receiver from rank 0; \
+         rank 1 never does, it is at line 1 (ShareMemHandles), waiting for rank 2\n\
+         rank 1: line 1 (ShareMemHandles): waits for rank 2 to share P2PCommunication 38 as receiver from rank 1; \
+         rank 2 never does, it is at line 1 (ShareMemHandles), waiting for rank 0\n\
+         rank 2: line 1 (ShareMemHandles): waits for rank 0 to share P2PCommunication 38 as receiver from rank 2; \
+         rank 0 never does, it is at line 1 (ShareMemHandles), waiting for rank 1"
     );
     // Each shares first with the rank before it as sender, then as receiver: a cycle.
     let twice = |at: usize| {
@@ -490,7 +496,7 @@ fn exchanges_match_by_channel_and_index() -> Result<(), Fault> {
         report.lines().take(2).collect::<Vec<_>>(),
         [
             "deadlock: ranks wait for each other: 0 → 1 → 2 → 0",
-            "rank 0: line 1, on stream 1: waits in ShareMemHandles for rank 1 to share P2PCommunication 38 as \
+            "rank 0: line 1 (ShareMemHandles): waits for rank 1 to share P2PCommunication 38 as \
              receiver from rank 0; rank 1 is at line 1 (ShareMemHandles), waiting for rank 2",
         ]
     );
@@ -509,8 +515,10 @@ fn a_barrier_without_one_rank_hangs() {
     let plans: Vec<Plan> = (0..3).map(plan).collect();
     assert_eq!(
         text(go(&plans, no_inputs(&plans), Schedule::Program)),
-        "deadlock: rank 2 has finished without what rank 0 waits for at line 1, on stream 0\n\
-         ranks 0 1: line 1, on stream 0: waits at a barrier for rank 2; rank 2 has finished"
+        "deadlock: rank 2 never executes the 1st ShareMemHandles, where all ranks wait: rank 0 in line 1 (a \
+         barrier)\n\
+         rank 0 executes 1 ShareMemHandles, rank 2 executes 0\n\
+         ranks 0 1: line 1 (a barrier): waits at its barrier for rank 2; rank 2 has finished"
     );
 }
 
@@ -533,7 +541,7 @@ fn an_event_that_is_never_recorded_is_told() {
     it.on(0, InstKind::Join { event: 0 });
     assert_eq!(
         text(go(&[it.finish()], vec![Vec::new()], Schedule::Program)),
-        "deadlock: rank 0 never does what it waits for at line 1, on stream 0\n\
+        "deadlock: rank 0 waits at line 1 for an event that it never records\n\
          rank 0: line 1, on stream 0: waits for an event that is never recorded"
     );
 }

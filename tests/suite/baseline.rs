@@ -21,12 +21,12 @@ use grammar::{
 };
 use hir::{
     io::{data::Data, generate::Kind},
-    plan::{self, Plan},
+    plan::{self, Plan, sync},
     run::{
         inputs::Filling,
         job::{Basis, expectations},
         oracle,
-        trial::{Mishap, trial},
+        trial::{Mishap, Trouble, trial},
     },
     sim::footprint,
     source::bind,
@@ -150,7 +150,7 @@ fn world(program: &Program, lines: &LineIndex) -> String {
         let outcome = mutated(&mutant, lines, |plans| {
             let found =
                 oracle::schedules().into_iter().find_map(|it| trial(plans, &inputs, it, &wanted).err());
-            found.map_or("right".to_owned(), |it| told(&it, plans))
+            found.map_or_else(|| foretold(None, plans, "right"), |it| told(&it, plans))
         });
         let line = lines.line(program.stmt_span(stmt).start);
         let _ = writeln!(rows, "  without {} (line {line}): {outcome}", op.name());
@@ -207,8 +207,32 @@ fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
     found
 }
 
+/// A row, after the static deadlock was compared with the simulated one: both say the same, word for word.
+fn foretold(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
+    let predicted = sync::deadlock(plans).map(|it| it.to_string());
+    match simulated == predicted {
+        true => row.to_owned(),
+        false => format!("{row}\nSIMULATED {simulated:?}\nPREDICTED {predicted:?}"),
+    }
+}
+
 /// What went wrong, and where.
 fn told(mishap: &Mishap, plans: &[Plan]) -> String {
+    let row = row(mishap, plans);
+    match mishap.trouble {
+        Trouble::Starved | Trouble::SelfLocked | Trouble::Interlocked => {
+            let lines: Vec<&str> = std::iter::once(mishap.message.as_str())
+                .chain(mishap.report.iter().map(String::as_str))
+                .collect();
+            foretold(Some(lines.join("\n")), plans, &row)
+        }
+        Trouble::Different | Trouble::Unwritten | Trouble::Conflict | Trouble::Stopped => {
+            foretold(None, plans, &row)
+        }
+    }
+}
+
+fn row(mishap: &Mishap, plans: &[Plan]) -> String {
     let place = mishap
         .at
         .map_or(String::new(), |at| format!(" at {}", plans[at.rank].place(&plans[at.rank].code[at.inst])));

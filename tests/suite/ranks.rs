@@ -372,15 +372,16 @@ fn is_told_to_end(signal: &str, code: i32, all: bool) -> Result<(), Failed> {
     }
 }
 
+/// A deadlock that follows from the plans is reported before anything runs: nobody waits for the time-out.
 fn who_holds_up_the_others_is_named() -> Result<(), Failed> {
     let (port, start) = (port()?, Instant::now());
-    let arguments = ["tests/cases/deadlock/one-rank-skips.hir", "--device=cuda", "-T", "3"];
+    let arguments = ["tests/cases/deadlock/one-rank-skips.hir", "--device=cuda", "-T", "600"];
     let start_rank = |at: usize| rank(at, 4, port, &arguments).spawn();
     let ends = end((0..4).map(start_rank).collect::<Result<_, _>>()?, LIMIT)?;
-    let cause = "[FAILED] rank 3 has no part in line 7 (Allreduce), where ranks 0 1 2 wait for it";
+    let cause = "[FAILED] deadlock: rank 3 never posts Communication 3 (Allreduce, line 7)";
     expect(ends.iter().all(|it| it.0 == Some(4)), &ends)?;
     expect(ends[0].1.contains(cause) && ends[1..].iter().all(|it| it.1.is_empty()), &ends)?;
-    expect(start.elapsed() > Duration::from_secs(3), &ends)
+    expect(start.elapsed() < LIMIT, &ends)
 }
 
 fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
@@ -403,7 +404,7 @@ fn hosts_that_would_wait_for_ever_do_not_run() -> Result<(), Failed> {
     let arguments = ["tests/cases/deadlock/cuda-not-shared-by-peer.hir", "--device=cuda"];
     let start = |at: usize| rank(at, 2, port, &arguments).spawn();
     let ends = end((0..2).map(start).collect::<Result<_, _>>()?, LIMIT)?;
-    let cause = "[FAILED] deadlock: rank 1 waits at line 6 for rank 0, which has finished\n";
+    let cause = "[FAILED] deadlock: rank 0 never executes ShareMemHandles (line 6)\n";
     expect(ends.iter().all(|it| it.0 == Some(4)) && ends[0].1.ends_with(cause), &ends)
 }
 

@@ -59,9 +59,9 @@ fn who_never_issued_is_the_cause() {
     let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
-        "rank 2 never issued line 10, i8=1 (Allreduce): it is at line 7, i8=1; ranks 0 1 3 wait in it\n\
+        "rank 2 has not issued Communication 3 (Allreduce, line 10, i8=1): it is at line 7, i8=1; ranks 0 1 3 wait in it\n\
          no rank got any further for 60 s\n\
-         ranks 0 1 3: at the end; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+         ranks 0 1 3: at the end; main waits at line 11, i8=1 for Communication 3 (Allreduce, line 10, i8=1); Communication 3 (Allreduce, line 10, i8=1) \
          waits for rank 2\n\
          rank 2: at line 7, i8=1"
     );
@@ -80,9 +80,9 @@ fn who_has_not_reached_it_is_the_cause() {
     let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
-        "rank 1 has not come to line 10, i8=1 (Allreduce): at the end; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
+        "rank 1 has not reached Communication 3 (Allreduce, line 10, i8=1): at the end; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
          no rank got any further for 60 s\n\
-         ranks 0 2 3: at the end; main waits at line 11, i8=1 for line 10, i8=1 (Allreduce); line 10, i8=1 (Allreduce) \
+         ranks 0 2 3: at the end; main waits at line 11, i8=1 for Communication 3 (Allreduce, line 10, i8=1); Communication 3 (Allreduce, line 10, i8=1) \
          waits for rank 1\n\
          rank 1: at the end; main runs line 7, i8=0"
     );
@@ -99,9 +99,9 @@ fn hosts_that_connect_wait_for_the_one_that_does_not_come() {
     let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
-        "rank 3 never issued line 10, i8=0 (Allreduce): it is done, rank 0 judges the outputs; ranks 0 1 2 wait in it\n\
+        "rank 3 has not issued Communication 3 (Allreduce, line 10, i8=0): it is done, rank 0 judges the outputs; ranks 0 1 2 wait in it\n\
          no rank got any further for 60 s\n\
-         ranks 0 1 2: at line 10, i8=0 (Allreduce), waiting for rank 3\n\
+         ranks 0 1 2: at Communication 3 (Allreduce, line 10, i8=0), waiting for rank 3\n\
          rank 3: done, rank 0 judges the outputs"
     );
 }
@@ -122,7 +122,10 @@ fn a_host_that_is_ahead_is_waited_for_by_nobody() {
     let ahead = [record(3, first), record(5, 0), record(5, 0), record(5, 0)];
     assert_eq!(told(ahead), "no rank got any further for 60 s");
     let behind = [record(3, first), record(5, 0), record(2, first + 1), record(5, 0)];
-    assert!(told(behind).starts_with("rank 2 has not come to line 10, i8=0 (Allreduce): at line"));
+    assert!(
+        told(behind)
+            .starts_with("rank 2 has not reached Communication 3 (Allreduce, line 10, i8=0): at line")
+    );
 }
 
 #[test]
@@ -136,8 +139,8 @@ fn who_is_silent_comes_first() {
     assert_eq!(
         text,
         "rank 3 is silent: its connection closed, its process was killed or has ended\n\
-         ranks 0 1 2: at line 7, i8=1; main waits at line 11, i8=0 for line 10, i8=0 (Allreduce); line 10, i8=0 \
-         (Allreduce) waits for rank 3\n\
+         ranks 0 1 2: at line 7, i8=1; main waits at line 11, i8=0 for Communication 3 (Allreduce, line 10, i8=0); Communication 3 (Allreduce, line 10, i8=0) \
+         waits for rank 3\n\
          rank 3: nothing is known of it"
     );
 }

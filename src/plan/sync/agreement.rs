@@ -6,12 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use grammar::{diagnostic::Diagnostic, dtype::DType, ir::Program};
+use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType, ir::Program};
 
-use super::{Comm, InstRef, Key, Matched, Role};
-use crate::plan::{
-    CollectiveKind, Communication, Direction, Effect, Plan, Transfer, View, comm::Links, link,
-};
+use super::{Comm, CommNo, InstRef, Key, Matched, Role, words};
+use crate::plan::{CollectiveKind, Communication, Direction, Effect, Plan, Transfer, View, comm::Links};
 
 /// Elements of a type.
 type Amount = (usize, DType);
@@ -19,13 +17,16 @@ type Amount = (usize, DType);
 /// What is wrong, at an instruction.
 struct Fault {
     at: InstRef,
+    /// The statement to show, an index into the rank's `Plan::origins`.
+    origin: u32,
     message: String,
     help: Option<&'static str>,
 }
 
 impl Fault {
-    fn new(at: InstRef, message: String) -> Self {
-        Self { at, message, help: None }
+    fn new(plans: &[Plan], at: InstRef, message: String) -> Self {
+        let origin = plans[at.rank].code[at.inst].origin;
+        Self { at, origin, message, help: None }
     }
 }
 
@@ -48,7 +49,11 @@ pub(in crate::plan) fn agreement(
     faults.extend(cuda(plans, links));
     faults.extend(messages(plans, &matched));
     let diagnostic = |it: Fault| {
-        let (rank, fault) = link::disagreement(programs, &plans[it.at.rank], it.at.inst, it.message);
+        let (rank, plan) = (it.at.rank, &plans[it.at.rank]);
+        let stmt = plan.origins[it.origin as usize].stmt;
+        let span = stmt.map_or(programs[rank].spans.header, |stmt| programs[rank].stmt_span(stmt));
+        let label = format!("rank {rank}: does not agree with the other ranks");
+        let fault = Diagnostic::new(Code::Disagreement, span, it.message, label);
         (rank, if let Some(help) = it.help { fault.help(help) } else { fault })
     };
     faults.into_iter().map(diagnostic).collect()
@@ -63,23 +68,20 @@ fn shown((len, dtype): Amount) -> String {
     format!("{len} x {}", dtype.short_name())
 }
 
-fn place(plans: &[Plan], at: InstRef) -> String {
-    let plan = &plans[at.rank];
-    plan.code.get(at.inst).map_or_else(String::new, |inst| plan.place(inst))
-}
-
 // ---- collectives
 
 /// The first fault of each communicator.
 fn collectives(plans: &[Plan], matched: &Matched) -> Vec<Fault> {
     let mut faults = BTreeMap::new();
     for comm in &matched.comms {
-        let Key::Collective(group, _) = comm.key else { continue };
+        let Key::Collective(group, which) = comm.key else { continue };
         if comm.parts.len() != matched.expected(comm) || faults.contains_key(&group) {
             continue;
         }
         let posts: Option<Vec<Post>> = in_team_order(comm).into_iter().map(|at| post(plans, at)).collect();
-        if let Some(fault) = posts.and_then(|it| check(plans, &it.iter().collect::<Vec<_>>())) {
+        let team = words::team(&matched.groups[group as usize].team);
+        let name = format!("the {} collective of team ({team})", words::ordinal(which));
+        if let Some(fault) = posts.and_then(|it| check(plans, &name, &it)) {
             faults.insert(group, fault);
         }
     }
@@ -110,37 +112,35 @@ fn cuda(plans: &[Plan], links: &[Links]) -> Option<Fault> {
             Some(Post { at: InstRef { rank: *rank, inst: it.posted_at }, kind: it.kind, input, output })
         };
         let posts: Vec<Post> = links[0].collectives[which].team.iter().filter_map(post).collect();
-        check(plans, &posts.iter().collect::<Vec<_>>())
+        check(plans, &format!("the {} collective of the CUDA backend", words::ordinal(which as u32)), &posts)
     })
 }
 
-/// What does not fit in one collective of all members, in team order.
-fn check(plans: &[Plan], members: &[&Post]) -> Option<Fault> {
+/// What does not agree in one collective of all members, in team order: `name` is what messages call it.
+fn check(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
     let permutes = |it| matches!(it, CollectiveKind::Permute { .. });
-    let lead = *members.first()?;
+    let posts = |it: &Post| format!("rank {} posts {}", it.at.rank, words::describe(plans, it.at));
+    let lead = members.first()?;
     let other = members.iter().find(|it| it.kind != lead.kind && !(permutes(it.kind) && permutes(lead.kind)));
     if let Some(it) = other {
         let (mine, theirs) = (it.kind.name(), lead.kind.name());
-        let at = place(plans, lead.at);
-        let message = format!("rank {} posts {mine} and rank {} {theirs} ({at})", it.at.rank, lead.at.rank);
-        return Some(Fault::new(it.at, message));
+        let message = format!("{name}: {}, {}: {theirs} and {mine} do not match", posts(lead), posts(it));
+        return Some(Fault::new(plans, it.at, message));
     }
-    if let Some(fault) = permute(members) {
+    if let Some(fault) = permute(plans, name, members) {
         return Some(fault);
     }
-    let name = lead.kind.name();
     let mut givers = members.iter().filter_map(|it| Some((it, it.input?)));
     let (giver, given) = givers.next()?;
+    let gives = |it: &Post, amount: Amount| {
+        format!("rank {} gives {} in {}", it.at.rank, shown(amount), words::describe(plans, it.at))
+    };
     if let Some((it, mine)) = givers.find(|(_, mine)| *mine != given) {
-        let at = place(plans, giver.at);
-        let message = format!(
-            "rank {} gives {} to {name} and rank {} {} ({at})",
-            it.at.rank,
-            shown(mine),
-            giver.at.rank,
-            shown(given)
-        );
-        return Some(Fault::new(it.at, message));
+        return Some(Fault::new(
+            plans,
+            it.at,
+            format!("{name}: {}, {}", gives(giver, given), gives(it, mine)),
+        ));
     }
     let (len, dtype) = given;
     let count = members.len();
@@ -155,28 +155,37 @@ fn check(plans: &[Plan], members: &[&Post]) -> Option<Fault> {
         | CollectiveKind::Permute { .. } => len,
     };
     if lead.kind.divides() && !len.is_multiple_of(count) {
-        let message = format!("{name} of {len} elements does not divide by {count} members");
-        return Some(Fault::new(giver.at, message));
+        let message = format!("{name}: {}, which do not divide by {count} members", gives(giver, given));
+        return Some(Fault::new(plans, giver.at, message));
     }
     let delivered = (delivered, dtype);
     let (it, wanted) = members.iter().find_map(|it| Some((it, it.output.filter(|it| *it != delivered)?)))?;
-    let message = format!("{name} delivers {}, the output holds {}", shown(delivered), shown(wanted));
-    Some(Fault::new(it.at, message))
+    let (what, output) = (words::describe(plans, it.at), shown(wanted));
+    let message = format!(
+        "{name}: it delivers {} to rank {}, the output of {what} holds {output}",
+        shown(delivered),
+        it.at.rank
+    );
+    Some(Fault::new(plans, it.at, message))
 }
 
 /// A member of a permutation has to receive from the member that sends to it. A dump contains its own rank's peers as literals, so
 /// one rank's dump that all ranks run is the usual cause.
-fn permute(members: &[&Post]) -> Option<Fault> {
+fn permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
     let (me, from) = members.iter().enumerate().find_map(|(me, it)| {
         let CollectiveKind::Permute { recv_peer, .. } = it.kind else { return None };
         let CollectiveKind::Permute { send_peer, .. } = members.get(recv_peer)?.kind else { return None };
         (send_peer != me).then_some((me, recv_peer))
     })?;
-    let (rank, giver) = (members[me].at.rank, members[from].at.rank);
-    let message = format!("rank {rank} gets from rank {giver}, which sends to another rank");
+    let (it, giver) = (&members[me], members[from].at.rank);
+    let message = format!(
+        "{name}: rank {} receives from rank {giver} in {}, rank {giver} sends to another rank",
+        it.at.rank,
+        words::describe(plans, it.at)
+    );
     let help = "a dump prints its own rank's index as a literal in `send_peer` and `recv_peer`: write `rank` in its \
                 place, or give every rank its own dump with `--program 0=a.hir,1=b.hir`";
-    Some(Fault { help: Some(help), ..Fault::new(members[me].at, message) })
+    Some(Fault { help: Some(help), ..Fault::new(plans, it.at, message) })
 }
 
 // ---- messages
@@ -184,29 +193,32 @@ fn permute(members: &[&Post]) -> Option<Fault> {
 /// The first fault between each two ranks. Messages of the CUDA backend are compared where they are lowered.
 fn messages(plans: &[Plan], matched: &Matched) -> Vec<Fault> {
     let mut faults = BTreeMap::new();
-    for comm in &matched.comms {
+    for (number, comm) in (0..).zip(&matched.comms) {
         let Key::Message(group, from, to, _) = comm.key else { continue };
         let find = |direction| comm.parts.iter().find(|it| it.role == Role::Side(direction)).map(|it| it.at);
         let (Some(send), Some(recv)) = (find(Direction::Send), find(Direction::Recv)) else { continue };
-        let [Some(given), Some(wanted)] = [send, recv].map(|at| side(plans, matched, comm, at)) else {
+        let [Some(given), Some(wanted)] = [send, recv].map(|at| side(plans, matched, number, at)) else {
             continue;
         };
         if given != wanted {
-            let (at, given, wanted) = (place(plans, recv), shown(given), shown(wanted));
-            let message = format!("rank {from} sends {given} and rank {to} receives {wanted} ({at})");
-            faults.entry((group, from, to)).or_insert_with(|| Fault::new(send, message));
+            let [out, into] = [send, recv].map(|at| matched.origin(plans, at, number));
+            let (given, wanted) = (shown(given), shown(wanted));
+            let (there, here) = (plans[to].describe(into), plans[from].describe(out));
+            let message =
+                format!("rank {from} sends {given} in {here}, rank {to} receives {wanted} in {there}");
+            faults.entry((group, from, to)).or_insert(Fault { at: send, origin: out, message, help: None });
         }
     }
     faults.into_values().collect()
 }
 
-/// What one side of a message holds; `None` for messages of a rank to itself, whose sides are one instruction's.
-fn side(plans: &[Plan], matched: &Matched, comm: &Comm, at: InstRef) -> Option<Amount> {
+/// What one side of a message holds.
+fn side(plans: &[Plan], matched: &Matched, number: CommNo, at: InstRef) -> Option<Amount> {
     let plan = &plans[at.rank];
     let Effect::Post(Communication::Transfer(Transfer { sides, .. })) = plan.code[at.inst].kind.effect()
     else {
         return None;
     };
-    let which = matched.comms_of(at).iter().position(|it| matched.comm(*it).key == comm.key)?;
+    let which = matched.comms_of(at).iter().position(|it| *it == number)?;
     Some(amount(plan, &sides.get(which)?.view))
 }

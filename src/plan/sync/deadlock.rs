@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use grammar::ir::StmtId;
+
 use super::InstRef;
+use crate::plan::Plan;
 
 /// Nothing may happen and not all is done. Displays as the whole report.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,8 +21,15 @@ pub struct Deadlock {
 /// The root of a deadlock.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
-    /// Each of these ranks waits for the next, the last for the first.
-    Cycle(Vec<usize>),
+    /// Ranks wait for each other.
+    Cycle {
+        /// Each waits for the next, the last for the first.
+        ranks: Vec<usize>,
+        /// The instructions in which a rank waits for the next one: rank and statement.
+        steps: Vec<(usize, String)>,
+        /// What these have in common.
+        facing: Option<Facing>,
+    },
     /// Nobody will ever do what a head waits for.
     Never {
         /// The rank that would have to.
@@ -28,7 +38,24 @@ pub enum Cause {
         finished: bool,
         /// Who waits, an index into `Deadlock::waits`.
         wait: usize,
+        /// What is never done: `rank 1 never receives what rank 0 sends in P2PCommunication 3 (send, line 9)`.
+        what: String,
+        /// How many of their kind both ranks post.
+        counts: Option<String>,
     },
+}
+
+/// Transfers that face each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Facing {
+    /// Every rank sends before it receives.
+    Sends,
+    /// Every rank receives before it sends.
+    Receives,
+    /// As `Sends`, by the CUDA backend's protocol put.
+    Puts,
+    /// As `Receives`, by the CUDA backend's protocol get.
+    Gets,
 }
 
 /// A blocked host, stream or communicator's queue.
@@ -55,6 +82,9 @@ pub struct Wait {
 /// Most ranks that are named as waiting for one communication.
 const MAX_WAITING: usize = 16;
 
+/// Most lines about who waits for whom.
+const MAX_WAITS: usize = 16;
+
 /// Most ranks of a cycle that the first line names.
 const MAX_CYCLE: usize = 16;
 
@@ -63,6 +93,8 @@ const MAX_CYCLE: usize = 16;
 pub struct NeverPosted {
     /// The rank.
     pub rank: usize,
+    /// The statement.
+    pub stmt: StmtId,
     /// What it does not do: `never posts P2PCommunication 38 (send, line 21)`.
     pub what: String,
     /// Why not: `` `IF Manual ( rank != 3 )` (line 20) is false there in streamIdx=1..7``.
@@ -73,28 +105,12 @@ pub struct NeverPosted {
 
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.cause {
-            Cause::Cycle(ranks) if ranks.len() < 2 => {
-                write!(f, "deadlock: rank {} waits for itself", ranks.first().copied().unwrap_or_default())?;
-            }
-            Cause::Cycle(ranks) => {
-                f.write_str("deadlock: ranks wait for each other: ")?;
-                ranks.iter().take(MAX_CYCLE).try_for_each(|it| write!(f, "{it} → "))?;
-                if ranks.len() > MAX_CYCLE {
-                    f.write_str("… → ")?;
-                }
-                write!(f, "{}", ranks.first().copied().unwrap_or_default())?;
-            }
-            Cause::Never { rank, finished, wait } => {
-                let does = if *finished { "has finished without" } else { "never does" };
-                let first = self.waits.get(*wait);
-                let (who, place) = first.map_or((0, ""), |it| (it.at.rank, it.place.as_str()));
-                let who = if who == *rank { "it".to_owned() } else { format!("rank {who}") };
-                match self.skips.iter().find(|it| it.waits.contains(wait)) {
-                    Some(it) => write!(f, "deadlock: rank {} {}", it.rank, it.what)?,
-                    None => write!(f, "deadlock: rank {rank} {does} what {who} waits for at {place}")?,
-                }
-            }
+        write!(f, "deadlock: {}", self.headline())?;
+        if let Cause::Never { counts: Some(counts), .. } = &self.cause {
+            write!(f, "\n{counts}")?;
+        }
+        if let Some(help) = self.help() {
+            write!(f, "\nhelp: {help}")?;
         }
         let mut told: Vec<(Vec<usize>, String)> = Vec::new();
         for it in &self.skips {
@@ -110,7 +126,11 @@ impl fmt::Display for Deadlock {
                 None => told.push((vec![it.at.rank], text)),
             }
         }
-        told.iter().try_for_each(|(ranks, text)| write!(f, "\n{}: {text}", names(ranks)))?;
+        let shown = told.iter().take(MAX_WAITS);
+        shown.into_iter().try_for_each(|(ranks, text)| write!(f, "\n{}: {text}", names(ranks)))?;
+        if let more @ 1.. = told.len().saturating_sub(MAX_WAITS) {
+            write!(f, "\n… and {more} more")?;
+        }
         match follow {
             0 => Ok(()),
             1 => f.write_str("\n1 more wait follows from this"),
@@ -120,6 +140,67 @@ impl fmt::Display for Deadlock {
 }
 
 impl Deadlock {
+    /// The cause in a line.
+    pub fn headline(&self) -> String {
+        let (ranks, steps, facing) = match &self.cause {
+            Cause::Never { what, .. } => return what.clone(),
+            Cause::Cycle { ranks, steps, facing } => (ranks, steps, facing),
+        };
+        let (kind, other) = match facing {
+            Some(Facing::Sends | Facing::Puts) => ("send", "receive"),
+            Some(Facing::Receives | Facing::Gets) => ("receive", "send"),
+            None => ("", ""),
+        };
+        match (steps.as_slice(), facing) {
+            (_, _) if ranks.len() < 2 => {
+                format!("rank {} waits for itself", ranks.first().copied().unwrap_or_default())
+            }
+            ([(a, one), (b, two)], Some(_)) => {
+                format!("two {kind}s face each other: {one} of rank {a}, {two} of rank {b}")
+            }
+            ([(a, one), (b, two)], None) => {
+                format!(
+                    "ranks wait for each other: rank {a} in {one} for rank {b}, rank {b} in {two} for rank {a}"
+                )
+            }
+            (_, Some(_)) => format!("each rank {kind}s before it {other}s: {}", circle(ranks)),
+            (_, None) => format!("ranks wait for each other: {}", circle(ranks)),
+        }
+    }
+
+    /// The statement to look at: the one that a rank does not post, or the first in which one waits.
+    pub fn stmt(&self, plans: &[Plan]) -> Option<StmtId> {
+        let wait = match &self.cause {
+            Cause::Cycle { ranks, .. } => self.waits.iter().position(|it| ranks.contains(&it.at.rank)),
+            Cause::Never { wait, .. } => Some(*wait),
+        };
+        if let Some(skip) = self.skips.iter().find(|it| wait.is_none_or(|wait| it.waits.contains(&wait))) {
+            return Some(skip.stmt);
+        }
+        let at = self.waits.get(wait?)?.at;
+        let plan = plans.get(at.rank)?;
+        plan.origins[plan.code.get(at.inst)?.origin as usize].stmt
+    }
+
+    /// What may help.
+    pub fn help(&self) -> Option<&'static str> {
+        let Cause::Cycle { facing, .. } = &self.cause else { return None };
+        facing.map(|it| match it {
+            Facing::Sends => {
+                "put the send and the receive between StartCoalescing and EndCoalescing, or let one rank receive first"
+            }
+            Facing::Receives => {
+                "put the send and the receive between StartCoalescing and EndCoalescing, or let one rank send first"
+            }
+            Facing::Puts => {
+                "by protocol=put a send waits for the peer's receive: post the receive first, or use protocol=get"
+            }
+            Facing::Gets => {
+                "by protocol=get a receive waits for the peer's send: post the send first, or use protocol=put"
+            }
+        })
+    }
+
     /// `at line 22: rank 0 (streamIdx=3), 1 (streamIdx=2)`.
     fn waiting(&self, waits: &[usize]) -> String {
         let mut lines: Vec<(u32, Vec<String>)> = Vec::new();
@@ -144,6 +225,16 @@ impl Deadlock {
         });
         shown.collect::<Vec<_>>().join("; ")
     }
+}
+
+/// `0 → 1 → 0`
+fn circle(ranks: &[usize]) -> String {
+    let mut steps: Vec<String> = ranks.iter().take(MAX_CYCLE).map(ToString::to_string).collect();
+    if ranks.len() > MAX_CYCLE {
+        steps.push("…".to_owned());
+    }
+    steps.extend(ranks.first().map(ToString::to_string));
+    steps.join(" → ")
 }
 
 impl Wait {

@@ -5,17 +5,15 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Actor, Alignment, InstRef, Key, Matched, Need, State, WaitGraph,
-    deadlock::{Cause, Deadlock, NeverPosted, Wait, names},
+    Actor, Alignment, InstRef, Key, Matched, Need, Role, State, WaitGraph,
+    deadlock::{Cause, Deadlock, Facing, NeverPosted, Wait, names},
     skipped::{self, Skipped},
+    words,
 };
-use crate::plan::{Backend, Communication, Direction, Effect, Meaning, Plan, Slot};
+use crate::plan::{Direction, Meaning, Plan, Slot};
 
 /// Most ranks of one wait whose doings are reported.
 const MAX_INSTEAD: usize = 3;
-
-/// Most members of a team that a place names.
-const MAX_TEAM: usize = 16;
 
 /// Explains a state in which nothing may happen.
 pub fn explain(plans: &[Plan], matched: &Matched, state: &State) -> Deadlock {
@@ -48,8 +46,8 @@ struct Explainer<'a> {
 struct Chain<'a> {
     /// A cycle, or the one head that waits for what will never be done.
     links: Vec<&'a Blocked>,
-    /// The rank that will never do it.
-    never: Option<usize>,
+    /// The rank that will never do it, and what.
+    never: Option<(usize, Need)>,
 }
 
 impl Chain<'_> {
@@ -68,7 +66,8 @@ impl<'a> Explainer<'a> {
             let (Some(inst), needs) = (graph.head(actor), graph.needs(actor)) else { continue };
             let at = InstRef { rank: actor.rank(), inst };
             of.insert(actor, heads.len());
-            heads.push(Blocked { actor, at, what: graph.what(actor, at, &needs), needs });
+            let what = words::awaited(&graph, actor, at, &needs);
+            heads.push(Blocked { actor, at, what, needs });
         }
         let mut alignment = Alignment::new(graph.plans, graph.matched);
         let skipped = heads
@@ -89,22 +88,21 @@ impl<'a> Explainer<'a> {
                 root(it) || !explained.contains(&it.at.rank) || chain.blames(it.actor)
             })
             .collect();
-        let cause = match chain.never {
-            Some(rank) => {
+        let skips = self.never_posted(&told);
+        let cause = match (chain.never, chain.links.first()) {
+            (Some((rank, need)), Some(head)) => {
                 let blamed = |it: &usize| chain.blames(self.heads[*it].actor);
                 let wait = told.iter().position(blamed).unwrap_or_default();
-                Cause::Never { rank, finished: self.finished(rank), wait }
+                let skip = skips.iter().find(|it| it.waits.contains(&wait));
+                let what = match skip {
+                    Some(it) => format!("rank {} {}", it.rank, it.what),
+                    None => words::never(&self.graph, head.at, &need),
+                };
+                let counts = if skip.is_some() { None } else { words::counts(&self.graph, head.at, &need) };
+                Cause::Never { rank, finished: self.finished(rank), wait, what, counts }
             }
-            None => {
-                let mut ranks: Vec<usize> = chain.links.iter().map(|it| it.at.rank).collect();
-                ranks.dedup();
-                if ranks.len() > 1 && ranks.first() == ranks.last() {
-                    ranks.pop();
-                }
-                Cause::Cycle(ranks)
-            }
+            (None, _) | (_, None) => self.cycle(&chain),
         };
-        let skips = self.never_posted(&told);
         let settled = self.settled();
         let waits = told.iter().map(|&it| Wait { settled: settled[it], ..self.wait(&self.heads[it]) });
         Deadlock { cause, waits: waits.collect(), skips }
@@ -122,7 +120,7 @@ impl<'a> Explainer<'a> {
         while let Some(it) = links.last().copied() {
             position.insert(it.actor, links.len() - 1);
             if let Some(need) = it.needs.iter().find(|it| it.inst.is_none()) {
-                return Chain { links: vec![it], never: Some(need.rank) };
+                return Chain { links: vec![it], never: Some((need.rank, *need)) };
             }
             let Some(next) = it.needs.iter().find_map(|&it| self.holder(it)) else { break };
             let next = &self.heads[next];
@@ -132,6 +130,30 @@ impl<'a> Explainer<'a> {
             links.push(next);
         }
         Chain { links, never: None }
+    }
+
+    /// The cause of a chain that is a cycle.
+    fn cycle(&self, chain: &Chain<'_>) -> Cause {
+        let mut ranks: Vec<usize> = chain.links.iter().map(|it| it.at.rank).collect();
+        ranks.dedup();
+        if ranks.len() > 1 && ranks.first() == ranks.last() {
+            ranks.pop();
+        }
+        // The heads that wait for another rank.
+        let next = |at: usize| chain.links[(at + 1) % chain.links.len()];
+        let steps = (0..chain.links.len()).filter(|it| next(*it).at.rank != chain.links[*it].at.rank);
+        let steps: Vec<&Blocked> = steps.map(|it| chain.links[it]).collect();
+        let kind = |it: &&Blocked| match it.needs.first()?.part? {
+            (Key::Message(..), Role::Side(Direction::Recv)) => Some(Facing::Sends),
+            (Key::Message(..), Role::Side(Direction::Send)) => Some(Facing::Receives),
+            (Key::Signal(Slot { meaning: Meaning::PutReady, .. }), _) => Some(Facing::Puts),
+            (Key::Signal(Slot { meaning: Meaning::Ready, .. }), _) => Some(Facing::Gets),
+            _ => None,
+        };
+        let first = steps.first().and_then(kind);
+        let facing = first.filter(|_| steps.iter().all(|it| kind(it) == first));
+        let steps = steps.iter().map(|it| (it.at.rank, words::describe(self.graph.plans, it.at))).collect();
+        Cause::Cycle { ranks, steps, facing }
     }
 
     /// By head: whether it waits only for what ranks go past, directly or through others.
@@ -165,7 +187,10 @@ impl<'a> Explainer<'a> {
                 let same = |it: &&mut NeverPosted| it.rank == rank && it.what == what && it.why == why;
                 match found.iter_mut().find(same) {
                     Some(known) => known.waits.push(at),
-                    None => found.push(NeverPosted { rank, what, why, waits: vec![at] }),
+                    None => {
+                        let stmt = self.graph.plans[rank].skips[skipped.skip].stmt;
+                        found.push(NeverPosted { rank, stmt, what, why, waits: vec![at] });
+                    }
                 }
             }
         }
@@ -190,7 +215,7 @@ impl<'a> Explainer<'a> {
             at: it.at,
             line: plan.origins[inst.origin as usize].line,
             iteration: plan.iteration(inst),
-            place: self.graph.place(it.actor, it.at),
+            place: words::place(&self.graph, it.actor, it.at),
             what: it.what.clone(),
             instead,
             ranks,
@@ -235,144 +260,11 @@ impl<'a> Explainer<'a> {
         whom.sort_unstable();
         whom.dedup();
         let whom = if whom == [there.at.rank] { "itself".to_owned() } else { names(&whom) };
-        Some(format!("at {}, waiting for {whom}", self.graph.doing(there.at)))
+        Some(format!("at {}, waiting for {whom}", words::describe(self.graph.plans, there.at)))
     }
 
     /// Whether a rank has nothing left to do.
     fn finished(&self, rank: usize) -> bool {
         self.heads.iter().all(|it| it.at.rank != rank)
     }
-}
-
-impl WaitGraph<'_> {
-    /// What a head waits for, in words.
-    fn what(&self, actor: Actor, at: InstRef, needs: &[Need]) -> String {
-        match (actor, self.effect(at)) {
-            (Actor::Queue(..), _) if !self.is_posted(at) => {
-                format!("for {} to come to its posting", self.stream(at))
-            }
-            (_, Some(Effect::Post(Communication::Transfer(_)))) => {
-                let side = |it: &Need| match it.part {
-                    Some((Key::Message(_, from, to, _), super::Role::Side(missing))) => match missing {
-                        Direction::Recv => format!("to send to rank {to}"),
-                        Direction::Send => format!("to receive from rank {from}"),
-                    },
-                    _ => String::new(),
-                };
-                let mut words: Vec<String> = needs.iter().map(side).collect();
-                words.dedup();
-                words.join(" and ")
-            }
-            (_, Some(Effect::Post(Communication::Collective(_)) | Effect::Reshard(_))) => {
-                let missing: Vec<usize> = needs.iter().map(|it| it.rank).collect();
-                format!("in {} for {}", self.name(at), names(&missing))
-            }
-            (_, Some(Effect::Barrier)) => {
-                let missing: Vec<usize> = needs.iter().map(|it| it.rank).collect();
-                format!("at a barrier for {}", names(&missing))
-            }
-            (_, Some(Effect::Share(_))) => {
-                let words: Vec<String> = needs.iter().map(|it| self.handle(at, it)).collect();
-                format!("in ShareMemHandles {}", words.join(" and "))
-            }
-            (_, Some(Effect::Await(slot))) => says(slot),
-            (_, Some(Effect::Join(_))) => self.there(needs, "", "for an event that is never recorded"),
-            (_, Some(Effect::Wait(_))) => {
-                self.there(needs, "the communication of ", "for a communication that is never posted")
-            }
-            (_, Some(Effect::Compute | Effect::Record(_) | Effect::Signal(_) | Effect::Finish) | None) => {
-                String::new()
-            }
-        }
-    }
-
-    /// `for rank 1 to share P2PCommunication 3 as sender to rank 0`.
-    fn handle(&self, at: InstRef, need: &Need) -> String {
-        let (Some((Key::Handle(from, to, index), super::Role::Side(side))), Some(Effect::Share(handles))) =
-            (need.part, self.effect(at))
-        else {
-            return String::new();
-        };
-        let (peer, role) = match side {
-            Direction::Send => (from, format!("sender to rank {to}")),
-            Direction::Recv => (to, format!("receiver from rank {from}")),
-        };
-        let same = handles.iter().find(|it| it.peer == peer && it.index == index && it.direction != side);
-        let number = same.map_or(0, |it| it.number);
-        format!("for rank {peer} to share P2PCommunication {number} as {role}")
-    }
-
-    /// `for line 2 on stream 0`, or `never` where there is no such instruction.
-    fn there(&self, needs: &[Need], what: &str, never: &str) -> String {
-        match needs.first().and_then(|it| Some(InstRef { rank: it.rank, inst: it.inst? })) {
-            Some(at) => {
-                let plan = &self.plans[at.rank];
-                format!("for {what}{} on {}", plan.place(&plan.code[at.inst]), self.stream(at))
-            }
-            None => never.to_owned(),
-        }
-    }
-
-    /// `line 19, streamIdx=1, on stream 1`, or `… on NCCL (0 1 2)` for the head of a queue.
-    fn place(&self, actor: Actor, at: InstRef) -> String {
-        let plan = &self.plans[at.rank];
-        let place = plan.place(&plan.code[at.inst]);
-        match actor {
-            Actor::Host(_) | Actor::Stream(..) => format!("{place}, on {}", self.stream(at)),
-            Actor::Queue(rank, communicator) => {
-                let it = &self.plans[rank].communicators[communicator as usize];
-                let mut team: Vec<String> = it.team.iter().map(ToString::to_string).collect();
-                if team.len() > MAX_TEAM {
-                    team.splice(MAX_TEAM / 2..team.len() - 1, ["…".to_owned()]);
-                }
-                let backend = match it.backend {
-                    Backend::Nccl => "NCCL",
-                    Backend::Ucc => "UCC",
-                };
-                format!("{place}, on {backend} ({})", team.join(" "))
-            }
-        }
-    }
-
-    /// `line 19, streamIdx=1 (Allgather)`.
-    pub(super) fn doing(&self, at: InstRef) -> String {
-        let plan = &self.plans[at.rank];
-        let (place, name) = (plan.place(&plan.code[at.inst]), self.name(at));
-        if name.is_empty() { place } else { format!("{place} ({name})") }
-    }
-
-    /// What an instruction is called, where that helps.
-    fn name(&self, at: InstRef) -> String {
-        match self.effect(at) {
-            Some(Effect::Post(Communication::Collective(it))) => it.kind.name(),
-            Some(Effect::Post(Communication::Transfer(_))) => "a send or receive".to_owned(),
-            Some(Effect::Share(_)) => "ShareMemHandles".to_owned(),
-            Some(Effect::Barrier) => "a barrier".to_owned(),
-            Some(Effect::Reshard(_)) => "a resharding operator".to_owned(),
-            Some(
-                Effect::Compute
-                | Effect::Record(_)
-                | Effect::Join(_)
-                | Effect::Wait(_)
-                | Effect::Signal(_)
-                | Effect::Await(_)
-                | Effect::Finish,
-            )
-            | None => String::new(),
-        }
-    }
-
-    fn stream(&self, at: InstRef) -> &str {
-        let plan = &self.plans[at.rank];
-        plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it)
-    }
-}
-
-/// `for rank 3 to say that it is ready (message 0)`.
-fn says(slot: Slot) -> String {
-    let says = match slot.meaning {
-        Meaning::Ready | Meaning::PutReady | Meaning::TeamReady => "is ready",
-        Meaning::Done | Meaning::PutDone | Meaning::TeamDone => "is done",
-    };
-    format!("for rank {} to say that it {says} (message {})", slot.from, slot.index)
 }

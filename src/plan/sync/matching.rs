@@ -165,6 +165,14 @@ impl Matched {
         }
     }
 
+    /// The statement behind a part of a communication, as an index into the rank's `Plan::origins`: of a side of a transfer its own.
+    pub fn origin(&self, plans: &[Plan], at: InstRef, comm: CommNo) -> u32 {
+        let inst = &plans[at.rank].code[at.inst];
+        let Effect::Post(Communication::Transfer(it)) = inst.kind.effect() else { return inst.origin };
+        let side = self.comms_of(at).iter().position(|it| *it == comm).and_then(|which| it.sides.get(which));
+        side.map_or(inst.origin, |it| it.origin)
+    }
+
     /// The instruction of a rank that sets an event.
     pub fn recorded_at(&self, rank: usize, event: u32) -> Option<usize> {
         self.events.get(rank)?.get(event as usize).copied().flatten()

@@ -7,8 +7,9 @@
 //! | `order` | What happens before what, whatever executor runs the plans? (guaranteed order: races) |
 //! | `wait_graph` | In a given state, who may wait for whom? (blocking order: deadlocks) |
 //! | `stuck` | Do the plans come to their ends? |
-//! | `explain`, `deadlock` | Why does nobody go on? |
+//! | `explain`, `deadlock`, `words` | Why does nobody go on? |
 //! | `skipped` | Which statement does a rank go past that others wait for? |
+//! | `lint` | What does a tool warn about that does not run the program? |
 //! | `progress` | How far are the ranks of a job that got stuck? |
 //!
 //! Guaranteed and blocking order are never mixed: a broadcast's root waits for no one for certain, and may wait for all.
@@ -16,16 +17,19 @@
 mod agreement;
 mod deadlock;
 mod explain;
+mod lint;
 mod matching;
 pub mod order;
 mod progress;
 mod skipped;
 mod stuck;
 mod wait_graph;
+mod words;
 
 pub(super) use agreement::agreement;
-pub use deadlock::{Cause, Deadlock, NeverPosted, Wait, names};
+pub use deadlock::{Cause, Deadlock, Facing, NeverPosted, Wait, names};
 pub use explain::explain;
+pub use lint::lint;
 pub use matching::{Comm, CommNo, Group, GroupNo, InstRef, Key, Matched, Part, Role};
 pub use progress::{Job, Progress};
 use skipped::Alignment;

@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Actor, InstRef, Matched, Need, Position, State, WaitGraph, names};
+use super::{Actor, InstRef, Matched, Need, Position, State, WaitGraph, names, words};
 use crate::plan::Plan;
 
 /// What a rank of a job last said.
@@ -65,22 +65,25 @@ impl<'a> Job<'a> {
         let (waiting, Need { rank: culprit, inst: missing, .. }) = last?;
         let at = graph.head(waiting)?;
         let same = |it: &Need| (it.rank, it.inst) == (culprit, missing);
-        let mut others: Vec<usize> =
-            graph.actors().filter(|it| graph.needs(*it).iter().any(same)).map(Actor::rank).collect();
+        let mut others: Vec<usize> = graph
+            .actors()
+            .filter(|it| it.rank() != culprit && graph.needs(*it).iter().any(same))
+            .map(Actor::rank)
+            .collect();
         others.dedup();
         let verb = if others.len() == 1 { "waits" } else { "wait" };
         let (others, now) = (names(&others), self.doing_in(graph, culprit));
         Some(match missing {
             None => format!(
-                "rank {culprit} has no part in {}, where {others} {verb} for it; it is {now}",
-                graph.doing(InstRef { rank: waiting.rank(), inst: at })
+                "rank {culprit} takes no part in {}, where {others} {verb} for it; it is {now}",
+                words::describe(self.plans, InstRef { rank: waiting.rank(), inst: at })
             ),
             Some(inst) => {
-                let place = graph.doing(InstRef { rank: culprit, inst });
+                let place = words::describe(self.plans, InstRef { rank: culprit, inst });
                 match graph.position(culprit).is_some_and(|it| inst < it.issued) {
-                    true => format!("rank {culprit} has not come to {place}: {now}; {others} {verb} in it"),
+                    true => format!("rank {culprit} has not reached {place}: {now}; {others} {verb} in it"),
                     false => {
-                        format!("rank {culprit} never issued {place}: it is {now}; {others} {verb} in it")
+                        format!("rank {culprit} has not issued {place}: it is {now}; {others} {verb} in it")
                     }
                 }
             }
@@ -105,7 +108,7 @@ impl<'a> Job<'a> {
                 _ => "nothing is known of it".to_owned(),
             };
         };
-        let place = |inst| graph.doing(InstRef { rank, inst });
+        let place = |inst| words::describe(self.plans, InstRef { rank, inst });
         let mut text =
             graph.head(Actor::Host(rank)).map_or("at the end".to_owned(), |at| format!("at {}", place(at)));
         if position.round > 0 {

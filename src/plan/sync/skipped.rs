@@ -1,4 +1,4 @@
-//! Which communication a rank goes past that another rank waits for.
+//! Which communication a rank does not post that another rank waits for.
 //!
 //! Collectives and messages match by position, so one that is skipped in the third iteration leaves the last one without a
 //! partner, and what nobody posts is not the cause. A statement is blamed only where that is certain: what a rank posts and what
@@ -11,7 +11,9 @@ use grammar::ir::StmtId;
 use rustc_hash::FxHashMap;
 
 use super::{CommNo, GroupNo, InstRef, Key, Matched, Need, Role};
-use crate::plan::{Direction, MOST_SKIPS, Plan, Skip, SkippedRole, Slot, Why, iteration_text};
+use crate::plan::{
+    Communication, Direction, Effect, MOST_SKIPS, Plan, Skip, SkippedRole, Slot, Why, iteration_text,
+};
 
 /// The values of the loops around an instruction, outermost first.
 pub(super) type Iteration = Vec<(Arc<str>, i64)>;
@@ -98,12 +100,12 @@ impl<'a> Alignment<'a> {
         }
         let mut posts = Vec::new();
         for at in (0..self.plans.get(rank)?.code.len()).map(|inst| InstRef { rank, inst }) {
-            let parts = self.matched.comms_of(at).iter().filter(|comm| self.belongs(**comm, at, it)).count();
+            let parts = self.matched.comms_of(at).iter().copied().filter(|comm| self.belongs(*comm, at, it));
             // Handles are exchanged together.
-            let parts = if it == Sequence::Shares { parts.min(1) } else { parts };
-            posts.extend(std::iter::repeat_n(at, parts));
+            let most = if it == Sequence::Shares { 1 } else { usize::MAX };
+            posts.extend(parts.take(most).map(|comm| (at, comm)));
         }
-        let places: Option<Rc<[Place]>> = posts.into_iter().map(|at| self.origin(at)).collect();
+        let places: Option<Rc<[Place]>> = posts.into_iter().map(|(at, comm)| self.place(at, comm)).collect();
         self.places.insert((it, rank), places.clone());
         places
     }
@@ -165,26 +167,27 @@ impl<'a> Alignment<'a> {
     /// The statements whose sides of messages, or flags, match those of another one, if it is always the same.
     fn all_counterparts(&self) -> Counterparts {
         let mut found = Counterparts::default();
-        let mut pair = |one: InstRef, two: InstRef| {
-            let (Some((stmt, _)), Some((other, _))) = (self.origin(one), self.origin(two)) else { return };
+        let mut pair = |comm: CommNo, one: InstRef, two: InstRef| {
+            let (Some((stmt, _)), Some((other, _))) = (self.place(one, comm), self.place(two, comm)) else {
+                return;
+            };
             let known = found.entry(stmt).or_insert(Some(other));
             *known = known.filter(|it| *it == other);
         };
-        for comm in &self.matched.comms {
+        for (number, comm) in (0..).zip(&self.matched.comms) {
             let find = |role| comm.parts.iter().find(|it| it.role == role).map(|it| it.at);
             match comm.key {
                 Key::Message(..) => {
-                    if let (Some(send), Some(recv)) =
-                        (find(Role::Side(Direction::Send)), find(Role::Side(Direction::Recv)))
-                    {
-                        pair(send, recv);
-                        pair(recv, send);
+                    let sides = [Direction::Send, Direction::Recv].map(|it| find(Role::Side(it)));
+                    if let [Some(send), Some(recv)] = sides {
+                        pair(number, send, recv);
+                        pair(number, recv, send);
                     }
                 }
                 Key::Signal(_) => {
-                    // A statement may raise one flag and await another: only who awaits asks.
+                    // A statement may raise one flag and await another: only the one that awaits asks.
                     if let (Some(awaits), Some(raises)) = (find(Role::Awaits), find(Role::Raises)) {
-                        pair(awaits, raises);
+                        pair(number, awaits, raises);
                     }
                 }
                 Key::Collective(..) | Key::Handle(..) | Key::Barrier(_) => (),
@@ -193,10 +196,10 @@ impl<'a> Alignment<'a> {
         found
     }
 
-    /// The statement and the iteration of an instruction.
-    fn origin(&self, at: InstRef) -> Option<Place> {
+    /// The statement and the iteration of a part of a communication.
+    fn place(&self, at: InstRef, comm: CommNo) -> Option<Place> {
         let plan = &self.plans[at.rank];
-        let origin = plan.origins[plan.code[at.inst].origin as usize];
+        let origin = plan.origins[self.matched.origin(self.plans, at, comm) as usize];
         Some((origin.stmt?, plan.loops_around(origin.frame)))
     }
 }
@@ -220,7 +223,7 @@ fn may_be(plan: &Plan, skip: &Skip, peer: usize, wanted: &Iteration) -> bool {
 /// What a rank does not do, and why. A statement that it runs in other iterations it only lacks in these.
 pub(super) fn explain(plan: &Plan, skipped: &Skipped) -> (String, String) {
     let it = &plan.skips[skipped.skip];
-    let runs = plan.code.iter().any(|inst| plan.origins[inst.origin as usize].stmt == Some(it.stmt));
+    let runs = is_posted_somewhere(plan, it.stmt);
     let verb = match (it.role, runs) {
         (SkippedRole::Share, false) => "never executes",
         (SkippedRole::Share, true) => "does not execute",
@@ -247,7 +250,17 @@ pub(super) fn explain(plan: &Plan, skipped: &Skipped) -> (String, String) {
         }
         Why::Elsewhere(tensor) => (String::new(), format!("it holds no part of `{tensor}`")),
     };
-    (format!("{verb} {}{around}", it.name), why)
+    let name = plan.names.text(it.stmt, "").unwrap_or_else(|| "a communication".to_owned());
+    (format!("{verb} {name}{around}"), why)
+}
+
+/// Whether a rank posts a statement in some iteration.
+fn is_posted_somewhere(plan: &Plan, stmt: StmtId) -> bool {
+    let is_of = |origin: u32| plan.origins[origin as usize].stmt == Some(stmt);
+    plan.code.iter().any(|inst| match inst.kind.effect() {
+        Effect::Post(Communication::Transfer(it)) => it.sides.iter().any(|side| is_of(side.origin)),
+        _ => is_of(inst.origin),
+    })
 }
 
 /// ` in streamIdx=1..7`; nothing outside of loops.

@@ -161,7 +161,8 @@ impl WaitGraph<'_> {
     /// Whether a communication's queue is at `inst` or behind it; `None` where that is not known.
     fn passed_queue(&self, at: InstRef, it: Communication<'_>, inst: usize) -> Option<bool> {
         let queue = self.queue_of(at.rank, it.communicator())?;
-        self.position(at.rank)?.queues.get(queue as usize).map(|passed| *passed >= inst)
+        self.position(at.rank)?.queues.get(queue as usize)?;
+        Some(self.head(Actor::Queue(at.rank, queue)).is_none_or(|head| head >= inst))
     }
 
     /// Whether a part of a communication for which `from` waits is there: nothing of its rank has to come first.
@@ -176,9 +177,8 @@ impl WaitGraph<'_> {
                 self.is_posted(at) && self.passed_queue(at, it, at.inst).unwrap_or(true)
             }
             Some(Effect::Reshard(_)) => {
-                let stream = self.plans[at.rank].code[at.inst].stream as usize;
-                at.inst < position.issued
-                    && position.streams.get(stream).is_some_and(|passed| at.inst <= *passed)
+                let stream = Actor::Stream(at.rank, self.plans[at.rank].code[at.inst].stream);
+                at.inst < position.issued && self.head(stream).is_none_or(|head| head >= at.inst)
             }
             Some(
                 Effect::Compute

@@ -255,8 +255,8 @@ impl World {
         let streams = [self.stream(from), self.stream(to)];
         let source = self.source((from, streams[0]), from);
         let (sent, target) = (self.piece(source), (to, self.fresh(to)));
-        let send = Side { direction: Direction::Send, peer: to, view: sent };
-        let recv = Side { direction: Direction::Recv, peer: from, view: self.piece(target) };
+        let send = Side { direction: Direction::Send, peer: to, view: sent, origin: 0 };
+        let recv = Side { direction: Direction::Recv, peer: from, view: self.piece(target), origin: 0 };
         let mut post = |rank: usize, stream: usize, sides: Vec<Side>, brought: Vec<Known>| {
             let work = self.work(rank, brought);
             self.on(rank, stream, InstKind::Transfer(Transfer { communicator: 0, sides, work }));

@@ -32,8 +32,12 @@ fn collective(kind: CollectiveKind, work: u32, gets: Option<usize>) -> InstKind 
 }
 
 fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {
-    let side =
-        |&(direction, peer, len): &(Direction, usize, usize)| Side { direction, peer, view: view(len) };
+    let side = |&(direction, peer, len): &(Direction, usize, usize)| Side {
+        direction,
+        peer,
+        view: view(len),
+        origin: 0,
+    };
     InstKind::Transfer(Transfer { communicator: 0, sides: sides.iter().map(side).collect(), work })
 }
 

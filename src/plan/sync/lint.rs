@@ -1,0 +1,85 @@
+//! Warnings about ranks that do not communicate as they have to, for a tool that does not run the program.
+
+use grammar::{
+    codes::Code,
+    diagnostic::{Diagnostic, Severity},
+    ir::{BlockId, Program, Stmt},
+    ops::Effect,
+    span::LineIndex,
+};
+
+use super::{Deadlock, deadlock};
+use crate::plan::{self, Plan, limits::Limits, scalar::Scalars};
+
+/// Larger programs are not looked at: reading a program has to stay quick.
+const RANKS: usize = 64;
+const INSTRUCTIONS: i64 = 100_000;
+const MEMORY: usize = 1 << 28;
+
+/// What goes wrong when all ranks of a world run the program: communications that do not match, and a deadlock. Nothing is
+/// said of programs that cannot be planned as they are, and of large ones.
+pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<Diagnostic> {
+    let world = ranks.unwrap_or_else(|| plan::smallest_world(program));
+    let Some(body) = program.body.filter(|_| (2..=RANKS).contains(&world)) else { return Vec::new() };
+    let size = unrolled(program, &Scalars::new(program, 0), body);
+    if !communicates(program) || size.is_none_or(|it| it.saturating_mul(world as i64) > INSTRUCTIONS) {
+        return Vec::new();
+    }
+    let assumed = |text: &str| format!("if all {world} ranks run this program: {text}");
+    match plan::build_within(program, lines, world, &Limits { ranks: RANKS, memory: MEMORY }) {
+        Ok(plans) => deadlock(&plans).map(|it| warning(program, &plans, &it, &assumed)).into_iter().collect(),
+        Err(faults) => faults
+            .into_iter()
+            .filter(|it| it.code == Code::Disagreement && it.severity() == Severity::Error)
+            .map(|it| Diagnostic { code: Code::Mismatch, message: assumed(&it.message), ..it })
+            .collect(),
+    }
+}
+
+fn warning(
+    program: &Program,
+    plans: &[Plan],
+    deadlock: &Deadlock,
+    assumed: &dyn Fn(&str) -> String,
+) -> Diagnostic {
+    let stmt = deadlock.stmt(plans);
+    let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
+    let text = deadlock.to_string();
+    let mut lines = text.lines();
+    let message = assumed(lines.next().unwrap_or_default());
+    let label =
+        if deadlock.skips.is_empty() { "a rank waits here for ever" } else { "a rank does not post this" };
+    let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
+    let mut it = Diagnostic::new(Code::Deadlock, span, message, label);
+    if !notes.is_empty() {
+        it = it.note(notes.join("\n"));
+    }
+    if let Some(help) = deadlock.help() { it.help(help) } else { it }
+}
+
+fn communicates(program: &Program) -> bool {
+    program.stmts.ids().any(|it| match &program.stmts[it] {
+        Stmt::Op(it) => matches!(it.op.row().effect, Effect::Communicate | Effect::Share),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    })
+}
+
+/// How many statements rank 0 executes at most, where the bounds of loops are known; those of nested loops, too, have to be.
+fn unrolled(program: &Program, scalars: &Scalars<'_>, block: BlockId) -> Option<i64> {
+    let mut count: i64 = 0;
+    for stmt in program.block(block) {
+        let inner = match &program.stmts[*stmt] {
+            Stmt::Op(_) | Stmt::Let(..) => 1,
+            Stmt::For(it) => {
+                let trips = scalars.int(it.stop).ok()?.saturating_sub(scalars.int(it.start).ok()?).max(0);
+                unrolled(program, scalars, it.body)?.saturating_mul(trips).saturating_add(trips)
+            }
+            Stmt::If(it) => {
+                let other = it.other.map_or(Some(0), |it| unrolled(program, scalars, it))?;
+                unrolled(program, scalars, it.then)?.saturating_add(other).saturating_add(1)
+            }
+        };
+        count = count.saturating_add(inner);
+    }
+    Some(count)
+}

@@ -1,0 +1,179 @@
+//! Deadlocks of random plans: what is told from the plans alone is, word for word, what the simulator comes to, under every
+//! schedule. So the last state of a world does not depend on the order in which its streams, queues and hosts go on.
+//!
+//! `HIR_STUCK=100000` tries more, `HIR_SEED=7` others.
+
+use grammar::dtype::DType;
+use hir::{
+    plan::{
+        Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Handle, Inst, InstKind,
+        Meaning, Number, Plan, ReduceOp, Side, Slot, Transfer, View, sync,
+    },
+    sim::{self, Fault, Options, Schedule},
+};
+use libtest_mimic::{Failed, Trial};
+
+use crate::dice::Dice;
+
+/// Worlds, unless told.
+const WORLDS: usize = 3000;
+
+/// The trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
+    let (count, seed) = (number("HIR_STUCK", WORLDS), number("HIR_SEED", 0) * 1_000_000);
+    let all = move || {
+        let mut stuck = 0;
+        for seed in (0..count).map(|at| (seed + at) as u64) {
+            stuck += usize::from(agrees(seed).map_err(|fault| format!("seed {seed}: {fault}"))?);
+        }
+        // Worlds of one kind only prove nothing of the other.
+        match stuck * 10 > count && stuck * 10 < count * 9 {
+            true => Ok(()),
+            false => Err(Failed::from(format!("{stuck} of {count} worlds are stuck"))),
+        }
+    };
+    vec![Trial::test("stuck_states_of_random_plans", all)]
+}
+
+/// Whether a world is stuck, where simulator and static check say the same of it.
+fn agrees(seed: u64) -> Result<bool, String> {
+    let plans = plans(seed);
+    let predicted = sync::deadlock(&plans).map(|it| it.to_string());
+    let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..6).map(Schedule::Seed));
+    for schedule in schedules {
+        let simulated = match sim::run(&plans, vec![Vec::new(); plans.len()], schedule, &Options::default()) {
+            Ok(_) => None,
+            Err(Fault::Deadlock(it)) => Some(it.to_string()),
+            Err(fault) => return Err(format!("{schedule}: {fault}")),
+        };
+        if simulated != predicted {
+            return Err(format!("{schedule}: simulated {simulated:?}, predicted {predicted:?}"));
+        }
+    }
+    Ok(predicted.is_some())
+}
+
+/// What a random world is made of.
+struct World {
+    dice: Dice,
+    plans: Vec<Plan>,
+    /// Flags and handles between two ranks, so that none is used twice.
+    numbers: u32,
+}
+
+/// Two or three ranks that do a few things in an order of their own: mostly the same, sometimes not.
+fn plans(seed: u64) -> Vec<Plan> {
+    let mut dice = Dice(seed ^ 0x57ac);
+    let ranks = 2 + dice.roll(2);
+    let plan = |rank| Plan {
+        buffers: vec![Buffer { name: "b".into(), dtype: DType::Float, len: 1 }],
+        communicators: vec![
+            Communicator { backend: Backend::Nccl, team: (0..ranks).collect() },
+            Communicator { backend: Backend::Ucc, team: (0..ranks).collect() },
+        ],
+        ..Plan::empty(rank, ranks, vec!["main".to_owned(), "side".to_owned()])
+    };
+    let mut world = World { dice, plans: (0..ranks).map(plan).collect(), numbers: 0 };
+    for rank in 0..ranks {
+        world.on(rank, 0, InstKind::Fill { to: Box::new(view()), value: Number::Int(1) });
+    }
+    for _ in 0..1 + world.dice.roll(6) {
+        world.step();
+    }
+    // Something is missing, or in another order.
+    for rank in 0..ranks {
+        let code = &mut world.plans[rank].code;
+        match world.dice.roll(8) {
+            0 if code.len() > 1 => drop(code.remove(1 + world.dice.roll(code.len() - 1))),
+            1 if code.len() > 2 => {
+                let at = 1 + world.dice.roll(code.len() - 2);
+                code.swap(at, at + 1);
+            }
+            _ => (),
+        }
+        world.on(rank, 0, InstKind::Finish);
+    }
+    world.plans
+}
+
+fn view() -> View {
+    View::contiguous(0, vec![1])
+}
+
+impl World {
+    fn on(&mut self, rank: usize, stream: u32, kind: InstKind) {
+        self.plans[rank].code.push(Inst { kind, stream, origin: 0 });
+    }
+
+    fn work(&mut self, rank: usize) -> u32 {
+        self.plans[rank].works += 1;
+        self.plans[rank].works as u32 - 1
+    }
+
+    /// One thing that all ranks, or two of them, do together, or one alone.
+    fn step(&mut self) {
+        let ranks = self.plans.len();
+        let [one, two] = [0, 1].map(|it| self.dice.order(ranks)[it]);
+        let (one, two) = if one == two { (0, 1) } else { (one, two) };
+        let streams: Vec<u32> = (0..ranks).map(|_| self.dice.roll(2) as u32).collect();
+        self.numbers += 1;
+        let index = self.numbers;
+        match self.dice.roll(6) {
+            0 => {
+                let communicator = self.dice.roll(2) as u32;
+                for (rank, stream) in streams.iter().copied().enumerate() {
+                    let (work, view) = (self.work(rank), Some(view()));
+                    let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum };
+                    let it = Collective { communicator, kind, input: view.clone(), output: view, work };
+                    self.on(rank, stream, InstKind::Collective(Box::new(it)));
+                    self.wait(rank, stream, work);
+                }
+            }
+            1 => {
+                for (rank, peer, direction) in [(one, two, Direction::Send), (two, one, Direction::Recv)] {
+                    let work = self.work(rank);
+                    let mut sides = vec![Side { direction, peer, view: view(), origin: 0 }];
+                    // A pair that sends both ways, coalesced or not.
+                    if index.is_multiple_of(3) {
+                        sides.push(Side { direction: direction.mirror(), ..sides[0].clone() });
+                    }
+                    self.on(
+                        rank,
+                        streams[rank],
+                        InstKind::Transfer(Transfer { communicator: 0, sides, work }),
+                    );
+                    self.wait(rank, streams[rank], work);
+                }
+            }
+            2 => {
+                let slot = Slot { from: one, to: two, meaning: Meaning::Ready, index };
+                self.on(one, streams[one], InstKind::Signal { slot });
+                self.on(two, streams[two], InstKind::Await { slot });
+            }
+            3 => {
+                let handle = |direction, peer| Handle { direction, peer, index, number: index };
+                let handles = [(one, handle(Direction::Send, two)), (two, handle(Direction::Recv, one))];
+                for (rank, handle) in handles {
+                    self.on(rank, 0, InstKind::Exchange { handles: vec![handle] });
+                }
+            }
+            4 => (0..ranks).for_each(|rank| self.on(rank, 0, InstKind::Barrier)),
+            _ => {
+                let event = self.plans[one].events as u32;
+                self.plans[one].events += 1;
+                let stream = streams[one];
+                self.on(one, stream, InstKind::Record { event });
+                self.on(one, 1 - stream, InstKind::Join { event });
+            }
+        }
+    }
+
+    /// Waits for a work, mostly on the stream that posted it.
+    fn wait(&mut self, rank: usize, stream: u32, work: u32) {
+        let stream = if self.dice.chance(80) { stream } else { 1 - stream };
+        if self.dice.chance(70) {
+            self.on(rank, stream, InstKind::Wait { work });
+        }
+    }
+}
