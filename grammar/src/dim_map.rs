@@ -2,7 +2,8 @@
 //! cat, pad, scan, sorting and indexing.
 
 use crate::{
-    ir::{Attr, ExprId, OpStmt, Operand, Program, TensorId},
+    attr,
+    ir::{ExprId, OpStmt, Operand, Program, TensorId},
     ops::Op,
 };
 
@@ -34,14 +35,14 @@ pub fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<
         let (dim, rank) = (program.constant(value)?, theirs.len() as i64);
         usize::try_from(if dim < 0 { dim + rank } else { dim }).ok()
     };
-    let dim = || along(stmt.scalar_attr("dim")?);
+    let dim = || along(stmt.get(attr::DIM)?);
     match stmt.op {
         Op::Cat => match stmt.args.last() {
             Some(Operand::Scalar(dim)) => Some(others(along(*dim)?)),
             _ => None,
         },
         Op::Pad => {
-            let Some(Attr::Scalars(widths)) = stmt.attr("widths") else { return None };
+            let widths = stmt.get(attr::WIDTHS)?;
             let is_zero = |at: usize| widths.get(at).is_some_and(|it| program.constant(*it) == Some(0));
             let stays = |at: usize| same(at, at) && is_zero(2 * at) && is_zero(2 * at + 1);
             Some((0..mine.len()).map(|at| stays(at).then_some(at)).collect())
@@ -60,7 +61,7 @@ pub fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<
         Op::Embedding => {
             // A maximal norm is one of whole rows.
             let last = theirs.len().checked_sub(1)?;
-            let is_plain = stmt.attr("max_norm").is_none() && same(1, last);
+            let is_plain = stmt.get(attr::MAX_NORM).is_none() && same(1, last);
             Some((0..mine.len()).map(|at| (at == 1 && is_plain).then_some(last)).collect())
         }
         _ => None,

@@ -13,9 +13,11 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     arena::{Arena, Id, ids},
+    attr::AttrName,
     dtype::DType,
     ops::Op,
     span::Span,
+    words::Word,
 };
 
 ids! {
@@ -424,7 +426,7 @@ pub struct OpStmt {
     /// Positional operands.
     pub args: Vec<Operand>,
     /// Keyed operands and attributes, in the order of the operator's row.
-    pub attrs: Vec<(&'static str, Attr)>,
+    pub attrs: Vec<(AttrName, Attr)>,
 }
 
 /// The value of a keyed attribute.
@@ -437,7 +439,7 @@ pub enum Attr {
     /// An iteration domain (`axis =`).
     Axis(AxisId),
     /// One of the row's words (`type=Allgather`).
-    Word(&'static str),
+    Word(Word),
     /// A free word (`kernel=`).
     Name(String),
     /// An element type.
@@ -662,40 +664,6 @@ impl Operand {
 }
 
 impl OpStmt {
-    /// The attribute with this key.
-    pub fn attr(&self, key: &str) -> Option<&Attr> {
-        self.attrs.iter().find(|(name, _)| *name == key).map(|(_, attr)| attr)
-    }
-
-    /// The tensor attribute with this key.
-    pub fn tensor_attr(&self, key: &str) -> Option<TensorId> {
-        match self.attr(key) {
-            Some(Attr::Tensor(id)) => Some(*id),
-            _ => None,
-        }
-    }
-
-    /// The scalar attribute with this key.
-    pub fn scalar_attr(&self, key: &str) -> Option<ExprId> {
-        match self.attr(key) {
-            Some(Attr::Scalar(id)) => Some(*id),
-            _ => None,
-        }
-    }
-
-    /// The word attribute with this key.
-    pub fn word_attr(&self, key: &str) -> Option<&'static str> {
-        match self.attr(key) {
-            Some(Attr::Word(word)) => Some(word),
-            _ => None,
-        }
-    }
-
-    /// The boolean attribute with this key; false when it is absent.
-    pub fn flag_attr(&self, key: &str) -> bool {
-        matches!(self.attr(key), Some(Attr::Bool(true)))
-    }
-
     /// The first tensor left of `=`.
     pub fn out_tensor(&self) -> Option<TensorId> {
         self.outs.iter().find_map(|out| out.tensor())

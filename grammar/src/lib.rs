@@ -6,8 +6,10 @@
 //! Invariant: this crate knows no pass, no plan and no device.
 #![doc = include_str!("../REFERENCE.md")]
 
+pub mod attr;
 pub mod ir;
 pub mod ops;
+pub mod words;
 
 pub mod arena;
 pub mod arithmetic;

@@ -1,8 +1,8 @@
 //! Which dimension of an operand becomes which dimension of the result.
 
 use grammar::{
-    dim_map,
-    ir::{Attr, AxisKind, ExprId, OpStmt, Program, TensorId},
+    attr, dim_map,
+    ir::{AxisKind, ExprId, OpStmt, Program, TensorId},
     ops::Rule,
 };
 
@@ -100,7 +100,7 @@ pub(crate) fn fates(
             sorted.iter().map(|number| kept(numbers.iter().position(|it| it == number).as_ref())).collect()
         }
         Rule::Slice => {
-            let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return None };
+            let ranges = stmt.get(attr::RANGES)?;
             let is = |expr: ExprId, value| program.constant(expr) == Some(value);
             let takes_all = |at: usize, [start, stop, step]: [ExprId; 3]| {
                 let whole = extent(program, arg, at).is_some_and(|it| same(program, it, stop));
@@ -173,8 +173,8 @@ fn reshape(program: &Program, arg: TensorId, out: TensorId) -> Option<Vec<Fate>>
 
 /// The dimension of the operand that `axis =` of a select names; `None`: a reduction axis.
 pub(crate) fn selected(program: &Program, stmt: &OpStmt, arg: TensorId) -> Option<usize> {
-    let Some(Attr::Axis(axis)) = stmt.attr("axis") else { return None };
-    program.dimensions(arg).position(|it| it == *axis)
+    let axis = stmt.get(attr::AXIS)?;
+    program.dimensions(arg).position(|it| it == axis)
 }
 
 /// The tensors that an operator reads, positional ones first.
@@ -196,8 +196,8 @@ pub(crate) fn is_partial(program: &Program, tensor: TensorId, dim: usize) -> boo
 
 /// `flags =` of broadcast and squeeze; older dialects leave it out, and the broadcast axes tell.
 fn flags(program: &Program, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
-    match stmt.attr("flags") {
-        Some(Attr::Flags(flags)) => flags.clone(),
+    match stmt.get(attr::FLAGS) {
+        Some(flags) => flags.to_vec(),
         _ => program.dimensions(wide).map(|axis| program.axes[axis].kind == AxisKind::Broadcast).collect(),
     }
 }

@@ -15,10 +15,11 @@
 //! that no rule covers, leave the statement as it is.
 
 use grammar::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisKind, OpStmt, Parallel, Program, Stmt, TensorId},
-    ops::Op,
+    ir::{AxisKind, OpStmt, Parallel, Program, Stmt, TensorId},
+    words::CommunicationType,
 };
 
 use crate::{
@@ -72,19 +73,8 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
         let Some(algorithm) = choose(program, &it, &rules) else { continue };
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
-        let new = ("algo", Attr::Name(algorithm.to_owned()));
-        match it.attrs.iter_mut().find(|(key, _)| *key == "algo") {
-            Some(old) => {
-                changed |= *old != new;
-                *old = new;
-            }
-            None => {
-                // Attributes stand in the order of the operator's row.
-                let at = it.attrs.iter().position(|(key, _)| *key == "protocol").unwrap_or(it.attrs.len());
-                it.attrs.insert(at, new);
-                changed = true;
-            }
-        }
+        changed |= it.get(attr::ALGO) != Some(algorithm);
+        it.set(attr::ALGO, algorithm.to_owned());
     }
     Ok(Change::from_flag(changed))
 }
@@ -112,11 +102,11 @@ fn read_bytes(text: &str) -> Option<u64> {
 }
 
 fn choose<'t>(program: &mut Program, it: &OpStmt, rules: &[RuleOf<'t>]) -> Option<&'t str> {
-    if it.op != Op::Communication || it.word_attr("type") != Some("Allreduce") {
+    if it.get(attr::TYPE) != Some(CommunicationType::Allreduce) {
         return None;
     }
-    let Some(Attr::Team(team)) = it.attr("team") else { return None };
-    let bytes = bytes_of(program, it.tensor_attr("output")?)?;
+    let team = it.get(attr::TEAM)?;
+    let bytes = bytes_of(program, it.get(attr::OUTPUT)?)?;
     let fits = |rule: &&RuleOf<'t>| {
         rule.team.is_none_or(|size| size == team.len()) && rule.bytes.is_none_or(|most| bytes <= most)
     };

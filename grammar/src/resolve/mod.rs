@@ -20,18 +20,19 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     arena::Id,
-    ast,
+    ast, attr,
     codes::Code,
     diagnostic::{Diagnostic, Fix},
     domains, fix,
     ir::{
-        Attr, AxisId, BlockId, Expr, For, If, Mesh, OpStmt, Operand, Program, Stmt, StmtId, StreamId,
-        SymbolId, TensorId, Unit, UnitId,
+        AxisId, BlockId, Expr, For, If, Mesh, OpStmt, Operand, Program, Stmt, StmtId, StreamId, SymbolId,
+        TensorId, Unit, UnitId,
     },
     layout::Laid,
     ops::{Effect, OPS, Op, Syntax},
     parse::{Sink, feed},
     span::Span,
+    words::{CommunicationType, RedOp},
 };
 
 /// Reads and resolves one container, statement by statement; `None` where it does not read to its end. `source` is the
@@ -437,10 +438,10 @@ impl<'s, 'd> Resolver<'s, 'd> {
 
     /// Writes down what the dialect leaves out and what is certain: collectives that nvFuser lowers to reduce by sum.
     fn complete(&mut self, stmt: &mut OpStmt) {
-        let reduces = matches!(stmt.word_attr("type"), Some("Reduce" | "Allreduce" | "ReduceScatter"));
-        if stmt.op == Op::Communication && reduces && stmt.attr("red_op").is_none() {
+        let reduces = stmt.get(attr::TYPE).is_some_and(CommunicationType::reduces);
+        if reduces && stmt.get(attr::RED_OP).is_none() {
             stmt.attrs.reserve_exact(1);
-            stmt.attrs.push(("red_op", Attr::Word("SUM")));
+            stmt.attrs.push(attr::RED_OP.with(RedOp::Sum));
             params::order_attrs(stmt);
         }
     }

@@ -5,11 +5,12 @@
 
 use super::Resolver;
 use crate::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
     ir::{BlockId, Expr, OpStmt, Program, Stmt},
-    ops::Op,
     span::Span,
+    words::{Backend, P2pType},
 };
 
 impl Resolver<'_, '_> {
@@ -42,7 +43,7 @@ impl Resolver<'_, '_> {
 
 /// For every block with CUDA transfers in both directions, whether the first is a receive.
 fn exchanges(program: &Program, block: BlockId, acc: &mut Vec<(bool, Span)>) {
-    let mut first: Option<(&str, Span)> = None;
+    let mut first: Option<(P2pType, Span)> = None;
     let mut both = false;
     for id in program.block(block) {
         match &program.stmts[*id] {
@@ -61,10 +62,10 @@ fn exchanges(program: &Program, block: BlockId, acc: &mut Vec<(bool, Span)>) {
             }
         }
     }
-    acc.extend(first.filter(|_| both).map(|(direction, span)| (direction == "recv", span)));
+    acc.extend(first.filter(|_| both).map(|(direction, span)| (direction == P2pType::Recv, span)));
 }
 
-fn cuda_direction(stmt: &OpStmt) -> Option<&'static str> {
-    let cuda = stmt.op == Op::P2PCommunication && stmt.word_attr("backend") == Some("CUDA");
-    stmt.word_attr("type").filter(|_| cuda && stmt.attr("protocol").is_none())
+fn cuda_direction(stmt: &OpStmt) -> Option<P2pType> {
+    let cuda = stmt.get(attr::BACKEND) == Some(Backend::Cuda);
+    stmt.get(attr::P2P_TYPE).filter(|_| cuda && stmt.get(attr::PROTOCOL).is_none())
 }

@@ -1,7 +1,8 @@
 //! Operators on whole tensors, each from its definition in the op table.
 
 use grammar::{
-    ir::{Attr, AxisKind, ExprId, OpStmt, Operand, Parallel, TensorId},
+    attr,
+    ir::{AxisKind, ExprId, OpStmt, Operand, Parallel, TensorId},
     ops::{Effect, Op, Rule},
 };
 
@@ -112,8 +113,8 @@ impl Ctx<'_, '_> {
 
     /// `flags =` of broadcast and squeeze; without them the broadcast axes of the wider tensor.
     fn flags(&self, wide: TensorId) -> Vec<bool> {
-        match self.it.attr("flags") {
-            Some(Attr::Flags(flags)) => flags.clone(),
+        match self.it.get(attr::FLAGS) {
+            Some(flags) => flags.to_vec(),
             _ => {
                 let program = self.eraser.program;
                 let is_new = |axis| program.axes[axis].kind == AxisKind::Broadcast;
@@ -218,7 +219,7 @@ impl Ctx<'_, '_> {
                 from = self.stretched(view, &self.target.shape)?;
             }
             Rule::Slice => {
-                let Some(Attr::Ranges(ranges)) = self.it.attr("ranges") else {
+                let Some(ranges) = self.it.get(attr::RANGES) else {
                     return Err(self.eraser.unsupported(self.it.op));
                 };
                 if ranges.len() != view.shape.len() {
@@ -235,12 +236,10 @@ impl Ctx<'_, '_> {
                 }
             }
             Rule::Select => {
-                let (Some(Attr::Axis(axis)), Some(index)) =
-                    (self.it.attr("axis"), self.it.scalar_attr("index"))
-                else {
+                let (Some(axis), Some(index)) = (self.it.get(attr::AXIS), self.it.get(attr::INDEX)) else {
                     return Err(self.eraser.unsupported(self.it.op));
                 };
-                let Some(dim) = program.dimensions(self.args[0]).position(|it| it == *axis) else {
+                let Some(dim) = program.dimensions(self.args[0]).position(|it| it == axis) else {
                     // A reduction axis is no dimension.
                     return Ok(from);
                 };
@@ -296,19 +295,10 @@ impl Ctx<'_, '_> {
         if input.shape.len() != logical.len() || kept != self.target.shape {
             return Err(self.eraser.misfit(self.it.op, &input.shape, &self.target.shape));
         }
-        let op = match self.it.word_attr("op") {
-            Some("add") => ReduceOp::Sum,
-            Some("mul") => ReduceOp::Product,
-            Some("max") => ReduceOp::Max,
-            Some("min") => ReduceOp::Min,
-            Some("fmax") => ReduceOp::FMax,
-            Some("fmin") => ReduceOp::FMin,
-            Some("bitwise_and" | "logical_and") => ReduceOp::And,
-            Some("bitwise_or" | "logical_or") => ReduceOp::Or,
-            Some("bitwise_xor") => ReduceOp::Xor,
-            Some(_) | None => return Err(self.eraser.unsupported(self.it.op)),
+        let Some(op) = self.it.get(attr::OP).map(ReduceOp::from) else {
+            return Err(self.eraser.unsupported(self.it.op));
         };
-        let init = match self.it.scalar_attr("initial value") {
+        let init = match self.it.get(attr::INITIAL_VALUE) {
             Some(expr) => self.number(expr)?,
             None => Number::Int(0),
         };
