@@ -9,7 +9,10 @@ use crate::{
     dtype::DType,
     ir::{Attr, AxisId, ExprId, OpStmt, Operand, StmtId, TensorId, UnitId},
     ops::Kind,
-    words::{Backend, CacheOp, CommunicationType, MemoryType, P2pType, PyBool, RedOp, ReductionOp},
+    words::{
+        Algorithm, Backend, CacheOp, CommunicationType, MemoryType, MulticastProtocol, P2pProtocol, P2pType,
+        PyBool, RedOp, ReductionOp,
+    },
 };
 
 /// The spelling of a key.
@@ -197,6 +200,9 @@ keys! {
     CommunicationType { TYPE = "type", }
     P2pType { P2P_TYPE = "type", }
     Backend { BACKEND = "backend", }
+    Algorithm { ALGO = "algo", }
+    P2pProtocol { PROTOCOL = "protocol", }
+    MulticastProtocol { MULTICAST_PROTOCOL = "protocol", }
     RedOp { RED_OP = "red_op", }
     ReductionOp { OP = "op", }
     MemoryType { MEM_TYPE = "mem_type", }
@@ -270,8 +276,6 @@ keys! {
     UnitId { UNIT = "unit", }
     u32 { WORK = "work", }
     String {
-        ALGO = "algo",
-        PROTOCOL = "protocol",
         KERNEL = "kernel",
         SCAN_OP = "op",
         OP_TYPE = "op_type",
@@ -325,7 +329,6 @@ mod tests {
     use crate::{
         ir::{Program, Stmt},
         ops::OPS,
-        words::{Backend, RedOp},
     };
 
     #[test]

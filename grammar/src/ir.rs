@@ -17,7 +17,7 @@ use crate::{
     dtype::DType,
     ops::Op,
     span::Span,
-    words::Word,
+    words::{P2pProtocol, Word},
 };
 
 ids! {
@@ -492,7 +492,15 @@ pub struct If {
     pub other: Option<BlockId>,
 }
 
+/// The option that says how CUDA transfers copy.
+pub const P2P_PROTOCOL: &str = "p2p_protocol";
+
 impl Program {
+    /// What `%options p2p_protocol=` says.
+    pub fn p2p_protocol(&self) -> Option<P2pProtocol> {
+        P2pProtocol::from_text(&crate::expr_text(self, *self.options.get(P2P_PROTOCOL)?))
+    }
+
     /// Adds a tensor first mentioned at `span`.
     pub fn tensor(&mut self, tensor: Tensor, span: Span) -> TensorId {
         self.spans.tensors.push(span);

@@ -337,7 +337,7 @@ table! {
     /// A collective of a team; `root` counts within the team.
     Communication = Row { mnemonic: "Communication", syntax: Syntax::Numbered,
         attrs: &[attr(TYPE), attr(TEAM), opt(ROOT), opt(RED_OP), reads(INPUT), writes(OUTPUT), opt(BACKEND),
-            opt(ALGO), opt(PROTOCOL)], rule: Rule::Communicate, effect: Effect::Communicate, ..STATEMENT };
+            opt(ALGO), opt(MULTICAST_PROTOCOL)], rule: Rule::Communicate, effect: Effect::Communicate, ..STATEMENT };
     /// One side of a transfer between two ranks; `peer` is a world rank.
     P2PCommunication = Row { mnemonic: "P2PCommunication", syntax: Syntax::Numbered,
         attrs: &[attr(P2P_TYPE), keyed(BUFFER, Mode::Transfer, Count::One), attr(PEER), opt(BACKEND),

@@ -20,6 +20,11 @@ macro_rules! words {
                 pub const fn text(self) -> &'static str {
                     match self { $(Self::$word => $text),+ }
                 }
+
+                /// The word with this spelling, in capitals or not.
+                pub fn from_text(text: &str) -> Option<Self> {
+                    Self::ALL.iter().copied().find(|it| it.text().eq_ignore_ascii_case(text))
+                }
             }
 
             impl fmt::Display for $list {
@@ -101,6 +106,36 @@ words! {
         Cuda = "CUDA",
         /// Gloo; nvFuser had it until April 2025.
         Gloo = "GLOO",
+    }
+
+    /// How a collective moves the data.
+    Algorithm {
+        /// NCCL's own choice.
+        Nccl = "nccl",
+        /// One kernel, in which every rank reads all of every peer's input.
+        OneShot = "one-shot",
+        /// One kernel, a ReduceScatter and an Allgather over peer memory.
+        TwoShot = "two-shot",
+        /// Step by step around a ring.
+        Ring = "ring",
+    }
+
+    /// Which side of a CUDA transfer copies.
+    P2pProtocol {
+        /// The receiver reads the sender's memory; nvFuser's default.
+        Get = "get",
+        /// The sender writes the receiver's memory.
+        Put = "put",
+    }
+
+    /// How a CUDA collective brings one buffer to all peers, by the names of nvFuser's `multicast_protocol`.
+    MulticastProtocol {
+        /// One copy for each peer; nvFuser's default.
+        BatchMemcpy = "batch_memcpy",
+        /// One copy to a multicast address.
+        Memcpy = "memcpy",
+        /// A kernel's stores to a multicast address.
+        Multimem = "multimem",
     }
 
     /// How a collective combines the ranks' elements.

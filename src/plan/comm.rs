@@ -17,7 +17,7 @@ use grammar::{
     codes::Code,
     ir::{OpStmt, Stmt, TensorId},
     ops::Op,
-    words::{self, CommunicationType},
+    words::CommunicationType,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -175,15 +175,6 @@ impl Builder<'_> {
         work
     }
 
-    fn backend(&self, stmt: &OpStmt) -> Option<Backend> {
-        match stmt.get(attr::BACKEND) {
-            Some(words::Backend::Cuda) => None,
-            Some(words::Backend::Ucc) => Some(Backend::Ucc),
-            // Dialects before February 2025 print no backend, and GLOO is gone: NCCL is the default.
-            Some(words::Backend::Nccl | words::Backend::Gloo) | None => Some(Backend::Nccl),
-        }
-    }
-
     // ---- waiting
 
     pub(super) fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
@@ -247,15 +238,19 @@ impl Builder<'_> {
                 return Err(self.unsupported(stmt.op, "its type is not a collective"));
             }
         };
+        let backend = self.backend(stmt)?;
+        let algo = self.algorithm(stmt, backend)?;
+        self.multicast(stmt, backend)?;
         let input = self.given(stmt.get(attr::INPUT), gives)?;
         let output = self.received(stmt.get(attr::OUTPUT), gets)?;
-        match self.backend(stmt) {
+        match backend {
             Some(backend) => {
                 let communicator = self.communicator(backend, team);
                 let work = self.work(stmt.number);
                 self.emit(InstKind::Collective(Box::new(Collective {
                     communicator,
                     kind,
+                    algo,
                     input,
                     output,
                     work,
@@ -279,14 +274,21 @@ impl Builder<'_> {
             send_peer: peer(self, attr::SEND_PEER)?,
             recv_peer: peer(self, attr::RECV_PEER)?,
         };
-        let Some(backend) = self.backend(stmt) else {
+        let Some(backend) = self.backend(stmt)? else {
             return Err(self.unsupported(stmt.op, "the CUDA backend has no CollectivePermute"));
         };
         let input = self.given(stmt.get(attr::INPUT), true)?;
         let output = self.received(stmt.get(attr::OUTPUT), true)?;
         let communicator = self.communicator(backend, team);
         let work = self.work(stmt.number);
-        self.emit(InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
+        self.emit(InstKind::Collective(Box::new(Collective {
+            communicator,
+            kind,
+            algo: None,
+            input,
+            output,
+            work,
+        })));
         Ok(())
     }
 
@@ -299,9 +301,12 @@ impl Builder<'_> {
             return Ok(());
         }
         let (direction, peer, view) = self.side(stmt)?;
-        let Some(backend) = self.backend(stmt) else {
+        let Some(backend) = self.backend(stmt)? else {
             return self.cuda_p2p(stmt, direction, peer, view);
         };
+        if let Some(protocol) = stmt.get(attr::PROTOCOL) {
+            return Err(self.refused(attr::PROTOCOL, protocol, "only the CUDA backend has protocols", &[]));
+        }
         let side = Side { direction, peer, view };
         if let Some(bracket) = &mut self.bracket {
             bracket.push(side);
@@ -334,15 +339,6 @@ impl Builder<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Whether a transfer is a put: the statement's own word, the program's option, or get, nvFuser's default.
-    fn is_put(&self, stmt: &OpStmt) -> bool {
-        if let Some(protocol) = stmt.get(attr::PROTOCOL) {
-            return protocol == "put";
-        }
-        let option = self.program.options.get("p2p_protocol");
-        option.is_some_and(|it| grammar::expr_text(self.program, *it) == "put")
     }
 
     fn cuda_p2p(&mut self, stmt: &OpStmt, direction: Direction, peer: usize, view: View) -> Result<()> {

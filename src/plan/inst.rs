@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use grammar::{
     ops::Op,
-    words::{P2pType, RedOp, ReductionOp},
+    words::{Algorithm, P2pType, RedOp, ReductionOp},
 };
 
 use super::{Buffer, BufferNo, CommunicatorNo, EventNo, Place, Shard, StreamNo, View, WorkNo};
@@ -264,6 +264,8 @@ pub struct Collective {
     pub communicator: CommunicatorNo,
     /// What is done.
     pub kind: CollectiveKind,
+    /// How the data is to be moved; `None`: as the executor chooses. Results do not depend on it.
+    pub algo: Option<Algorithm>,
     /// What this rank gives; `None` where it gives nothing.
     pub input: Option<View>,
     /// What this rank gets; `None` where it gets nothing.

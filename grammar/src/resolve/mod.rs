@@ -25,14 +25,14 @@ use crate::{
     diagnostic::{Diagnostic, Fix},
     domains, fix,
     ir::{
-        AxisId, BlockId, Expr, For, If, Mesh, OpStmt, Operand, Program, Stmt, StmtId, StreamId, SymbolId,
-        TensorId, Unit, UnitId,
+        AxisId, BlockId, Expr, For, If, Mesh, OpStmt, Operand, P2P_PROTOCOL, Program, Stmt, StmtId, StreamId,
+        SymbolId, TensorId, Unit, UnitId,
     },
     layout::Laid,
     ops::{Effect, OPS, Op, Syntax},
     parse::{Sink, feed},
     span::Span,
-    words::{CommunicationType, RedOp},
+    words::{CommunicationType, P2pProtocol, RedOp},
 };
 
 /// Reads and resolves one container, statement by statement; `None` where it does not read to its end. `source` is the
@@ -152,6 +152,11 @@ impl<'s> Sink<'s> for Resolver<'s, '_> {
                 self.roots_in_team = true;
             } else if let (Some(key), Some(value)) = (option.key, self.scalar(&option.value)) {
                 self.program.options.insert(key.text.to_owned(), value);
+                if key.text == P2P_PROTOCOL && self.program.p2p_protocol().is_none() {
+                    let text = crate::expr_text(&self.program, value);
+                    let words: Vec<_> = P2pProtocol::ALL.iter().map(|it| it.text()).collect();
+                    self.unknown_word(P2P_PROTOCOL, &text, option.value.span, &words);
+                }
             }
         }
     }

@@ -215,6 +215,17 @@ impl<'s> Resolver<'s, '_> {
         self.error(Code::BadOperands, span, message, "this is something else");
     }
 
+    /// Says that a word is none of those that an attribute or option may have.
+    pub(super) fn unknown_word(&mut self, name: &str, text: &str, span: Span, words: &[&'static str]) {
+        let message = format!("`{text}` is not a value of `{name}`");
+        let label = format!("expected one of {}", words.join(", "));
+        let mut it = Diagnostic::new(Code::BadAttribute, span, message, label);
+        if let Some(near) = nearest(text, words.iter().copied()) {
+            it = it.help(format!("did you mean `{near}`?"));
+        }
+        self.diagnostics.push(it);
+    }
+
     /// The attribute that `value` is for `param`.
     pub(super) fn attr(&mut self, param: &Param, value: &ast::Expr<'s>) -> Option<Attr> {
         let attr = match (param.kind, &value.kind) {
@@ -226,22 +237,17 @@ impl<'s> Resolver<'s, '_> {
             },
             (Kind::Scalar, _) => Some(Attr::Scalar(self.scalar(value)?)),
             (Kind::Axis, ast::ExprKind::Axis(_)) => Some(Attr::Axis(self.axis(value)?)),
-            (Kind::Word(words), ast::ExprKind::Word(word)) => {
-                let found = words.iter().find(|it| it.text().eq_ignore_ascii_case(word));
-                if found.is_none() {
-                    let message = format!("`{word}` is not a value of `{}`", param.name);
-                    self.error(
-                        Code::BadAttribute,
-                        value.span,
-                        message,
-                        format!(
-                            "expected one of {}",
-                            words.iter().map(|it| it.text()).collect::<Vec<_>>().join(", ")
-                        ),
-                    );
-                    return None;
+            (Kind::Word(words), ast::ExprKind::Word(_) | ast::ExprKind::Infix("-", ..)) => {
+                let text = hyphenated(value);
+                let fits = |text: &String| words.iter().find(|it| it.text().eq_ignore_ascii_case(text));
+                match (text.as_ref().and_then(fits), &text) {
+                    (None, Some(text)) => {
+                        let words: Vec<_> = words.iter().map(|it| it.text()).collect();
+                        self.unknown_word(param.name, text, value.span, &words);
+                        return None;
+                    }
+                    (found, _) => found.map(|it| Attr::Word(*it)),
                 }
-                found.map(|it| Attr::Word(*it))
             }
             (Kind::Name, ast::ExprKind::Word(_) | ast::ExprKind::Infix("-", ..)) => {
                 hyphenated(value).map(Attr::Name)

@@ -8,7 +8,7 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{BlockId, Expr, OpStmt, Program, Stmt},
+    ir::{BlockId, Expr, OpStmt, P2P_PROTOCOL, Program, Stmt},
     span::Span,
     words::{Backend, P2pType},
 };
@@ -16,7 +16,7 @@ use crate::{
 impl Resolver<'_, '_> {
     /// Writes `p2p_protocol=put` down where the order of the statements tells, and says so.
     pub(super) fn infer_protocol(&mut self) {
-        if self.program.options.contains_key("p2p_protocol") {
+        if self.program.options.contains_key(P2P_PROTOCOL) {
             return;
         }
         let mut orders = Vec::new();
@@ -27,7 +27,7 @@ impl Resolver<'_, '_> {
         if orders.iter().all(|(recv_first, _)| *recv_first) {
             let put = self.program.symbol(None, "put", span);
             let put = self.program.expr(Expr::Symbol(put));
-            self.program.options.insert("p2p_protocol".to_owned(), put);
+            self.program.options.insert(P2P_PROTOCOL.to_owned(), put);
             let it = Diagnostic::new(
                 Code::LossyProtocol,
                 span,

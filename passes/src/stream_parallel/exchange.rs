@@ -11,7 +11,7 @@ use grammar::{
         AxisKind, DeviceDim, Domains, ExprId, If, Memory, OpStmt, Operand, Parallel, Stmt, StmtId, TensorId,
     },
     ops::Op,
-    words::{Backend, CacheOp, CommunicationType, P2pType},
+    words::{Backend, CacheOp, CommunicationType, P2pProtocol, P2pType},
 };
 
 use super::{Allgather, Member, ReduceScatter, StreamParallel, body::Loop};
@@ -204,7 +204,7 @@ fn side(it: &mut Loop<'_, '_>, cuda: bool, kind: P2pType, buffer: TensorId, peer
         attr::BACKEND.with(backend(cuda)),
     ];
     if cuda && it.pass.settings.put {
-        attrs.push(attr::PROTOCOL.with("put".to_owned()));
+        attrs.push(attr::PROTOCOL.with(P2pProtocol::Put));
     }
     OpStmt { number: Some(it.pass.fresh.work()), attrs, ..create::op(Op::P2PCommunication) }
 }
