@@ -3,7 +3,7 @@
 
 use crate::{
     attr,
-    ir::{ExprId, OpStmt, Operand, Program, TensorId},
+    ir::{AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
     ops::Op,
 };
 
@@ -66,6 +66,21 @@ pub fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<
         }
         _ => None,
     }
+}
+
+/// For each dimension of `wide`, whether a broadcast adds it or a squeeze drops it: `flags =`. Older dialects leave that
+/// out, and the broadcast axes tell.
+pub fn flagged_dims(program: &Program, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
+    match stmt.get(attr::FLAGS) {
+        Some(flags) => flags.to_vec(),
+        None => program.dimensions(wide).map(|axis| program.axes[axis].kind == AxisKind::Broadcast).collect(),
+    }
+}
+
+/// The dimension of the operand that `axis =` of a select names; `None`: a reduction axis.
+pub fn selected_dim(program: &Program, stmt: &OpStmt, arg: TensorId) -> Option<usize> {
+    let axis = stmt.get(attr::AXIS)?;
+    program.dimensions(arg).position(|it| it == axis)
 }
 
 fn extents(program: &Program, tensor: TensorId) -> Vec<ExprId> {

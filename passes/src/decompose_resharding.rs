@@ -330,7 +330,7 @@ impl Ctx<'_> {
             let moved = self.reshard(*arg, from, need, None)?;
             set_operand(&mut it, at, moved);
             // A select names an axis of its operand.
-            let axis = dims::selected(self.program, &it, *arg)
+            let axis = grammar::selected_dim(self.program, &it, *arg)
                 .and_then(|dim| self.program.dimensions(moved).nth(dim));
             if let Some(axis) = axis {
                 it.set(attr::AXIS, axis);

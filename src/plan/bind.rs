@@ -143,15 +143,11 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The dimension that a select takes one index of; `None`: a reduction axis.
-    pub(super) fn selected(&self, stmt: &OpStmt, input: TensorId) -> Option<usize> {
-        let axis = stmt.get(attr::AXIS)?;
-        self.program.dimensions(input).position(|it| it == axis)
-    }
-
     pub(super) fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {
         // A reduction axis is no dimension; one of extent 1 has one index, whatever is asked for.
-        let (Some(dim), Some(index)) = (self.selected(stmt, input), stmt.get(attr::INDEX)) else {
+        let (Some(dim), Some(index)) =
+            (grammar::selected_dim(self.program, stmt, input), stmt.get(attr::INDEX))
+        else {
             return Ok(view);
         };
         let index = match view.shape[dim] {

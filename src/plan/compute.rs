@@ -6,6 +6,7 @@
 use grammar::{
     attr,
     codes::Code,
+    flagged_dims,
     ir::{AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
     ops::{Effect, Op, Rule},
 };
@@ -166,7 +167,7 @@ impl Builder<'_> {
                 order.filter(|order| order.len() == view.shape.len()).map(|order| view.permute(&order))
             }
             Rule::Broadcast => {
-                let flags = self.new_axes(stmt, out);
+                let flags = flagged_dims(self.program, stmt, out);
                 let mut view = view.clone();
                 for (dim, _) in flags.iter().enumerate().filter(|(_, new)| **new) {
                     if dim > view.shape.len() {
@@ -177,7 +178,7 @@ impl Builder<'_> {
                 Some(view)
             }
             Rule::Squeeze => {
-                let flags = self.new_axes(stmt, arg);
+                let flags = flagged_dims(self.program, stmt, arg);
                 let mut view = view.clone();
                 for (dim, _) in flags.iter().enumerate().rev().filter(|(_, gone)| **gone) {
                     if view.shape.get(dim) != Some(&1) {
@@ -202,17 +203,6 @@ impl Builder<'_> {
             | Rule::Shard
             | Rule::Communicate => None,
         })
-    }
-
-    /// `flags =` of broadcast and squeeze; older dialects leave it out, and the broadcast axes tell.
-    pub(super) fn new_axes(&self, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
-        match stmt.get(attr::FLAGS) {
-            Some(flags) => flags.to_vec(),
-            _ => {
-                let kind = |axis| self.program.axes[axis].kind == AxisKind::Broadcast;
-                self.program.dimensions(wide).map(kind).collect()
-            }
-        }
     }
 
     /// Whether a slice takes all of a dimension.

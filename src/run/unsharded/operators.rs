@@ -1,9 +1,10 @@
 //! Operators on whole tensors, each from its definition in the op table.
 
 use grammar::{
-    attr,
+    attr, flagged_dims,
     ir::{AxisKind, ExprId, OpStmt, Operand, Parallel, TensorId},
     ops::{Effect, Op, Rule},
+    selected_dim,
 };
 
 use super::{Eraser, Result};
@@ -111,18 +112,6 @@ impl Ctx<'_, '_> {
         Ok(wide)
     }
 
-    /// `flags =` of broadcast and squeeze; without them the broadcast axes of the wider tensor.
-    fn flags(&self, wide: TensorId) -> Vec<bool> {
-        match self.it.get(attr::FLAGS) {
-            Some(flags) => flags.to_vec(),
-            _ => {
-                let program = self.eraser.program;
-                let is_new = |axis| program.axes[axis].kind == AxisKind::Broadcast;
-                program.dimensions(wide).map(is_new).collect()
-            }
-        }
-    }
-
     // ---- element by element
 
     fn map(&self) -> Result<Vec<InstKind>> {
@@ -191,7 +180,7 @@ impl Ctx<'_, '_> {
                 }
             }
             Rule::Broadcast => {
-                let flags = self.flags(self.out);
+                let flags = flagged_dims(program, self.it, self.out);
                 if flags.iter().filter(|it| !**it).count() != view.shape.len() {
                     return Err(self.eraser.misfit(self.it.op, &view.shape, &self.target.shape));
                 }
@@ -200,7 +189,7 @@ impl Ctx<'_, '_> {
                 (from.shape, from.strides) = all.unzip();
             }
             Rule::Squeeze => {
-                let flags = self.flags(self.args[0]);
+                let flags = flagged_dims(program, self.it, self.args[0]);
                 let gone = |at: usize| flags.get(at).copied().unwrap_or(false);
                 if (0..view.shape.len()).any(|at| gone(at) && view.shape[at] != 1) {
                     return Err(self.eraser.misfit(self.it.op, &view.shape, &self.target.shape));
@@ -236,10 +225,10 @@ impl Ctx<'_, '_> {
                 }
             }
             Rule::Select => {
-                let (Some(axis), Some(index)) = (self.it.get(attr::AXIS), self.it.get(attr::INDEX)) else {
+                let Some(index) = self.it.get(attr::INDEX) else {
                     return Err(self.eraser.unsupported(self.it.op));
                 };
-                let Some(dim) = program.dimensions(self.args[0]).position(|it| it == axis) else {
+                let Some(dim) = selected_dim(program, self.it, self.args[0]) else {
                     // A reduction axis is no dimension.
                     return Ok(from);
                 };
