@@ -5,7 +5,7 @@ use std::{collections::HashMap, io, path::Path};
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Program, SymbolId},
+    ir::{P2P_PROTOCOL, Program, SymbolId},
     span::{LineIndex, Span},
 };
 
@@ -79,7 +79,7 @@ impl std::str::FromStr for Binding {
 }
 
 /// Names that a program may be told about even if its text does not mention them.
-const OPTIONS: &[&str] = &["numberOfStreams", "p2p_protocol"];
+const OPTIONS: &[&str] = &["numberOfStreams", P2P_PROTOCOL];
 
 impl Binding {
     /// Whether it says something about a program: it binds a scalar that the program names, or is an option of all
@@ -126,7 +126,7 @@ pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Sour
                 }
             }
         }
-        if name == "p2p_protocol" && !["get", "put"].contains(&grammar::expr_text(program, value).as_str()) {
+        if name == P2P_PROTOCOL && program.p2p_protocol().is_none() {
             let it = reject(of_value, format!("there is no protocol `{text}`"), "expected `get` or `put`");
             return Err(Box::new((stated, it)));
         }

@@ -98,7 +98,8 @@ codes! {
     UnboundSymbol = "E0401", Error;
     /// An extent, index, peer or team that makes no sense for this rank: out of range, negative, or not divisible.
     BadIndex = "E0402", Error;
-    /// An operator that the plan has no instruction for. It reads, checks and prints; it does not run.
+    /// An operator that the plan has no instruction for, or a backend, algorithm or protocol that no executor has. It reads,
+    /// checks and prints; it does not run.
     Unsupported = "E0403", Error;
     /// A program unrolls to more instructions than the limit.
     TooLong = "E0404", Error;

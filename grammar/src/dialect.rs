@@ -9,13 +9,15 @@
 use std::{collections::HashMap, fmt::Display, str::FromStr};
 
 use crate::{
+    attr::{self, AttrName},
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisKind, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{AxisKind, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::Op,
     print::{attr_text, domain_clauses, expr_text, print, print_2025, summary, tensor_text},
     read,
     span::Span,
+    words::{Backend, CommunicationType},
 };
 
 /// A way to spell programs.
@@ -53,7 +55,13 @@ pub fn print_as(program: &Program, dialect: Dialect) -> (String, Vec<Diagnostic>
 }
 
 /// Keys that nvFuser did not print, and our own ones.
-const UNKNOWN_KEYS: &[&str] = &["red_op", "algo", "protocol", "kernel", "extents"];
+const UNKNOWN_KEYS: [AttrName; 5] = [
+    attr::RED_OP.name(),
+    attr::ALGO.name(),
+    attr::PROTOCOL.name(),
+    attr::KERNEL.name(),
+    attr::EXTENTS.name(),
+];
 
 /// The program with devices for roots, the one ALLOCATE of the time, and no key of ours.
 fn in_terms_of_2025(program: &Program) -> Program {
@@ -64,21 +72,16 @@ fn in_terms_of_2025(program: &Program) -> Program {
         let mut older = stmt.clone();
         older.attrs.retain(|(key, _)| !UNKNOWN_KEYS.contains(key));
         if let Some(device) = root_device(program, stmt) {
-            let device = Attr::Scalar(res.int(device));
-            older
-                .attrs
-                .iter_mut()
-                .filter(|(key, _)| *key == "root")
-                .for_each(|(_, root)| *root = device.clone());
+            older.set(attr::ROOT, res.int(device));
         }
         if stmt.op == Op::Allocate
             && let Some(tensor) = stmt.out_tensor()
         {
-            let size = Attr::Scalar(size(&mut res, tensor));
+            let size = size(&mut res, tensor);
             older.op = Op::AllocateOnce;
-            older.attrs.insert(0, ("buffer", Attr::Tensor(tensor)));
-            older.attrs.insert(older.attrs.len().min(2), ("size", size));
-            older.attrs.push(("resets_to_zero", Attr::Bool(false)));
+            older.set(attr::BUFFER, tensor);
+            older.set(attr::SIZE, size);
+            older.set(attr::RESETS_TO_ZERO, false);
         }
         res.stmts[id] = Stmt::Op(older);
     }
@@ -87,7 +90,7 @@ fn in_terms_of_2025(program: &Program) -> Program {
 
 /// The world rank of a collective's root.
 fn root_device(program: &Program, stmt: &OpStmt) -> Option<i64> {
-    let (Some(root), Some(Attr::Team(team))) = (stmt.scalar_attr("root"), stmt.attr("team")) else {
+    let (Some(root), Some(team)) = (stmt.get(attr::ROOT), stmt.get(attr::TEAM)) else {
         return None;
     };
     let place = usize::try_from(program.constant(root)?).ok()?;
@@ -186,7 +189,7 @@ fn newer(program: &Program, id: StmtId) -> Vec<Diagnostic> {
     let Stmt::Op(stmt) = &program.stmts[id] else { return Vec::new() };
     let span = program.stmt_span(id);
     let name = stmt.op.name();
-    let what = match (stmt.op, stmt.word_attr("type"), stmt.word_attr("backend")) {
+    let what = match (stmt.op, stmt.get(attr::TYPE), stmt.get(attr::BACKEND)) {
         (Op::SymmetricContiguousView, ..) => Some((name.to_owned(), "came in December 2025")),
         (Op::Dispatch | Op::Combine, ..) => Some((name.to_owned(), "came in February 2026")),
         (Op::CollectivePermute, ..) => Some((name.to_owned(), "came in March 2026")),
@@ -194,14 +197,18 @@ fn newer(program: &Program, id: StmtId) -> Vec<Diagnostic> {
             summary(program, id),
             "came in March 2026 and is always fresh; the one of 2025, printed instead, skips a tensor that is bound",
         )),
-        (_, Some(it @ "AllToAll"), _) => Some((format!("type={it}"), "came in January 2026")),
-        (_, Some(it @ "CollectivePermute"), _) => Some((format!("type={it}"), "came in March 2026")),
-        (_, _, Some(it @ "GLOO")) => Some((format!("backend={it}"), "gone since April 2025")),
+        (_, Some(it @ CommunicationType::AllToAll), _) => {
+            Some((format!("type={it}"), "came in January 2026"))
+        }
+        (_, Some(it @ CommunicationType::CollectivePermute), _) => {
+            Some((format!("type={it}"), "came in March 2026"))
+        }
+        (_, _, Some(it @ Backend::Gloo)) => Some((format!("backend={it}"), "gone since April 2025")),
         _ => None,
     };
     let mut res: Vec<Diagnostic> =
         what.iter().map(|(what, label)| loss(span, &quoted(what), label)).collect();
-    if let (Op::Communication, Some(root)) = (stmt.op, stmt.scalar_attr("root"))
+    if let (Op::Communication, Some(root)) = (stmt.op, stmt.get(attr::ROOT))
         && program.constant(root).is_none()
     {
         let what = quoted(format_args!("root={}", expr_text(program, root)));
@@ -222,7 +229,7 @@ fn differences(program: &Program, id: StmtId, again: &Program, back: StmtId) -> 
         && ours.op == theirs.op
     {
         for (key, attr) in &ours.attrs {
-            let (said, back) = (attr_text(program, attr), theirs.attr(key).map(|it| attr_text(again, it)));
+            let (said, back) = (attr_text(program, attr), theirs.attr(*key).map(|it| attr_text(again, it)));
             if back.as_ref() != Some(&said) {
                 let back = back.map(|it| format!("{key}={it}"));
                 res.push(loss(span, &quoted(format_args!("{key}={said}")), &reading(back)));

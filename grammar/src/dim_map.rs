@@ -2,7 +2,8 @@
 //! cat, pad, scan, sorting and indexing.
 
 use crate::{
-    ir::{Attr, ExprId, OpStmt, Operand, Program, TensorId},
+    attr,
+    ir::{AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
     ops::Op,
 };
 
@@ -34,14 +35,14 @@ pub fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<
         let (dim, rank) = (program.constant(value)?, theirs.len() as i64);
         usize::try_from(if dim < 0 { dim + rank } else { dim }).ok()
     };
-    let dim = || along(stmt.scalar_attr("dim")?);
+    let dim = || along(stmt.get(attr::DIM)?);
     match stmt.op {
         Op::Cat => match stmt.args.last() {
             Some(Operand::Scalar(dim)) => Some(others(along(*dim)?)),
             _ => None,
         },
         Op::Pad => {
-            let Some(Attr::Scalars(widths)) = stmt.attr("widths") else { return None };
+            let widths = stmt.get(attr::WIDTHS)?;
             let is_zero = |at: usize| widths.get(at).is_some_and(|it| program.constant(*it) == Some(0));
             let stays = |at: usize| same(at, at) && is_zero(2 * at) && is_zero(2 * at + 1);
             Some((0..mine.len()).map(|at| stays(at).then_some(at)).collect())
@@ -60,11 +61,26 @@ pub fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<
         Op::Embedding => {
             // A maximal norm is one of whole rows.
             let last = theirs.len().checked_sub(1)?;
-            let is_plain = stmt.attr("max_norm").is_none() && same(1, last);
+            let is_plain = stmt.get(attr::MAX_NORM).is_none() && same(1, last);
             Some((0..mine.len()).map(|at| (at == 1 && is_plain).then_some(last)).collect())
         }
         _ => None,
     }
+}
+
+/// For each dimension of `wide`, whether a broadcast adds it or a squeeze drops it: `flags =`. Older dialects leave that
+/// out, and the broadcast axes tell.
+pub fn flagged_dims(program: &Program, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
+    match stmt.get(attr::FLAGS) {
+        Some(flags) => flags.to_vec(),
+        None => program.dimensions(wide).map(|axis| program.axes[axis].kind == AxisKind::Broadcast).collect(),
+    }
+}
+
+/// The dimension of the operand that `axis =` of a select names; `None`: a reduction axis.
+pub fn selected_dim(program: &Program, stmt: &OpStmt, arg: TensorId) -> Option<usize> {
+    let axis = stmt.get(attr::AXIS)?;
+    program.dimensions(arg).position(|it| it == axis)
 }
 
 fn extents(program: &Program, tensor: TensorId) -> Vec<ExprId> {

@@ -23,10 +23,11 @@ use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use crate::{
     arena::Id,
+    attr,
     diagnostic::Diagnostic,
     ir::{
-        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program,
-        Stmt, StmtId, Tensor, TensorId, Transform,
+        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt,
+        StmtId, Tensor, TensorId, Transform,
     },
     numbering::free_number,
     ops::{Effect, Op, Rule},
@@ -168,15 +169,15 @@ impl Evidence {
         if row.effect == Effect::View || stmt.op == Op::Select {
             self.sources.extend(first);
         }
-        if let (Some(first), Some(Attr::Axis(axis))) = (first, stmt.attr("axis")) {
-            self.named_axes.entry(first).or_default().push(*axis);
+        if let (Some(first), Some(axis)) = (first, stmt.get(attr::AXIS)) {
+            self.named_axes.entry(first).or_default().push(axis);
         }
-        if let (Some(out), Some(size)) = (out, stmt.scalar_attr("size")) {
+        if let (Some(out), Some(size)) = (out, stmt.get(attr::SIZE)) {
             self.sizes.insert(out, size);
         }
         if stmt.op == Op::CollectivePermute {
-            self.permuted.extend(stmt.tensor_attr("output"));
-            if let (Some(input), Some(output)) = (stmt.tensor_attr("input"), stmt.tensor_attr("output")) {
+            self.permuted.extend(stmt.get(attr::OUTPUT));
+            if let (Some(input), Some(output)) = (stmt.get(attr::INPUT), stmt.get(attr::OUTPUT)) {
                 self.ranks.push((input, output, 0, Count::Dimensions));
             }
         }
@@ -217,11 +218,10 @@ impl Evidence {
     }
 
     fn unit(&mut self, program: &Program, stmt: &OpStmt) {
-        let (Some(Attr::Unit(unit)), Some(Attr::Values(outer))) = (stmt.attr("unit"), stmt.attr("Outputs"))
-        else {
+        let (Some(unit), Some(outer)) = (stmt.get(attr::UNIT), stmt.get(attr::OUTPUTS)) else {
             return;
         };
-        let unit = &program.units[*unit];
+        let unit = &program.units[unit];
         let Some(body) = unit.body else { return };
         for (inner, outer) in Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outer)) {
             let permutes = |stmt: &StmtId| match &program.stmts[*stmt] {

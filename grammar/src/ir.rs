@@ -13,9 +13,11 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     arena::{Arena, Id, ids},
+    attr::AttrName,
     dtype::DType,
     ops::Op,
     span::Span,
+    words::{P2pProtocol, Word},
 };
 
 ids! {
@@ -424,7 +426,7 @@ pub struct OpStmt {
     /// Positional operands.
     pub args: Vec<Operand>,
     /// Keyed operands and attributes, in the order of the operator's row.
-    pub attrs: Vec<(&'static str, Attr)>,
+    pub attrs: Vec<(AttrName, Attr)>,
 }
 
 /// The value of a keyed attribute.
@@ -437,7 +439,7 @@ pub enum Attr {
     /// An iteration domain (`axis =`).
     Axis(AxisId),
     /// One of the row's words (`type=Allgather`).
-    Word(&'static str),
+    Word(Word),
     /// A free word (`kernel=`).
     Name(String),
     /// An element type.
@@ -490,7 +492,15 @@ pub struct If {
     pub other: Option<BlockId>,
 }
 
+/// The option that says how CUDA transfers copy.
+pub const P2P_PROTOCOL: &str = "p2p_protocol";
+
 impl Program {
+    /// What `%options p2p_protocol=` says.
+    pub fn p2p_protocol(&self) -> Option<P2pProtocol> {
+        P2pProtocol::from_text(&crate::expr_text(self, *self.options.get(P2P_PROTOCOL)?))
+    }
+
     /// Adds a tensor first mentioned at `span`.
     pub fn tensor(&mut self, tensor: Tensor, span: Span) -> TensorId {
         self.spans.tensors.push(span);
@@ -662,40 +672,6 @@ impl Operand {
 }
 
 impl OpStmt {
-    /// The attribute with this key.
-    pub fn attr(&self, key: &str) -> Option<&Attr> {
-        self.attrs.iter().find(|(name, _)| *name == key).map(|(_, attr)| attr)
-    }
-
-    /// The tensor attribute with this key.
-    pub fn tensor_attr(&self, key: &str) -> Option<TensorId> {
-        match self.attr(key) {
-            Some(Attr::Tensor(id)) => Some(*id),
-            _ => None,
-        }
-    }
-
-    /// The scalar attribute with this key.
-    pub fn scalar_attr(&self, key: &str) -> Option<ExprId> {
-        match self.attr(key) {
-            Some(Attr::Scalar(id)) => Some(*id),
-            _ => None,
-        }
-    }
-
-    /// The word attribute with this key.
-    pub fn word_attr(&self, key: &str) -> Option<&'static str> {
-        match self.attr(key) {
-            Some(Attr::Word(word)) => Some(word),
-            _ => None,
-        }
-    }
-
-    /// The boolean attribute with this key; false when it is absent.
-    pub fn flag_attr(&self, key: &str) -> bool {
-        matches!(self.attr(key), Some(Attr::Bool(true)))
-    }
-
     /// The first tensor left of `=`.
     pub fn out_tensor(&self) -> Option<TensorId> {
         self.outs.iter().find_map(|out| out.tensor())

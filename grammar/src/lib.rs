@@ -6,8 +6,10 @@
 //! Invariant: this crate knows no pass, no plan and no device.
 #![doc = include_str!("../REFERENCE.md")]
 
+pub mod attr;
 pub mod ir;
 pub mod ops;
+pub mod words;
 
 pub mod arena;
 pub mod arithmetic;
@@ -39,7 +41,7 @@ pub mod render;
 
 pub use dependents::dependents;
 pub use dialect::{Dialect, print_as};
-pub use dim_map::dim_map;
+pub use dim_map::{dim_map, flagged_dims, selected_dim};
 pub use fix::{fix, is_fixable};
 pub use numbering::free_number;
 pub use parse::parse;

@@ -1,6 +1,7 @@
 //! What statements hold, visited in one place: scalar expressions and tensors.
 
 use crate::{
+    attr,
     ir::{Attr, ExprId, OpStmt, Operand, TensorId},
     ops::Op,
 };
@@ -12,8 +13,8 @@ impl OpStmt {
             Some(Operand::Scalar(length)) => Some(*length),
             Some(Operand::Tensor(_) | Operand::Stream(_)) | None => None,
         };
-        match (self.op, self.attr("shape")) {
-            (Op::Full, Some(Attr::Scalars(shape))) => Some(shape.clone()),
+        match (self.op, self.get(attr::SHAPE)) {
+            (Op::Full, Some(shape)) => Some(shape.to_vec()),
             (Op::Iota, _) => Some(vec![length()?]),
             (Op::Eye, _) => Some(vec![length()?; 2]),
             _ => None,

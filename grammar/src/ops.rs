@@ -2,11 +2,18 @@
 //!
 //! A row gives the spelling, the operands, the attributes, the type rule, the effect and a line of documentation.
 //! Reader, printer, verifier, planner and passes ask the row; none of them lists operators. To add an operator, add
-//! its row, an arm in the planner when no existing effect and rule covers it, and one test file.
+//! its row, an arm in the planner when no existing effect and rule covers it, and one test file. Attributes are declared
+//! in `attr`, each key with the type of its value, and the words that some of them take in `words`.
 
 use std::sync::OnceLock;
 
 use rustc_hash::FxHashMap;
+
+use crate::{
+    attr::{AttrName, Key, Value, *},
+    ir::TensorId,
+    words::Word,
+};
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +67,7 @@ pub enum Kind {
     /// An iteration domain.
     Axis,
     /// One of these words.
-    Word(&'static [&'static str]),
+    Word(&'static [Word]),
     /// Any word.
     Name,
     /// An element type.
@@ -210,12 +217,33 @@ const fn param(name: &'static str, kind: Kind, mode: Mode, count: Count) -> Para
     Param { name, kind, mode, count }
 }
 
-const fn attr(name: &'static str, kind: Kind) -> Param {
+/// A positional operand that the operator only looks at.
+const fn mention(name: &'static str, kind: Kind) -> Param {
     param(name, kind, Mode::Mention, Count::One)
 }
 
-const fn opt(name: &'static str, kind: Kind) -> Param {
-    param(name, kind, Mode::Mention, Count::Optional)
+const fn keyed<T: Value>(key: Key<T>, mode: Mode, count: Count) -> Param {
+    param(key.name().0, T::KIND, mode, count)
+}
+
+const fn attr<T: Value>(key: Key<T>) -> Param {
+    keyed(key, Mode::Mention, Count::One)
+}
+
+const fn opt<T: Value>(key: Key<T>) -> Param {
+    keyed(key, Mode::Mention, Count::Optional)
+}
+
+const fn reads<T: Value>(key: Key<T>) -> Param {
+    keyed(key, Mode::Read, Count::One)
+}
+
+const fn writes<T: Value>(key: Key<T>) -> Param {
+    keyed(key, Mode::Write, Count::One)
+}
+
+const fn opt_read(key: Key<TensorId>) -> Param {
+    keyed(key, Mode::Read, Count::Optional)
 }
 
 const fn read(name: &'static str) -> Param {
@@ -233,42 +261,11 @@ const fn write(name: &'static str) -> Param {
 /// Where random numbers begin; a tensor or a scalar.
 const SEED: Param = param("seed", Kind::Value, Mode::Read, Count::Optional);
 
-const OUT: &[Param] = &[write("out")];
+const RESULT: &[Param] = &[write("out")];
 const BIND: &[Param] = &[param("out", Kind::Tensor, Mode::Bind, Count::One)];
-const IN: &[Param] = &[read("in")];
+const OPERAND: &[Param] = &[read("in")];
 const TWO: &[Param] = &[value("lhs"), value("rhs")];
 const THREE: &[Param] = &[value("a"), value("b"), value("c")];
-
-const COMMUNICATIONS: &[&str] = &[
-    "Gather",
-    "Allgather",
-    "Scatter",
-    "Reduce",
-    "Allreduce",
-    "ReduceScatter",
-    "Broadcast",
-    "SendRecv",
-    "AllToAll",
-    "CollectivePermute",
-];
-const BACKENDS: &[&str] = &["NCCL", "UCC", "CUDA", "GLOO"];
-const REDUCTIONS: &[&str] = &["SUM", "PRODUCT", "MIN", "MAX", "AVG"];
-const MEMORIES: &[&str] = &["global", "register", "shared", "tensor", "symmetric"];
-const CACHES: &[&str] = &["AllLevels", "Streaming", "Global"];
-const REDUCE_OPS: &[&str] = &[
-    "add",
-    "mul",
-    "max",
-    "min",
-    "fmax",
-    "fmin",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "logical_and",
-    "logical_or",
-];
-const ON_OFF: &[&str] = &["True", "False"];
 
 /// A row with nothing in it, to be filled in.
 const ROW: Row = Row {
@@ -276,8 +273,8 @@ const ROW: Row = Row {
     mnemonic: "",
     aliases: &[],
     syntax: Syntax::Padded,
-    outs: OUT,
-    args: IN,
+    outs: RESULT,
+    args: OPERAND,
     attrs: &[],
     rule: Rule::Free,
     effect: Effect::Compute,
@@ -324,95 +321,83 @@ macro_rules! table {
 table! {
     // ---- streams and synchronisation
     /// Makes a stream current: what follows is issued on it.
-    SetCurrentStream = Row { mnemonic: "SetCurrentStream", args: &[attr("stream", Kind::Stream)],
+    SetCurrentStream = Row { mnemonic: "SetCurrentStream", args: &[mention("stream", Kind::Stream)],
         effect: Effect::Stream, ..STATEMENT };
     /// Names the stream that is current.
     GetCurrentStream = Row { mnemonic: "GetCurrentStream", syntax: Syntax::Call,
-        outs: &[param("stream", Kind::Stream, Mode::Bind, Count::One)], args: &[], effect: Effect::Stream, ..ROW };
+        outs: &[param("stream", Kind::Stream, Mode::Bind, Count::One)], args: &[], effect: Effect::Stream,
+        ..ROW };
     /// Makes the current stream wait for what was issued on another one so far.
-    Synchronize = Row { mnemonic: "Synchronize", args: &[attr("stream", Kind::Stream)],
+    Synchronize = Row { mnemonic: "Synchronize", args: &[mention("stream", Kind::Stream)],
         effect: Effect::Stream, ..STATEMENT };
     /// Makes the current stream wait for a posted communication.
-    Wait = Row { mnemonic: "Wait", args: &[attr("work", Kind::Work)], effect: Effect::Wait, ..STATEMENT };
+    Wait = Row { mnemonic: "Wait", args: &[attr(WORK)], effect: Effect::Wait, ..STATEMENT };
 
     // ---- communication
     /// A collective of a team; `root` counts within the team.
     Communication = Row { mnemonic: "Communication", syntax: Syntax::Numbered,
-        attrs: &[attr("type", Kind::Word(COMMUNICATIONS)), attr("team", Kind::Team), opt("root", Kind::Scalar),
-            opt("red_op", Kind::Word(REDUCTIONS)), read("input"), write("output"),
-            opt("backend", Kind::Word(BACKENDS)), opt("algo", Kind::Name), opt("protocol", Kind::Name)],
-        rule: Rule::Communicate, effect: Effect::Communicate, ..STATEMENT };
+        attrs: &[attr(TYPE), attr(TEAM), opt(ROOT), opt(RED_OP), reads(INPUT), writes(OUTPUT), opt(BACKEND),
+            opt(ALGO), opt(MULTICAST_PROTOCOL)], rule: Rule::Communicate, effect: Effect::Communicate, ..STATEMENT };
     /// One side of a transfer between two ranks; `peer` is a world rank.
     P2PCommunication = Row { mnemonic: "P2PCommunication", syntax: Syntax::Numbered,
-        attrs: &[attr("type", Kind::Word(&["send", "recv"])),
-            param("buffer", Kind::Tensor, Mode::Transfer, Count::One), attr("peer", Kind::Scalar),
-            opt("backend", Kind::Word(BACKENDS)), opt("protocol", Kind::Name)],
-        effect: Effect::Communicate, ..STATEMENT };
+        attrs: &[attr(P2P_TYPE), keyed(BUFFER, Mode::Transfer, Count::One), attr(PEER), opt(BACKEND),
+            opt(PROTOCOL)], effect: Effect::Communicate, ..STATEMENT };
     /// Every member sends to one member and receives from one; peers count within the team.
     CollectivePermute = Row { mnemonic: "CollectivePermute", syntax: Syntax::Numbered,
-        attrs: &[attr("team", Kind::Team), attr("send_peer", Kind::Scalar), attr("recv_peer", Kind::Scalar),
-            read("input"), write("output"), opt("backend", Kind::Word(BACKENDS))],
+        attrs: &[attr(TEAM), attr(SEND_PEER), attr(RECV_PEER), reads(INPUT), writes(OUTPUT), opt(BACKEND)],
         rule: Rule::Communicate, effect: Effect::Communicate, ..STATEMENT };
     /// Opens a bracket of P2PCommunications that are posted as one.
     StartCoalescing = Row { mnemonic: "StartCoalescing", syntax: Syntax::Bare, effect: Effect::Group, ..STATEMENT };
     /// Closes the bracket and posts it; its number names the whole.
     EndCoalescing = Row { mnemonic: "EndCoalescing", syntax: Syntax::Bare, effect: Effect::Group, ..STATEMENT };
     /// Exchanges handles of the listed transfers' buffers with their peers; blocks the host.
-    ShareMemHandles = Row { mnemonic: "ShareMemHandles", args: &[attr("transfers", Kind::Stmts)],
-        effect: Effect::Share, ..STATEMENT };
+    ShareMemHandles = Row { mnemonic: "ShareMemHandles", args: &[attr(TRANSFERS)], effect: Effect::Share,
+        ..STATEMENT };
     /// Sends every token to the ranks of its experts.
     Dispatch = Row { mnemonic: "Dispatch", syntax: Syntax::Numbered,
-        attrs: &[attr("num_experts", Kind::Scalar), opt("backend", Kind::Word(BACKENDS)), read("in"),
-            read("topk_idx"), read("topk_weights"), write("out")],
-        effect: Effect::Communicate, ..STATEMENT };
+        attrs: &[attr(NUM_EXPERTS), opt(BACKEND), reads(IN), reads(TOPK_IDX), reads(TOPK_WEIGHTS),
+            writes(OUT)], effect: Effect::Communicate, ..STATEMENT };
     /// Brings every token back from its experts.
     Combine = Row { mnemonic: "Combine", syntax: Syntax::Numbered,
-        attrs: &[opt("backend", Kind::Word(BACKENDS)), read("in"), read("topk_weights"), read("src_idx"),
-            write("out")],
+        attrs: &[opt(BACKEND), reads(IN), reads(TOPK_WEIGHTS), reads(SRC_IDX), writes(OUT)],
         effect: Effect::Communicate, ..STATEMENT };
 
     // ---- memory, views, launches
     /// Binds storage to a name, unless the name is bound already.
     AllocateOnce = Row { mnemonic: "ALLOCATE", syntax: Syntax::Call, outs: BIND, args: &[],
-        attrs: &[attr("buffer", Kind::Tensor), attr("mem_type", Kind::Word(MEMORIES)), attr("size", Kind::Scalar),
-            attr("zero_init", Kind::Bool), opt("resets_to_zero", Kind::Bool), opt("alias", Kind::Tensor)],
+        attrs: &[attr(BUFFER), attr(MEM_TYPE), attr(SIZE), attr(ZERO_INIT), opt(RESETS_TO_ZERO), opt(ALIAS)],
         effect: Effect::Allocate, ..ROW };
     /// Binds fresh storage to a name, every time.
     Allocate = Row { mnemonic: "ALLOCATE", syntax: Syntax::Call, outs: BIND, args: &[],
-        attrs: &[attr("mem_type", Kind::Word(MEMORIES)), attr("zero_init", Kind::Bool)],
-        effect: Effect::Allocate, ..ROW };
+        attrs: &[attr(MEM_TYPE), attr(ZERO_INIT)], effect: Effect::Allocate, ..ROW };
     /// Drops a name; the storage lives on while a view or posted work holds it.
-    Deallocate = Row { mnemonic: "Deallocate", syntax: Syntax::Block, args: &[attr("tensor", Kind::Tensor)],
-        effect: Effect::Deallocate, ..STATEMENT };
+    Deallocate = Row { mnemonic: "Deallocate", syntax: Syntax::Block,
+        args: &[mention("tensor", Kind::Tensor)], effect: Effect::Deallocate, ..STATEMENT };
     /// Binds a name to one index of an axis of another tensor.
-    HirAliasSelect = Row { mnemonic: "HirAliasSelect", outs: BIND, args: &[attr("in", Kind::Tensor)],
-        attrs: &[attr("axis", Kind::Axis), attr("index", Kind::Scalar)], rule: Rule::Select, effect: Effect::View,
-        ..ROW };
+    HirAliasSelect = Row { mnemonic: "HirAliasSelect", outs: BIND, args: &[mention("in", Kind::Tensor)],
+        attrs: &[attr(AXIS), attr(INDEX)], rule: Rule::Select, effect: Effect::View, ..ROW };
     /// Binds a name to one stream's chunk of another tensor.
     ShardByStream = Row { mnemonic: "ShardByStream", syntax: Syntax::Call, outs: BIND,
-        args: &[attr("in", Kind::Tensor)], attrs: &[attr("stream_index", Kind::Scalar)], rule: Rule::Shard,
+        args: &[mention("in", Kind::Tensor)], attrs: &[attr(STREAM_INDEX)], rule: Rule::Shard,
         effect: Effect::View, ..ROW };
     /// Binds a name to all ranks' shards of a symmetric tensor, as one.
     SymmetricContiguousView = Row { mnemonic: "SymmetricContiguousView", syntax: Syntax::Call, outs: BIND,
-        args: &[attr("in", Kind::Tensor)], effect: Effect::View, ..ROW };
+        args: &[mention("in", Kind::Tensor)], effect: Effect::View, ..ROW };
     /// Runs a kernel that the text does not hold; `kernel=` may name one.
     LaunchKernel = Row { mnemonic: "LaunchKernel", syntax: Syntax::Launch,
-        attrs: &[opt("Group ID", Kind::Scalar), param("Inputs", Kind::Values, Mode::Read, Count::One),
-            param("Outputs", Kind::Values, Mode::Write, Count::One), opt("kernel", Kind::Name)],
-        effect: Effect::Opaque, ..STATEMENT };
+        attrs: &[opt(GROUP_ID), reads(INPUTS), writes(OUTPUTS), opt(KERNEL)], effect: Effect::Opaque,
+        ..STATEMENT };
     /// Runs a HostUnit.
-    PostOnStream = Row { mnemonic: "PostOnStream", syntax: Syntax::Post, args: &[attr("unit", Kind::Unit)],
-        attrs: &[param("Inputs", Kind::Values, Mode::Read, Count::One),
-            param("Outputs", Kind::Values, Mode::Write, Count::One)],
-        effect: Effect::Unit, ..STATEMENT };
+    PostOnStream = Row { mnemonic: "PostOnStream", syntax: Syntax::Post, args: &[attr(UNIT)],
+        attrs: &[reads(INPUTS), writes(OUTPUTS)], effect: Effect::Unit, ..STATEMENT };
 
     // ---- copies and shapes
     /// Copies; becomes a resharding when the shardings differ.
-    Set = Row { attrs: &[opt("cache_op", Kind::Word(CACHES))], rule: Rule::Same, ..call("Set") };
+    Set = Row { attrs: &[opt(CACHE_OP)], rule: Rule::Same, ..call("Set") };
     /// Copies with the axes in another order.
-    Permute = Row { attrs: &[opt("cache_op", Kind::Word(CACHES))], rule: Rule::Permute, ..call("Set.Permute") };
+    Permute = Row { attrs: &[opt(CACHE_OP)], rule: Rule::Permute, ..call("Set.Permute") };
     /// Copies at the border of a segment.
-    SegmenterSet = Row { attrs: &[opt("cache_op", Kind::Word(CACHES))], rule: Rule::Same, ..call("SegmenterSet") };
+    SegmenterSet = Row { attrs: &[opt(CACHE_OP)], rule: Rule::Same, ..call("SegmenterSet") };
     /// Copies to shared memory, in a scheduled kernel.
     CpAsync = Row { rule: Rule::Same, ..call("CpAsync") };
     /// Copies to shared memory in bulk, in a scheduled kernel.
@@ -422,44 +407,45 @@ table! {
     /// Loads matrix fragments, in a scheduled kernel.
     LdMatrix = Row { rule: Rule::Same, ..call("LdMatrix") };
     /// Adds axes of extent 1.
-    Broadcast = Row { attrs: &[opt("flags", Kind::Flags)], rule: Rule::Broadcast, ..call("broadcast") };
+    Broadcast = Row { attrs: &[opt(FLAGS)], rule: Rule::Broadcast, ..call("broadcast") };
     /// Drops axes of extent 1.
-    Squeeze = Row { attrs: &[opt("flags", Kind::Flags)], rule: Rule::Squeeze, ..call("squeeze") };
+    Squeeze = Row { attrs: &[opt(FLAGS)], rule: Rule::Squeeze, ..call("squeeze") };
     /// Repeats axes of extent 1 without storing the copies.
-    Expand = Row { syntax: Syntax::Call, args: &[read("in"), param("extents", Kind::Scalars, Mode::Mention, Count::Optional)],
-        rule: Rule::Pointwise, ..call("expand") };
+    Expand = Row { syntax: Syntax::Call, args: &[read("in"), opt(EXTENTS)], rule: Rule::Pointwise,
+        ..call("expand") };
     /// The same elements in row-major order, in another shape.
     Reshape = Row { syntax: Syntax::Call, aliases: &["view"], rule: Rule::Reshape, ..call("reshape") };
     /// Repeats axes.
     Repeat = Row { syntax: Syntax::Call, ..call("repeat") };
     /// One index of an axis.
-    Select = Row { attrs: &[attr("axis", Kind::Axis), attr("index", Kind::Scalar)], rule: Rule::Select,
-        outs: BIND, effect: Effect::View, ..call("select") };
+    Select = Row { attrs: &[attr(AXIS), attr(INDEX)], rule: Rule::Select, outs: BIND, effect: Effect::View,
+        ..call("select") };
     /// A range of every axis.
-    Slice = Row { args: &[read("in"), attr("ranges", Kind::Ranges)], rule: Rule::Slice, ..call("slice") };
+    Slice = Row { args: &[read("in"), attr(RANGES)], rule: Rule::Slice, ..call("slice") };
     /// Adds elements at the ends of axes.
-    Pad = Row { args: &[read("in"), attr("widths", Kind::Scalars)], ..call("pad") };
+    Pad = Row { args: &[read("in"), attr(WIDTHS)], ..call("pad") };
     /// Joins tensors along an axis.
     Cat = Row { args: &[param("parts", Kind::Value, Mode::Read, Count::Many)], ..call("cat") };
 
     // ---- products and reductions
     /// `x[…, k] · w[n, k]ᵀ + b[n]`.
-    Linear = Row { syntax: Syntax::Wrapped, args: &[read("x"), read("weight"),
-        param("bias", Kind::Tensor, Mode::Read, Count::Optional)], rule: Rule::Linear, ..call("linear") };
+    Linear = Row { syntax: Syntax::Wrapped,
+        args: &[read("x"), read("weight"), param("bias", Kind::Tensor, Mode::Read, Count::Optional)],
+        rule: Rule::Linear, ..call("linear") };
     /// `a[…, m, k] · b[…, k, n]`.
     Matmul = Row { syntax: Syntax::Wrapped, args: &[read("a"), read("b")], rule: Rule::Matmul, ..call("matmul") };
     /// A product on tensor cores, in a scheduled kernel.
     Mma = Row { syntax: Syntax::Wrapped, args: &[read("a"), read("b")], ..call("mma") };
     /// Combines the elements along the axes that are reductions in the result; those with one `group` in a row are printed as a GroupedReductionOp.
-    Reduction = Row { attrs: &[attr("op", Kind::Word(REDUCE_OPS)), attr("initial value", Kind::Scalar),
-        opt("allreduce", Kind::Bool), opt("group", Kind::Scalar)], rule: Rule::Reduce, ..call("reduction") };
+    Reduction = Row { attrs: &[attr(OP), attr(INITIAL_VALUE), opt(ALLREDUCE), opt(GROUP)], rule: Rule::Reduce,
+        ..call("reduction") };
     /// Mean, sum of squares and count in one pass.
     Welford = Row { outs: &[write("avg"), write("var"), write("count")],
-        args: &[param("in", Kind::Value, Mode::Read, Count::Many)],
-        attrs: &[opt("allreduce", Kind::Bool)], ..call("Welford") };
+        args: &[param("in", Kind::Value, Mode::Read, Count::Many)], attrs: &[opt(ALLREDUCE)],
+        ..call("Welford") };
     /// Running combination along an axis.
-    Scan = Row { syntax: Syntax::Call, attrs: &[opt("dim", Kind::Scalar), opt("op", Kind::Name),
-        opt("op_type", Kind::Name), opt("init", Kind::Scalar)], ..call("scan") };
+    Scan = Row { syntax: Syntax::Call, attrs: &[opt(DIM), opt(SCAN_OP), opt(OP_TYPE), opt(INIT)],
+        ..call("scan") };
 
     // ---- element by element
     /// Sum.
@@ -635,26 +621,29 @@ table! {
 
     // ---- generators
     /// One value everywhere.
-    Full = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("value", Kind::Scalar)],
+    Full = Row { syntax: Syntax::Function, args: &[attr(SHAPE), mention("value", Kind::Scalar)],
         rule: Rule::Generate, ..call("full") };
     /// An arithmetic progression.
-    Iota = Row { syntax: Syntax::Function, args: &[attr("length", Kind::Scalar), attr("start", Kind::Scalar),
-        attr("step", Kind::Scalar), attr("dtype", Kind::DType)], rule: Rule::Generate, ..call("iota") };
+    Iota = Row { syntax: Syntax::Function,
+        args: &[mention("length", Kind::Scalar), mention("start", Kind::Scalar),
+            mention("step", Kind::Scalar), attr(DTYPE)], rule: Rule::Generate, ..call("iota") };
     /// Ones on the diagonal.
-    Eye = Row { syntax: Syntax::Function, args: &[attr("length", Kind::Scalar), attr("dtype", Kind::DType)],
+    Eye = Row { syntax: Syntax::Function, args: &[mention("length", Kind::Scalar), attr(DTYPE)],
         rule: Rule::Generate, ..call("eye") };
     /// Random numbers from [0, 1).
-    RngUniform = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("dtype", Kind::DType), SEED],
+    RngUniform = Row { syntax: Syntax::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
         ..call("rng_uniform") };
     /// Random numbers from [low, high).
-    RngUniformRange = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("low", Kind::Scalar),
-        attr("high", Kind::Scalar), attr("dtype", Kind::DType), SEED], ..call("rng_uniform_range") };
+    RngUniformRange = Row { syntax: Syntax::Function,
+        args: &[attr(SHAPE), mention("low", Kind::Scalar), mention("high", Kind::Scalar), attr(DTYPE), SEED],
+        ..call("rng_uniform_range") };
     /// Random numbers of the standard normal distribution.
-    RngNormal = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("dtype", Kind::DType), SEED],
+    RngNormal = Row { syntax: Syntax::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
         ..call("rng_normal_standard") };
     /// Normally distributed random numbers.
-    RngNormalGeneral = Row { syntax: Syntax::Function, args: &[attr("shape", Kind::Scalars), attr("mean", Kind::Scalar),
-        attr("deviation", Kind::Scalar), attr("dtype", Kind::DType), SEED], ..call("rng_normal_general") };
+    RngNormalGeneral = Row { syntax: Syntax::Function,
+        args: &[attr(SHAPE), mention("mean", Kind::Scalar), mention("deviation", Kind::Scalar), attr(DTYPE),
+            SEED], ..call("rng_normal_general") };
 
     /// The elements of a scalar or of an array of scalars.
     TensorConstruct = Row { syntax: Syntax::Call, args: &[param("in", Kind::Scalar, Mode::Read, Count::One)],
@@ -662,70 +651,76 @@ table! {
 
     // ---- indexing and sorting
     /// Picks indices of an axis.
-    IndexSelect = Row { aliases: &["index_select"], args: &[read("in"), read("index")],
-        attrs: &[attr("dim", Kind::Scalar)], ..call("indexSelect") };
+    IndexSelect = Row { aliases: &["index_select"], args: &[read("in"), read("index")], attrs: &[attr(DIM)],
+        ..call("indexSelect") };
     /// Picks elements along an axis, broadcasting the others.
-    TakeAlongAxis = Row { args: &[read("in"), read("index")], attrs: &[attr("dim", Kind::Scalar)],
-        ..call("takeAlongAxis") };
+    TakeAlongAxis = Row { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("takeAlongAxis") };
     /// Picks elements along an axis.
-    TorchGather = Row { args: &[read("in"), read("index")], attrs: &[attr("dim", Kind::Scalar)],
-        ..call("torchGather") };
+    TorchGather = Row { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("torchGather") };
     /// Writes elements along an axis.
-    Scatter = Row { syntax: Syntax::Call, args: &[], attrs: &[read("in"), attr("dim", Kind::Scalar), param("src", Kind::Value, Mode::Read, Count::One),
-        read("idx")], ..call("scatter") };
+    Scatter = Row { syntax: Syntax::Call, args: &[], attrs: &[reads(IN), attr(DIM), reads(SRC), reads(IDX)],
+        ..call("scatter") };
     /// Adds rows at indices.
     IndexPutAccumulate = Row { args: &[read("in"), read("index"), read("value")], ..call("indexPutAccumulate") };
     /// Rows of a table.
-    Embedding = Row { syntax: Syntax::Call, args: &[read("in"), read("weight"), param("options", Kind::Value, Mode::Read, Count::Many)],
-        attrs: &[opt("padding_idx", Kind::Scalar), opt("max_norm", Kind::Scalar), opt("norm_type", Kind::Scalar),
-            opt("scale_grad_by_freq", Kind::Scalar), opt("sparse", Kind::Scalar)], ..call("embedding") };
+    Embedding = Row { syntax: Syntax::Call,
+        args: &[read("in"), read("weight"), param("options", Kind::Value, Mode::Read, Count::Many)],
+        attrs: &[opt(PADDING_IDX), opt(MAX_NORM), opt(NORM_TYPE), opt(SCALE_GRAD_BY_FREQ), opt(SPARSE)],
+        ..call("embedding") };
     /// Largest or smallest elements and their places.
     TopK = Row { syntax: Syntax::Call, outs: &[write("values"), write("indices")],
-        args: &[read("in"), attr("k", Kind::Scalar)],
-        attrs: &[attr("dim", Kind::Scalar), attr("largest", Kind::Word(ON_OFF)), attr("sorted", Kind::Word(ON_OFF))],
+        args: &[read("in"), mention("k", Kind::Scalar)], attrs: &[attr(DIM), attr(LARGEST), attr(SORTED)],
         ..call("topk") };
     /// The order that sorts an axis.
-    ArgSort = Row { syntax: Syntax::Call, attrs: &[attr("dim", Kind::Scalar), attr("descending", Kind::Word(ON_OFF)),
-        attr("stable", Kind::Word(ON_OFF))], ..call("argsort") };
+    ArgSort = Row { syntax: Syntax::Call, attrs: &[attr(DIM), attr(DESCENDING), attr(STABLE)],
+        ..call("argsort") };
 
     // ---- library calls
     /// Scaled dot-product attention.
     Sdpa = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
         args: &[param("in", Kind::Value, Mode::Read, Count::Many)],
-        attrs: &[param("bias", Kind::Tensor, Mode::Read, Count::Optional), param("mask", Kind::Tensor, Mode::Read, Count::Optional),
-            opt("dropout_p", Kind::Scalar), opt("is_causal", Kind::Scalar), opt("scale", Kind::Scalar)],
+        attrs: &[opt_read(BIAS), opt_read(MASK), opt(DROPOUT_P), opt(IS_CAUSAL), opt(SCALE)],
         ..call("sdpa") };
     /// Gradient of scaled dot-product attention.
     SdpaBwd = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
         args: &[param("in", Kind::Value, Mode::Read, Count::Many)],
-        attrs: &[param("logsum_exp", Kind::Tensor, Mode::Read, Count::Optional),
-            opt("dropout_p", Kind::Scalar), opt("is_causal", Kind::Scalar),
-            param("philox_seed", Kind::Tensor, Mode::Read, Count::Optional),
-            param("philox_offset", Kind::Tensor, Mode::Read, Count::Optional), opt("scale", Kind::Scalar)],
-        ..call("sdpa_bwd") };
+        attrs: &[opt_read(LOGSUM_EXP), opt(DROPOUT_P), opt(IS_CAUSAL), opt_read(PHILOX_SEED),
+            opt_read(PHILOX_OFFSET), opt(SCALE)], ..call("sdpa_bwd") };
     /// One matrix product a group.
-    GroupedMma = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)], args: &[],
-        attrs: &[read("mat1"), read("mat2"), read("offsets"), param("scale1", Kind::Tensor, Mode::Read, Count::Optional),
-            param("scale2", Kind::Tensor, Mode::Read, Count::Optional), param("alpha", Kind::Tensor, Mode::Read, Count::Optional),
-            param("bias", Kind::Tensor, Mode::Read, Count::Optional), param("beta", Kind::Tensor, Mode::Read, Count::Optional)],
-        ..call("GroupedMmaOp") };
+    GroupedMma = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
+        args: &[],
+        attrs: &[reads(MAT1), reads(MAT2), reads(OFFSETS), opt_read(SCALE1), opt_read(SCALE2),
+            opt_read(ALPHA), opt_read(BIAS), opt_read(BETA)], ..call("GroupedMmaOp") };
     /// A matrix product of scaled operands.
-    ScaledMma = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)], args: &[],
-        attrs: &[read("mat1"), read("mat2"), read("scale1"), read("scale2"),
-            param("alpha", Kind::Tensor, Mode::Read, Count::Optional), param("bias", Kind::Tensor, Mode::Read, Count::Optional),
-            param("beta", Kind::Tensor, Mode::Read, Count::Optional)],
-        ..call("ScaledMmaOp") };
+    ScaledMma = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
+        args: &[],
+        attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), opt_read(ALPHA), opt_read(BIAS),
+            opt_read(BETA)], ..call("ScaledMmaOp") };
     /// One product of block-scaled fp4 matrices a group.
     CutlassGroupedMma = Row { syntax: Syntax::Call, args: &[],
-        attrs: &[read("mat1"), read("mat2"), read("scale1"), read("scale2"), read("alpha"), read("problem_sizes"),
-            read("expert_offsets"), read("sf_offsets")],
-        ..call("CutlassNvfp4GroupedMmaOp") };
+        attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), reads(ALPHA), reads(PROBLEM_SIZES),
+            reads(EXPERT_OFFSETS), reads(SF_OFFSETS)], ..call("CutlassNvfp4GroupedMmaOp") };
     /// Quantises blocks and their scales.
     BlockQuantize = Row { syntax: Syntax::Call, outs: &[write("scales"), write("quantized")],
         args: &[param("in", Kind::Value, Mode::Read, Count::Many)], ..call("block_quantize") };
     /// Lays the scales of each group out as a grouped matrix product wants them.
-    PreprocessGroupedScales = Row { syntax: Syntax::Wrapped, args: &[], attrs: &[read("input"), read("input_offsets"),
-        read("output_offsets"), attr("layout", Kind::Name)], ..call("preprocessGroupedMatmulInputSf") };
+    PreprocessGroupedScales = Row { syntax: Syntax::Wrapped, args: &[],
+        attrs: &[reads(INPUT), reads(INPUT_OFFSETS), reads(OUTPUT_OFFSETS), attr(LAYOUT)],
+        ..call("preprocessGroupedMatmulInputSf") };
+}
+
+impl Param {
+    /// The key, of an attribute.
+    pub(crate) const fn key(&self) -> AttrName {
+        AttrName(self.name)
+    }
+}
+
+impl Row {
+    /// What the row says of an attribute.
+    pub(crate) fn param<T>(&self, key: Key<T>) -> Option<&'static Param> {
+        self.attrs.iter().find(|it| it.key() == key)
+    }
 }
 
 impl Op {

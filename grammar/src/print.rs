@@ -14,6 +14,7 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use crate::{
+    attr,
     dialect::Dialect,
     domains,
     dtype::DType,
@@ -494,7 +495,7 @@ impl Printer<'_> {
         };
         for param in row.args {
             if !is_operand(param.kind) {
-                if let Some(attr) = stmt.attr(param.name) {
+                if let Some(attr) = stmt.attr(param.key()) {
                     next(self);
                     self.write_attr(attr);
                 }
@@ -507,13 +508,13 @@ impl Printer<'_> {
             }
         }
         for (name, attr) in &stmt.attrs {
-            if row.args.iter().any(|param| param.name == *name) {
+            if row.args.iter().any(|param| param.key() == *name) {
                 continue;
             }
             next(self);
-            self.out.push_str(name);
+            self.out.push_str(name.0);
             // nvFuser prints this one without blanks, whatever stands around it.
-            self.out.push_str(if *name == "cache_op" { "=" } else { sign });
+            self.out.push_str(if *name == attr::CACHE_OP { "=" } else { sign });
             self.write_attr(attr);
         }
     }
@@ -530,7 +531,7 @@ impl Printer<'_> {
     fn write_attr(&mut self, attr: &Attr) {
         match attr {
             Attr::Tensor(tensor) => self.write_operand(Operand::Tensor(*tensor)),
-            Attr::Word(word) => self.out.push_str(word),
+            Attr::Word(word) => self.out.push_str(word.text()),
             Attr::Bool(value) => self.out.push_str(if *value { "true" } else { "false" }),
             Attr::Scalar(scalar) => {
                 let _ = write!(self.out, "{}", Inline(self.program, *scalar));
@@ -564,7 +565,7 @@ impl Printer<'_> {
             Attr::Tensor(tensor) => self.operand(Operand::Tensor(*tensor)),
             Attr::Scalar(scalar) => expr_text(program, *scalar),
             Attr::Axis(axis) => axis_text(program, *axis),
-            Attr::Word(word) => (*word).to_owned(),
+            Attr::Word(word) => word.text().to_owned(),
             Attr::Name(name) => name.clone(),
             Attr::DType(dtype) => dtype.to_string(),
             Attr::Bool(value) => value.to_string(),

@@ -121,7 +121,7 @@ impl Dice {
                     self.axes[at].clone()
                 }
             },
-            Kind::Word(words) => self.pick(words).to_owned(),
+            Kind::Word(words) => words[self.below(words.len())].text().to_owned(),
             Kind::Name => self.pick(&["ring", "two_shot"]).to_owned(),
             Kind::DType => DType::ALL[self.below(DType::ALL.len())].to_string(),
             Kind::Bool => self.pick(&["true", "false"]).to_owned(),

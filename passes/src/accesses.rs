@@ -4,9 +4,11 @@
 //! and a branch or loop does whatever any statement inside may do.
 
 use grammar::{
-    ir::{Attr, BlockId, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
+    attr,
+    ir::{BlockId, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
     mentions,
     ops::{Effect, Mode, Op},
+    words::CommunicationType,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -182,9 +184,9 @@ impl Storage {
                         acc.posts.extend(it.number);
                     }
                     Effect::Wait => {
-                        if let Some(Attr::Work(number)) = it.attr("work") {
-                            acc.waits.insert(*number);
-                            acc.accesses.add(&self.work(*number));
+                        if let Some(number) = it.get(attr::WORK) {
+                            acc.waits.insert(number);
+                            acc.accesses.add(&self.work(number));
                         }
                     }
                     Effect::Stream => acc.streams = true,
@@ -229,7 +231,7 @@ pub(crate) fn symbols_of(program: &Program, stmt: StmtId, acc: &mut FxHashSet<Sy
                     symbols_through(program, index, acc);
                 }
             }
-            if let Some(Attr::Stmts(listed)) = it.attr("transfers") {
+            if let Some(listed) = it.get(attr::TRANSFERS) {
                 listed.iter().for_each(|stmt| symbols_of(program, *stmt, acc));
             }
         }
@@ -303,8 +305,8 @@ pub(crate) fn fills(program: &Program, stmt: StmtId) -> Vec<TensorId> {
             filled.push(tensor);
         }
     });
-    if let Some(Attr::Team(team)) = it.attr("team") {
-        let everywhere = !matches!(it.word_attr("type"), Some("Reduce" | "Gather" | "SendRecv"));
+    if let Some(team) = it.get(attr::TEAM) {
+        let everywhere = it.get(attr::TYPE).is_none_or(CommunicationType::writes_everywhere);
         filled.retain(|tensor| {
             let mesh = &program.tensors[*tensor].mesh;
             everywhere && !mesh.is_empty() && mesh.devices.iter().all(|rank| team.contains(rank))

@@ -32,8 +32,9 @@
 
 use grammar::{
     arena::Arena,
+    attr,
     diagnostic::{Diagnostic, has_errors},
-    ir::{Attr, BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
     mentions,
     ops::Op,
 };
@@ -141,7 +142,7 @@ impl StmtFolder<'_> {
         match &mut stmts[id] {
             Stmt::Op(it) => {
                 it.scalars_mut(&mut fold);
-                if let Some(Attr::Stmts(stmts)) = it.attr("transfers") {
+                if let Some(stmts) = it.get(attr::TRANSFERS) {
                     listed.extend(stmts);
                 }
             }
@@ -247,7 +248,7 @@ fn shorten(program: &mut Program, body: BlockId) -> bool {
     for stmt in &short {
         if let Stmt::Op(it) = &mut program.stmts[*stmt] {
             it.op = Op::Allocate;
-            it.attrs.retain(|(key, _)| matches!(*key, "mem_type" | "zero_init"));
+            it.attrs.retain(|(key, _)| *key == attr::MEM_TYPE || *key == attr::ZERO_INIT);
         }
     }
     !short.is_empty()
@@ -257,7 +258,7 @@ fn unbound(program: &Program, block: BlockId, seen: &mut FxHashSet<TensorId>, sh
     for stmt in program.block(block) {
         match &program.stmts[*stmt] {
             Stmt::Op(it) => {
-                let plain = !it.flag_attr("resets_to_zero") && it.attr("alias").is_none();
+                let plain = it.get(attr::RESETS_TO_ZERO) != Some(true) && it.get(attr::ALIAS).is_none();
                 let first = it.out_tensor().is_some_and(|out| !seen.contains(&out));
                 if it.op == Op::AllocateOnce && plain && first {
                     short.push(*stmt);

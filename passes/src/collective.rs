@@ -1,8 +1,10 @@
 //! Collectives as statements.
 
 use grammar::{
-    ir::{Attr, ExprId, OpStmt, TensorId},
+    attr,
+    ir::{ExprId, OpStmt, TensorId},
     ops::Op,
+    words::{Backend, CommunicationType, RedOp},
 };
 
 use crate::create;
@@ -10,12 +12,12 @@ use crate::create;
 /// A collective to post.
 pub(crate) struct Collective<'t> {
     /// Its type.
-    pub(crate) kind: &'static str,
+    pub(crate) kind: CommunicationType,
     pub(crate) team: &'t [usize],
     /// A member of the team.
     pub(crate) root: Option<ExprId>,
     /// How it combines.
-    pub(crate) red_op: Option<&'static str>,
+    pub(crate) red_op: Option<RedOp>,
     pub(crate) input: TensorId,
     pub(crate) output: TensorId,
 }
@@ -23,21 +25,16 @@ pub(crate) struct Collective<'t> {
 impl Collective<'_> {
     /// The statement that posts it as `work`. What the CUDA backend does not have is left to NCCL: it has four types, for
     /// all ranks of the `world` together.
-    pub(crate) fn stmt(self, work: u32, backend: &'static str, world: usize) -> OpStmt {
+    pub(crate) fn stmt(self, work: u32, backend: Backend, world: usize) -> OpStmt {
         let Self { kind, team, root, red_op, input, output } = self;
-        let has_cuda = matches!(kind, "Broadcast" | "Allgather" | "Allreduce" | "Reduce");
         let backend = match backend {
-            "CUDA" if !has_cuda || !is_everybody(team, world) => "NCCL",
+            Backend::Cuda if !kind.has_cuda() || !is_everybody(team, world) => Backend::Nccl,
             backend => backend,
         };
-        let mut attrs = vec![("type", Attr::Word(kind)), ("team", Attr::Team(team.to_vec()))];
-        attrs.extend(root.map(|root| ("root", Attr::Scalar(root))));
-        attrs.extend(red_op.map(|op| ("red_op", Attr::Word(op))));
-        attrs.extend([
-            ("input", Attr::Tensor(input)),
-            ("output", Attr::Tensor(output)),
-            ("backend", Attr::Word(backend)),
-        ]);
+        let mut attrs = vec![attr::TYPE.with(kind), attr::TEAM.with(team.to_vec())];
+        attrs.extend(root.map(|root| attr::ROOT.with(root)));
+        attrs.extend(red_op.map(|op| attr::RED_OP.with(op)));
+        attrs.extend([attr::INPUT.with(input), attr::OUTPUT.with(output), attr::BACKEND.with(backend)]);
         OpStmt { number: Some(work), attrs, ..create::op(Op::Communication) }
     }
 }

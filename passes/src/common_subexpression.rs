@@ -38,6 +38,7 @@ mod facts;
 mod known;
 
 use grammar::{
+    attr::AttrName,
     diagnostic::Diagnostic,
     ir::{Attr, AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, Stream, TensorId},
     mentions,
@@ -99,14 +100,14 @@ struct Merges {
 
 impl Merges {
     /// The operands and attributes of a statement, once what is merged has one name.
-    fn renamed(&self, it: &OpStmt) -> (Vec<Operand>, Vec<(&'static str, Attr)>) {
+    fn renamed(&self, it: &OpStmt) -> (Vec<Operand>, Vec<(AttrName, Attr)>) {
         let first = Program::tensors_of(&it.args).next();
         let tensor = |it: TensorId| self.tensors.get(&it).copied().unwrap_or(it);
         let operand = |it: &Operand| match *it {
             Operand::Tensor(it) => Operand::Tensor(tensor(it)),
             Operand::Scalar(_) | Operand::Stream(_) => *it,
         };
-        let attr = |(key, attr): &(&'static str, Attr)| {
+        let attr = |(key, attr): &(AttrName, Attr)| {
             let attr = match attr {
                 Attr::Axis(axis) => {
                     let new = first.and_then(|first| self.axes.get(&(first, *axis)));

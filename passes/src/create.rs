@@ -4,13 +4,14 @@
 
 use grammar::{
     arena::Arena,
-    free_number,
+    attr, free_number,
     ir::{
-        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, Memory, OpStmt, Operand, Parallel,
-        Program, Stmt, StmtId, Stream, StreamId, SymbolId, Tensor, TensorId, Transform,
+        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, Memory, OpStmt, Operand, Parallel, Program,
+        Stmt, StmtId, Stream, StreamId, SymbolId, Tensor, TensorId, Transform,
     },
     ops::Op,
     span::Span,
+    words::MemoryType,
 };
 use rustc_hash::FxHashMap;
 
@@ -155,12 +156,12 @@ pub(crate) fn op(op: Op) -> OpStmt {
 /// `out = ALLOCATE(mem_type=global, zero_init=false)`, in symmetric memory if that is where the tensor lives.
 pub(crate) fn allocate(program: &Program, out: TensorId) -> OpStmt {
     let memory = match program.tensors[out].memory {
-        Memory::Symmetric => "symmetric",
-        Memory::Global | Memory::Local | Memory::Shared | Memory::Tensor => "global",
+        Memory::Symmetric => MemoryType::Symmetric,
+        Memory::Global | Memory::Local | Memory::Shared | Memory::Tensor => MemoryType::Global,
     };
     OpStmt {
         outs: vec![Operand::Tensor(out)],
-        attrs: vec![("mem_type", Attr::Word(memory)), ("zero_init", Attr::Bool(false))],
+        attrs: vec![attr::MEM_TYPE.with(memory), attr::ZERO_INIT.with(false)],
         ..op(Op::Allocate)
     }
 }
@@ -175,14 +176,14 @@ pub(crate) fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId
     OpStmt {
         outs: vec![Operand::Tensor(out)],
         args: vec![Operand::Tensor(input)],
-        attrs: vec![("axis", Attr::Axis(axis)), ("index", Attr::Scalar(index))],
+        attrs: vec![attr::AXIS.with(axis), attr::INDEX.with(index)],
         ..op(Op::HirAliasSelect)
     }
 }
 
 /// `Wait(Communication work)`.
 pub(crate) fn wait(work: u32) -> OpStmt {
-    OpStmt { args: Vec::new(), attrs: vec![("work", Attr::Work(work))], ..op(Op::Wait) }
+    OpStmt { args: Vec::new(), attrs: vec![attr::WORK.with(work)], ..op(Op::Wait) }
 }
 
 /// `SetCurrentStream(stream)`.

@@ -23,6 +23,7 @@
 mod sums;
 
 use grammar::{
+    attr::{self, AttrName},
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Attr, AxisId, ExprId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
@@ -329,11 +330,10 @@ impl Ctx<'_> {
             let moved = self.reshard(*arg, from, need, None)?;
             set_operand(&mut it, at, moved);
             // A select names an axis of its operand.
-            let axis = dims::selected(self.program, &it, *arg)
+            let axis = grammar::selected_dim(self.program, &it, *arg)
                 .and_then(|dim| self.program.dimensions(moved).nth(dim));
-            let named = it.attrs.iter_mut().find(|(key, _)| *key == "axis");
-            if let (Some(axis), Some((_, attr))) = (axis, named) {
-                *attr = Attr::Axis(axis);
+            if let Some(axis) = axis {
+                it.set(attr::AXIS, axis);
             }
         }
         it.outs = vec![Operand::Tensor(out)];
@@ -436,7 +436,7 @@ fn generated(program: &Program, stmt: StmtId) -> Option<(TensorId, OpStmt)> {
         Operand::Scalar(expr) => is_number(expr),
         Operand::Tensor(_) | Operand::Stream(_) => false,
     };
-    let fixed = |(_, attr): &(&str, Attr)| match attr {
+    let fixed = |(_, attr): &(AttrName, Attr)| match attr {
         Attr::Scalar(expr) => is_number(expr),
         Attr::Scalars(exprs) => exprs.iter().all(is_number),
         Attr::Word(_) | Attr::DType(_) | Attr::Bool(_) => true,

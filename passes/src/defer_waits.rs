@@ -30,9 +30,11 @@
 //! a second one with the same predicate. It stays in the branch if nothing behind the branch may come before it.
 
 use grammar::{
+    attr,
     diagnostic::Diagnostic,
     ir::{BlockId, If, Program, Stmt, StmtId},
-    ops::{Effect, Op},
+    ops::Effect,
+    words::P2pType,
 };
 use rustc_hash::FxHashSet;
 
@@ -70,7 +72,7 @@ fn sends(program: &Program, body: BlockId) -> FxHashSet<u32> {
     program.walk(body, &mut |stmt| {
         let Stmt::Op(it) = &program.stmts[stmt] else { return };
         if matches!(it.op.row().effect, Effect::Communicate | Effect::Group) {
-            let send = it.op == Op::P2PCommunication && it.word_attr("type") == Some("send");
+            let send = it.get(attr::P2P_TYPE) == Some(P2pType::Send);
             let set = if send { &mut sends } else { &mut others };
             set.extend(it.number);
         }

@@ -5,6 +5,7 @@
 use std::collections::hash_map::Entry;
 
 use grammar::{
+    attr::{self, AttrName},
     ir::{Attr, BlockId, For, OpStmt, Program, Stmt, TensorId},
     mentions,
     ops::{Effect, Mode, Op},
@@ -54,7 +55,7 @@ enum Reach {
     Fresh,
     /// The same statement in both bodies reaches the same elements, and in other iterations others: a view of a tensor,
     /// with its attributes.
-    Slice(Op, TensorId, Vec<(&'static str, Attr)>),
+    Slice(Op, TensorId, Vec<(AttrName, Attr)>),
     /// It only takes views of it.
     Base,
 }
@@ -187,7 +188,7 @@ fn slice_or_fresh(program: &Program, it: &OpStmt, around: &For) -> Option<Reach>
         Effect::Allocate => (it.op == Op::Allocate).then_some(Reach::Fresh),
         Effect::View => {
             let base = Program::tensors_of(&it.args).next()?;
-            let index = it.scalar_attr("index").or_else(|| it.scalar_attr("stream_index"))?;
+            let index = it.get(attr::INDEX).or_else(|| it.get(attr::STREAM_INDEX))?;
             let held = program.tensors[base].mesh == program.tensors[it.out_tensor()?].mesh;
             (held && is_different_in_each(program, around, index))
                 .then(|| Reach::Slice(it.op, base, it.attrs.clone()))
@@ -245,7 +246,7 @@ impl Owners {
             program.walk(body, &mut |stmt| {
                 let Stmt::Op(it) = &program.stmts[stmt] else { return };
                 let effect = it.op.row().effect;
-                let plain = effect == Effect::Allocate && it.attr("alias").is_none();
+                let plain = effect == Effect::Allocate && it.get(attr::ALIAS).is_none();
                 for out in Program::tensors_of(&it.outs).filter(|_| effect != Effect::Map) {
                     // An input that is bound, or what is bound twice, may be anything.
                     let is_first = bound.insert(out) && !owners.contains(&out);

@@ -1,9 +1,10 @@
 //! Which dimension of an operand becomes which dimension of the result.
 
 use grammar::{
-    dim_map,
-    ir::{Attr, AxisKind, ExprId, OpStmt, Program, TensorId},
+    attr, dim_map, flagged_dims,
+    ir::{AxisKind, ExprId, OpStmt, Program, TensorId},
     ops::Rule,
+    selected_dim,
 };
 
 use crate::sharding::{Dim, Sharding, same};
@@ -82,7 +83,7 @@ pub(crate) fn fates(
             logical.iter().map(fate).collect()
         }
         Rule::Broadcast => {
-            let new = flags(program, stmt, out);
+            let new = flagged_dims(program, stmt, out);
             (0..new.len()).filter(|at| !new[*at]).map(Fate::Kept).collect()
         }
         Rule::Squeeze => {
@@ -91,7 +92,7 @@ pub(crate) fn fates(
                 at += usize::from(!gone);
                 if gone { Fate::Summed } else { Fate::Kept(at - 1) }
             };
-            flags(program, stmt, arg).into_iter().map(fate).collect()
+            flagged_dims(program, stmt, arg).into_iter().map(fate).collect()
         }
         Rule::Permute => {
             let numbers: Vec<u32> = program.dimensions(out).map(|it| program.axes[it].number).collect();
@@ -100,7 +101,7 @@ pub(crate) fn fates(
             sorted.iter().map(|number| kept(numbers.iter().position(|it| it == number).as_ref())).collect()
         }
         Rule::Slice => {
-            let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return None };
+            let ranges = stmt.get(attr::RANGES)?;
             let is = |expr: ExprId, value| program.constant(expr) == Some(value);
             let takes_all = |at: usize, [start, stop, step]: [ExprId; 3]| {
                 let whole = extent(program, arg, at).is_some_and(|it| same(program, it, stop));
@@ -115,7 +116,7 @@ pub(crate) fn fates(
             dim_map(program, stmt, position)?.into_iter().map(to).collect()
         }
         Rule::Select => {
-            let gone = selected(program, stmt, arg);
+            let gone = selected_dim(program, stmt, arg);
             let fate = |at| match gone {
                 Some(gone) if at == gone => Fate::Whole,
                 Some(gone) if at > gone => Fate::Kept(at - 1),
@@ -171,12 +172,6 @@ fn reshape(program: &Program, arg: TensorId, out: TensorId) -> Option<Vec<Fate>>
     Some(fates)
 }
 
-/// The dimension of the operand that `axis =` of a select names; `None`: a reduction axis.
-pub(crate) fn selected(program: &Program, stmt: &OpStmt, arg: TensorId) -> Option<usize> {
-    let Some(Attr::Axis(axis)) = stmt.attr("axis") else { return None };
-    program.dimensions(arg).position(|it| it == *axis)
-}
-
 /// The tensors that an operator reads, positional ones first.
 pub(crate) fn operands(stmt: &OpStmt) -> Vec<TensorId> {
     let keyed = stmt.attrs.iter().filter_map(|(_, attr)| attr.tensor());
@@ -192,12 +187,4 @@ pub(crate) fn extent(program: &Program, tensor: TensorId, dim: usize) -> Option<
 /// Whether a dimension counts partial sums over devices.
 pub(crate) fn is_partial(program: &Program, tensor: TensorId, dim: usize) -> bool {
     program.dimensions(tensor).nth(dim).is_some_and(|axis| program.is_partial(tensor, axis))
-}
-
-/// `flags =` of broadcast and squeeze; older dialects leave it out, and the broadcast axes tell.
-fn flags(program: &Program, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
-    match stmt.attr("flags") {
-        Some(Attr::Flags(flags)) => flags.clone(),
-        _ => program.dimensions(wide).map(|axis| program.axes[axis].kind == AxisKind::Broadcast).collect(),
-    }
 }

@@ -30,9 +30,10 @@
 //! has done with the storage then. Anything else is refused, and so is a buffer whose handle ShareMemHandles exchanges.
 
 use grammar::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, BlockId, Domains, Expr, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
+    ir::{BlockId, Domains, Expr, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
     mentions,
     ops::{Effect, Mode, Op},
 };
@@ -132,9 +133,9 @@ struct Buffer {
 /// The buffer that a statement allocates, in a loop's body or before the loop.
 fn allocation(program: &Program, stmt: StmtId, inside: bool) -> Option<Buffer> {
     match &program.stmts[stmt] {
-        Stmt::Op(op) if op.op.row().effect == Effect::Allocate && op.tensor_attr("alias").is_none() => {
+        Stmt::Op(op) if op.op.row().effect == Effect::Allocate && op.get(attr::ALIAS).is_none() => {
             let renews = inside && op.op == Op::Allocate;
-            let tensor = op.out_tensor().filter(|_| !renews && !op.flag_attr("zero_init"))?;
+            let tensor = op.out_tensor().filter(|_| !renews && op.get(attr::ZERO_INIT) != Some(true))?;
             Some(Buffer { tensor, allocate: stmt, inside })
         }
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
@@ -385,18 +386,17 @@ fn multiply(
         return 1;
     }
     let size = match &program.stmts[buffer.allocate] {
-        Stmt::Op(allocate) => allocate.scalar_attr("size"),
+        Stmt::Op(allocate) => allocate.get(attr::SIZE),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     };
     let size = size.map(|size| create::infix(program, "*", extent, size));
     if let Stmt::Op(allocate) = &mut program.stmts[buffer.allocate] {
         allocate.outs = vec![Operand::Tensor(storages)];
-        for (key, attr) in &mut allocate.attrs {
-            match (*key, size) {
-                ("buffer", _) => *attr = Attr::Tensor(storages),
-                ("size", Some(size)) => *attr = Attr::Scalar(size),
-                (_, _) => (),
-            }
+        if allocate.op == Op::AllocateOnce {
+            allocate.set(attr::BUFFER, storages);
+        }
+        if let Some(size) = size {
+            allocate.set(attr::SIZE, size);
         }
     }
     0

@@ -22,8 +22,9 @@
 //! A cast behind the product stays: `linear` has operands and a result of one type in this language.
 
 use grammar::{
+    attr,
     diagnostic::Diagnostic,
-    ir::{Attr, Axis, AxisId, AxisKind, BlockId, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
+    ir::{Axis, AxisId, AxisKind, BlockId, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::{Effect, Mode, Op},
 };
@@ -153,8 +154,8 @@ fn earlier_bias(program: &Program, names: &Names, stmts: &[StmtId], addend: Tens
 
 /// The operand of a broadcast that adds axes in front only.
 fn broadcast_bias(it: &OpStmt) -> Option<TensorId> {
-    let Some(Attr::Flags(flags)) = it.attr("flags") else { return None };
-    let [in_front @ .., last] = flags.as_slice() else { return None };
+    let flags = it.get(attr::FLAGS)?;
+    let [in_front @ .., last] = flags else { return None };
     match it.args[..] {
         [Operand::Tensor(bias)] if !last && in_front.iter().all(|it| *it) => Some(bias),
         _ => None,
@@ -176,7 +177,7 @@ fn only_uses(
     let others: FxHashSet<StmtId> = others.filter(|stmt| ![product, sum].contains(stmt)).collect();
     let is_storage = |stmt: &StmtId| match &program.stmts[*stmt] {
         Stmt::Op(it) => match it.op.row().effect {
-            Effect::Allocate => it.attr("alias").is_none() && it.out_tensor() == Some(tensor),
+            Effect::Allocate => it.get(attr::ALIAS).is_none() && it.out_tensor() == Some(tensor),
             Effect::Deallocate => true,
             Effect::Compute
             | Effect::Map

@@ -3,11 +3,11 @@
 //! Invariant: "yes" is certain; where it is not, the answer names what may be in the way.
 
 use grammar::{
-    ir::{
-        Attr, Axis, BlockId, Expr, ExprId, For, OpStmt, Parallel, Program, Stmt, StmtId, SymbolId, TensorId,
-    },
+    attr,
+    ir::{Axis, BlockId, Expr, ExprId, For, OpStmt, Parallel, Program, Stmt, StmtId, SymbolId, TensorId},
     mentions,
     ops::{Effect, Mode, Op},
+    words::CommunicationType,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -72,8 +72,8 @@ fn works(program: &Program, it: &For) -> Option<Carried> {
         if let (Effect::Communicate | Effect::Group, Some(number)) = (op.op.row().effect, op.number) {
             posts.insert(number, at);
         }
-        if let (Effect::Wait, Some(Attr::Work(number))) = (op.op.row().effect, op.attr("work")) {
-            waits.push((*number, at, id));
+        if let (Effect::Wait, Some(number)) = (op.op.row().effect, op.get(attr::WORK)) {
+            waits.push((number, at, id));
         }
     });
     let early = |(number, at, _): &&(u32, usize, StmtId)| posts.get(number).is_none_or(|post| post > at);
@@ -118,7 +118,7 @@ fn parts(
 ) -> FxHashMap<TensorId, Part> {
     let renewed = renewed(program, all, it);
     let allocates = |op: &OpStmt| {
-        let own = |out| op.op == Op::Allocate || op.tensor_attr("alias").is_none() && renewed.contains(&out);
+        let own = |out| op.op == Op::Allocate || op.get(attr::ALIAS).is_none() && renewed.contains(&out);
         op.op.row().effect == Effect::Allocate && op.out_tensor().is_some_and(own)
     };
     let binding = |id: StmtId| match &program.stmts[id] {
@@ -261,22 +261,22 @@ fn mentioned(program: &Program, block: BlockId) -> FxHashMap<TensorId, usize> {
 
 /// What a reduction writes to one root: a rank is the root in one iteration at most.
 fn at_root(program: &Program, it: &For, op: &OpStmt, tensor: TensorId, write: bool) -> Option<Part> {
-    let is_reduce = op.op == Op::Communication && op.word_attr("type") == Some("Reduce");
-    if !is_reduce || !write || op.tensor_attr("input") == Some(tensor) {
+    let is_reduce = op.get(attr::TYPE) == Some(CommunicationType::Reduce);
+    if !is_reduce || !write || op.get(attr::INPUT) == Some(tensor) {
         return None;
     }
-    let root = op.scalar_attr("root")?;
+    let root = op.get(attr::ROOT)?;
     is_different_in_each(program, it, root).then_some(Part::Slice(tensor, op.op, None, root))
 }
 
 /// The part of `base` that a view picks, if no two iterations pick the same.
 fn slice(program: &Program, it: &For, op: &OpStmt, base: TensorId) -> Option<Part> {
-    let index = op.scalar_attr("index").or_else(|| op.scalar_attr("stream_index"))?;
+    let index = op.get(attr::INDEX).or_else(|| op.get(attr::STREAM_INDEX))?;
     let mut dim = None;
-    if let Some(Attr::Axis(axis)) = op.attr("axis") {
+    if let Some(axis) = op.get(attr::AXIS) {
         // A reduction is no dimension, and of one with extent 1 every index picks the same.
-        dim = Some(program.dimensions(base).position(|it| it == *axis)?);
-        let Axis { parallel, extent, .. } = program.axes[*axis];
+        dim = Some(program.dimensions(base).position(|it| it == axis)?);
+        let Axis { parallel, extent, .. } = program.axes[axis];
         let several = extent == it.stop || program.constant(extent).is_some_and(|extent| extent > 1);
         if matches!(parallel, Parallel::Device(_)) || !several {
             return None;

@@ -37,6 +37,7 @@ use grammar::{
     ir::{AxisKind, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{Effect, Rule},
     span::Span,
+    words::{Backend, CommunicationType},
 };
 use rustc_hash::FxHashSet;
 
@@ -73,9 +74,9 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     let views = views(program);
     let world = world(program);
     let backend = match arguments.text("backend") {
-        Some("cuda") => "CUDA",
-        Some("ucc") => "UCC",
-        Some(_) | None => "NCCL",
+        Some("cuda") => Backend::Cuda,
+        Some("ucc") => Backend::Ucc,
+        Some(_) | None => Backend::Nccl,
     };
     let changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
@@ -106,7 +107,7 @@ struct Ctx<'p> {
     program: &'p mut Program,
     fresh: &'p mut Fresh,
     span: Span,
-    backend: &'static str,
+    backend: Backend,
     /// The number of ranks that the program needs.
     world: usize,
     /// Tensors that are views of others.
@@ -149,7 +150,7 @@ impl Ctx<'_> {
                 }
                 let root = team.iter().position(|rank| *rank == root);
                 self.post(Post {
-                    kind: "Broadcast",
+                    kind: CommunicationType::Broadcast,
                     team: &team,
                     root,
                     red_op: None,
@@ -215,7 +216,14 @@ impl Ctx<'_> {
             for receiver in &to.mesh.devices {
                 let root = team.iter().position(|rank| rank == receiver);
                 let red_op = Some(red_op);
-                self.post(Post { kind: "Reduce", team: &team, root, red_op, input: arg, output: out });
+                self.post(Post {
+                    kind: CommunicationType::Reduce,
+                    team: &team,
+                    root,
+                    red_op,
+                    input: arg,
+                    output: out,
+                });
             }
         } else if let Some((scattered, _)) = reshard::scattered(self.program, &kept, to) {
             // Counted among the operand's dimensions, that which vanishes included.
@@ -225,7 +233,7 @@ impl Ctx<'_> {
             for team in teams(&from.mesh, device) {
                 let red_op = Some(red_op);
                 self.post(Post {
-                    kind: "ReduceScatter",
+                    kind: CommunicationType::ReduceScatter,
                     team: &team,
                     root: None,
                     red_op,
@@ -238,7 +246,7 @@ impl Ctx<'_> {
             for team in teams(&from.mesh, device) {
                 let red_op = Some(red_op);
                 self.post(Post {
-                    kind: "Allreduce",
+                    kind: CommunicationType::Allreduce,
                     team: &team,
                     root: None,
                     red_op,

@@ -51,7 +51,7 @@
 mod forks;
 
 use grammar::{
-    dependents,
+    attr, dependents,
     diagnostic::Diagnostic,
     ir::{BlockId, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
     ops::{Effect, Op},
@@ -185,7 +185,9 @@ impl Between {
         loop {
             match program.stmts[*stmts.get(this.next)?].clone() {
                 Stmt::Op(it)
-                    if it.op == Op::Allocate && frame.stream.is_none() && !it.flag_attr("zero_init") =>
+                    if it.op == Op::Allocate
+                        && frame.stream.is_none()
+                        && it.get(attr::ZERO_INIT) != Some(true) =>
                 {
                     this.moved.push(stmts[this.next]);
                 }

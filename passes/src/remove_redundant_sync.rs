@@ -30,8 +30,9 @@
 //! numbers, another number. A captured stream is what was current when it was captured, if that is certain.
 
 use grammar::{
+    attr,
     diagnostic::Diagnostic,
-    ir::{Attr, BlockId, ExprId, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId},
+    ir::{BlockId, ExprId, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId},
     ops::{Effect, Op},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -259,8 +260,8 @@ impl Order<'_, '_> {
         match it.op.row().effect {
             Effect::Stream => return self.stream(it, state),
             Effect::Wait => {
-                let Some(Attr::Work(number)) = it.attr("work") else { return false };
-                if !state.pending.remove(number) {
+                let Some(number) = it.get(attr::WORK) else { return false };
+                if !state.pending.remove(&number) {
                     return true;
                 }
                 // Whoever waited for this stream before has not waited for the work.

@@ -2,7 +2,8 @@
 
 use grammar::{
     arena::Arena,
-    ir::{Attr, AxisId, BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId, Transform},
+    attr,
+    ir::{AxisId, BlockId, ExprId, Operand, Program, Stmt, StmtId, Stream, SymbolId, Transform},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -113,7 +114,7 @@ pub(crate) fn in_block(program: &mut Program, block: BlockId, rewrite: Rewrite<'
                         *stream = program.streams.push(Stream::Index(new));
                     }
                 }
-                if let Some(Attr::Stmts(listed)) = it.attr("transfers") {
+                if let Some(listed) = it.get(attr::TRANSFERS) {
                     stmts.extend(listed);
                 }
             }

@@ -15,10 +15,11 @@
 //! that no rule covers, leave the statement as it is.
 
 use grammar::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisKind, OpStmt, Parallel, Program, Stmt, TensorId},
-    ops::Op,
+    ir::{AxisKind, OpStmt, Parallel, Program, Stmt, TensorId},
+    words::{Algorithm, CommunicationType},
 };
 
 use crate::{
@@ -46,15 +47,15 @@ const MEASURED: &str =
     "2:8M=one-shot;2:64M=two-shot;4:512K=one-shot;4:16M=two-shot;8:256K=one-shot;8:16M=two-shot;*=nccl";
 
 /// What a rule may choose.
-const ALGORITHMS: &[&str] = &["nccl", "one-shot", "two-shot"];
+const ALGORITHMS: [Algorithm; 3] = [Algorithm::Nccl, Algorithm::OneShot, Algorithm::TwoShot];
 
 /// One rule of the table.
-struct RuleOf<'t> {
+struct RuleOf {
     /// Ranks in the team; `None`: any number.
     team: Option<usize>,
     /// The most bytes a rank; `None`: any number.
     bytes: Option<u64>,
-    algorithm: &'t str,
+    algorithm: Algorithm,
 }
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
@@ -63,7 +64,10 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         text.split(';').map(|rule| read(rule.trim()).ok_or(rule.trim())).collect::<Result<Vec<_>, _>>();
     let rules = rules.map_err(|rule| {
         let message = format!("`select-allreduce`: `{rule}` is no rule of a table");
-        let label = format!("expected `team:bytes=algorithm` with one of {}", ALGORITHMS.join(", "));
+        let label = format!(
+            "expected `team:bytes=algorithm` with one of {}",
+            ALGORITHMS.map(Algorithm::text).join(", ")
+        );
         Diagnostic::new(Code::BadOption, program.spans.header, message, label)
             .help("for example `2:8M=one-shot;4:512K=one-shot;*=nccl`")
     })?;
@@ -72,25 +76,14 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
         let Some(algorithm) = choose(program, &it, &rules) else { continue };
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
-        let new = ("algo", Attr::Name(algorithm.to_owned()));
-        match it.attrs.iter_mut().find(|(key, _)| *key == "algo") {
-            Some(old) => {
-                changed |= *old != new;
-                *old = new;
-            }
-            None => {
-                // Attributes stand in the order of the operator's row.
-                let at = it.attrs.iter().position(|(key, _)| *key == "protocol").unwrap_or(it.attrs.len());
-                it.attrs.insert(at, new);
-                changed = true;
-            }
-        }
+        changed |= it.get(attr::ALGO) != Some(algorithm);
+        it.set(attr::ALGO, algorithm);
     }
     Ok(Change::from_flag(changed))
 }
 
 /// `2:8M=one-shot`, `4=nccl`, `*=nccl`.
-fn read(rule: &str) -> Option<RuleOf<'_>> {
+fn read(rule: &str) -> Option<RuleOf> {
     let (size, algorithm) = rule.split_once('=')?;
     let (team, bytes) = match size.split_once(':') {
         Some((team, bytes)) => (team, Some(read_bytes(bytes.trim())?)),
@@ -100,8 +93,8 @@ fn read(rule: &str) -> Option<RuleOf<'_>> {
         "*" => None,
         team => Some(team.parse().ok()?),
     };
-    let algorithm = algorithm.trim();
-    ALGORITHMS.contains(&algorithm).then_some(RuleOf { team, bytes, algorithm })
+    let algorithm = ALGORITHMS.into_iter().find(|it| it.text() == algorithm.trim())?;
+    Some(RuleOf { team, bytes, algorithm })
 }
 
 fn read_bytes(text: &str) -> Option<u64> {
@@ -111,13 +104,13 @@ fn read_bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-fn choose<'t>(program: &mut Program, it: &OpStmt, rules: &[RuleOf<'t>]) -> Option<&'t str> {
-    if it.op != Op::Communication || it.word_attr("type") != Some("Allreduce") {
+fn choose(program: &mut Program, it: &OpStmt, rules: &[RuleOf]) -> Option<Algorithm> {
+    if it.get(attr::TYPE) != Some(CommunicationType::Allreduce) {
         return None;
     }
-    let Some(Attr::Team(team)) = it.attr("team") else { return None };
-    let bytes = bytes_of(program, it.tensor_attr("output")?)?;
-    let fits = |rule: &&RuleOf<'t>| {
+    let team = it.get(attr::TEAM)?;
+    let bytes = bytes_of(program, it.get(attr::OUTPUT)?)?;
+    let fits = |rule: &&RuleOf| {
         rule.team.is_none_or(|size| size == team.len()) && rule.bytes.is_none_or(|most| bytes <= most)
     };
     rules.iter().find(fits).map(|rule| rule.algorithm)

@@ -20,8 +20,9 @@
 //! Two Waits keep their order.
 
 use grammar::{
+    attr,
     diagnostic::Diagnostic,
-    ir::{Attr, BlockId, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, Program, Stmt, StmtId, TensorId},
     ops::Effect,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -144,10 +145,7 @@ fn stopping(storage: &Storage, number: u32) -> Vec<Key> {
 /// The number of the communication that a statement waits for, if that is what it does.
 pub(crate) fn awaited(program: &Program, stmt: StmtId) -> Option<u32> {
     match &program.stmts[stmt] {
-        Stmt::Op(it) if it.op.row().effect == Effect::Wait => match it.attr("work") {
-            Some(Attr::Work(number)) => Some(*number),
-            _ => None,
-        },
+        Stmt::Op(it) if it.op.row().effect == Effect::Wait => it.get(attr::WORK),
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     }
 }

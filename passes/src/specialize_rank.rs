@@ -18,9 +18,10 @@
 //! for such a program; `hir-run --program 0=a.hir,1=b.hir` runs one for each rank.
 
 use grammar::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, BlockId, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::{Effect, Op},
 };
@@ -151,10 +152,7 @@ fn takes_part(program: &Program, it: &OpStmt, rank: usize) -> bool {
             });
             here || !any
         }
-        Effect::Communicate => match it.attr("team") {
-            Some(Attr::Team(team)) => team.contains(&rank),
-            _ => true,
-        },
+        Effect::Communicate => it.get(attr::TEAM).is_none_or(|team| team.contains(&rank)),
         Effect::Wait | Effect::Stream | Effect::Group | Effect::Share | Effect::Opaque => true,
     }
 }
@@ -164,8 +162,8 @@ fn drop_waits(program: &mut Program, body: BlockId) -> bool {
     let mut posted = FxHashSet::default();
     program.walk(body, &mut |stmt| posted.extend(program.posts_work(stmt)));
     rewrite(program, body, &mut |program, stmt| match &program.stmts[stmt] {
-        Stmt::Op(it) if it.op == Op::Wait => match it.attr("work") {
-            Some(Attr::Work(number)) if !posted.contains(number) => Edit::Remove,
+        Stmt::Op(it) if it.op == Op::Wait => match it.get(attr::WORK) {
+            Some(number) if !posted.contains(&number) => Edit::Remove,
             _ => Edit::Keep,
         },
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,

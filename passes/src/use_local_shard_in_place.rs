@@ -29,6 +29,7 @@
 //! T0 names is never written.
 
 use grammar::{
+    attr,
     diagnostic::Diagnostic,
     ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     mentions,
@@ -201,8 +202,7 @@ fn is_safe(
                 return;
             }
             let dropped = effect == Effect::Deallocate;
-            let allocated =
-                effect == Effect::Allocate && tensor == whole && it.tensor_attr("alias").is_none();
+            let allocated = effect == Effect::Allocate && tensor == whole && it.get(attr::ALIAS).is_none();
             // Handles of the slices say nothing about what is in them.
             let viewed = effect == Effect::View && it.out_tensor() != Some(found.name);
             let read = tensor == found.name

@@ -2,8 +2,9 @@
 
 use grammar::{
     arena::Id,
+    attr,
     codes::Code,
-    ir::{Attr, OpStmt, Operand, Program, Stream, StreamId, TensorId},
+    ir::{OpStmt, Operand, Program, Stream, StreamId, TensorId},
     ops::Op,
 };
 
@@ -67,13 +68,13 @@ impl Builder<'_> {
         if !self.is_here(tensor) || bound && stmt.op == Op::AllocateOnce {
             return Ok(());
         }
-        if let Some(alias) = stmt.tensor_attr("alias") {
+        if let Some(alias) = stmt.get(attr::ALIAS) {
             let view = self.view(alias)?;
             self.fits(tensor, &view)?;
             self.bind(tensor, view, None);
             return Ok(());
         }
-        self.allocate(tensor, stmt.flag_attr("zero_init")).map(|_| ())
+        self.allocate(tensor, stmt.get(attr::ZERO_INIT) == Some(true)).map(|_| ())
     }
 
     /// A name is bound to a view of as many dimensions as it has.
@@ -100,8 +101,8 @@ impl Builder<'_> {
             return Ok(());
         };
         // In a lowered program select is as HirAliasSelect; in one that is not it takes an index of the whole axis.
-        let own = self.frame.is_some()
-            || stmt.scalar_attr("index").is_none_or(|it| self.scalars.depends_on_rank(it));
+        let own =
+            self.frame.is_some() || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
         if stmt.op == Op::Select && !own && self.reshards(stmt, &[input], out)? {
             return self.reshard(stmt, &[input], out);
         }
@@ -110,7 +111,7 @@ impl Builder<'_> {
 
     fn bind_view(&mut self, stmt: &OpStmt, out: TensorId, input: TensorId) -> Result<()> {
         if !self.is_here(out) || !self.is_here(input) {
-            let index = stmt.scalar_attr("stream_index").and_then(|it| self.scalars.int(it).ok());
+            let index = stmt.get(attr::STREAM_INDEX).and_then(|it| self.scalars.int(it).ok());
             if let Some(index) = index.and_then(|it| usize::try_from(it).ok()) {
                 self.slices.insert(out, index);
             }
@@ -142,15 +143,11 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The dimension that a select takes one index of; `None`: a reduction axis.
-    pub(super) fn selected(&self, stmt: &OpStmt, input: TensorId) -> Option<usize> {
-        let Some(Attr::Axis(axis)) = stmt.attr("axis") else { return None };
-        self.program.dimensions(input).position(|it| it == *axis)
-    }
-
     pub(super) fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {
         // A reduction axis is no dimension; one of extent 1 has one index, whatever is asked for.
-        let (Some(dim), Some(index)) = (self.selected(stmt, input), stmt.scalar_attr("index")) else {
+        let (Some(dim), Some(index)) =
+            (grammar::selected_dim(self.program, stmt, input), stmt.get(attr::INDEX))
+        else {
             return Ok(view);
         };
         let index = match view.shape[dim] {
@@ -175,7 +172,7 @@ impl Builder<'_> {
             );
         }
         let count = pieces[at].extent;
-        let Some(expr) = stmt.scalar_attr("stream_index") else { return Ok((view, 0)) };
+        let Some(expr) = stmt.get(attr::STREAM_INDEX) else { return Ok((view, 0)) };
         let mut index = self.index(expr, count, "the stream's index")?;
         if swizzled {
             let mesh = &self.program.tensors[input].mesh;

@@ -13,9 +13,11 @@
 use std::sync::Arc;
 
 use grammar::{
+    attr,
     codes::Code,
-    ir::{Attr, OpStmt, Stmt, TensorId},
+    ir::{OpStmt, Stmt, TensorId},
     ops::Op,
+    words::CommunicationType,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -173,21 +175,12 @@ impl Builder<'_> {
         work
     }
 
-    fn backend(&self, stmt: &OpStmt) -> Option<Backend> {
-        match stmt.word_attr("backend") {
-            Some("CUDA") => None,
-            Some("UCC") => Some(Backend::Ucc),
-            // Dialects before February 2025 print no backend, and GLOO is gone: NCCL is the default.
-            Some(_) | None => Some(Backend::Nccl),
-        }
-    }
-
     // ---- waiting
 
     pub(super) fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
-        let Some(Attr::Work(number)) = stmt.attr("work") else { return Ok(()) };
+        let Some(number) = stmt.get(attr::WORK) else { return Ok(()) };
         // A rank outside the team, or in the other branch, posted nothing under this number: nothing to wait for.
-        match self.posted.remove(number) {
+        match self.posted.remove(&number) {
             Some(Pending::Work(work)) => self.emit(InstKind::Wait { work }),
             Some(Pending::Slots(slots)) => {
                 slots.into_iter().for_each(|slot| self.emit(InstKind::Await { slot }))
@@ -200,12 +193,12 @@ impl Builder<'_> {
     // ---- collectives
 
     fn team(&self, stmt: &OpStmt) -> Result<Arc<[usize]>> {
-        let Some(Attr::Team(team)) = stmt.attr("team") else { return Ok(Arc::default()) };
+        let Some(team) = stmt.get(attr::TEAM) else { return Ok(Arc::default()) };
         if let Some(outside) = team.iter().find(|rank| **rank >= self.plan.world) {
             let message = format!("the team holds rank {outside} of a world of {}", self.plan.world);
             return Err(self.fault(Code::WorldTooSmall, message, "expected ranks of the world"));
         }
-        Ok(self.teams.team(stmt, || team.clone()))
+        Ok(self.teams.team(stmt, || team.to_vec()))
     }
 
     /// The view of an operand that this rank needs, given storage where the dialect prints no ALLOCATE.
@@ -223,39 +216,41 @@ impl Builder<'_> {
     fn collective(&mut self, stmt: &OpStmt) -> Result<()> {
         let team = self.team(stmt)?;
         let Some(me) = team.iter().position(|rank| *rank == self.rank()) else { return Ok(()) };
-        let root = match stmt.scalar_attr("root") {
+        let root = match stmt.get(attr::ROOT) {
             Some(root) => self.index(root, team.len(), "the root")?,
             None => 0,
         };
-        let op = match stmt.word_attr("red_op") {
-            Some("PRODUCT") => ReduceOp::Product,
-            Some("MIN") => ReduceOp::Min,
-            Some("MAX") => ReduceOp::Max,
-            Some("AVG") => ReduceOp::Avg,
-            Some(_) | None => ReduceOp::Sum,
-        };
+        let op = stmt.get(attr::RED_OP).map_or(ReduceOp::Sum, ReduceOp::from);
         let lone = team.len() == 1;
-        let (kind, gives, gets) = match stmt.word_attr("type") {
-            Some("Broadcast") => (CollectiveKind::Broadcast { root }, me == root, true),
-            Some("Gather") => (CollectiveKind::Gather { root }, true, me == root),
-            Some("Allgather") => (CollectiveKind::Allgather, true, true),
-            Some("Scatter") => (CollectiveKind::Scatter { root }, me == root, true),
-            Some("Reduce") => (CollectiveKind::Reduce { root, op }, true, me == root),
-            Some("Allreduce") => (CollectiveKind::Allreduce { op }, true, true),
-            Some("ReduceScatter") => (CollectiveKind::ReduceScatter { op }, true, true),
-            Some("AllToAll") => (CollectiveKind::AllToAll, true, true),
-            Some("SendRecv") => (CollectiveKind::SendRecv { root }, me == root, me != root || lone),
-            Some(_) | None => return Err(self.unsupported(stmt.op, "its type is not a collective")),
+        let (kind, gives, gets) = match stmt.get(attr::TYPE) {
+            Some(CommunicationType::Broadcast) => (CollectiveKind::Broadcast { root }, me == root, true),
+            Some(CommunicationType::Gather) => (CollectiveKind::Gather { root }, true, me == root),
+            Some(CommunicationType::Allgather) => (CollectiveKind::Allgather, true, true),
+            Some(CommunicationType::Scatter) => (CollectiveKind::Scatter { root }, me == root, true),
+            Some(CommunicationType::Reduce) => (CollectiveKind::Reduce { root, op }, true, me == root),
+            Some(CommunicationType::Allreduce) => (CollectiveKind::Allreduce { op }, true, true),
+            Some(CommunicationType::ReduceScatter) => (CollectiveKind::ReduceScatter { op }, true, true),
+            Some(CommunicationType::AllToAll) => (CollectiveKind::AllToAll, true, true),
+            Some(CommunicationType::SendRecv) => {
+                (CollectiveKind::SendRecv { root }, me == root, me != root || lone)
+            }
+            Some(CommunicationType::CollectivePermute) | None => {
+                return Err(self.unsupported(stmt.op, "its type is not a collective"));
+            }
         };
-        let input = self.given(stmt.tensor_attr("input"), gives)?;
-        let output = self.received(stmt.tensor_attr("output"), gets)?;
-        match self.backend(stmt) {
+        let backend = self.backend(stmt)?;
+        let algo = self.algorithm(stmt, backend)?;
+        self.multicast(stmt, backend)?;
+        let input = self.given(stmt.get(attr::INPUT), gives)?;
+        let output = self.received(stmt.get(attr::OUTPUT), gets)?;
+        match backend {
             Some(backend) => {
                 let communicator = self.communicator(backend, team);
                 let work = self.work(stmt.number);
                 self.emit(InstKind::Collective(Box::new(Collective {
                     communicator,
                     kind,
+                    algo,
                     input,
                     output,
                     work,
@@ -271,22 +266,29 @@ impl Builder<'_> {
         if !team.contains(&self.rank()) {
             return Ok(());
         }
-        let peer = |this: &Self, name: &str| match stmt.scalar_attr(name) {
+        let peer = |this: &Self, key| match stmt.get(key) {
             Some(peer) => this.index(peer, team.len(), "the peer"),
             None => Ok(0),
         };
         let kind = CollectiveKind::Permute {
-            send_peer: peer(self, "send_peer")?,
-            recv_peer: peer(self, "recv_peer")?,
+            send_peer: peer(self, attr::SEND_PEER)?,
+            recv_peer: peer(self, attr::RECV_PEER)?,
         };
-        let Some(backend) = self.backend(stmt) else {
+        let Some(backend) = self.backend(stmt)? else {
             return Err(self.unsupported(stmt.op, "the CUDA backend has no CollectivePermute"));
         };
-        let input = self.given(stmt.tensor_attr("input"), true)?;
-        let output = self.received(stmt.tensor_attr("output"), true)?;
+        let input = self.given(stmt.get(attr::INPUT), true)?;
+        let output = self.received(stmt.get(attr::OUTPUT), true)?;
         let communicator = self.communicator(backend, team);
         let work = self.work(stmt.number);
-        self.emit(InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
+        self.emit(InstKind::Collective(Box::new(Collective {
+            communicator,
+            kind,
+            algo: None,
+            input,
+            output,
+            work,
+        })));
         Ok(())
     }
 
@@ -294,15 +296,18 @@ impl Builder<'_> {
 
     fn p2p(&mut self, stmt: &OpStmt) -> Result<()> {
         // As every statement on another mesh's tensors, it does nothing here.
-        if stmt.tensor_attr("buffer").is_some_and(|buffer| !self.is_here(buffer)) {
+        if stmt.get(attr::BUFFER).is_some_and(|buffer| !self.is_here(buffer)) {
             self.skip_elsewhere(stmt);
             return Ok(());
         }
         let (direction, peer, view) = self.side(stmt)?;
         let origin = self.origin_no();
-        let Some(backend) = self.backend(stmt) else {
+        let Some(backend) = self.backend(stmt)? else {
             return self.cuda_p2p(stmt, direction, peer, view);
         };
+        if let Some(protocol) = stmt.get(attr::PROTOCOL) {
+            return Err(self.refused(attr::PROTOCOL, protocol, "only the CUDA backend has protocols", &[]));
+        }
         let side = Side { direction, peer, view, origin };
         if let Some(bracket) = &mut self.bracket {
             bracket.push(side);
@@ -313,11 +318,8 @@ impl Builder<'_> {
     }
 
     fn side(&self, stmt: &OpStmt) -> Result<(Direction, usize, View)> {
-        let direction = match stmt.word_attr("type") {
-            Some("recv") => Direction::Recv,
-            Some(_) | None => Direction::Send,
-        };
-        let (Some(buffer), Some(peer)) = (stmt.tensor_attr("buffer"), stmt.scalar_attr("peer")) else {
+        let direction = stmt.get(attr::P2P_TYPE).map_or(Direction::Send, Direction::from);
+        let (Some(buffer), Some(peer)) = (stmt.get(attr::BUFFER), stmt.get(attr::PEER)) else {
             return Err(self.unsupported(stmt.op, "it lacks its buffer or peer"));
         };
         Ok((direction, self.index(peer, self.plan.world, "the peer")?, self.view(buffer)?))
@@ -338,15 +340,6 @@ impl Builder<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Whether a transfer is a put: the statement's own word, the program's option, or get, nvFuser's default.
-    fn is_put(&self, stmt: &OpStmt) -> bool {
-        if let Some(Attr::Name(protocol)) = stmt.attr("protocol") {
-            return protocol == "put";
-        }
-        let option = self.program.options.get("p2p_protocol");
-        option.is_some_and(|it| grammar::expr_text(self.program, *it) == "put")
     }
 
     fn cuda_p2p(&mut self, stmt: &OpStmt, direction: Direction, peer: usize, view: View) -> Result<()> {
@@ -400,11 +393,11 @@ impl Builder<'_> {
 
     /// Blocks the host only for handles that are new; then all ranks of the world have to come (format survey, section 8).
     pub(super) fn share(&mut self, stmt: &OpStmt) -> Result<()> {
-        let Some(Attr::Stmts(listed)) = stmt.attr("transfers") else { return Ok(()) };
+        let Some(listed) = stmt.get(attr::TRANSFERS) else { return Ok(()) };
         let mut handles = Vec::new();
         for id in listed {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
-            if it.tensor_attr("buffer").is_some_and(|buffer| !self.is_here(buffer)) {
+            if it.get(attr::BUFFER).is_some_and(|buffer| !self.is_here(buffer)) {
                 continue;
             }
             let (direction, peer, view) = self.side(it)?;

@@ -4,8 +4,10 @@
 //! whole tensors.
 
 use grammar::{
+    attr,
     codes::Code,
-    ir::{Attr, AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
+    flagged_dims,
+    ir::{AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
     ops::{Effect, Op, Rule},
 };
 
@@ -165,7 +167,7 @@ impl Builder<'_> {
                 order.filter(|order| order.len() == view.shape.len()).map(|order| view.permute(&order))
             }
             Rule::Broadcast => {
-                let flags = self.new_axes(stmt, out);
+                let flags = flagged_dims(self.program, stmt, out);
                 let mut view = view.clone();
                 for (dim, _) in flags.iter().enumerate().filter(|(_, new)| **new) {
                     if dim > view.shape.len() {
@@ -176,7 +178,7 @@ impl Builder<'_> {
                 Some(view)
             }
             Rule::Squeeze => {
-                let flags = self.new_axes(stmt, arg);
+                let flags = flagged_dims(self.program, stmt, arg);
                 let mut view = view.clone();
                 for (dim, _) in flags.iter().enumerate().rev().filter(|(_, gone)| **gone) {
                     if view.shape.get(dim) != Some(&1) {
@@ -203,20 +205,9 @@ impl Builder<'_> {
         })
     }
 
-    /// `flags =` of broadcast and squeeze; older dialects leave it out, and the broadcast axes tell.
-    pub(super) fn new_axes(&self, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
-        match stmt.attr("flags") {
-            Some(Attr::Flags(flags)) => flags.clone(),
-            _ => {
-                let kind = |axis| self.program.axes[axis].kind == AxisKind::Broadcast;
-                self.program.dimensions(wide).map(kind).collect()
-            }
-        }
-    }
-
     /// Whether a slice takes all of a dimension.
     pub(super) fn takes_all(&self, stmt: &OpStmt, arg: TensorId, dim: usize) -> bool {
-        let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return true };
+        let Some(ranges) = stmt.get(attr::RANGES) else { return true };
         let Some([start, stop, step]) = ranges.get(dim) else { return true };
         let is = |expr: ExprId, value: usize| {
             self.int(expr, "the range").is_ok_and(|it| usize::try_from(it) == Ok(value))
@@ -231,7 +222,7 @@ impl Builder<'_> {
 
     fn slice(&self, stmt: &OpStmt, arg: TensorId, view: &View) -> Result<View> {
         let mut view = view.clone();
-        let Some(Attr::Ranges(ranges)) = stmt.attr("ranges") else { return Ok(view) };
+        let Some(ranges) = stmt.get(attr::RANGES) else { return Ok(view) };
         for (dim, [start, stop, step]) in ranges.iter().enumerate() {
             if self.takes_all(stmt, arg, dim) {
                 // A rank's part stays whole.
@@ -298,19 +289,10 @@ impl Builder<'_> {
         if input.shape.len() != logical.len() || kept != target.shape {
             return Err(self.misfit(stmt.op, &input.shape, &target.shape));
         }
-        let op = match stmt.word_attr("op") {
-            Some("add") => ReduceOp::Sum,
-            Some("mul") => ReduceOp::Product,
-            Some("max") => ReduceOp::Max,
-            Some("min") => ReduceOp::Min,
-            Some("fmax") => ReduceOp::FMax,
-            Some("fmin") => ReduceOp::FMin,
-            Some("bitwise_and" | "logical_and") => ReduceOp::And,
-            Some("bitwise_or" | "logical_or") => ReduceOp::Or,
-            Some("bitwise_xor") => ReduceOp::Xor,
-            Some(_) | None => return Err(self.unsupported(stmt.op, "its `op` is unknown")),
+        let Some(op) = stmt.get(attr::OP).map(ReduceOp::from) else {
+            return Err(self.unsupported(stmt.op, "it lacks its `op`"));
         };
-        let init = match stmt.scalar_attr("initial value") {
+        let init = match stmt.get(attr::INITIAL_VALUE) {
             Some(expr) => match self.value(expr, "the initial value")? {
                 Value::Int(value) => Number::Int(value),
                 Value::Bool(value) => Number::Bool(value),

@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use grammar::ops::Op;
+use grammar::{
+    ops::Op,
+    words::{Algorithm, P2pType, RedOp, ReductionOp},
+};
 
 use super::{Buffer, BufferNo, CommunicatorNo, EventNo, Place, Shard, StreamNo, View, WorkNo};
 
@@ -219,6 +222,34 @@ pub enum ReduceOp {
     Xor,
 }
 
+impl From<RedOp> for ReduceOp {
+    fn from(op: RedOp) -> Self {
+        match op {
+            RedOp::Sum => Self::Sum,
+            RedOp::Product => Self::Product,
+            RedOp::Min => Self::Min,
+            RedOp::Max => Self::Max,
+            RedOp::Avg => Self::Avg,
+        }
+    }
+}
+
+impl From<ReductionOp> for ReduceOp {
+    fn from(op: ReductionOp) -> Self {
+        match op {
+            ReductionOp::Add => Self::Sum,
+            ReductionOp::Mul => Self::Product,
+            ReductionOp::Max => Self::Max,
+            ReductionOp::Min => Self::Min,
+            ReductionOp::FMax => Self::FMax,
+            ReductionOp::FMin => Self::FMin,
+            ReductionOp::BitAnd | ReductionOp::LogicalAnd => Self::And,
+            ReductionOp::BitOr | ReductionOp::LogicalOr => Self::Or,
+            ReductionOp::BitXor => Self::Xor,
+        }
+    }
+}
+
 /// A collective. Members match by position in their communicator's queue.
 ///
 /// Views are flattened in row-major order; `n` is the team's size. What each leaves on team member `i`:
@@ -233,6 +264,8 @@ pub struct Collective {
     pub communicator: CommunicatorNo,
     /// What is done.
     pub kind: CollectiveKind,
+    /// How the data is to be moved; `None`: as the executor chooses. Results do not depend on it.
+    pub algo: Option<Algorithm>,
     /// What this rank gives; `None` where it gives nothing.
     pub input: Option<View>,
     /// What this rank gets; `None` where it gets nothing.
@@ -356,6 +389,15 @@ pub enum Direction {
     Send,
     /// This rank gets.
     Recv,
+}
+
+impl From<P2pType> for Direction {
+    fn from(kind: P2pType) -> Self {
+        match kind {
+            P2pType::Send => Self::Send,
+            P2pType::Recv => Self::Recv,
+        }
+    }
 }
 
 impl Direction {

@@ -3,9 +3,10 @@
 //! Invariant: products of extents, offsets and strides of a plan that is within them fit 64 bits.
 
 use grammar::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, Program, Stmt},
+    ir::{Program, Stmt},
     span::Span,
 };
 
@@ -109,10 +110,7 @@ pub(super) fn largest_rank(program: &Program) -> (usize, Span) {
         Some((last, program.tensor_span(id)))
     });
     let teams = program.stmts.iter().filter_map(|(id, stmt)| match stmt {
-        Stmt::Op(it) => match it.attr("team") {
-            Some(Attr::Team(team)) => Some((team.iter().copied().max()?, program.stmt_span(id))),
-            _ => None,
-        },
+        Stmt::Op(it) => Some((it.get(attr::TEAM)?.iter().copied().max()?, program.stmt_span(id))),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     });
     let mut largest = (0, program.spans.header);

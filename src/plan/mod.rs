@@ -15,6 +15,7 @@
 mod access;
 mod bind;
 mod build;
+mod choice;
 mod comm;
 mod compute;
 mod construct;

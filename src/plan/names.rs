@@ -1,9 +1,11 @@
 //! What reports call the communications of a program: `P2PCommunication 38 (send, line 21)`.
 
 use grammar::{
+    attr,
     ir::{OpStmt, Program, Stmt, StmtId},
     ops::{Effect, Op},
     span::LineIndex,
+    words::{CommunicationType, P2pType},
 };
 use rustc_hash::FxHashMap;
 
@@ -47,8 +49,8 @@ impl Names {
 fn name(it: &OpStmt, line: u32) -> Option<Name> {
     let kind = match (it.op.row().effect, it.op) {
         (Effect::Communicate, Op::CollectivePermute) | (Effect::Share, _) => "",
-        (Effect::Communicate, Op::P2PCommunication) => it.word_attr("type").unwrap_or("send"),
-        (Effect::Communicate, _) => it.word_attr("type").unwrap_or_default(),
+        (Effect::Communicate, Op::P2PCommunication) => it.get(attr::P2P_TYPE).map_or("send", P2pType::text),
+        (Effect::Communicate, _) => it.get(attr::TYPE).map_or("", CommunicationType::text),
         (Effect::Group, Op::EndCoalescing) => "",
         _ => return None,
     };

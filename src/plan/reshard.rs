@@ -4,9 +4,10 @@ use std::{ops::Range, sync::Arc};
 
 use grammar::{
     codes::Code,
-    dim_map,
+    dim_map, flagged_dims,
     ir::{AxisKind, OpStmt, Parallel, TensorId},
     ops::Rule,
+    selected_dim,
 };
 
 use super::{
@@ -224,12 +225,12 @@ impl Builder<'_> {
                 })
             }
             Rule::Broadcast => {
-                let new = self.new_axes(stmt, out);
+                let new = flagged_dims(self.program, stmt, out);
                 let kept = out_shards.iter().zip(&new).filter(|(_, new)| !**new).map(|(dim, _)| dim);
                 kept.eq(arg_shards)
             }
             Rule::Squeeze => {
-                let gone = self.new_axes(stmt, arg);
+                let gone = flagged_dims(self.program, stmt, arg);
                 let pairs = || arg_shards.iter().zip(&gone);
                 pairs().filter(|(_, gone)| !**gone).map(|(dim, _)| dim).eq(out_shards)
                     && pairs().all(|(dim, gone)| !*gone || dim.is_empty())
@@ -265,7 +266,7 @@ impl Builder<'_> {
                 }
             },
             Rule::Select => {
-                let gone = self.selected(stmt, arg);
+                let gone = selected_dim(self.program, stmt, arg);
                 let kept = (0..arg_shards.len()).filter(|at| Some(*at) != gone).map(|at| &arg_shards[at]);
                 kept.eq(out_shards) && gone.is_none_or(|at| arg_shards[at].is_empty())
             }

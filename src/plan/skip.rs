@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use grammar::{
-    expr_text,
+    attr, expr_text,
     ir::{BlockId, For, If, OpStmt, Stmt, StmtId},
     ops::{Effect, Op},
+    words::P2pType,
 };
 
 use super::build::{Builder, OriginNo};
@@ -81,7 +82,7 @@ impl Builder<'_> {
 
     /// Lists a communication of a tensor that this rank holds no part of.
     pub(super) fn skip_elsewhere(&mut self, it: &OpStmt) {
-        let (Some(tensor), Some(stmt)) = (it.tensor_attr("buffer"), self.statement()) else { return };
+        let (Some(tensor), Some(stmt)) = (it.get(attr::BUFFER), self.statement()) else { return };
         self.skip(stmt, it, &Why::Elsewhere(self.program.tensor_name(tensor).into()));
     }
 
@@ -107,14 +108,14 @@ impl Builder<'_> {
 
     fn skip(&mut self, stmt: StmtId, it: &OpStmt, why: &Why) {
         let peer = || {
-            let peer = self.scalars.int(it.scalar_attr("peer")?).ok()?;
+            let peer = self.scalars.int(it.get(attr::PEER)?).ok()?;
             usize::try_from(peer).ok()
         };
         let role = match (it.op.row().effect, it.op) {
             (Effect::Share, _) => SkippedRole::Share,
-            (Effect::Communicate, Op::P2PCommunication) => match it.word_attr("type") {
-                Some("recv") => SkippedRole::Recv(peer()),
-                Some(_) | None => SkippedRole::Send(peer()),
+            (Effect::Communicate, Op::P2PCommunication) => match it.get(attr::P2P_TYPE) {
+                Some(P2pType::Recv) => SkippedRole::Recv(peer()),
+                Some(P2pType::Send) | None => SkippedRole::Send(peer()),
             },
             (Effect::Communicate, _) => SkippedRole::Collective,
             _ => return,

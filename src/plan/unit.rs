@@ -2,8 +2,9 @@
 
 use grammar::{
     arena::Id,
+    attr,
     codes::Code,
-    ir::{Attr, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{OpStmt, Operand, Program, Stmt, StmtId, TensorId},
 };
 
 use super::{
@@ -16,12 +17,12 @@ impl Builder<'_> {
     /// Writes a unit's statements in place: every unit tensor gets a view, the ports those of the posting statement.
     pub(super) fn post_unit(&mut self, stmt: &OpStmt) -> Result<()> {
         let program = self.program;
-        let (Some(Attr::Unit(id)), Some(Attr::Values(inputs)), Some(Attr::Values(outputs))) =
-            (stmt.attr("unit"), stmt.attr("Inputs"), stmt.attr("Outputs"))
+        let (Some(id), Some(inputs), Some(outputs)) =
+            (stmt.get(attr::UNIT), stmt.get(attr::INPUTS), stmt.get(attr::OUTPUTS))
         else {
             return Ok(());
         };
-        let unit = &program.units[*id];
+        let unit = &program.units[id];
         let here = Program::tensors_of(outputs).any(|tensor| self.is_here(tensor));
         if !here {
             return Ok(());

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use grammar::{
     arena::{Arena, Id},
+    attr::AttrName,
     ir::{Attr, BlockId, Domains, OpStmt, Program, Stmt, StmtId, TensorId, UnitId},
     mentions,
     ops::Effect,
@@ -121,7 +122,7 @@ pub(super) fn communications(reducer: &mut Reducer<'_>) -> bool {
             remove(program, &|program, stmt| match &program.stmts[stmt] {
                 Stmt::Op(it) => {
                     let waits =
-                        |(_, attr): &(&str, Attr)| matches!(attr, Attr::Work(it) if gone.contains(it));
+                        |(_, attr): &(AttrName, Attr)| matches!(attr, Attr::Work(it) if gone.contains(it));
                     posts(it) && it.number.is_some_and(|it| gone.contains(&it)) || it.attrs.iter().any(waits)
                 }
                 Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,

@@ -14,6 +14,7 @@ use std::{
 };
 
 use grammar::{
+    attr,
     diagnostic::{Diagnostic, has_errors},
     ir::{Program, Stmt, StmtId},
     mentions, verify,
@@ -335,7 +336,8 @@ fn essence(program: &Program, stmt: StmtId) -> String {
     match &program.stmts[stmt] {
         Stmt::Op(it) => {
             let mut words = vec![it.op.name().to_owned()];
-            words.extend(it.word_attr("type").map(str::to_owned));
+            words.extend(it.get(attr::TYPE).map(|it| it.to_string()));
+            words.extend(it.get(attr::P2P_TYPE).map(|it| it.to_string()));
             mentions(program, it, &mut |tensor, _| words.push(program.tensor_name(tensor)));
             words.join(" ")
         }

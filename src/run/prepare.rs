@@ -3,7 +3,7 @@
 use grammar::{
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    ir::{Program, TensorId},
+    ir::{P2P_PROTOCOL, Program, TensorId},
     span::Span,
 };
 
@@ -280,7 +280,7 @@ pub(super) fn program(
     let path = &source.name;
     let (mut programs, mut diagnostics) = source.programs();
     // Nothing is guessed where the command line says it.
-    if setup.bindings.iter().any(|it| it.name == "p2p_protocol") {
+    if setup.bindings.iter().any(|it| it.name == P2P_PROTOCOL) {
         diagnostics.retain(|it| it.code != Code::LossyProtocol);
     }
     if has_errors(&diagnostics) {

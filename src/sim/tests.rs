@@ -90,7 +90,17 @@ impl Rank {
     ) -> u32 {
         let work = self.work();
         let (input, output) = (input.cloned(), output.cloned());
-        self.on(0, InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
+        self.on(
+            0,
+            InstKind::Collective(Box::new(Collective {
+                communicator,
+                kind,
+                algo: None,
+                input,
+                output,
+                work,
+            })),
+        );
         work
     }
 

@@ -125,7 +125,14 @@ impl World {
                 for (rank, stream) in streams.iter().copied().enumerate() {
                     let (work, view) = (self.work(rank), Some(view()));
                     let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum };
-                    let it = Collective { communicator, kind, input: view.clone(), output: view, work };
+                    let it = Collective {
+                        communicator,
+                        kind,
+                        algo: None,
+                        input: view.clone(),
+                        output: view,
+                        work,
+                    };
                     self.on(rank, stream, InstKind::Collective(Box::new(it)));
                     self.wait(rank, stream, work);
                 }

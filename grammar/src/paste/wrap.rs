@@ -184,7 +184,7 @@ fn words() -> FxHashSet<String> {
         for param in row.attrs {
             words.push(param.name);
             if let crate::ops::Kind::Word(choices) = param.kind {
-                words.extend(choices);
+                words.extend(choices.iter().map(|it| it.text()));
             }
         }
     }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::Printer;
 use crate::{
+    attr::{self, AttrName},
     ir::{Attr, OpStmt, Program, Stmt, StmtId},
     ops::Op,
 };
@@ -11,7 +12,9 @@ use crate::{
 /// How many of the first statements are one group; 0 where the first one is in none.
 pub(super) fn length(program: &Program, stmts: &[StmtId]) -> usize {
     let group = |stmt: &StmtId| match &program.stmts[*stmt] {
-        Stmt::Op(it) if it.op == Op::Reduction => Some((it.scalar_attr("group")?, it.flag_attr("allreduce"))),
+        Stmt::Op(it) if it.op == Op::Reduction => {
+            Some((it.get(attr::GROUP)?, it.get(attr::ALLREDUCE) == Some(true)))
+        }
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     };
     let Some(first) = stmts.first().and_then(group) else { return 0 };
@@ -26,8 +29,8 @@ impl Printer<'_> {
         let mut allreduce = false;
         for member in members {
             let Stmt::Op(it) = &self.program.stmts[*member] else { continue };
-            allreduce |= it.flag_attr("allreduce");
-            let own = |(key, _): &&(&'static str, Attr)| !["allreduce", "group"].contains(key);
+            allreduce |= it.get(attr::ALLREDUCE) == Some(true);
+            let own = |(key, _): &&(AttrName, Attr)| *key != attr::ALLREDUCE && *key != attr::GROUP;
             let plain = OpStmt { attrs: it.attrs.iter().filter(own).cloned().collect(), ..it.clone() };
             let _ = write!(self.out, "{:pad$}", "");
             self.operands(&plain.outs);

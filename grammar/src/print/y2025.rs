@@ -6,6 +6,7 @@ use std::{collections::HashSet, fmt::Write};
 
 use super::{Printer, number};
 use crate::{
+    attr::{self, AttrName, Key},
     ir::{Attr, OpStmt, Operand, Program, Stream, Unit},
     ops::{Effect, Op, Syntax},
 };
@@ -43,14 +44,14 @@ impl Printer<'_> {
             }
             Op::PostOnStream => {
                 let unit = self.arguments(&OpStmt { attrs: unit_of(stmt), ..stmt.clone() }, "").join("");
-                let (inputs, outputs) = (self.list(stmt, "Inputs"), self.list(stmt, "Outputs"));
+                let (inputs, outputs) = (self.list(stmt, attr::INPUTS), self.list(stmt, attr::OUTPUTS));
                 let _ = write!(self.out, "{} ({unit}, Inputs:{inputs}, Outputs:{outputs})", row.mnemonic);
             }
             Op::AllocateOnce => {
                 let mut bare = stmt.clone();
-                bare.attrs.retain(|(key, _)| *key != "alias");
+                bare.attrs.retain(|(key, _)| *key != attr::ALIAS);
                 self.canonical_op(&bare, depth);
-                if let Some(alias) = stmt.tensor_attr("alias") {
+                if let Some(alias) = stmt.get(attr::ALIAS) {
                     let alias = self.operand(Operand::Tensor(alias));
                     let _ = write!(self.out, "\n{:margin$} .alias={alias}", "");
                 }
@@ -108,11 +109,8 @@ impl Printer<'_> {
     }
 
     /// `{T0, T1, }`.
-    fn list(&mut self, stmt: &OpStmt, key: &str) -> String {
-        match stmt.attr(key) {
-            Some(Attr::Values(values)) => self.ended(values),
-            _ => "{}".to_owned(),
-        }
+    fn list(&mut self, stmt: &OpStmt, key: Key<Vec<Operand>>) -> String {
+        stmt.get(key).map_or("{}".to_owned(), |values| self.ended(values))
     }
 
     fn ended(&mut self, values: &[Operand]) -> String {
@@ -139,6 +137,6 @@ impl Printer<'_> {
 }
 
 /// What `PostOnStream` posts, without its operands.
-fn unit_of(stmt: &OpStmt) -> Vec<(&'static str, Attr)> {
-    stmt.attrs.iter().filter(|(key, _)| *key == "unit").cloned().collect()
+fn unit_of(stmt: &OpStmt) -> Vec<(AttrName, Attr)> {
+    stmt.attrs.iter().filter(|(key, _)| *key == attr::UNIT).cloned().collect()
 }

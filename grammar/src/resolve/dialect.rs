@@ -8,9 +8,10 @@
 
 use super::Resolver;
 use crate::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, Expr, ExprId, OpStmt, Program, Stmt, StmtId},
+    ir::{Expr, ExprId, OpStmt, Program, Stmt, StmtId},
     layout::Laid,
     ops::Op,
     span::Span,
@@ -164,7 +165,7 @@ impl<'s> Resolver<'s, '_> {
         if self.roots_in_team || stmt.op != Op::Communication {
             return;
         }
-        let (Some(root), Some(Attr::Team(team))) = (stmt.scalar_attr("root"), stmt.attr("team")) else {
+        let (Some(root), Some(team)) = (stmt.get(attr::ROOT), stmt.get(attr::TEAM)) else {
             return;
         };
         let readings = Readings::of(&self.program, root, team);
@@ -185,9 +186,7 @@ impl<'s> Resolver<'s, '_> {
         };
         if let Some(place) = as_device {
             let place = self.program.int(place);
-            if let Some((_, root)) = stmt.attrs.iter_mut().find(|(key, _)| *key == "root") {
-                *root = Attr::Scalar(place);
-            }
+            stmt.set(attr::ROOT, place);
         }
     }
 
@@ -209,10 +208,9 @@ impl<'s> Resolver<'s, '_> {
     /// Gives a Wait whose number nothing has posted to the bracket that it can only mean.
     pub(super) fn settle_work(&mut self, id: StmtId) {
         let Stmt::Op(stmt) = &self.program.stmts[id] else { return };
-        match (stmt.op, stmt.number, stmt.attr("work")) {
+        match (stmt.op, stmt.number, stmt.get(attr::WORK)) {
             (Op::EndCoalescing, None, _) => self.bracket = Some(id),
-            (Op::Wait, _, Some(Attr::Work(number))) if !self.posted.contains(number) => {
-                let number = *number;
+            (Op::Wait, _, Some(number)) if !self.posted.contains(&number) => {
                 if let Some(Stmt::Op(bracket)) = self.bracket.take().map(|id| &mut self.program.stmts[id]) {
                     bracket.number = Some(number);
                     self.posted.insert(number);
@@ -257,7 +255,7 @@ pub(crate) fn needs_roots_option(program: &Program) -> bool {
     if let Some(body) = program.body {
         program.walk(body, &mut |id| {
             let Stmt::Op(stmt) = &program.stmts[id] else { return };
-            if let (Some(root), Some(Attr::Team(team))) = (stmt.scalar_attr("root"), stmt.attr("team")) {
+            if let (Some(root), Some(team)) = (stmt.get(attr::ROOT), stmt.get(attr::TEAM)) {
                 res |= !matches!(Readings::of(program, root, team), Readings::Same);
             }
         });

@@ -3,9 +3,9 @@
 
 use super::Resolver;
 use crate::{
-    ast,
+    ast, attr,
     codes::Code,
-    ir::{Attr, Stmt, StmtId},
+    ir::{Stmt, StmtId},
     ops::Op,
     span::Span,
 };
@@ -25,7 +25,7 @@ impl<'s> Resolver<'s, '_> {
         if name.text != NAME {
             return self.unknown_op(name);
         }
-        let Some(param) = Op::Reduction.row().attrs.iter().find(|it| it.name == "allreduce") else { return };
+        let Some(param) = Op::Reduction.row().param(attr::ALLREDUCE) else { return };
         if let Some(key) = shared.key.filter(|key| key.text != param.name) {
             let message = format!("`{NAME}` has no attribute `{}`", key.text);
             return self.error(Code::BadAttribute, key.span, message, "expected `allreduce = `");
@@ -45,9 +45,9 @@ impl<'s> Resolver<'s, '_> {
                 );
                 continue;
             }
-            stmt.attrs.retain(|(key, _)| !["allreduce", "group"].contains(key));
+            stmt.attrs.retain(|(key, _)| *key != attr::ALLREDUCE && *key != attr::GROUP);
             let group = self.program.int(number);
-            stmt.attrs.extend([("allreduce", allreduce.clone()), ("group", Attr::Scalar(group))]);
+            stmt.attrs.extend([(param.key(), allreduce.clone()), attr::GROUP.with(group)]);
             let span = Span { start: out.span.start, end: value.span.end };
             ids.push(self.program.stmt(Stmt::Op(stmt), span));
         }

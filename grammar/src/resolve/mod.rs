@@ -20,18 +20,19 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     arena::Id,
-    ast,
+    ast, attr,
     codes::Code,
     diagnostic::{Diagnostic, Fix},
     domains, fix,
     ir::{
-        Attr, AxisId, BlockId, Expr, For, If, Mesh, OpStmt, Operand, Program, Stmt, StmtId, StreamId,
+        AxisId, BlockId, Expr, For, If, Mesh, OpStmt, Operand, P2P_PROTOCOL, Program, Stmt, StmtId, StreamId,
         SymbolId, TensorId, Unit, UnitId,
     },
     layout::Laid,
     ops::{Effect, OPS, Op, Syntax},
     parse::{Sink, feed},
     span::Span,
+    words::{CommunicationType, P2pProtocol, RedOp},
 };
 
 /// Reads and resolves one container, statement by statement; `None` where it does not read to its end. `source` is the
@@ -151,6 +152,11 @@ impl<'s> Sink<'s> for Resolver<'s, '_> {
                 self.roots_in_team = true;
             } else if let (Some(key), Some(value)) = (option.key, self.scalar(&option.value)) {
                 self.program.options.insert(key.text.to_owned(), value);
+                if key.text == P2P_PROTOCOL && self.program.p2p_protocol().is_none() {
+                    let text = crate::expr_text(&self.program, value);
+                    let words: Vec<_> = P2pProtocol::ALL.iter().map(|it| it.text()).collect();
+                    self.unknown_word(P2P_PROTOCOL, &text, option.value.span, &words);
+                }
             }
         }
     }
@@ -437,10 +443,10 @@ impl<'s, 'd> Resolver<'s, 'd> {
 
     /// Writes down what the dialect leaves out and what is certain: collectives that nvFuser lowers to reduce by sum.
     fn complete(&mut self, stmt: &mut OpStmt) {
-        let reduces = matches!(stmt.word_attr("type"), Some("Reduce" | "Allreduce" | "ReduceScatter"));
-        if stmt.op == Op::Communication && reduces && stmt.attr("red_op").is_none() {
+        let reduces = stmt.get(attr::TYPE).is_some_and(CommunicationType::reduces);
+        if reduces && stmt.get(attr::RED_OP).is_none() {
             stmt.attrs.reserve_exact(1);
-            stmt.attrs.push(("red_op", Attr::Word("SUM")));
+            stmt.attrs.push(attr::RED_OP.with(RedOp::Sum));
             params::order_attrs(stmt);
         }
     }

@@ -3,6 +3,7 @@
 use super::Resolver;
 use crate::{
     ast,
+    attr::AttrName,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
@@ -30,8 +31,8 @@ pub(super) fn keys_fit(row: &Row, args: &[ast::Arg<'_>]) -> bool {
 /// Puts attributes into the order of the row.
 pub(super) fn order_attrs(stmt: &mut OpStmt) {
     let row = stmt.op.row();
-    let place = |name: &str| row.attrs.iter().position(|attr| attr.name == name);
-    stmt.attrs.sort_by_key(|(name, _)| place(name));
+    let place = |name: AttrName| row.attrs.iter().position(|attr| attr.key() == name);
+    stmt.attrs.sort_by_key(|(name, _)| place(*name));
 }
 
 /// The candidate with the smallest edit distance, if it is near enough to be meant.
@@ -102,7 +103,7 @@ impl<'s> Resolver<'s, '_> {
         for param in row.args {
             if param.kind == Kind::Stmts {
                 let ids = positional.by_ref().filter_map(|arg| self.nested(&arg.value)).collect();
-                stmt.attrs.push((param.name, Attr::Stmts(ids)));
+                stmt.attrs.push((param.key(), Attr::Stmts(ids)));
                 continue;
             }
             loop {
@@ -137,7 +138,7 @@ impl<'s> Resolver<'s, '_> {
             match row.attrs.iter().find(|attr| same_key(attr.name, key.text)) {
                 Some(param) => {
                     if let Some(attr) = self.attr(param, &arg.value) {
-                        stmt.attrs.push((param.name, attr));
+                        stmt.attrs.push((param.key(), attr));
                     }
                 }
                 None => {
@@ -169,7 +170,7 @@ impl<'s> Resolver<'s, '_> {
 
     fn missing(&mut self, stmt: &OpStmt, span: Span) {
         let required = stmt.op.row().attrs.iter().filter(|param| param.count == Count::One);
-        for param in required.filter(|param| stmt.attr(param.name).is_none()) {
+        for param in required.filter(|param| stmt.attr(param.key()).is_none()) {
             // Whoever gave it wrongly was told so.
             let faulty = self
                 .diagnostics
@@ -191,7 +192,7 @@ impl<'s> Resolver<'s, '_> {
     fn positional(&mut self, stmt: &mut OpStmt, param: &Param, value: &ast::Expr<'s>) {
         if !is_operand(param.kind) {
             if let Some(attr) = self.attr(param, value) {
-                stmt.attrs.push((param.name, attr));
+                stmt.attrs.push((param.key(), attr));
             }
             return;
         }
@@ -214,6 +215,17 @@ impl<'s> Resolver<'s, '_> {
         self.error(Code::BadOperands, span, message, "this is something else");
     }
 
+    /// Says that a word is none of those that an attribute or option may have.
+    pub(super) fn unknown_word(&mut self, name: &str, text: &str, span: Span, words: &[&'static str]) {
+        let message = format!("`{text}` is not a value of `{name}`");
+        let label = format!("expected one of {}", words.join(", "));
+        let mut it = Diagnostic::new(Code::BadAttribute, span, message, label);
+        if let Some(near) = nearest(text, words.iter().copied()) {
+            it = it.help(format!("did you mean `{near}`?"));
+        }
+        self.diagnostics.push(it);
+    }
+
     /// The attribute that `value` is for `param`.
     pub(super) fn attr(&mut self, param: &Param, value: &ast::Expr<'s>) -> Option<Attr> {
         let attr = match (param.kind, &value.kind) {
@@ -225,19 +237,17 @@ impl<'s> Resolver<'s, '_> {
             },
             (Kind::Scalar, _) => Some(Attr::Scalar(self.scalar(value)?)),
             (Kind::Axis, ast::ExprKind::Axis(_)) => Some(Attr::Axis(self.axis(value)?)),
-            (Kind::Word(words), ast::ExprKind::Word(word)) => {
-                let found = words.iter().find(|it| it.eq_ignore_ascii_case(word));
-                if found.is_none() {
-                    let message = format!("`{word}` is not a value of `{}`", param.name);
-                    self.error(
-                        Code::BadAttribute,
-                        value.span,
-                        message,
-                        format!("expected one of {}", words.join(", ")),
-                    );
-                    return None;
+            (Kind::Word(words), ast::ExprKind::Word(_) | ast::ExprKind::Infix("-", ..)) => {
+                let text = hyphenated(value);
+                let fits = |text: &String| words.iter().find(|it| it.text().eq_ignore_ascii_case(text));
+                match (text.as_ref().and_then(fits), &text) {
+                    (None, Some(text)) => {
+                        let words: Vec<_> = words.iter().map(|it| it.text()).collect();
+                        self.unknown_word(param.name, text, value.span, &words);
+                        return None;
+                    }
+                    (found, _) => found.map(|it| Attr::Word(*it)),
                 }
-                found.map(|it| Attr::Word(it))
             }
             (Kind::Name, ast::ExprKind::Word(_) | ast::ExprKind::Infix("-", ..)) => {
                 hyphenated(value).map(Attr::Name)

@@ -5,10 +5,10 @@
 
 use super::Resolver;
 use crate::{
-    ast,
+    ast, attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, BlockId, Memory, OpStmt, Operand, Stmt, StmtId, TensorId, Unit, UnitId},
+    ir::{BlockId, Memory, OpStmt, Operand, Stmt, StmtId, TensorId, Unit, UnitId},
     ops::Op,
     print::tensor_text,
     span::Span,
@@ -27,21 +27,18 @@ impl<'s> Resolver<'s, '_> {
         match operation {
             ast::Operation::Kernel(body) => {
                 let unit = self.unit_in_place(body, inputs.len(), outputs.len(), span);
-                let attrs = vec![
-                    ("unit", Attr::Unit(unit)),
-                    ("Inputs", Attr::Values(inputs)),
-                    ("Outputs", Attr::Values(outputs)),
-                ];
+                let attrs =
+                    vec![attr::UNIT.with(unit), attr::INPUTS.with(inputs), attr::OUTPUTS.with(outputs)];
                 Some(OpStmt { op: Op::PostOnStream, number: None, outs: Vec::new(), args: Vec::new(), attrs })
             }
             ast::Operation::Communication { kind, args, .. } => {
                 let mut stmt = self.communication(*kind, args)?;
-                for (key, operands) in [("input", inputs), ("output", outputs)] {
+                for (key, operands) in [(attr::INPUT, inputs), (attr::OUTPUT, outputs)] {
                     match operands[..] {
                         [] => (),
-                        [Operand::Tensor(tensor)] => stmt.attrs.push((key, Attr::Tensor(tensor))),
+                        [Operand::Tensor(tensor)] => stmt.attrs.push(key.with(tensor)),
                         _ => {
-                            let message = format!("a communication has one tensor as its {key}");
+                            let message = format!("a communication has one tensor as its {}", key.name());
                             self.error(Code::BadOperands, span, message, "posted here with something else");
                             return None;
                         }
@@ -70,8 +67,10 @@ impl<'s> Resolver<'s, '_> {
                     Stmt::Op(it) if it.op == Op::Communication => Some(it),
                     Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
                 });
-                let same =
-                    |it: &&OpStmt| ["type", "team"].into_iter().all(|key| it.attr(key) == wanted.attr(key));
+                let same = |it: &&OpStmt| {
+                    it.get(attr::TYPE) == wanted.get(attr::TYPE)
+                        && it.get(attr::TEAM) == wanted.get(attr::TEAM)
+                };
                 posted.rfind(same).and_then(|it| it.number)
             }
             ast::Operation::Call(_) | ast::Operation::Kernel(_) => None,
@@ -80,7 +79,7 @@ impl<'s> Resolver<'s, '_> {
             self.error(Code::UnknownWork, span, "nothing before posts this communication", "waited for here");
             return None;
         };
-        let attrs = vec![("work", Attr::Work(number))];
+        let attrs = vec![attr::WORK.with(number)];
         Some(OpStmt { op: Op::Wait, number: None, outs: Vec::new(), args: Vec::new(), attrs })
     }
 
@@ -98,7 +97,7 @@ impl<'s> Resolver<'s, '_> {
             number: None,
             outs: Vec::new(),
             args: Vec::new(),
-            attrs: vec![("work", Attr::Work(number))],
+            attrs: vec![attr::WORK.with(number)],
         };
         Some(self.program.stmt(Stmt::Op(wait), span))
     }
@@ -114,8 +113,8 @@ impl<'s> Resolver<'s, '_> {
         };
         let params = Op::Communication.row().attrs;
         let word = ast::Expr { span: kind.span, kind: ast::ExprKind::Word(kind.text) };
-        let param = params.iter().find(|it| it.name == "type")?;
-        stmt.attrs.push(("type", self.attr(param, &word)?));
+        let param = Op::Communication.row().param(attr::TYPE)?;
+        stmt.attrs.push((param.key(), self.attr(param, &word)?));
         let (mut team, mut in_team) = (Vec::new(), false);
         for arg in args {
             in_team = arg.key.map_or(in_team, |key| key.text.eq_ignore_ascii_case("team"));
@@ -140,10 +139,10 @@ impl<'s> Resolver<'s, '_> {
             if let Some(param) = known.filter(|_| !in_team)
                 && let Some(attr) = self.attr(param, &arg.value)
             {
-                stmt.attrs.push((param.name, attr));
+                stmt.attrs.push((param.key(), attr));
             }
         }
-        stmt.attrs.push(("team", Attr::Team(team)));
+        stmt.attrs.push(attr::TEAM.with(team));
         Some(stmt)
     }
 

@@ -5,17 +5,18 @@
 
 use super::Resolver;
 use crate::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{BlockId, Expr, OpStmt, Program, Stmt},
-    ops::Op,
+    ir::{BlockId, Expr, OpStmt, P2P_PROTOCOL, Program, Stmt},
     span::Span,
+    words::{Backend, P2pType},
 };
 
 impl Resolver<'_, '_> {
     /// Writes `p2p_protocol=put` down where the order of the statements tells, and says so.
     pub(super) fn infer_protocol(&mut self) {
-        if self.program.options.contains_key("p2p_protocol") {
+        if self.program.options.contains_key(P2P_PROTOCOL) {
             return;
         }
         let mut orders = Vec::new();
@@ -26,7 +27,7 @@ impl Resolver<'_, '_> {
         if orders.iter().all(|(recv_first, _)| *recv_first) {
             let put = self.program.symbol(None, "put", span);
             let put = self.program.expr(Expr::Symbol(put));
-            self.program.options.insert("p2p_protocol".to_owned(), put);
+            self.program.options.insert(P2P_PROTOCOL.to_owned(), put);
             let it = Diagnostic::new(
                 Code::LossyProtocol,
                 span,
@@ -42,7 +43,7 @@ impl Resolver<'_, '_> {
 
 /// For every block with CUDA transfers in both directions, whether the first is a receive.
 fn exchanges(program: &Program, block: BlockId, acc: &mut Vec<(bool, Span)>) {
-    let mut first: Option<(&str, Span)> = None;
+    let mut first: Option<(P2pType, Span)> = None;
     let mut both = false;
     for id in program.block(block) {
         match &program.stmts[*id] {
@@ -61,10 +62,10 @@ fn exchanges(program: &Program, block: BlockId, acc: &mut Vec<(bool, Span)>) {
             }
         }
     }
-    acc.extend(first.filter(|_| both).map(|(direction, span)| (direction == "recv", span)));
+    acc.extend(first.filter(|_| both).map(|(direction, span)| (direction == P2pType::Recv, span)));
 }
 
-fn cuda_direction(stmt: &OpStmt) -> Option<&'static str> {
-    let cuda = stmt.op == Op::P2PCommunication && stmt.word_attr("backend") == Some("CUDA");
-    stmt.word_attr("type").filter(|_| cuda && stmt.attr("protocol").is_none())
+fn cuda_direction(stmt: &OpStmt) -> Option<P2pType> {
+    let cuda = stmt.get(attr::BACKEND) == Some(Backend::Cuda);
+    stmt.get(attr::P2P_TYPE).filter(|_| cuda && stmt.get(attr::PROTOCOL).is_none())
 }

@@ -20,6 +20,7 @@ mod types;
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use crate::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
     domains,
@@ -30,6 +31,7 @@ use crate::{
     ops::{Effect, Mode, Op},
     print::{axis_text, expr_text, tensor_text},
     span::Span,
+    words::{CommunicationType, P2pType},
 };
 
 /// All faults of a program, in the order of its text.
@@ -73,9 +75,9 @@ pub fn mentions(program: &Program, stmt: &OpStmt, visit: &mut dyn FnMut(TensorId
     }
     for (name, attr) in &stmt.attrs {
         let mode =
-            row.attrs.iter().find(|param| param.name == *name).map_or(Mode::Mention, |param| param.mode);
-        let mode = match (mode, stmt.word_attr("type")) {
-            (Mode::Transfer, Some("recv")) => Mode::Write,
+            row.attrs.iter().find(|param| param.key() == *name).map_or(Mode::Mention, |param| param.mode);
+        let mode = match (mode, stmt.get(attr::P2P_TYPE)) {
+            (Mode::Transfer, Some(P2pType::Recv)) => Mode::Write,
             (Mode::Transfer, _) => Mode::Read,
             (Mode::Read | Mode::Write | Mode::Bind | Mode::Mention, _) => mode,
         };
@@ -176,7 +178,20 @@ impl Verifier<'_> {
         }
     }
 
+    /// The reader makes no others; a pass could.
+    fn attributes(&mut self, stmt: &OpStmt, span: Span) {
+        let row = stmt.op.row();
+        for (name, attr) in &stmt.attrs {
+            let mut params = row.args.iter().chain(row.attrs);
+            if !params.any(|param| param.key() == *name && attr.fits(param.kind)) {
+                let message = format!("`{}` has no attribute `{name}` of this kind", row.mnemonic);
+                self.error(Code::BadAttribute, span, message, "expected an attribute of the operator");
+            }
+        }
+    }
+
     fn op(&mut self, stmt: &OpStmt, span: Span) {
+        self.attributes(stmt, span);
         self.streams(stmt, span);
         let effect = stmt.op.row().effect;
         let mut written = Vec::new();
@@ -195,9 +210,7 @@ impl Verifier<'_> {
             self.redundant(&written, span);
         }
         if effect == Effect::Deallocate {
-            let dropped: Vec<TensorId> = stmt.attr("tensor").into_iter().filter_map(Attr::tensor).collect();
-            let args = Program::tensors_of(&stmt.args).chain(dropped);
-            for tensor in args.collect::<Vec<_>>() {
+            for tensor in Program::tensors_of(&stmt.args) {
                 self.reads(tensor, span);
                 self.defined.remove(&tensor);
                 self.dropped.insert(tensor);
@@ -207,8 +220,8 @@ impl Verifier<'_> {
             self.defined.insert(tensor);
             self.dropped.remove(&tensor);
         }
-        if let (Effect::Wait, Some(Attr::Work(number))) = (effect, stmt.attr("work"))
-            && !self.posted.contains(number)
+        if let (Effect::Wait, Some(number)) = (effect, stmt.get(attr::WORK))
+            && !self.posted.contains(&number)
         {
             let message = format!("nothing posted before has the number {number}");
             self.error(Code::UnknownWork, span, message, "expected the number of a communication above");
@@ -216,7 +229,7 @@ impl Verifier<'_> {
         if effect == Effect::Communicate || stmt.op == Op::EndCoalescing {
             self.posted.extend(stmt.number);
         }
-        if let Some(Attr::Stmts(listed)) = stmt.attr("transfers") {
+        if let Some(listed) = stmt.get(attr::TRANSFERS) {
             self.listed(listed);
         }
         self.team(stmt, span);
@@ -336,14 +349,13 @@ impl Verifier<'_> {
     }
 
     fn team(&mut self, stmt: &OpStmt, span: Span) {
-        let Some(Attr::Team(team)) = stmt.attr("team") else { return };
+        let Some(team) = stmt.get(attr::TEAM) else { return };
         let distinct: HashSet<usize> = team.iter().copied().collect();
         if team.is_empty() || distinct.len() != team.len() {
             self.error(Code::BadTeam, span, "a team is a set of ranks", "expected every rank once");
         }
-        let Some(kind) = stmt.word_attr("type") else { return };
-        let rooted = matches!(kind, "Gather" | "Scatter" | "Reduce" | "Broadcast" | "SendRecv");
-        match (rooted, stmt.scalar_attr("root")) {
+        let Some(kind) = stmt.get(attr::TYPE) else { return };
+        match (kind.is_rooted(), stmt.get(attr::ROOT)) {
             (true, None) => {
                 self.error(Code::BadRoot, span, format!("{kind} needs a root"), "expected `root=`")
             }
@@ -360,7 +372,7 @@ impl Verifier<'_> {
             }
             (false, None) => (),
         }
-        if kind == "SendRecv" && team.len() > 2 {
+        if kind == CommunicationType::SendRecv && team.len() > 2 {
             self.error(
                 Code::BadTeam,
                 span,

@@ -3,10 +3,11 @@
 //! Extents are compared where both are constants; symbolic ones are compared when the plan binds them.
 
 use crate::{
+    attr,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{Attr, AxisId, OpStmt, Operand, Parallel, Program, TensorId},
+    ir::{AxisId, OpStmt, Operand, Parallel, Program, TensorId},
     ops::{Op, Rule},
     print::axis_text,
     span::Span,
@@ -227,11 +228,10 @@ impl Ctx<'_, '_> {
 
     /// One flag for each dimension of `wide`; the others are the dimensions of `narrow`.
     fn flags(&mut self, wide: Option<TensorId>, narrow: Option<TensorId>) {
-        let (Some(wide), Some(narrow), Some(Attr::Flags(flags))) = (wide, narrow, self.stmt.attr("flags"))
-        else {
+        let (Some(wide), Some(narrow), Some(flags)) = (wide, narrow, self.stmt.get(attr::FLAGS)) else {
             return;
         };
-        let new = flags.clone();
+        let new = flags.to_vec();
         let (flags, kept) = (flags.len(), flags.iter().filter(|flag| !**flag).count());
         let (have, rest) = (self.dims(wide).len(), self.dims(narrow).len());
         if have != flags {
@@ -259,25 +259,25 @@ impl Ctx<'_, '_> {
     }
 
     fn select(&mut self, args: &[TensorId]) {
-        let Some(Attr::Axis(axis)) = self.stmt.attr("axis") else { return };
+        let Some(axis) = self.stmt.get(attr::AXIS) else { return };
         let Some(first) = args.first().copied() else { return };
         let it = &self.program.tensors[first].domains;
-        if !it.logical.contains(axis) {
+        if !it.logical.contains(&axis) {
             let message = format!(
                 "`{}`: `{}` is no logical axis of `{}`",
                 self.stmt.op.name(),
-                axis_text(self.program, *axis),
+                axis_text(self.program, axis),
                 self.program.tensor_name(first)
             );
             return self.error(Code::ShapeMismatch, message, "expected one of its logical axes");
         }
-        if self.dims(first).contains(axis) {
+        if self.dims(first).contains(&axis) {
             self.ranks(args, 1);
         }
     }
 
     fn slice(&mut self, args: &[TensorId]) {
-        if let (Some(first), Some(Attr::Ranges(ranges))) = (args.first(), self.stmt.attr("ranges")) {
+        if let (Some(first), Some(ranges)) = (args.first(), self.stmt.get(attr::RANGES)) {
             let have = self.dims(*first).len();
             if have != ranges.len() {
                 return self.rank_error(*first, have, ranges.len());
@@ -324,8 +324,7 @@ impl Ctx<'_, '_> {
     }
 
     fn communicate(&mut self) {
-        if let (Some(input), Some(output)) = (self.stmt.tensor_attr("input"), self.stmt.tensor_attr("output"))
-        {
+        if let (Some(input), Some(output)) = (self.stmt.get(attr::INPUT), self.stmt.get(attr::OUTPUT)) {
             self.equal_types(&[input, output]);
         }
     }

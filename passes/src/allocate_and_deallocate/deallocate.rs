@@ -1,7 +1,8 @@
 //! The last use of names, and a Deallocate behind it.
 
 use grammar::{
-    ir::{Attr, BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    attr,
+    ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::{Effect, Op},
 };
@@ -140,8 +141,8 @@ impl Views {
         let mut waits: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
         for stmt in &places.order {
             let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
-            if let (Effect::Wait, Some(Attr::Work(number))) = (it.op.row().effect, it.attr("work")) {
-                for tensor in posted.get(number).into_iter().flatten() {
+            if let (Effect::Wait, Some(number)) = (it.op.row().effect, it.get(attr::WORK)) {
+                for tensor in posted.get(&number).into_iter().flatten() {
                     waits.entry(*tensor).or_default().push(*stmt);
                 }
             }

@@ -4,7 +4,8 @@
 //! apart by the constant ranges of such slices; of everything else, a name stands for all of its base.
 
 use grammar::{
-    ir::{Attr, For, OpStmt, Program, Stmt, StmtId, TensorId},
+    attr,
+    ir::{For, OpStmt, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::{Effect, Mode, Rule},
 };
@@ -124,7 +125,7 @@ pub(super) fn is_alias(it: &OpStmt) -> bool {
 }
 
 fn ranges(program: &Program, it: &OpStmt) -> Option<Vec<(i64, i64)>> {
-    let Some(Attr::Ranges(ranges)) = it.attr("ranges") else { return None };
+    let ranges = it.get(attr::RANGES)?;
     let constant = |[start, stop, step]: &[_; 3]| {
         let (start, stop) = (program.constant(*start)?, program.constant(*stop)?);
         (program.constant(*step) == Some(1) && start >= 0 && stop >= 0).then_some((start, stop))

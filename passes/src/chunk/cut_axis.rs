@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use grammar::{
+    attr,
     ir::{Attr, ExprId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{Op, Rule},
 };
@@ -195,7 +196,7 @@ impl CutStmt {
                 Attr::Ranges(ranges) if it.op == Op::Slice => {
                     ranges.get_mut(dim).into_iter().for_each(|it| *it = range);
                 }
-                Attr::Scalars(extents) if it.op == Op::Expand && *key == "extents" => {
+                Attr::Scalars(extents) if it.op == Op::Expand && *key == attr::EXTENTS => {
                     extents.get_mut(dim).into_iter().for_each(|it| *it = range[1]);
                 }
                 _ => (),

@@ -6,6 +6,7 @@
 use std::mem;
 
 use grammar::{
+    attr,
     ir::{Attr, BlockId, ExprId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::{Mode, Op},
@@ -197,7 +198,7 @@ impl<'p> Groups<'p> {
         OpStmt {
             outs: vec![Operand::Tensor(name)],
             args: vec![Operand::Tensor(tensor)],
-            attrs: vec![("ranges", Attr::Ranges(ranges))],
+            attrs: vec![attr::RANGES.with(ranges)],
             ..create::op(Op::Slice)
         }
     }

@@ -1,6 +1,7 @@
 //! What statements do to each name, found in one walk over the container.
 
 use grammar::{
+    attr,
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
     ops::{Effect, Mode, Op},
 };
@@ -81,7 +82,7 @@ impl Facts {
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         };
         let is_plain = |stmt: &StmtId| {
-            op(stmt).is_some_and(|it| it.op.row().effect == Effect::Allocate && it.attr("alias").is_none())
+            op(stmt).is_some_and(|it| it.op.row().effect == Effect::Allocate && it.get(attr::ALIAS).is_none())
         };
         let is_fresh = |it: &StmtId| {
             op(it).is_some_and(|it| it.op == Op::Allocate)

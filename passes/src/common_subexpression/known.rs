@@ -4,6 +4,7 @@
 //! on.
 
 use grammar::{
+    attr::AttrName,
     ir::{Attr, BlockId, Operand, SymbolId, TensorId},
     ops::Op,
 };
@@ -18,7 +19,7 @@ pub(super) struct Key {
     pub block: BlockId,
     pub op: Op,
     pub args: Vec<Operand>,
-    pub attrs: Vec<(&'static str, Attr)>,
+    pub attrs: Vec<(AttrName, Attr)>,
     /// What was current, as far as the block says; `None` for views.
     pub stream: Option<Current>,
 }

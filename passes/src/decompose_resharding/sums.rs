@@ -10,13 +10,15 @@
 //! what it has, and only the results travel.
 
 use grammar::{
+    attr,
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{
-        Attr, AxisId, AxisKind, DeviceDim, Domains, Expr, ExprId, Memory, OpStmt, Operand, Parallel, Program,
+        AxisId, AxisKind, DeviceDim, Domains, Expr, ExprId, Memory, OpStmt, Operand, Parallel, Program,
         TensorId, Transform,
     },
     ops::Op,
+    words::{RedOp, ReductionOp},
 };
 
 use super::{Ctx, set};
@@ -95,7 +97,7 @@ impl Ctx<'_> {
         self.emit(OpStmt {
             outs: vec![Operand::Tensor(row)],
             args: vec![Operand::Tensor(bias)],
-            attrs: vec![("flags", Attr::Flags(flags))],
+            attrs: vec![attr::FLAGS.with(flags)],
             ..create::op(Op::Broadcast)
         });
         self.emit(OpStmt {
@@ -312,18 +314,25 @@ pub(super) fn partial_pieces(from: &[Sharding], fates: &[Vec<Fate>], goal: &Shar
 }
 
 /// What a collective calls a reduction's operator; it knows no initial values but neutral ones.
-pub(crate) fn red_op(program: &Program, it: &OpStmt) -> Option<&'static str> {
-    let neutral = |is_neutral: fn(f64) -> bool| match it.scalar_attr("initial value") {
+pub(crate) fn red_op(program: &Program, it: &OpStmt) -> Option<RedOp> {
+    let neutral = |is_neutral: fn(f64) -> bool| match it.get(attr::INITIAL_VALUE) {
         Some(value) => number(program, value).is_some_and(is_neutral),
         None => true,
     };
-    match it.word_attr("op") {
-        Some("add") if neutral(|it| it == 0.0) => Some("SUM"),
-        Some("mul") if neutral(|it| it == 1.0) => Some("PRODUCT"),
-        Some("max") if neutral(|it| it == f64::NEG_INFINITY) => Some("MAX"),
-        Some("min") if neutral(|it| it == f64::INFINITY) => Some("MIN"),
-        Some(_) | None => None,
-    }
+    let (op, is_neutral) = match it.get(attr::OP)? {
+        ReductionOp::Add => (RedOp::Sum, neutral(|it| it == 0.0)),
+        ReductionOp::Mul => (RedOp::Product, neutral(|it| it == 1.0)),
+        ReductionOp::Max => (RedOp::Max, neutral(|it| it == f64::NEG_INFINITY)),
+        ReductionOp::Min => (RedOp::Min, neutral(|it| it == f64::INFINITY)),
+        ReductionOp::FMax
+        | ReductionOp::FMin
+        | ReductionOp::BitAnd
+        | ReductionOp::BitOr
+        | ReductionOp::BitXor
+        | ReductionOp::LogicalAnd
+        | ReductionOp::LogicalOr => return None,
+    };
+    is_neutral.then_some(op)
 }
 
 /// The value of a literal; the ends of the integers stand for infinities.
@@ -368,9 +377,9 @@ fn reduction(program: &mut Program, like: &OpStmt, from: TensorId, to: TensorId)
     let attrs = match like.op {
         Op::Reduction => like.attrs.clone(),
         _ => vec![
-            ("op", Attr::Word("add")),
-            ("initial value", Attr::Scalar(program.expr(Expr::Float(DType::Float, "0".to_owned())))),
-            ("allreduce", Attr::Bool(false)),
+            attr::OP.with(ReductionOp::Add),
+            attr::INITIAL_VALUE.with(program.expr(Expr::Float(DType::Float, "0".to_owned()))),
+            attr::ALLREDUCE.with(false),
         ],
     };
     OpStmt {

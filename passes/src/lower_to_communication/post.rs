@@ -1,17 +1,20 @@
 //! The statements of a communication: its storage, the post and the Wait.
 
-use grammar::ir::{OpStmt, TensorId};
+use grammar::{
+    ir::{OpStmt, TensorId},
+    words::{CommunicationType, RedOp},
+};
 
 use super::Ctx;
 use crate::{collective::Collective, create};
 
 /// A communication to post.
 pub(super) struct Post<'t> {
-    pub(super) kind: &'static str,
+    pub(super) kind: CommunicationType,
     pub(super) team: &'t [usize],
     /// A member of the team.
     pub(super) root: Option<usize>,
-    pub(super) red_op: Option<&'static str>,
+    pub(super) red_op: Option<RedOp>,
     pub(super) input: TensorId,
     pub(super) output: TensorId,
 }
@@ -45,7 +48,14 @@ impl Ctx<'_> {
     pub(super) fn send(&mut self, sender: usize, receiver: usize, input: TensorId, output: TensorId) {
         let mut team = vec![sender, receiver];
         team.dedup();
-        self.post(Post { kind: "SendRecv", team: &team, root: Some(0), red_op: None, input, output });
+        self.post(Post {
+            kind: CommunicationType::SendRecv,
+            team: &team,
+            root: Some(0),
+            red_op: None,
+            input,
+            output,
+        });
     }
 
     /// Waits for what is posted.

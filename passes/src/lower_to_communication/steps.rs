@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use grammar::ir::{DeviceDim, Mesh, TensorId};
+use grammar::{
+    ir::{DeviceDim, Mesh, TensorId},
+    words::CommunicationType,
+};
 
 use super::{Ctx, post::Post};
 use crate::sharding::Sharding;
@@ -19,7 +22,14 @@ impl Ctx<'_> {
         self.unpacked(out, recv, at, &mut |this, buffer| {
             for team in &teams {
                 let (input, output) = (arg, buffer);
-                this.post(Post { kind: "Allgather", team, root: None, red_op: None, input, output });
+                this.post(Post {
+                    kind: CommunicationType::Allgather,
+                    team,
+                    root: None,
+                    red_op: None,
+                    input,
+                    output,
+                });
             }
         });
     }
@@ -39,7 +49,14 @@ impl Ctx<'_> {
                 match team.iter().position(|rank| rank == receiver) {
                     Some(root) => {
                         let (root, input, output) = (Some(root), arg, buffer);
-                        this.post(Post { kind: "Gather", team: &team, root, red_op: None, input, output });
+                        this.post(Post {
+                            kind: CommunicationType::Gather,
+                            team: &team,
+                            root,
+                            red_op: None,
+                            input,
+                            output,
+                        });
                     }
                     None => {
                         let parts = this.as_parts(buffer, team.len());
@@ -68,7 +85,14 @@ impl Ctx<'_> {
             match team.iter().position(|rank| from.contains(*rank)) {
                 Some(root) => {
                     let (root, output) = (Some(root), out);
-                    self.post(Post { kind: "Scatter", team: &team, root, red_op: None, input, output });
+                    self.post(Post {
+                        kind: CommunicationType::Scatter,
+                        team: &team,
+                        root,
+                        red_op: None,
+                        input,
+                        output,
+                    });
                 }
                 None => {
                     let parts = self.as_parts(input, team.len());
@@ -94,7 +118,14 @@ impl Ctx<'_> {
         self.unpacked(out, recv, (received, device), &mut |this, buffer| {
             for team in &teams {
                 let output = buffer;
-                this.post(Post { kind: "AllToAll", team, root: None, red_op: None, input, output });
+                this.post(Post {
+                    kind: CommunicationType::AllToAll,
+                    team,
+                    root: None,
+                    red_op: None,
+                    input,
+                    output,
+                });
             }
         });
     }

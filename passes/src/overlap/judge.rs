@@ -1,8 +1,10 @@
 //! Whether the iterations of a loop overlap communication with computation once they are on streams of their own.
 
 use grammar::{
+    attr,
     ir::{Program, Stmt, StmtId},
     ops::{Effect, Rule},
+    words::Backend,
 };
 
 use crate::{
@@ -87,7 +89,7 @@ impl Body {
         program.walk(it.body, &mut |stmt| {
             let Stmt::Op(it) = &program.stmts[stmt] else { return };
             let row = it.op.row();
-            if row.effect == Effect::Communicate && it.word_attr("backend") != Some("CUDA") {
+            if row.effect == Effect::Communicate && it.get(attr::BACKEND) != Some(Backend::Cuda) {
                 (queued, since) = (queued + 1, 0);
             }
             if matches!(row.rule, Rule::Linear | Rule::Matmul) {

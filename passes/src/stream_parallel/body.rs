@@ -1,7 +1,8 @@
 //! Writes the loop of a group: allocations before, slices and operators inside, what puts slices together behind.
 
 use grammar::{
-    ir::{Attr, AxisId, ExprId, For, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
+    attr,
+    ir::{AxisId, ExprId, For, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
     ops::{Op, Rule},
     span::Span,
 };
@@ -208,7 +209,7 @@ impl<'l, 'p> Loop<'l, 'p> {
                 self.emit(OpStmt {
                     outs: vec![Operand::Tensor(view)],
                     args: vec![Operand::Tensor(tensor)],
-                    attrs: vec![("stream_index", Attr::Scalar(index))],
+                    attrs: vec![attr::STREAM_INDEX.with(index)],
                     ..create::op(Op::ShardByStream)
                 });
                 view
@@ -311,13 +312,11 @@ fn without_flag(it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
         Rule::Squeeze => operands.first().and_then(|it| it.dim),
         _ => None,
     };
-    let flags = it.attrs.iter_mut().find_map(|(name, attr)| match attr {
-        Attr::Flags(flags) if *name == "flags" => Some(flags),
-        _ => None,
-    });
-    if let (Some(at), Some(flags)) = (at, flags)
+    let flags = it.get(attr::FLAGS).map(<[bool]>::to_vec);
+    if let (Some(at), Some(mut flags)) = (at, flags)
         && at < flags.len()
     {
         flags.remove(at);
+        it.set(attr::FLAGS, flags);
     }
 }

@@ -6,11 +6,12 @@
 //! peers are `i`: all pairs meet. Where the peer is the rank itself, a copy does.
 
 use grammar::{
+    attr,
     ir::{
-        Attr, AxisKind, DeviceDim, Domains, ExprId, If, Memory, OpStmt, Operand, Parallel, Stmt, StmtId,
-        TensorId,
+        AxisKind, DeviceDim, Domains, ExprId, If, Memory, OpStmt, Operand, Parallel, Stmt, StmtId, TensorId,
     },
     ops::Op,
+    words::{Backend, CacheOp, CommunicationType, P2pProtocol, P2pType},
 };
 
 use super::{Allgather, Member, ReduceScatter, StreamParallel, body::Loop};
@@ -32,7 +33,7 @@ pub(super) fn allgather(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDi
         Allgather::Broadcast | Allgather::Whole => {
             let root = it.iteration;
             for team in teams(&members, device) {
-                let (kind, team, root, red_op) = ("Broadcast", &team[..], Some(root), None);
+                let (kind, team, root, red_op) = (CommunicationType::Broadcast, &team[..], Some(root), None);
                 post(it, Collective { kind, team, root, red_op, input, output });
             }
             wait(it);
@@ -49,12 +50,12 @@ pub(super) fn allgather(it: &mut Loop<'_, '_>, member: &Member, device: DeviceDi
                 it.emit(OpStmt {
                     number: Some(work),
                     attrs: vec![
-                        ("team", Attr::Team(team)),
-                        ("send_peer", Attr::Scalar(peers.back)),
-                        ("recv_peer", Attr::Scalar(ahead)),
-                        ("input", Attr::Tensor(input)),
-                        ("output", Attr::Tensor(output)),
-                        ("backend", Attr::Word("NCCL")),
+                        attr::TEAM.with(team),
+                        attr::SEND_PEER.with(peers.back),
+                        attr::RECV_PEER.with(ahead),
+                        attr::INPUT.with(input),
+                        attr::OUTPUT.with(output),
+                        attr::BACKEND.with(Backend::Nccl),
                     ],
                     ..create::op(Op::CollectivePermute)
                 });
@@ -82,7 +83,7 @@ pub(super) fn reduce_scatter(it: &mut Loop<'_, '_>, member: &Member, device: Dev
             let root = it.iteration;
             for team in teams(&members, device) {
                 let red_op = red_op(it.pass.program, &sum);
-                let (kind, team, root, output) = ("Reduce", &team[..], Some(root), out);
+                let (kind, team, root, output) = (CommunicationType::Reduce, &team[..], Some(root), out);
                 post(it, Collective { kind, team, root, red_op, input, output });
             }
             wait(it);
@@ -149,21 +150,18 @@ fn transfer(
     let mut aliases = Vec::new();
     let (source, target) = (it.bare(input, &mut aliases), it.bare(output, &mut aliases));
     it.emit(OpStmt {
-        attrs: vec![("cache_op", Attr::Word("Streaming"))],
+        attrs: vec![attr::CACHE_OP.with(CacheOp::Streaming)],
         ..pack::copying(Op::Set, source, target)
     });
     aliases.into_iter().for_each(|alias| it.emit(create::deallocate(alias)));
     let then = std::mem::take(&mut it.body);
-    let recv = side(it, cuda, "recv", output, sender);
-    let send = side(it, cuda, "send", input, receiver);
+    let recv = side(it, cuda, P2pType::Recv, output, sender);
+    let send = side(it, cuda, P2pType::Send, input, receiver);
     let works = [&recv, &send].map(|side| side.number.unwrap_or_default());
     let mut deferred = None;
     if cuda {
         let listed = vec![it.add(recv.clone()), it.add(send.clone())];
-        it.emit(OpStmt {
-            attrs: vec![("transfers", Attr::Stmts(listed))],
-            ..create::op(Op::ShareMemHandles)
-        });
+        it.emit(OpStmt { attrs: vec![attr::TRANSFERS.with(listed)], ..create::op(Op::ShareMemHandles) });
         match settings.put {
             true => [recv, send].into_iter().for_each(|side| it.emit(side)),
             false => [send, recv].into_iter().for_each(|side| it.emit(side)),
@@ -198,15 +196,15 @@ fn branch(it: &mut Loop<'_, '_>, cond: ExprId, then: Vec<StmtId>, other: Vec<Stm
 }
 
 /// One side of a transfer; `peer` is a rank of the world.
-fn side(it: &mut Loop<'_, '_>, cuda: bool, kind: &'static str, buffer: TensorId, peer: ExprId) -> OpStmt {
+fn side(it: &mut Loop<'_, '_>, cuda: bool, kind: P2pType, buffer: TensorId, peer: ExprId) -> OpStmt {
     let mut attrs = vec![
-        ("type", Attr::Word(kind)),
-        ("buffer", Attr::Tensor(buffer)),
-        ("peer", Attr::Scalar(peer)),
-        ("backend", Attr::Word(backend(cuda))),
+        attr::P2P_TYPE.with(kind),
+        attr::BUFFER.with(buffer),
+        attr::PEER.with(peer),
+        attr::BACKEND.with(backend(cuda)),
     ];
     if cuda && it.pass.settings.put {
-        attrs.push(("protocol", Attr::Name("put".to_owned())));
+        attrs.push(attr::PROTOCOL.with(P2pProtocol::Put));
     }
     OpStmt { number: Some(it.pass.fresh.work()), attrs, ..create::op(Op::P2PCommunication) }
 }
@@ -218,8 +216,8 @@ fn post(it: &mut Loop<'_, '_>, collective: Collective<'_>) {
     it.waits.push(work);
 }
 
-fn backend(cuda: bool) -> &'static str {
-    if cuda { "CUDA" } else { "NCCL" }
+fn backend(cuda: bool) -> Backend {
+    if cuda { Backend::Cuda } else { Backend::Nccl }
 }
 
 /// Waits for what is posted.

@@ -1,6 +1,7 @@
 //! What of a statement can be sliced along a stream axis, and how.
 
 use grammar::{
+    attr,
     ir::{DeviceDim, ExprId, OpStmt, Program, TensorId},
     ops::Rule,
 };
@@ -193,7 +194,7 @@ impl Ctx<'_> {
         // Without the dimension it has to be the same operator still.
         let keeps_meaning = match self.it.op.row().rule {
             Rule::Same | Rule::Cast | Rule::Pointwise | Rule::Reduce | Rule::Permute => true,
-            Rule::Broadcast | Rule::Squeeze => self.it.attr("flags").is_some(),
+            Rule::Broadcast | Rule::Squeeze => self.it.get(attr::FLAGS).is_some(),
             Rule::Linear => !self.fates.get(1).is_some_and(|fates| fates.contains(&Fate::Kept(dim))),
             Rule::Matmul => is_batch && !self.fates.iter().any(|fates| fates.contains(&Fate::Whole)),
             Rule::Free

@@ -10,6 +10,7 @@ use crate::{
     },
     plan::{Backend, Collective, CollectiveKind, CommunicatorNo, Direction, Inst, Transfer, View, WorkNo},
 };
+use grammar::words::Algorithm;
 
 impl Builder<'_> {
     pub(super) fn collective(
@@ -21,6 +22,10 @@ impl Builder<'_> {
     ) -> Result<(), CudaError> {
         let communicator = &self.plan.communicators[it.communicator as usize];
         let queue = self.queue(inst, it.communicator);
+        if let Some(algo @ (Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Ring)) = it.algo {
+            let message = format!("no kernel has `algo={algo}`: expected `algo=nccl`, or none");
+            return Err(CudaError::unsupported(self.plan, inst, message));
+        }
         let members = communicator.team.len();
         let me = communicator.team.iter().position(|rank| *rank == self.plan.rank);
         let me = me.ok_or_else(|| CudaError::Internal("a collective of another team".to_owned()))?;

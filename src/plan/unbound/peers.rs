@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 
 use grammar::{
+    attr,
     ir::{BlockId, Expr, ExprId, OpStmt, Program, Stmt, SymbolId},
-    ops::Op,
+    words::P2pType,
 };
 use rustc_hash::FxHashMap;
 
@@ -38,14 +39,13 @@ pub(super) fn partners(program: &Program, unknown: &HashSet<SymbolId>) -> FxHash
 }
 
 fn sides(stmt: &OpStmt, sends: &mut Vec<ExprId>, recvs: &mut Vec<ExprId>) {
-    match (stmt.op, stmt.word_attr("type")) {
-        (Op::P2PCommunication, Some("send")) => sends.extend(stmt.scalar_attr("peer")),
-        (Op::P2PCommunication, _) => recvs.extend(stmt.scalar_attr("peer")),
-        (Op::CollectivePermute, _) => {
-            sends.extend(stmt.scalar_attr("send_peer"));
-            recvs.extend(stmt.scalar_attr("recv_peer"));
+    match stmt.get(attr::P2P_TYPE) {
+        Some(P2pType::Send) => sends.extend(stmt.get(attr::PEER)),
+        Some(P2pType::Recv) => recvs.extend(stmt.get(attr::PEER)),
+        None => {
+            sends.extend(stmt.get(attr::SEND_PEER));
+            recvs.extend(stmt.get(attr::RECV_PEER));
         }
-        _ => (),
     }
 }
 

@@ -3,10 +3,12 @@
 use std::collections::HashSet;
 
 use grammar::{
+    attr::{self, AttrName},
     ir::{
         Attr, AxisId, BlockId, Expr, ExprId, For, OpStmt, Operand, Program, Stmt, Stream, SymbolId, TensorId,
     },
     ops::Op,
+    words::P2pType,
 };
 use indexmap::IndexMap;
 
@@ -182,9 +184,9 @@ impl Walk<'_> {
         for (name, attr) in &stmt.attrs {
             match attr {
                 // The shape says how much is allocated.
-                Attr::Scalar(_) if *name == "size" => (),
+                Attr::Scalar(_) if *name == attr::SIZE => (),
                 Attr::Scalar(scalar) => {
-                    let role = self.role(stmt, name);
+                    let role = self.role(stmt, *name);
                     self.add(*scalar, format!("`{name}` of {}", stmt.op.name()), role);
                 }
                 Attr::Ranges(ranges) => {
@@ -217,35 +219,31 @@ impl Walk<'_> {
     }
 
     /// What a scalar attribute of a statement is.
-    fn role(&self, stmt: &OpStmt, name: &str) -> Role {
+    fn role(&self, stmt: &OpStmt, name: AttrName) -> Role {
         let program = self.program;
         let input = Program::tensors_of(&stmt.args).next();
         let extent = |axis: AxisId| program.axes[axis].extent;
-        let team = match stmt.attr("team") {
-            Some(Attr::Team(team)) => team.len(),
-            _ => 1,
-        };
-        match (name, input) {
-            ("peer", _) => {
-                Role::Peer { send: stmt.word_attr("type") == Some("send"), partner: None, whole: true }
-            }
-            ("send_peer" | "recv_peer", _) => {
-                Role::Peer { send: name == "send_peer", partner: None, whole: true }
-            }
-            ("root", _) => Role::Root { team },
-            ("index", Some(tensor)) => match stmt.attr("axis") {
-                Some(Attr::Axis(axis)) => Role::Index { tensor, extent: extent(*axis) },
-                _ => Role::Operand,
-            },
-            ("stream_index", Some(tensor)) if stmt.op == Op::ShardByStream => {
-                let stream = |axis: &&AxisId| program.axes[**axis].parallel == grammar::ir::Parallel::Stream;
-                match program.tensors[tensor].loops.iter().find(stream) {
-                    Some(axis) => Role::Index { tensor, extent: extent(*axis) },
-                    None => Role::Stream,
-                }
-            }
-            _ => Role::Operand,
+        let peer = |send: bool| Role::Peer { send, partner: None, whole: true };
+        if name == attr::PEER {
+            return peer(stmt.get(attr::P2P_TYPE) == Some(P2pType::Send));
         }
+        if name == attr::SEND_PEER || name == attr::RECV_PEER {
+            return peer(name == attr::SEND_PEER);
+        }
+        if name == attr::ROOT {
+            return Role::Root { team: stmt.get(attr::TEAM).map_or(1, <[usize]>::len) };
+        }
+        let Some(tensor) = input else { return Role::Operand };
+        if name == attr::INDEX {
+            let axis = stmt.get(attr::AXIS);
+            return axis.map_or(Role::Operand, |axis| Role::Index { tensor, extent: extent(axis) });
+        }
+        if name == attr::STREAM_INDEX && stmt.op == Op::ShardByStream {
+            let stream = |axis: &&AxisId| program.axes[**axis].parallel == grammar::ir::Parallel::Stream;
+            let axis = program.tensors[tensor].loops.iter().find(stream);
+            return axis.map_or(Role::Stream, |axis| Role::Index { tensor, extent: extent(*axis) });
+        }
+        Role::Operand
     }
 
     /// The extents of all tensors of the container.

@@ -1,8 +1,10 @@
 //! Operators on whole tensors, each from its definition in the op table.
 
 use grammar::{
-    ir::{Attr, AxisKind, ExprId, OpStmt, Operand, Parallel, TensorId},
+    attr, flagged_dims,
+    ir::{AxisKind, ExprId, OpStmt, Operand, Parallel, TensorId},
     ops::{Effect, Op, Rule},
+    selected_dim,
 };
 
 use super::{Eraser, Result};
@@ -110,18 +112,6 @@ impl Ctx<'_, '_> {
         Ok(wide)
     }
 
-    /// `flags =` of broadcast and squeeze; without them the broadcast axes of the wider tensor.
-    fn flags(&self, wide: TensorId) -> Vec<bool> {
-        match self.it.attr("flags") {
-            Some(Attr::Flags(flags)) => flags.clone(),
-            _ => {
-                let program = self.eraser.program;
-                let is_new = |axis| program.axes[axis].kind == AxisKind::Broadcast;
-                program.dimensions(wide).map(is_new).collect()
-            }
-        }
-    }
-
     // ---- element by element
 
     fn map(&self) -> Result<Vec<InstKind>> {
@@ -190,7 +180,7 @@ impl Ctx<'_, '_> {
                 }
             }
             Rule::Broadcast => {
-                let flags = self.flags(self.out);
+                let flags = flagged_dims(program, self.it, self.out);
                 if flags.iter().filter(|it| !**it).count() != view.shape.len() {
                     return Err(self.eraser.misfit(self.it.op, &view.shape, &self.target.shape));
                 }
@@ -199,7 +189,7 @@ impl Ctx<'_, '_> {
                 (from.shape, from.strides) = all.unzip();
             }
             Rule::Squeeze => {
-                let flags = self.flags(self.args[0]);
+                let flags = flagged_dims(program, self.it, self.args[0]);
                 let gone = |at: usize| flags.get(at).copied().unwrap_or(false);
                 if (0..view.shape.len()).any(|at| gone(at) && view.shape[at] != 1) {
                     return Err(self.eraser.misfit(self.it.op, &view.shape, &self.target.shape));
@@ -218,7 +208,7 @@ impl Ctx<'_, '_> {
                 from = self.stretched(view, &self.target.shape)?;
             }
             Rule::Slice => {
-                let Some(Attr::Ranges(ranges)) = self.it.attr("ranges") else {
+                let Some(ranges) = self.it.get(attr::RANGES) else {
                     return Err(self.eraser.unsupported(self.it.op));
                 };
                 if ranges.len() != view.shape.len() {
@@ -235,12 +225,10 @@ impl Ctx<'_, '_> {
                 }
             }
             Rule::Select => {
-                let (Some(Attr::Axis(axis)), Some(index)) =
-                    (self.it.attr("axis"), self.it.scalar_attr("index"))
-                else {
+                let Some(index) = self.it.get(attr::INDEX) else {
                     return Err(self.eraser.unsupported(self.it.op));
                 };
-                let Some(dim) = program.dimensions(self.args[0]).position(|it| it == *axis) else {
+                let Some(dim) = selected_dim(program, self.it, self.args[0]) else {
                     // A reduction axis is no dimension.
                     return Ok(from);
                 };
@@ -296,19 +284,10 @@ impl Ctx<'_, '_> {
         if input.shape.len() != logical.len() || kept != self.target.shape {
             return Err(self.eraser.misfit(self.it.op, &input.shape, &self.target.shape));
         }
-        let op = match self.it.word_attr("op") {
-            Some("add") => ReduceOp::Sum,
-            Some("mul") => ReduceOp::Product,
-            Some("max") => ReduceOp::Max,
-            Some("min") => ReduceOp::Min,
-            Some("fmax") => ReduceOp::FMax,
-            Some("fmin") => ReduceOp::FMin,
-            Some("bitwise_and" | "logical_and") => ReduceOp::And,
-            Some("bitwise_or" | "logical_or") => ReduceOp::Or,
-            Some("bitwise_xor") => ReduceOp::Xor,
-            Some(_) | None => return Err(self.eraser.unsupported(self.it.op)),
+        let Some(op) = self.it.get(attr::OP).map(ReduceOp::from) else {
+            return Err(self.eraser.unsupported(self.it.op));
         };
-        let init = match self.it.scalar_attr("initial value") {
+        let init = match self.it.get(attr::INITIAL_VALUE) {
             Some(expr) => self.number(expr)?,
             None => Number::Int(0),
         };

@@ -246,7 +246,7 @@ impl World {
             };
             let output = gets.then(|| View::contiguous(to, vec![len]));
             let work = self.work(rank, if gets { vec![(rank, to)] } else { Vec::new() });
-            let it = Collective { communicator: 0, kind, input: Some(input), output, work };
+            let it = Collective { communicator: 0, kind, algo: None, input: Some(input), output, work };
             self.on(rank, stream, InstKind::Collective(Box::new(it)));
         }
     }

@@ -28,7 +28,14 @@ fn fill() -> InstKind {
 
 fn collective(kind: CollectiveKind, work: u32, gets: Option<usize>) -> InstKind {
     let output = gets.map(view);
-    InstKind::Collective(Box::new(Collective { communicator: 0, kind, input: Some(view(1)), output, work }))
+    InstKind::Collective(Box::new(Collective {
+        communicator: 0,
+        kind,
+        algo: None,
+        input: Some(view(1)),
+        output,
+        work,
+    }))
 }
 
 fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {
