@@ -53,6 +53,8 @@ mod batch_text;
 mod command_lines;
 #[path = "suite/delayed.rs"]
 mod delayed;
+#[path = "suite/dependencies.rs"]
+mod dependencies;
 #[path = "suite/dice.rs"]
 mod dice;
 #[path = "suite/emulated.rs"]
@@ -146,6 +148,7 @@ fn main() -> ExitCode {
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());
     trials.extend(stuck::trials());
+    trials.extend(dependencies::trials());
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());
     trials.extend(measured::trials());

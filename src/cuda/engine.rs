@@ -22,8 +22,8 @@ use super::{
     session::Libraries,
 };
 use crate::{
+    io::dense::DenseTensor,
     plan::{Inst, Plan, View},
-    sim::memory::Block,
 };
 
 mod bytes;
@@ -182,7 +182,7 @@ impl Engine {
     ///
     /// # Errors
     /// A failed call.
-    pub fn run(&mut self) -> Result<Vec<Option<Block>>, CudaError> {
+    pub fn run(&mut self) -> Result<Vec<Option<DenseTensor>>, CudaError> {
         self.issue(Mode::Checked)?;
         self.count()?;
         self.finish()?;

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{job::Verdict, prepare::Failure};
-use crate::{cuda::Peers, exit::Exit, plan::Plan, sim::memory::Block};
+use crate::{cuda::Peers, exit::Exit, io::dense::DenseTensor, plan::Plan};
 
 /// Bytes of all ranks' outputs that are brought together though nothing is compared with them.
 const MOST: usize = 64 << 20;
@@ -19,8 +19,8 @@ pub fn is_large(plans: &[Plan]) -> bool {
 ///
 /// # Errors
 /// A rank that does not answer.
-pub fn judge(plans: &[Plan], mine: &[Option<Block>], peers: &dyn Peers) -> Result<Verdict, Failure> {
-    let digest = |it: &Option<Block>| {
+pub fn judge(plans: &[Plan], mine: &[Option<DenseTensor>], peers: &dyn Peers) -> Result<Verdict, Failure> {
+    let digest = |it: &Option<DenseTensor>| {
         let mut hasher = DefaultHasher::new();
         hasher.write(it.as_ref().map_or(&[], |it| crate::cuda::bytes_of(&it.data)));
         hasher.finish().to_le_bytes()
@@ -84,8 +84,8 @@ mod tests {
         fn phase(&self, _: &str) {}
     }
 
-    fn block() -> Vec<Option<Block>> {
-        vec![Some(Block::full(vec![4], Data::F32(vec![1.0, 2.0, 3.0, 4.0])))]
+    fn block() -> Vec<Option<DenseTensor>> {
+        vec![Some(DenseTensor::full(vec![4], Data::F32(vec![1.0, 2.0, 3.0, 4.0])))]
     }
 
     #[test]

@@ -297,11 +297,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        io::data::{Shadow, Tensor},
-        sim::{
-            kernels::{Exactness, convert},
-            memory::Block,
+        io::{
+            data::{Shadow, Tensor},
+            dense::DenseTensor,
         },
+        sim::kernels::{Exactness, convert},
     };
 
     fn tensor(data: impl Into<Data>) -> Tensor {
@@ -388,7 +388,7 @@ mod tests {
     fn a_cast_that_rounds_twice_differs() -> Result<(), String> {
         // Just above the middle of 1 and 1.0078125, where binary32 has no number: by way of it, the cast gives 1.
         let value = 1.003_906_25 + 1e-12;
-        let from = Block::full(vec![1], Data::F64(vec![value]));
+        let from = DenseTensor::full(vec![1], Data::F64(vec![value]));
         let cast = convert(&from, DType::BFloat, &mut Exactness::default()).map_err(|it| it.to_string())?;
         let expected = tensor(cast.data);
         assert_eq!(expected.data.to_f64(), [1.007_812_5]);

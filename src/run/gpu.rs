@@ -10,14 +10,14 @@ use super::{
 use crate::{
     cuda::{self, CudaError, Engine, Host, Line, Peers, Timing, layout::WorldLayout},
     exit::Exit,
-    io::data::Data,
+    io::{data::Data, dense::DenseTensor},
     launch::{
         LaunchError,
         member::Member,
         progress::{Limit, Run},
     },
     plan::{InstKind, Place, Plan, View},
-    sim::{Outcome, memory::Block},
+    sim::Outcome,
 };
 
 /// What a job on GPUs is asked for.
@@ -238,7 +238,11 @@ pub fn run(
 }
 
 /// Brings the outputs together and judges them.
-fn settle(job: &Job<'_>, mine: Vec<Option<Block>>, member: &Member) -> Result<(Outcome, Verdict), Failure> {
+fn settle(
+    job: &Job<'_>,
+    mine: Vec<Option<DenseTensor>>,
+    member: &Member,
+) -> Result<(Outcome, Verdict), Failure> {
     if job.stays() {
         return Ok((Outcome::new(job.plans), apart::judge(job.plans, &mine, member)?));
     }
@@ -248,7 +252,7 @@ fn settle(job: &Job<'_>, mine: Vec<Option<Block>>, member: &Member) -> Result<(O
 }
 
 /// All ranks' outputs, on rank 0.
-fn gather(plans: &[Plan], mine: Vec<Option<Block>>, member: &Member) -> Result<Outcome, Failure> {
+fn gather(plans: &[Plan], mine: Vec<Option<DenseTensor>>, member: &Member) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(plans);
     if member.channel.world == 1 {
         outcome.outputs = vec![mine];
@@ -275,16 +279,16 @@ fn gather(plans: &[Plan], mine: Vec<Option<Block>>, member: &Member) -> Result<O
             })?;
             let data = cuda::data_of(port.dtype, part)
                 .map_err(|it| Failure::Other(Exit::Rejected, it.to_string()))?;
-            outcome.outputs[plan.rank][at] = Some(Block::full(view.shape.clone(), data));
+            outcome.outputs[plan.rank][at] = Some(DenseTensor::full(view.shape.clone(), data));
         }
     }
     Ok(outcome)
 }
 
 /// The tensors that this rank wants besides the outputs; rank 0 gets those of others from them.
-fn watched(job: &Job<'_>, engine: &Engine, member: &Member) -> Result<Vec<Block>, Failure> {
+fn watched(job: &Job<'_>, engine: &Engine, member: &Member) -> Result<Vec<DenseTensor>, Failure> {
     let me = member.channel.rank;
-    let here = |places: &[Place]| -> Result<Vec<Block>, CudaError> {
+    let here = |places: &[Place]| -> Result<Vec<DenseTensor>, CudaError> {
         let views: Vec<&View> = places.iter().filter(|it| it.rank == me).map(|it| &it.view).collect();
         engine.peek(&views)
     };
@@ -313,7 +317,7 @@ fn watched(job: &Job<'_>, engine: &Engine, member: &Member) -> Result<Vec<Block>
             return Err(Failure::Other(Exit::Bug, format!("rank {} gave too few bytes", place.rank)));
         };
         let data = cuda::data_of(dtype, part).map_err(|it| Failure::Other(Exit::Rejected, it.to_string()))?;
-        blocks.push(Block::full(place.view.shape.clone(), data));
+        blocks.push(DenseTensor::full(place.view.shape.clone(), data));
     }
     Ok(blocks)
 }

@@ -4,10 +4,11 @@ use super::RunError;
 use crate::{
     io::{
         data::{Shadow, Tensor},
+        dense::DenseTensor,
         shard::{Assembled, Part, assemble, unravel},
     },
     plan::{Plan, Port},
-    sim::{InstRef, Outcome, describe, late_writers, memory::Block},
+    sim::{InstRef, Outcome, describe, late_writers},
 };
 
 /// One tensor of the program after a run.
@@ -18,7 +19,7 @@ pub struct Result {
     /// What all ranks hold together.
     pub whole: Assembled,
     /// What each rank holds, by rank.
-    pub parts: Vec<(usize, Block)>,
+    pub parts: Vec<(usize, DenseTensor)>,
     /// Whether each rank's part is judged by itself.
     pub per_rank: bool,
     /// What is wrong with it, whatever it is compared with: an element that nothing wrote, ranks that disagree.
@@ -41,7 +42,7 @@ pub fn outputs(plans: &[Plan], outcome: &Outcome) -> std::result::Result<Vec<Res
     let count = plans.first().map_or(0, |plan| plan.outputs.len());
     let mut results = Vec::with_capacity(count);
     for at in 0..count {
-        let parts: Vec<(usize, &Port, Block)> = plans
+        let parts: Vec<(usize, &Port, DenseTensor)> = plans
             .iter()
             .filter_map(|plan| {
                 Some((plan.rank, plan.outputs.get(at)?, outcome.outputs[plan.rank].get(at)?.clone()?))
@@ -58,7 +59,7 @@ pub fn outputs(plans: &[Plan], outcome: &Outcome) -> std::result::Result<Vec<Res
 ///
 /// # Errors
 /// As `outputs`.
-pub fn gather(parts: &[(usize, &Port, Block)]) -> std::result::Result<Result, RunError> {
+pub fn gather(parts: &[(usize, &Port, DenseTensor)]) -> std::result::Result<Result, RunError> {
     let wholes: Vec<Part<'_>> = parts
         .iter()
         .map(|(rank, port, block)| Part {
@@ -80,7 +81,7 @@ fn fault(
     plans: &[Plan],
     outcome: &Outcome,
     at: usize,
-    parts: &[(usize, &Port, Block)],
+    parts: &[(usize, &Port, DenseTensor)],
     result: &Result,
 ) -> Option<String> {
     let name = &result.name;

@@ -10,11 +10,14 @@ use super::{
     Fault, InstRef, Notes,
     kernels::{self, KernelError},
     located,
-    memory::{Block, Cell, Memory, scatter},
+    memory::{Cell, Memory, scatter},
     reshard,
     step::{Space, StepError},
 };
-use crate::plan::{Collective, CollectiveKind, InstKind, Plan, Reshard, Side, View};
+use crate::{
+    io::dense::DenseTensor,
+    plan::{Collective, CollectiveKind, InstKind, Plan, Reshard, Side, View},
+};
 
 /// Holds the meeting of a team: one collective or one reshard of all members, in team order.
 pub(super) fn meet(
@@ -122,7 +125,7 @@ impl Meeting<'_> {
         &self,
         member: usize,
         output: &View,
-        block: &Block,
+        block: &DenseTensor,
         space: &mut Space<'_>,
         notes: &mut Notes,
     ) -> Result<(), Fault> {
@@ -172,7 +175,7 @@ impl Meeting<'_> {
     fn load(
         &self,
         from: usize,
-        inputs: &mut [Option<Block>],
+        inputs: &mut [Option<DenseTensor>],
         space: &mut Space<'_>,
         notes: &mut Notes,
     ) -> Result<(), Fault> {
@@ -206,15 +209,15 @@ impl Meeting<'_> {
     /// All members' inputs combined.
     fn combine(
         &self,
-        inputs: &mut [Option<Block>],
+        inputs: &mut [Option<DenseTensor>],
         space: &mut Space<'_>,
         notes: &mut Notes,
-    ) -> Result<Block, Fault> {
+    ) -> Result<DenseTensor, Fault> {
         for from in 0..self.them.len() {
             self.load(from, inputs, space, notes)?;
         }
         // What combines delivers nothing else: the inputs are not wanted any more.
-        let parts: Vec<Block> = inputs.iter_mut().filter_map(Option::take).collect();
+        let parts: Vec<DenseTensor> = inputs.iter_mut().filter_map(Option::take).collect();
         let Some(op) = self.them[0].kind.combines() else {
             return Err(Fault::Internal("a collective that combines nothing".to_owned()));
         };
@@ -250,13 +253,13 @@ impl Meeting<'_> {
 }
 
 /// Pieces of blocks of one type, one after the other; `None` where there is none.
-pub(super) fn concatenate(pieces: &[(&Block, View)]) -> Result<Option<Block>, StepError> {
+pub(super) fn concatenate(pieces: &[(&DenseTensor, View)]) -> Result<Option<DenseTensor>, StepError> {
     let Some((first, _)) = pieces.first() else { return Ok(None) };
     let total = pieces.iter().map(|(_, view)| view.len()).sum();
     let mut cell = Cell::unwritten(first.data.dtype(), total).map_err(KernelError::from)?;
     let mut offset = 0;
     for (block, view) in pieces {
-        let piece = Block {
+        let piece = DenseTensor {
             shape: vec![view.len()],
             data: block.data.gather(view),
             written: block.written.gather(view),
@@ -266,7 +269,7 @@ pub(super) fn concatenate(pieces: &[(&Block, View)]) -> Result<Option<Block>, St
         offset += view.len();
     }
     let Cell { data, written, shadow } = cell;
-    Ok(Some(Block { shape: vec![total], data, written, shadow }))
+    Ok(Some(DenseTensor { shape: vec![total], data, written, shadow }))
 }
 
 /// So many elements in a row.
@@ -285,6 +288,6 @@ fn amount(len: usize, dtype: DType) -> String {
     format!("{len} x {}", dtype.short_name())
 }
 
-fn amount_of(block: &Block) -> String {
+fn amount_of(block: &DenseTensor) -> String {
     amount(block.data.len(), block.data.dtype())
 }

@@ -3,13 +3,14 @@
 //! Invariants: a copy of an unwritten element is unwritten; nothing else is known about it. A buffer without a shadow holds
 //! values that all orders of summation and all engines give.
 
-use std::borrow::Cow;
-
 use grammar::dtype::DType;
 
 pub use crate::io::data::{Mask, Shadow};
 use crate::{
-    io::data::{Data, UnsupportedDtype},
+    io::{
+        data::{Data, UnsupportedDtype},
+        dense::DenseTensor,
+    },
     plan::{Buffer, BufferNo, View},
 };
 
@@ -84,41 +85,9 @@ impl Memory {
     }
 }
 
-/// A dense tensor that a kernel reads or makes.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Block {
-    /// Extents, slowest first.
-    pub shape: Vec<usize>,
-    /// Elements in row-major order.
-    pub data: Data,
-    /// Which elements come from written storage only.
-    pub written: Mask,
-    /// The values without rounding; `None` where all are exact.
-    pub shadow: Option<Shadow>,
-}
-
-impl Block {
-    /// A block whose elements are all written. The shape must hold as many elements as `data`.
-    pub fn full(shape: Vec<usize>, data: Data) -> Self {
-        Self { shape, written: Mask::full(data.len()), data, shadow: None }
-    }
-
-    /// The same elements, repeated or permuted: `strides` are this block's.
-    pub fn view(&self, shape: Vec<usize>, strides: Vec<usize>) -> Self {
-        let view = View { buffer: 0, offset: 0, shape, strides };
-        let (data, written) = (self.data.gather(&view), self.written.gather(&view));
-        Self { data, written, shadow: self.shadow.as_ref().map(|it| it.gather(&view)), shape: view.shape }
-    }
-
-    /// The shadow, made of the rounded values where all are exact.
-    pub fn shadow(&self) -> Cow<'_, Shadow> {
-        self.shadow.as_ref().map_or_else(|| Cow::Owned(Shadow::of(&self.data)), Cow::Borrowed)
-    }
-}
-
 /// The elements of a view, dense. The view must lie inside the cell.
-pub fn gather(cell: &Cell, view: &View) -> Block {
-    Block {
+pub fn gather(cell: &Cell, view: &View) -> DenseTensor {
+    DenseTensor {
         shape: view.shape.clone(),
         data: cell.data.gather(view),
         written: cell.written.gather(view),
@@ -128,7 +97,7 @@ pub fn gather(cell: &Cell, view: &View) -> Block {
 
 /// Writes a block of the cell's element type to a view of as many elements; they become unwritten where the block's are.
 /// False, and nothing is written, when the types differ.
-pub fn scatter(cell: &mut Cell, view: &View, block: &Block) -> bool {
+pub fn scatter(cell: &mut Cell, view: &View, block: &DenseTensor) -> bool {
     if !cell.data.scatter(view, &block.data) {
         return false;
     }
@@ -160,7 +129,7 @@ mod tests {
         let buffer = |dtype| Buffer { name: "T0".to_owned(), dtype, len: 4 };
         let mut memory = Memory::new(&[buffer(DType::Float), buffer(DType::BFloat)])?;
         let row = View { buffer: 0, offset: 2, shape: vec![2], strides: vec![1] };
-        assert!(scatter(memory.cell_mut(0), &row, &Block::full(vec![2], Data::F32(vec![0.1, 3.0]))));
+        assert!(scatter(memory.cell_mut(0), &row, &DenseTensor::full(vec![2], Data::F32(vec![0.1, 3.0]))));
         let block = gather(memory.cell(0), &View::contiguous(0, vec![2, 2]));
         assert_eq!(block.shape, [2, 2]);
         assert_eq!(block.written, Mask::from_flags(vec![false, false, true, true]));
@@ -169,7 +138,7 @@ mod tests {
         memory.cell_mut(1).written = Mask::full(4);
         assert!(!scatter(memory.cell_mut(1), &View::contiguous(1, vec![4]), &block));
         let block = convert(&block, DType::BFloat, &mut Exactness::default()).ok();
-        let block = block.unwrap_or(Block::full(Vec::new(), Data::Bool(Vec::new())));
+        let block = block.unwrap_or(DenseTensor::full(Vec::new(), Data::Bool(Vec::new())));
         assert!(scatter(memory.cell_mut(1), &View::contiguous(1, vec![4]), &block));
         assert_eq!(memory.cell(1).written, block.written);
         // 0.1 is not a bf16 number, 3 is: the shadow keeps it.
@@ -185,12 +154,5 @@ mod tests {
         assert!(!Cell::unwritten(DType::Int32, 3)?.written.is_full());
         assert!(Memory::new(&[Buffer { name: "T1".to_owned(), dtype: DType::Complex64, len: 1 }]).is_err());
         Ok(())
-    }
-
-    #[test]
-    fn blocks_repeat_and_permute() {
-        let block = Block::full(vec![2, 2], Data::I8(vec![1, 2, 3, 4]));
-        assert_eq!(block.view(vec![2, 2], vec![1, 2]).data, Data::I8(vec![1, 3, 2, 4]));
-        assert_eq!(block.view(vec![2, 2], vec![0, 1]).data, Data::I8(vec![1, 2, 1, 2]));
     }
 }

@@ -11,7 +11,7 @@ use rustc_hash::FxHashSet;
 use thiserror::Error;
 
 use crate::{
-    io::data::Data,
+    io::{data::Data, dense::DenseTensor},
     plan::{BufferNo, InstKind, Place, Plan, sync::Deadlock},
 };
 
@@ -32,7 +32,7 @@ mod tests;
 
 pub use crate::plan::sync::InstRef;
 use kernels::Exactness;
-use memory::{Block, Mask, Memory};
+use memory::{Mask, Memory};
 use step::Space;
 pub use {
     footprint::{Footprint, footprint, shadow_bytes},
@@ -57,12 +57,12 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// By rank and output: what `Finish` read; `None` where the rank holds no part of it.
-    pub outputs: Vec<Vec<Option<Block>>>,
+    pub outputs: Vec<Vec<Option<DenseTensor>>>,
     /// By rank: instructions that had not run when the outputs were read, its own and others' that write to its
     /// memory.
     pub pending: Vec<Vec<InstRef>>,
     /// The contents of `Options::watch`.
-    pub watched: Vec<Block>,
+    pub watched: Vec<DenseTensor>,
     /// What the numbers and the masks went through.
     pub notes: Notes,
     /// Choices made.
@@ -179,7 +179,7 @@ fn fill(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory>, Fault> {
         let mut space = Space::Private(&mut memory);
         for (port, data) in plan.inputs.iter().zip(inputs) {
             if let Some(view) = &port.shard.view {
-                let block = Block::full(vec![data.len()], data);
+                let block = DenseTensor::full(vec![data.len()], data);
                 space
                     .store(rank, view, &block, &mut Notes::default())
                     .map_err(|it| internal(rank, format!("input {}: {it}", port.name)))?;

@@ -6,10 +6,13 @@ use super::{
     InstRef, Notes,
     collective::{concatenate, stretch},
     kernels::KernelError,
-    memory::{Block, Mask, Memory},
+    memory::{Mask, Memory},
     step::{Space, StepError},
 };
-use crate::plan::{Reshard, View};
+use crate::{
+    io::dense::DenseTensor,
+    plan::{Reshard, View},
+};
 
 /// Runs the operator of all members, in team order.
 pub(super) fn run(
@@ -51,7 +54,7 @@ fn assemble(
     operand: usize,
     space: &mut Space<'_>,
     notes: &mut Notes,
-) -> Result<Option<Block>, StepError> {
+) -> Result<Option<DenseTensor>, StepError> {
     let mut parts = Vec::new();
     let mut sources = vec![None; them[0].operands[operand].layout.shape.iter().product()];
     let mut written = vec![true; sources.len()];
@@ -84,15 +87,15 @@ fn assemble(
     }
     let shadow = all.shadow.as_ref().map(|it| it.pick(&indices));
     let data = all.data.pick(&indices);
-    Ok(Some(Block { shape: vec![indices.len()], data, written: Mask::from_flags(written), shadow }))
+    Ok(Some(DenseTensor { shape: vec![indices.len()], data, written: Mask::from_flags(written), shadow }))
 }
 
 /// The elements at `indices`.
-fn pick(block: &Block, indices: &[usize]) -> Block {
+fn pick(block: &DenseTensor, indices: &[usize]) -> DenseTensor {
     let written = match block.written.is_full() {
         true => Mask::full(indices.len()),
         false => Mask::from_flags(indices.iter().map(|&it| block.written.get(it)).collect()),
     };
     let shadow = block.shadow.as_ref().map(|it| it.pick(indices));
-    Block { shape: vec![indices.len()], data: block.data.pick(indices), written, shadow }
+    DenseTensor { shape: vec![indices.len()], data: block.data.pick(indices), written, shadow }
 }

@@ -8,10 +8,10 @@ use super::{
     Fault, InstRef, Notes,
     kernels::{self, KernelError, Operand},
     located,
-    memory::{self, Block, Cell, Memory},
+    memory::{self, Cell, Memory},
 };
 use crate::{
-    io::data::Data,
+    io::{data::Data, dense::DenseTensor},
     plan::{Arg, InstKind, Number, Place, Plan, View},
 };
 
@@ -76,12 +76,12 @@ impl Space<'_> {
     }
 
     /// The elements of a view.
-    pub fn load(&mut self, rank: usize, view: &View) -> Result<Block, StepError> {
+    pub fn load(&mut self, rank: usize, view: &View) -> Result<DenseTensor, StepError> {
         Ok(memory::gather(self.cell(rank, view)?, view))
     }
 
     /// The elements of a view, for an instruction: what nothing has written is noted.
-    pub fn read(&mut self, rank: usize, view: &View, notes: &mut Notes) -> Result<Block, StepError> {
+    pub fn read(&mut self, rank: usize, view: &View, notes: &mut Notes) -> Result<DenseTensor, StepError> {
         let block = self.load(rank, view)?;
         if let (Self::World(_), false) = (&*self, block.written.is_full()) {
             notes.read_unwritten(rank, view.buffer, &block.written);
@@ -94,7 +94,7 @@ impl Space<'_> {
         &mut self,
         rank: usize,
         view: &View,
-        block: &Block,
+        block: &DenseTensor,
         notes: &mut Notes,
     ) -> Result<(), StepError> {
         if block.data.len() != view.len() {
@@ -132,13 +132,13 @@ impl Space<'_> {
                 if (0..data.len()).filter(|&it| data.set(it, *value)).count() > 0 {
                     notes.exactness.count(data.len());
                 }
-                (&**to, Block::full(to.shape.clone(), data))
+                (&**to, DenseTensor::full(to.shape.clone(), data))
             }
             InstKind::Iota { to, start, step } => {
                 let mut data = self.empty(rank, to)?;
                 let value = |it: usize| Number::Int(start.wrapping_add(step.wrapping_mul(it as i64)));
                 notes.exactness.count((0..data.len()).filter(|&it| data.set(it, value(it))).count());
-                (&**to, Block::full(to.shape.clone(), data))
+                (&**to, DenseTensor::full(to.shape.clone(), data))
             }
             InstKind::Gemm(it) => {
                 let (a, b) = (self.read(rank, &it.a, notes)?, self.read(rank, &it.b, notes)?);
@@ -155,7 +155,7 @@ impl Space<'_> {
                 }
                 let mut next = blocks.iter();
                 let operand = |it: &Arg| match it {
-                    Arg::View(_) => next.next().map(Operand::Block),
+                    Arg::View(_) => next.next().map(Operand::Tensor),
                     Arg::Number(number) => Some(Operand::Number(*number)),
                 };
                 let args: Vec<Operand<'_>> = args.iter().filter_map(operand).collect();

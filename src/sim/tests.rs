@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use grammar::{dtype::DType, ops::Op};
 
-use super::{
-    Fault, InstRef, Options, Outcome, Schedule, UnwrittenRead, late_writers, memory::Block, run,
-    schedule::Random,
+use super::{Fault, InstRef, Options, Outcome, Schedule, UnwrittenRead, late_writers, run, schedule::Random};
+use crate::{
+    io::{data::Data, dense::DenseTensor},
+    plan::*,
 };
-use crate::{io::data::Data, plan::*};
 
 /// Builds one rank's plan; every instruction is on a line of its own, from 1.
 struct Rank(Plan);
@@ -148,7 +148,7 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Schedule> {
 
 /// What rank's first output holds, -1 where unwritten.
 fn values(outcome: &Outcome, rank: usize) -> Vec<f64> {
-    let show = |it: &Block| {
+    let show = |it: &DenseTensor| {
         let values = it.data.to_f64();
         values.iter().enumerate().map(|(at, &v)| if it.written.get(at) { v } else { -1.0 }).collect()
     };

@@ -6,10 +6,10 @@
 use grammar::span::LineIndex;
 use hir::{
     cuda::layout::{ALIGNMENT, Spot, WorldLayout},
-    io::generate::Kind,
+    io::{dense::DenseTensor, generate::Kind},
     plan::{self, InstKind, Plan},
     run::inputs::Filling,
-    sim::{self, Options, Schedule, memory::Block},
+    sim::{self, Options, Schedule},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{Settings, Verify};
@@ -93,7 +93,7 @@ fn holds(plans: &[Plan]) -> Result<bool, String> {
 }
 
 /// Whether what was written is the same.
-fn agrees(own: Option<&Block>, shared: Option<&Block>) -> bool {
+fn agrees(own: Option<&DenseTensor>, shared: Option<&DenseTensor>) -> bool {
     let (Some(own), Some(shared)) = (own, shared) else { return own.is_none() && shared.is_none() };
     let (mine, theirs) = (own.data.to_f64(), shared.data.to_f64());
     let same = |at: usize| mine[at].to_bits() == theirs[at].to_bits() && shared.written.get(at);

@@ -4,8 +4,8 @@ use super::{Engine, bytes};
 use crate::{
     cuda::{CudaError, Peers, device::Stream},
     io::data::Data,
+    io::dense::DenseTensor,
     plan::View,
-    sim::memory::Block,
 };
 
 impl Engine {
@@ -44,7 +44,7 @@ impl Engine {
     }
 
     /// The outputs as the last run has left them on the host.
-    pub(super) fn read(&self) -> Result<Vec<Option<Block>>, CudaError> {
+    pub(super) fn read(&self) -> Result<Vec<Option<DenseTensor>>, CudaError> {
         let mut blocks = Vec::with_capacity(self.outputs.len());
         for output in &self.outputs {
             blocks.push(match output {
@@ -54,7 +54,7 @@ impl Engine {
                     let bytes = unsafe { std::slice::from_raw_parts(it.host, it.bytes) };
                     let whole = bytes::data(it.dtype, bytes)
                         .map_err(|it| CudaError::Internal(format!("an output: {it}")))?;
-                    Some(Block::full(it.view.shape.clone(), whole.gather(&it.view)))
+                    Some(DenseTensor::full(it.view.shape.clone(), whole.gather(&it.view)))
                 }
             });
         }
@@ -65,7 +65,7 @@ impl Engine {
     ///
     /// # Errors
     /// Views outside memory, a failed call.
-    pub fn peek(&self, views: &[&View]) -> Result<Vec<Block>, CudaError> {
+    pub fn peek(&self, views: &[&View]) -> Result<Vec<DenseTensor>, CudaError> {
         let rank = self.plan().rank;
         let mut blocks = Vec::with_capacity(views.len());
         for view in views {
@@ -74,7 +74,7 @@ impl Engine {
             self.device.read(&mut bytes, self.memory.buffer(rank, view.buffer)?)?;
             let whole = bytes::data(self.memory.dtype(rank, view), &bytes)
                 .map_err(|it| CudaError::Internal(format!("a tensor to be written: {it}")))?;
-            blocks.push(Block::full(view.shape.clone(), whole.gather(view)));
+            blocks.push(DenseTensor::full(view.shape.clone(), whole.gather(view)));
         }
         Ok(blocks)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{Engine, Mode};
 use crate::{
     cuda::{CudaError, Peers},
-    sim::memory::Block,
+    io::dense::DenseTensor,
 };
 
 /// Times of a number of runs, over all ranks.
@@ -47,7 +47,7 @@ impl Engine {
         warmup: usize,
         iterations: usize,
         graph: bool,
-    ) -> Result<(Timing, Vec<Option<Block>>), CudaError> {
+    ) -> Result<(Timing, Vec<Option<DenseTensor>>), CudaError> {
         let captured = match graph {
             true => {
                 let captured = self.capture()?;

@@ -9,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 use super::{Exactness, Extent, KernelError, Precision, lanes, narrow, wrap};
 use crate::{
     io::data::{Data, Mask, Shadow, shadow::EXACT},
-    sim::memory::Block,
+    io::dense::DenseTensor,
 };
 
 /// `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`, with one rounding to `out_dtype`.
@@ -22,16 +22,16 @@ use crate::{
 /// # Errors
 /// A result type that `Data` does not hold.
 pub fn gemm(
-    a: &Block,
-    b: &Block,
-    bias: Option<&Block>,
+    a: &DenseTensor,
+    b: &DenseTensor,
+    bias: Option<&DenseTensor>,
     out_dtype: DType,
     exactness: &mut Exactness,
-) -> Result<Block, KernelError> {
+) -> Result<DenseTensor, KernelError> {
     let sizes = Sizes::of(a, b);
     let bias_data = bias.map(|it| &it.data);
     let types = [a.data.dtype(), b.data.dtype(), out_dtype];
-    let blocks: Vec<&Block> = [a, b].into_iter().chain(bias).collect();
+    let blocks: Vec<&DenseTensor> = [a, b].into_iter().chain(bias).collect();
     let is_shadowed = blocks.iter().any(|it| it.shadow.is_some());
     let (data, shadow) = if types.into_iter().all(DType::is_integral) {
         let sums = |it: &[Data]| wrap(out_dtype, sizes.integers(&it[0], &it[1], it.get(2)).into_iter());
@@ -63,7 +63,7 @@ pub fn gemm(
     if let Some(last) = shape.last_mut() {
         *last = sizes.n;
     }
-    Ok(Block { shape, data, written, shadow })
+    Ok(DenseTensor { shape, data, written, shadow })
 }
 
 /// The sizes of a batch of products.
@@ -95,7 +95,7 @@ impl Scalar for f64 {
 }
 
 impl Sizes {
-    fn of(a: &Block, b: &Block) -> Self {
+    fn of(a: &DenseTensor, b: &DenseTensor) -> Self {
         let end = |shape: &[usize], back: usize| shape.iter().rev().nth(back).copied().unwrap_or(1);
         let batch = a.shape.iter().rev().skip(2).product();
         Self { batch, m: end(&a.shape, 1), n: end(&b.shape, 0), k: end(&a.shape, 0) }
@@ -122,7 +122,7 @@ impl Sizes {
     /// The shadow of the products of `a`, `b` and, if there is one, the bias.
     fn shadow(
         self,
-        blocks: &[&Block],
+        blocks: &[&DenseTensor],
         precision: Precision,
         data: &Data,
     ) -> Result<Option<Shadow>, KernelError> {
@@ -265,13 +265,13 @@ mod tests {
 
     use super::*;
 
-    fn block(shape: &[usize], values: &[f32]) -> Block {
-        Block::full(shape.to_vec(), Data::F32(values.to_vec()))
+    fn block(shape: &[usize], values: &[f32]) -> DenseTensor {
+        DenseTensor::full(shape.to_vec(), Data::F32(values.to_vec()))
     }
 
-    fn bf16s(shape: &[usize], value: impl Fn(usize) -> f32) -> Block {
+    fn bf16s(shape: &[usize], value: impl Fn(usize) -> f32) -> DenseTensor {
         let len = shape.iter().product();
-        Block::full(shape.to_vec(), Data::Bf16((0..len).map(|at| bf16::from_f32(value(at))).collect()))
+        DenseTensor::full(shape.to_vec(), Data::Bf16((0..len).map(|at| bf16::from_f32(value(at))).collect()))
     }
 
     #[test]
@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn integers_wrap() -> Result<(), KernelError> {
-        let a = Block::full(vec![1, 2], Data::I8(vec![100, 2]));
-        let b = Block::full(vec![2, 2], Data::I8(vec![2, 1, 1, 1]));
+        let a = DenseTensor::full(vec![1, 2], Data::I8(vec![100, 2]));
+        let b = DenseTensor::full(vec![2, 2], Data::I8(vec![2, 1, 1, 1]));
         let out = gemm(&a, &b, None, DType::Int8, &mut Exactness::default())?;
         assert_eq!(out.data, Data::I8(vec![202u8 as i8, 102]));
         Ok(())
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn exactness_both_ways() -> Result<(), KernelError> {
-        let inexact = |a: &Block, b: &Block| {
+        let inexact = |a: &DenseTensor, b: &DenseTensor| {
             let mut exactness = Exactness::default();
             gemm(a, b, None, a.data.dtype(), &mut exactness).map(|_| exactness.inexact())
         };
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(inexact(&a, &block(&[3, 1], &[4096.0, 1.0, -16777216.0]))?, 1);
         assert_eq!(inexact(&block(&[1, 1], &[0.1]), &block(&[1, 1], &[0.1]))?, 1);
         assert_eq!(inexact(&block(&[1, 1], &[f32::NAN]), &block(&[1, 1], &[1.0]))?, 1);
-        let wide = |values: &[f64]| Block::full(vec![1, 1], Data::F64(values.to_vec()));
+        let wide = |values: &[f64]| DenseTensor::full(vec![1, 1], Data::F64(values.to_vec()));
         assert_eq!(inexact(&wide(&[2f64.powi(30) + 1.0]), &wide(&[2f64.powi(20) + 1.0]))?, 0);
         assert_eq!(inexact(&wide(&[2f64.powi(30) + 1.0]), &wide(&[2f64.powi(30) + 1.0]))?, 1);
         Ok(())

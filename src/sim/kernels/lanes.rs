@@ -9,6 +9,7 @@ use super::{
     narrow,
 };
 use crate::{
+    io::dense::DenseTensor,
     io::{
         data::{
             Data, Mask, Shadow,
@@ -16,7 +17,6 @@ use crate::{
         },
         generate::mix,
     },
-    sim::memory::Block,
 };
 
 /// Units in the last place by which lane `ROUNDED` is off at most behind a mathematical function. Eight times as much, or at
@@ -70,12 +70,12 @@ pub(super) fn each<E>(lane: impl FnMut(usize) -> Result<Vec<f64>, E>) -> Result<
 }
 
 /// A lane of a block: of its shadow, or its exact values.
-pub(super) fn values(block: &Block, lane: usize) -> Vec<f64> {
+pub(super) fn values(block: &DenseTensor, lane: usize) -> Vec<f64> {
     block.shadow.as_ref().map_or_else(|| block.data.to_f64(), |it| it.lane(lane).to_vec())
 }
 
 /// A lane of integers, as they are stored.
-pub(super) fn stored(block: &Block, lane: usize) -> Result<Data, KernelError> {
+pub(super) fn stored(block: &DenseTensor, lane: usize) -> Result<Data, KernelError> {
     match &block.shadow {
         None => Ok(block.data.clone()),
         Some(it) => Ok(narrow(block.data.dtype(), it.lane(lane).iter().copied())?.0),
@@ -84,7 +84,7 @@ pub(super) fn stored(block: &Block, lane: usize) -> Result<Data, KernelError> {
 
 /// The shadow of an operator of integers, or of anything that has no errors of its own: `kernel` in every lane.
 pub(super) fn each_stored(
-    blocks: &[&Block],
+    blocks: &[&DenseTensor],
     data: &Data,
     kernel: impl Fn(&[Data]) -> Result<Data, KernelError>,
 ) -> Result<Option<Shadow>, KernelError> {
@@ -185,7 +185,7 @@ fn is_discontinuous(op: Op, function: Float, args: &[Operand]) -> bool {
             | Op::Fmod
             | Op::Threshold
             | Op::NextAfter => true,
-            Op::Where => matches!(args, [Operand::Block(it), ..] if !it.data.dtype().is_integral()),
+            Op::Where => matches!(args, [Operand::Tensor(it), ..] if !it.data.dtype().is_integral()),
             _ => false,
         },
     }
@@ -234,7 +234,11 @@ pub(super) fn sums_are_exact(values: &[f64], start: f64, terms: usize) -> bool {
 }
 
 /// The shadow of converted values: `from` had the type and the shadow of `block`, `data` has the new type.
-pub(super) fn convert(block: &Block, data: &Data, changed: usize) -> Result<Option<Shadow>, KernelError> {
+pub(super) fn convert(
+    block: &DenseTensor,
+    data: &Data,
+    changed: usize,
+) -> Result<Option<Shadow>, KernelError> {
     let (from, to) = (block.data.dtype(), data.dtype());
     if from == to {
         return Ok(block.shadow.clone());
@@ -304,15 +308,15 @@ mod tests {
         sim::kernels::{Exactness, combine, convert, map as apply},
     };
 
-    fn block(values: &[f32]) -> Block {
-        Block::full(vec![values.len()], Data::F32(values.to_vec()))
+    fn block(values: &[f32]) -> DenseTensor {
+        DenseTensor::full(vec![values.len()], Data::F32(values.to_vec()))
     }
 
-    fn unary(op: Op, block: &Block, dtype: DType) -> Result<Block, KernelError> {
-        apply(op, &[Operand::Block(block)], dtype, &block.shape, &mut Exactness::default())
+    fn unary(op: Op, block: &DenseTensor, dtype: DType) -> Result<DenseTensor, KernelError> {
+        apply(op, &[Operand::Tensor(block)], dtype, &block.shape, &mut Exactness::default())
     }
 
-    fn lane(block: &Block, lane: usize) -> Vec<f64> {
+    fn lane(block: &DenseTensor, lane: usize) -> Vec<f64> {
         values(block, lane)
     }
 
@@ -339,7 +343,7 @@ mod tests {
 
     #[test]
     fn sums_in_another_order_stay_within_the_lanes() -> Result<(), KernelError> {
-        let parts: Vec<Block> = [1e8, -1e8, 1.0].iter().map(|&it| block(&[it])).collect();
+        let parts: Vec<DenseTensor> = [1e8, -1e8, 1.0].iter().map(|&it| block(&[it])).collect();
         let sum = |order: [usize; 3]| {
             let parts = order.map(|it| parts[it].clone());
             combine(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())
@@ -356,11 +360,11 @@ mod tests {
     fn an_outcome_that_rounding_decides_is_undecided() -> Result<(), KernelError> {
         // 0.1 + 0.2 - 0.3 is 0 or 1e-8, as it is rounded; 5 + 0.1 is no matter of rounding.
         let near = |values: [f32; 3]| {
-            let args: Vec<Block> = values.iter().map(|&it| block(&[it])).collect();
+            let args: Vec<DenseTensor> = values.iter().map(|&it| block(&[it])).collect();
             combine(ReduceOp::Sum, &args, DType::Float, &mut Exactness::default())
         };
-        let compare = |block: &Block| {
-            let args = [Operand::Block(block), Operand::Number(Number::Float(0.0))];
+        let compare = |block: &DenseTensor| {
+            let args = [Operand::Tensor(block), Operand::Number(Number::Float(0.0))];
             apply(Op::Gt, &args, DType::Bool, &[1], &mut Exactness::default())
         };
         assert!(compare(&near([0.1, 0.2, -0.3])?)?.shadow.is_some());

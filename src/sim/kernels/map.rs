@@ -17,20 +17,20 @@ use super::{
 };
 use crate::{
     io::data::{Data, Element, Mask, Shadow, each},
+    io::dense::DenseTensor,
     plan::Number,
-    sim::memory::Block,
 };
 
 /// An operand: elements of the result's shape, or one value for all of them.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'a> {
     /// Elements.
-    Block(&'a Block),
+    Tensor(&'a DenseTensor),
     /// One value. A float is rounded to the precision of the elements first.
     Number(Number),
 }
 
-/// `op` of every element; the result has `shape`, and so have the operands that are blocks.
+/// `op` of every element; the result has `shape`, and so have the operands that are tensors.
 ///
 /// # Errors
 /// Complex numbers, `bit_cast` between sizes, operators that a type lacks; an integer division by zero.
@@ -40,7 +40,7 @@ pub fn map(
     out_dtype: DType,
     shape: &[usize],
     exactness: &mut Exactness,
-) -> Result<Block, KernelError> {
+) -> Result<DenseTensor, KernelError> {
     let written = written(op, args, shape.iter().product());
     let dtypes = || args.iter().filter_map(Operand::dtype);
     let (data, shadow) = match op {
@@ -56,20 +56,20 @@ pub fn map(
             floats(op, args, out_dtype, precision, &written, exactness)?
         }
     };
-    Ok(Block { shape: shape.to_vec(), data, written, shadow })
+    Ok(DenseTensor { shape: shape.to_vec(), data, written, shadow })
 }
 
 impl<'a> Operand<'a> {
-    fn block(&self) -> Option<&'a Block> {
+    fn block(&self) -> Option<&'a DenseTensor> {
         match self {
-            Self::Block(it) => Some(it),
+            Self::Tensor(it) => Some(it),
             Self::Number(_) => None,
         }
     }
 
     fn dtype(&self) -> Option<DType> {
         match self {
-            Self::Block(it) => Some(it.data.dtype()),
+            Self::Tensor(it) => Some(it.data.dtype()),
             Self::Number(Number::Float(_)) => Some(DType::Double),
             Self::Number(Number::Int(_) | Number::Bool(_)) => None,
         }
@@ -82,7 +82,7 @@ impl<'a> Operand<'a> {
     /// Whether a condition holds at an element.
     fn holds(&self, at: usize) -> bool {
         let value = match self {
-            Self::Block(it) => it.data.get(at),
+            Self::Tensor(it) => it.data.get(at),
             Self::Number(it) => *it,
         };
         !matches!(value, Number::Bool(false) | Number::Int(0) | Number::Float(0.0))
@@ -113,11 +113,15 @@ pub(super) struct Columns<T> {
 
 impl<T: Copy + Default> Columns<T> {
     /// `block` gives the elements of a block, `number` a single value.
-    pub fn of(args: &[Operand], block: impl Fn(&Block) -> Vec<T>, number: impl Fn(Number) -> T) -> Self {
+    pub fn of(
+        args: &[Operand],
+        block: impl Fn(&DenseTensor) -> Vec<T>,
+        number: impl Fn(Number) -> T,
+    ) -> Self {
         let mut columns = [const { Vec::new() }; 3].map(|_: Vec<T>| (vec![T::default()], 0));
         for (column, arg) in columns.iter_mut().zip(args) {
             *column = match arg {
-                Operand::Block(it) => (block(it), 1),
+                Operand::Tensor(it) => (block(it), 1),
                 Operand::Number(it) => (vec![number(*it)], 0),
             };
         }
@@ -154,7 +158,7 @@ fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Resul
         return Ok((data, None));
     }
     let lanes = lanes::each(|lane| {
-        let whole = |it: &Block| lanes::values(it, lane).into_iter().map(|it| it as i128).collect();
+        let whole = |it: &DenseTensor| lanes::values(it, lane).into_iter().map(|it| it as i128).collect();
         let columns = Columns::of(args, whole, number);
         let results = (0..written.len()).map(|at| function(columns.at(at)).unwrap_or(0));
         Ok::<_, KernelError>(wrap(out_dtype, results)?.to_f64())
@@ -188,9 +192,9 @@ fn floats(
     for arg in args {
         // Integers beyond 2^53, and constants that are not of the precision.
         inexact += match arg {
-            Operand::Block(it) if it.data.dtype().is_integral() => it.data.convert(DType::Double)?.1,
+            Operand::Tensor(it) if it.data.dtype().is_integral() => it.data.convert(DType::Double)?.1,
             Operand::Number(Number::Float(it)) => usize::from(precision.round(*it) != *it && !it.is_nan()),
-            Operand::Block(_) | Operand::Number(_) => 0,
+            Operand::Tensor(_) | Operand::Number(_) => 0,
         };
     }
     let columns = Columns::of(args, |it| it.data.to_f64(), |it| constant(it, precision));
@@ -224,7 +228,7 @@ fn cast(
     exactness: &mut Exactness,
 ) -> Result<Computed, KernelError> {
     match args {
-        [Operand::Block(it)] => {
+        [Operand::Tensor(it)] => {
             let block = convert(it, out_dtype, exactness)?;
             Ok((block.data, block.shadow))
         }
@@ -242,11 +246,15 @@ fn cast(
 ///
 /// # Errors
 /// A type that `Data` does not hold.
-pub fn convert(block: &Block, dtype: DType, exactness: &mut Exactness) -> Result<Block, KernelError> {
+pub fn convert(
+    block: &DenseTensor,
+    dtype: DType,
+    exactness: &mut Exactness,
+) -> Result<DenseTensor, KernelError> {
     let (data, changed) = block.data.convert(dtype)?;
     exactness.count(changed);
     let shadow = if exactness.shadows { lanes::convert(block, &data, changed)? } else { None };
-    Ok(Block { shape: block.shape.clone(), data, written: block.written.clone(), shadow })
+    Ok(DenseTensor { shape: block.shape.clone(), data, written: block.written.clone(), shadow })
 }
 
 fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Computed, KernelError> {
@@ -259,7 +267,7 @@ fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Computed, Kern
         Ok(out)
     };
     match args {
-        [Operand::Block(it)] if it.data.dtype().size() == out_dtype.size() => {
+        [Operand::Tensor(it)] if it.data.dtype().size() == out_dtype.size() => {
             let data = cast(&it.data)?;
             let shadow = lanes::each_stored(&[it], &data, |it| cast(&it[0]))?;
             Ok((data, shadow))
@@ -275,15 +283,15 @@ mod tests {
 
     use super::*;
 
-    fn block(data: impl Into<Data>) -> Block {
+    fn block(data: impl Into<Data>) -> DenseTensor {
         let data = data.into();
-        Block::full(vec![data.len()], data)
+        DenseTensor::full(vec![data.len()], data)
     }
 
     /// The result of operators on blocks, and the number of inexact roundings.
-    fn run(op: Op, args: &[&Block], out_dtype: DType) -> Result<(Data, usize), KernelError> {
+    fn run(op: Op, args: &[&DenseTensor], out_dtype: DType) -> Result<(Data, usize), KernelError> {
         let mut exactness = Exactness::default();
-        let operands: Vec<_> = args.iter().map(|it| Operand::Block(it)).collect();
+        let operands: Vec<_> = args.iter().map(|it| Operand::Tensor(it)).collect();
         let out = map(op, &operands, out_dtype, &args[0].shape, &mut exactness)?;
         Ok((out.data, exactness.inexact()))
     }
@@ -297,7 +305,7 @@ mod tests {
     #[test]
     fn every_map_operator_but_the_complex_ones_is_here() {
         for row in OPS.iter().filter(|it| it.effect == Effect::Map) {
-            let supported = |one: Block, dtype| run(row.op, &vec![&one; row.args.len()], dtype).is_ok();
+            let supported = |one: DenseTensor, dtype| run(row.op, &vec![&one; row.args.len()], dtype).is_ok();
             let found =
                 supported(block(vec![1.0f64]), DType::Double) || supported(block(vec![1i64]), DType::Int64);
             assert_eq!(found, !matches!(row.op, Op::Complex | Op::Real | Op::Imag), "{}", row.mnemonic);
@@ -387,10 +395,10 @@ mod tests {
     fn constants_have_the_precision_of_the_elements() -> Result<(), KernelError> {
         let mut exactness = Exactness::default();
         let one = block(vec![1f32]);
-        let args = [Operand::Block(&one), Operand::Number(Number::Float(0.1))];
+        let args = [Operand::Tensor(&one), Operand::Number(Number::Float(0.1))];
         let out = map(Op::Mul, &args, DType::Float, &[1], &mut exactness)?;
         assert_eq!((out.data, exactness.inexact()), (Data::F32(vec![0.1]), 1));
-        let args = [Operand::Block(&one), Operand::Number(Number::Int(2))];
+        let args = [Operand::Tensor(&one), Operand::Number(Number::Int(2))];
         assert_eq!(map(Op::Ge, &args, DType::Bool, &[1], &mut exactness)?.data, Data::Bool(vec![false]));
         Ok(())
     }
@@ -399,14 +407,14 @@ mod tests {
     fn results_depend_on_what_they_read() -> Result<(), KernelError> {
         let flags = |it: [bool; 3]| Mask::from_flags(it.to_vec());
         let condition = block(vec![true, false, true]);
-        let yes = Block { written: flags([true, false, false]), ..block(vec![1i32, 2, 3]) };
-        let no = Block { written: flags([false, true, true]), ..block(vec![4i32, 5, 6]) };
-        let args = [Operand::Block(&condition), Operand::Block(&yes), Operand::Block(&no)];
+        let yes = DenseTensor { written: flags([true, false, false]), ..block(vec![1i32, 2, 3]) };
+        let no = DenseTensor { written: flags([false, true, true]), ..block(vec![4i32, 5, 6]) };
+        let args = [Operand::Tensor(&condition), Operand::Tensor(&yes), Operand::Tensor(&no)];
         let out = map(Op::Where, &args, DType::Int32, &[3], &mut Exactness::default())?;
         assert_eq!((out.data, out.written), (Data::I32(vec![1, 5, 3]), flags([true, true, false])));
         // An unwritten divisor is no fault, and an unwritten quotient no rounding.
-        let zero = Block { written: flags([false, true, true]), ..block(vec![0i32, 1, 1]) };
-        let args = [Operand::Block(&no), Operand::Block(&zero)];
+        let zero = DenseTensor { written: flags([false, true, true]), ..block(vec![0i32, 1, 1]) };
+        let args = [Operand::Tensor(&no), Operand::Tensor(&zero)];
         let out = map(Op::Div, &args, DType::Int32, &[3], &mut Exactness::default())?;
         assert_eq!(out.written, flags([false, true, true]));
         Ok(())

@@ -8,8 +8,8 @@ use crate::{
         Data, Mask, Shadow, runs,
         shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
     },
+    io::dense::DenseTensor,
     plan::{Number, ReduceOp, View},
-    sim::memory::Block,
 };
 
 /// `input` combined along `axes` (ascending), starting from `init`, in order of index; the result has the other axes.
@@ -23,11 +23,11 @@ use crate::{
 pub fn reduce(
     op: ReduceOp,
     init: Number,
-    input: &Block,
+    input: &DenseTensor,
     axes: &[usize],
     out_dtype: DType,
     exactness: &mut Exactness,
-) -> Result<Block, KernelError> {
+) -> Result<DenseTensor, KernelError> {
     fold(op, Some(init), input, axes, out_dtype, exactness)
 }
 
@@ -37,15 +37,15 @@ pub fn reduce(
 /// As `reduce`.
 pub fn combine(
     op: ReduceOp,
-    parts: &[Block],
+    parts: &[DenseTensor],
     out_dtype: DType,
     exactness: &mut Exactness,
-) -> Result<Block, KernelError> {
+) -> Result<DenseTensor, KernelError> {
     let Some(first) = parts.first() else {
-        return Ok(Block::full(vec![0], Data::zeros(out_dtype, 0)?));
+        return Ok(DenseTensor::full(vec![0], Data::zeros(out_dtype, 0)?));
     };
     let len = first.data.len();
-    let mut stack = Block {
+    let mut stack = DenseTensor {
         shape: [&[parts.len()], first.shape.as_slice()].concat(),
         data: Data::zeros(first.data.dtype(), parts.len() * len)?,
         written: Mask::full(parts.len() * len),
@@ -106,11 +106,11 @@ impl Target {
 fn fold(
     op: ReduceOp,
     init: Option<Number>,
-    input: &Block,
+    input: &DenseTensor,
     axes: &[usize],
     out_dtype: DType,
     exactness: &mut Exactness,
-) -> Result<Block, KernelError> {
+) -> Result<DenseTensor, KernelError> {
     let target = Target::of(&input.shape, axes);
     let dtype = input.data.dtype();
     let (data, shadow) = match dtype.is_integral() && out_dtype.is_integral() {
@@ -139,7 +139,7 @@ fn fold(
             Mask::from_flags(target.fold(true, &positions, |all, it| all && input.written.get(it)))
         }
     };
-    Ok(Block { shape: target.shape, data, written, shadow })
+    Ok(DenseTensor { shape: target.shape, data, written, shadow })
 }
 
 fn integers(
@@ -209,7 +209,7 @@ fn extreme(op: ReduceOp, start: f64, values: &[f64], target: &Target) -> Vec<f64
 fn shadow(
     op: ReduceOp,
     init: Option<Number>,
-    input: &Block,
+    input: &DenseTensor,
     target: &Target,
     data: &Data,
 ) -> Result<Option<Shadow>, KernelError> {
@@ -323,19 +323,22 @@ mod tests {
 
     use super::*;
 
-    fn singles(shape: &[usize], values: &[f32]) -> Block {
-        Block::full(shape.to_vec(), Data::F32(values.to_vec()))
+    fn singles(shape: &[usize], values: &[f32]) -> DenseTensor {
+        DenseTensor::full(shape.to_vec(), Data::F32(values.to_vec()))
     }
 
-    fn halves(values: &[f32]) -> Block {
-        Block::full(vec![values.len()], Data::Bf16(values.iter().map(|&it| bf16::from_f32(it)).collect()))
+    fn halves(values: &[f32]) -> DenseTensor {
+        DenseTensor::full(
+            vec![values.len()],
+            Data::Bf16(values.iter().map(|&it| bf16::from_f32(it)).collect()),
+        )
     }
 
     /// The elements and the number of inexact roundings.
     fn values(
         op: ReduceOp,
         init: Number,
-        input: &Block,
+        input: &DenseTensor,
         axes: &[usize],
     ) -> Result<(Vec<f64>, usize), KernelError> {
         let mut exactness = Exactness::default();
@@ -361,7 +364,7 @@ mod tests {
 
     #[test]
     fn integers_are_exact_and_wrap() -> Result<(), KernelError> {
-        let input = Block::full(vec![3], Data::I8(vec![100, 100, -7]));
+        let input = DenseTensor::full(vec![3], Data::I8(vec![100, 100, -7]));
         let one = |op, init| values(op, init, &input, &[0]).map(|it| it.0[0]);
         assert_eq!(one(ReduceOp::Sum, Number::Int(0))?, -63.0);
         assert_eq!(one(ReduceOp::Max, Number::Float(f64::NEG_INFINITY))?, 100.0);
@@ -369,7 +372,7 @@ mod tests {
         assert_eq!(one(ReduceOp::Avg, Number::Int(0))?, 64.0);
         assert_eq!(one(ReduceOp::And, Number::Int(-1))?, 96.0);
         assert_eq!(one(ReduceOp::Xor, Number::Int(0))?, -7.0);
-        let flags = Block::full(vec![2], Data::Bool(vec![true, false]));
+        let flags = DenseTensor::full(vec![2], Data::Bool(vec![true, false]));
         assert_eq!(values(ReduceOp::And, Number::Bool(true), &flags, &[0])?.0, [0.0]);
         assert_eq!(values(ReduceOp::Or, Number::Bool(false), &flags, &[0])?.0, [1.0]);
         assert!(values(ReduceOp::And, Number::Int(1), &halves(&[1.0]), &[0]).is_err());
@@ -429,7 +432,7 @@ mod tests {
         let out =
             reduce(ReduceOp::Sum, Number::Int(0), &input, &[1], DType::Float, &mut Exactness::default())?;
         assert_eq!(out.written, Mask::from_flags(vec![false, true]));
-        let parts = [singles(&[4], &[1.0; 4]), Block { shape: vec![4], ..input }];
+        let parts = [singles(&[4], &[1.0; 4]), DenseTensor { shape: vec![4], ..input }];
         let out = combine(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())?;
         assert_eq!(out.written, Mask::from_flags(vec![true, false, true, true]));
         Ok(())

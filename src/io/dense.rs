@@ -1,0 +1,50 @@
+//! Dense tensors in host memory, with what is known of their elements.
+
+use std::borrow::Cow;
+
+use super::data::{Data, Mask, Shadow};
+use crate::plan::View;
+
+/// A dense tensor: what a kernel reads or makes, what goes to a GPU and comes from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DenseTensor {
+    /// Extents, slowest first.
+    pub shape: Vec<usize>,
+    /// Elements in row-major order.
+    pub data: Data,
+    /// Which elements come from written storage only.
+    pub written: Mask,
+    /// The values without rounding; `None` where all are exact.
+    pub shadow: Option<Shadow>,
+}
+
+impl DenseTensor {
+    /// A tensor whose elements are all written. The shape must hold as many elements as `data`.
+    pub fn full(shape: Vec<usize>, data: Data) -> Self {
+        Self { shape, written: Mask::full(data.len()), data, shadow: None }
+    }
+
+    /// The same elements, repeated or permuted: `strides` are this tensor's.
+    pub fn view(&self, shape: Vec<usize>, strides: Vec<usize>) -> Self {
+        let view = View { buffer: 0, offset: 0, shape, strides };
+        let (data, written) = (self.data.gather(&view), self.written.gather(&view));
+        Self { data, written, shadow: self.shadow.as_ref().map(|it| it.gather(&view)), shape: view.shape }
+    }
+
+    /// The shadow, made of the rounded values where all are exact.
+    pub fn shadow(&self) -> Cow<'_, Shadow> {
+        self.shadow.as_ref().map_or_else(|| Cow::Owned(Shadow::of(&self.data)), Cow::Borrowed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_repeat_and_permute() {
+        let tensor = DenseTensor::full(vec![2, 2], Data::I8(vec![1, 2, 3, 4]));
+        assert_eq!(tensor.view(vec![2, 2], vec![1, 2]).data, Data::I8(vec![1, 3, 2, 4]));
+        assert_eq!(tensor.view(vec![2, 2], vec![0, 1]).data, Data::I8(vec![1, 2, 1, 2]));
+    }
+}
