@@ -15,6 +15,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use crate::out_of_memory::remove_if_refused;
+
 /// Bytes of one write.
 const CHUNK: usize = 1 << 16;
 /// Most symbolic links that are followed, as Linux has it.
@@ -121,6 +123,7 @@ fn replace(
             let (kind, folder) = (fault.kind(), folder.display());
             io::Error::new(kind, format!("{kind}: no new file can be created in {folder}"))
         })?;
+    let _temporary = remove_if_refused(new.path());
     for chunk in contents.chunks(CHUNK) {
         before(Step::Write)?;
         new.as_file_mut().write_all(chunk)?;

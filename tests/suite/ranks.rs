@@ -465,7 +465,7 @@ fn who_does_not_come_is_named() -> Result<(), Failed> {
 
 /// What a job of `sh` prints.
 fn sh(script: &str, ranks: usize) -> Result<(Exit, String, String), Failed> {
-    let job = Job { program: "sh".into(), arguments: vec!["-c".to_owned(), script.to_owned()], ranks };
+    let job = Job { program: "sh".into(), arguments: vec!["-c".into(), script.into()], ranks };
     spawned(&job)
 }
 
@@ -522,7 +522,7 @@ fn a_child_that_stays_is_not_waited_for() -> Result<(), Failed> {
 
 fn children_run_a_job() -> Result<(), Failed> {
     let program = env!("CARGO_BIN_EXE_hir-run").into();
-    let arguments = vec![format!("{ROOT}/samples/allgather.hir"), "--device=sim".to_owned()];
+    let arguments = vec![format!("{ROOT}/samples/allgather.hir").into(), "--device=sim".into()];
     let (exit, out, err) = spawned(&Job { program, arguments, ranks: 4 })?;
     match exit == Exit::Success && out.ends_with("[SUCCESS] ran, complete, not compared\n") && err.is_empty()
     {

@@ -260,7 +260,8 @@ impl Options {
             Texts::One(path) => vec![path],
             Texts::Each(paths) => paths,
         };
-        let words = std::env::args().skip(1).map(|it| if texts.contains(&it) { "%s".to_owned() } else { it });
+        let words =
+            tool::arguments().into_iter().map(|it| if texts.contains(&it) { "%s".to_owned() } else { it });
         words.fold("RUN: hir-run".to_owned(), |line, word| line + " " + &word)
     }
 
