@@ -15,6 +15,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use crate::out_of_memory::remove_if_refused;
+
 /// Bytes of one write.
 const CHUNK: usize = 1 << 16;
 /// Most symbolic links that are followed, as Linux has it.
@@ -40,6 +42,14 @@ pub fn no_writers() -> MutexGuard<'static, ()> {
 /// What the operating system says. A regular file then has its old contents.
 pub fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     write_in_steps(path, contents, &mut |_| Ok(()))
+}
+
+/// Where `write` puts the contents: the path without symbolic links, as far as there is one.
+pub fn destination(path: &Path) -> PathBuf {
+    match resolve(path) {
+        Ok(Target::Regular(path, ..) | Target::Direct(path)) => path,
+        Ok(Target::Stdout | Target::Stderr) | Err(_) => path.to_owned(),
+    }
 }
 
 /// Makes the folder of a path and the folders above it, then writes the file.
@@ -113,6 +123,7 @@ fn replace(
             let (kind, folder) = (fault.kind(), folder.display());
             io::Error::new(kind, format!("{kind}: no new file can be created in {folder}"))
         })?;
+    let _temporary = remove_if_refused(new.path());
     for chunk in contents.chunks(CHUNK) {
         before(Step::Write)?;
         new.as_file_mut().write_all(chunk)?;
@@ -143,10 +154,15 @@ fn resolve(path: &Path) -> io::Result<Target> {
     if path == Path::new("-") {
         return Ok(Target::Stdout);
     }
+    // `Path` leaves out a slash at the end, and a dot behind it: a file would be written where a folder is named.
+    let names_folder = |it: &Path| {
+        let bytes = it.as_os_str().as_encoded_bytes();
+        bytes.ends_with(b"/") || bytes.ends_with(b"/.")
+    };
     let own = Path::new("/proc").join(std::process::id().to_string()).join("fd");
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
-        let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+        let name = path.file_name().filter(|_| !names_folder(&path)).ok_or(io::ErrorKind::IsADirectory)?;
         let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = fs::canonicalize(folder)?;
         let here = folder.join(name);
@@ -239,6 +255,11 @@ mod tests {
         symlink("loop", at("loop"))?;
         assert!(write(&at("loop"), b"").is_err());
         assert!(write(folder.path(), b"").is_err());
+        // A slash at the end names a folder, whether there is one or not.
+        for name in ["a/", "a/.", "new/"] {
+            assert_eq!(write(&at(name), b"").map_err(|it| it.kind()), Err(io::ErrorKind::IsADirectory));
+        }
+        assert!(fs::read(at("a"))? == b"new" && !at("new").exists());
         Ok(())
     }
 

@@ -57,11 +57,19 @@ pub fn forget() {
 /// What the operating system says; a file that memory cannot hold; more than `MAX_STREAM` from what is no regular file; a
 /// file whose contents have changed since it was first read.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    READ_FILES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().read(path)
+    read_at_most(path, u64::MAX)
+}
+
+/// As `read`, of a file of so many bytes at most.
+///
+/// # Errors
+/// As `read`; a larger file, which is not read.
+pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    READ_FILES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().read(path, limit)
 }
 
 impl ReadFiles {
-    fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+    fn read(&mut self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         if let Some(Earlier::Bytes(bytes)) = self.0.get(path) {
             return Ok(bytes.clone());
         }
@@ -71,6 +79,10 @@ impl ReadFiles {
             let bytes = read_stream(file)?;
             self.0.insert(path.to_owned(), Earlier::Bytes(bytes.clone()));
             return Ok(bytes);
+        }
+        if about.len() > limit {
+            let message = format!("it has {} bytes where {limit} are the limit", about.len());
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         let mut bytes = Vec::new();
         let size = usize::try_from(about.len()).unwrap_or(usize::MAX);
@@ -125,10 +137,10 @@ fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// What the operating system says; more than `MAX_STREAM`.
 pub fn read_stream(from: impl Read) -> io::Result<Vec<u8>> {
-    fallible(|| read_at_most(from, MAX_STREAM))
+    fallible(|| stream_at_most(from, MAX_STREAM))
 }
 
-fn read_at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
+fn stream_at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1},
+    consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ},
     flag,
     iterator::Signals,
     low_level,
@@ -42,6 +42,13 @@ pub fn register(stopped: &Arc<AtomicUsize>) -> io::Result<()> {
         flag::register_usize(signal, Arc::clone(stopped), signal as usize)?;
     }
     Ok(())
+}
+
+/// Lets a write beyond `ulimit -f` fail as any other, with an error that is reported. The signal of that limit would end the
+/// process in its place, and leave temporary files.
+pub fn report_large_files() {
+    // Where it cannot be handled, the process ends as before.
+    let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Calls `end` on another thread with the first signal that stops this process, and ends the process where it returns true;

@@ -2,8 +2,9 @@
 //!
 //! Rust aborts a process (SIGABRT) whose allocation fails, and only unstable Rust has a hook for it. Each tool therefore
 //! installs `Allocator`, the system's allocator with one difference: where memory is refused, it writes one line to standard
-//! error and ends the process with exit code 6. Nothing is allocated, locked or flushed on the way. Files that the tool was
-//! to replace have their old contents, because they are replaced by a rename.
+//! error and ends the process with exit code 6. Nothing is flushed on the way, and no lock is waited for. Files that the tool was
+//! to replace have their old contents, because they are replaced by a rename; temporary files of `remove_if_refused` are
+//! removed.
 //!
 //! Code that can do without the memory (`Vec::try_reserve`) runs inside `fallible`, where a refusal is returned to it.
 
@@ -11,7 +12,12 @@ use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
     fmt::Write,
-    io,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use crate::exit::Exit;
@@ -23,6 +29,40 @@ pub struct Allocator;
 thread_local! {
     /// Whether the code that runs handles a refusal itself. Needs no allocation and no destructor.
     static IS_FALLIBLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Temporary files and folders that exist now.
+static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A temporary file or folder; the value is dropped when that is gone, or has another name.
+#[derive(Debug)]
+pub struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).retain(|it| *it != self.0);
+    }
+}
+
+/// Has a temporary file or folder removed where memory is refused: nothing is dropped then. A folder comes behind its files.
+pub fn remove_if_refused(path: &Path) -> Temporary {
+    TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
+    Temporary(path.to_owned())
+}
+
+/// Removes temporary files and folders, unless another thread is changing the list. Memory that this needs itself is refused
+/// for good.
+fn remove_temporary() {
+    static IS_REMOVING: AtomicBool = AtomicBool::new(false);
+    if IS_REMOVING.swap(true, Relaxed) {
+        return;
+    }
+    let Ok(temporary) = TEMPORARY.try_lock() else { return };
+    for path in temporary.iter() {
+        // The first two need no memory for paths of a usual length.
+        let is_gone = fs::remove_file(path).is_ok() || fs::remove_dir(path).is_ok();
+        let _ = is_gone || fs::remove_dir_all(path).is_ok();
+    }
 }
 
 /// Runs code that handles refused memory itself, as `Vec::try_reserve` and `Read::read_to_end` do.
@@ -84,6 +124,7 @@ fn end(bytes: usize) -> ! {
     );
     // Not by the lock of `Stderr`: this thread may hold it.
     let _ = rustix::io::write(io::stderr(), &line.bytes[..line.length]);
+    remove_temporary();
     Exit::Environment.now()
 }
 

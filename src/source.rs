@@ -11,6 +11,9 @@ use grammar::{
 
 use crate::input_file;
 
+/// Most bytes of a text: its places are numbers of 32 bits.
+const MAX_TEXT: u64 = u32::MAX as u64;
+
 /// A text and where it came from.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -30,11 +33,8 @@ impl Source {
     pub fn open(path: &str) -> io::Result<Self> {
         let (name, bytes) = match path {
             "-" => ("<stdin>".to_owned(), input_file::read_stream(io::stdin().lock())?),
-            _ => (path.to_owned(), input_file::read(Path::new(path))?),
+            _ => (path.to_owned(), input_file::read_at_most(Path::new(path), MAX_TEXT)?),
         };
-        if u32::try_from(bytes.len()).is_err() {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a text has 4 GiB at most"));
-        }
         let text =
             String::from_utf8(bytes).unwrap_or_else(|it| String::from_utf8_lossy(it.as_bytes()).into_owned());
         Ok(Self::new(name, text))

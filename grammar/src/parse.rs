@@ -162,7 +162,8 @@ fn report(
     diagnostics: &mut Vec<Diagnostic>,
 ) {
     // Where indentation is lost, and that was said, no ELSE stands behind the branch that it belongs to.
-    let lost = diagnostics.iter().any(|it| it.code == Code::LostIndentation && it.span().start >= base);
+    let mut own = diagnostics.iter().rev().take_while(|it| it.span().start >= base);
+    let lost = own.any(|it| it.code == Code::LostIndentation);
     let stray = |it: &Fault<'_>| matches!(it, ParseError::UnrecognizedToken { token: (_, token, _), .. } if token.kind == Kind::Else);
     let faults = errors.into_iter().map(|it| it.error).filter(|it| !(lost && stray(it)));
     let faults = faults.filter_map(expected::diagnose);

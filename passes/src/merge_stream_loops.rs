@@ -48,13 +48,17 @@
 //! A loop that only forks streams in front of a loop that uses them is merged with `forks` only: its Synchronize would
 //! come behind the join of the iteration before, and the iterations run one after the other.
 
+mod between;
 mod forks;
+mod frame;
 
+use between::Between;
+use frame::Frame;
 use grammar::{
-    attr, dependents,
+    dependents,
     diagnostic::Diagnostic,
-    ir::{BlockId, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
-    ops::{Effect, Op},
+    ir::{BlockId, ExprId, For, Program, Stmt, StmtId, Stream, TensorId},
+    ops::Op,
 };
 use rustc_hash::FxHashSet;
 
@@ -158,96 +162,6 @@ fn rename_stream(program: &mut Program, new: u32, old: u32) {
             program.streams[id] = Stream::Named(old);
         }
     }
-}
-
-/// What stands between two loops.
-struct Between {
-    /// Where the second loop stands, counted from behind the first.
-    next: usize,
-    /// Allocations, which go in front of the first loop.
-    moved: Vec<StmtId>,
-    /// A captured stream, and its older name.
-    captured: Option<(u32, u32)>,
-    /// Whether a loop that forks streams again goes.
-    forks: bool,
-}
-
-impl Between {
-    /// `None` where something stands there that has to stay.
-    fn of(
-        program: &mut Program,
-        frame: &Frame,
-        earlier: Option<StmtId>,
-        first: &For,
-        stmts: &[StmtId],
-    ) -> Option<Self> {
-        let mut this = Self { next: 0, moved: Vec::new(), captured: None, forks: false };
-        loop {
-            match program.stmts[*stmts.get(this.next)?].clone() {
-                Stmt::Op(it)
-                    if it.op == Op::Allocate
-                        && frame.stream.is_none()
-                        && it.get(attr::ZERO_INIT) != Some(true) =>
-                {
-                    this.moved.push(stmts[this.next]);
-                }
-                Stmt::Op(it) if it.op == Op::GetCurrentStream && this.captured.is_none() => {
-                    let [Operand::Stream(stream)] = it.outs[..] else { return None };
-                    let Stream::Named(new) = program.streams[stream] else { return None };
-                    let Some((Op::SetCurrentStream, Stream::Named(old))) = frame.end.first() else {
-                        return None;
-                    };
-                    if captures(program, new) != 1 || captures(program, *old) != 1 {
-                        return None;
-                    }
-                    this.captured = Some((new, *old));
-                }
-                Stmt::For(it) if this.forks_again(program, earlier, first, &it) => this.forks = true,
-                Stmt::For(_) => return Some(this),
-                Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => return None,
-            }
-            this.next += 1;
-        }
-    }
-
-    /// Whether a loop makes the streams wait for what the loop in front of the first made them wait for.
-    fn forks_again(&self, program: &mut Program, earlier: Option<StmtId>, first: &For, it: &For) -> bool {
-        let earlier = earlier.map(|before| program.stmts[before].clone());
-        let Some(Stmt::For(earlier)) = earlier else { return false };
-        if !same_bounds(program, &earlier, it) || !same_bounds(program, first, it) {
-            return false;
-        }
-        let index = create::symbol(program, earlier.index);
-        let renamed = Substitution::of_symbol(it.index, index).block(program, it.body);
-        let (Some(one), Some(two)) = (Frame::of(program, earlier.body), Frame::of(program, renamed)) else {
-            return false;
-        };
-        let joins = one.begin.len() == 2 && one.begin[1].0 == Op::Synchronize;
-        one.is_only_streams && two.is_only_streams && joins && one.begin == self.older(&two.begin)
-    }
-
-    /// Stream statements, the captured stream by its older name.
-    fn older(&self, list: &[(Op, Stream)]) -> Vec<(Op, Stream)> {
-        let old = |stream: &Stream| match (self.captured, stream) {
-            (Some((new, old)), Stream::Named(number)) if *number == new => Stream::Named(old),
-            _ => stream.clone(),
-        };
-        list.iter().map(|(op, stream)| (*op, old(stream))).collect()
-    }
-}
-
-/// How many statements capture a stream under this name.
-fn captures(program: &Program, number: u32) -> usize {
-    let mut count = 0;
-    program.body.into_iter().for_each(|body| {
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                let named = |it: &Operand| matches!(it, Operand::Stream(stream) if program.streams[*stream] == Stream::Named(number));
-                count += usize::from(it.outs.iter().any(named));
-            }
-        });
-    });
-    count
 }
 
 fn same_bounds(program: &Program, one: &For, two: &For) -> bool {
@@ -358,8 +272,6 @@ fn join(program: &mut Program, first: StmtId, second: StmtId, merged: Merged) {
     program.blocks[one.body] = stmts;
 }
 
-// ---- streams
-
 /// How the streams of two bodies fit together, if they do.
 fn streams(
     program: &Program,
@@ -383,63 +295,4 @@ fn streams(
     let home = end.first().map(|(_, stream)| stream);
     let waits = begin.iter().any(|(op, stream)| *op == Op::Synchronize && (joins || Some(stream) != home));
     (one.end == end).then_some(Merged { repeated, end: one.end.len(), waits })
-}
-
-/// The stream statements around a body.
-struct Frame {
-    /// The stream that the body works on; `None`: the one that is current around the loop.
-    stream: Option<Stream>,
-    /// SetCurrentStream and the Synchronizes behind it.
-    begin: Vec<(Op, Stream)>,
-    /// The same at the end.
-    end: Vec<(Op, Stream)>,
-    /// Whether there is nothing else in the body.
-    is_only_streams: bool,
-}
-
-impl Frame {
-    /// `None` where a body changes streams in another place.
-    fn of(program: &Program, body: BlockId) -> Option<Self> {
-        let stmts = program.block(body);
-        let stream = |stmt: &StmtId| match &program.stmts[*stmt] {
-            Stmt::Op(it) if it.op.row().effect == Effect::Stream => match (it.op, &it.args[..]) {
-                (op, [Operand::Stream(stream)]) => Some((op, program.streams[*stream].clone())),
-                _ => None,
-            },
-            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        };
-        let begin: Vec<(Op, Stream)> = stmts.iter().map_while(stream).collect();
-        let rest = &stmts[begin.len()..];
-        let mut end: Vec<(Op, Stream)> = rest.iter().rev().map_while(stream).collect();
-        end.reverse();
-        let inner = &rest[..rest.len() - end.len()];
-        let mut plain = true;
-        for stmt in inner {
-            let touches = |stmt: StmtId| matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.row().effect == Effect::Stream);
-            plain &= !touches(*stmt);
-            match &program.stmts[*stmt] {
-                Stmt::For(it) => program.walk(it.body, &mut |stmt| plain &= !touches(stmt)),
-                Stmt::If(it) => {
-                    let blocks = [Some(it.then), it.other];
-                    blocks
-                        .into_iter()
-                        .flatten()
-                        .for_each(|it| program.walk(it, &mut |stmt| plain &= !touches(stmt)));
-                }
-                Stmt::Op(_) | Stmt::Let(..) => (),
-            }
-        }
-        let sets = |list: &[(Op, Stream)]| list.iter().filter(|(op, _)| *op == Op::SetCurrentStream).count();
-        let first = begin.first().cloned();
-        let (stream, fits) = match first {
-            Some((Op::SetCurrentStream, stream)) => {
-                let back = end.is_empty() || matches!(end[0], (Op::SetCurrentStream, _)) && sets(&end) == 1;
-                (Some(stream), sets(&begin) == 1 && back)
-            }
-            // Joins on the loop's own stream have no place in a merged body.
-            Some(_) => (None, false),
-            None => (None, end.is_empty()),
-        };
-        (plain && fits).then_some(Self { stream, begin, end, is_only_streams: inner.is_empty() })
-    }
 }

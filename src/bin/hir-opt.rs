@@ -150,6 +150,7 @@ static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     tool::own_panics("hir-opt");
+    interrupt::report_large_files();
     with_large_stack(|| {
         let guarded = |options: Options| {
             let screen = Screen::new("hir-opt", options.error_format, options.color);

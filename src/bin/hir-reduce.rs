@@ -12,7 +12,8 @@ use grammar::{ir::Program, render::Format};
 use hir::{
     exit::Exit,
     interrupt,
-    out_of_memory::Allocator,
+    out_of_memory::{self, Allocator},
+    plan::limits::{self, Limits},
     reduce::{
         Candidate, Goal, Running, reduce,
         symptoms::{Examiner, Same, Test, expect_panics},
@@ -45,6 +46,12 @@ struct Options {
     /// Number of ranks; default: the smallest world that holds every mesh.
     #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
+    /// Most ranks of a world.
+    #[arg(long, value_name = "N", default_value_t = limits::RANKS, value_parser = tool::ranks)]
+    max_ranks: usize,
+    /// Most memory that the plans of all ranks may take, and that the simulated ranks may take together, in GiB.
+    #[arg(long, value_name = "GIB", default_value_t = 16)]
+    memory_limit: u32,
     /// A symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
@@ -70,6 +77,7 @@ static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     own_panics("hir-reduce");
+    interrupt::report_large_files();
     with_large_stack(|| match Options::try_parse() {
         Ok(options) => {
             let screen = Screen::new("hir-reduce", options.error_format, options.color);
@@ -97,6 +105,9 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
     let folder = folder.map_err(|fault| {
         screen.fail(Exit::Environment, &format!("cannot create a temporary folder: {fault}"))
     })?;
+    let file = folder.path().join("candidate.hir");
+    // Where memory is refused, nothing is dropped.
+    let _temporary = [file.as_path(), folder.path()].map(out_of_memory::remove_if_refused);
     let (best, running) = (Arc::new(Mutex::new(Best::default())), Arc::new(Running::default()));
     let (shared, commands, scratch) = (Arc::clone(&best), Arc::clone(&running), folder.path().to_owned());
     let (asked, output) = (Arc::clone(&best), options.output.clone());
@@ -125,11 +136,16 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
         reference: options.reference.as_deref(),
         bindings: &options.set,
         ranks: options.ranks,
+        limits: Limits { ranks: options.max_ranks, memory: (options.memory_limit as usize) << 30 },
         schedules: &schedules,
-        file: &folder.path().join("candidate.hir"),
+        file: &file,
         running: &running,
     };
-    Ok(shrink(options, screen, start, examiner, &best))
+    let exit = shrink(options, screen, start, examiner, &best);
+    // Without a free file descriptor only an empty folder can be removed.
+    let _ = std::fs::remove_file(&file);
+    let _ = std::fs::remove_dir(folder.path());
+    Ok(exit)
 }
 
 /// The program as canonical text, bindings in it.
@@ -137,7 +153,7 @@ fn start(options: &Options, screen: Screen) -> Result<Candidate, Exit> {
     let source = Source::open(&options.file).map_err(|fault| {
         screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
     })?;
-    own_bug::begin(std::env::args().skip(1).collect());
+    own_bug::begin(tool::arguments());
     own_bug::add(&source.text);
     let (mut programs, diagnostics) = grammar::read(&source.text);
     if grammar::diagnostic::has_errors(&diagnostics) {
@@ -183,7 +199,11 @@ fn shrink(
     expect_panics();
     let symptoms = match examiner.examine(&start) {
         Ok(symptoms) => symptoms,
-        Err(instead) => return screen.fail(Exit::Rejected, &format!("`{}`: {instead}", options.file)),
+        Err(instead) => {
+            let is_environment = examiner.running.fault().is_some();
+            let exit = if is_environment { Exit::Environment } else { Exit::Rejected };
+            return screen.fail(exit, &format!("`{}`: {instead}", options.file));
+        }
     };
     let say = |line: String| drop(writeln!(std::io::stderr(), "# {line}"));
     symptoms.iter().for_each(|it| say(it.clone()));
@@ -195,6 +215,12 @@ fn shrink(
     });
     // Who stops the tool from here on is too late.
     locked(best).is_over = true;
+    if let Some(fault) = goal.same.examiner.running.fault() {
+        let exit = screen.write(&reduced.candidate.text, options.output.as_deref());
+        let failed =
+            screen.fail(Exit::Environment, &format!("{fault}: the smallest program so far is written"));
+        return if exit == Exit::Success { failed } else { exit };
+    }
     if reduced.stopped {
         say(format!("stopped after {} tests: `--max-tests` allows more", reduced.tests));
     }

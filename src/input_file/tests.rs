@@ -2,8 +2,8 @@ use super::*;
 
 #[test]
 fn a_stream_is_read_up_to_its_limit_and_no_further() -> io::Result<()> {
-    assert_eq!(read_at_most(io::repeat(1).take(8), 8)?, [1; 8]);
-    let fault = read_at_most(io::repeat(1), 8).err().map(|it| it.kind());
+    assert_eq!(stream_at_most(io::repeat(1).take(8), 8)?, [1; 8]);
+    let fault = stream_at_most(io::repeat(1), 8).err().map(|it| it.kind());
     assert_eq!(fault, Some(io::ErrorKind::FileTooLarge));
     Ok(())
 }
@@ -14,10 +14,12 @@ fn a_file_that_changes_during_a_run_is_refused() -> io::Result<()> {
     let path = folder.path().join("a.npy");
     fs::write(&path, "one")?;
     let mut files = ReadFiles::default();
-    assert_eq!(files.read(&path)?, b"one");
-    assert_eq!(files.read(&path)?, b"one");
+    assert_eq!(files.read(&path, 3)?, b"one");
+    let fault = files.read(&path, 2).err().map(|it| it.to_string());
+    assert_eq!(fault.as_deref(), Some("it has 3 bytes where 2 are the limit"));
+    assert_eq!(files.read(&path, 3)?, b"one");
     fs::write(&path, "two")?;
-    assert!(files.read(&path).is_err_and(|it| it.to_string().starts_with("its contents have changed")));
-    assert_eq!(ReadFiles::default().read(&path)?, b"two");
+    assert!(files.read(&path, 3).is_err_and(|it| it.to_string().starts_with("its contents have changed")));
+    assert_eq!(ReadFiles::default().read(&path, 3)?, b"two");
     Ok(())
 }

@@ -24,6 +24,8 @@ pub mod watchdog;
 #[cfg(test)]
 mod tests;
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
 
 use crate::exit::FailureExit;
@@ -91,6 +93,17 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
+    /// What a fault of the connection with a rank means.
+    fn of_connection(rank: usize, fault: &io::Error) -> Self {
+        match fault.kind() {
+            io::ErrorKind::InvalidData if fault.get_ref().is_some_and(|it| it.is::<session::Altered>()) => {
+                Self::Environment(format!("the connection with rank {rank} is not intact: {fault}"))
+            }
+            io::ErrorKind::InvalidData => Self::Protocol { rank, fault: fault.to_string() },
+            _ => Self::Gone { rank },
+        }
+    }
+
     /// The exit code that it means.
     pub fn exit(&self) -> FailureExit {
         match self {

@@ -52,6 +52,11 @@ pub struct JobKey {
     pub world: usize,
 }
 
+/// A record that came over a connection and is not what its other end sent, or is not the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a record that its peer did not encrypt, or not as the next one")]
+pub struct Altered;
+
 /// Why a connection was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
@@ -177,7 +182,8 @@ impl Opener {
     /// Reads one message. It holds at most `MAX_MESSAGE` bytes and one record.
     ///
     /// # Errors
-    /// `InvalidData` for what the holder of the secret does not send; else what the connection says.
+    /// `InvalidData` for what the holder of the secret does not send, `Altered` within for what nobody sent who holds it; else
+    /// what the connection says.
     pub fn read(&mut self, from: &mut impl io::Read) -> io::Result<Message> {
         let invalid = |fault: &str| io::Error::new(io::ErrorKind::InvalidData, fault.to_owned());
         let mut message = Vec::new();
@@ -193,7 +199,7 @@ impl Opener {
             let count = self
                 .cipher
                 .read_message(self.nonce, &record, &mut message[start..])
-                .map_err(|_| invalid("a record that was not encrypted by its peer"))?;
+                .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, Altered))?;
             self.nonce += 1;
             message.truncate(start + count);
             let length = *wanted.get_or_insert_with(|| {

@@ -7,6 +7,7 @@
 //! stopped, all of them, and killed: none has the time to report that another one is gone. Every child is waited for.
 
 use std::{
+    ffi::OsString,
     io::{self, BufRead, BufReader, Read, Write},
     net::TcpListener,
     os::unix::process::ExitStatusExt,
@@ -42,7 +43,7 @@ pub struct Job {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
-    pub arguments: Vec<String>,
+    pub arguments: Vec<OsString>,
     /// Number of processes.
     pub ranks: usize,
 }

@@ -87,8 +87,9 @@ impl Limits {
             return Ok(());
         }
         let (taken, allowed) = (size(bytes), size(self.memory));
-        let message =
-            format!("the plans of {ranks} ranks take {taken} of memory where {allowed} are allowed");
+        let whose =
+            if ranks == 1 { "the plan of 1 rank takes" } else { &format!("the plans of {ranks} ranks take") };
+        let message = format!("{whose} {taken} of memory where {allowed} are allowed");
         let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program");
         Err(it.help("run it on fewer ranks or with shorter loops, or allow more by `--memory-limit=GIB`"))
     }

@@ -4,7 +4,7 @@ use std::{
     io,
     os::unix::process::CommandExt,
     process::{Child, Command, ExitStatus},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
     time::Duration,
 };
@@ -16,7 +16,10 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// The process of a command, the leader of a process group of its own, while it runs.
 #[derive(Debug, Default)]
-pub struct Running(Mutex<Option<Child>>);
+pub struct Running {
+    child: Mutex<Option<Child>>,
+    fault: OnceLock<String>,
+}
 
 impl Running {
     /// Runs a command to its end.
@@ -42,6 +45,16 @@ impl Running {
         }
     }
 
+    /// The command cannot be run, which says nothing about a program: nothing else is tested.
+    pub(super) fn give_up(&self, fault: String) {
+        self.fault.get_or_init(|| fault);
+    }
+
+    /// Why the command could not be run.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.get().map(String::as_str)
+    }
+
     /// Ends the command that runs, with the processes that it started. No other one starts afterwards.
     pub fn end(&self) {
         let mut running = self.lock();
@@ -57,6 +70,6 @@ impl Running {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Child>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -24,14 +24,14 @@ use passes::{Fault, PassCall, Settings, Verify};
 use super::{Candidate, Goal, Running, order};
 use crate::{
     io::{data::Data, generate::Kind},
-    plan::{self, Plan},
+    plan::{self, Plan, limits::Limits},
     run::{
         inputs::Filling,
         job::{self, Basis, Expectation, expectations},
-        prepare::{Failure, MEMORY_LIMIT, Setup},
+        prepare::{Failure, Setup, too_much},
         trial::{Mishap, Trouble, trial},
     },
-    sim::{Schedule, footprint},
+    sim::Schedule,
     source::Binding,
 };
 
@@ -81,6 +81,8 @@ pub struct Examiner<'a> {
     pub bindings: &'a [Binding],
     /// Number of ranks; `None`: the smallest world that holds every mesh.
     pub ranks: Option<usize>,
+    /// Most ranks, and most memory of plans and of simulated ranks.
+    pub limits: Limits,
     /// Schedules to run under.
     pub schedules: &'a [Schedule],
     /// Where a command finds the program.
@@ -115,7 +117,8 @@ impl Goal for Same<'_> {
     }
 
     fn fails(&self, candidate: &Candidate) -> bool {
-        self.examiner.examine(candidate).is_ok_and(|found| found.is_subset(&self.symptoms))
+        self.examiner.running.fault().is_none()
+            && self.examiner.examine(candidate).is_ok_and(|found| found.is_subset(&self.symptoms))
     }
 }
 
@@ -172,7 +175,11 @@ impl Examiner<'_> {
         match run() {
             Ok(status) if status.success() => Ok(Symptoms::from(["the command ends with 0".to_owned()])),
             Ok(status) => Err(format!("`{command}` ends with {status}")),
-            Err(fault) => Err(format!("`{command}` does not run: {fault}")),
+            Err(fault) => {
+                let fault = format!("`{command}` does not run: {fault}");
+                self.running.give_up(fault.clone());
+                Err(fault)
+            }
         }
     }
 
@@ -258,7 +265,7 @@ impl Examiner<'_> {
     ) -> Result<Vec<Expectation>, String> {
         if let Some(path) = self.reference {
             let setup = Setup {
-                limits: plan::limits::Limits::default(),
+                limits: self.limits,
                 ranks: self.ranks,
                 container: None,
                 bindings: self.bindings,
@@ -266,14 +273,14 @@ impl Examiner<'_> {
                 inputs: &[],
                 passes: &|_, _| Ok(()),
             };
-            return job::reference(path, &setup, MEMORY_LIMIT, filling, plans).map_err(
-                |failure| match failure {
+            return job::reference(path, &setup, self.limits.memory, filling, plans).map_err(|failure| {
+                match failure {
                     Failure::Rejected(_, faults) => {
                         faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
                     }
                     Failure::Other(_, message) => message.lines().next().unwrap_or_default().to_owned(),
-                },
-            );
+                }
+            });
         }
         let plans = self.plan(&candidate.program, candidate)?;
         let ran = trial(&plans, &fill(filling, &plans)?, Schedule::Program, &[]);
@@ -288,14 +295,15 @@ impl Examiner<'_> {
         if ranks < smallest {
             return Err(format!("it needs {smallest} ranks; there are {ranks}"));
         }
-        let plans = plan::build(program, &candidate.lines, ranks).map_err(|faults| {
+        let cannot = |fault: Option<&Diagnostic>| {
             let help = |it: &Diagnostic| it.help.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();
-            let first = faults.first().map(|it| it.message.clone() + &help(it));
-            format!("it cannot run: {}", first.unwrap_or_default())
-        })?;
-        match footprint(&plans).bytes > MEMORY_LIMIT {
-            true => Err("it takes too much memory to simulate".to_owned()),
-            false => Ok(plans),
+            format!("it cannot run: {}", fault.map(|it| it.message.clone() + &help(it)).unwrap_or_default())
+        };
+        let plans = plan::build_within(program, &candidate.lines, ranks, &self.limits)
+            .map_err(|faults| cannot(faults.first()))?;
+        match too_much(program.spans.header, &plans, self.limits.memory) {
+            Some(fault) => Err(cannot(Some(&fault))),
+            None => Ok(plans),
         }
     }
 }

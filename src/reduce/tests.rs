@@ -13,7 +13,7 @@ use super::{
     Candidate, Running, reduce,
     symptoms::{Examiner, Same, Test},
 };
-use crate::run::oracle::schedules;
+use crate::{plan::limits::Limits, run::oracle::schedules};
 
 const TEXT: &str = "\
 %HostIrContainer { (T0_g_float[iS0{8}], T1_g_float[iS1{8}]) -> (T2_g_float[iS2{8}], T3_g_float[iS3{8}]) :
@@ -80,6 +80,7 @@ fn smallest(pass: &'static Pass, test: Test) -> Result<String, String> {
         reference: None,
         bindings: &[],
         ranks: None,
+        limits: Limits::default(),
         schedules: &schedules(),
         file: Path::new(""),
         running: &Running::default(),

@@ -1,9 +1,12 @@
 //! `--output`: tensors of a program, whole or by rank, to files or to the terminal.
 
+use std::{collections::BTreeMap, path::PathBuf};
+
 use grammar::dtype::DType;
 
 use super::{RunError, inputs::InputFlag, prepare::Failure, results};
 use crate::{
+    atomic_file,
     exit::Exit,
     io::{
         data::Tensor,
@@ -98,6 +101,53 @@ pub fn keep(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), Failure> {
             let Some(port) = ports.next() else { continue };
             flag.holds(port.dtype)?;
             plan.kept.extend(port.shard.view.as_ref().map(|view| view.buffer));
+        }
+    }
+    Ok(())
+}
+
+/// That no file is written twice: each tensor and each part goes to a file of its own, or, where one process writes all of
+/// them, to a key of its own in a .safetensors file.
+///
+/// # Errors
+/// Two that go to one place.
+pub fn check_destinations(plans: &[Plan], flags: &[OutputFlag], is_one_process: bool) -> Result<(), Failure> {
+    let mut files: BTreeMap<PathBuf, (usize, BTreeMap<Option<String>, String>)> = BTreeMap::new();
+    for flag in flags.iter().filter(|it| it.value != "-") {
+        let holds =
+            |plan: &&Plan| plan.named.iter().any(|it| it.name == flag.name && it.shard.view.is_some());
+        let ranks =
+            plans.iter().filter(holds).map(|it| it.rank).take(if flag.local { plans.len() } else { 1 });
+        for rank in ranks {
+            let (value, what) = match flag.local {
+                true => {
+                    (flag.value.replace("%r", &rank.to_string()), format!("{} of rank {rank}", flag.name))
+                }
+                false => (flag.value.clone(), flag.name.clone()),
+            };
+            let file: File = value.parse().map_err(RunError::Io)?;
+            let key = match &file {
+                File::Npy(_) => None,
+                File::Safetensors { key, .. } => Some(key.clone().unwrap_or_default()),
+            };
+            let writer = if flag.local && !is_one_process { rank } else { 0 };
+            let (first, keys) =
+                files.entry(atomic_file::destination(file.path())).or_insert((writer, BTreeMap::new()));
+            let other = if *first == writer { keys.get(&key) } else { keys.values().next() };
+            if let Some(other) = other {
+                let way_out = match (*first == writer, flag.local) {
+                    (true, false) => "name another file, or keys in a .safetensors file",
+                    (true, true) => "`%r` in the name stands for the rank",
+                    (false, _) => {
+                        "ranks that are processes need files of their own: `%r` in the name stands for the rank"
+                    }
+                };
+                let path = file.path().display();
+                let message =
+                    format!("`--output`: {other} and {what} go to the same place, `{path}`: {way_out}");
+                return Err(Failure::Other(Exit::Usage, message));
+            }
+            keys.insert(key, what);
         }
     }
     Ok(())

@@ -247,7 +247,7 @@ fn uncomputable(
 }
 
 /// Why the ranks are not simulated, where they would hold more than the limit.
-pub(super) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
+pub(crate) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
     let found = sim::footprint(plans);
     if found.bytes <= limit {
         return None;

@@ -217,17 +217,21 @@ pub fn name() -> &'static str {
     NAME.get().copied().unwrap_or("hir")
 }
 
+/// The arguments of the command line, to be printed: of one that is not UTF-8, such as the name of a file, parts are replaced.
+pub fn arguments() -> Vec<String> {
+    std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect()
+}
+
 /// Makes a panic say that it is ours, and what to send us; the process then ends with 101. To be called first in `main`.
 pub fn own_panics(tool: &'static str) {
     NAME.get_or_init(|| tool);
     std::panic::set_hook(Box::new(move |panic| {
-        let line: Vec<String> = std::env::args().collect();
         let _ = writeln!(
             io::stderr(),
             "{tool}: internal error, a bug of {tool} {version} and not of your program: {panic}\n\
-             {tool}: please report it with the program and this command line: {line}",
+             {tool}: please report it with the program and this command line: {tool} {line}",
             version = env!("CARGO_PKG_VERSION"),
-            line = line.join(" "),
+            line = arguments().join(" "),
         );
     }));
 }

@@ -6,6 +6,9 @@
 //! rounding) and random ones, from files. A program for each element type has a result for each operator. The sign and the
 //! payload of a NaN are compared in casts between equal types and in `bit_cast` only. The kernels run on emulated GPUs, where
 //! functions of CUDA are those of the host's C library.
+//!
+//! An operator with several operands is also computed with a constant in place of each. Element types of 8 bits or less that are
+//! no integers have no results to compare: both engines refuse them.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, process::Command};
 
@@ -173,7 +176,13 @@ impl Program {
         let mut it = Self { dtype, inputs, text: String::new(), results: BTreeMap::new() };
         let mut body = String::new();
         for row in OPS.iter().filter(|it| it.effect == Effect::Map && is_defined(it.op, dtype)) {
-            it.operator(row, &mut body);
+            it.operator(row, None, &mut body);
+            let constants = constants(dtype);
+            // The condition of `where` is a tensor.
+            let first = usize::from(row.op == Op::Where);
+            for at in (first..row.args.len()).filter(|_| row.args.len() > 1) {
+                constants.iter().for_each(|constant| it.operator(row, Some((at, constant)), &mut body));
+            }
         }
         for (to, _) in DTYPES {
             let compared = |what: &str, bound| Compared {
@@ -204,7 +213,8 @@ impl Program {
         it
     }
 
-    fn operator(&mut self, row: &Row, body: &mut String) {
+    /// An operator on tensors, with a constant in place of one of them perhaps.
+    fn operator(&mut self, row: &Row, constant: Option<(usize, &str)>, body: &mut String) {
         let divides = matches!(row.op, Op::Div | Op::Mod | Op::Fmod | Op::Remainder | Op::CeilDiv);
         let operands = match (row.op, row.args.len()) {
             (Op::Where, _) => vec!["T4", "T0", "T1"],
@@ -214,8 +224,13 @@ impl Program {
         };
         let dtype = if is_test(row.op) { DType::Bool } else { self.dtype };
         let bound = if self.dtype.is_integral() { Bound::Exact } else { bound(row.op) };
-        let compared = Compared { what: format!("`{}`", row.mnemonic), dtype, bound, operands };
-        let args: Vec<String> = compared.operands.iter().map(|it| tensor(it, &self.inputs[it])).collect();
+        let mut args: Vec<String> = operands.iter().map(|it| tensor(it, &self.inputs[it])).collect();
+        let mut compared = Compared { what: format!("`{}`", row.mnemonic), dtype, bound, operands };
+        if let Some((at, constant)) = constant {
+            let _ = write!(compared.what, " with {constant} as operand {at}");
+            compared.operands.remove(at);
+            args[at] = constant.to_owned();
+        }
         let value = match row.syntax {
             Syntax::Infix => args.join(&format!("\n     {} ", row.mnemonic)),
             Syntax::Prefix => format!("{}{}", row.mnemonic, args[0]),
@@ -235,6 +250,15 @@ impl Program {
         let out = tensor(&name, &Elements { dtype: compared.dtype, bits: vec![0; len] });
         let _ = write!(body, "  {out}\n     = {value};\n");
         self.results.insert(name, compared);
+    }
+}
+
+/// Constants that an operator takes beside tensors of a type: of other precisions, beyond its range, and none that is 0.
+fn constants(dtype: DType) -> &'static [&'static str] {
+    match dtype {
+        DType::Bool => &["true", "2"],
+        _ if dtype.is_integral() => &["3", "-7", "300", "5000000000"],
+        _ => &["double(0.1)", "double(-1e300)", "3", "16777217"],
     }
 }
 

@@ -65,6 +65,7 @@ pub fn trials() -> Vec<Trial> {
     let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
     let trials = vec![
         Trial::test("ranks::each_writes_its_own_part", each_writes_its_own_part),
+        Trial::test("ranks::parts_need_files_of_their_own", parts_need_files_of_their_own),
         Trial::test("ranks::each_judges_its_own_part", each_judges_its_own_part),
         Trial::test("ranks::who_fails_alone_fails_all", who_fails_alone_fails_all),
         Trial::test("ranks::who_is_killed_is_named", || {
@@ -176,6 +177,21 @@ fn each_writes_its_own_part() -> Result<(), Failed> {
         }
     }
     fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+/// Processes that write to one file replace what the others have written.
+fn parts_need_files_of_their_own() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    for name in ["part.npy", "part.safetensors#%r"] {
+        let output = format!("T1@local=@{}/{name}", folder.path().display());
+        let (port, arguments) = (port()?, [&format!("{ROOT}/samples/allgather.hir"), "--output", &output]);
+        let children = (0..4).map(|at| rank(at, 4, port, &arguments).spawn());
+        let ends = end(children.collect::<Result<_, _>>()?, LIMIT)?;
+        expect(ends.iter().all(|it| it.0 == Some(2)), &ends)?;
+        expect(ends[0].2.contains("T1 of rank 0 and T1 of rank 1 go to the same place"), &ends)?;
+        expect(fs::read_dir(folder.path())?.next().is_none(), &ends)?;
+    }
     Ok(())
 }
 
@@ -449,7 +465,7 @@ fn who_does_not_come_is_named() -> Result<(), Failed> {
 
 /// What a job of `sh` prints.
 fn sh(script: &str, ranks: usize) -> Result<(Exit, String, String), Failed> {
-    let job = Job { program: "sh".into(), arguments: vec!["-c".to_owned(), script.to_owned()], ranks };
+    let job = Job { program: "sh".into(), arguments: vec!["-c".into(), script.into()], ranks };
     spawned(&job)
 }
 
@@ -506,7 +522,7 @@ fn a_child_that_stays_is_not_waited_for() -> Result<(), Failed> {
 
 fn children_run_a_job() -> Result<(), Failed> {
     let program = env!("CARGO_BIN_EXE_hir-run").into();
-    let arguments = vec![format!("{ROOT}/samples/allgather.hir"), "--device=sim".to_owned()];
+    let arguments = vec![format!("{ROOT}/samples/allgather.hir").into(), "--device=sim".into()];
     let (exit, out, err) = spawned(&Job { program, arguments, ranks: 4 })?;
     match exit == Exit::Success && out.ends_with("[SUCCESS] ran, complete, not compared\n") && err.is_empty()
     {

@@ -1,24 +1,22 @@
-//! Little memory, a small stack, hostile sizes, FIFOs and our own bugs: every tool ends with a message and a documented exit code.
+//! Little memory, a small stack, hostile sizes and names, FIFOs (`streams`) and our own bugs: every tool ends with a message and a documented exit code.
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    time::Duration,
+    process::{Command, Output},
 };
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::{ROOT, limited::Limited, ranks};
+use crate::{ROOT, limited::Limited};
+
+#[path = "resources/streams.rs"]
+mod streams;
 
 const OPT: &str = env!("CARGO_BIN_EXE_hir-opt");
 const RUN: &str = env!("CARGO_BIN_EXE_hir-run");
 const REDUCE: &str = env!("CARGO_BIN_EXE_hir-reduce");
-
-/// For what has to happen soon, on a machine that is busy.
-const SOON: Duration = Duration::from_secs(60);
 
 /// Trials about resources.
 pub fn trials() -> Vec<Trial> {
@@ -31,12 +29,14 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("resources::unrolling_has_a_limit", unrolling_has_a_limit),
         Trial::test("resources::many_axes_take_little_time", many_axes_take_little_time),
         Trial::test("resources::a_thousand_passes_run", a_thousand_passes_run),
-        Trial::test("resources::a_fifo_without_a_writer_is_reported", a_fifo_without_a_writer_is_reported),
-        Trial::test("resources::an_interrupt_ends_the_wait_for_a_writer", an_interrupt_ends_the_wait),
-        Trial::test("resources::an_input_comes_from_a_fifo", an_input_comes_from_a_fifo),
-        Trial::test("resources::a_substituted_process_is_read", a_substituted_process_is_read),
-        Trial::test("resources::endless_files_are_refused", endless_files_are_refused),
+        Trial::test("resources::many_containers_take_little_time", many_containers_take_little_time),
+        Trial::test(
+            "resources::a_command_that_cannot_run_is_reported",
+            a_command_that_cannot_run_is_reported,
+        ),
+        Trial::test("resources::names_need_not_be_utf_8", names_need_not_be_utf_8),
     ];
+    trials.extend(streams::trials());
     // Release builds have no way to make a tool panic.
     for tool in [OPT, RUN, REDUCE] {
         let name = Path::new(tool).file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
@@ -78,6 +78,14 @@ fn shell(script: &str) -> Result<Output, Failed> {
     Ok(bash.limited()?)
 }
 
+/// The names in a folder.
+fn names(folder: &Path) -> Result<Vec<String>, Failed> {
+    let names = fs::read_dir(folder)?.map(|it| Ok(it?.file_name().to_string_lossy().into_owned()));
+    let mut names: Vec<String> = names.collect::<std::io::Result<_>>()?;
+    names.sort();
+    Ok(names)
+}
+
 fn holds(holds: bool, output: &Output) -> Result<(), Failed> {
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]).into_owned();
     match holds {
@@ -112,6 +120,9 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
     let folder = Folder::new("memory")?;
     let program = folder.file("a.hir", &container(&"  SetCurrentStream(Stream 1)\n".repeat(40_000), ""))?;
     let output = folder.0.join("out.hir").display().to_string();
+    let temporary = folder.0.join("temporary");
+    fs::create_dir(&temporary)?;
+    let temporary = temporary.display();
     for line in [
         format!("$OPT {program} --passes unroll -o {output}"),
         format!("$RUN {program} --device=sim"),
@@ -121,13 +132,16 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
         let (mut refused, mut started, mut kibibytes) = (0, false, 30_000);
         loop {
             fs::write(&output, "old")?;
-            let ended = shell(&format!("ulimit -v {kibibytes}; exec {line}"))?;
+            let ended = shell(&format!("ulimit -v {kibibytes}; TMPDIR={temporary} exec {line}"))?;
             let said = String::from_utf8_lossy(&ended.stderr).into_owned();
             let is_whole = !line.contains("-o") || fs::read(&output)? == b"old" || ended.status.success();
             match ended.status.code() {
                 // The race that hir-reduce looks for is not there.
                 Some(0 | 1) => break,
-                Some(6) if is_whole => {
+                Some(6) if is_whole && names(&folder.0)? == ["a.hir", "out.hir", "temporary"] => {
+                    if !names(&folder.0.join("temporary"))?.is_empty() {
+                        return Err(format!("{line}: a temporary file is left: {said}").into());
+                    }
                     let is_ours = said.contains(": out of memory: the system refuses ");
                     let others =
                         ["cannot start a thread", "memory cannot hold", "out of memory", "cannot handle"];
@@ -234,92 +248,49 @@ fn a_thousand_passes_run() -> Result<(), Failed> {
     ends(&format!("exec $OPT samples/column-parallel.hir --passes {passes}"), 0, "")
 }
 
-/// A tool that waits for a writer of a FIFO, and has said so.
-fn waiting(fifo: &Path) -> Result<Child, Failed> {
-    holds_status(&Command::new("mkfifo").arg(fifo).limited()?)?;
-    let mut command = Command::new(OPT);
-    command.arg(fifo).env("NO_COLOR", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
-    let mut line = String::new();
-    let stderr = child.stderr.as_mut().ok_or("no standard error")?;
-    BufReader::with_capacity(1, stderr).read_line(&mut line)?;
-    let wanted = format!("hir-opt: waiting for a writer of the FIFO `{}`\n", fifo.display());
-    match line == wanted {
-        true => Ok(child),
-        false => {
-            child.kill()?;
-            Err(line.into())
-        }
-    }
+/// They took time that grows with the square of their number: 100,000 took 7 s.
+fn many_containers_take_little_time() -> Result<(), Failed> {
+    let folder = Folder::new("containers")?;
+    let path = folder.file("a.hir", &"%HostIrContainer {\n".repeat(400_000))?;
+    ends(&format!("exec timeout 40 $OPT {path}"), 1, "the container is never closed")
 }
 
-fn holds_status(output: &Output) -> Result<(), Failed> {
-    holds(output.status.success(), output)
-}
-
-fn a_fifo_without_a_writer_is_reported() -> Result<(), Failed> {
-    let folder = Folder::new("fifo")?;
-    let fifo = folder.0.join("a.hir");
-    let child = waiting(&fifo)?;
-    let text = fs::read(Path::new(ROOT).join("samples/ring.hir"))?;
-    fs::OpenOptions::new()
-        .append(true)
-        .open(&fifo)
-        .and_then(|mut it| std::io::Write::write_all(&mut it, &text))?;
-    let ended = ranks::end(vec![child], SOON)?.pop().ok_or("no process")?;
-    match ended.0 == Some(0) && ended.1.starts_with("%HostIrContainer") {
+/// It says nothing about a program: what is known so far is written, with the exit code of the environment.
+fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
+    let folder = Folder::new("command")?;
+    let program = folder.file("a.hir", &container(&"  SetCurrentStream(Stream 1)\n".repeat(1000), ""))?;
+    let (output, temporary) = (folder.0.join("out.hir"), folder.0.join("temporary"));
+    fs::create_dir(&temporary)?;
+    let line = |command: &str| {
+        let (output, temporary) = (output.display(), temporary.display());
+        format!("TMPDIR={temporary} exec $REDUCE {program} --oracle 'cmd:{command}' -o {output}")
+    };
+    ends(&format!("ulimit -n 6; {}", line("true")), 6, "does not run: Too many open files")?;
+    // The folder of candidates is gone after some tests.
+    let after_some = "echo >> $TMPDIR/count; test $(wc -l < $TMPDIR/count) -lt 4 || rm -r $(dirname %s)";
+    ends(&line(after_some), 6, "does not run: No such file or directory")?;
+    let left = names(&temporary)?;
+    match left == ["count"] && fs::read_to_string(&output)?.starts_with("%HostIrContainer") {
         true => Ok(()),
-        false => Err(format!("{ended:?}").into()),
+        false => Err(format!("{left:?}").into()),
     }
 }
 
-fn an_interrupt_ends_the_wait() -> Result<(), Failed> {
-    let folder = Folder::new("interrupted")?;
-    let child = waiting(&folder.0.join("a.hir"))?;
-    holds_status(&Command::new("kill").args(["-INT", "--", &child.id().to_string()]).limited()?)?;
-    let ended = ranks::end(vec![child], SOON)?.pop().ok_or("no process")?;
-    match ended.0 == Some(130) && ended.2.contains("stopped by SIGINT while reading") {
-        true => Ok(()),
-        false => Err(format!("{ended:?}").into()),
-    }
-}
-
-/// A FIFO gives its contents once, and a run reads an input's shape before its elements.
-fn an_input_comes_from_a_fifo() -> Result<(), Failed> {
-    let folder = Folder::new("input")?;
-    let text = "%HostIrContainer { (T0_g_float[iS0{i0}]) -> (T1_g_float[iS1{i0}]) :\n  T1_g_float[iS1{i0}] = \
-                relu(T0_g_float[iS0{i0}])\n} // %HostIrContainer\n";
-    let program = folder.file("a.hir", text)?;
-    let header = format!("{:117}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }");
-    let bytes =
-        [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), &1.5f32.to_le_bytes(), &(-2f32).to_le_bytes()];
-    let (npy, fifo) = (folder.0.join("x.npy"), folder.0.join("fifo.npy"));
-    fs::write(&npy, bytes.concat())?;
-    let (npy, fifo) = (npy.display(), fifo.display());
-    let output = shell(&format!(
-        "mkfifo {fifo}; cat {npy} > {fifo} & timeout 60 $RUN {program} --device=sim --input T0=@{fifo} --output T1=-"
-    ))?;
-    let is_right = String::from_utf8_lossy(&output.stdout).contains("T1 2xf32= 1.5 0\n");
-    holds(output.status.success() && is_right, &output)
-}
-
-fn a_substituted_process_is_read() -> Result<(), Failed> {
-    let output = shell("exec $OPT <(sleep 2; cat samples/ring.hir)")?;
-    holds(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty(), &output)
-}
-
-fn endless_files_are_refused() -> Result<(), Failed> {
-    let message = "gives more than 256 MiB";
-    for line in [
-        "$OPT /dev/zero",
-        "$OPT --run-reproducer /dev/zero",
-        "$RUN /dev/zero",
-        "$RUN --batch /dev/zero",
-        "$REDUCE /dev/zero --oracle race",
-    ] {
-        ends(&format!("exec {line}"), 6, message)?;
-    }
-    Ok(())
+/// The command line is printed in reproducers and batches; a file's name in it may be any bytes.
+fn names_need_not_be_utf_8() -> Result<(), Failed> {
+    let folder = Folder::new("names")?;
+    let path = folder.0.display();
+    let program = format!("{ROOT}/samples/ring.hir");
+    let name = format!("{path}/$'\\xff'.x");
+    ends(&format!("exec $REDUCE {program} --oracle cmd:true -o {name}"), 0, "")?;
+    ends(&format!("exec $RUN {program} --device=sim -n 1 -J {name}"), 0, "")?;
+    ends(&format!("echo {program} > {name}; exec $RUN --batch {name} --device=sim"), 0, "")?;
+    ends(&format!("echo {program} > {name}; exec $RUN --batch={name} --device=sim"), 0, "")?;
+    ends(
+        &format!("HIR_TEST_PANIC=1 TMPDIR={path} exec $REDUCE {program} --oracle race -o {name}"),
+        101,
+        "\u{fffd}.x",
+    )
 }
 
 /// One file that only its owner reads, with the program and how to run it again; the message says where.

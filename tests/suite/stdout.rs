@@ -46,7 +46,7 @@ fn what_ranks_print_arrives() -> Result<(), Failed> {
 fn lines_of_a_rank_stay_in_order() -> Result<(), Failed> {
     let (mut out, end) = std::io::pipe()?;
     let script = "for i in 1 2 3 4 5 6 7 8 9; do echo o$i; echo e$i >&2; done";
-    let job = Job { program: "sh".into(), arguments: vec!["-c".to_owned(), script.to_owned()], ranks: 2 };
+    let job = Job { program: "sh".into(), arguments: vec!["-c".into(), script.into()], ranks: 2 };
     let reader = thread::spawn(move || {
         let mut text = String::new();
         out.read_to_string(&mut text).map(|_| text)

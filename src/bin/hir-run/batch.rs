@@ -12,6 +12,7 @@
 //! Communicators are shared: a message that a program sends and nobody receives may meet the next program.
 
 use std::{
+    ffi::OsString,
     ops::ControlFlow,
     sync::{
         Arc,
@@ -47,7 +48,7 @@ impl Entry {
 ///
 /// # Errors
 /// A file that does not read, a line that is no command line.
-pub fn programs(job: &Options, words: Vec<String>) -> Result<Vec<Entry>, (Exit, String)> {
+pub fn programs(job: &Options, words: Vec<OsString>) -> Result<Vec<Entry>, (Exit, String)> {
     let Some(path) = &job.batch else {
         return Ok(vec![Entry { options: job.clone(), line: None }]);
     };

@@ -1,5 +1,7 @@
 //! The command lines of a batch file.
 
+use std::{ffi::OsString, iter::once};
+
 use clap::Parser;
 use hir::tool;
 
@@ -19,12 +21,13 @@ pub struct Line {
 ///
 /// # Errors
 /// The number of the first line that is no command line, and why.
-pub fn lines(text: &str, common: &[String]) -> Result<Vec<Line>, (usize, String)> {
+pub fn lines(text: &str, common: &[OsString]) -> Result<Vec<Line>, (usize, String)> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let read = |(number, line): (usize, &str)| {
         let words = shlex::split(line).ok_or_else(|| (number, "a quote is not closed".to_owned()))?;
-        let words = ["hir-run"].map(str::to_owned).into_iter().chain(common.iter().cloned()).chain(words);
+        let words = words.into_iter().map(OsString::from);
+        let words = once("hir-run".into()).chain(common.iter().cloned()).chain(words);
         let options = Options::try_parse_from(words).map_err(|it| (number, tool::complaint(&it)))?;
         Ok(Line { number, text: line.to_owned(), options })
     };
@@ -32,13 +35,13 @@ pub fn lines(text: &str, common: &[String]) -> Result<Vec<Line>, (usize, String)
 }
 
 /// The words of a command line without `--batch` and its value.
-pub fn without_batch(words: Vec<String>) -> Vec<String> {
+pub fn without_batch(words: Vec<OsString>) -> Vec<OsString> {
     let mut words = words.into_iter();
     let mut rest = Vec::new();
     while let Some(word) = words.next() {
-        match word.as_str() {
-            "--batch" => drop(words.next()),
-            it if it.starts_with("--batch=") => {}
+        match word.as_encoded_bytes() {
+            b"--batch" => drop(words.next()),
+            it if it.starts_with(b"--batch=") => {}
             _ => rest.push(word),
         }
     }

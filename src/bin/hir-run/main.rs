@@ -16,7 +16,7 @@ use grammar::{
 use hir::{
     cuda::{self, Gpu},
     exit::Exit,
-    input_file,
+    input_file, interrupt,
     launch::{environment, environment::Launch, handshake::JobManifest, member::Member, spawn},
     out_of_memory::Allocator,
     run::{
@@ -42,6 +42,7 @@ fn main() -> ExitCode {
     // Before any thread starts.
     cuda::set_environment();
     own_panics("hir-run");
+    interrupt::report_large_files();
     with_large_stack(tool)
 }
 
@@ -51,7 +52,7 @@ fn tool() -> ExitCode {
         Err(error) => return usage("hir-run", &error).into(),
     };
     let screen = Screen::new("hir-run", options.error_format, options.color);
-    let programs = match batch::programs(&options, std::env::args().skip(1).collect()) {
+    let programs = match batch::programs(&options, std::env::args_os().skip(1).collect()) {
         Ok(programs) => programs,
         Err((exit, message)) => return screen.fail(exit, &message).into(),
     };
@@ -129,7 +130,7 @@ fn spawned(ranks: usize, screen: Screen) -> Exit {
     // Each rank writes its own reproducer.
     own_bug::end();
     let exit = std::env::current_exe().and_then(|program| {
-        let job = spawn::Job { program, arguments: std::env::args().skip(1).collect(), ranks };
+        let job = spawn::Job { program, arguments: std::env::args_os().skip(1).collect(), ranks };
         spawn::run(&job, tool::Output, tool::errors_apart())
     });
     exit.unwrap_or_else(|fault| screen.fail(Exit::Environment, &format!("cannot start the ranks: {fault}")))
@@ -177,6 +178,7 @@ fn run(
     let start = Instant::now();
     let mut prepared = prepare(&options.texts(), &setup)?;
     output::keep(&mut prepared.plans, &options.output)?;
+    output::check_destinations(&prepared.plans, &options.output, member.is_none())?;
     per_rank::mark(&mut prepared.plans, &options.local_names(), &options.whole_names());
     let plans = &Arc::new(std::mem::take(&mut prepared.plans));
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {

@@ -170,7 +170,9 @@ impl Options {
                 format!("`--ranks {ranks}` is more than {limit}: allow it by `--max-ranks={ranks}`");
             return Err(Failure::Other(Exit::Usage, message));
         }
-        let wrong = if !on_gpus && self.stress.is_some() {
+        let wrong = if self.json.is_some() && self.memory {
+            "`-J` writes times, and `--memory` runs nothing: leave out one of the two"
+        } else if !on_gpus && self.stress.is_some() {
             "`--stress` holds back streams of GPUs: add `--device=cuda`; on the simulator `--schedule=seed:0..N` tries other \
              orders"
         } else if !on_gpus && self.profile_host {
@@ -178,7 +180,7 @@ impl Options {
         } else if on_gpus && self.schedule.0 != [Schedule::Program] {
             "`--schedule` is for the simulator: GPUs take the order that comes; `--stress 100` holds back their streams at \
              random"
-        } else if self.json.is_some() && self.iters == 0 && !self.profile_host && !self.memory {
+        } else if self.json.is_some() && self.iters == 0 && !self.profile_host {
             "`-J` writes times: ask for some by `-n 20` or `--profile-host`"
         } else {
             return Ok(());
@@ -258,7 +260,8 @@ impl Options {
             Texts::One(path) => vec![path],
             Texts::Each(paths) => paths,
         };
-        let words = std::env::args().skip(1).map(|it| if texts.contains(&it) { "%s".to_owned() } else { it });
+        let words =
+            tool::arguments().into_iter().map(|it| if texts.contains(&it) { "%s".to_owned() } else { it });
         words.fold("RUN: hir-run".to_owned(), |line, word| line + " " + &word)
     }
 

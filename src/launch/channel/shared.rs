@@ -238,8 +238,7 @@ impl Shared {
                     }
                     Err(fault) => Some(broken(fault)),
                 },
-                Err(fault) if fault.kind() == io::ErrorKind::InvalidData => Some(broken(&fault.to_string())),
-                Err(_) => Some(LaunchError::Gone { rank }),
+                Err(fault) => Some(LaunchError::of_connection(rank, &fault)),
             };
             let Some(fault) = fault else {
                 drop(state);

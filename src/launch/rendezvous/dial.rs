@@ -174,13 +174,19 @@ pub(super) fn await_welcome(
     patience: Duration,
 ) -> Result<Connection, LaunchError> {
     let start = Instant::now();
-    let lost = |fault: io::Error| match fault.kind() {
+    let lost = |fault: io::Error| {
+        match fault.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => address.fault(format!(
             "rank 0 has admitted rank {rank} and says nothing for {} s: its process is stopped or busy",
             start.elapsed().as_secs()
         )),
-        io::ErrorKind::InvalidData => LaunchError::Protocol { rank: 0, fault: fault.to_string() },
-        _ => LaunchError::Gone { rank: 0 },
+        io::ErrorKind::InvalidData => LaunchError::of_connection(0, &fault),
+        // Rank 0 tells those whom it has admitted why it gives up: this one it has not, or it was killed.
+        _ => address.fault(format!(
+            "rank 0 has closed the connection with rank {rank} before all ranks had met: it has given up, and says why itself, \
+             or its process was killed"
+        )),
+    }
     };
     connection.stream.set_read_timeout(Some(patience + REPORT)).map_err(lost)?;
     connection.stream.set_write_timeout(Some(REPORT)).map_err(lost)?;

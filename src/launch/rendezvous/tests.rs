@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use crate::launch::session::{self, ANSWER, HELLO, Initiator};
+use crate::launch::session::{self, ANSWER, HELLO, Initiator, JOIN};
 
 fn launch() -> Launch {
     Launch {
@@ -257,8 +257,25 @@ fn a_rank_0_that_does_not_answer_is_named() -> io::Result<()> {
             // It hears that the rank gave up, should it go on.
             let said = opener.read(&mut stream)?;
             assert!(matches!(said, Message::Fault(LaunchError::Rendezvous { .. })), "{said:?}");
-            return Ok(());
+            return Ok::<_, io::Error>(());
         }
+    })?;
+    // It gives up before it has read that the rank joins.
+    thread::scope(|scope| {
+        let rank = scope.spawn(|| connect(&address, &secret(1), 2, 3, Duration::from_secs(5)));
+        let key = address.key(Secret::of_bytes([1; 32]), 3);
+        let (mut stream, _) = listener.accept()?;
+        let mut hello = [0; HELLO];
+        stream.read_exact(&mut hello)?;
+        let answer = session::answer(&key, &hello).map(|it| it.1).map_err(io::Error::other)?;
+        stream.write_all(&answer)?;
+        stream.read_exact(&mut [0; JOIN])?;
+        drop(stream);
+        let fault = rank.join().ok().and_then(Result::err);
+        let text = fault.as_ref().map(LaunchError::to_string).unwrap_or_default();
+        assert!(text.contains("rank 0 has closed the connection with rank 2"), "{text}");
+        assert_eq!(fault.map(|it| it.exit()), Some(crate::exit::FailureExit::ENVIRONMENT));
+        Ok(())
     })
 }
 

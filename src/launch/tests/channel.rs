@@ -1,6 +1,7 @@
 //! Channels between ranks that are threads.
 
 use std::{
+    io::Write,
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
@@ -198,6 +199,33 @@ fn a_flood_of_pieces_ends_the_job_and_not_the_memory() {
     let fault = faulty("flood", |send| while send(&part) {});
     let wanted = LaunchError::Protocol { rank: 1, fault: "more pieces than it may send".to_owned() };
     assert_eq!(fault, Some(wanted));
+}
+
+/// Somebody in between changes or repeats bytes: no rank, and no bug of ours, is to blame.
+#[test]
+fn a_connection_that_is_not_intact_is_named() -> Result<(), LaunchError> {
+    let address = rendezvous::address(&place("altered", 0, 2), |_| None)?;
+    thread::scope(|scope| {
+        let rank = scope.spawn(|| {
+            let mut connections = rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous)?;
+            let sent = connections
+                .iter_mut()
+                .all(|it| it.stream.write_all(&[[17, 0].as_slice(), &[1; 17]].concat()).is_ok());
+            Ok::<_, LaunchError>((connections, sent))
+        });
+        let channel = Channel::open(&place("altered", 0, 2), &address, &trust(), QUICK)?;
+        let until = Instant::now() + Duration::from_secs(10);
+        while channel.fault().is_none() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let fault = channel.fault();
+        let text = fault.as_ref().map(LaunchError::to_string).unwrap_or_default();
+        assert!(text.starts_with("the connection with rank 1 is not intact: "), "{text}");
+        assert_eq!(fault.map(|it| Exit::from(it.exit())), Some(Exit::Environment));
+        drop(channel);
+        drop(rank.join());
+        Ok(())
+    })
 }
 
 #[test]

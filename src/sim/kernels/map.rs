@@ -139,7 +139,11 @@ fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Resul
     // The complement of a truth value is the other one.
     let applied = if op == Op::BitNot && out_dtype == DType::Bool { Op::LogicalNot } else { op };
     let function = integer(applied).ok_or(KernelError::Op(op, out_dtype))?;
+    let dtypes = || args.iter().filter_map(Operand::dtype).chain([out_dtype]);
+    // Beside unsigned integers of 64 bits a constant is one of them, as in C++: -1 is the largest.
+    let is_unsigned = dtypes().any(|it| it == DType::UInt64) && !dtypes().any(is_signed);
     let number = |it| match it {
+        Number::Int(it) if is_unsigned => i128::from(it as u64),
         Number::Int(it) => i128::from(it),
         Number::Bool(it) => i128::from(it),
         Number::Float(it) => it as i128,
@@ -165,6 +169,10 @@ fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Resul
     })?;
     let shadow = lanes::finish(lanes, &data)?;
     Ok((data, shadow))
+}
+
+fn is_signed(dtype: DType) -> bool {
+    matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 | DType::Index)
 }
 
 /// A constant, as an operator of floats takes it.

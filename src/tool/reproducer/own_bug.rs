@@ -13,7 +13,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{exit::Exit, tool::Screen};
+use crate::{
+    exit::Exit,
+    tool::{self, Screen},
+};
 
 /// What a tool works on.
 struct Work {
@@ -77,7 +80,7 @@ pub fn guarded(screen: Screen, path: Option<&Path>, work: impl FnOnce() -> Exit)
     }
     let work = match std::mem::replace(&mut *current(), Current::Nothing) {
         Current::Program(work) => work,
-        Current::Start => Work { lines: std::env::args().skip(1).collect(), texts: Vec::new() },
+        Current::Start => Work { lines: tool::arguments(), texts: Vec::new() },
         Current::Nothing => return exit,
     };
     let text = super::text(screen.tool(), &failure, &work.lines, &work.texts.join("// -----\n"));

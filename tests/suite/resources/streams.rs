@@ -1,0 +1,133 @@
+//! Inputs that are FIFOs, devices, or too large to be read.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    time::Duration,
+};
+
+use libtest_mimic::{Failed, Trial};
+
+use super::{Folder, OPT, ends, holds, shell};
+use crate::{ROOT, limited::Limited, ranks};
+
+/// For what has to happen soon, on a machine that is busy.
+const SOON: Duration = Duration::from_secs(60);
+
+/// The trials of this file.
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("resources::a_fifo_without_a_writer_is_reported", a_fifo_without_a_writer_is_reported),
+        Trial::test("resources::an_interrupt_ends_the_wait_for_a_writer", an_interrupt_ends_the_wait),
+        Trial::test("resources::an_input_comes_from_a_fifo", an_input_comes_from_a_fifo),
+        Trial::test("resources::a_substituted_process_is_read", a_substituted_process_is_read),
+        Trial::test("resources::endless_files_are_refused", endless_files_are_refused),
+        Trial::test("resources::large_texts_are_not_read", large_texts_are_not_read),
+    ]
+}
+
+/// A tool that waits for a writer of a FIFO, and has said so.
+fn waiting(fifo: &Path) -> Result<Child, Failed> {
+    holds_status(&Command::new("mkfifo").arg(fifo).limited()?)?;
+    let mut command = Command::new(OPT);
+    command.arg(fifo).env("NO_COLOR", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let mut line = String::new();
+    let stderr = child.stderr.as_mut().ok_or("no standard error")?;
+    BufReader::with_capacity(1, stderr).read_line(&mut line)?;
+    let wanted = format!("hir-opt: waiting for a writer of the FIFO `{}`\n", fifo.display());
+    match line == wanted {
+        true => Ok(child),
+        false => {
+            child.kill()?;
+            Err(line.into())
+        }
+    }
+}
+
+fn holds_status(output: &Output) -> Result<(), Failed> {
+    holds(output.status.success(), output)
+}
+
+fn a_fifo_without_a_writer_is_reported() -> Result<(), Failed> {
+    let folder = Folder::new("fifo")?;
+    let fifo = folder.0.join("a.hir");
+    let child = waiting(&fifo)?;
+    let text = fs::read(Path::new(ROOT).join("samples/ring.hir"))?;
+    fs::OpenOptions::new()
+        .append(true)
+        .open(&fifo)
+        .and_then(|mut it| std::io::Write::write_all(&mut it, &text))?;
+    let ended = ranks::end(vec![child], SOON)?.pop().ok_or("no process")?;
+    match ended.0 == Some(0) && ended.1.starts_with("%HostIrContainer") {
+        true => Ok(()),
+        false => Err(format!("{ended:?}").into()),
+    }
+}
+
+fn an_interrupt_ends_the_wait() -> Result<(), Failed> {
+    let folder = Folder::new("interrupted")?;
+    let child = waiting(&folder.0.join("a.hir"))?;
+    holds_status(&Command::new("kill").args(["-INT", "--", &child.id().to_string()]).limited()?)?;
+    let ended = ranks::end(vec![child], SOON)?.pop().ok_or("no process")?;
+    match ended.0 == Some(130) && ended.2.contains("stopped by SIGINT while reading") {
+        true => Ok(()),
+        false => Err(format!("{ended:?}").into()),
+    }
+}
+
+/// A FIFO gives its contents once, and a run reads an input's shape before its elements.
+fn an_input_comes_from_a_fifo() -> Result<(), Failed> {
+    let folder = Folder::new("input")?;
+    let text = "%HostIrContainer { (T0_g_float[iS0{i0}]) -> (T1_g_float[iS1{i0}]) :\n  T1_g_float[iS1{i0}] = \
+                relu(T0_g_float[iS0{i0}])\n} // %HostIrContainer\n";
+    let program = folder.file("a.hir", text)?;
+    let header = format!("{:117}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }");
+    let bytes =
+        [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), &1.5f32.to_le_bytes(), &(-2f32).to_le_bytes()];
+    let (npy, fifo) = (folder.0.join("x.npy"), folder.0.join("fifo.npy"));
+    fs::write(&npy, bytes.concat())?;
+    let (npy, fifo) = (npy.display(), fifo.display());
+    let output = shell(&format!(
+        "mkfifo {fifo}; cat {npy} > {fifo} & timeout 60 $RUN {program} --device=sim --input T0=@{fifo} --output T1=-"
+    ))?;
+    let is_right = String::from_utf8_lossy(&output.stdout).contains("T1 2xf32= 1.5 0\n");
+    holds(output.status.success() && is_right, &output)
+}
+
+fn a_substituted_process_is_read() -> Result<(), Failed> {
+    let output = shell("exec $OPT <(sleep 2; cat samples/ring.hir)")?;
+    holds(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty(), &output)
+}
+
+fn endless_files_are_refused() -> Result<(), Failed> {
+    let message = "gives more than 256 MiB";
+    for line in [
+        "$OPT /dev/zero",
+        "$OPT --run-reproducer /dev/zero",
+        "$RUN /dev/zero",
+        "$RUN --batch /dev/zero",
+        "$REDUCE /dev/zero --oracle race",
+    ] {
+        ends(&format!("exec {line}"), 6, message)?;
+    }
+    Ok(())
+}
+
+/// One that was too large was read before it was refused.
+fn large_texts_are_not_read() -> Result<(), Failed> {
+    let folder = Folder::new("large")?;
+    let path = folder.0.join("a.hir");
+    fs::File::create(&path)?.set_len(5 << 30)?;
+    let path = path.display();
+    for line in [format!("$OPT {path}"), format!("$RUN {path}"), format!("$REDUCE {path} --oracle race")] {
+        ends(
+            &format!("ulimit -v 1000000; exec {line}"),
+            6,
+            "5368709120 bytes where 4294967295 are the limit",
+        )?;
+    }
+    Ok(())
+}
