@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{out_of_memory::fallible, threads, tool};
+use crate::{out_of_memory::fallible, threads, tool_name::tool_name};
 
 /// Most bytes that are read from a FIFO, a device or standard input.
 pub const MAX_STREAM: u64 = 256 << 20;
@@ -122,7 +122,7 @@ fn open(path: &Path) -> io::Result<File> {
     let shown = path.display().to_string();
     let tell = move || {
         if is_opened.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            let _ = writeln!(io::stderr(), "{}: waiting for a writer of the FIFO `{shown}`", tool::name());
+            let _ = writeln!(io::stderr(), "{}: waiting for a writer of the FIFO `{shown}`", tool_name());
         }
     };
     // Without a thread it is waited for in silence.

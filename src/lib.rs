@@ -27,3 +27,4 @@ pub mod interrupt;
 pub mod out_of_memory;
 pub mod threads;
 pub mod tool;
+pub mod tool_name;

@@ -20,7 +20,7 @@ use std::{
     },
 };
 
-use crate::exit::Exit;
+use crate::{exit::Exit, tool_name::tool_name};
 
 /// The system's allocator, for a tool's `#[global_allocator]`.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +120,7 @@ fn end(bytes: usize) -> ! {
         "{}: out of memory: the system refuses {bytes} bytes; files that were being written have their old contents\n\
          help: run it with more memory (`ulimit -v`, the container's limit), or on fewer ranks, smaller extents or a smaller \
          program; `--memory-limit=GIB` refuses what needs more than that with the place in the program",
-        crate::tool::name()
+        tool_name()
     );
     // Not by the lock of `Stderr`: this thread may hold it.
     let _ = rustix::io::write(io::stderr(), &line.bytes[..line.length]);

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use crate::exit::Exit;
+use crate::{exit::Exit, tool_name::tool_name};
 
 /// Bytes of the stack of each.
 const STACK: usize = 2 << 20;
@@ -35,7 +35,7 @@ fn refused(fault: &io::Error) -> ! {
         io::stderr(),
         "{}: cannot start a thread for computations: {fault}\n\
          help: start fewer by `RAYON_NUM_THREADS=1`, or allow more threads (`ulimit -u`) or more memory (`ulimit -v`)",
-        crate::tool::name()
+        tool_name()
     );
     Exit::Environment.now()
 }

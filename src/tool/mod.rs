@@ -23,7 +23,7 @@ use grammar::{
 };
 use passes::PassCall;
 
-use crate::{atomic_file, exit::Exit, plan::limits::MOST_RANKS, source::Source};
+use crate::{atomic_file, exit::Exit, plan::limits::MOST_RANKS, source::Source, tool_name::set_tool_name};
 
 /// When reports are coloured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -209,14 +209,6 @@ pub fn complaint(error: &clap::Error) -> String {
     told.join("; ").replace(":; ", ": ")
 }
 
-/// The name of the tool that this process is.
-static NAME: OnceLock<&str> = OnceLock::new();
-
-/// The name of the tool that this process is; `hir` in tests of the library.
-pub fn name() -> &'static str {
-    NAME.get().copied().unwrap_or("hir")
-}
-
 /// The arguments of the command line, to be printed: of one that is not UTF-8, such as the name of a file, parts are replaced.
 pub fn arguments() -> Vec<String> {
     std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect()
@@ -224,7 +216,7 @@ pub fn arguments() -> Vec<String> {
 
 /// Makes a panic say that it is ours, and what to send us; the process then ends with 101. To be called first in `main`.
 pub fn own_panics(tool: &'static str) {
-    NAME.get_or_init(|| tool);
+    set_tool_name(tool);
     std::panic::set_hook(Box::new(move |panic| {
         let _ = writeln!(
             io::stderr(),

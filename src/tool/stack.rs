@@ -25,7 +25,7 @@ pub fn with_large_stack(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
                     io::stderr(),
                     "{}: cannot start a thread with a stack of {} MiB: {fault}\n\
                      help: allow more threads (`ulimit -u`) or more memory (`ulimit -v`)",
-                    super::name(),
+                    crate::tool_name::tool_name(),
                     STACK >> 20
                 );
                 Exit::Environment.into()

@@ -12,21 +12,22 @@ use libtest_mimic::{Failed, Trial};
 use crate::ROOT;
 
 /// The modules of `src`, and what each may use; the first ones are used by those behind them.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("exit", &[]),
-    ("interrupt", &[]),
-    ("atomic_file", &[]),
-    ("input_file", &[]),
+    ("tool_name", &[]),
+    ("out_of_memory", &["exit", "tool_name"]),
+    ("threads", &["exit", "tool_name"]),
+    ("atomic_file", &["out_of_memory"]),
+    ("input_file", &["out_of_memory", "threads", "tool_name"]),
+    ("interrupt", &["atomic_file", "exit"]),
     ("source", &["input_file"]),
-    ("tool", &["atomic_file", "exit", "input_file", "source"]),
-    ("threads", &["exit", "tool"]),
-    ("out_of_memory", &["exit", "tool"]),
     ("plan", &[]),
+    ("tool", &["atomic_file", "exit", "input_file", "plan", "source", "tool_name"]),
     ("io", &["atomic_file", "input_file", "plan", "threads"]),
     ("sim", &["io", "plan", "threads"]),
     ("cuda", &["io", "plan"]),
     ("launch", &["exit", "interrupt", "plan"]),
-    ("run", &["cuda", "exit", "input_file", "io", "launch", "plan", "sim", "source", "tool"]),
+    ("run", &["atomic_file", "cuda", "exit", "input_file", "io", "launch", "plan", "sim", "source", "tool"]),
     ("reduce", &["io", "plan", "run", "sim", "source"]),
     // The binaries and the crate's root use everything.
     ("bin", &["*"]),
