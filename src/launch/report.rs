@@ -5,7 +5,7 @@ use crate::{
     exit::Exit,
     plan::{
         Plan,
-        sync::{self, Job, names},
+        sync::{self, Job, lines_by_rank},
     },
 };
 
@@ -18,8 +18,7 @@ pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) 
     let asked =
         matches!(Exit::from(fault.exit()), Exit::Hang | Exit::HungUp | Exit::Interrupted | Exit::Terminated)
             && matches!(fault, LaunchError::Aborted { .. });
-    let cause = if stuck || asked { job.cause() } else { None };
-    let is_connecting = (stuck || asked) && job.is_connecting();
+    let (cause, is_connecting) = if stuck || asked { job.cause() } else { (None, false) };
     let mut text = match cause {
         // Whoever is asked may be in the middle of a run where nothing is wrong.
         Some(cause) if asked => format!("{fault}\n{cause}"),
@@ -30,17 +29,12 @@ pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) 
         LaunchError::Gone { rank } | LaunchError::Silent { rank, .. } => Some(*rank),
         _ => None,
     };
-    let mut lines: Vec<(Vec<usize>, String)> = Vec::new();
-    for (rank, progress) in ranks.iter().enumerate() {
+    let lines = ranks.iter().enumerate().map(|(rank, progress)| {
         let doing = job.doing(rank, is_connecting);
         let runs = progress.as_ref().is_some_and(|it| it.position.is_some());
-        let line = if lost == Some(rank) && runs { format!("was last {doing}") } else { doing };
-        match lines.iter_mut().find(|(_, other)| *other == line) {
-            Some((ranks, _)) => ranks.push(rank),
-            None => lines.push((vec![rank], line)),
-        }
-    }
-    lines.iter().for_each(|(ranks, line)| text += &format!("\n{}: {line}", names(ranks)));
+        (rank, if lost == Some(rank) && runs { format!("was last {doing}") } else { doing })
+    });
+    lines_by_rank(lines).iter().for_each(|line| text += &format!("\n{line}"));
     text
 }
 

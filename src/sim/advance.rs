@@ -170,9 +170,8 @@ impl Machine<'_> {
         match self.effect(rank, inst) {
             Effect::Post(it) => return self.post(actor, it.communicator()),
             Effect::Reshard(_) => return self.run_meeting(actor),
-            effect @ (Effect::Record(_) | Effect::Signal(_)) => {
-                Condition::set_by(rank, effect).into_iter().for_each(|it| self.raise(it));
-            }
+            Effect::Record(event) => self.raise(Condition::Event(rank, event)),
+            Effect::Signal(slot) => self.raise(Condition::Slot(slot)),
             Effect::Join(_) | Effect::Wait(_) | Effect::Await(_) => {}
             Effect::Finish => self.finish(rank, inst)?,
             Effect::Compute => {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::machine::{Machine, Progress};
-use crate::plan::sync::names;
+use crate::plan::sync::lines_by_rank;
 
 /// Between the thread that asks and the one that runs.
 #[derive(Debug, Default)]
@@ -40,19 +40,13 @@ impl Inquiry {
 
 /// How far every rank is.
 fn progress(machine: &Machine<'_>) -> String {
-    let mut told: Vec<(Vec<usize>, String)> = Vec::new();
-    for (rank, states) in machine.progress.iter().enumerate() {
+    let lines = machine.progress.iter().enumerate().map(|(rank, states)| {
         let done = states.iter().filter(|it| **it == Progress::Done).count();
         let next = states.iter().position(|it| *it != Progress::Done);
         let place = next.map_or("at its end".to_owned(), |inst| {
             format!("at {}", machine.plans[rank].place(&machine.plans[rank].code[inst]))
         });
-        let text = format!("{place}, {done} of {} instructions done", states.len());
-        match told.iter_mut().find(|(_, other)| *other == text) {
-            Some((ranks, _)) => ranks.push(rank),
-            None => told.push((vec![rank], text)),
-        }
-    }
-    let lines: Vec<String> = told.iter().map(|(ranks, text)| format!("{}: {text}", names(ranks))).collect();
-    lines.join("\n")
+        (rank, format!("{place}, {done} of {} instructions done", states.len()))
+    });
+    lines_by_rank(lines).join("\n")
 }

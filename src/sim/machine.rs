@@ -274,8 +274,10 @@ impl<'a> Machine<'a> {
                 handles.iter().map(|it| Condition::awaited(rank, it)).collect()
             }
             (Role::Host, Effect::Barrier) if host.inside => vec![Condition::Barrier(host.barriers - 1)],
-            (Role::Stream, effect) => Condition::awaited_by(rank, effect).into_iter().collect(),
-            (Role::Host | Role::Queue(_), _) => Vec::new(),
+            (Role::Stream, Effect::Join(event)) => vec![Condition::Event(rank, event)],
+            (Role::Stream, Effect::Wait(work)) => vec![Condition::Work(rank, work)],
+            (Role::Stream, Effect::Await(slot)) => vec![Condition::Slot(slot)],
+            (Role::Host | Role::Stream | Role::Queue(_), _) => Vec::new(),
         }
     }
 }
@@ -296,40 +298,6 @@ fn intrusions(plans: &[Plan]) -> Vec<Vec<InstRef>> {
 }
 
 impl Condition {
-    /// What becomes true when a rank's stream runs an instruction.
-    pub fn set_by(rank: usize, effect: Effect<'_>) -> Option<Self> {
-        match effect {
-            Effect::Record(event) => Some(Self::Event(rank, event)),
-            Effect::Signal(slot) => Some(Self::Slot(slot)),
-            Effect::Share(_)
-            | Effect::Barrier
-            | Effect::Compute
-            | Effect::Join(_)
-            | Effect::Wait(_)
-            | Effect::Await(_)
-            | Effect::Post(_)
-            | Effect::Reshard(_)
-            | Effect::Finish => None,
-        }
-    }
-
-    /// What a rank's stream waits for before it runs an instruction.
-    pub fn awaited_by(rank: usize, effect: Effect<'_>) -> Option<Self> {
-        match effect {
-            Effect::Join(event) => Some(Self::Event(rank, event)),
-            Effect::Wait(work) => Some(Self::Work(rank, work)),
-            Effect::Await(slot) => Some(Self::Slot(slot)),
-            Effect::Share(_)
-            | Effect::Barrier
-            | Effect::Compute
-            | Effect::Record(_)
-            | Effect::Signal(_)
-            | Effect::Post(_)
-            | Effect::Reshard(_)
-            | Effect::Finish => None,
-        }
-    }
-
     /// What a rank makes true by exchanging a handle.
     pub fn published(rank: usize, handle: &Handle) -> Self {
         let (sender, receiver, index) = handle.exchange(rank);

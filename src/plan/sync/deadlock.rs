@@ -14,7 +14,7 @@ pub struct Deadlock {
     pub cause: Cause,
     /// What stuck ranks wait for, by rank; waits that others of the same rank explain are left out.
     pub waits: Vec<Wait>,
-    /// Communications that ranks go past, and that others wait for.
+    /// Communications that ranks do not post, and that others wait for.
     pub skips: Vec<NeverPosted>,
 }
 
@@ -32,10 +32,6 @@ pub enum Cause {
     },
     /// Nobody will ever do what a head waits for.
     Never {
-        /// The rank that would have to.
-        rank: usize,
-        /// Whether all that it had to do is done.
-        finished: bool,
         /// Who waits, an index into `Deadlock::waits`.
         wait: usize,
         /// What is never done: `rank 1 never receives what rank 0 sends in P2PCommunication 3 (send, line 9)`.
@@ -73,8 +69,6 @@ pub struct Wait {
     pub what: String,
     /// What those are doing that it waits for.
     pub instead: Vec<String>,
-    /// The ranks that it waits for.
-    pub ranks: Vec<usize>,
     /// Whether all that it waits for would come if ranks posted what `Deadlock::skips` lists.
     pub settled: bool,
 }
@@ -88,7 +82,7 @@ const MAX_WAITS: usize = 16;
 /// Most ranks of a cycle that the first line names.
 const MAX_CYCLE: usize = 16;
 
-/// A communication that a rank goes past, and that others wait for.
+/// A communication that a rank does not post, and that others wait for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NeverPosted {
     /// The rank.
@@ -112,23 +106,16 @@ impl fmt::Display for Deadlock {
         if let Some(help) = self.help() {
             write!(f, "\nhelp: {help}")?;
         }
-        let mut told: Vec<(Vec<usize>, String)> = Vec::new();
         for it in &self.skips {
             write!(f, "\nrank {} {}: {}", it.rank, it.what, it.why)?;
             write!(f, "\nleft waiting {}", self.waiting(&it.waits))?;
         }
         let explained = |at: usize| self.skips.iter().any(|it| it.waits.contains(&at));
         let follow = self.waits.iter().enumerate().filter(|(at, it)| it.settled && !explained(*at)).count();
-        for it in self.waits.iter().filter(|it| !it.settled) {
-            let text = it.text();
-            match told.iter_mut().find(|(_, other)| *other == text) {
-                Some((ranks, _)) => ranks.push(it.at.rank),
-                None => told.push((vec![it.at.rank], text)),
-            }
-        }
-        let shown = told.iter().take(MAX_WAITS);
-        shown.into_iter().try_for_each(|(ranks, text)| write!(f, "\n{}: {text}", names(ranks)))?;
-        if let more @ 1.. = told.len().saturating_sub(MAX_WAITS) {
+        let unsettled = self.waits.iter().filter(|it| !it.settled);
+        let lines = lines_by_rank(unsettled.map(|it| (it.at.rank, it.text())));
+        lines.iter().take(MAX_WAITS).try_for_each(|line| write!(f, "\n{line}"))?;
+        if let more @ 1.. = lines.len().saturating_sub(MAX_WAITS) {
             write!(f, "\n… and {more} more")?;
         }
         match follow {
@@ -253,6 +240,18 @@ impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {}: {}", self.at.rank, self.text())
     }
+}
+
+/// A line for each text, `ranks 1 2 3: text`, with all ranks that have it, in the order of the first of them.
+pub fn lines_by_rank(texts: impl Iterator<Item = (usize, String)>) -> Vec<String> {
+    let mut lines: Vec<(Vec<usize>, String)> = Vec::new();
+    for (rank, text) in texts {
+        match lines.iter_mut().find(|(_, other)| *other == text) {
+            Some((ranks, _)) => ranks.push(rank),
+            None => lines.push((vec![rank], text)),
+        }
+    }
+    lines.into_iter().map(|(ranks, text)| format!("{}: {text}", names(&ranks))).collect()
 }
 
 /// `rank 1`, `ranks 1 2 3`.

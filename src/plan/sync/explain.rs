@@ -8,6 +8,7 @@ use super::{
     Actor, Alignment, InstRef, Key, Matched, Need, Role, State, WaitGraph,
     deadlock::{Cause, Deadlock, Facing, NeverPosted, Wait, names},
     skipped::{self, Skipped},
+    wait_graph::ranks_of,
     words,
 };
 use crate::plan::{Direction, Meaning, Plan, Slot};
@@ -38,7 +39,7 @@ struct Explainer<'a> {
     heads: Vec<Blocked>,
     /// By actor: its head in `heads`.
     of: FxHashMap<Actor, usize>,
-    /// By head and need: the communication that a rank goes past, where one is known.
+    /// By head and need: the communication that a rank does not post, where one is known.
     skipped: Vec<Vec<Option<Skipped>>>,
 }
 
@@ -46,8 +47,8 @@ struct Explainer<'a> {
 struct Chain<'a> {
     /// A cycle, or the one head that waits for what will never be done.
     links: Vec<&'a Blocked>,
-    /// The rank that will never do it, and what.
-    never: Option<(usize, Need)>,
+    /// What will never be done.
+    never: Option<Need>,
 }
 
 impl Chain<'_> {
@@ -82,29 +83,29 @@ impl<'a> Explainer<'a> {
         let root = |it: &Blocked| it.needs.iter().any(|need| need.inst.is_none() || need.rank != it.at.rank);
         let explained: FxHashSet<usize> =
             self.heads.iter().filter(|it| root(it)).map(|it| it.at.rank).collect();
-        let told: Vec<usize> = (0..self.heads.len())
+        let reported: Vec<usize> = (0..self.heads.len())
             .filter(|&it| {
                 let it = &self.heads[it];
                 root(it) || !explained.contains(&it.at.rank) || chain.blames(it.actor)
             })
             .collect();
-        let skips = self.never_posted(&told);
+        let skips = self.never_posted(&reported);
         let cause = match (chain.never, chain.links.first()) {
-            (Some((rank, need)), Some(head)) => {
+            (Some(need), Some(head)) => {
                 let blamed = |it: &usize| chain.blames(self.heads[*it].actor);
-                let wait = told.iter().position(blamed).unwrap_or_default();
+                let wait = reported.iter().position(blamed).unwrap_or_default();
                 let skip = skips.iter().find(|it| it.waits.contains(&wait));
                 let what = match skip {
                     Some(it) => format!("rank {} {}", it.rank, it.what),
                     None => words::never(&self.graph, head.at, &need),
                 };
                 let counts = if skip.is_some() { None } else { words::counts(&self.graph, head.at, &need) };
-                Cause::Never { rank, finished: self.finished(rank), wait, what, counts }
+                Cause::Never { wait, what, counts }
             }
             (None, _) | (_, None) => self.cycle(&chain),
         };
         let settled = self.settled();
-        let waits = told.iter().map(|&it| Wait { settled: settled[it], ..self.wait(&self.heads[it]) });
+        let waits = reported.iter().map(|&it| Wait { settled: settled[it], ..self.wait(&self.heads[it]) });
         Deadlock { cause, waits: waits.collect(), skips }
     }
 
@@ -120,7 +121,7 @@ impl<'a> Explainer<'a> {
         while let Some(it) = links.last().copied() {
             position.insert(it.actor, links.len() - 1);
             if let Some(need) = it.needs.iter().find(|it| it.inst.is_none()) {
-                return Chain { links: vec![it], never: Some((need.rank, *need)) };
+                return Chain { links: vec![it], never: Some(*need) };
             }
             let Some(next) = it.needs.iter().find_map(|&it| self.holder(it)) else { break };
             let next = &self.heads[next];
@@ -156,7 +157,7 @@ impl<'a> Explainer<'a> {
         Cause::Cycle { ranks, steps, facing }
     }
 
-    /// By head: whether it waits only for what ranks go past, directly or through others.
+    /// By head: whether it waits only for what ranks do not post, directly or through others.
     fn settled(&self) -> Vec<bool> {
         // What is left over has another need, or is part of a cycle.
         let mut settled = vec![false; self.heads.len()];
@@ -177,10 +178,10 @@ impl<'a> Explainer<'a> {
         settled
     }
 
-    /// What ranks go past, each lack and its reason once.
-    fn never_posted(&self, told: &[usize]) -> Vec<NeverPosted> {
+    /// What ranks do not post, each with its reason once.
+    fn never_posted(&self, reported: &[usize]) -> Vec<NeverPosted> {
         let mut found: Vec<NeverPosted> = Vec::new();
-        for (at, it) in told.iter().enumerate() {
+        for (at, it) in reported.iter().enumerate() {
             for skipped in self.skipped[*it].iter().flatten() {
                 let rank = skipped.rank;
                 let (what, why) = skipped::explain(&self.graph.plans[rank], skipped);
@@ -199,9 +200,7 @@ impl<'a> Explainer<'a> {
 
     /// What is reported of a blocked head.
     fn wait(&self, it: &Blocked) -> Wait {
-        let mut ranks: Vec<usize> = it.needs.iter().map(|it| it.rank).collect();
-        ranks.sort_unstable();
-        ranks.dedup();
+        let ranks = ranks_of(&it.needs);
         let first = |&rank: &usize| it.needs.iter().find(|it| it.rank == rank);
         let mut instead: Vec<String> =
             ranks.iter().filter_map(first).filter_map(|need| self.instead(it, *need)).collect();
@@ -218,7 +217,6 @@ impl<'a> Explainer<'a> {
             place: words::place(&self.graph, it.actor, it.at),
             what: it.what.clone(),
             instead,
-            ranks,
             settled: false,
         }
     }
@@ -256,9 +254,7 @@ impl<'a> Explainer<'a> {
                 None => break,
             }
         }
-        let mut whom: Vec<usize> = there.needs.iter().map(|it| it.rank).collect();
-        whom.sort_unstable();
-        whom.dedup();
+        let whom = ranks_of(&there.needs);
         let whom = if whom == [there.at.rank] { "itself".to_owned() } else { names(&whom) };
         Some(format!("at {}, waiting for {whom}", words::describe(self.graph.plans, there.at)))
     }

@@ -2,7 +2,7 @@
 
 use grammar::{
     codes::Code,
-    diagnostic::{Diagnostic, Severity},
+    diagnostic::Diagnostic,
     ir::{BlockId, Program, Stmt},
     ops::Effect,
     span::LineIndex,
@@ -21,8 +21,11 @@ const MEMORY: usize = 1 << 28;
 pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<Diagnostic> {
     let world = ranks.unwrap_or_else(|| plan::smallest_world(program));
     let Some(body) = program.body.filter(|_| (2..=RANKS).contains(&world)) else { return Vec::new() };
-    let size = unrolled(program, &Scalars::new(program, 0), body);
-    if !communicates(program) || size.is_none_or(|it| it.saturating_mul(world as i64) > INSTRUCTIONS) {
+    let is_small = || {
+        let count = unrolled(program, &Scalars::new(program, 0), body);
+        count.is_some_and(|it| it.saturating_mul(world as i64) <= INSTRUCTIONS)
+    };
+    if !communicates(program) || !is_small() {
         return Vec::new();
     }
     let assumed = |text: &str| format!("if all {world} ranks run this program: {text}");
@@ -30,7 +33,7 @@ pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<D
         Ok(plans) => deadlock(&plans).map(|it| warning(program, &plans, &it, &assumed)).into_iter().collect(),
         Err(faults) => faults
             .into_iter()
-            .filter(|it| it.code == Code::Disagreement && it.severity() == Severity::Error)
+            .filter(|it| it.code == Code::Disagreement)
             .map(|it| Diagnostic { code: Code::Mismatch, message: assumed(&it.message), ..it })
             .collect(),
     }

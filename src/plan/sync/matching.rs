@@ -148,6 +148,13 @@ impl Matched {
         self.group_of.get(rank)?.get(communicator as usize).copied()
     }
 
+    /// The communicator whose queue a rank's communicator uses: equal communicators have one queue, that of the first.
+    pub fn queue_of(&self, rank: usize, communicator: CommunicatorNo) -> Option<CommunicatorNo> {
+        let groups = self.group_of.get(rank)?;
+        let group = groups.get(communicator as usize)?;
+        groups.iter().position(|it| it == group).map(|it| it as CommunicatorNo)
+    }
+
     /// The group of a collective, transfer or resharding operator.
     pub fn group_at(&self, plans: &[Plan], at: InstRef) -> Option<GroupNo> {
         match plans.get(at.rank)?.code.get(at.inst)?.kind.effect() {

@@ -27,7 +27,7 @@ mod wait_graph;
 mod words;
 
 pub(super) use agreement::agreement;
-pub use deadlock::{Cause, Deadlock, Facing, NeverPosted, Wait, names};
+pub use deadlock::{Cause, Deadlock, Facing, NeverPosted, Wait, lines_by_rank, names};
 pub use explain::explain;
 pub use lint::lint;
 pub use matching::{Comm, CommNo, Group, GroupNo, InstRef, Key, Matched, Part, Role};

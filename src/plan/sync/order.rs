@@ -1,9 +1,8 @@
 //! What happens before what: the order that the instructions of all ranks give, told from the plans alone.
 //!
-//! `walk` goes through all instructions of all ranks, each behind everything that happens before it, and tells of each
-//! how far everybody else has come for certain by the time it begins. Who only looks back needs nothing more: X happens
-//! before Y exactly where the clock that Y begins with says that X has ended. These are vector clocks (Mattern 1989), one
-//! number for each *actor*: a stream of a rank, or a rank's queue of one communicator.
+//! `walk` visits all instructions of all ranks, each after everything that happens before it, with the clock that it begins with: how
+//! many instructions of every actor have ended by then. X happens before Y exactly where the clock of Y says that X has ended.
+//! These are vector clocks (Mattern 1989), one number for each *actor*: a stream of a rank, or a rank's queue of one communicator.
 //!
 //! An order is claimed only where every executor gives it:
 //!
@@ -293,11 +292,8 @@ impl<'m> Reader<'m> {
     /// Gives a rank's instructions to its actors: streams from `first` on, then queues.
     fn plan(&mut self, plan: &Plan, first: usize, world: &mut World) {
         let rank = plan.rank;
-        // Equal communicators are one queue.
         let queue = |number: u32| {
-            let group = |it: u32| self.matched.group_of(rank, it);
-            let own = (0..number).find(|it| group(*it) == group(number)).unwrap_or(number);
-            first + plan.streams.len() + own as usize
+            first + plan.streams.len() + self.matched.queue_of(rank, number).unwrap_or(number) as usize
         };
         let queues: Vec<usize> = (0..plan.communicators.len() as u32).map(queue).collect();
         // What has been set so far: nothing waits for what is set later.

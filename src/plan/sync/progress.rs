@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Actor, InstRef, Matched, Need, Position, State, WaitGraph, names, words};
+use super::{Actor, InstRef, Matched, Need, Position, State, WaitGraph, names, wait_graph::ranks_of, words};
 use crate::plan::Plan;
 
 /// What a rank of a job last said.
@@ -41,9 +41,12 @@ impl<'a> Job<'a> {
         WaitGraph { plans: self.plans, matched: &self.matched, state: &self.state, hosts_connect }
     }
 
-    /// The cause, if some rank waits for another.
-    pub fn cause(&self) -> Option<String> {
-        self.follow(&self.graph(false)).or_else(|| self.follow(&self.graph(true)))
+    /// The cause, if some rank waits for another; and whether the only waits are those of hosts that connect.
+    pub fn cause(&self) -> (Option<String>, bool) {
+        match self.follow(&self.graph(false)) {
+            Some(cause) => (Some(cause), false),
+            None => (self.follow(&self.graph(true)), true),
+        }
     }
 
     /// The last step to another rank on the way from a wait to what holds it up.
@@ -95,11 +98,6 @@ impl<'a> Job<'a> {
         self.doing_in(&self.graph(is_connecting), rank)
     }
 
-    /// Whether the only waits are those of hosts that connect.
-    pub fn is_connecting(&self) -> bool {
-        self.follow(&self.graph(false)).is_none()
-    }
-
     fn doing_in(&self, graph: &WaitGraph<'_>, rank: usize) -> String {
         let Some((plan, position)) = self.plans.get(rank).zip(graph.position(rank)) else {
             let phase = self.ranks.get(rank).and_then(Option::as_ref).map(|it| it.phase.as_str());
@@ -118,12 +116,7 @@ impl<'a> Job<'a> {
             let complete = self.ranks.get(rank).and_then(Option::as_ref).map_or(0, |it| it.complete);
             text += &format!("; the GPU has completed {complete} runs");
         }
-        let whom = |needs: &[Need]| {
-            let mut ranks: Vec<usize> = needs.iter().map(|it| it.rank).collect();
-            ranks.sort_unstable();
-            ranks.dedup();
-            names(&ranks)
-        };
+        let whom = |needs: &[Need]| names(&ranks_of(needs));
         for actor in graph.actors().filter(|it| it.rank() == rank) {
             let (Some(inst), needs) = (graph.head(actor), graph.needs(actor)) else { continue };
             let here = place(inst);

@@ -55,18 +55,21 @@ enum Sequence {
 pub(super) struct Alignment<'a> {
     plans: &'a [Plan],
     matched: &'a Matched,
+    /// Whether all ranks run one program: statements of two have nothing to do with each other.
+    is_one_program: bool,
     counterparts: Option<Counterparts>,
     places: FxHashMap<(Sequence, usize), Option<Rc<[Place]>>>,
 }
 
 impl<'a> Alignment<'a> {
     pub(super) fn new(plans: &'a [Plan], matched: &'a Matched) -> Self {
-        Self { plans, matched, counterparts: None, places: FxHashMap::default() }
+        let is_one_program = plans.iter().all(|it| it.program == 0);
+        Self { plans, matched, is_one_program, counterparts: None, places: FxHashMap::default() }
     }
 
     /// What is not posted of that which `at` waits for, where that is certain.
     pub(super) fn skipped(&mut self, at: InstRef, need: &Need) -> Option<Skipped> {
-        if need.inst.is_some() || self.plans.iter().any(|it| it.program != 0) {
+        if need.inst.is_some() || !self.is_one_program {
             return None;
         }
         let (me, other) = (at.rank, need.rank);

@@ -108,10 +108,9 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Equal communicators of a rank are one queue, that of the first.
+    /// The actor of a communicator's queue.
     fn queue_of(&self, plan: &Plan, communicator: u32) -> usize {
-        let group = |it: u32| self.matched.group_of(plan.rank, it);
-        let number = (0..communicator).find(|it| group(*it) == group(communicator)).unwrap_or(communicator);
+        let number = self.matched.queue_of(plan.rank, communicator).unwrap_or(communicator);
         self.first[plan.rank] + 1 + plan.streams.len() + number as usize
     }
 

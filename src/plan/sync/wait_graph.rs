@@ -58,6 +58,14 @@ pub struct Need {
     pub part: Option<(Key, Role)>,
 }
 
+/// The ranks that would have to run what is needed, ascending, each once.
+pub(super) fn ranks_of(needs: &[Need]) -> Vec<usize> {
+    let mut ranks: Vec<usize> = needs.iter().map(|it| it.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
 /// The wait-for graph of a state.
 pub struct WaitGraph<'a> {
     /// What the ranks do.
@@ -74,27 +82,13 @@ pub struct WaitGraph<'a> {
 impl WaitGraph<'_> {
     /// All actors: rank by rank its host, its streams, its queues.
     pub fn actors(&self) -> impl Iterator<Item = Actor> {
-        self.plans.iter().enumerate().flat_map(|(rank, plan)| {
+        self.plans.iter().enumerate().flat_map(move |(rank, plan)| {
             let streams = (0..plan.streams.len() as StreamNo).map(move |it| Actor::Stream(rank, it));
-            let queues =
-                (0..plan.communicators.len() as CommunicatorNo).map(move |it| Actor::Queue(rank, it));
-            std::iter::once(Actor::Host(rank))
-                .chain(streams)
-                .chain(queues.filter(|it| self.is_own_queue(*it)))
+            let queues = (0..plan.communicators.len() as CommunicatorNo)
+                .filter(move |it| self.matched.queue_of(rank, *it) == Some(*it))
+                .map(move |it| Actor::Queue(rank, it));
+            std::iter::once(Actor::Host(rank)).chain(streams).chain(queues)
         })
-    }
-
-    /// Equal communicators of a rank are one queue, that of the first.
-    fn is_own_queue(&self, actor: Actor) -> bool {
-        match actor {
-            Actor::Queue(rank, number) => self.queue_of(rank, number) == Some(number),
-            Actor::Host(_) | Actor::Stream(..) => true,
-        }
-    }
-
-    fn queue_of(&self, rank: usize, number: CommunicatorNo) -> Option<CommunicatorNo> {
-        let group = self.matched.group_of(rank, number)?;
-        (0..=number).find(|it| self.matched.group_of(rank, *it) == Some(group))
     }
 
     /// How far a rank is.
@@ -121,7 +115,7 @@ impl WaitGraph<'_> {
             }),
             Actor::Queue(_, queue) => (*position.queues.get(queue as usize)?..issued).find(|&at| {
                 let posted = plan.code[at].kind.communication();
-                posted.is_some_and(|it| self.queue_of(rank, it.communicator()) == Some(queue))
+                posted.is_some_and(|it| self.matched.queue_of(rank, it.communicator()) == Some(queue))
             }),
         }
     }
@@ -160,19 +154,22 @@ impl WaitGraph<'_> {
 
     /// Whether a communication's queue is at `inst` or behind it; `None` where that is not known.
     fn passed_queue(&self, at: InstRef, it: Communication<'_>, inst: usize) -> Option<bool> {
-        let queue = self.queue_of(at.rank, it.communicator())?;
+        let queue = self.matched.queue_of(at.rank, it.communicator())?;
         self.position(at.rank)?.queues.get(queue as usize)?;
         Some(self.head(Actor::Queue(at.rank, queue)).is_none_or(|head| head >= inst))
+    }
+
+    /// Whether the host of a rank has issued an instruction, or is blocked in it, as `from` counts: in the run that it is in, or later.
+    fn has_reached(&self, at: InstRef, from: usize) -> bool {
+        let round = self.position(from).map_or(0, |it| it.round);
+        self.position(at.rank).is_some_and(|it| (it.round, it.issued) >= (round, at.inst))
     }
 
     /// Whether a part of a communication for which `from` waits is there: nothing of its rank has to come first.
     fn has_arrived(&self, at: InstRef, from: usize) -> bool {
         let Some(position) = self.position(at.rank) else { return false };
-        let own_round = self.position(from).map_or(0, |it| it.round);
         match self.effect(at) {
-            Some(Effect::Share(_) | Effect::Barrier) => {
-                (position.round, position.issued) >= (own_round, at.inst)
-            }
+            Some(Effect::Share(_) | Effect::Barrier) => self.has_reached(at, from),
             Some(Effect::Post(it)) => {
                 self.is_posted(at) && self.passed_queue(at, it, at.inst).unwrap_or(true)
             }
@@ -204,7 +201,7 @@ impl WaitGraph<'_> {
         match inst.kind.communication() {
             _ if !self.is_posted(at) => Some(Actor::Stream(at.rank, inst.stream)),
             Some(it) if !self.is_complete(at) => {
-                self.queue_of(at.rank, it.communicator()).map(|it| Actor::Queue(at.rank, it))
+                self.matched.queue_of(at.rank, it.communicator()).map(|it| Actor::Queue(at.rank, it))
             }
             Some(_) | None => None,
         }
@@ -239,20 +236,17 @@ impl WaitGraph<'_> {
 
     /// The other parts of an instruction's communications that are not there.
     fn absent(&self, at: InstRef) -> Vec<Need> {
-        let here = |it: &Need| {
-            it.inst.is_some_and(|inst| self.has_arrived(InstRef { rank: it.rank, inst }, at.rank))
-        };
-        self.others(at).into_iter().filter(|it| !here(it)).collect()
+        self.others_without(at, |it| self.has_arrived(it, at.rank))
     }
 
     /// The other parts of an instruction's communications that hosts have not issued.
     fn not_issued(&self, at: InstRef) -> Vec<Need> {
-        let round = self.position(at.rank).map_or(0, |it| it.round);
-        let issued = |it: &Need| match (it.inst, self.position(it.rank)) {
-            (Some(inst), Some(other)) => (other.round, other.issued) >= (round, inst),
-            (None, _) | (_, None) => false,
-        };
-        self.others(at).into_iter().filter(|it| !issued(it)).collect()
+        self.others_without(at, |it| self.has_reached(it, at.rank))
+    }
+
+    fn others_without(&self, at: InstRef, is_there: impl Fn(InstRef) -> bool) -> Vec<Need> {
+        let missing = |it: &Need| it.inst.is_none_or(|inst| !is_there(InstRef { rank: it.rank, inst }));
+        self.others(at).into_iter().filter(missing).collect()
     }
 
     /// What an instruction's communications consist of, besides itself.
