@@ -182,7 +182,8 @@ fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
     let found = text.match_indices(CLOSER).map(|(at, _)| at).find(begins_line)?;
     let span = Span::new(from + found, from + found + 1);
     let message = "`}` closes a container that has ended already";
-    let early = Span::new(from - 1, from);
+    let last = source.get(..from)?.chars().next_back().map_or(0, char::len_utf8);
+    let early = Span::new(from - last, from);
     Some(Diagnostic::new(Code::Syntax, span, message, "expected once").label(early, "it ended here"))
 }
 

@@ -143,8 +143,10 @@ fn without_colors(text: &[u8]) -> Vec<u8> {
 /// spell tensors in full and run to hundreds of columns.
 fn drawn(source: &str, span: crate::span::Span) -> Range<usize> {
     const WIDEST: usize = 60;
-    let end = (span.end as usize).min(source.len());
-    let start = (span.start as usize).min(end);
+    // Only whole signs can be drawn.
+    let whole =
+        |at: u32| (0..=(at as usize).min(source.len())).rfind(|it| source.is_char_boundary(*it)).unwrap_or(0);
+    let (start, end) = (whole(span.start.min(span.end)), whole(span.end));
     let text = source.get(start..end).unwrap_or_default();
     let line = text.lines().next().unwrap_or_default().trim_end();
     let width = line.char_indices().nth(WIDEST).map_or(line.len(), |(at, _)| at);

@@ -96,8 +96,9 @@ impl<'s> Resolver<'s, '_> {
         let mut axes = domains.logical.clone();
         let mut known = true;
         let made: Vec<AxisId> = domains.transforms.iter().flat_map(results).collect();
-        let distinct: HashSet<AxisId> = axes.iter().chain(&made).copied().collect();
-        let fresh = distinct.len() == axes.len() + made.len();
+        // A tensor may print one axis twice, `[iS0{4}, iS0{4}]`; what a transform makes is new.
+        let new: HashSet<AxisId> = made.iter().copied().collect();
+        let fresh = new.len() == made.len() && !axes.iter().any(|it| new.contains(it));
         let mut take = |axes: &mut Vec<AxisId>, axis: AxisId| match axes.iter().position(|it| *it == axis) {
             Some(at) => {
                 axes.remove(at);
