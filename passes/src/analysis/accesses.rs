@@ -12,12 +12,10 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{
-    analysis::{
-        bindings::symbols_through,
-        sharing::{Calls, Sharing},
-    },
-    rewrite::blocks::any,
+use crate::analysis::{
+    bindings::symbols_through,
+    blocks::any,
+    sharing::{Calls, Sharing},
 };
 
 /// Which names may stand for the same storage, and which storage posted works use.

@@ -5,6 +5,8 @@ use grammar::{
     ir::{BlockId, Program, Stmt, StmtId},
 };
 
+use crate::analysis::blocks::inner_blocks;
+
 /// What becomes of a statement.
 pub(crate) enum Edit {
     /// It stays as it is.
@@ -52,15 +54,6 @@ pub(crate) fn rejected(program: &Program) -> Option<Diagnostic> {
     })
 }
 
-/// The blocks directly inside a statement.
-fn inner_blocks(program: &Program, stmt: StmtId) -> [Option<BlockId>; 2] {
-    match &program.stmts[stmt] {
-        Stmt::Op(_) | Stmt::Let(..) => [None, None],
-        Stmt::For(it) => [Some(it.body), None],
-        Stmt::If(it) => [Some(it.then), it.other],
-    }
-}
-
 /// Removes loops and branches without statements, and ELSEs without statements.
 pub(crate) fn prune(program: &mut Program, block: BlockId) -> bool {
     rewrite(program, block, &mut |program, stmt| {
@@ -106,25 +99,4 @@ pub(crate) fn expand(
     }
     program.blocks[block] = new;
     Ok(changed)
-}
-
-/// A block and all blocks inside, innermost first.
-pub(crate) fn nested(program: &Program, block: BlockId) -> Vec<BlockId> {
-    let mut found = vec![block];
-    program.walk(block, &mut |stmt| found.extend(inner_blocks(program, stmt).into_iter().flatten()));
-    found.reverse();
-    found
-}
-
-/// Visits a statement and all that are inside it, in program order.
-pub(crate) fn walk(program: &Program, stmt: StmtId, visit: &mut dyn FnMut(StmtId)) {
-    visit(stmt);
-    inner_blocks(program, stmt).into_iter().flatten().for_each(|block| program.walk(block, visit));
-}
-
-/// Whether `is` holds for a statement or one inside it.
-pub(crate) fn any(program: &Program, stmt: StmtId, is: &dyn Fn(StmtId) -> bool) -> bool {
-    let mut found = false;
-    walk(program, stmt, &mut |stmt| found |= is(stmt));
-    found
 }

@@ -57,7 +57,7 @@ pub(crate) fn member(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: 
             .collect();
         choose(program, at, &values)
     };
-    let rows = crate::transform::lower_to_communication::teams(mesh, device);
+    let rows = teams(mesh, device);
     if let [only] = &rows[..] {
         return row(program, only);
     }
@@ -68,6 +68,24 @@ pub(crate) fn member(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: 
         values.extend(team.iter().map(|rank| (program.int(*rank as i64), value)));
     }
     choose(program, me, &values)
+}
+
+/// The rows of a mesh along one of its dimensions.
+pub(crate) fn teams(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
+    let mut teams: Vec<Vec<usize>> = Vec::new();
+    let mut rows: Vec<Vec<Option<usize>>> = Vec::new();
+    for rank in &mesh.devices {
+        let others = [DeviceDim::X, DeviceDim::Y, DeviceDim::Z].into_iter().filter(|dim| *dim != device);
+        let row: Vec<Option<usize>> = others.map(|dim| mesh.coordinate(*rank, dim)).collect();
+        match rows.iter().position(|it| *it == row) {
+            Some(at) => teams[at].push(*rank),
+            None => {
+                rows.push(row);
+                teams.push(vec![*rank]);
+            }
+        }
+    }
+    teams
 }
 
 /// `expr sign by`, or `expr` where that is the same.

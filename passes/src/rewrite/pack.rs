@@ -10,8 +10,11 @@ use grammar::{
 };
 
 use crate::{
-    analysis::sharding::{Dim, Piece, Sharding, divide, same, split_by_stream},
-    rewrite::create::{self, Fresh},
+    analysis::sharding::{Dim, Piece, Sharding, same},
+    rewrite::{
+        create::{self, Fresh},
+        sharded::{divide, split_by_stream},
+    },
 };
 
 /// A piece of a dimension.

@@ -80,13 +80,11 @@ use crate::{
     analysis::{
         accesses::Storage,
         bindings,
+        blocks::any,
         iterations::{Carried, Mentioned, carried},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{
-        blocks::any,
-        create::{self, Fresh},
-    },
+    rewrite::create::{self, Fresh},
 };
 
 use regions::{Footprint, Views, is_alias};

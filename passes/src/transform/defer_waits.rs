@@ -39,9 +39,8 @@ use grammar::{
 use rustc_hash::FxHashSet;
 
 use crate::{
-    analysis::{accesses::Storage, bindings::symbols_through},
+    analysis::{accesses::Storage, bindings::symbols_through, blocks::nested},
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::blocks::nested,
     transform::sink_waits::{awaited, lowest, sink_all},
 };
 

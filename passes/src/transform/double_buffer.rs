@@ -40,12 +40,12 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::accesses::{before_fork, fills, stale},
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{
+    analysis::{
+        accesses::{before_fork, fills, stale},
         blocks::{any, nested},
-        create::{self, Fresh},
     },
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    rewrite::create::{self, Fresh},
     transform::sink_waits::awaited,
 };
 

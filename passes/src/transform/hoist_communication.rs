@@ -25,9 +25,11 @@ use grammar::{
 };
 
 use crate::{
-    analysis::accesses::{Effects, Storage},
+    analysis::{
+        accesses::{Effects, Storage},
+        blocks::{any, nested},
+    },
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::blocks::{any, nested},
 };
 
 /// The pass.

@@ -49,11 +49,10 @@ use crate::{
         sharding::{Dim, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{blocks::expand, create::Fresh},
+    rewrite::{blocks::expand, create::Fresh, mesh::teams},
     transform::decompose_resharding::{is_copy, red_op, reduces_in_one_step},
 };
 use post::Post;
-pub(crate) use steps::teams;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {

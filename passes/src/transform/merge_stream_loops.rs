@@ -64,11 +64,12 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::{
+        blocks::nested,
         dependences::{Body, Owners, independent},
         names::Names,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{blocks::nested, create, substitute::Substitution},
+    rewrite::{create, substitute::Substitution},
 };
 
 /// The pass.

@@ -28,9 +28,11 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::accesses::{Effects, Storage},
+    analysis::{
+        accesses::{Effects, Storage},
+        blocks::nested,
+    },
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::blocks::nested,
 };
 
 /// The pass.

@@ -24,13 +24,14 @@ use grammar::{
 
 use crate::{
     analysis::{
+        blocks::nested,
         component::{Component, Shared, computes},
         dims,
         reshard::{self, Step},
         sharding::{Sharding, same},
     },
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::{blocks::nested, create::Fresh},
+    rewrite::create::Fresh,
     transform::{chunk::replace_dim, decompose_resharding::is_copy},
 };
 

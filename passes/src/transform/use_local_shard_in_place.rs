@@ -38,9 +38,11 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::accesses::Storage,
+    analysis::{
+        accesses::Storage,
+        blocks::{nested, walk},
+    },
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::blocks::{nested, walk},
 };
 
 /// The pass.

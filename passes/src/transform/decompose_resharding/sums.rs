@@ -27,9 +27,9 @@ use crate::{
         dims::Fate,
         propagation,
         reshard::{self, Step},
-        sharding::{Dim, Piece, Sharding, divide, same},
+        sharding::{Dim, Piece, Sharding, same},
     },
-    rewrite::{create, pack},
+    rewrite::{create, pack, sharded::divide},
 };
 
 impl Ctx<'_> {

@@ -7,10 +7,11 @@ use grammar::{
 
 use super::Ctx;
 use crate::{
-    analysis::sharding::{Sharding, divide, same, split_by_stream},
+    analysis::sharding::{Sharding, same},
     rewrite::{
         create,
         pack::{self, Leaf},
+        sharded::{divide, split_by_stream},
     },
 };
 

@@ -8,7 +8,7 @@ use grammar::{
 };
 
 use super::{Ctx, post::Post};
-use crate::analysis::sharding::Sharding;
+use crate::{analysis::sharding::Sharding, rewrite::mesh::teams};
 
 impl Ctx<'_> {
     pub(super) fn allgather(
@@ -129,22 +129,4 @@ impl Ctx<'_> {
             }
         });
     }
-}
-
-/// The rows of a mesh along one of its dimensions.
-pub(crate) fn teams(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
-    let mut teams: Vec<Vec<usize>> = Vec::new();
-    let mut rows: Vec<Vec<Option<usize>>> = Vec::new();
-    for rank in &mesh.devices {
-        let others = [DeviceDim::X, DeviceDim::Y, DeviceDim::Z].into_iter().filter(|dim| *dim != device);
-        let row: Vec<Option<usize>> = others.map(|dim| mesh.coordinate(*rank, dim)).collect();
-        match rows.iter().position(|it| *it == row) {
-            Some(at) => teams[at].push(*rank),
-            None => {
-                rows.push(row);
-                teams.push(vec![*rank]);
-            }
-        }
-    }
-    teams
 }

@@ -9,7 +9,10 @@ use grammar::{
 };
 
 use super::{Frame, same_bounds};
-use crate::rewrite::{blocks::any, create, substitute::Substitution};
+use crate::{
+    analysis::blocks::any,
+    rewrite::{create, substitute::Substitution},
+};
 
 /// Whether the streams of a loop are forked again in `rest` before they are used, or are not used there: the program ends behind
 /// it if `is_last`. Only what is certain counts.

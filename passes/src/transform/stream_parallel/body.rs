@@ -13,10 +13,11 @@ use super::{
     kind::{Kind, OperandSlice},
 };
 use crate::{
-    analysis::sharding::{Piece, Sharding, split_by_stream},
+    analysis::sharding::{Piece, Sharding},
     rewrite::{
         create::{self, infix},
         mesh, pack,
+        sharded::split_by_stream,
     },
     transform::decompose_resharding::set_operand,
 };

@@ -20,9 +20,10 @@ use crate::{
     rewrite::{
         collective::{Collective, is_everybody},
         create::{self, infix},
-        mesh, pack,
+        mesh::{self, teams},
+        pack,
     },
-    transform::{decompose_resharding::red_op, lower_to_communication::teams},
+    transform::decompose_resharding::red_op,
 };
 
 /// Brings every device's shard to all: the slice at hand.
