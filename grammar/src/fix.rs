@@ -5,7 +5,8 @@
 use std::borrow::Cow;
 
 use crate::{
-    diagnostic::{Diagnostic, Fix, Severity, has_errors},
+    codes::Severity,
+    diagnostic::{Diagnostic, Fix, has_errors},
     ir::Program,
     layout, paste,
     span::Span,

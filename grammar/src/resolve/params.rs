@@ -352,7 +352,7 @@ fn hyphenated(value: &ast::Expr<'_>) -> Option<String> {
 }
 
 fn is_error(diagnostic: &Diagnostic) -> bool {
-    diagnostic.severity() == crate::diagnostic::Severity::Error
+    diagnostic.severity() == crate::codes::Severity::Error
 }
 
 /// What a message asks for.

@@ -1,7 +1,8 @@
 //! Rewrites the statement lists of a program, innermost first.
 
 use grammar::{
-    diagnostic::{Diagnostic, Severity},
+    codes::Severity,
+    diagnostic::Diagnostic,
     ir::{BlockId, Program, Stmt, StmtId},
 };
 

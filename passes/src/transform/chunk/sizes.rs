@@ -10,8 +10,8 @@
 //! ```
 
 use grammar::{
-    codes::Code,
-    diagnostic::{Diagnostic, Severity},
+    codes::{Code, Severity},
+    diagnostic::Diagnostic,
     ir::{Program, Stmt, StmtId, TensorId},
 };
 
