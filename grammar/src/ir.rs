@@ -12,32 +12,18 @@ use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    arena::{Arena, Id, ids},
+    arena::{Arena, Id},
     attr::AttrName,
     dtype::DType,
     ops::Op,
     span::Span,
-    words::{P2pProtocol, Word},
+    words::P2pProtocol,
 };
 
-ids! {
-    /// A tensor of the container or of a HostUnit.
-    TensorId = "tensor";
-    /// A scalar expression.
-    ExprId = "expr";
-    /// A named scalar: `i84`, `rank`, `streamIdx`.
-    SymbolId = "symbol";
-    /// A stream.
-    StreamId = "stream";
-    /// An iteration domain.
-    AxisId = "axis";
-    /// A statement.
-    StmtId = "stmt";
-    /// An ordered list of statements.
-    BlockId = "block";
-    /// A HostUnit.
-    UnitId = "unit";
-}
+pub use crate::{
+    attr::{Attr, Operand},
+    ids::{AxisId, BlockId, ExprId, StmtId, StreamId, SymbolId, TensorId, UnitId},
+};
 
 /// One `%HostIrContainer`.
 #[derive(Clone, Debug, Default)]
@@ -390,17 +376,6 @@ pub struct Unit {
     pub body: Option<BlockId>,
 }
 
-/// A value that a statement uses or defines.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Operand {
-    /// A tensor.
-    Tensor(TensorId),
-    /// A scalar.
-    Scalar(ExprId),
-    /// A stream.
-    Stream(StreamId),
-}
-
 /// One statement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stmt {
@@ -427,41 +402,6 @@ pub struct OpStmt {
     pub args: Vec<Operand>,
     /// Keyed operands and attributes, in the order of the operator's row.
     pub attrs: Vec<(AttrName, Attr)>,
-}
-
-/// The value of a keyed attribute.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Attr {
-    /// A tensor operand (`input=`, `buffer=`).
-    Tensor(TensorId),
-    /// A scalar operand (`peer=`, `index =`).
-    Scalar(ExprId),
-    /// An iteration domain (`axis =`).
-    Axis(AxisId),
-    /// One of the row's words (`type=Allgather`).
-    Word(Word),
-    /// A free word (`kernel=`).
-    Name(String),
-    /// An element type.
-    DType(DType),
-    /// `true`, `false`.
-    Bool(bool),
-    /// World ranks.
-    Team(Vec<usize>),
-    /// `{true, false}`.
-    Flags(Vec<bool>),
-    /// `{0, i1}`.
-    Scalars(Vec<ExprId>),
-    /// `{ {0, i1, 1} {0, i2, 1} }`.
-    Ranges(Vec<[ExprId; 3]>),
-    /// Values in braces (`Inputs:{…}`).
-    Values(Vec<Operand>),
-    /// A HostUnit.
-    Unit(UnitId),
-    /// The number of an awaited communication.
-    Work(u32),
-    /// Statements listed inside ShareMemHandles.
-    Stmts(Vec<StmtId>),
 }
 
 /// A loop. `index` counts from `start` up to, not including, `stop`.
@@ -657,16 +597,6 @@ impl Program {
                     it.other.iter().for_each(|other| self.walk(*other, visit));
                 }
             }
-        }
-    }
-}
-
-impl Operand {
-    /// The tensor, if it is one.
-    pub fn tensor(self) -> Option<TensorId> {
-        match self {
-            Self::Tensor(id) => Some(id),
-            Self::Scalar(_) | Self::Stream(_) => None,
         }
     }
 }

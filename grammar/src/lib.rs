@@ -29,6 +29,7 @@ mod dependents;
 mod dim_map;
 mod domains;
 mod fix;
+mod ids;
 mod numbering;
 mod operands;
 mod print;

@@ -23,7 +23,7 @@ use crate::{
         Stmt, StmtId, Stream, StreamId, TensorId, Transform, UnitId,
     },
     ops::{Op, Syntax},
-    resolve::{dialect::needs_roots_option, is_operand},
+    resolve::dialect::needs_roots_option,
 };
 
 /// The canonical text of a container.
@@ -494,7 +494,7 @@ impl Printer<'_> {
             }
         };
         for param in row.args {
-            if !is_operand(param.kind) {
+            if !param.kind.is_operand() {
                 if let Some(attr) = stmt.attr(param.key()) {
                     next(self);
                     self.write_attr(attr);

@@ -11,7 +11,6 @@ mod protocol;
 mod trailers;
 mod values;
 
-pub(crate) use params::is_operand;
 pub use params::nearest;
 
 use std::{collections::HashMap, sync::Arc};

@@ -3,12 +3,12 @@
 use super::Resolver;
 use crate::{
     ast,
-    attr::AttrName,
+    attr::{AttrName, Kind},
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{Attr, ExprId, OpStmt, Operand, Stmt, StmtId},
-    ops::{Count, Kind, Op, Param, Row},
+    ops::{Count, Op, Param, Row},
     span::Span,
 };
 
@@ -62,26 +62,6 @@ fn same_key(name: &str, key: &str) -> bool {
     name == key || name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
 }
 
-/// Whether a parameter of this kind is an operand; the others are attributes wherever they stand.
-pub(crate) fn is_operand(kind: Kind) -> bool {
-    match kind {
-        Kind::Tensor | Kind::Value | Kind::Scalar | Kind::Stream => true,
-        Kind::Axis
-        | Kind::Word(_)
-        | Kind::Name
-        | Kind::DType
-        | Kind::Bool
-        | Kind::Team
-        | Kind::Flags
-        | Kind::Scalars
-        | Kind::Ranges
-        | Kind::Values
-        | Kind::Unit
-        | Kind::Work
-        | Kind::Stmts => false,
-    }
-}
-
 impl<'s> Resolver<'s, '_> {
     /// The statement of `op` with the arguments of a call.
     pub(super) fn bind(
@@ -93,7 +73,7 @@ impl<'s> Resolver<'s, '_> {
     ) -> Option<OpStmt> {
         let row = op.row();
         let keyed = args.iter().filter(|arg| arg.key.is_some()).count();
-        let named = row.args.iter().filter(|param| !is_operand(param.kind)).count();
+        let named = row.args.iter().filter(|param| !param.kind.is_operand()).count();
         // A long program has as many as it has statements: no room for more.
         let attrs = Vec::with_capacity(keyed + named);
         let operands = Vec::with_capacity((args.len() - keyed).saturating_sub(named));
@@ -190,7 +170,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn positional(&mut self, stmt: &mut OpStmt, param: &Param, value: &ast::Expr<'s>) {
-        if !is_operand(param.kind) {
+        if !param.kind.is_operand() {
             if let Some(attr) = self.attr(param, value) {
                 stmt.attrs.push((param.key(), attr));
             }

@@ -63,7 +63,7 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
 /// How a statement uses tensors: `visit` gets every mention with its mode, operands first.
 pub fn mentions(program: &Program, stmt: &OpStmt, visit: &mut dyn FnMut(TensorId, Mode)) {
     let row = stmt.op.row();
-    let mut params = row.args.iter().filter(|param| crate::resolve::is_operand(param.kind)).peekable();
+    let mut params = row.args.iter().filter(|param| param.kind.is_operand()).peekable();
     for arg in &stmt.args {
         let param = params.peek().copied();
         if param.is_some_and(|it| it.count != crate::ops::Count::Many) {
