@@ -15,7 +15,7 @@ use crate::{
     arena::{Arena, Id},
     attr::AttrName,
     dtype::DType,
-    ops::Op,
+    ops::{Effect, Op},
     span::Span,
     words::P2pProtocol,
 };
@@ -438,7 +438,15 @@ pub const P2P_PROTOCOL: &str = "p2p_protocol";
 impl Program {
     /// What `%options p2p_protocol=` says.
     pub fn p2p_protocol(&self) -> Option<P2pProtocol> {
-        P2pProtocol::from_text(&crate::expr_text(self, *self.options.get(P2P_PROTOCOL)?))
+        match &self.exprs[*self.options.get(P2P_PROTOCOL)?] {
+            Expr::Symbol(word) => P2pProtocol::from_text(&self.symbols[*word]),
+            Expr::Int(_)
+            | Expr::Bool(_)
+            | Expr::Float(..)
+            | Expr::Prefix(..)
+            | Expr::Infix(..)
+            | Expr::Call(..) => None,
+        }
     }
 
     /// Adds a tensor first mentioned at `span`.
@@ -547,6 +555,42 @@ impl Program {
             | Expr::Prefix(..)
             | Expr::Infix(..)
             | Expr::Call(..) => None,
+        }
+    }
+
+    /// Appends the symbols that an expression names, in order.
+    pub fn symbols_of(&self, expr: ExprId, acc: &mut Vec<SymbolId>) {
+        match &self.exprs[expr] {
+            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) => (),
+            Expr::Symbol(symbol) => acc.push(*symbol),
+            Expr::Prefix(_, operand) => self.symbols_of(*operand, acc),
+            Expr::Infix(_, lhs, rhs) => {
+                self.symbols_of(*lhs, acc);
+                self.symbols_of(*rhs, acc);
+            }
+            Expr::Call(_, args) => args.iter().for_each(|arg| self.symbols_of(*arg, acc)),
+        }
+    }
+
+    /// Whether the tensor's domains are the default: logical as printed, no transforms, allocated as logical.
+    pub fn has_plain_domains(&self, tensor: TensorId) -> bool {
+        let Tensor { loops, domains: Domains { logical, transforms, allocation }, .. } =
+            &self.tensors[tensor];
+        logical == loops && transforms.is_empty() && allocation.is_none()
+    }
+
+    /// The operands of a list that are tensors.
+    pub fn tensors_of(operands: &[Operand]) -> impl Iterator<Item = TensorId> {
+        operands.iter().filter_map(|it| it.tensor())
+    }
+
+    /// Whether a statement posts work that a Wait can name.
+    pub fn posts_work(&self, stmt: StmtId) -> Option<u32> {
+        match &self.stmts[stmt] {
+            Stmt::Op(it) if it.op.row().effect == Effect::Communicate || it.op == Op::EndCoalescing => {
+                it.number
+            }
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         }
     }
 

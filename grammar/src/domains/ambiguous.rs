@@ -3,28 +3,25 @@
 //! A parallel axis numbered right before a serial one reads as two logical axes, or as the results of a split whose
 //! input no statement shows. The input's number would be a smaller one that is not in sight.
 //!
-//! Invariant: a tensor that an operator of known rank reads or writes is never open.
+//! Invariant: a tensor that an operator of known rank reads or writes is never ambiguous.
 
 use std::collections::HashSet;
 
 use super::{Evidence, Guess, candidates};
 use crate::{
     arena::Id,
-    codes::Code,
-    diagnostic::Diagnostic,
     ir::{AxisId, Parallel, Program, TensorId},
-    print::axis_text,
 };
 
 /// A tensor with the two axes that may be one.
-pub(super) struct Open {
-    pub(super) tensor: TensorId,
-    outer: AxisId,
-    inner: AxisId,
+pub(crate) struct Ambiguous {
+    pub(crate) tensor: TensorId,
+    pub(crate) outer: AxisId,
+    pub(crate) inner: AxisId,
 }
 
-/// The open tensors of the container.
-pub(super) fn find(program: &Program, evidence: &Evidence, guesses: &[(TensorId, Guess)]) -> Vec<Open> {
+/// The ambiguous tensors of the container.
+pub(super) fn find(program: &Program, evidence: &Evidence, guesses: &[(TensorId, Guess)]) -> Vec<Ambiguous> {
     let tensors = guesses.iter().map(|(tensor, _)| &program.tensors[*tensor]);
     let shown = tensors.flat_map(|it| it.loops.iter().chain(&it.domains.logical));
     let named = evidence.named_axes.values().flatten();
@@ -38,29 +35,14 @@ pub(super) fn find(program: &Program, evidence: &Evidence, guesses: &[(TensorId,
             // Device axes stand first once they are split off; a stream axis is split in place.
             hidden && (*outer == 0 || axis.parallel == Parallel::Stream)
         })?;
-        Some(Open { tensor: *tensor, outer: loops[outer], inner: loops[inner] })
+        Some(Ambiguous { tensor: *tensor, outer: loops[outer], inner: loops[inner] })
     };
-    let open: Vec<Open> = guesses.iter().filter_map(possible).collect();
+    let ambiguous: Vec<Ambiguous> = guesses.iter().filter_map(possible).collect();
     let mut doubtful = vec![false; program.tensors.len()];
-    open.iter().for_each(|it| doubtful[it.tensor.index()] = true);
+    ambiguous.iter().for_each(|it| doubtful[it.tensor.index()] = true);
     let known = evidence.known_ranks.iter().map(|(tensor, _)| *tensor);
     let related = evidence.ranks.iter().flat_map(|(a, b, ..)| [(*a, *b), (*b, *a)]);
     let related = related.filter(|(_, other)| !doubtful[other.index()]).map(|(tensor, _)| tensor);
     let settled: HashSet<TensorId> = known.chain(related).collect();
-    open.into_iter().filter(|it| !settled.contains(&it.tensor)).collect()
-}
-
-/// Says what was taken, and how to say it in the text.
-pub(super) fn warn(program: &Program, it: &Open) -> Diagnostic {
-    let name = program.tensor_name(it.tensor);
-    let (outer, inner) = (axis_text(program, it.outer), axis_text(program, it.inner));
-    let loops: Vec<String> =
-        program.tensors[it.tensor].loops.iter().map(|axis| axis_text(program, *axis)).collect();
-    let message = format!("`{outer}` and `{inner}` of `{name}` are two axes, or one that was split");
-    Diagnostic::new(Code::LossyDomains, program.tensor_span(it.tensor), message, "taken as two axes").help(
-        format!(
-            "a section `Domains:` behind the container with `{name}: logical({})` makes it explicit",
-            loops.join(", ")
-        ),
-    )
+    ambiguous.into_iter().filter(|it| !settled.contains(&it.tensor)).collect()
 }
