@@ -37,6 +37,7 @@ mod print;
 mod read;
 mod resolve;
 mod roots;
+mod suggest;
 mod text;
 mod verify;
 
@@ -54,7 +55,7 @@ pub use numbering::free_number;
 pub use parse::parse;
 pub use print::{Dialect, summary};
 pub use read::{read, scalar};
-pub use resolve::nearest;
+pub use suggest::nearest;
 pub use text::{axis_text, expr_text, stream_text, tensor_text};
 pub use verify::verify;
 

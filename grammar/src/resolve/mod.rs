@@ -12,8 +12,6 @@ mod protocol;
 mod trailers;
 mod values;
 
-pub use params::nearest;
-
 use std::{collections::HashMap, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -31,6 +29,7 @@ use crate::{
     ops::{OPS, Op, Syntax},
     parse::{Sink, feed},
     span::Span,
+    suggest::nearest,
     text::expr_text,
     words::{CommunicationType, P2pProtocol, RedOp},
 };

@@ -10,6 +10,7 @@ use crate::{
     ir::{Attr, ExprId, OpStmt, Operand, Stmt, StmtId},
     ops::{Count, Op, Param, Row},
     span::Span,
+    suggest::nearest,
 };
 
 /// `__bfloat2float(x)`, `__to_index(x)`: nvFuser spells a conversion by the types that it converts between.
@@ -33,25 +34,6 @@ pub(super) fn order_attrs(stmt: &mut OpStmt) {
     let row = stmt.op.row();
     let place = |name: AttrName| row.attrs.iter().position(|attr| attr.key() == name);
     stmt.attrs.sort_by_key(|(name, _)| place(*name));
-}
-
-/// The candidate with the smallest edit distance, if it is near enough to be meant.
-pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
-    let distance = |other: &str| {
-        let (a, b): (Vec<char>, Vec<char>) = (name.chars().take(40).collect(), other.chars().collect());
-        let mut row: Vec<usize> = (0..=b.len()).collect();
-        for (i, x) in a.iter().enumerate() {
-            let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-            for (j, y) in b.iter().enumerate() {
-                let cost = diagonal + usize::from(!x.eq_ignore_ascii_case(y));
-                diagonal = row[j + 1];
-                row[j + 1] = cost.min(diagonal + 1).min(row[j] + 1);
-            }
-        }
-        row[b.len()]
-    };
-    let near = candidates.min_by_key(|it| distance(it))?;
-    (distance(near) <= 1 + near.len() / 4).then_some(near)
 }
 
 /// Keys that were renamed, each with its old name.
