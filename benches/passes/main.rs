@@ -44,8 +44,7 @@ fn measure(axis: &Axis, size: usize) -> Result<(), String> {
     let text = (axis.program)(size);
     let (programs, diagnostics) = grammar::read(&text);
     let program = programs.first().ok_or("no program")?;
-    if let Some(it) = diagnostics.iter().find(|it| it.code.severity() == grammar::diagnostic::Severity::Error)
-    {
+    if let Some(it) = diagnostics.iter().find(|it| it.code.severity() == grammar::codes::Severity::Error) {
         return Err(it.message.clone());
     }
     let calls = passes::parse(axis.passes).map_err(|it| it.message)?;

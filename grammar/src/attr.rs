@@ -3,17 +3,20 @@
 //! The op table says which operators have which keys. `it.get(attr::PEER)` reads a value of a statement, and
 //! `attr::PEER.with(rank)` makes one. No other crate can make a key from a string.
 
+mod value;
+
 use std::{fmt, marker::PhantomData};
 
 use crate::{
     dtype::DType,
-    ir::{Attr, AxisId, ExprId, OpStmt, Operand, StmtId, TensorId, UnitId},
-    ops::Kind,
+    ids::{AxisId, ExprId, StmtId, TensorId, UnitId},
     words::{
         Algorithm, Backend, CacheOp, CommunicationType, MemoryType, MulticastProtocol, P2pProtocol, P2pType,
         PyBool, RedOp, ReductionOp,
     },
 };
+
+pub use value::{Attr, Kind, Operand, TensorOrScalar, Value};
 
 /// The spelling of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -61,124 +64,6 @@ impl<T: Value> Key<T> {
     /// The attribute with this value.
     pub fn with(self, value: T) -> (AttrName, Attr) {
         (self.name, value.into_attr())
-    }
-}
-
-/// What the value of an attribute may be.
-pub trait Value {
-    /// What a reader gets: the value, or a slice of its elements.
-    type Read<'a>;
-    /// What the text may hold.
-    const KIND: Kind;
-
-    /// The value, where the attribute is of this type.
-    fn read(attr: &Attr) -> Option<Self::Read<'_>>;
-
-    /// The attribute that holds the value.
-    fn into_attr(self) -> Attr;
-}
-
-/// Values that are copied, and values of which a reader gets a slice, each with the variant of `Attr` that holds them.
-macro_rules! values {
-    (copied { $($copied:ty: $plain:ident,)+ } borrowed { $($owned:ty => $slice:ty: $held:ident,)+ }) => {
-        $(impl Value for $copied {
-            type Read<'a> = Self;
-            const KIND: Kind = Kind::$plain;
-
-            fn read(attr: &Attr) -> Option<Self> {
-                if let Attr::$plain(it) = attr { Some(*it) } else { None }
-            }
-
-            fn into_attr(self) -> Attr {
-                Attr::$plain(self)
-            }
-        })+
-
-        $(impl Value for $owned {
-            type Read<'a> = &'a $slice;
-            const KIND: Kind = Kind::$held;
-
-            fn read(attr: &Attr) -> Option<&$slice> {
-                if let Attr::$held(it) = attr { Some(it) } else { None }
-            }
-
-            fn into_attr(self) -> Attr {
-                Attr::$held(self)
-            }
-        })+
-    };
-}
-
-values! {
-    copied {
-        TensorId: Tensor,
-        ExprId: Scalar,
-        AxisId: Axis,
-        DType: DType,
-        bool: Bool,
-        UnitId: Unit,
-        u32: Work,
-    }
-    borrowed {
-        String => str: Name,
-        Vec<usize> => [usize]: Team,
-        Vec<bool> => [bool]: Flags,
-        Vec<ExprId> => [ExprId]: Scalars,
-        Vec<[ExprId; 3]> => [[ExprId; 3]]: Ranges,
-        Vec<Operand> => [Operand]: Values,
-        Vec<StmtId> => [StmtId]: Stmts,
-    }
-}
-
-/// The value of a key that takes a tensor or a scalar.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum TensorOrScalar {
-    /// A tensor.
-    Tensor(TensorId),
-    /// A scalar.
-    Scalar(ExprId),
-}
-
-impl Value for TensorOrScalar {
-    type Read<'a> = Self;
-    const KIND: Kind = Kind::Value;
-
-    fn read(attr: &Attr) -> Option<Self> {
-        match attr {
-            Attr::Tensor(it) => Some(Self::Tensor(*it)),
-            Attr::Scalar(it) => Some(Self::Scalar(*it)),
-            _ => None,
-        }
-    }
-
-    fn into_attr(self) -> Attr {
-        match self {
-            Self::Tensor(it) => Attr::Tensor(it),
-            Self::Scalar(it) => Attr::Scalar(it),
-        }
-    }
-}
-
-impl Attr {
-    /// Whether a parameter of this kind may have it.
-    pub(crate) fn fits(&self, kind: Kind) -> bool {
-        match self {
-            Self::Tensor(_) => matches!(kind, Kind::Tensor | Kind::Value),
-            Self::Scalar(_) => matches!(kind, Kind::Scalar | Kind::Value),
-            Self::Word(word) => matches!(kind, Kind::Word(words) if words.contains(word)),
-            Self::Axis(_) => kind == Kind::Axis,
-            Self::Name(_) => kind == Kind::Name,
-            Self::DType(_) => kind == Kind::DType,
-            Self::Bool(_) => kind == Kind::Bool,
-            Self::Team(_) => kind == Kind::Team,
-            Self::Flags(_) => kind == Kind::Flags,
-            Self::Scalars(_) => kind == Kind::Scalars,
-            Self::Ranges(_) => kind == Kind::Ranges,
-            Self::Values(_) => kind == Kind::Values,
-            Self::Unit(_) => kind == Kind::Unit,
-            Self::Work(_) => kind == Kind::Work,
-            Self::Stmts(_) => kind == Kind::Stmts,
-        }
     }
 }
 
@@ -296,40 +181,10 @@ keys! {
     Vec<StmtId> { TRANSFERS = "transfers", }
 }
 
-impl OpStmt {
-    /// The value of an attribute; `None` where the statement does not have it.
-    pub fn get<T: Value>(&self, key: Key<T>) -> Option<T::Read<'_>> {
-        self.attr(key.name).and_then(T::read)
-    }
-
-    /// Gives an attribute a value, at the key's place in the operator's row.
-    pub fn set<T: Value>(&mut self, key: Key<T>, value: T) {
-        let value = value.into_attr();
-        if let Some((_, old)) = self.attrs.iter_mut().find(|(name, _)| *name == key) {
-            *old = value;
-            return;
-        }
-        let row = self.op.row();
-        let params = row.args.iter().chain(row.attrs);
-        let later = params.skip_while(|it| it.name != key.name.0).skip(1);
-        let is_later = |(name, _): &(AttrName, Attr)| later.clone().any(|it| it.name == name.0);
-        let at = self.attrs.iter().position(is_later).unwrap_or(self.attrs.len());
-        self.attrs.insert(at, (key.name, value));
-    }
-
-    /// The attribute with this name, whatever its type.
-    pub(crate) fn attr(&self, name: AttrName) -> Option<&Attr> {
-        self.attrs.iter().find(|(it, _)| *it == name).map(|(_, attr)| attr)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        ir::{Program, Stmt},
-        ops::OPS,
-    };
+    use crate::ops::OPS;
 
     #[test]
     fn every_key_is_of_some_operator_and_no_operator_has_one_twice() {
@@ -342,40 +197,5 @@ mod tests {
             names.sort_unstable();
             assert!(names.is_sorted_by(|a, b| a < b), "{}", row.mnemonic);
         }
-    }
-    const TEXT: &str = "%HostIrContainer { (T0_g_float[iS0{2}]) -> (T1_g_float[iS1{2}]) :
-  Communication 3 (type=Allreduce, team=(0 1), red_op=SUM, input=T0_g_float[iS0{2}], output=T1_g_float[iS1{2}], backend=NCCL)
-  Wait(Communication 3)
-} // %HostIrContainer
-";
-
-    fn with_first(change: fn(&mut OpStmt)) -> (String, usize) {
-        let (mut programs, faults) = crate::read(TEXT);
-        assert!(faults.is_empty(), "{faults:?}");
-        let program: &mut Program = &mut programs[0];
-        let first = program.body()[0];
-        let Stmt::Op(it) = &mut program.stmts[first] else { return (String::new(), 0) };
-        change(it);
-        (crate::summary(program, first), crate::verify(program).len())
-    }
-
-    #[test]
-    fn an_attribute_is_set_in_the_order_of_the_row() {
-        let (text, faults) = with_first(|it| {
-            assert_eq!((it.get(BACKEND), it.get(PEER)), (Some(Backend::Nccl), None));
-            it.set(BACKEND, Backend::Ucc);
-            it.attrs.retain(|(name, _)| *name != RED_OP);
-            it.set(RED_OP, RedOp::Max);
-            it.set(TEAM, vec![1, 0]);
-        });
-        assert!(text.contains("(type=Allreduce, team=(1 0), red_op=MAX, input="), "{text}");
-        assert!(text.contains("backend=UCC"), "{text}");
-        assert_eq!(faults, 0);
-    }
-
-    #[test]
-    fn the_verifier_refuses_an_attribute_that_the_operator_does_not_have() {
-        assert_eq!(with_first(|it| it.attrs.push(STABLE.with(PyBool::True))).1, 1);
-        assert_eq!(with_first(|it| it.attrs.push(P2P_TYPE.with(P2pType::Send))).1, 1);
     }
 }

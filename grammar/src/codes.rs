@@ -3,7 +3,16 @@
 //! Numbers are stable: E01xx reading, E02xx names and shapes, E03xx verification, E04xx planning, E05xx linking ranks,
 //! E06xx pass pipelines, R06xx remarks of passes, W07xx running; `lossy-…` warnings name what a dump leaves open.
 
-use crate::diagnostic::Severity;
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Severity {
+    /// The program is rejected.
+    Error,
+    /// The program is accepted, and the reader should know something.
+    Warning,
+    /// A pass reports what it did, or did not do, with a statement.
+    Remark,
+}
 
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $code:ident = $text:literal, $severity:ident;)*) => {

@@ -2,18 +2,10 @@
 //!
 //! Invariant: every diagnostic has a code of the `codes` table and at least one place in the text.
 
-use crate::{codes::Code, span::Span};
-
-/// How bad it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Severity {
-    /// The program is rejected.
-    Error,
-    /// The program is accepted, and the reader should know something.
-    Warning,
-    /// A pass reports what it did, or did not do, with a statement.
-    Remark,
-}
+use crate::{
+    codes::{Code, Severity},
+    span::Span,
+};
 
 /// An edit of the text: `span` becomes `text`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,41 +6,21 @@
 //!
 //! Invariant: where no loss is named, the text reads back as the same program.
 
-use std::{collections::HashMap, fmt::Display, str::FromStr};
+use std::{collections::HashMap, fmt::Display};
 
 use crate::{
     attr::{self, AttrName},
+    canonical::print,
     codes::Code,
     diagnostic::Diagnostic,
     ir::{AxisKind, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::Op,
-    print::{attr_text, domain_clauses, expr_text, print, print_2025, summary, tensor_text},
-    read,
+    print::{Dialect, attr_text, print_2025, summary},
+    read::read,
     span::Span,
+    text::{domain_clauses, expr_text, tensor_text},
     words::{Backend, CommunicationType},
 };
-
-/// A way to spell programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Dialect {
-    /// The newest spelling, with everything that dumps leave out.
-    #[default]
-    Canonical,
-    /// What nvFuser printed from September 2025 to January 2026.
-    Y2025,
-}
-
-impl FromStr for Dialect {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "canonical" => Ok(Self::Canonical),
-            "2025" => Ok(Self::Y2025),
-            _ => Err("expected `canonical` or `2025`".to_owned()),
-        }
-    }
-}
 
 /// The text of a container in a dialect, and a warning for each thing that the dialect cannot say.
 pub fn print_as(program: &Program, dialect: Dialect) -> (String, Vec<Diagnostic>) {

@@ -14,21 +14,23 @@
 //! A stream axis is whole in memory unless the tensor is one stream's chunk: what ShardByStream returns, what an
 //! ALLOCATE's `size=` says is smaller, what is defined inside a loop and never taken apart.
 //!
-//! Invariant: `infer` is a function of the printed program alone, so the printer can ask whether the text needs a
-//! `Domains:` section to be read back as it is.
+//! Invariant: `infer` is a function of the printed program alone, so that `differ_from_text` can say whether the text needs
+//! a `Domains:` section to be read back as it is.
 
-mod open;
+mod ambiguous;
+
+pub(crate) use ambiguous::Ambiguous;
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use crate::{
     arena::Id,
     attr,
-    diagnostic::Diagnostic,
     ir::{
-        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt,
-        StmtId, Tensor, TensorId, Transform,
+        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Parallel, Program, Stmt, StmtId,
+        TensorId, Transform,
     },
+    mentions::mentioned,
     numbering::free_number,
     ops::{Effect, Op, Rule},
 };
@@ -42,16 +44,17 @@ struct Guess {
     stream_split: bool,
 }
 
-/// Sets every tensor's domains to what the text tells.
-pub fn infer(program: &mut Program, diagnostics: &mut Vec<Diagnostic>) {
+/// Sets every tensor's domains to what the text tells, and returns the tensors of which it leaves something open.
+pub fn infer(program: &mut Program) -> Vec<Ambiguous> {
     let evidence = Evidence::collect(program);
     let mut next = free_number(program.axes.iter().map(|(_, axis)| axis.number));
     let guesses = evidence.guesses(program);
-    diagnostics.extend(open::find(program, &evidence, &guesses).iter().map(|it| open::warn(program, it)));
+    let ambiguous = ambiguous::find(program, &evidence, &guesses);
     for (tensor, guess) in guesses {
         let domains = apply(program, tensor, &guess, &evidence, &mut next);
         program.tensors[tensor].domains = domains;
     }
+    ambiguous
 }
 
 /// Whether the printed text alone would give some tensor other domains than it has.
@@ -60,8 +63,8 @@ pub fn differ_from_text(program: &Program) -> bool {
     let mut guesses = evidence.guesses(program);
     let mentioned: HashSet<TensorId> = mentioned(program).into_iter().collect();
     guesses.retain(|(tensor, _)| mentioned.contains(tensor));
-    let is_open = !open::find(program, &evidence, &guesses).is_empty();
-    is_open
+    let is_ambiguous = !ambiguous::find(program, &evidence, &guesses).is_empty();
+    is_ambiguous
         || guesses.into_iter().any(|(tensor, guess)| {
             let it = &program.tensors[tensor];
             let plain = program.has_plain_domains(tensor);
@@ -69,28 +72,6 @@ pub fn differ_from_text(program: &Program) -> bool {
             plain
                 && (guess != Guess::default() || evidence.logical_order(program, tensor, &guess) != it.loops)
         })
-}
-
-/// The container's tensors in the order in which its text mentions them; a program may hold others.
-pub fn mentioned(program: &Program) -> Vec<TensorId> {
-    let mut seen = vec![false; program.tensors.len()];
-    let mut order = Vec::new();
-    let mut mention = |tensor: TensorId| {
-        if !std::mem::replace(&mut seen[tensor.index()], true) {
-            order.push(tensor);
-        }
-    };
-    let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
-    ports.for_each(&mut mention);
-    if let Some(body) = program.body {
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                Program::tensors_of(&it.outs).for_each(&mut mention);
-                crate::mentions(program, it, &mut |tensor, _| mention(tensor));
-            }
-        });
-    }
-    order
 }
 
 /// Which axes of an operator's result correspond to its operand's dimensions.
@@ -483,18 +464,4 @@ fn apply(
     }
     let allocation = guess.stream_split.then_some(loops);
     Domains { logical, transforms, allocation }
-}
-
-impl Program {
-    /// Whether the tensor's domains are the default: logical as printed, no transforms, allocated as logical.
-    pub fn has_plain_domains(&self, tensor: TensorId) -> bool {
-        let Tensor { loops, domains: Domains { logical, transforms, allocation }, .. } =
-            &self.tensors[tensor];
-        logical == loops && transforms.is_empty() && allocation.is_none()
-    }
-
-    /// The operands of a list that are tensors.
-    pub fn tensors_of(operands: &[Operand]) -> impl Iterator<Item = TensorId> {
-        operands.iter().filter_map(|it| it.tensor())
-    }
 }

@@ -5,10 +5,10 @@
 use std::borrow::Cow;
 
 use crate::{
-    diagnostic::{Diagnostic, Fix, Severity, has_errors},
-    ir::Program,
-    layout, paste,
-    span::Span,
+    codes::Severity,
+    diagnostic::{Diagnostic, Fix, has_errors},
+    paste,
+    read::read_clean,
 };
 
 /// The text with the edits of all its diagnostics. The traces of pasting (prefixes, logs, broken lines) are gone from a
@@ -27,7 +27,7 @@ pub fn is_fixable(diagnostics: &[Diagnostic]) -> bool {
 
 fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
     let clean = paste::clean(source);
-    let (_, mut diagnostics) = crate::read_clean(&clean.text);
+    let (_, mut diagnostics) = read_clean(&clean.text);
     if rounds > 0 && has_errors(&diagnostics) && is_fixable(&diagnostics) {
         // What is guessed about a text with errors need not be what is guessed about the right one.
         diagnostics.retain(|it| it.severity() == Severity::Error);
@@ -59,46 +59,4 @@ fn apply(text: &str, diagnostics: &[Diagnostic]) -> String {
     }
     fixed.push_str(text.get(done..).unwrap_or(""));
     fixed
-}
-
-/// An edit that puts a line in before the one at `at`, which it shares where something else stands before.
-pub(crate) fn line_before(source: &str, at: u32, line: &str) -> Fix {
-    let begins = source.get(..at as usize).is_none_or(|it| it.is_empty() || it.ends_with('\n'));
-    let newline = if begins { "" } else { "\n" };
-    Fix { span: Span { start: at, end: at }, text: format!("{newline}{line}\n") }
-}
-
-/// An edit that puts a section in behind the container that ends at `end`.
-pub(crate) fn section_after(source: &str, end: u32, section: &str) -> Fix {
-    let at = behind_closer(source, end) as usize;
-    let newline = if source.get(..at).is_some_and(|it| it.ends_with('\n')) { "" } else { "\n" };
-    // A blank line ends the section where anything follows.
-    let blank = if source.len() > at { "\n" } else { "" };
-    Fix { span: Span::new(at, at), text: format!("{newline}{section}{blank}") }
-}
-
-/// Makes the canonical text the one edit of all guesses of the container at `place`, unless it has errors: what those
-/// hide would be lost.
-pub(crate) fn write_anew(source: &str, place: Span, program: &Program, mut own: Vec<&mut Diagnostic>) {
-    if own.iter().any(|it| it.severity() == Severity::Error) {
-        return;
-    }
-    let end = behind_closer(source, place.end);
-    let fix = Fix { span: Span { end, ..place }, text: crate::print(program) };
-    for it in own.iter_mut().filter(|it| it.code.text().starts_with("lossy")) {
-        it.fixes = vec![fix.clone()];
-    }
-}
-
-/// Where the comment behind the brace at `end`, and its line, are over.
-fn behind_closer(source: &str, end: u32) -> u32 {
-    let rest = source.get(end as usize..).unwrap_or("");
-    let comment = rest.trim_start_matches([' ', '\t']);
-    let blanks = rest.len() - comment.len();
-    let length = match comment.strip_prefix("\r\n").or_else(|| comment.strip_prefix('\n')) {
-        Some(behind) => rest.len() - behind.len(),
-        None if comment.starts_with("//") => blanks + layout::comment(comment),
-        None => 0,
-    };
-    end + length as u32
 }

@@ -12,32 +12,18 @@ use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    arena::{Arena, Id, ids},
+    arena::{Arena, Id},
     attr::AttrName,
     dtype::DType,
-    ops::Op,
+    ops::{Effect, Op},
     span::Span,
-    words::{P2pProtocol, Word},
+    words::P2pProtocol,
 };
 
-ids! {
-    /// A tensor of the container or of a HostUnit.
-    TensorId = "tensor";
-    /// A scalar expression.
-    ExprId = "expr";
-    /// A named scalar: `i84`, `rank`, `streamIdx`.
-    SymbolId = "symbol";
-    /// A stream.
-    StreamId = "stream";
-    /// An iteration domain.
-    AxisId = "axis";
-    /// A statement.
-    StmtId = "stmt";
-    /// An ordered list of statements.
-    BlockId = "block";
-    /// A HostUnit.
-    UnitId = "unit";
-}
+pub use crate::{
+    attr::{Attr, Operand},
+    ids::{AxisId, BlockId, ExprId, StmtId, StreamId, SymbolId, TensorId, UnitId},
+};
 
 /// One `%HostIrContainer`.
 #[derive(Clone, Debug, Default)]
@@ -390,17 +376,6 @@ pub struct Unit {
     pub body: Option<BlockId>,
 }
 
-/// A value that a statement uses or defines.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Operand {
-    /// A tensor.
-    Tensor(TensorId),
-    /// A scalar.
-    Scalar(ExprId),
-    /// A stream.
-    Stream(StreamId),
-}
-
 /// One statement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stmt {
@@ -427,41 +402,6 @@ pub struct OpStmt {
     pub args: Vec<Operand>,
     /// Keyed operands and attributes, in the order of the operator's row.
     pub attrs: Vec<(AttrName, Attr)>,
-}
-
-/// The value of a keyed attribute.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Attr {
-    /// A tensor operand (`input=`, `buffer=`).
-    Tensor(TensorId),
-    /// A scalar operand (`peer=`, `index =`).
-    Scalar(ExprId),
-    /// An iteration domain (`axis =`).
-    Axis(AxisId),
-    /// One of the row's words (`type=Allgather`).
-    Word(Word),
-    /// A free word (`kernel=`).
-    Name(String),
-    /// An element type.
-    DType(DType),
-    /// `true`, `false`.
-    Bool(bool),
-    /// World ranks.
-    Team(Vec<usize>),
-    /// `{true, false}`.
-    Flags(Vec<bool>),
-    /// `{0, i1}`.
-    Scalars(Vec<ExprId>),
-    /// `{ {0, i1, 1} {0, i2, 1} }`.
-    Ranges(Vec<[ExprId; 3]>),
-    /// Values in braces (`Inputs:{…}`).
-    Values(Vec<Operand>),
-    /// A HostUnit.
-    Unit(UnitId),
-    /// The number of an awaited communication.
-    Work(u32),
-    /// Statements listed inside ShareMemHandles.
-    Stmts(Vec<StmtId>),
 }
 
 /// A loop. `index` counts from `start` up to, not including, `stop`.
@@ -498,7 +438,15 @@ pub const P2P_PROTOCOL: &str = "p2p_protocol";
 impl Program {
     /// What `%options p2p_protocol=` says.
     pub fn p2p_protocol(&self) -> Option<P2pProtocol> {
-        P2pProtocol::from_text(&crate::expr_text(self, *self.options.get(P2P_PROTOCOL)?))
+        match &self.exprs[*self.options.get(P2P_PROTOCOL)?] {
+            Expr::Symbol(word) => P2pProtocol::from_text(&self.symbols[*word]),
+            Expr::Int(_)
+            | Expr::Bool(_)
+            | Expr::Float(..)
+            | Expr::Prefix(..)
+            | Expr::Infix(..)
+            | Expr::Call(..) => None,
+        }
     }
 
     /// Adds a tensor first mentioned at `span`.
@@ -610,6 +558,42 @@ impl Program {
         }
     }
 
+    /// Appends the symbols that an expression names, in order.
+    pub fn symbols_of(&self, expr: ExprId, acc: &mut Vec<SymbolId>) {
+        match &self.exprs[expr] {
+            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) => (),
+            Expr::Symbol(symbol) => acc.push(*symbol),
+            Expr::Prefix(_, operand) => self.symbols_of(*operand, acc),
+            Expr::Infix(_, lhs, rhs) => {
+                self.symbols_of(*lhs, acc);
+                self.symbols_of(*rhs, acc);
+            }
+            Expr::Call(_, args) => args.iter().for_each(|arg| self.symbols_of(*arg, acc)),
+        }
+    }
+
+    /// Whether the tensor's domains are the default: logical as printed, no transforms, allocated as logical.
+    pub fn has_plain_domains(&self, tensor: TensorId) -> bool {
+        let Tensor { loops, domains: Domains { logical, transforms, allocation }, .. } =
+            &self.tensors[tensor];
+        logical == loops && transforms.is_empty() && allocation.is_none()
+    }
+
+    /// The operands of a list that are tensors.
+    pub fn tensors_of(operands: &[Operand]) -> impl Iterator<Item = TensorId> {
+        operands.iter().filter_map(|it| it.tensor())
+    }
+
+    /// Whether a statement posts work that a Wait can name.
+    pub fn posts_work(&self, stmt: StmtId) -> Option<u32> {
+        match &self.stmts[stmt] {
+            Stmt::Op(it) if it.op.row().effect == Effect::Communicate || it.op == Op::EndCoalescing => {
+                it.number
+            }
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        }
+    }
+
     /// The tensor's logical axes that are dimensions in memory: all but reductions.
     pub fn dimensions(&self, tensor: TensorId) -> impl Iterator<Item = AxisId> {
         let logical = &self.tensors[tensor].domains.logical;
@@ -657,16 +641,6 @@ impl Program {
                     it.other.iter().for_each(|other| self.walk(*other, visit));
                 }
             }
-        }
-    }
-}
-
-impl Operand {
-    /// The tensor, if it is one.
-    pub fn tensor(self) -> Option<TensorId> {
-        match self {
-            Self::Tensor(id) => Some(id),
-            Self::Scalar(_) | Self::Stream(_) => None,
         }
     }
 }

@@ -23,59 +23,41 @@ pub mod paste;
 pub mod tensor;
 pub mod token;
 
-pub mod dialect;
-
+mod canonical;
 mod dependents;
+mod dialect;
 mod dim_map;
 mod domains;
 mod fix;
+mod ids;
+mod mentions;
 mod numbering;
 mod operands;
 mod print;
+mod read;
 mod resolve;
+mod roots;
+mod suggest;
+mod text;
 mod verify;
 
 pub mod codes;
 pub mod diagnostic;
 pub mod render;
 
+pub use canonical::{print, write};
 pub use dependents::dependents;
-pub use dialect::{Dialect, print_as};
+pub use dialect::print_as;
 pub use dim_map::{dim_map, flagged_dims, selected_dim};
 pub use fix::{fix, is_fixable};
+pub use mentions::mentions;
 pub use numbering::free_number;
 pub use parse::parse;
-pub use print::{axis_text, expr_text, print, stream_text, summary, tensor_text, write};
-pub use resolve::nearest;
-pub use verify::{mentions, verify};
-
-use diagnostic::Diagnostic;
-use ir::Program;
-
-/// Reads every container of a text. Programs come back even where there are errors, for what can still be told.
-pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
-    let mut clean = paste::clean(source);
-    let (mut programs, mut diagnostics) = read_clean(&clean.text);
-    clean.restore(&mut programs, &mut diagnostics);
-    diagnostics.append(&mut clean.diagnostics);
-    diagnostics.sort_by_key(Diagnostic::span);
-    (programs, diagnostics)
-}
-
-/// As `read`, of a text without traces of pasting.
-fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
-    let (mut programs, mut diagnostics) = (Vec::new(), Vec::new());
-    parse::each_container(source, &mut diagnostics, &mut |laid, diagnostics| {
-        programs.extend(resolve::resolve(laid, source, diagnostics));
-    });
-    (programs, diagnostics)
-}
-
-/// Reads a scalar expression in the names of a program's container; `None` where it is none.
-pub fn scalar(program: &mut Program, source: &str) -> Option<ir::ExprId> {
-    let expr = parse::parse_scalar(source).ok()?;
-    resolve::resolve_scalar(program, &expr, source)
-}
+pub use print::{Dialect, summary};
+pub use read::{read, scalar};
+pub use suggest::nearest;
+pub use text::{axis_text, expr_text, stream_text, tensor_text};
+pub use verify::verify;
 
 #[cfg(test)]
 mod reference;

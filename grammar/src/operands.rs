@@ -1,12 +1,37 @@
-//! What statements hold, visited in one place: scalar expressions and tensors.
+//! What statements hold, visited in one place: attributes, scalar expressions and tensors.
 
 use crate::{
-    attr,
+    attr::{self, AttrName, Key, Value},
     ir::{Attr, ExprId, OpStmt, Operand, TensorId},
     ops::Op,
 };
 
 impl OpStmt {
+    /// The value of an attribute; `None` where the statement does not have it.
+    pub fn get<T: Value>(&self, key: Key<T>) -> Option<T::Read<'_>> {
+        self.attr(key.name()).and_then(T::read)
+    }
+
+    /// Gives an attribute a value, at the key's place in the operator's row.
+    pub fn set<T: Value>(&mut self, key: Key<T>, value: T) {
+        let value = value.into_attr();
+        if let Some((_, old)) = self.attrs.iter_mut().find(|(name, _)| *name == key) {
+            *old = value;
+            return;
+        }
+        let row = self.op.row();
+        let params = row.args.iter().chain(row.attrs);
+        let later = params.skip_while(|it| it.name != key.name().0).skip(1);
+        let is_later = |(name, _): &(AttrName, Attr)| later.clone().any(|it| it.name == name.0);
+        let at = self.attrs.iter().position(is_later).unwrap_or(self.attrs.len());
+        self.attrs.insert(at, (key.name(), value));
+    }
+
+    /// The attribute with this name, whatever its type.
+    pub(crate) fn attr(&self, name: AttrName) -> Option<&Attr> {
+        self.attrs.iter().find(|(it, _)| *it == name).map(|(_, attr)| attr)
+    }
+
     /// The logical shape of the result of full, iota and eye; `None` for other operators.
     pub fn generated_shape(&self) -> Option<Vec<ExprId>> {
         let length = || match self.args.first() {
@@ -123,5 +148,50 @@ impl Attr {
             | Self::Work(_)
             | Self::Stmts(_) => (),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ir::{Program, Stmt},
+        words::{Backend, P2pType, PyBool, RedOp},
+    };
+
+    const TEXT: &str = "%HostIrContainer { (T0_g_float[iS0{2}]) -> (T1_g_float[iS1{2}]) :
+  Communication 3 (type=Allreduce, team=(0 1), red_op=SUM, input=T0_g_float[iS0{2}], output=T1_g_float[iS1{2}], backend=NCCL)
+  Wait(Communication 3)
+} // %HostIrContainer
+";
+
+    fn with_first(change: fn(&mut OpStmt)) -> (String, usize) {
+        let (mut programs, faults) = crate::read(TEXT);
+        assert!(faults.is_empty(), "{faults:?}");
+        let program: &mut Program = &mut programs[0];
+        let first = program.body()[0];
+        let Stmt::Op(it) = &mut program.stmts[first] else { return (String::new(), 0) };
+        change(it);
+        (crate::summary(program, first), crate::verify(program).len())
+    }
+
+    #[test]
+    fn an_attribute_is_set_in_the_order_of_the_row() {
+        let (text, faults) = with_first(|it| {
+            assert_eq!((it.get(attr::BACKEND), it.get(attr::PEER)), (Some(Backend::Nccl), None));
+            it.set(attr::BACKEND, Backend::Ucc);
+            it.attrs.retain(|(name, _)| *name != attr::RED_OP);
+            it.set(attr::RED_OP, RedOp::Max);
+            it.set(attr::TEAM, vec![1, 0]);
+        });
+        assert!(text.contains("(type=Allreduce, team=(1 0), red_op=MAX, input="), "{text}");
+        assert!(text.contains("backend=UCC"), "{text}");
+        assert_eq!(faults, 0);
+    }
+
+    #[test]
+    fn the_verifier_refuses_an_attribute_that_the_operator_does_not_have() {
+        assert_eq!(with_first(|it| it.attrs.push(attr::STABLE.with(PyBool::True))).1, 1);
+        assert_eq!(with_first(|it| it.attrs.push(attr::P2P_TYPE.with(P2pType::Send))).1, 1);
     }
 }

@@ -10,9 +10,8 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    attr::{AttrName, Key, Value, *},
-    ir::TensorId,
-    words::Word,
+    attr::{AttrName, Key, Kind, Value, *},
+    ids::TensorId,
 };
 
 /// One row of the table.
@@ -51,45 +50,6 @@ pub struct Param {
     pub mode: Mode,
     /// How often it occurs.
     pub count: Count,
-}
-
-/// What a parameter may be.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A tensor.
-    Tensor,
-    /// A tensor or a scalar.
-    Value,
-    /// A scalar expression.
-    Scalar,
-    /// A stream.
-    Stream,
-    /// An iteration domain.
-    Axis,
-    /// One of these words.
-    Word(&'static [Word]),
-    /// Any word.
-    Name,
-    /// An element type.
-    DType,
-    /// `true` or `false`.
-    Bool,
-    /// World ranks.
-    Team,
-    /// Booleans in braces.
-    Flags,
-    /// Scalars in braces.
-    Scalars,
-    /// Triples in braces.
-    Ranges,
-    /// Tensors and scalars in braces.
-    Values,
-    /// A HostUnit.
-    Unit,
-    /// `Communication #`.
-    Work,
-    /// P2PCommunications in full.
-    Stmts,
 }
 
 /// How an operator uses an operand.

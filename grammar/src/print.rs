@@ -1,56 +1,80 @@
-//! IR to canonical text: the newest spelling of everything, and nothing lost.
+//! IR to text, in the newest spelling or in that of 2025.
 //!
-//! Invariant: reading the text back gives the same program, without a warning, and printing that gives the same text.
+//! Invariant: the printer writes what it is given and infers nothing: what a reader would take for something else is in
+//! `Options`.
 
 mod group;
 mod y2025;
 
-use std::{
-    borrow::Cow,
-    fmt::{Display, Write},
-    io,
-};
+use std::{borrow::Cow, fmt::Write, io, str::FromStr};
 
 use rustc_hash::FxHashMap;
 
 use crate::{
     attr,
-    dialect::Dialect,
-    domains,
     dtype::DType,
     ir::{
-        Attr, Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Operand, Parallel, Program,
-        Stmt, StmtId, Stream, StreamId, TensorId, Transform, UnitId,
+        Attr, BlockId, ExprId, For, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, TensorId,
+        UnitId,
     },
-    ops::{Op, Syntax},
-    resolve::{dialect::needs_roots_option, is_operand},
+    ops::{Count, Op, Syntax},
+    text::{Body, Inline, axis_text, domain_clauses, expr_text, separated, stream_text, tensor_text},
 };
 
-/// The canonical text of a container.
-pub fn print(program: &Program) -> String {
-    let mut text = Vec::new();
-    // Writing to memory does not fail, and what is written is text.
-    let _ = write(program, &mut text);
-    String::from_utf8(text).unwrap_or_default()
+/// A way to spell programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Dialect {
+    /// The newest spelling, with everything that dumps leave out.
+    #[default]
+    Canonical,
+    /// What nvFuser printed from September 2025 to January 2026.
+    Y2025,
 }
 
-/// Writes the canonical text of a container, a piece at a time.
+impl FromStr for Dialect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "canonical" => Ok(Self::Canonical),
+            "2025" => Ok(Self::Y2025),
+            _ => Err("expected `canonical` or `2025`".to_owned()),
+        }
+    }
+}
+
+/// What the text has to say because a reader would take it for something else.
+pub(crate) struct Options {
+    /// Whether `%options roots=team` says that roots count within teams.
+    pub(crate) roots_in_team: bool,
+    /// The tensors with a line in the `Domains:` section; `None`: no section.
+    pub(crate) domains: Option<Vec<TensorId>>,
+}
+
+/// Writes the text of a container in the newest spelling, a piece at a time.
 ///
 /// # Errors
 /// What `out` fails with.
-pub fn write(program: &Program, out: &mut dyn io::Write) -> io::Result<()> {
+pub(crate) fn write(program: &Program, options: &Options, out: &mut dyn io::Write) -> io::Result<()> {
     let mut printer = Printer::new(program, Dialect::Canonical);
     let mut result = Ok(());
-    printer.options();
+    printer.options(options.roots_in_team);
     printer.container(&mut |text| {
         if result.is_ok() {
             result = out.write_all(text.as_bytes());
         }
     });
     printer.definitions();
-    printer.domains();
+    printer.domains(options);
     result?;
     out.write_all(printer.out.as_bytes())
+}
+
+/// The `Domains:` section of a container, with the blank line in front of it; empty where it has none.
+pub(crate) fn domains_section(program: &Program, options: &Options) -> String {
+    let mut printer = Printer::new(program, Dialect::Canonical);
+    printer.domains(options);
+    printer.out
 }
 
 /// So much text is collected before it goes out.
@@ -70,34 +94,6 @@ pub(crate) fn attr_text(program: &Program, attr: &Attr) -> String {
     Printer::brief(program).attr(attr)
 }
 
-/// The clauses of a tensor's line in `Domains:`.
-pub(crate) fn domain_clauses(program: &Program, tensor: TensorId) -> String {
-    let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
-    let list = |axes: &[AxisId]| {
-        let mut text = String::new();
-        separated(&mut text, axes.iter().map(|axis| axis_text(program, *axis)));
-        text
-    };
-    let mut clauses = vec![format!("logical({})", list(logical))];
-    clauses.extend(transforms.iter().map(|it| match it {
-        Transform::Split { input, factor, outer_split, outer, inner } => format!(
-            "{}({}, {}) -> ({})",
-            if *outer_split { "outer_split" } else { "split" },
-            axis_text(program, *input),
-            Inline(program, *factor),
-            list(&[*outer, *inner])
-        ),
-        Transform::Merge { outer, inner, output } => {
-            format!("merge({}) -> ({})", list(&[*outer, *inner]), axis_text(program, *output))
-        }
-        Transform::Swizzle1D { input, output } => {
-            format!("swizzle1d({}) -> ({})", axis_text(program, *input), axis_text(program, *output))
-        }
-    }));
-    clauses.extend(allocation.iter().map(|axes| format!("allocation({})", list(axes))));
-    clauses.join(", ")
-}
-
 /// The text of one statement's first line, for reports: tensors by short name only.
 pub fn summary(program: &Program, stmt: StmtId) -> String {
     let mut printer = Printer::brief(program);
@@ -112,129 +108,6 @@ pub fn summary(program: &Program, stmt: StmtId) -> String {
     let mut words = printer.out.split_whitespace();
     let first = words.next().unwrap_or("").to_owned();
     words.fold(first, |acc, word| acc + " " + word)
-}
-
-/// A scalar expression as it stands inside others.
-pub fn expr_text(program: &Program, expr: ExprId) -> String {
-    Inline(program, expr).to_string()
-}
-
-/// An iteration domain, `istreamIdx10{8}`.
-pub fn axis_text(program: &Program, axis: AxisId) -> String {
-    AxisText(program, &program.axes[axis]).to_string()
-}
-
-/// A tensor in full, `T0_g_float[iS0{i0}] (DeviceMesh{0 1})`.
-pub fn tensor_text(program: &Program, tensor: TensorId) -> String {
-    let it = &program.tensors[tensor];
-    let mut out = format!("T{}_{}", it.number, it.memory.letter());
-    if let Some(dtype) = it.dtype {
-        let _ = write!(out, "_{dtype}");
-    }
-    out.push('[');
-    separated(&mut out, it.loops.iter().map(|axis| AxisText(program, &program.axes[*axis])));
-    out.push(']');
-    if !it.positions.is_empty() {
-        let _ = write!(out, " {}", it.positions);
-    }
-    if !it.mesh.is_empty() {
-        out.push_str(" (DeviceMesh");
-        mesh(&mut out, &it.mesh.shape, &it.mesh.devices);
-        out.push(')');
-    }
-    out
-}
-
-fn mesh(out: &mut String, shape: &[usize], devices: &[usize]) {
-    out.push('{');
-    match shape {
-        [] | [_] => {
-            for (at, device) in devices.iter().enumerate() {
-                let _ = write!(out, "{}{device}", if at == 0 { "" } else { " " });
-            }
-        }
-        [slowest, rest @ ..] => {
-            devices.chunks(devices.len() / (*slowest).max(1)).for_each(|row| mesh(out, rest, row));
-        }
-    }
-    out.push('}');
-}
-
-fn separated(out: &mut String, items: impl Iterator<Item = impl Display>) {
-    for (at, item) in items.enumerate() {
-        let _ = write!(out, "{}{item}", if at == 0 { "" } else { ", " });
-    }
-}
-
-/// An expression with every definition in parentheses, as nvFuser prints it inline.
-struct Inline<'p>(&'p Program, ExprId);
-
-impl Display for Inline<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0.exprs[self.1] {
-            Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => write!(f, "( {} )", Body(self.0, self.1)),
-            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => Body(self.0, self.1).fmt(f),
-        }
-    }
-}
-
-/// An expression without its outermost parentheses.
-struct Body<'p>(&'p Program, ExprId);
-
-impl Display for Body<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let inline = |id: &ExprId| Inline(self.0, *id);
-        match &self.0.exprs[self.1] {
-            Expr::Int(value) => write!(f, "{value}"),
-            Expr::Bool(value) => write!(f, "{value}"),
-            // A bare literal is a double: a type in front would change it into a conversion on its way back.
-            Expr::Float(DType::Double, text) if text.parse::<f64>().is_ok_and(f64::is_finite) => {
-                write!(f, "double({text})")
-            }
-            Expr::Float(dtype, text) => write!(f, "{dtype}({text})"),
-            Expr::Symbol(symbol) => f.write_str(&self.0.symbols[*symbol]),
-            Expr::Prefix(sign, operand) => write!(f, "{sign}{}", inline(operand)),
-            Expr::Infix(sign, lhs, rhs) => write!(f, "{} {sign} {}", inline(lhs), inline(rhs)),
-            Expr::Call(name, args) => {
-                match (name.as_str(), args.as_slice()) {
-                    ("[]", [array, at]) => return write!(f, "({})[{}]", inline(array), inline(at)),
-                    (field, [whole]) if field.starts_with('.') => {
-                        return write!(f, "({}){field}", inline(whole));
-                    }
-                    ("{}", _) => f.write_str("{")?,
-                    _ => write!(f, "{name}(")?,
-                }
-                for (at, arg) in args.iter().enumerate() {
-                    write!(f, "{}{}", if at == 0 { "" } else { ", " }, inline(arg))?;
-                }
-                f.write_str(if name == "{}" { "}" } else { ")" })
-            }
-        }
-    }
-}
-
-struct AxisText<'p>(&'p Program, &'p Axis);
-
-impl Display for AxisText<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let AxisText(program, axis) = self;
-        let letter =
-            AxisKind::LETTERS.iter().find(|(_, kind)| *kind == axis.kind).map_or("i", |(text, _)| text);
-        let word = Parallel::WORDS.iter().find(|(_, it)| *it == axis.parallel).map_or("S", |(text, _)| text);
-        write!(f, "{letter}{word}{}", axis.number)?;
-        if axis.ragged {
-            return write!(f, "Ragged{{extents={}}}{}", Inline(program, axis.extent), axis.suffix);
-        }
-        f.write_str("{")?;
-        for bound in [axis.start, axis.stop].into_iter().flatten() {
-            write!(f, "{} : ", Inline(program, bound))?;
-        }
-        write!(f, "{}", Inline(program, axis.extent))?;
-        if let Some(expanded) = axis.expanded {
-            write!(f, " ex {}", Inline(program, expanded))?;
-        }
-        write!(f, "}}{}", axis.suffix)
-    }
 }
 
 struct Printer<'p> {
@@ -264,9 +137,9 @@ impl<'p> Printer<'p> {
 }
 
 impl Printer<'_> {
-    fn options(&mut self) {
+    fn options(&mut self, roots_in_team: bool) {
         let program = self.program;
-        let roots = needs_roots_option(program).then(|| "roots=team".to_owned());
+        let roots = roots_in_team.then(|| "roots=team".to_owned());
         let options = program.options.iter().map(|(key, it)| format!("{key}={}", Inline(program, *it)));
         let options: Vec<String> = options.chain(roots).collect();
         if !options.is_empty() {
@@ -310,21 +183,16 @@ impl Printer<'_> {
         }
     }
 
-    fn domains(&mut self) {
-        let program = self.program;
-        let mut explicit = domains::mentioned(program);
-        explicit.retain(|id| !program.has_plain_domains(*id));
-        if explicit.is_empty() && !domains::differ_from_text(program) {
-            return;
-        }
+    fn domains(&mut self, options: &Options) {
+        let Some(tensors) = &options.domains else { return };
         self.out.push_str("\nDomains:\n");
-        if explicit.is_empty() {
+        if tensors.is_empty() {
             // Without the section a reader would infer domains from sizes.
             self.out.push_str("  // every tensor has the axes of its text\n");
         }
-        for tensor in explicit {
-            let name = program.tensor_name(tensor);
-            let _ = writeln!(self.out, "  {name}: {}", domain_clauses(program, tensor));
+        for tensor in tensors {
+            let name = self.program.tensor_name(*tensor);
+            let _ = writeln!(self.out, "  {name}: {}", domain_clauses(self.program, *tensor));
         }
     }
 
@@ -405,7 +273,7 @@ impl Printer<'_> {
         }
     }
 
-    fn for_header(&mut self, it: &crate::ir::For) {
+    fn for_header(&mut self, it: &For) {
         let index = &self.program.symbols[it.index];
         let _ = match it.axis {
             Some(axis) => write!(self.out, "FOR {index} in {}:", axis_text(self.program, axis)),
@@ -494,14 +362,14 @@ impl Printer<'_> {
             }
         };
         for param in row.args {
-            if !is_operand(param.kind) {
+            if !param.kind.is_operand() {
                 if let Some(attr) = stmt.attr(param.key()) {
                     next(self);
                     self.write_attr(attr);
                 }
                 continue;
             }
-            let most = if param.count == crate::ops::Count::Many { usize::MAX } else { 1 };
+            let most = if param.count == Count::Many { usize::MAX } else { 1 };
             for operand in operands.by_ref().take(most) {
                 next(self);
                 self.write_operand(*operand);
@@ -652,18 +520,6 @@ impl Printer<'_> {
             (_, Some(DType::Composite(_)) | None) => "cast".to_owned(),
             (_, Some(to)) => format!("__to_{}", to.name().trim_start_matches('_')),
         }
-    }
-}
-
-/// `Stream s0`, `Stream i535`, `Stream ( streamIdx % numberOfStreams )`.
-pub fn stream_text(program: &Program, stream: StreamId) -> String {
-    match &program.streams[stream] {
-        Stream::Named(number) => format!("Stream s{number}"),
-        // A sign behind `Stream` would not read as part of it.
-        Stream::Index(index) if program.constant(*index).is_some_and(|it| it < 0) => {
-            format!("Stream ( {} )", Inline(program, *index))
-        }
-        Stream::Index(index) => format!("Stream {}", Inline(program, *index)),
     }
 }
 

@@ -4,10 +4,7 @@ use std::{io, ops::Range, str::FromStr};
 
 use ariadne::{Color, Config, IndexType, Label, Report, ReportKind, Source};
 
-use crate::{
-    diagnostic::{Diagnostic, Severity},
-    span::LineIndex,
-};
+use crate::{codes::Severity, diagnostic::Diagnostic, span::LineIndex};
 
 /// How diagnostics are drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

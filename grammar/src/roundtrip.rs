@@ -9,9 +9,10 @@ use proptest::prelude::*;
 
 use crate::{
     Dialect,
+    attr::Kind,
     dtype::DType,
     ir::Parallel,
-    ops::{Count, Kind, OPS, Op, Param, Row, Syntax},
+    ops::{Count, OPS, Op, Param, Row, Syntax},
     print, print_as, read,
 };
 

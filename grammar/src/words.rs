@@ -2,7 +2,17 @@
 
 use std::fmt;
 
-use crate::{attr::Value, ir::Attr, ops::Kind};
+/// An enum of words.
+pub trait WordList: Copy + 'static {
+    /// All of them, in the order in which messages list them.
+    const WORDS: &'static [Word];
+
+    /// The word, whatever its list.
+    fn word(self) -> Word;
+
+    /// The word, where it is of this list.
+    fn of(word: Word) -> Option<Self>;
+}
 
 /// Writes the enums, and `Word`, which holds a word of any of them.
 macro_rules! words {
@@ -33,19 +43,15 @@ macro_rules! words {
                 }
             }
 
-            impl Value for $list {
-                type Read<'a> = Self;
-                const KIND: Kind = Kind::Word(&[$(Word::$list(Self::$word)),+]);
+            impl WordList for $list {
+                const WORDS: &'static [Word] = &[$(Word::$list(Self::$word)),+];
 
-                fn read(attr: &Attr) -> Option<Self> {
-                    match attr {
-                        Attr::Word(Word::$list(it)) => Some(*it),
-                        _ => None,
-                    }
+                fn word(self) -> Word {
+                    Word::$list(self)
                 }
 
-                fn into_attr(self) -> Attr {
-                    Attr::Word(Word::$list(self))
+                fn of(word: Word) -> Option<Self> {
+                    if let Word::$list(it) = word { Some(it) } else { None }
                 }
             }
         )+

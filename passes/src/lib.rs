@@ -1,6 +1,7 @@
 //! Passes over Host IR, the list of them, and the driver that runs and checks them.
 //!
-//! A pass is plain data and a function from program to program (`pass`); `list` holds all of them and the named
+//! A pass is plain data and a function from program to program (`pass`). The passes stand in `transform`, the facts about
+//! programs that they use in `analysis`, the editing that they share in `rewrite`. `list` holds all passes and the named
 //! pipelines, `pipeline` reads `a,b{option=value},@name`, and `driver` runs the result, verifying after every pass;
 //! `bisect` finds the pass that is to blame. The rules that every pass keeps:
 //!
@@ -20,55 +21,9 @@ pub mod driver;
 pub mod fault;
 pub mod oracle;
 
-mod allocate_and_deallocate;
-mod assign_streams;
-mod canonicalize;
-mod chunk;
-mod common_subexpression;
-mod decompose_resharding;
-mod defer_waits;
-mod double_buffer;
-mod fuse_epilogue;
-mod hoist_communication;
-mod hoist_share_mem_handles;
-mod inline_definitions;
-mod lower_to_communication;
-mod merge_stream_loops;
-mod overlap;
-mod remove_dead_code;
-mod remove_redundant_sync;
-mod renumber;
-mod select_allreduce;
-mod sink_waits;
-mod specialize_rank;
-mod stream_parallel;
-mod swizzle_stream;
-mod unroll;
-mod use_local_shard_in_place;
-
-mod accesses;
-mod appearance;
-mod bindings;
-mod blocks;
-mod collective;
-mod component;
-mod create;
-mod dependences;
-mod dims;
-mod fold;
-mod iterations;
-mod loop_body;
-mod mesh;
-mod names;
-mod pack;
-mod places;
-mod propagation;
-mod reshard;
-mod scalars;
-mod sharding;
-mod sharing;
-#[allow(dead_code, reason = "the passes that use it come with it")]
-mod substitute;
+mod analysis;
+mod rewrite;
+mod transform;
 
 #[cfg(test)]
 mod tests;

@@ -177,6 +177,13 @@ pub(crate) fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The next number of the SplitMix64 generator with this state, which moves on.
+pub fn split_mix(state: &mut u64) -> u64 {
+    let bits = mix(*state);
+    *state = state.wrapping_add(GOLDEN);
+    bits
+}
+
 /// The upper 53 bits as a number in [0, 1).
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / 2f64.powi(53)
@@ -192,9 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn splitmix_reference_value() {
-        // The first output of Vigna's splitmix64.c from state 0.
-        assert_eq!(mix(0), 0xe220_a839_7b1d_cdaf);
+    fn splitmix_reference_values() {
+        // The first outputs of Vigna's splitmix64.c from state 0.
+        let mut state = 0;
+        assert_eq!(mix(state), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(split_mix(&mut state), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(split_mix(&mut state), 0x6e78_9e6a_a1b9_65f4);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use grammar::{
-    codes::Code,
-    diagnostic::{Diagnostic, Severity},
+    codes::{Code, Severity},
+    diagnostic::Diagnostic,
     span::Span,
 };
 

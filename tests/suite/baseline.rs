@@ -14,7 +14,8 @@ use std::{
 };
 
 use grammar::{
-    diagnostic::{Diagnostic, Severity, has_errors},
+    codes::Severity,
+    diagnostic::{Diagnostic, has_errors},
     ir::{Program, Stmt, StmtId},
     ops::{Effect, Op},
     span::LineIndex,

@@ -11,8 +11,88 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::ROOT;
 
-/// The modules of `src`, and what each may use; the first ones are used by those behind them.
-const LAYERS: [(&str, &[&str]); 18] = [
+/// Some modules of a folder, and the modules of the same folder that each of them may use.
+type Row = (&'static str, &'static [&'static str]);
+
+/// All modules of the rows before; so modules of one row do not use each other.
+const BEFORE: &[&str] = &["<"];
+
+/// All modules.
+const ALL: &[&str] = &["*"];
+
+/// Folders of modules; the first rows are used by those behind them.
+const LAYERS: &[(&str, &[Row])] = &[
+    ("grammar/src", GRAMMAR),
+    ("passes/src", PASSES),
+    ("passes/src/analysis", ANALYSIS),
+    ("passes/src/rewrite", REWRITE),
+    ("passes/src/transform", TRANSFORM),
+    ("src", HIR),
+];
+
+const GRAMMAR: &[Row] = &[
+    ("arena arithmetic codes dtype numbering span suggest words", &[]),
+    // The IR: operators have attributes, statements have operators.
+    ("diagnostic ids", BEFORE),
+    ("attr", BEFORE),
+    ("ops", BEFORE),
+    ("ir", BEFORE),
+    ("dependents dim_map mentions operands roots text", BEFORE),
+    // IR to text.
+    ("domains print", BEFORE),
+    ("canonical", BEFORE),
+    // Text to IR.
+    ("ast paste render token", BEFORE),
+    ("layout", BEFORE),
+    ("parse", BEFORE),
+    ("tensor", BEFORE),
+    ("resolve", BEFORE),
+    ("read", BEFORE),
+    // What reads and prints.
+    ("dialect fix verify", BEFORE),
+    ("lib reference roundtrip", ALL),
+];
+
+const PASSES: &[Row] = &[
+    ("analysis fault oracle pass", &[]),
+    ("rewrite", &["analysis"]),
+    ("transform", &["analysis", "pass", "rewrite"]),
+    ("list", &["pass", "transform"]),
+    ("pipeline", &["list", "pass"]),
+    ("driver", &["fault", "oracle", "pass", "pipeline"]),
+    ("bisect", &["driver", "fault", "oracle", "pipeline"]),
+    ("lib", ALL),
+];
+
+const ANALYSIS: &[Row] = &[
+    ("appearance bindings blocks loop_body places sharding", &[]),
+    ("dims reshard sharing", BEFORE),
+    ("accesses component names propagation", BEFORE),
+    ("iterations", BEFORE),
+    ("dependences", BEFORE),
+];
+
+const REWRITE: &[Row] = &[
+    ("blocks create fold scalars substitute", &[]),
+    ("collective mesh sharded", &["create"]),
+    ("pack", &["create", "sharded"]),
+];
+
+const TRANSFORM: &[Row] = &[
+    ("allocate_and_deallocate assign_streams canonicalize common_subexpression decompose_resharding", &[]),
+    ("fuse_epilogue hoist_communication hoist_share_mem_handles inline_definitions merge_stream_loops", &[]),
+    ("remove_dead_code remove_redundant_sync renumber select_allreduce sink_waits unroll", &[]),
+    ("use_local_shard_in_place", &[]),
+    ("defer_waits double_buffer", &["sink_waits"]),
+    ("specialize_rank", &["canonicalize", "inline_definitions"]),
+    ("chunk lower_to_communication", &["decompose_resharding"]),
+    ("stream_parallel", &["decompose_resharding", "lower_to_communication"]),
+    ("swizzle_stream", &["chunk", "decompose_resharding"]),
+    // It parallelises loops in several ways and keeps the best.
+    ("overlap", BEFORE),
+];
+
+const HIR: &[Row] = &[
     ("exit", &[]),
     ("tool_name", &[]),
     ("out_of_memory", &["exit", "tool_name"]),
@@ -30,8 +110,8 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("run", &["atomic_file", "cuda", "exit", "input_file", "io", "launch", "plan", "sim", "source", "tool"]),
     ("reduce", &["io", "plan", "run", "sim", "source"]),
     // The binaries and the crate's root use everything.
-    ("bin", &["*"]),
-    ("lib", &["*"]),
+    ("bin", ALL),
+    ("lib", ALL),
 ];
 
 /// Crates, and the crates of the project that each may use.
@@ -43,34 +123,99 @@ pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("modules_use_only_layers_below", modules_use_only_layers_below),
         Trial::test("crates_use_only_crates_below", crates_use_only_crates_below),
+        Trial::test("analyses_change_no_program", analyses_change_no_program),
+        Trial::test("paths_of_modules_are_read", paths_of_modules_are_read),
     ]
 }
 
 fn modules_use_only_layers_below() -> Result<(), Failed> {
-    let allowed: BTreeMap<&str, &[&str]> = LAYERS.into_iter().collect();
-    for (at, (module, below)) in LAYERS.iter().enumerate() {
-        let before: Vec<&str> = LAYERS[..at].iter().map(|it| it.0).collect();
-        if let Some(it) = below.iter().find(|it| **it != "*" && !before.contains(it)) {
-            return Err(format!("`{module}` may use `{it}`, which stands behind it: a circle").into());
-        }
-    }
     let mut faults = Vec::new();
-    for path in sources("src")? {
-        let inner = path.strip_prefix(Path::new(ROOT).join("src"))?;
-        let module = inner.iter().next().map(|it| it.to_string_lossy().trim_end_matches(".rs").to_owned());
-        let module = module.unwrap_or_default();
-        let Some(below) = allowed.get(module.as_str()) else {
-            faults.push(format!("src/{}: module `{module}` has no place among the layers", inner.display()));
-            continue;
+    for (folder, rows) in LAYERS {
+        let allowed = allowed(rows).map_err(|it| format!("{folder}: {it}"))?;
+        let known: BTreeSet<String> = allowed.keys().map(|it| (*it).to_owned()).collect();
+        let found = arrows(folder, &known)?;
+        for (module, (used, file)) in &found {
+            let Some(below) = allowed.get(module.as_str()) else {
+                faults.push(format!("{file}: module `{module}` has no place among the layers"));
+                continue;
+            };
+            let up = used.iter().filter(|(it, _)| !below.contains(it.as_str()));
+            faults.extend(up.map(|(it, file)| format!("{file}: `{module}` uses `{it}`")));
+        }
+        let gone = known.iter().filter(|it| !found.contains_key(*it));
+        faults.extend(gone.map(|it| format!("{folder}: there is no module `{it}`")));
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
+}
+
+/// What each module of some rows may use.
+fn allowed(rows: &[Row]) -> Result<BTreeMap<&'static str, BTreeSet<&'static str>>, String> {
+    let all: BTreeSet<&str> = rows.iter().flat_map(|row| row.0.split_whitespace()).collect();
+    let mut before = BTreeSet::new();
+    let mut allowed = BTreeMap::new();
+    for (modules, below) in rows {
+        let below = match *below {
+            ALL => all.clone(),
+            BEFORE => before.clone(),
+            listed => match listed.iter().find(|it| !before.contains(**it)) {
+                Some(it) => return Err(format!("`{modules}` may use `{it}`, which is not before it")),
+                None => listed.iter().copied().collect(),
+            },
         };
-        for used in used(&production(&fs::read_to_string(&path)?), "crate") {
-            let known = allowed.contains_key(used.as_str());
-            if known && used != module && !below.contains(&"*") && !below.contains(&used.as_str()) {
-                faults.push(format!("src/{}: `{module}` uses `{used}`", inner.display()));
+        before.extend(modules.split_whitespace());
+        allowed.extend(modules.split_whitespace().map(|module| (module, below.clone())));
+    }
+    Ok(allowed)
+}
+
+/// The modules of a folder, each with one of its files and the other known modules that it uses, with the file that does.
+type Arrows = BTreeMap<String, (BTreeMap<String, String>, String)>;
+
+fn arrows(folder: &str, known: &BTreeSet<String>) -> Result<Arrows, Failed> {
+    let root = Path::new(ROOT).join(folder);
+    let inside = modules(folder.split_once("src").map_or("", |(_, inside)| inside));
+    let reexports = reexports(&root)?;
+    let mut arrows = Arrows::new();
+    for path in sources(folder)? {
+        let file = path.strip_prefix(ROOT)?.display().to_string();
+        let own = modules(&path.strip_prefix(&root)?.to_string_lossy());
+        let Some(module) = own.first() else { continue };
+        let (used, _) = arrows.entry(module.clone()).or_insert_with(|| (BTreeMap::new(), file.clone()));
+        let place = [&inside[..], &own[..]].concat();
+        for path in paths(&production(&fs::read_to_string(&path)?), &place) {
+            let Some([first, rest @ ..]) = path.strip_prefix(&inside[..]) else { continue };
+            // A function that the root exports again may have the name of another module.
+            let first = reexports.get(first).filter(|_| rest.is_empty()).unwrap_or(first);
+            if first != module && known.contains(first) {
+                used.entry(first.clone()).or_insert_with(|| file.clone());
             }
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
+    Ok(arrows)
+}
+
+/// The modules that a path of a file names: `sync/mod.rs` and `sync.rs` are `sync`.
+fn modules(file: &str) -> Vec<String> {
+    let file = file.strip_suffix(".rs").unwrap_or(file);
+    file.split('/').filter(|it| !it.is_empty() && *it != "mod").map(str::to_owned).collect()
+}
+
+/// What the root of a folder exports again, by name, with the module that it is from.
+fn reexports(folder: &Path) -> Result<BTreeMap<String, String>, Failed> {
+    let roots = [folder.join("lib.rs"), folder.join("mod.rs"), folder.with_extension("rs")];
+    let Some(root) = roots.iter().find(|it| it.is_file()) else {
+        return Err(format!("no root of {}", folder.display()).into());
+    };
+    let text = fs::read_to_string(root)?;
+    let mut found = BTreeMap::new();
+    for line in ["\npub use ", "\npub(crate) use "] {
+        for path in text.split(line).skip(1).flat_map(expanded) {
+            if let [module, .., name] = &path[..] {
+                found.insert(name.clone(), module.clone());
+            }
+        }
+    }
+    Ok(found)
 }
 
 fn crates_use_only_crates_below() -> Result<(), Failed> {
@@ -95,7 +240,16 @@ fn crates_use_only_crates_below() -> Result<(), Failed> {
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }
 
-/// The sources of a crate that are not tests.
+fn analyses_change_no_program() -> Result<(), Failed> {
+    for path in sources("passes/src/analysis")? {
+        if production(&fs::read_to_string(&path)?).contains("&mut Program") {
+            return Err(format!("{}: takes a program to change it", path.display()).into());
+        }
+    }
+    Ok(())
+}
+
+/// The sources of a folder that are not tests.
 fn sources(folder: &str) -> Result<Vec<PathBuf>, Failed> {
     let mut folders = vec![Path::new(ROOT).join(folder)];
     let mut found = Vec::new();
@@ -116,52 +270,64 @@ fn sources(folder: &str) -> Result<Vec<PathBuf>, Failed> {
     }
 }
 
-/// A source without its unit tests, which stand last.
+/// A source without comments and without its unit tests, which stand last.
 fn production(text: &str) -> String {
     let tests = ["\n#[cfg(test)]\nmod tests {", "\n#[cfg(all(test"];
     let end = tests.iter().filter_map(|it| text.find(it)).min();
-    text[..end.unwrap_or(text.len())].to_owned()
+    let lines = text[..end.unwrap_or(text.len())].lines();
+    lines.filter(|it| !it.trim_start().starts_with("//")).map(|it| it.to_owned() + "\n").collect()
 }
 
-/// The first segments of all paths that begin with `root`: `crate::{a::b, c}` uses `a` and `c`.
-fn used(text: &str, root: &str) -> BTreeSet<String> {
+/// All paths of a module that begin with `crate` or `super`, as seen from the crate's root.
+fn paths(text: &str, module: &[String]) -> BTreeSet<Vec<String>> {
     let mut found = BTreeSet::new();
-    let start = format!("{root}::");
-    for (at, _) in text.match_indices(&start) {
-        let line = text[..at].rfind('\n').map_or(0, |it| it + 1);
-        // A longer name, a comment, or a macro's `$crate`.
+    for (at, root) in text.match_indices("crate::").chain(text.match_indices("super::")) {
+        // A longer name, a macro's `$crate`, or the second `super` of a path.
         let before = text[..at].chars().next_back();
-        if before.is_some_and(|it| it.is_alphanumeric() || it == '_' || it == '$' || it == ':')
-            || text[line..at].trim_start().starts_with("//")
-        {
+        if before.is_some_and(|it| it.is_alphanumeric() || it == '_' || it == '$' || it == ':') {
             continue;
         }
-        let rest = &text[at + start.len()..];
-        match rest.strip_prefix('{') {
-            None => found.extend(word(rest)),
-            Some(list) => {
-                let (mut depth, mut begins) = (0, true);
-                for (at, it) in list.char_indices() {
-                    match it {
-                        '{' => depth += 1,
-                        '}' if depth == 0 => break,
-                        '}' => depth -= 1,
-                        ',' if depth == 0 => begins = true,
-                        _ if it.is_whitespace() => (),
-                        _ if begins => {
-                            found.extend(word(&list[at..]));
-                            begins = false;
-                        }
-                        _ => (),
-                    }
-                }
-            }
+        for path in expanded(&text[at..]) {
+            let up = path.iter().take_while(|it| *it == "super").count();
+            let kept = if root == "crate::" { 0 } else { module.len().saturating_sub(up) };
+            found.insert([&module[..kept], &path[up.max(1)..]].concat());
         }
     }
     found
 }
 
-fn word(text: &str) -> Option<String> {
-    let end = text.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(text.len());
-    (end > 0).then(|| text[..end].to_owned())
+/// The paths of the tree at the beginning of a text: `a::{b, c::d}` is `a::b` and `a::c::d`.
+fn expanded(text: &str) -> Vec<Vec<String>> {
+    let text = text.trim_start();
+    let Some(list) = text.strip_prefix('{') else {
+        let end = text.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(text.len());
+        let (name, rest) = text.split_at(end);
+        let name = Some(name).filter(|it| !it.is_empty() && *it != "self").map(str::to_owned);
+        let rest = rest.strip_prefix("::").map(expanded).filter(|it| !it.is_empty());
+        let behind = rest.unwrap_or_else(|| vec![Vec::new()]);
+        return behind.into_iter().map(|it| name.iter().cloned().chain(it).collect()).collect();
+    };
+    let (mut depth, mut begins, mut found) = (0, true, Vec::new());
+    for (at, it) in list.char_indices() {
+        match it {
+            '{' if !begins => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => begins = true,
+            _ if begins && !it.is_whitespace() => {
+                found.extend(expanded(&list[at..]));
+                begins = false;
+            }
+            _ => (),
+        }
+    }
+    found
+}
+
+fn paths_of_modules_are_read() -> Result<(), Failed> {
+    let text = "use crate::{\n    a,\n    b::{self, C, d::{E}},\n};\nuse super::super::f::G;\n// crate::no\nmac!($crate::no);\nlet x = super::h(crate::i::j());\n";
+    let found = paths(&production(text), &modules("k/l/m.rs"));
+    let found: Vec<String> = found.iter().map(|it| it.join("::")).collect();
+    let want = ["a", "b", "b::C", "b::d::E", "i::j", "k::f::G", "k::l::h"];
+    if found == want { Ok(()) } else { Err(format!("read {found:?}").into()) }
 }

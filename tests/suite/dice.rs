@@ -1,17 +1,15 @@
 //! Random numbers for tests: the same seed gives the same numbers everywhere.
 
-/// SplitMix64.
+use hir::io::generate::split_mix;
+
+/// A SplitMix64 generator with its state.
 #[derive(Clone, Default)]
 pub struct Dice(pub u64);
 
 impl Dice {
     /// A number below `sides`.
     pub fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut it = self.0;
-        it = (it ^ (it >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((it ^ (it >> 31)) % sides.max(1) as u64) as usize
+        (split_mix(&mut self.0) % sides.max(1) as u64) as usize
     }
 
     /// Whether something happens that does so `percent` times in a hundred.

@@ -6,7 +6,8 @@
 use std::{collections::HashSet, io};
 
 use grammar::{
-    diagnostic::{Diagnostic, Severity, has_errors},
+    codes::Severity,
+    diagnostic::{Diagnostic, has_errors},
     ir::{Expr, Program, Stmt, StmtId, SymbolId},
     ops::Effect,
     render::{Format, render},

@@ -183,7 +183,7 @@ fn words() -> FxHashSet<String> {
         words.push(row.mnemonic);
         for param in row.attrs {
             words.push(param.name);
-            if let crate::ops::Kind::Word(choices) = param.kind {
+            if let crate::attr::Kind::Word(choices) = param.kind {
                 words.extend(choices.iter().map(|it| it.text()));
             }
         }

@@ -11,10 +11,12 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Expr, ExprId, OpStmt, Program, Stmt, StmtId},
+    ir::{Expr, ExprId, OpStmt, Stmt, StmtId},
     layout::Laid,
     ops::Op,
+    roots::Readings,
     span::Span,
+    text::expr_text,
     token::{Kind, Lexeme},
 };
 
@@ -191,7 +193,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn warn_root(&mut self, root: ExprId, readings: Readings, span: Span) {
-        let root = crate::print::expr_text(&self.program, root);
+        let root = expr_text(&self.program, root);
         let other = match readings {
             Readings::Both(Some(place)) => format!("a device would be `root={place}` of the team"),
             Readings::Both(None) | Readings::Device(_) | Readings::Same => {
@@ -219,48 +221,6 @@ impl<'s> Resolver<'s, '_> {
             _ => self.posted.extend(self.program.posts_work(id)),
         }
     }
-}
-
-/// What `root=` can mean.
-enum Readings {
-    /// The same member either way.
-    Same,
-    /// A device only: this member of the team.
-    Device(i64),
-    /// A member of the team, or a device, which would be this member where that can be told.
-    Both(Option<i64>),
-}
-
-impl Readings {
-    fn of(program: &Program, root: ExprId, team: &[usize]) -> Self {
-        if team.iter().enumerate().all(|(at, device)| at == *device) {
-            return Self::Same;
-        }
-        let Some(root) = program.constant(root) else { return Self::Both(None) };
-        let member = team.iter().position(|device| i64::try_from(*device) == Ok(root));
-        let place = member.and_then(|it| i64::try_from(it).ok());
-        let in_team = usize::try_from(root).is_ok_and(|it| it < team.len());
-        match place {
-            Some(place) if place == root => Self::Same,
-            Some(place) if in_team => Self::Both(Some(place)),
-            Some(place) => Self::Device(place),
-            None => Self::Same,
-        }
-    }
-}
-
-/// Whether a reader could take some root for a device: then the text has to say that roots count within teams.
-pub(crate) fn needs_roots_option(program: &Program) -> bool {
-    let mut res = false;
-    if let Some(body) = program.body {
-        program.walk(body, &mut |id| {
-            let Stmt::Op(stmt) = &program.stmts[id] else { return };
-            if let (Some(root), Some(team)) = (stmt.get(attr::ROOT), stmt.get(attr::TEAM)) {
-                res |= !matches!(Readings::of(program, root, team), Readings::Same);
-            }
-        });
-    }
-    res
 }
 
 #[cfg(test)]

@@ -4,15 +4,13 @@
 //! one run reports all faults.
 
 pub(crate) mod dialect;
+mod edits;
 mod group;
 mod params;
 mod posted;
 mod protocol;
 mod trailers;
 mod values;
-
-pub(crate) use params::is_operand;
-pub use params::nearest;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -23,15 +21,16 @@ use crate::{
     ast, attr,
     codes::Code,
     diagnostic::{Diagnostic, Fix},
-    domains, fix,
     ir::{
-        AxisId, BlockId, Expr, For, If, Mesh, OpStmt, Operand, P2P_PROTOCOL, Program, Stmt, StmtId, StreamId,
+        AxisId, BlockId, For, If, Mesh, OpStmt, Operand, P2P_PROTOCOL, Program, Stmt, StmtId, StreamId,
         SymbolId, TensorId, Unit, UnitId,
     },
     layout::Laid,
-    ops::{Effect, OPS, Op, Syntax},
+    ops::{OPS, Op, Syntax},
     parse::{Sink, feed},
     span::Span,
+    suggest::nearest,
+    text::expr_text,
     words::{CommunicationType, P2pProtocol, RedOp},
 };
 
@@ -51,7 +50,7 @@ pub fn resolve<'s>(laid: Laid<'s>, source: &'s str, diagnostics: &mut Vec<Diagno
     if written_anew && complete {
         let own: Vec<&mut Diagnostic> =
             diagnostics.iter_mut().filter(|it| it.span().start >= place.start).collect();
-        fix::write_anew(source, place, &program, own);
+        edits::write_anew(source, place, &program, own);
     }
     complete.then_some(program)
 }
@@ -153,7 +152,7 @@ impl<'s> Sink<'s> for Resolver<'s, '_> {
             } else if let (Some(key), Some(value)) = (option.key, self.scalar(&option.value)) {
                 self.program.options.insert(key.text.to_owned(), value);
                 if key.text == P2P_PROTOCOL && self.program.p2p_protocol().is_none() {
-                    let text = crate::expr_text(&self.program, value);
+                    let text = expr_text(&self.program, value);
                     let words: Vec<_> = P2pProtocol::ALL.iter().map(|it| it.text()).collect();
                     self.unknown_word(P2P_PROTOCOL, &text, option.value.span, &words);
                 }
@@ -223,28 +222,14 @@ impl<'s, 'd> Resolver<'s, 'd> {
         self.order_definitions();
         self.infer_protocol();
         if !self.explicit_domains {
-            let before = self.diagnostics.len();
-            domains::infer(&mut self.program, self.diagnostics);
-            self.fix_domains(before);
+            self.infer_domains();
         }
-    }
-
-    /// Gives the warnings about domains, from number `before` on, the edit that writes the inferred ones down.
-    fn fix_domains(&mut self, before: usize) {
-        let mut guesses = self.diagnostics.iter_mut().skip(before).peekable();
-        if guesses.peek().is_none() {
-            return;
-        }
-        let text = crate::print(&self.program);
-        let section = text.rfind("\nDomains:\n").and_then(|at| text.get(at..)).unwrap_or("");
-        let fix = fix::section_after(self.source, self.end, section);
-        guesses.for_each(|it| it.fixes.push(fix.clone()));
     }
 
     /// The edit that adds `%options` to the container.
     fn fix_option(&self, option: &str) -> Fix {
         let header = self.program.spans.header;
-        fix::line_before(self.source, header.start, &format!("%options {option}"))
+        edits::line_before(self.source, header.start, &format!("%options {option}"))
     }
 
     /// Units are posted before their sections stand in the text.
@@ -551,31 +536,5 @@ impl<'s, 'd> Resolver<'s, 'd> {
             }
         }
         self.program.definitions = ordered;
-    }
-}
-
-impl Program {
-    /// Appends the symbols that an expression names, in order.
-    pub fn symbols_of(&self, expr: crate::ir::ExprId, acc: &mut Vec<SymbolId>) {
-        match &self.exprs[expr] {
-            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) => (),
-            Expr::Symbol(symbol) => acc.push(*symbol),
-            Expr::Prefix(_, operand) => self.symbols_of(*operand, acc),
-            Expr::Infix(_, lhs, rhs) => {
-                self.symbols_of(*lhs, acc);
-                self.symbols_of(*rhs, acc);
-            }
-            Expr::Call(_, args) => args.iter().for_each(|arg| self.symbols_of(*arg, acc)),
-        }
-    }
-
-    /// Whether a statement posts work that a Wait can name.
-    pub fn posts_work(&self, stmt: StmtId) -> Option<u32> {
-        match &self.stmts[stmt] {
-            Stmt::Op(it) if it.op.row().effect == Effect::Communicate || it.op == Op::EndCoalescing => {
-                it.number
-            }
-            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        }
     }
 }

@@ -3,13 +3,14 @@
 use super::Resolver;
 use crate::{
     ast,
-    attr::AttrName,
+    attr::{AttrName, Kind},
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{Attr, ExprId, OpStmt, Operand, Stmt, StmtId},
-    ops::{Count, Kind, Op, Param, Row},
+    ops::{Count, Op, Param, Row},
     span::Span,
+    suggest::nearest,
 };
 
 /// `__bfloat2float(x)`, `__to_index(x)`: nvFuser spells a conversion by the types that it converts between.
@@ -35,51 +36,12 @@ pub(super) fn order_attrs(stmt: &mut OpStmt) {
     stmt.attrs.sort_by_key(|(name, _)| place(*name));
 }
 
-/// The candidate with the smallest edit distance, if it is near enough to be meant.
-pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
-    let distance = |other: &str| {
-        let (a, b): (Vec<char>, Vec<char>) = (name.chars().take(40).collect(), other.chars().collect());
-        let mut row: Vec<usize> = (0..=b.len()).collect();
-        for (i, x) in a.iter().enumerate() {
-            let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-            for (j, y) in b.iter().enumerate() {
-                let cost = diagonal + usize::from(!x.eq_ignore_ascii_case(y));
-                diagonal = row[j + 1];
-                row[j + 1] = cost.min(diagonal + 1).min(row[j] + 1);
-            }
-        }
-        row[b.len()]
-    };
-    let near = candidates.min_by_key(|it| distance(it))?;
-    (distance(near) <= 1 + near.len() / 4).then_some(near)
-}
-
 /// Keys that were renamed, each with its old name.
 const OLD_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
 
 /// Older dialects capitalise some keys, and print `.alias=` on a line of its own.
 fn same_key(name: &str, key: &str) -> bool {
     name == key || name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
-}
-
-/// Whether a parameter of this kind is an operand; the others are attributes wherever they stand.
-pub(crate) fn is_operand(kind: Kind) -> bool {
-    match kind {
-        Kind::Tensor | Kind::Value | Kind::Scalar | Kind::Stream => true,
-        Kind::Axis
-        | Kind::Word(_)
-        | Kind::Name
-        | Kind::DType
-        | Kind::Bool
-        | Kind::Team
-        | Kind::Flags
-        | Kind::Scalars
-        | Kind::Ranges
-        | Kind::Values
-        | Kind::Unit
-        | Kind::Work
-        | Kind::Stmts => false,
-    }
 }
 
 impl<'s> Resolver<'s, '_> {
@@ -93,7 +55,7 @@ impl<'s> Resolver<'s, '_> {
     ) -> Option<OpStmt> {
         let row = op.row();
         let keyed = args.iter().filter(|arg| arg.key.is_some()).count();
-        let named = row.args.iter().filter(|param| !is_operand(param.kind)).count();
+        let named = row.args.iter().filter(|param| !param.kind.is_operand()).count();
         // A long program has as many as it has statements: no room for more.
         let attrs = Vec::with_capacity(keyed + named);
         let operands = Vec::with_capacity((args.len() - keyed).saturating_sub(named));
@@ -190,7 +152,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn positional(&mut self, stmt: &mut OpStmt, param: &Param, value: &ast::Expr<'s>) {
-        if !is_operand(param.kind) {
+        if !param.kind.is_operand() {
             if let Some(attr) = self.attr(param, value) {
                 stmt.attrs.push((param.key(), attr));
             }
@@ -352,7 +314,7 @@ fn hyphenated(value: &ast::Expr<'_>) -> Option<String> {
 }
 
 fn is_error(diagnostic: &Diagnostic) -> bool {
-    diagnostic.severity() == crate::diagnostic::Severity::Error
+    diagnostic.severity() == crate::codes::Severity::Error
 }
 
 /// What a message asks for.

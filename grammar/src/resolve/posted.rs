@@ -10,8 +10,8 @@ use crate::{
     diagnostic::Diagnostic,
     ir::{BlockId, Memory, OpStmt, Operand, Stmt, StmtId, TensorId, Unit, UnitId},
     ops::Op,
-    print::tensor_text,
     span::Span,
+    text::tensor_text,
 };
 
 impl<'s> Resolver<'s, '_> {

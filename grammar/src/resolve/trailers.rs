@@ -1,12 +1,15 @@
-//! The `Domains:` section: logical and allocation domains as written, which nothing overrides.
+//! Logical and allocation domains: those of the `Domains:` section, which nothing overrides, or inferred ones.
 
 use std::collections::HashSet;
 
-use super::Resolver;
+use super::{Resolver, edits};
 use crate::{
-    ast,
+    ast, canonical,
     codes::Code,
-    ir::{AxisId, Domains, TensorId, Transform},
+    diagnostic::Diagnostic,
+    domains::{self, Ambiguous},
+    ir::{AxisId, Domains, Program, TensorId, Transform},
+    text::axis_text,
 };
 
 impl<'s> Resolver<'s, '_> {
@@ -16,6 +19,22 @@ impl<'s> Resolver<'s, '_> {
             if let Some(domains) = self.domain_line(tensor, line) {
                 self.program.tensors[tensor].domains = domains;
             }
+        }
+    }
+
+    /// Gives the tensors of a text without a `Domains:` section the domains that it tells. Warnings name those that could
+    /// have others, with the section as their edit.
+    pub(super) fn infer_domains(&mut self) {
+        let ambiguous = domains::infer(&mut self.program);
+        if ambiguous.is_empty() {
+            return;
+        }
+        let section = canonical::domains_section(&self.program);
+        let fix = edits::section_after(self.source, self.end, &section);
+        for it in &ambiguous {
+            let mut warning = warning(&self.program, it);
+            warning.fixes.push(fix.clone());
+            self.diagnostics.push(warning);
         }
     }
 
@@ -145,4 +164,19 @@ fn results(transform: &Transform) -> Vec<AxisId> {
         Transform::Split { outer, inner, .. } => vec![*outer, *inner],
         Transform::Merge { output, .. } | Transform::Swizzle1D { output, .. } => vec![*output],
     }
+}
+
+/// Says what was taken, and how to say it in the text.
+fn warning(program: &Program, it: &Ambiguous) -> Diagnostic {
+    let name = program.tensor_name(it.tensor);
+    let (outer, inner) = (axis_text(program, it.outer), axis_text(program, it.inner));
+    let loops: Vec<String> =
+        program.tensors[it.tensor].loops.iter().map(|axis| axis_text(program, *axis)).collect();
+    let message = format!("`{outer}` and `{inner}` of `{name}` are two axes, or one that was split");
+    Diagnostic::new(Code::LossyDomains, program.tensor_span(it.tensor), message, "taken as two axes").help(
+        format!(
+            "a section `Domains:` behind the container with `{name}: logical({})` makes it explicit",
+            loops.join(", ")
+        ),
+    )
 }

@@ -131,7 +131,7 @@ impl<'s> Resolver<'s, '_> {
     /// The extents of a ragged axis stand in a tensor: a name without a value to every scalar expression.
     fn tensor_as_scalar(&mut self, text: &'s str, span: Span) -> Option<ExprId> {
         let tensor = self.tensor(text, span)?;
-        let name = crate::print::tensor_text(&self.program, tensor);
+        let name = crate::text::tensor_text(&self.program, tensor);
         let symbol = self.program.symbol(self.unit, &name, span);
         Some(self.program.expr(Expr::Symbol(symbol)))
     }

@@ -23,15 +23,15 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    domains,
     ir::{
         Attr, AxisId, BlockId, DeviceDim, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt, StmtId,
         Stream, TensorId, Transform, UnitId,
     },
+    mentions::{mentioned, mentions},
     ops::{Effect, Mode, Op},
-    print::{axis_text, expr_text, tensor_text},
     span::Span,
-    words::{CommunicationType, P2pType},
+    text::{axis_text, expr_text, tensor_text},
+    words::CommunicationType,
 };
 
 /// All faults of a program, in the order of its text.
@@ -58,57 +58,6 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
     }
     verifier.diagnostics.sort_by_key(Diagnostic::span);
     verifier.diagnostics
-}
-
-/// How a statement uses tensors: `visit` gets every mention with its mode, operands first.
-pub fn mentions(program: &Program, stmt: &OpStmt, visit: &mut dyn FnMut(TensorId, Mode)) {
-    let row = stmt.op.row();
-    let mut params = row.args.iter().filter(|param| crate::resolve::is_operand(param.kind)).peekable();
-    for arg in &stmt.args {
-        let param = params.peek().copied();
-        if param.is_some_and(|it| it.count != crate::ops::Count::Many) {
-            params.next();
-        }
-        if let (Operand::Tensor(tensor), Some(param)) = (arg, param) {
-            visit(*tensor, param.mode);
-        }
-    }
-    for (name, attr) in &stmt.attrs {
-        let mode =
-            row.attrs.iter().find(|param| param.key() == *name).map_or(Mode::Mention, |param| param.mode);
-        let mode = match (mode, stmt.get(attr::P2P_TYPE)) {
-            (Mode::Transfer, Some(P2pType::Recv)) => Mode::Write,
-            (Mode::Transfer, _) => Mode::Read,
-            (Mode::Read | Mode::Write | Mode::Bind | Mode::Mention, _) => mode,
-        };
-        match attr {
-            Attr::Tensor(tensor) => visit(*tensor, mode),
-            Attr::Values(values) => Program::tensors_of(values).for_each(|tensor| visit(tensor, mode)),
-            Attr::Stmts(stmts) => {
-                for stmt in stmts {
-                    if let Stmt::Op(it) = &program.stmts[*stmt] {
-                        mentions(program, it, &mut |tensor, _| visit(tensor, Mode::Mention));
-                    }
-                }
-            }
-            Attr::Scalar(_)
-            | Attr::Axis(_)
-            | Attr::Word(_)
-            | Attr::Name(_)
-            | Attr::DType(_)
-            | Attr::Bool(_)
-            | Attr::Team(_)
-            | Attr::Flags(_)
-            | Attr::Scalars(_)
-            | Attr::Ranges(_)
-            | Attr::Unit(_)
-            | Attr::Work(_) => (),
-        }
-    }
-    for (at, out) in stmt.outs.iter().enumerate() {
-        let mode = row.outs.get(at).or(row.outs.last()).map_or(Mode::Write, |param| param.mode);
-        out.tensor().into_iter().for_each(|tensor| visit(tensor, mode));
-    }
 }
 
 struct Verifier<'p> {
@@ -414,7 +363,7 @@ impl Verifier<'_> {
     /// without element types number the tensors of each fusion by themselves.
     fn names(&mut self) {
         let mut named: HashMap<u32, TensorId> = HashMap::default();
-        for second in domains::mentioned(self.program) {
+        for second in mentioned(self.program) {
             let it = &self.program.tensors[second];
             let first = *named.entry(it.number).or_insert(second);
             let is_plain = |tensor: TensorId| self.program.has_plain_domains(tensor);
@@ -437,7 +386,7 @@ impl Verifier<'_> {
 
     /// The results of a split or merge have the extents that its operands give them, as far as all are constants.
     fn transforms(&mut self) {
-        for tensor in domains::mentioned(self.program) {
+        for tensor in mentioned(self.program) {
             for transform in &self.program.tensors[tensor].domains.transforms {
                 let Some((axis, wanted)) = self.misfit(transform) else { continue };
                 let name = self.program.tensor_name(tensor);

@@ -9,8 +9,8 @@ use crate::{
     dtype::DType,
     ir::{AxisId, OpStmt, Operand, Parallel, Program, TensorId},
     ops::{Op, Rule},
-    print::axis_text,
     span::Span,
+    text::axis_text,
 };
 
 /// Checks one statement against its operator's rule.

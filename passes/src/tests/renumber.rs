@@ -6,7 +6,7 @@ use grammar::{
 };
 
 use super::{corpus, transform};
-use crate::{Arguments, Remarks, renumber};
+use crate::{Arguments, Remarks, transform::renumber};
 
 #[test]
 fn everything_is_numbered_by_appearance() {

@@ -1,0 +1,175 @@
+//! The text forms of scalar expressions, iteration domains, tensors and streams.
+
+use std::fmt::{Display, Write};
+
+use crate::{
+    dtype::DType,
+    ir::{
+        Axis, AxisId, AxisKind, Domains, Expr, ExprId, Parallel, Program, Stream, StreamId, TensorId,
+        Transform,
+    },
+};
+
+/// A scalar expression as it stands inside others.
+pub fn expr_text(program: &Program, expr: ExprId) -> String {
+    Inline(program, expr).to_string()
+}
+
+/// An iteration domain, `istreamIdx10{8}`.
+pub fn axis_text(program: &Program, axis: AxisId) -> String {
+    AxisText(program, &program.axes[axis]).to_string()
+}
+
+/// A tensor in full, `T0_g_float[iS0{i0}] (DeviceMesh{0 1})`.
+pub fn tensor_text(program: &Program, tensor: TensorId) -> String {
+    let it = &program.tensors[tensor];
+    let mut out = format!("T{}_{}", it.number, it.memory.letter());
+    if let Some(dtype) = it.dtype {
+        let _ = write!(out, "_{dtype}");
+    }
+    out.push('[');
+    separated(&mut out, it.loops.iter().map(|axis| AxisText(program, &program.axes[*axis])));
+    out.push(']');
+    if !it.positions.is_empty() {
+        let _ = write!(out, " {}", it.positions);
+    }
+    if !it.mesh.is_empty() {
+        out.push_str(" (DeviceMesh");
+        mesh(&mut out, &it.mesh.shape, &it.mesh.devices);
+        out.push(')');
+    }
+    out
+}
+
+/// `Stream s0`, `Stream i535`, `Stream ( streamIdx % numberOfStreams )`.
+pub fn stream_text(program: &Program, stream: StreamId) -> String {
+    match &program.streams[stream] {
+        Stream::Named(number) => format!("Stream s{number}"),
+        // A sign behind `Stream` would not read as part of it.
+        Stream::Index(index) if program.constant(*index).is_some_and(|it| it < 0) => {
+            format!("Stream ( {} )", Inline(program, *index))
+        }
+        Stream::Index(index) => format!("Stream {}", Inline(program, *index)),
+    }
+}
+
+/// The clauses of a tensor's line in `Domains:`.
+pub(crate) fn domain_clauses(program: &Program, tensor: TensorId) -> String {
+    let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
+    let list = |axes: &[AxisId]| {
+        let mut text = String::new();
+        separated(&mut text, axes.iter().map(|axis| axis_text(program, *axis)));
+        text
+    };
+    let mut clauses = vec![format!("logical({})", list(logical))];
+    clauses.extend(transforms.iter().map(|it| match it {
+        Transform::Split { input, factor, outer_split, outer, inner } => format!(
+            "{}({}, {}) -> ({})",
+            if *outer_split { "outer_split" } else { "split" },
+            axis_text(program, *input),
+            Inline(program, *factor),
+            list(&[*outer, *inner])
+        ),
+        Transform::Merge { outer, inner, output } => {
+            format!("merge({}) -> ({})", list(&[*outer, *inner]), axis_text(program, *output))
+        }
+        Transform::Swizzle1D { input, output } => {
+            format!("swizzle1d({}) -> ({})", axis_text(program, *input), axis_text(program, *output))
+        }
+    }));
+    clauses.extend(allocation.iter().map(|axes| format!("allocation({})", list(axes))));
+    clauses.join(", ")
+}
+
+fn mesh(out: &mut String, shape: &[usize], devices: &[usize]) {
+    out.push('{');
+    match shape {
+        [] | [_] => {
+            for (at, device) in devices.iter().enumerate() {
+                let _ = write!(out, "{}{device}", if at == 0 { "" } else { " " });
+            }
+        }
+        [slowest, rest @ ..] => {
+            devices.chunks(devices.len() / (*slowest).max(1)).for_each(|row| mesh(out, rest, row));
+        }
+    }
+    out.push('}');
+}
+
+/// The items with `, ` between them.
+pub(crate) fn separated(out: &mut String, items: impl Iterator<Item = impl Display>) {
+    for (at, item) in items.enumerate() {
+        let _ = write!(out, "{}{item}", if at == 0 { "" } else { ", " });
+    }
+}
+
+/// An expression with every definition in parentheses, as nvFuser prints it inline.
+pub(crate) struct Inline<'p>(pub(crate) &'p Program, pub(crate) ExprId);
+
+impl Display for Inline<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0.exprs[self.1] {
+            Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => write!(f, "( {} )", Body(self.0, self.1)),
+            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => Body(self.0, self.1).fmt(f),
+        }
+    }
+}
+
+/// An expression without its outermost parentheses.
+pub(crate) struct Body<'p>(pub(crate) &'p Program, pub(crate) ExprId);
+
+impl Display for Body<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let inline = |id: &ExprId| Inline(self.0, *id);
+        match &self.0.exprs[self.1] {
+            Expr::Int(value) => write!(f, "{value}"),
+            Expr::Bool(value) => write!(f, "{value}"),
+            // A bare literal is a double: a type in front would change it into a conversion on its way back.
+            Expr::Float(DType::Double, text) if text.parse::<f64>().is_ok_and(f64::is_finite) => {
+                write!(f, "double({text})")
+            }
+            Expr::Float(dtype, text) => write!(f, "{dtype}({text})"),
+            Expr::Symbol(symbol) => f.write_str(&self.0.symbols[*symbol]),
+            Expr::Prefix(sign, operand) => write!(f, "{sign}{}", inline(operand)),
+            Expr::Infix(sign, lhs, rhs) => write!(f, "{} {sign} {}", inline(lhs), inline(rhs)),
+            Expr::Call(name, args) => {
+                match (name.as_str(), args.as_slice()) {
+                    ("[]", [array, at]) => return write!(f, "({})[{}]", inline(array), inline(at)),
+                    (field, [whole]) if field.starts_with('.') => {
+                        return write!(f, "({}){field}", inline(whole));
+                    }
+                    ("{}", _) => f.write_str("{")?,
+                    _ => write!(f, "{name}(")?,
+                }
+                for (at, arg) in args.iter().enumerate() {
+                    write!(f, "{}{}", if at == 0 { "" } else { ", " }, inline(arg))?;
+                }
+                f.write_str(if name == "{}" { "}" } else { ")" })
+            }
+        }
+    }
+}
+
+struct AxisText<'p>(&'p Program, &'p Axis);
+
+impl Display for AxisText<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let AxisText(program, axis) = self;
+        let letter =
+            AxisKind::LETTERS.iter().find(|(_, kind)| *kind == axis.kind).map_or("i", |(text, _)| text);
+        let word = Parallel::WORDS.iter().find(|(_, it)| *it == axis.parallel).map_or("S", |(text, _)| text);
+        write!(f, "{letter}{word}{}", axis.number)?;
+        if axis.ragged {
+            return write!(f, "Ragged{{extents={}}}{}", Inline(program, axis.extent), axis.suffix);
+        }
+        f.write_str("{")?;
+        for bound in [axis.start, axis.stop].into_iter().flatten() {
+            write!(f, "{} : ", Inline(program, bound))?;
+        }
+        write!(f, "{}", Inline(program, axis.extent))?;
+        if let Some(expanded) = axis.expanded {
+            write!(f, " ex {}", Inline(program, expanded))?;
+        }
+        write!(f, "}}{}", axis.suffix)
+    }
+}

@@ -1,0 +1,217 @@
+//! How tensors are spread over devices and streams, dimension by dimension.
+//!
+//! A dimension (a logical axis that is no reduction) is cut into pieces, outermost first: `iS0{24}` that was split by
+//! `ideviceIdx.x2{4}` has one device piece of 4, and what is left inside, 6, is serial. A dimension that *is* the device
+//! axis has that piece and nothing inside.
+
+use std::sync::Arc;
+
+use grammar::ir::{Axis, AxisId, AxisKind, DeviceDim, ExprId, Mesh, Parallel, Program, TensorId, Transform};
+
+/// A tensor's dimensions and where they are.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Sharding {
+    /// Empty: every rank.
+    pub(crate) mesh: Arc<Mesh>,
+    /// The dimensions in memory order.
+    pub(crate) dims: Vec<Dim>,
+}
+
+/// A dimension.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Dim {
+    /// Extent of the whole.
+    pub(crate) extent: ExprId,
+    /// Iteration or broadcast.
+    pub(crate) kind: AxisKind,
+    /// Whether it counts partial sums over devices (`ideviceIdx.x22{2}rf`).
+    pub(crate) partial: bool,
+    /// The devices that it counts partial sums over where there is one only: they do not spread it.
+    pub(crate) lone: Option<DeviceDim>,
+    /// What it is cut into, outermost first; the rest inside is serial.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+/// One cut of a dimension.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    /// Devices or streams.
+    pub(crate) parallel: Parallel,
+    /// How many.
+    pub(crate) count: ExprId,
+    /// Whether it counts from the rank's own coordinate on.
+    pub(crate) swizzled: bool,
+}
+
+impl Dim {
+    /// A dimension that every rank has whole.
+    pub(crate) fn whole(extent: ExprId) -> Self {
+        Self { extent, kind: AxisKind::Iteration, partial: false, lone: None, pieces: Vec::new() }
+    }
+
+    /// The device pieces, outermost first.
+    pub(crate) fn devices(&self) -> impl DoubleEndedIterator<Item = DeviceDim> {
+        self.pieces.iter().filter_map(|piece| piece.device())
+    }
+
+    /// The stream piece.
+    pub(crate) fn stream(&self) -> Option<&Piece> {
+        self.pieces.iter().find(|piece| piece.parallel == Parallel::Stream)
+    }
+
+    /// The first piece that is no device's.
+    pub(crate) fn within_devices(&self) -> Option<&Piece> {
+        self.pieces.iter().find(|piece| piece.device().is_none())
+    }
+
+    /// The same dimension, whole on every device.
+    pub(crate) fn without_devices(&self) -> Self {
+        let pieces = self.pieces.iter().copied().filter(|piece| piece.device().is_none());
+        Self { pieces: pieces.collect(), partial: false, ..self.clone() }
+    }
+
+    /// The same dimension without its streams, but for one outside a device axis: that decides which elements a device
+    /// has.
+    pub(crate) fn without_streams(&self) -> Self {
+        let last = self.pieces.iter().rposition(|piece| piece.device().is_some());
+        Self { pieces: self.pieces[..last.map_or(0, |at| at + 1)].to_vec(), ..self.clone() }
+    }
+
+    /// The pieces as far as the device axis of this number, counted from 1; none for 0.
+    pub(crate) fn pieces_to(&self, number: usize) -> Vec<Piece> {
+        let mut devices = 0;
+        let mut pieces = self.pieces.clone();
+        pieces.retain(|piece| {
+            let is_kept = devices < number;
+            devices += usize::from(piece.device().is_some());
+            is_kept
+        });
+        pieces
+    }
+
+    /// The device axes, outermost first, each with the number of parts that it and all outside it make.
+    pub(crate) fn steps(&self, program: &Program) -> Vec<(DeviceDim, Product)> {
+        let mut outer = Vec::new();
+        let mut steps = Vec::new();
+        for piece in &self.pieces {
+            outer.push(piece.count);
+            steps.extend(piece.device().map(|device| (device, Product::of(program, &outer))));
+        }
+        steps
+    }
+}
+
+impl Piece {
+    /// The devices that it is spread over.
+    pub(crate) fn device(&self) -> Option<DeviceDim> {
+        match self.parallel {
+            Parallel::Device(dim) => Some(dim),
+            Parallel::Serial | Parallel::Stream | Parallel::Kernel(_) => None,
+        }
+    }
+}
+
+impl Sharding {
+    /// How a tensor is spread; `None` where a dimension is cut in another way than outermost first, or merged.
+    pub(crate) fn of(program: &Program, tensor: TensorId) -> Option<Self> {
+        let mesh = program.tensors[tensor].mesh.clone();
+        let spread =
+            |axis: &AxisId| matches!(program.axes[*axis].parallel, Parallel::Device(_) | Parallel::Stream);
+        let is_spread = program.tensors[tensor].loops.iter().any(spread);
+        let dims = program.dimensions(tensor).map(|axis| {
+            let Axis { kind, extent, expanded, suffix, .. } = &program.axes[axis];
+            let mut pieces = Vec::new();
+            if is_spread {
+                cut(program, tensor, axis, &mut pieces)?;
+            }
+            // A mesh of one device along an axis does not spread it.
+            let spreads =
+                |piece: &Piece| piece.device().is_none_or(|dim| mesh.is_empty() || mesh.extent(dim) > 1);
+            let serial = pieces.iter().position(|it| it.parallel == Parallel::Serial);
+            if serial.is_some_and(|at| at + 1 != pieces.len()) {
+                return None;
+            }
+            let partial = (suffix.contains("rf") || program.is_partial(tensor, axis))
+                && pieces.iter().any(|it| it.device().is_some());
+            let is_alone = |piece: &Piece| !spreads(piece) && suffix.contains("rf");
+            let lone = pieces.iter().copied().find(is_alone).and_then(|piece| piece.device());
+            pieces.retain(|piece| piece.parallel != Parallel::Serial && spreads(piece));
+            let (extent, kind) = match expanded {
+                Some(expanded) => (*expanded, AxisKind::Iteration),
+                None => (*extent, *kind),
+            };
+            Some(Dim { extent, kind, partial, lone, pieces })
+        });
+        Some(Self { mesh: mesh.clone(), dims: dims.collect::<Option<_>>()? })
+    }
+
+    /// Every rank of `mesh` has everything.
+    pub(crate) fn replicated(mesh: Arc<Mesh>, extents: impl IntoIterator<Item = ExprId>) -> Self {
+        Self { mesh, dims: extents.into_iter().map(Dim::whole).collect() }
+    }
+
+    /// Whether no device has less than all.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.dims.iter().all(|dim| dim.devices().next().is_none())
+    }
+
+    /// The same without streams.
+    pub(crate) fn without_streams(&self) -> Self {
+        Self { mesh: self.mesh.clone(), dims: self.dims.iter().map(Dim::without_streams).collect() }
+    }
+
+    /// The same on other devices.
+    pub(crate) fn on(self, mesh: Arc<Mesh>) -> Self {
+        Self { mesh, ..self }
+    }
+
+    /// Whether each device has the same elements of both dimensions.
+    pub(crate) fn aligned(program: &Program, a: &Dim, b: &Dim) -> bool {
+        a.steps(program) == b.steps(program)
+    }
+}
+
+/// The leaves that an axis became, slowest first.
+fn cut(program: &Program, tensor: TensorId, axis: AxisId, acc: &mut Vec<Piece>) -> Option<()> {
+    let mut swizzled = false;
+    let mut axis = axis;
+    for transform in &program.tensors[tensor].domains.transforms {
+        match transform {
+            Transform::Split { input, outer, inner, .. } if *input == axis => {
+                cut(program, tensor, *outer, acc)?;
+                return cut(program, tensor, *inner, acc);
+            }
+            Transform::Swizzle1D { input, output } if *input == axis => (swizzled, axis) = (true, *output),
+            Transform::Merge { outer, inner, .. } if [*outer, *inner].contains(&axis) => return None,
+            Transform::Split { .. } | Transform::Swizzle1D { .. } | Transform::Merge { .. } => (),
+        }
+    }
+    let Axis { parallel, extent, .. } = program.axes[axis];
+    acc.push(Piece { parallel, count: extent, swizzled });
+    Some(())
+}
+
+// ---- extents
+
+/// Whether two extents are certainly the same.
+pub(crate) fn same(program: &Program, a: ExprId, b: ExprId) -> bool {
+    a == b || matches!((program.constant(a), program.constant(b)), (Some(a), Some(b)) if a == b)
+}
+
+/// A product of extents, in one form for all orders.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Product {
+    constant: i64,
+    others: Vec<ExprId>,
+}
+
+impl Product {
+    fn of(program: &Program, factors: &[ExprId]) -> Self {
+        let constants = factors.iter().filter_map(|it| program.constant(*it));
+        let constant = constants.fold(1i64, i64::saturating_mul);
+        let mut others: Vec<ExprId> =
+            factors.iter().copied().filter(|it| program.constant(*it).is_none()).collect();
+        others.sort_unstable();
+        Self { constant, others }
+    }
+}

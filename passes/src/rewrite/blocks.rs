@@ -1,0 +1,103 @@
+//! Rewrites the statement lists of a program, innermost first.
+
+use grammar::{
+    codes::Severity,
+    diagnostic::Diagnostic,
+    ir::{BlockId, Program, Stmt, StmtId},
+};
+
+use crate::analysis::blocks::inner_blocks;
+
+/// What becomes of a statement.
+pub(crate) enum Edit {
+    /// It stays as it is.
+    Keep,
+    /// It stays, and was changed in place.
+    Changed,
+    /// It goes.
+    Remove,
+    /// The statements of this block take its place.
+    Splice(BlockId),
+}
+
+/// Asks `edit` about every statement of a block, those of inner blocks before the one that holds them. Says whether
+/// anything changed.
+pub(crate) fn rewrite(
+    program: &mut Program,
+    block: BlockId,
+    edit: &mut dyn FnMut(&mut Program, StmtId) -> Edit,
+) -> bool {
+    let stmts = std::mem::take(&mut program.blocks[block]);
+    let mut changed = false;
+    let mut kept = Vec::with_capacity(stmts.len());
+    for stmt in stmts {
+        for inner in inner_blocks(program, stmt).into_iter().flatten() {
+            changed |= rewrite(program, inner, edit);
+        }
+        let decision = edit(program, stmt);
+        changed |= !matches!(decision, Edit::Keep);
+        match decision {
+            Edit::Keep | Edit::Changed => kept.push(stmt),
+            Edit::Remove => (),
+            Edit::Splice(inner) => kept.append(&mut program.blocks[inner]),
+        }
+    }
+    program.blocks[block] = kept;
+    changed
+}
+
+/// The fault of a program that became constant: what stood for any index or rank hid it from the verifier.
+pub(crate) fn rejected(program: &Program) -> Option<Diagnostic> {
+    let fault = grammar::verify(program).into_iter().find(|it| it.code.severity() == Severity::Error)?;
+    Some(match fault.help {
+        Some(_) => fault,
+        None => fault.help("the program runs into this as it is; correct it first"),
+    })
+}
+
+/// Removes loops and branches without statements, and ELSEs without statements.
+pub(crate) fn prune(program: &mut Program, block: BlockId) -> bool {
+    rewrite(program, block, &mut |program, stmt| {
+        let is_empty = |block: BlockId| program.blocks[block].is_empty();
+        match &program.stmts[stmt] {
+            Stmt::For(it) if is_empty(it.body) => Edit::Remove,
+            Stmt::If(it) if is_empty(it.then) && it.other.is_none_or(is_empty) => Edit::Remove,
+            Stmt::If(it) if it.other.is_some_and(is_empty) => {
+                if let Stmt::If(it) = &mut program.stmts[stmt] {
+                    it.other = None;
+                }
+                Edit::Changed
+            }
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
+        }
+    })
+}
+
+/// What a statement becomes: `None` for itself.
+pub(crate) type Expander<'e> =
+    dyn FnMut(&mut Program, StmtId) -> Result<Option<Vec<StmtId>>, Diagnostic> + 'e;
+
+/// Replaces statements of a block, and of the blocks inside, by others: `expand` returns them, or `None` to keep one.
+/// Says whether anything changed.
+pub(crate) fn expand(
+    program: &mut Program,
+    block: BlockId,
+    expand_one: &mut Expander<'_>,
+) -> Result<bool, Diagnostic> {
+    let mut changed = false;
+    let mut new = Vec::new();
+    for stmt in program.blocks[block].clone() {
+        for inner in inner_blocks(program, stmt).into_iter().flatten() {
+            changed |= expand(program, inner, expand_one)?;
+        }
+        match expand_one(program, stmt)? {
+            Some(mut stmts) => {
+                changed = true;
+                new.append(&mut stmts);
+            }
+            None => new.push(stmt),
+        }
+    }
+    program.blocks[block] = new;
+    Ok(changed)
+}

@@ -1,0 +1,107 @@
+//! Where a rank stands in a mesh, as scalar expressions of `rank`.
+
+use grammar::ir::{DeviceDim, Expr, ExprId, Mesh, Program};
+
+use crate::rewrite::create::{infix, rank};
+
+/// The rank's coordinate along a dimension of the mesh; of no meaning on ranks outside.
+pub(crate) fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) -> ExprId {
+    let me = rank(program);
+    let known: Vec<(usize, usize)> =
+        mesh.devices.iter().filter_map(|it| Some((*it, mesh.coordinate(*it, device)?))).collect();
+    let first = mesh.devices.first().copied().unwrap_or(0);
+    let extent = mesh.extent(device);
+    if known.iter().all(|(rank, at)| rank - first.min(*rank) == *at && *rank >= first) {
+        return offset(program, me, "-", first);
+    }
+    let inner: usize = mesh.shape.iter().rev().take(device as usize).product();
+    let fits = |(rank, at): &(usize, usize)| *rank >= first && (rank - first) / inner % extent == *at;
+    if known.iter().all(fits) {
+        let mut it = offset(program, me, "-", first);
+        if inner > 1 {
+            let inner = program.int(inner as i64);
+            it = infix(program, "/", it, inner);
+        }
+        let extent = program.int(extent as i64);
+        return infix(program, "%", it, extent);
+    }
+    let values: Vec<(ExprId, ExprId)> =
+        known.iter().map(|(rank, at)| (program.int(*rank as i64), program.int(*at as i64))).collect();
+    choose(program, me, &values)
+}
+
+/// The rank of the member with this coordinate along a dimension, the others being the rank's own.
+pub(crate) fn member(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: ExprId) -> ExprId {
+    let first = mesh.devices.first().copied().unwrap_or(0);
+    let is_run = mesh.devices.iter().enumerate().all(|(at, rank)| *rank == first + at);
+    if is_run && mesh.extent(device) == mesh.devices.len() {
+        return offset(program, at, "+", first);
+    }
+    if is_run {
+        // The rank, moved along the dimension.
+        let mine = coordinate(program, mesh, device);
+        let inner: usize = mesh.shape.iter().rev().take(device as usize).product();
+        let mut step = infix(program, "-", at, mine);
+        if inner > 1 {
+            let inner = program.int(inner as i64);
+            step = infix(program, "*", step, inner);
+        }
+        let me = rank(program);
+        return infix(program, "+", me, step);
+    }
+    let row = |program: &mut Program, team: &[usize]| {
+        let values: Vec<(ExprId, ExprId)> = team
+            .iter()
+            .enumerate()
+            .map(|(at, rank)| (program.int(at as i64), program.int(*rank as i64)))
+            .collect();
+        choose(program, at, &values)
+    };
+    let rows = teams(mesh, device);
+    if let [only] = &rows[..] {
+        return row(program, only);
+    }
+    let me = rank(program);
+    let mut values = Vec::new();
+    for team in &rows {
+        let value = row(program, team);
+        values.extend(team.iter().map(|rank| (program.int(*rank as i64), value)));
+    }
+    choose(program, me, &values)
+}
+
+/// The rows of a mesh along one of its dimensions.
+pub(crate) fn teams(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
+    let mut teams: Vec<Vec<usize>> = Vec::new();
+    let mut rows: Vec<Vec<Option<usize>>> = Vec::new();
+    for rank in &mesh.devices {
+        let others = [DeviceDim::X, DeviceDim::Y, DeviceDim::Z].into_iter().filter(|dim| *dim != device);
+        let row: Vec<Option<usize>> = others.map(|dim| mesh.coordinate(*rank, dim)).collect();
+        match rows.iter().position(|it| *it == row) {
+            Some(at) => teams[at].push(*rank),
+            None => {
+                rows.push(row);
+                teams.push(vec![*rank]);
+            }
+        }
+    }
+    teams
+}
+
+/// `expr sign by`, or `expr` where that is the same.
+fn offset(program: &mut Program, expr: ExprId, sign: &'static str, by: usize) -> ExprId {
+    if by == 0 {
+        return expr;
+    }
+    let by = program.int(by as i64);
+    infix(program, sign, expr, by)
+}
+
+/// `where(expr == key, value, where(…))`; the last value where no key fits.
+fn choose(program: &mut Program, expr: ExprId, values: &[(ExprId, ExprId)]) -> ExprId {
+    let Some(((_, last), rest)) = values.split_last() else { return expr };
+    rest.iter().rev().fold(*last, |other, (key, value)| {
+        let is_key = infix(program, "==", expr, *key);
+        program.expr(Expr::Call("where".to_owned(), vec![is_key, *value, other]))
+    })
+}

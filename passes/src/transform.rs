@@ -1,0 +1,27 @@
+//! The passes: a file each, with its own helpers in a folder of its name. Passes that build on others call them.
+
+pub(crate) mod allocate_and_deallocate;
+pub(crate) mod assign_streams;
+pub(crate) mod canonicalize;
+pub(crate) mod chunk;
+pub(crate) mod common_subexpression;
+pub(crate) mod decompose_resharding;
+pub(crate) mod defer_waits;
+pub(crate) mod double_buffer;
+pub(crate) mod fuse_epilogue;
+pub(crate) mod hoist_communication;
+pub(crate) mod hoist_share_mem_handles;
+pub(crate) mod inline_definitions;
+pub(crate) mod lower_to_communication;
+pub(crate) mod merge_stream_loops;
+pub(crate) mod overlap;
+pub(crate) mod remove_dead_code;
+pub(crate) mod remove_redundant_sync;
+pub(crate) mod renumber;
+pub(crate) mod select_allreduce;
+pub(crate) mod sink_waits;
+pub(crate) mod specialize_rank;
+pub(crate) mod stream_parallel;
+pub(crate) mod swizzle_stream;
+pub(crate) mod unroll;
+pub(crate) mod use_local_shard_in_place;

@@ -1,0 +1,134 @@
+//! Whether loops that write into one tensor write into parts of it that do not meet.
+//!
+//! A name that `T9 = slice( T2, {…} )` gives to a part of T2 is a view as long as it has no storage of its own. Parts are told
+//! apart by the constant ranges of such slices; of everything else, a name stands for all of its base.
+
+use grammar::{
+    attr,
+    ir::{For, OpStmt, Program, Stmt, StmtId, TensorId},
+    mentions,
+    ops::{Effect, Mode, Rule},
+};
+use rustc_hash::FxHashMap;
+
+use crate::analysis::{accesses::Storage, bindings};
+
+/// Which statement makes a name a view, for names of which there is one.
+pub(super) struct Views(FxHashMap<TensorId, Option<StmtId>>);
+
+/// A part of a tensor.
+#[derive(Clone, PartialEq)]
+struct Region {
+    base: TensorId,
+    /// First and last index plus one of each dimension; `None`: all of them.
+    ranges: Option<Vec<(i64, i64)>>,
+}
+
+/// What a loop does to storage.
+pub(super) struct Footprint {
+    /// Class of the storage, the part, and whether it is written.
+    accesses: Vec<(TensorId, Region, bool)>,
+}
+
+impl Views {
+    /// Looks at all statements.
+    pub(super) fn of(program: &Program) -> Self {
+        let bound = bindings::facts(program).bound;
+        let mut views: FxHashMap<TensorId, Option<StmtId>> = FxHashMap::default();
+        let Some(body) = program.body else { return Self(views) };
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt]
+                && let Some(out) = it.out_tensor()
+                && (it.op.row().effect == Effect::View || is_alias(it) && !bound.contains(&stmt))
+            {
+                views.entry(out).and_modify(|it| *it = None).or_insert(Some(stmt));
+            }
+        });
+        Self(views)
+    }
+
+    /// The part that a name stands for, or one that contains it.
+    fn region(&self, program: &Program, tensor: TensorId) -> Region {
+        let mut region = Region { base: tensor, ranges: None };
+        // Names do not depend on each other in a circle in a program that runs; a bound holds for the others.
+        for _ in 0..program.tensors.len() {
+            let Some(Some(view)) = self.0.get(&region.base) else { break };
+            let Stmt::Op(it) = &program.stmts[*view] else { break };
+            let Some(base) = Program::tensors_of(&it.args).next() else { break };
+            let ranges = match it.op.row().rule {
+                Rule::Slice => ranges(program, it),
+                Rule::Same => region.ranges,
+                _ => None,
+            };
+            region = Region { base, ranges };
+        }
+        region
+    }
+}
+
+impl Footprint {
+    /// Looks at a loop.
+    pub(super) fn of(program: &Program, storage: &Storage, views: &Views, it: &For) -> Self {
+        let mut accesses = Vec::new();
+        program.walk(it.body, &mut |stmt| {
+            let Stmt::Op(op) = &program.stmts[stmt] else { return };
+            let binds = op.out_tensor().filter(|out| views.0.get(out) == Some(&Some(stmt)));
+            mentions(program, op, &mut |tensor, mode| {
+                let written = match mode {
+                    Mode::Read => false,
+                    Mode::Write | Mode::Transfer => true,
+                    Mode::Bind | Mode::Mention => return,
+                };
+                if binds != Some(tensor) {
+                    accesses.push((storage.class(tensor), views.region(program, tensor), written));
+                }
+            });
+        });
+        Self { accesses }
+    }
+
+    /// Whether the order of the two matters.
+    pub(super) fn conflicts(&self, other: &Self) -> bool {
+        let meets = |(class, region, written): &(TensorId, Region, bool)| {
+            let same = other.accesses.iter().filter(|it| it.0 == *class && (it.2 || *written));
+            same.into_iter().any(|it| !it.1.is_apart(region))
+        };
+        self.accesses.iter().any(meets)
+    }
+
+    /// Whether the loop writes storage of this class.
+    pub(super) fn writes(&self, class: TensorId) -> bool {
+        self.accesses.iter().any(|it| it.0 == class && it.2)
+    }
+
+    /// Whether the loop reads or writes storage of this class.
+    pub(super) fn uses(&self, class: TensorId) -> bool {
+        self.accesses.iter().any(|it| it.0 == class)
+    }
+}
+
+impl Region {
+    /// Whether the two certainly have no element in common.
+    fn is_apart(&self, other: &Self) -> bool {
+        let (true, Some(a), Some(b)) = (self.base == other.base, &self.ranges, &other.ranges) else {
+            return false;
+        };
+        a.iter().zip(b).any(|(a, b)| a.1 <= b.0 || b.1 <= a.0)
+    }
+}
+
+/// Whether a statement makes its result a view, where that has no storage.
+pub(super) fn is_alias(it: &OpStmt) -> bool {
+    it.op.row().effect == Effect::Compute
+        && matches!(it.op.row().rule, Rule::Slice | Rule::Same)
+        && !it.args.is_empty()
+}
+
+fn ranges(program: &Program, it: &OpStmt) -> Option<Vec<(i64, i64)>> {
+    let ranges = it.get(attr::RANGES)?;
+    let constant = |[start, stop, step]: &[_; 3]| {
+        let (start, stop) = (program.constant(*start)?, program.constant(*stop)?);
+        (program.constant(*step) == Some(1) && start >= 0 && stop >= 0).then_some((start, stop))
+    };
+    ranges.iter().map(constant).collect()
+}

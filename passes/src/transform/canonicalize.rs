@@ -1,0 +1,282 @@
+//! canonicalize: clean-ups that are certain and keep the meaning.
+//!
+//! Before:
+//! ```text
+//! FOR i5 from 0 to ( 2 * 4 ):
+//!   T2 = HirAliasSelect( T1, axis = iS1{8}, index = ( ( 0 + i5 ) % 8 ) )
+//!   IF Manual ( i5 == rank ):
+//!   ELSE:
+//!     P2PCommunication 1 (type=recv, buffer=T2, peer=( i5 * 1 ))
+//!   IF Manual ( i5 < 0 ):
+//!     T2 = Set( T0 )
+//! ```
+//! After:
+//! ```text
+//! FOR i5 from 0 to 8:
+//!   T2 = HirAliasSelect( T1, axis = iS1{8}, index = i5 )
+//!   IF Manual ( i5 != rank ):
+//!     P2PCommunication 1 (type=recv, buffer=T2, peer=i5)
+//! ```
+//!
+//! * scalar expressions: constants, neutral operands, comparisons and remainders that loop bounds decide;
+//! * a branch on a constant is replaced by the side that is taken; an empty THEN makes the ELSE the THEN;
+//! * loops that run no time, and empty loops and branches, go;
+//! * a long ALLOCATE of a name that is bound on every path goes, as does a view that is in effect already;
+//! * a long ALLOCATE outside of loops of a name that is bound on no path becomes the short one, which means the same.
+//!
+//! A scalar that becomes a constant can show a fault that the verifier could not see before, such as a root outside of its
+//! team: the pass reports it and refuses the program.
+//!
+//! Code that never runs stays where the rest of the program would not pass the verifier without it: the verifier asks
+//! for definitions in the text, whether or not they are reached.
+
+use grammar::{
+    arena::Arena,
+    attr,
+    diagnostic::{Diagnostic, has_errors},
+    ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
+    mentions,
+    ops::Op,
+};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    analysis::bindings,
+    pass::{Arguments, Change, Pass, Remarks},
+    rewrite::{
+        blocks::{Edit, prune, rejected, rewrite},
+        fold::{Folder, negate, truth},
+        scalars,
+    },
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "canonicalize",
+    description: "fold scalars, drop code that never runs or does nothing",
+    options: &[],
+    run,
+};
+
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let mut changed = false;
+    // Every round removes something, so this ends; each may make way for the next.
+    while round(program) {
+        changed = true;
+    }
+    match rejected(program).filter(|_| changed) {
+        Some(fault) => Err(fault),
+        None => Ok(Change::from_flag(changed)),
+    }
+}
+
+fn round(program: &mut Program) -> bool {
+    let mut changed = fold_scalars(program);
+    if let Some(body) = program.body {
+        changed |= drop_unreached(program, body);
+        changed |= drop_redundant(program, body);
+        changed |= shorten(program, body);
+        changed |= prune(program, body);
+        changed |= swap_empty(program, body);
+    }
+    changed
+}
+
+// ---- scalars
+
+fn fold_scalars(program: &mut Program) -> bool {
+    let folder = Folder::default();
+    let changed = scalars::outside(program, &mut |program, expr| folder.fold(program, expr));
+    let assigned = assigned(program);
+    let mut walk = StmtFolder {
+        assigned,
+        stmts: std::mem::take(&mut program.stmts),
+        folder: Folder::default(),
+        program,
+        changed,
+    };
+    let units: Vec<BlockId> = walk.program.units.iter().filter_map(|(_, unit)| unit.body).collect();
+    for block in walk.program.body.into_iter().chain(units) {
+        walk.block(block);
+    }
+    let StmtFolder { stmts, changed, program, .. } = walk;
+    program.stmts = stmts;
+    changed
+}
+
+/// Scalars that statements give values: as loop indices they would not keep to the loop's bounds.
+fn assigned(program: &Program) -> FxHashSet<SymbolId> {
+    let lets = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
+        Stmt::Let(symbol, _) => Some(*symbol),
+        Stmt::Op(_) | Stmt::For(_) | Stmt::If(_) => None,
+    });
+    lets.collect()
+}
+
+/// Folds the scalars of statements, knowing the loops around them.
+struct StmtFolder<'p> {
+    /// Without its statements.
+    program: &'p mut Program,
+    stmts: Arena<StmtId, Stmt>,
+    assigned: FxHashSet<SymbolId>,
+    folder: Folder,
+    changed: bool,
+}
+
+impl StmtFolder<'_> {
+    fn block(&mut self, block: BlockId) {
+        for at in 0..self.program.blocks[block].len() {
+            self.stmt(self.program.blocks[block][at]);
+        }
+    }
+
+    fn stmt(&mut self, id: StmtId) {
+        let Self { program, stmts, folder, .. } = self;
+        let mut changed = false;
+        let mut fold = |expr: &mut ExprId| {
+            let folded = folder.fold(program, *expr);
+            changed |= folded != *expr;
+            *expr = folded;
+        };
+        let mut inner: [Option<BlockId>; 2] = [None, None];
+        let mut index = None;
+        let mut listed: Vec<StmtId> = Vec::new();
+        match &mut stmts[id] {
+            Stmt::Op(it) => {
+                it.scalars_mut(&mut fold);
+                if let Some(stmts) = it.get(attr::TRANSFERS) {
+                    listed.extend(stmts);
+                }
+            }
+            Stmt::Let(_, value) => fold(value),
+            Stmt::For(it) => {
+                fold(&mut it.start);
+                fold(&mut it.stop);
+                inner[0] = Some(it.body);
+                index = Some((it.index, it.start, it.stop));
+            }
+            Stmt::If(it) => {
+                fold(&mut it.cond);
+                inner = [Some(it.then), it.other];
+            }
+        }
+        self.changed |= changed;
+        listed.into_iter().for_each(|it| self.stmt(it));
+        let outer = index.map(|(symbol, start, stop)| {
+            let bounds = self.program.constant(start).zip(self.program.constant(stop));
+            let range = bounds.filter(|(start, stop)| start < stop).map(|(start, stop)| (start, stop - 1));
+            let range = range.filter(|_| !self.assigned.contains(&symbol));
+            (symbol, self.set_range(symbol, range))
+        });
+        inner.into_iter().flatten().for_each(|block| self.block(block));
+        if let Some((symbol, range)) = outer {
+            self.set_range(symbol, range);
+        }
+    }
+
+    fn set_range(&mut self, symbol: SymbolId, range: Option<(i64, i64)>) -> Option<(i64, i64)> {
+        match range {
+            Some(range) => self.folder.ranges.insert(symbol, range),
+            None => self.folder.ranges.remove(&symbol),
+        }
+    }
+}
+
+// ---- control flow
+
+/// What is certain about a loop or branch.
+fn unreached(program: &Program, stmt: StmtId) -> Edit {
+    match &program.stmts[stmt] {
+        Stmt::Op(_) | Stmt::Let(..) => Edit::Keep,
+        Stmt::For(it) => match (program.constant(it.start), program.constant(it.stop)) {
+            (Some(start), Some(stop)) if start >= stop => Edit::Remove,
+            _ => Edit::Keep,
+        },
+        Stmt::If(it) => match (truth(program, it.cond), it.other) {
+            (Some(true), _) => Edit::Splice(it.then),
+            (Some(false), Some(other)) => Edit::Splice(other),
+            (Some(false), None) => Edit::Remove,
+            (None, _) => Edit::Keep,
+        },
+    }
+}
+
+/// Removes what never runs, unless the rest does not pass the verifier without it.
+fn drop_unreached(program: &mut Program, body: BlockId) -> bool {
+    let mut any = false;
+    program.walk(body, &mut |stmt| any |= !matches!(unreached(program, stmt), Edit::Keep));
+    if !any {
+        return false;
+    }
+    let before = program.clone();
+    rewrite(program, body, &mut |program, stmt| unreached(program, stmt));
+    let fits = !has_errors(&grammar::verify(program));
+    if !fits {
+        *program = before;
+    }
+    fits
+}
+
+/// Makes the ELSE of a branch with an empty THEN its THEN.
+fn swap_empty(program: &mut Program, body: BlockId) -> bool {
+    rewrite(program, body, &mut |program, stmt| {
+        let Stmt::If(it) = program.stmts[stmt].clone() else { return Edit::Keep };
+        let (true, Some(other)) = (program.blocks[it.then].is_empty(), it.other) else { return Edit::Keep };
+        let cond = negate(program, it.cond);
+        if let Stmt::If(it) = &mut program.stmts[stmt] {
+            (it.cond, it.then, it.other) = (cond, other, None);
+        }
+        Edit::Changed
+    })
+}
+
+// ---- storage and views
+
+/// Removes long ALLOCATEs of bound names, and views that are in effect.
+fn drop_redundant(program: &mut Program, body: BlockId) -> bool {
+    let facts = bindings::facts(program);
+    rewrite(program, body, &mut |program, stmt| match &program.stmts[stmt] {
+        Stmt::Op(it) if it.op == Op::AllocateOnce && facts.bound.contains(&stmt) => Edit::Remove,
+        Stmt::Op(_) if facts.repeated.contains(&stmt) => Edit::Remove,
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
+    })
+}
+
+/// Makes long ALLOCATEs short that find their names unbound: outside of loops, and nothing before them names the tensor.
+fn shorten(program: &mut Program, body: BlockId) -> bool {
+    let mut seen: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+    let mut short = Vec::new();
+    unbound(program, body, &mut seen, &mut short);
+    for stmt in &short {
+        if let Stmt::Op(it) = &mut program.stmts[*stmt] {
+            it.op = Op::Allocate;
+            it.attrs.retain(|(key, _)| *key == attr::MEM_TYPE || *key == attr::ZERO_INIT);
+        }
+    }
+    !short.is_empty()
+}
+
+fn unbound(program: &Program, block: BlockId, seen: &mut FxHashSet<TensorId>, short: &mut Vec<StmtId>) {
+    for stmt in program.block(block) {
+        match &program.stmts[*stmt] {
+            Stmt::Op(it) => {
+                let plain = it.get(attr::RESETS_TO_ZERO) != Some(true) && it.get(attr::ALIAS).is_none();
+                let first = it.out_tensor().is_some_and(|out| !seen.contains(&out));
+                if it.op == Op::AllocateOnce && plain && first {
+                    short.push(*stmt);
+                }
+                mentions(program, it, &mut |tensor, _| _ = seen.insert(tensor));
+            }
+            Stmt::Let(..) => (),
+            Stmt::For(it) => program.walk(it.body, &mut |stmt| {
+                if let Stmt::Op(it) = &program.stmts[stmt] {
+                    mentions(program, it, &mut |tensor, _| _ = seen.insert(tensor));
+                }
+            }),
+            Stmt::If(it) => {
+                unbound(program, it.then, seen, short);
+                it.other.iter().for_each(|other| unbound(program, *other, seen, short));
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! chunk: cuts an axis into chunks for streams, through all tensors that share it.
+//!
+//! Before (`chunk{axis=iS0,count=4}`):
+//! ```text
+//! T2[iS0{12}, iS1{5}] = linear(T0[iS3{12}, iS4{8}], T1[iS5{5}, iS6{8}])
+//! ```
+//! After:
+//! ```text
+//! T2[istreamIdx8{4}, iS9{3}, iS1{5}] = linear(T0[iS3{12}, iS4{8}], T1[iS5{5}, iS6{8}])
+//! ```
+//!
+//! Without an axis (`axis=auto`) those are cut along which resharding can overlap with computing, see `auto`.
+//!
+//! A stream axis that is there already is replaced. An axis on devices is cut inside of them. With `sizes=a,b,…`, the chunks
+//! have these numbers of elements, see `sizes`.
+
+mod auto;
+mod cut_axis;
+mod groups;
+mod sizes;
+
+use std::ops::RangeInclusive;
+
+use grammar::{
+    axis_text,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Attr, AxisId, Domains, Parallel, Program, Stmt, TensorId, Transform},
+    span::Span,
+};
+use rustc_hash::FxHashSet;
+
+pub(crate) use auto::{Cut, Exchange, Kind, choose, exchange};
+
+use crate::{
+    analysis::{
+        component::{Component, Shared},
+        sharding::{Dim, Piece, Sharding},
+    },
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    rewrite::create::Fresh,
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "chunk",
+    description: "cut an axis into chunks for streams",
+    options: &[
+        OptionSpec {
+            name: "axis",
+            description: "the axis, such as iS7, or a tensor's dimension, such as T3.0; auto: where resharding can overlap",
+            kind: OptionKind::Text,
+            default: Some("auto"),
+        },
+        OptionSpec {
+            name: "count",
+            description: "number of chunks; default: the largest up to 4 that divides the axis",
+            kind: OptionKind::Count,
+            default: None,
+        },
+        OptionSpec {
+            name: "sizes",
+            description: "number of elements of each chunk, such as 2048,2048,1024; default: all alike",
+            kind: OptionKind::Counts,
+            default: None,
+        },
+    ],
+    run,
+};
+
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let header = program.spans.header;
+    let misused = |message: &str| Err(Diagnostic::new(Code::BadOption, header, message, "not chunked"));
+    if arguments.count("count") == Some(0) {
+        return misused("chunk takes a `count=…` of 1 or more");
+    }
+    // More chunks than that have no element each, or no memory.
+    let count = arguments.count("count").map(|it| it.min(1 << 31) as i64);
+    let name = arguments.text("axis").unwrap_or("auto");
+    if name == "auto" {
+        if arguments.counts("sizes").is_some() {
+            return misused("chunk takes `sizes=…` with an `axis=…` only");
+        }
+        let mut change = Change::Unchanged;
+        for cut in auto::cuts(program, count.unwrap_or(AUTO_COUNT)) {
+            // An earlier cut may have taken a tensor of this one.
+            let is_free =
+                |(tensor, dim): &(TensorId, usize)| obstacle(program, *tensor, *dim, cut.count).is_none();
+            if cut.component.dims.iter().all(is_free) && equal(program, &cut)? == Change::Changed {
+                change = Change::Changed;
+            }
+        }
+        return Ok(change);
+    }
+    let (tensor, dim) = find(program, name).ok_or_else(|| {
+        let message = format!("no tensor has the axis `{name}`");
+        Diagnostic::new(Code::NotRewritten, header, message, "expected an axis of this program")
+            .help("name an axis as the program prints it, such as iS7, or a dimension, such as T3.0")
+    })?;
+    if let Some(sizes) = arguments.counts("sizes") {
+        if count.is_some() {
+            return misused("chunk takes `count=…` or `sizes=…`, not both");
+        }
+        let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
+        return sizes::cut(program, name, &sizes, (tensor, dim));
+    }
+    let component = Shared::of(program).component(tensor, dim).map_err(|twice| {
+        let message = format!("`{}` has the axis `{name}` twice", program.tensor_name(twice));
+        Diagnostic::new(Code::NotRewritten, program.tensor_span(twice), message, "cannot be cut in one way")
+    })?;
+    let divides = |count: &i64| {
+        component.dims.iter().all(|(tensor, dim)| obstacle(program, *tensor, *dim, *count).is_none())
+    };
+    // What cannot be cut into two chunks either is refused with the reason.
+    let count = count.unwrap_or_else(|| (2..=AUTO_COUNT).rev().find(divides).unwrap_or(2));
+    let mut fresh = Fresh::of(program);
+    Chunks { fresh: &mut fresh, program, name, count, component: &component }.equal()
+}
+
+/// Number of chunks where none is given, or as many fewer as divide the axis.
+pub(crate) const AUTO_COUNT: i64 = 4;
+
+/// Cuts all tensors that share a dimension.
+pub(crate) fn equal(program: &mut Program, cut: &Cut) -> Result<Change, Diagnostic> {
+    let mut fresh = Fresh::of(program);
+    let (name, count, component) = ("auto", cut.count, &cut.component);
+    Chunks { fresh: &mut fresh, program, name, count, component }.equal()
+}
+
+/// Why a tensor's dimension cannot be cut into so many chunks; `None`: it can.
+fn obstacle(program: &Program, tensor: TensorId, dim: usize, count: i64) -> Option<String> {
+    obstacle_to(program, tensor, dim, count..=count)
+}
+
+/// Why a tensor's dimension cannot be cut into any of these numbers of chunks; `None`: it can.
+fn obstacle_to(
+    program: &Program,
+    tensor: TensorId,
+    dim: usize,
+    counts: RangeInclusive<i64>,
+) -> Option<String> {
+    let name = program.tensor_name(tensor);
+    let Some(it) = Sharding::of(program, tensor) else {
+        return Some(format!("`{name}` is spread over the inner part of an axis"));
+    };
+    if it.dims.iter().any(|dim| dim.stream().is_some()) {
+        return Some(format!("`{name}` has a stream axis already"));
+    }
+    let spread: i64 = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
+    let extent = program.constant(it.dims[dim].extent)?;
+    let (first, last) = (*counts.start(), *counts.end());
+    counts.into_iter().all(|count| extent % (spread * count) != 0).then(|| {
+        let part = part_of(extent, spread);
+        let divides = match first == last {
+            true => format!("{first} does not divide"),
+            false => format!("no number from {first} to {last} divides"),
+        };
+        format!("dimension {dim} of `{name}` has {part}, which {divides}")
+    })
+}
+
+/// What a device has of an extent.
+fn part_of(extent: i64, spread: i64) -> String {
+    match spread {
+        1 => format!("extent {extent}"),
+        _ if extent % spread == 0 => {
+            format!("extent {} on each of {spread} devices ({extent} in all)", extent / spread)
+        }
+        _ => format!("extent {extent} over {spread} devices"),
+    }
+}
+
+/// The tensor and dimension that a name means.
+fn find(program: &Program, name: &str) -> Option<(TensorId, usize)> {
+    if let Some((tensor, dim)) = name.split_once('.') {
+        let (number, dim): (u32, usize) = (tensor.strip_prefix('T')?.parse().ok()?, dim.parse().ok()?);
+        let tensor = program.tensors.iter().find(|(_, it)| it.number == number && it.unit.is_none())?.0;
+        return (dim < program.dimensions(tensor).count()).then_some((tensor, dim));
+    }
+    let is_named = |axis: &AxisId| axis_text(program, *axis).split('{').next() == Some(name);
+    program.tensors.iter().filter(|(_, it)| it.unit.is_none()).find_map(|(tensor, _)| {
+        let dim = program
+            .dimensions(tensor)
+            .position(|axis| is_named(&axis) || parts(program, tensor, axis).0.iter().any(is_named))?;
+        Some((tensor, dim))
+    })
+}
+
+struct Chunks<'p> {
+    program: &'p mut Program,
+    fresh: &'p mut Fresh,
+    name: &'p str,
+    count: i64,
+    component: &'p Component,
+}
+
+impl Chunks<'_> {
+    /// Chunks of one size.
+    fn equal(&mut self) -> Result<Change, Diagnostic> {
+        let inputs: FxHashSet<TensorId> = Program::tensors_of(&self.program.inputs).collect();
+        let mut changed = false;
+        for (tensor, dim) in &self.component.dims {
+            let sharding = self.sharding(*tensor)?;
+            let cut = self.cut(&sharding, *tensor, *dim)?;
+            if inputs.contains(tensor) || cut == sharding.dims[*dim] {
+                continue;
+            }
+            replace_dim(self.program, self.fresh, *tensor, *dim, &cut);
+            changed = true;
+        }
+        Ok(Change::from_flag(changed))
+    }
+
+    /// The dimension with a stream piece inside its devices.
+    fn cut(&mut self, sharding: &Sharding, tensor: TensorId, dim: usize) -> Result<Dim, Diagnostic> {
+        let mut cut = sharding.dims[dim].without_streams();
+        let other = sharding.dims.iter().enumerate().any(|(at, it)| at != dim && it.stream().is_some());
+        if other {
+            let name = self.program.tensor_name(tensor);
+            return Err(self.refused(tensor, format!("`{name}` has a stream axis on another dimension")));
+        }
+        let spread: i64 = cut.devices().map(|device| sharding.mesh.extent(device) as i64).product();
+        if let Some(extent) = self.program.constant(cut.extent)
+            && extent % (spread * self.count) != 0
+        {
+            let (name, part) = (self.program.tensor_name(tensor), part_of(extent, spread));
+            let message = format!(
+                "axis `{}`: dimension {dim} of `{name}` has {part}, which does not divide into {} chunks",
+                self.name, self.count
+            );
+            let it = self.refused(tensor, message);
+            return Err(it.help("take another count, or give the size of each chunk with `sizes=…`"));
+        }
+        let count = self.program.int(self.count);
+        cut.pieces.push(Piece { parallel: Parallel::Stream, count, swizzled: false });
+        Ok(cut)
+    }
+
+    fn sharding(&self, tensor: TensorId) -> Result<Sharding, Diagnostic> {
+        Sharding::of(self.program, tensor).ok_or_else(|| {
+            let name = self.program.tensor_name(tensor);
+            self.refused(tensor, format!("`{name}` is spread over the inner part of an axis"))
+        })
+    }
+
+    fn refused(&self, tensor: TensorId, message: String) -> Diagnostic {
+        let span: Span = self.program.tensor_span(tensor);
+        Diagnostic::new(Code::NotRewritten, span, message, "not chunked")
+    }
+}
+
+/// The loop axes that a logical axis became, and the transforms that led there.
+fn parts(program: &Program, tensor: TensorId, axis: AxisId) -> (Vec<AxisId>, Vec<Transform>) {
+    let mut leaves = vec![axis];
+    let mut used = Vec::new();
+    for transform in &program.tensors[tensor].domains.transforms {
+        let (inputs, outputs): (Vec<AxisId>, Vec<AxisId>) = match transform {
+            Transform::Split { input, outer, inner, .. } => (vec![*input], vec![*outer, *inner]),
+            Transform::Merge { outer, inner, output } => (vec![*outer, *inner], vec![*output]),
+            Transform::Swizzle1D { input, output } => (vec![*input], vec![*output]),
+        };
+        if let Some(at) = leaves.iter().position(|leaf| inputs.contains(leaf)) {
+            leaves.splice(at..=at, outputs);
+            used.push(transform.clone());
+        }
+    }
+    (leaves, used)
+}
+
+/// Gives a tensor another cut of one dimension; its logical axis keeps its number, which tells permutations.
+pub(crate) fn replace_dim(program: &mut Program, fresh: &mut Fresh, tensor: TensorId, dim: usize, cut: &Dim) {
+    let Some(axis) = program.dimensions(tensor).nth(dim) else { return };
+    let (leaves, used) = parts(program, tensor, axis);
+    let (mut loops, mut domains) = (Vec::new(), Domains::default());
+    cut.build(program, fresh, &mut loops, &mut domains);
+    let new = domains.logical[0];
+    program.axes[new].number = program.axes[axis].number;
+    let it = &mut program.tensors[tensor];
+    let at = it.loops.iter().position(|leaf| leaves.contains(leaf)).unwrap_or(it.loops.len());
+    it.loops.retain(|leaf| !leaves.contains(leaf));
+    it.loops.splice(at..at, loops);
+    it.domains.logical.iter_mut().filter(|it| **it == axis).for_each(|it| *it = new);
+    it.domains.transforms.retain(|transform| !used.contains(transform));
+    it.domains.transforms.append(&mut domains.transforms);
+    // Statements that name the axis, such as `select( T2, axis = iS8{8}, … )`, mean the new one.
+    for id in program.stmts.ids() {
+        let Stmt::Op(it) = &mut program.stmts[id] else { continue };
+        for (_, attr) in &mut it.attrs {
+            if let Attr::Axis(named) = attr
+                && *named == axis
+            {
+                *named = new;
+            }
+        }
+    }
+}

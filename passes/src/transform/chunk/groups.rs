@@ -1,0 +1,254 @@
+//! Writes the statements of the parts: a group of cut statements for the first part, then for the second, and so on.
+//!
+//! Statements stay in their order, except that a whole statement which does not depend on the group before it is done before
+//! the group: the fewer groups there are, the more statements share a loop over the chunks of a part.
+
+use std::mem;
+
+use grammar::{
+    attr,
+    ir::{Attr, BlockId, ExprId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
+    mentions,
+    ops::{Mode, Op},
+    span::Span,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    cut_axis::{CutAxis, CutStmt},
+    sizes::Part,
+};
+use crate::{
+    analysis::{
+        bindings,
+        component::computes,
+        dims,
+        sharding::Piece,
+        sharing::{Calls, Sharing},
+    },
+    rewrite::create::{self, Fresh},
+};
+
+/// The statements of the program, old and new.
+pub(super) struct Groups<'p> {
+    program: &'p mut Program,
+    fresh: &'p mut Fresh,
+    axis: &'p CutAxis,
+    parts: Vec<Part>,
+    /// Tensors that exist beside their parts.
+    whole: FxHashSet<TensorId>,
+    /// The names of each tensor's parts, as they hold behind `out`.
+    names: FxHashMap<TensorId, Vec<TensorId>>,
+    /// Statements whose result has storage already.
+    bound: FxHashSet<StmtId>,
+    sharing: Sharing,
+    /// Cut statements that are not written yet.
+    group: Vec<Access>,
+    /// The new body.
+    out: Vec<StmtId>,
+    old: Vec<StmtId>,
+}
+
+/// The tensors of a statement.
+struct Access {
+    stmt: StmtId,
+    out: TensorId,
+    /// What a part of it reads a part of.
+    cut: Vec<TensorId>,
+    /// What it reads all of.
+    whole: Vec<TensorId>,
+    /// Whether it writes into storage that is there already.
+    in_place: bool,
+}
+
+impl<'p> Groups<'p> {
+    pub(super) fn new(
+        program: &'p mut Program,
+        fresh: &'p mut Fresh,
+        axis: &'p CutAxis,
+        parts: Vec<Part>,
+        body: BlockId,
+    ) -> Self {
+        let whole = axis.whole(program);
+        let bound = bindings::facts(program).bound;
+        let sharing = Sharing::of(program, body, Calls::HandOut);
+        let old = program.blocks[body].clone();
+        let (names, group, out) = (FxHashMap::default(), Vec::new(), Vec::new());
+        Self { program, fresh, axis, parts, whole, names, bound, sharing, group, out, old }
+    }
+
+    /// The new body.
+    pub(super) fn write(mut self) -> Vec<StmtId> {
+        for stmt in mem::take(&mut self.old) {
+            let access = self.access(stmt);
+            let depends = access
+                .as_ref()
+                .is_none_or(|it| self.group.iter().any(|other| in_order(&self.sharing, other, it)));
+            let is_cut = self.axis.stmts.contains_key(&stmt);
+            match access {
+                Some(access) if is_cut => {
+                    if depends {
+                        self.close();
+                    }
+                    self.group.push(access);
+                }
+                // It makes storage of its own.
+                Some(access) if !access.in_place && !depends => self.push(stmt),
+                Some(_) | None => {
+                    self.close();
+                    self.push(stmt);
+                }
+            }
+        }
+        self.close();
+        self.out
+    }
+
+    /// What a statement reads and writes; `None` if it does not compute one result.
+    fn access(&self, stmt: StmtId) -> Option<Access> {
+        let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
+        let [Operand::Tensor(out)] = it.outs[..] else { return None };
+        if !computes(it) {
+            return None;
+        }
+        let in_place = self.bound.contains(&stmt);
+        let operands = match self.axis.stmts.get(&stmt) {
+            Some(cut) => cut.operands.clone(),
+            None => dims::operands(it).into_iter().map(|arg| (arg, None)).collect(),
+        };
+        let (cut, whole): (Vec<_>, Vec<_>) = operands.into_iter().partition(|(_, dim)| dim.is_some());
+        let tensors = |list: Vec<(TensorId, Option<usize>)>| list.into_iter().map(|(arg, _)| arg).collect();
+        Some(Access { stmt, out, cut: tensors(cut), whole: tensors(whole), in_place })
+    }
+
+    /// Adds a whole statement, and forgets the parts of what it may give other storage.
+    fn push(&mut self, stmt: StmtId) {
+        self.out.push(stmt);
+        let program = &*self.program;
+        let mut all = vec![stmt];
+        let blocks = match &program.stmts[stmt] {
+            Stmt::Op(_) | Stmt::Let(..) => [None, None],
+            Stmt::For(it) => [Some(it.body), None],
+            Stmt::If(it) => [Some(it.then), it.other],
+        };
+        blocks.into_iter().flatten().for_each(|block| program.walk(block, &mut |stmt| all.push(stmt)));
+        for stmt in all {
+            let Stmt::Op(it) = &program.stmts[stmt] else { continue };
+            mentions(program, it, &mut |tensor, mode| match mode {
+                Mode::Write | Mode::Bind | Mode::Transfer | Mode::Mention => _ = self.names.remove(&tensor),
+                Mode::Read => (),
+            });
+        }
+    }
+
+    /// Writes the group, part by part.
+    fn close(&mut self) {
+        let group = mem::take(&mut self.group);
+        for member in &group {
+            let span = self.program.stmt_span(member.stmt);
+            for tensor in &member.cut {
+                self.name_parts(*tensor, span);
+            }
+            if self.whole.contains(&member.out) && !member.in_place {
+                let allocate = create::allocate(self.program, member.out);
+                self.out.push(create::add(self.program, allocate, span));
+            }
+            self.name_parts(member.out, span);
+        }
+        for part in 0..self.parts.len() {
+            for member in &group {
+                let copy = self.copy(member.stmt, part);
+                self.out.push(copy);
+            }
+        }
+    }
+
+    /// Names a tensor's parts. Those of a tensor that exists whole are slices of it.
+    fn name_parts(&mut self, tensor: TensorId, span: Span) {
+        let Some(cut) = self.axis.tensors.get(&tensor).filter(|_| !self.names.contains_key(&tensor)) else {
+            return;
+        };
+        let is_written = self.axis.stmts.values().any(|stmt| stmt.out == tensor);
+        let mut names = Vec::new();
+        for part in self.parts.clone() {
+            let mut sharding = cut.sharding.without_streams();
+            sharding.dims[cut.dim].extent = self.program.int(part.stop - part.start);
+            if is_written {
+                let count = self.program.int(part.count);
+                sharding.dims[cut.dim].pieces =
+                    vec![Piece { parallel: Parallel::Stream, count, swizzled: false }];
+            }
+            let name = sharding.renamed(self.program, self.fresh, tensor, Memory::Local, None);
+            if self.whole.contains(&tensor) {
+                let slice = self.slice(tensor, name, cut.dim, part);
+                self.out.push(create::add(self.program, slice, span));
+            }
+            names.push(name);
+        }
+        self.names.insert(tensor, names);
+    }
+
+    /// `name = slice( tensor, {…} )`: without storage of its own it is a view.
+    fn slice(&mut self, tensor: TensorId, name: TensorId, dim: usize, part: Part) -> OpStmt {
+        let extents: Vec<ExprId> = (0..).map_while(|dim| dims::extent(self.program, tensor, dim)).collect();
+        let (zero, one) = (self.program.int(0), self.program.int(1));
+        let (start, stop) = (self.program.int(part.start), self.program.int(part.stop));
+        let range = |(at, extent): (usize, ExprId)| {
+            if at == dim { [start, stop, one] } else { [zero, extent, one] }
+        };
+        let ranges = extents.into_iter().enumerate().map(range).collect();
+        OpStmt {
+            outs: vec![Operand::Tensor(name)],
+            args: vec![Operand::Tensor(tensor)],
+            attrs: vec![attr::RANGES.with(ranges)],
+            ..create::op(Op::Slice)
+        }
+    }
+
+    /// A cut statement of one part.
+    fn copy(&mut self, stmt: StmtId, part: usize) -> StmtId {
+        let (Stmt::Op(mut it), Some(cut)) = (self.program.stmts[stmt].clone(), self.axis.stmts.get(&stmt))
+        else {
+            return stmt;
+        };
+        let span = self.program.stmt_span(stmt);
+        let Part { start, stop, .. } = self.parts[part];
+        let name = |tensor: TensorId| {
+            let names = self.names.get(&tensor);
+            names.and_then(|names| names.get(part)).copied().unwrap_or(tensor)
+        };
+        it.outs = vec![Operand::Tensor(name(cut.out))];
+        let mut operands = cut.operands.iter();
+        let keyed = it.attrs.iter_mut().filter_map(|(_, attr)| match attr {
+            Attr::Tensor(tensor) => Some(tensor),
+            _ => None,
+        });
+        let listed = it.args.iter_mut().filter_map(|arg| match arg {
+            Operand::Tensor(tensor) => Some(tensor),
+            Operand::Scalar(_) | Operand::Stream(_) => None,
+        });
+        for tensor in listed.chain(keyed) {
+            if let Some((_, Some(_))) = operands.next() {
+                *tensor = name(*tensor);
+            }
+        }
+        if let Some(out) = self.axis.tensors.get(&cut.out) {
+            let range = [0, stop - start, 1].map(|value| self.program.int(value));
+            CutStmt::resize(&mut it, out.dim, range);
+        }
+        create::add(self.program, it, span)
+    }
+}
+
+/// Whether all parts of one statement have to be done before the first part of the other.
+fn in_order(sharing: &Sharing, a: &Access, b: &Access) -> bool {
+    let clash = |writer: &Access, other: &Access| {
+        let meets = |it: TensorId| writer.in_place && sharing.class(it) == sharing.class(writer.out);
+        // Under one name, parts are apart from each other; under another name, they may be other ranges.
+        let renames = |it: TensorId| it != writer.out && meets(it);
+        other.whole.iter().any(|it| *it == writer.out || meets(*it))
+            || other.cut.iter().any(|it| renames(*it))
+            || renames(other.out)
+    };
+    clash(a, b) || clash(b, a)
+}

@@ -1,0 +1,25 @@
+//! Statements that others stand for, out of the program.
+
+use grammar::ir::{Attr, BlockId, Program, Stmt};
+
+use super::Merges;
+use crate::rewrite::blocks::{Edit, rewrite};
+
+/// Drops statements and renames what they gave.
+pub(super) fn apply(program: &mut Program, body: BlockId, merges: &Merges) {
+    rewrite(program, body, &mut |_, stmt| match merges.dropped.contains(&stmt) {
+        true => Edit::Remove,
+        false => Edit::Keep,
+    });
+    for id in program.stmts.ids() {
+        let Stmt::Op(it) = &mut program.stmts[id] else { continue };
+        let first = Program::tensors_of(&it.args).next();
+        it.tensors_mut(&mut |tensor| *tensor = merges.tensors.get(tensor).copied().unwrap_or(*tensor));
+        for (_, attr) in &mut it.attrs {
+            if let Attr::Axis(axis) = attr {
+                let new = first.and_then(|first| merges.axes.get(&(first, *axis)));
+                *axis = new.copied().unwrap_or(*axis);
+            }
+        }
+    }
+}

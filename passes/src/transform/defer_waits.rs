@@ -1,0 +1,141 @@
+//! defer-waits: waits for sends at the end of the block, not where they are posted.
+//!
+//! Before:
+//! ```text
+//! IF Manual ( i5 == rank ):
+//!   T6 = Set( T7 )
+//! ELSE:
+//!   P2PCommunication 38 (type=send, buffer=T0, peer=i5)
+//!   P2PCommunication 37 (type=recv, buffer=T6, peer=i5)
+//!   Wait(Communication 38)
+//!   Wait(Communication 37)
+//! T8 = linear(T6, T1)
+//! ```
+//! After:
+//! ```text
+//! IF Manual ( i5 == rank ):
+//!   T6 = Set( T7 )
+//! ELSE:
+//!   P2PCommunication 38 (type=send, buffer=T0, peer=i5)
+//!   P2PCommunication 37 (type=recv, buffer=T6, peer=i5)
+//!   Wait(Communication 37)
+//! T8 = linear(T6, T1)
+//! IF Manual ( i5 == rank ):
+//! ELSE:
+//!   Wait(Communication 38)
+//! ```
+//!
+//! What is received is needed at once; that a send is complete matters only to who writes its buffer next. A Wait for a
+//! number that only sends are posted under goes down in its block as `sink-waits` has it, and out of a branch into
+//! a second one with the same predicate. It stays in the branch if nothing behind the branch may come before it.
+
+use grammar::{
+    attr,
+    diagnostic::Diagnostic,
+    ir::{BlockId, If, Program, Stmt, StmtId},
+    ops::Effect,
+    words::P2pType,
+};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    analysis::{accesses::Storage, bindings::symbols_through, blocks::nested},
+    pass::{Arguments, Change, Pass, Remarks},
+    transform::sink_waits::{awaited, lowest, sink_all},
+};
+
+/// The pass.
+pub(crate) const PASS: Pass =
+    Pass { name: "defer-waits", description: "wait for sends at the end of the block", options: &[], run };
+
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let storage = Storage::of(program);
+    let sends = sends(program, body);
+    let mut changed = false;
+    for block in nested(program, body) {
+        let mut at = 0;
+        while at < program.blocks[block].len() {
+            changed |= defer_branch(program, &storage, &sends, block, at);
+            at += 1;
+        }
+        changed |= sink_all(program, &storage, block, &|number| sends.contains(&number));
+    }
+    Ok(Change::from_flag(changed))
+}
+
+/// Numbers that only sends are posted under.
+fn sends(program: &Program, body: BlockId) -> FxHashSet<u32> {
+    let (mut sends, mut others) = (FxHashSet::default(), FxHashSet::default());
+    program.walk(body, &mut |stmt| {
+        let Stmt::Op(it) = &program.stmts[stmt] else { return };
+        if matches!(it.op.row().effect, Effect::Communicate | Effect::Group) {
+            let send = it.get(attr::P2P_TYPE) == Some(P2pType::Send);
+            let set = if send { &mut sends } else { &mut others };
+            set.extend(it.number);
+        }
+    });
+    &sends - &others
+}
+
+/// Moves Waits for sends out of the branch at `at`.
+fn defer_branch(
+    program: &mut Program,
+    storage: &Storage,
+    sends: &FxHashSet<u32>,
+    block: BlockId,
+    at: usize,
+) -> bool {
+    let stmt = program.blocks[block][at];
+    let Stmt::If(it) = program.stmts[stmt].clone() else { return false };
+    let mut symbols = FxHashSet::default();
+    symbols_through(program, it.cond, &mut symbols);
+    let mut to = usize::MAX;
+    let sides = [Some(it.then), it.other].map(|side| {
+        let waits = side.map_or(Vec::new(), |side| last_waits(program, storage, sends, side));
+        waits
+            .into_iter()
+            .filter(|wait| {
+                let Some(number) = awaited(program, *wait) else { return false };
+                let lowest = lowest(program, storage, block, at, number, &|effects| {
+                    // Behind it the predicate may choose the other side.
+                    !effects.assigns.is_disjoint(&symbols)
+                });
+                if lowest > at {
+                    to = to.min(lowest);
+                }
+                lowest > at
+            })
+            .collect::<Vec<StmtId>>()
+    });
+    let [then, other] = sides;
+    if then.is_empty() && other.is_empty() {
+        return false;
+    }
+    let moved = |stmt: &StmtId| then.contains(stmt) || other.contains(stmt);
+    for side in [Some(it.then), it.other].into_iter().flatten() {
+        program.blocks[side].retain(|stmt| !moved(stmt));
+    }
+    let span = program.stmt_span(stmt);
+    let other = (!other.is_empty()).then(|| program.blocks.push(other.clone()));
+    let then = program.blocks.push(then.clone());
+    let second = program.stmt(Stmt::If(If { then, other, ..it }), span);
+    program.blocks[block].insert(to + 1, second);
+    true
+}
+
+/// The Waits for sends that may stand last in a branch, unless it holds nothing else.
+fn last_waits(program: &Program, storage: &Storage, sends: &FxHashSet<u32>, side: BlockId) -> Vec<StmtId> {
+    let stmts = program.block(side);
+    if stmts.iter().all(|stmt| awaited(program, *stmt).is_some()) {
+        return Vec::new();
+    }
+    let last = |at: usize, number: u32| {
+        let to = lowest(program, storage, side, at, number, &|_| false);
+        stmts[to + 1..].iter().all(|stmt| awaited(program, *stmt).is_some_and(|it| it != number))
+    };
+    let found = stmts.iter().enumerate().filter(|(at, stmt)| {
+        awaited(program, **stmt).is_some_and(|number| sends.contains(&number) && last(*at, number))
+    });
+    found.map(|(_, stmt)| *stmt).collect()
+}

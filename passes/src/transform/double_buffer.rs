@@ -1,0 +1,405 @@
+//! double-buffer: gives a buffer that every iteration of a loop fills anew several storages, used in turn.
+//!
+//! Before:
+//! ```text
+//! T3 = ALLOCATE(mem_type=global, zero_init=false)
+//! FOR i5 from 0 to 8:
+//!   SetCurrentStream(Stream ( i5 % 2 ))
+//!   T3 = linear(T2, T1)
+//!   T4 = HirAliasSelect( T0, axis = iS0{8}, index = i5 )
+//!   T4 = Set( T3 )
+//! ```
+//! After:
+//! ```text
+//! T6 = ALLOCATE(mem_type=global, zero_init=false)
+//! FOR i5 from 0 to 8:
+//!   SetCurrentStream(Stream ( i5 % 2 ))
+//!   T3 = HirAliasSelect( T6, axis = iS9{2}, index = ( i5 % 2 ) )
+//!   T3 = linear(T2, T1)
+//!   T4 = HirAliasSelect( T0, axis = iS0{8}, index = i5 )
+//!   T4 = Set( T3 )
+//! ```
+//!
+//! `count` says how many storages. The buffer is one that only the loop uses, allocated before it in the same block or by
+//! a long ALLOCATE in its body, and written as a whole by every iteration before it is read. Names that the program drops
+//! are left alone: `allocate-and-deallocate` comes after.
+//!
+//! Iteration i writes what iteration i - `count` has read. That is in order if both run on one stream: the loop chooses
+//! none, or it is `Stream ( i5 % n )` for all that has to do with the buffer, and `count` is a multiple of n. And it is
+//! in order if every communication of the buffer is waited for on the same stream in the iteration that posts it: a peer
+//! has done with the storage then. Anything else is refused, and so is a buffer whose handle ShareMemHandles exchanges.
+
+use grammar::{
+    attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{BlockId, Domains, Expr, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
+    mentions,
+    ops::{Effect, Mode, Op},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    analysis::{
+        accesses::{before_fork, fills, stale},
+        blocks::{any, nested},
+    },
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    rewrite::create::{self, Fresh},
+    transform::sink_waits::awaited,
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "double-buffer",
+    description: "give buffers of loops several storages, used in turn",
+    options: &[OptionSpec {
+        name: "count",
+        description: "number of storages",
+        kind: OptionKind::Count,
+        default: Some("2"),
+    }],
+    run,
+};
+
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let count = arguments.count("count").and_then(|it| i64::try_from(it).ok()).unwrap_or(2);
+    if count < 2 {
+        let (message, label) = ("one storage is what a buffer has", "expected a `count` of 2 or more");
+        return Err(Diagnostic::new(Code::BadOption, program.spans.header, message, label));
+    }
+    let mut fresh = Fresh::of(program);
+    let mut changed = false;
+    let mut uses = Uses::of(program, body);
+    for block in nested(program, body) {
+        let mut at = 0;
+        // Names that the statements so far allocate, with the order of their allocations.
+        let mut allocated: FxHashMap<TensorId, Vec<(usize, StmtId)>> = FxHashMap::default();
+        while at < program.blocks[block].len() {
+            let stmt = program.blocks[block][at];
+            if let Some(buffer) = allocation(program, stmt, false) {
+                allocated.entry(buffer.tensor).or_default().push((at, stmt));
+            }
+            if let Stmt::For(it) = program.stmts[stmt].clone() {
+                for buffer in buffers(program, &uses, &allocated, &it) {
+                    check(program, &it, &buffer, count)?;
+                    at += multiply(program, &mut fresh, block, at, &it, &buffer, count);
+                    // A new statement, or an old one that now allocates other storage.
+                    uses.add(program, buffer.allocate);
+                    program.block(it.body).iter().for_each(|stmt| uses.add(program, *stmt));
+                    changed = true;
+                }
+            }
+            at += 1;
+        }
+    }
+    Ok(Change::from_flag(changed))
+}
+
+/// What mentions each name, and how.
+#[derive(Default)]
+struct Uses {
+    by_tensor: FxHashMap<TensorId, Vec<(StmtId, Mode)>>,
+    ports: FxHashSet<TensorId>,
+}
+
+impl Uses {
+    fn of(program: &Program, body: BlockId) -> Self {
+        let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
+        let mut this = Self { ports: ports.collect(), ..Self::default() };
+        program.walk(body, &mut |stmt| this.add(program, stmt));
+        this
+    }
+
+    /// What a statement mentions, besides what it is already known to.
+    fn add(&mut self, program: &Program, stmt: StmtId) {
+        let Stmt::Op(op) = &program.stmts[stmt] else { return };
+        mentions(program, op, &mut |tensor, mode| {
+            let known = self.by_tensor.entry(tensor).or_default();
+            if !known.iter().rev().take_while(|it| it.0 == stmt).any(|it| it.1 == mode) {
+                known.push((stmt, mode));
+            }
+        });
+    }
+}
+
+/// A buffer of a loop.
+struct Buffer {
+    tensor: TensorId,
+    allocate: StmtId,
+    /// Whether the ALLOCATE stands in the loop's body.
+    inside: bool,
+}
+
+/// The buffer that a statement allocates, in a loop's body or before the loop.
+fn allocation(program: &Program, stmt: StmtId, inside: bool) -> Option<Buffer> {
+    match &program.stmts[stmt] {
+        Stmt::Op(op) if op.op.row().effect == Effect::Allocate && op.get(attr::ALIAS).is_none() => {
+            let renews = inside && op.op == Op::Allocate;
+            let tensor = op.out_tensor().filter(|_| !renews && op.get(attr::ZERO_INIT) != Some(true))?;
+            Some(Buffer { tensor, allocate: stmt, inside })
+        }
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    }
+}
+
+/// The buffers that every iteration of a loop fills anew, and nothing else uses. `allocated`: names that are allocated before
+/// it in its block.
+fn buffers(
+    program: &Program,
+    uses: &Uses,
+    allocated: &FxHashMap<TensorId, Vec<(usize, StmtId)>>,
+    it: &For,
+) -> Vec<Buffer> {
+    let (mut in_loop, mut mentioned) = (FxHashSet::default(), FxHashSet::default());
+    program.walk(it.body, &mut |stmt| {
+        in_loop.insert(stmt);
+        if let Stmt::Op(op) = &program.stmts[stmt] {
+            mentions(program, op, &mut |tensor, _| _ = mentioned.insert(tensor));
+        }
+    });
+    let mut before: Vec<(usize, StmtId)> =
+        mentioned.iter().filter_map(|tensor| allocated.get(tensor)).flatten().copied().collect();
+    before.sort_unstable();
+    let before = before.into_iter().filter_map(|(_, stmt)| allocation(program, stmt, false));
+    let inside = program.block(it.body).iter().filter_map(|stmt| allocation(program, *stmt, true));
+    let stale = stale(program, it.body, &|stmt| fills(program, stmt));
+    let fits = |buffer: &Buffer| {
+        let tensor = buffer.tensor;
+        let mut used = false;
+        for (stmt, mode) in uses.by_tensor.get(&tensor).into_iter().flatten() {
+            let Stmt::Op(op) = &program.stmts[*stmt] else { continue };
+            if *stmt == buffer.allocate {
+                continue;
+            }
+            used |= *mode == Mode::Write;
+            let dropped = op.op.row().effect == Effect::Deallocate;
+            // Names that many loops use are given up at the first of these.
+            if *mode == Mode::Bind || dropped || !in_loop.contains(stmt) {
+                return false;
+            }
+        }
+        used && !uses.ports.contains(&tensor) && !stale.contains(&tensor) && program.has_plain_domains(tensor)
+    };
+    before.chain(inside).filter(fits).collect()
+}
+
+/// Whether the storage of an iteration is free when the next one takes it.
+fn check(program: &Program, it: &For, buffer: &Buffer, count: i64) -> Result<(), Diagnostic> {
+    let bounds = program.constant(it.start).zip(program.constant(it.stop));
+    if program.constant(it.start).is_none_or(|start| start < 0) {
+        return Err(refusal(program, it, buffer, buffer.allocate, "its index may be negative"));
+    }
+    if let Some(stmt) = shared(program, it.body, buffer) {
+        let why = "peers know its handle, and would wait for those of the other storages";
+        return Err(refusal(program, it, buffer, stmt, why));
+    }
+    if bounds.is_some_and(|(start, stop)| stop.saturating_sub(start) <= count) {
+        return Ok(());
+    }
+    waited_for(program, it.body, buffer).map_err(|stmt| {
+        let why = "what it posts here is not waited for in the same iteration";
+        refusal(program, it, buffer, stmt, why)
+    })?;
+    let mut choices = 0;
+    program.walk(it.body, &mut |stmt| choices += usize::from(chosen(program, stmt).is_some()));
+    if choices == 0 {
+        return Ok(());
+    }
+    let stmts = program.block(it.body);
+    let uses = |stmt: &StmtId| mentions_in(program, *stmt, buffer);
+    let first = stmts.iter().position(|stmt| *stmt != buffer.allocate && uses(stmt));
+    let last = stmts.iter().rposition(|stmt| *stmt != buffer.allocate && uses(stmt));
+    let Some((first, last)) = first.zip(last) else { return Ok(()) };
+    let several = "different streams use it";
+    if let Some(stmt) = stmts[first..=last].iter().find(|stmt| chooses(program, **stmt)) {
+        return Err(refusal(program, it, buffer, *stmt, several));
+    }
+    let choice = stmts[..first].iter().rev().find(|stmt| chooses(program, **stmt));
+    let stream = choice.and_then(|stmt| chosen(program, *stmt));
+    let period = stream.and_then(|index| period(program, it, index));
+    match (choice, period) {
+        (Some(_), Some(period)) if period > 0 && count % period == 0 => Ok(()),
+        (Some(stmt), _) => {
+            let why = format!("iterations that are {count} apart may run on different streams");
+            Err(refusal(program, it, buffer, *stmt, &why))
+        }
+        (None, _) => Err(refusal(program, it, buffer, buffer.allocate, several)),
+    }
+}
+
+fn refusal(program: &Program, it: &For, buffer: &Buffer, stmt: StmtId, why: &str) -> Diagnostic {
+    let (name, index) = (program.tensor_name(buffer.tensor), &program.symbols[it.index]);
+    let message = format!("`{name}` of the loop over `{index}` cannot have storages in turn: {why}");
+    Diagnostic::new(Code::NotRewritten, program.stmt_span(stmt), message, "here").help(
+        "wait for its communications where they are posted, and use it on `Stream ( i % n )` only, with a `count` that is a multiple of n",
+    )
+}
+
+/// A ShareMemHandles that lists the buffer. Its handle is exchanged once; several storages would need an exchange each,
+/// on both sides in the same iterations.
+fn shared(program: &Program, block: BlockId, buffer: &Buffer) -> Option<StmtId> {
+    let mut found = None;
+    program.walk(block, &mut |stmt| {
+        let shares = matches!(&program.stmts[stmt], Stmt::Op(op) if op.op.row().effect == Effect::Share);
+        if shares && mentions_in(program, stmt, buffer) {
+            found = found.or(Some(stmt));
+        }
+    });
+    found
+}
+
+/// Checks that a Wait follows every communication of the buffer, in its block; else which has none.
+fn waited_for(program: &Program, block: BlockId, buffer: &Buffer) -> Result<(), StmtId> {
+    let stmts = program.block(block);
+    let mut bracket = None;
+    let mut posted: Vec<(u32, StmtId)> = Vec::new();
+    for stmt in stmts {
+        match &program.stmts[*stmt] {
+            Stmt::Op(op) => match op.op.row().effect {
+                Effect::Communicate if mentions_in(program, *stmt, buffer) => match &mut bracket {
+                    Some(uses) => *uses = true,
+                    None => posted.push((op.number.ok_or(*stmt)?, *stmt)),
+                },
+                Effect::Group if op.op == Op::StartCoalescing => bracket = Some(false),
+                Effect::Group => {
+                    if bracket.take() == Some(true) {
+                        posted.push((op.number.ok_or(*stmt)?, *stmt));
+                    }
+                }
+                Effect::Wait => {
+                    let number = awaited(program, *stmt);
+                    posted.retain(|(posted, _)| Some(*posted) != number);
+                }
+                Effect::Stream if op.op == Op::SetCurrentStream => {
+                    if let Some((_, post)) = posted.first() {
+                        return Err(*post);
+                    }
+                }
+                Effect::Compute
+                | Effect::Map
+                | Effect::View
+                | Effect::Allocate
+                | Effect::Deallocate
+                | Effect::Communicate
+                | Effect::Stream
+                | Effect::Share
+                | Effect::Unit
+                | Effect::Opaque => (),
+            },
+            Stmt::Let(..) => (),
+            Stmt::For(it) => waited_for(program, it.body, buffer)?,
+            Stmt::If(it) => {
+                waited_for(program, it.then, buffer)?;
+                it.other.map_or(Ok(()), |other| waited_for(program, other, buffer))?;
+            }
+        }
+    }
+    posted.first().map_or(Ok(()), |(_, stmt)| Err(*stmt))
+}
+
+/// Whether a statement, or one inside it, has to do with the buffer.
+fn mentions_in(program: &Program, stmt: StmtId, buffer: &Buffer) -> bool {
+    any(program, stmt, &|stmt| {
+        let mut found = false;
+        if let Stmt::Op(op) = &program.stmts[stmt] {
+            mentions(program, op, &mut |tensor, _| found |= tensor == buffer.tensor);
+        }
+        found
+    })
+}
+
+/// Whether a statement, or one inside it, makes a stream current.
+fn chooses(program: &Program, stmt: StmtId) -> bool {
+    any(program, stmt, &|stmt| matches!(&program.stmts[stmt], Stmt::Op(op) if op.op == Op::SetCurrentStream))
+}
+
+/// The stream that a statement makes current.
+fn chosen(program: &Program, stmt: StmtId) -> Option<Stream> {
+    match &program.stmts[stmt] {
+        Stmt::Op(op) if op.op == Op::SetCurrentStream => match op.args.first() {
+            Some(Operand::Stream(stream)) => Some(program.streams[*stream].clone()),
+            _ => None,
+        },
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    }
+}
+
+/// After how many iterations a stream comes again; 1 for one that does not change.
+fn period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
+    let Stream::Index(index) = stream else { return Some(1) };
+    let number = |expr: ExprId| match &program.exprs[expr] {
+        Expr::Symbol(symbol) => {
+            let option = program.options.get(&program.symbols[*symbol]);
+            program.definitions.get(symbol).or(option).and_then(|it| program.constant(*it))
+        }
+        Expr::Int(value) => Some(*value),
+        Expr::Bool(_) | Expr::Float(..) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
+    };
+    match &program.exprs[index] {
+        Expr::Int(_) => Some(1),
+        Expr::Infix("%", lhs, rhs) if program.exprs[*lhs] == Expr::Symbol(it.index) => number(*rhs),
+        Expr::Bool(_)
+        | Expr::Float(..)
+        | Expr::Symbol(_)
+        | Expr::Prefix(..)
+        | Expr::Infix(..)
+        | Expr::Call(..) => None,
+    }
+}
+
+/// Writes the storages and the view of one of them. Says by how many statements the loop moved down.
+fn multiply(
+    program: &mut Program,
+    fresh: &mut Fresh,
+    block: BlockId,
+    at: usize,
+    it: &For,
+    buffer: &Buffer,
+    count: i64,
+) -> usize {
+    let extent = program.int(count);
+    let axis = fresh.axis(program, extent);
+    let like = program.tensors[buffer.tensor].clone();
+    let mut loops = vec![axis];
+    for dim in like.loops {
+        loops.push(fresh.axis_like(program, dim));
+    }
+    let domains = Domains { logical: loops.clone(), ..Domains::default() };
+    let storages = fresh.tensor_like(program, buffer.tensor, like.memory, loops, domains);
+    let span = program.stmt_span(buffer.allocate);
+
+    let index = create::symbol(program, it.index);
+    let index = create::infix(program, "%", index, extent);
+    let view = create::select(buffer.tensor, storages, axis, index);
+    let view = create::add(program, view, span);
+    let mut stmts = program.blocks[it.body].clone();
+    stmts.retain(|stmt| *stmt != buffer.allocate);
+    let first = stmts.iter().position(|stmt| mentions_in(program, *stmt, buffer)).unwrap_or(0);
+    stmts.insert(first, view);
+    program.blocks[it.body] = stmts;
+
+    if buffer.inside {
+        let new = create::allocate(program, storages);
+        let new = create::add(program, new, span);
+        let place = before_fork(program, block, at);
+        program.blocks[block].insert(place, new);
+        return 1;
+    }
+    let size = match &program.stmts[buffer.allocate] {
+        Stmt::Op(allocate) => allocate.get(attr::SIZE),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    };
+    let size = size.map(|size| create::infix(program, "*", extent, size));
+    if let Stmt::Op(allocate) = &mut program.stmts[buffer.allocate] {
+        allocate.outs = vec![Operand::Tensor(storages)];
+        if allocate.op == Op::AllocateOnce {
+            allocate.set(attr::BUFFER, storages);
+        }
+        if let Some(size) = size {
+            allocate.set(attr::SIZE, size);
+        }
+    }
+    0
+}

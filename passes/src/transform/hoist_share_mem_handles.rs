@@ -1,0 +1,359 @@
+//! hoist-share-mem-handles: exchanges the handles of a loop's buffers before the loop.
+//!
+//! Before:
+//! ```text
+//! FOR i5 from 0 to 8:
+//!   T6 = HirAliasSelect( T4, axis = iS10{8}, index = i84 )
+//!   IF Manual ( i84 == rank ):
+//!     T6 = Set( T5 )
+//!   ELSE:
+//!     ShareMemHandles(P2PCommunication 37 (type=recv, buffer=T6, peer=i84, backend=CUDA))
+//!     P2PCommunication 37 (type=recv, buffer=T6, peer=i84, backend=CUDA)
+//!     Wait(Communication 37)
+//! ```
+//! After:
+//! ```text
+//! FOR i5 from 0 to 8:
+//!   T9 = HirAliasSelect( T4, axis = iS10{8}, index = i84 )
+//!   IF Manual ( i84 == rank ):
+//!   ELSE:
+//!     ShareMemHandles(P2PCommunication 37 (type=recv, buffer=T9, peer=i84, backend=CUDA))
+//! FOR i5 from 0 to 8:
+//!   T6 = HirAliasSelect( T4, axis = iS10{8}, index = i84 )
+//!   IF Manual ( i84 == rank ):
+//!     T6 = Set( T5 )
+//!   ELSE:
+//!     P2PCommunication 37 (type=recv, buffer=T6, peer=i84, backend=CUDA)
+//!     Wait(Communication 37)
+//! ```
+//!
+//! ShareMemHandles blocks the host until the peers, and then all ranks, have come to it: inside a loop, the host cannot
+//! run ahead. Handles are known by number, peer and place in memory, not by name, so a loop over the same views under
+//! names of their own exchanges what the transfers need. Every rank reaches the same exchanges in the same order as
+//! before, under the same predicates; they have only no work between them.
+//!
+//! A loop is refused if its transfers' buffers are allocated, dropped or first written inside it: every iteration has
+//! other handles then.
+
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{BlockId, For, If, Program, Stmt, StmtId, SymbolId, TensorId},
+    mentions,
+    ops::{Effect, Mode},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    analysis::{
+        accesses::{stale, symbols_of},
+        bindings,
+    },
+    pass::{Arguments, Change, Pass, Remarks},
+    rewrite::{
+        blocks::{Edit, prune, rewrite},
+        create::Fresh,
+        substitute::Substitution,
+    },
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "hoist-share-mem-handles",
+    description: "exchange the handles of a loop's buffers before the loop",
+    options: &[],
+    run,
+};
+
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let mut changed = false;
+    let (mut fresh, lets) = (Fresh::of(program), lets(program));
+    let found = loops(program, body)?;
+    let mut pending = vec![body];
+    while let Some(block) = pending.pop() {
+        let mut at = 0;
+        while at < program.blocks[block].len() {
+            let stmt = program.blocks[block][at];
+            match program.stmts[stmt].clone() {
+                Stmt::Op(_) | Stmt::Let(..) => (),
+                Stmt::If(it) => pending.extend([Some(it.then), it.other].into_iter().flatten()),
+                Stmt::For(it) => {
+                    let Some(views) = found.get(&stmt) else {
+                        at += 1;
+                        continue;
+                    };
+                    if let Some(first) = exchange_of(program, &mut fresh, &lets, views, stmt, &it)? {
+                        program.blocks[block].insert(at, first);
+                        at += 1;
+                        changed = true;
+                    }
+                }
+            }
+            at += 1;
+        }
+    }
+    Ok(Change::from_flag(changed))
+}
+
+/// The loop that exchanges what another one does; the other one does not any more. `None`: there is nothing to do.
+fn exchange_of(
+    program: &mut Program,
+    fresh: &mut Fresh,
+    lets: &Lets,
+    views: &FxHashSet<TensorId>,
+    stmt: StmtId,
+    it: &For,
+) -> Result<Option<StmtId>, Diagnostic> {
+    let shares = shares(program, it.body);
+    let mut kept: FxHashSet<StmtId> = shares.iter().copied().collect();
+    program.walk(it.body, &mut |stmt| {
+        if let Stmt::Op(op) = &program.stmts[stmt]
+            && op.out_tensor().is_some_and(|out| views.contains(&out))
+            && op.op.row().effect == Effect::View
+        {
+            kept.insert(stmt);
+        }
+    });
+    keep_scalars(program, lets, it.body, &mut kept)?;
+    if only(program, it.body, &kept) {
+        return Ok(None);
+    }
+    let body = filtered(program, it.body, &kept);
+    let span = program.stmt_span(stmt);
+    let exchange = program.stmt(Stmt::For(For { body, ..it.clone() }), span);
+    let mut names = Substitution::default();
+    let mut views: Vec<TensorId> = views.iter().copied().collect();
+    views.sort_unstable();
+    for view in views {
+        let copy = fresh.tensor_copy(program, view);
+        names.tensors.insert(view, copy);
+    }
+    let exchange = names.stmt(program, exchange);
+    rewrite(program, it.body, &mut |_, stmt| match shares.contains(&stmt) {
+        true => Edit::Remove,
+        false => Edit::Keep,
+    });
+    prune(program, it.body);
+    Ok(Some(exchange))
+}
+
+/// The loops that share handles, with the views that they make on the way to the buffers, of what has storage before.
+fn loops(program: &Program, body: BlockId) -> Result<FxHashMap<StmtId, FxHashSet<TensorId>>, Diagnostic> {
+    let mut found: Vec<(StmtId, Shared)> = Vec::new();
+    let mut pending = vec![body];
+    while let Some(block) = pending.pop() {
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(_) | Stmt::Let(..) => (),
+                Stmt::If(it) => pending.extend([Some(it.then), it.other].into_iter().flatten()),
+                Stmt::For(it) => {
+                    let shares = shares(program, it.body);
+                    if !shares.is_empty() {
+                        found.push((*stmt, views(program, it, &shares)?));
+                    }
+                }
+            }
+        }
+    }
+    // Before a loop: what is bound whether or not it runs, and what it drops never is.
+    let names = |shared: &Shared| shared.bases.iter().map(|(tensor, _)| *tensor).collect();
+    let asked = found.iter().map(|(stmt, shared)| (*stmt, names(shared))).collect();
+    let bound = bindings::bound_before(program, &asked);
+    for (stmt, shared) in &found {
+        let unclear = |(tensor, _): &&(TensorId, StmtId)| {
+            shared.dropped.contains(tensor) || !bound.contains(&(*stmt, *tensor))
+        };
+        if let (Some((tensor, at)), Stmt::For(it)) =
+            (shared.bases.iter().find(unclear), &program.stmts[*stmt])
+        {
+            return Err(refusal(program, it, *tensor, *at));
+        }
+    }
+    Ok(found.into_iter().map(|(stmt, shared)| (stmt, shared.views)).collect())
+}
+
+/// The ShareMemHandles of a block.
+fn shares(program: &Program, block: BlockId) -> Vec<StmtId> {
+    let mut found = Vec::new();
+    program.walk(block, &mut |stmt| {
+        if let Stmt::Op(it) = &program.stmts[stmt]
+            && it.op.row().effect == Effect::Share
+        {
+            found.push(stmt);
+        }
+    });
+    found
+}
+
+/// What leads to the buffers that a loop shares.
+struct Shared {
+    /// Views that the loop makes.
+    views: FxHashSet<TensorId>,
+    /// What they are views of, each with a statement that shares it.
+    bases: Vec<(TensorId, StmtId)>,
+    /// What the loop drops.
+    dropped: FxHashSet<TensorId>,
+}
+
+/// The views that the loop makes on the way to the buffers that it shares.
+fn views(program: &Program, it: &For, shares: &[StmtId]) -> Result<Shared, Diagnostic> {
+    let mut names: Vec<(TensorId, StmtId)> = Vec::new();
+    for share in shares {
+        if let Stmt::Op(op) = &program.stmts[*share] {
+            mentions(program, op, &mut |tensor, _| names.push((tensor, *share)));
+        }
+    }
+    let mut bound_inside: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
+    let mut dropped: FxHashSet<TensorId> = FxHashSet::default();
+    program.walk(it.body, &mut |stmt| {
+        if let Stmt::Op(op) = &program.stmts[stmt] {
+            mentions(program, op, &mut |tensor, mode| {
+                if mode == Mode::Bind {
+                    bound_inside.entry(tensor).or_default().push(stmt);
+                }
+                if op.op.row().effect == Effect::Deallocate {
+                    dropped.insert(tensor);
+                }
+            });
+        }
+    });
+    let is_view =
+        |stmt: &StmtId| matches!(&program.stmts[*stmt], Stmt::Op(op) if op.op.row().effect == Effect::View);
+    let stale = stale(program, it.body, &|stmt| match &program.stmts[stmt] {
+        Stmt::Op(op) if op.op.row().effect == Effect::View => Program::tensors_of(&op.outs).collect(),
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Vec::new(),
+    });
+    let mut views: FxHashSet<TensorId> = FxHashSet::default();
+    let mut bases: Vec<(TensorId, StmtId)> = Vec::new();
+    while let Some((tensor, at)) = names.pop() {
+        let Some(binders) = bound_inside.get(&tensor) else {
+            bases.push((tensor, at));
+            continue;
+        };
+        if !binders.iter().all(is_view) || stale.contains(&tensor) {
+            return Err(refusal(program, it, tensor, at));
+        }
+        if views.insert(tensor) {
+            for binder in binders {
+                if let Stmt::Op(op) = &program.stmts[*binder] {
+                    names.extend(Program::tensors_of(&op.args).map(|arg| (arg, at)));
+                }
+            }
+        }
+    }
+    Ok(Shared { views, bases, dropped })
+}
+
+fn refusal(program: &Program, it: &For, tensor: TensorId, share: StmtId) -> Diagnostic {
+    let (name, index) = (program.tensor_name(tensor), &program.symbols[it.index]);
+    let message = format!(
+        "the handle of `{name}` cannot be exchanged before the loop over `{index}`: it may be another one in every iteration"
+    );
+    Diagnostic::new(Code::NotRewritten, program.stmt_span(share), message, "shared here")
+        .help("give it storage before the loop, and views in it")
+}
+
+/// The statements that give scalars values.
+type Lets = FxHashMap<SymbolId, Vec<StmtId>>;
+
+fn lets(program: &Program) -> Lets {
+    let mut lets = Lets::default();
+    program.stmts.iter().for_each(|(id, stmt)| {
+        if let Stmt::Let(symbol, _) = stmt {
+            lets.entry(*symbol).or_default().push(id);
+        }
+    });
+    lets
+}
+
+/// Adds the statements that give values to the scalars that kept statements, and what is around them, look at.
+fn keep_scalars(
+    program: &Program,
+    lets: &Lets,
+    body: BlockId,
+    kept: &mut FxHashSet<StmtId>,
+) -> Result<(), Diagnostic> {
+    loop {
+        let mut symbols = FxHashSet::default();
+        used(program, body, kept, &mut symbols);
+        let mut added = false;
+        let mut inside = FxHashSet::default();
+        program.walk(body, &mut |stmt| {
+            inside.insert(stmt);
+        });
+        for (symbol, stmts) in symbols.iter().filter_map(|symbol| Some((symbol, lets.get(symbol)?))) {
+            let Some(stmt) = stmts.iter().find(|stmt| inside.contains(stmt)) else { continue };
+            if stmts.len() > 1 {
+                let message = format!("`{}` gets several values", program.symbols[*symbol]);
+                let label = "which of them an exchange before the loop needs is not certain";
+                return Err(Diagnostic::new(Code::NotRewritten, program.stmt_span(*stmt), message, label));
+            }
+            added |= kept.insert(*stmt);
+        }
+        if !added {
+            return Ok(());
+        }
+    }
+}
+
+/// The scalars that kept statements, and the branches and loops around them, look at; whether there are any kept.
+fn used(program: &Program, block: BlockId, kept: &FxHashSet<StmtId>, acc: &mut FxHashSet<SymbolId>) -> bool {
+    let mut any = false;
+    for stmt in program.block(block) {
+        let inner = match &program.stmts[*stmt] {
+            Stmt::Op(_) | Stmt::Let(..) => kept.contains(stmt),
+            Stmt::For(it) => used(program, it.body, kept, acc),
+            Stmt::If(it) => {
+                let then = used(program, it.then, kept, acc);
+                it.other.is_some_and(|other| used(program, other, kept, acc)) || then
+            }
+        };
+        if inner {
+            symbols_of(program, *stmt, acc);
+        }
+        any |= inner;
+    }
+    any
+}
+
+/// Whether a block holds kept statements only.
+fn only(program: &Program, block: BlockId, kept: &FxHashSet<StmtId>) -> bool {
+    program.block(block).iter().all(|stmt| match &program.stmts[*stmt] {
+        Stmt::Op(_) | Stmt::Let(..) => kept.contains(stmt),
+        Stmt::For(it) => only(program, it.body, kept),
+        Stmt::If(it) => {
+            only(program, it.then, kept) && it.other.is_none_or(|other| only(program, other, kept))
+        }
+    })
+}
+
+/// A block of the kept statements, in the branches and loops around them.
+fn filtered(program: &mut Program, block: BlockId, kept: &FxHashSet<StmtId>) -> BlockId {
+    let mut stmts = Vec::new();
+    for stmt in program.blocks[block].clone() {
+        let span = program.stmt_span(stmt);
+        match program.stmts[stmt].clone() {
+            Stmt::Op(_) | Stmt::Let(..) => {
+                if kept.contains(&stmt) {
+                    stmts.push(stmt);
+                }
+            }
+            Stmt::For(it) => {
+                let body = filtered(program, it.body, kept);
+                if !program.blocks[body].is_empty() {
+                    stmts.push(program.stmt(Stmt::For(For { body, ..it }), span));
+                }
+            }
+            Stmt::If(it) => {
+                let then = filtered(program, it.then, kept);
+                let other = it.other.map(|other| filtered(program, other, kept));
+                let other = other.filter(|other| !program.blocks[*other].is_empty());
+                if other.is_some() || !program.blocks[then].is_empty() {
+                    stmts.push(program.stmt(Stmt::If(If { then, other, ..it }), span));
+                }
+            }
+        }
+    }
+    program.blocks.push(stmts)
+}

@@ -1,0 +1,302 @@
+//! lower-to-communication: turns single steps of resharding into communications.
+//!
+//! Before:
+//! ```text
+//! T4[iS10{8}, iS11{16}] = Set( T0[ideviceIdx.x0{8}, iS1{16}] )
+//! ```
+//! After:
+//! ```text
+//! T4[iS10{8}, iS11{16}] = ALLOCATE(mem_type=global, zero_init=false)
+//! Communication 5 (type=Allgather, team=(0 1 2 3 4 5 6 7), input=T0[ideviceIdx.x0{8}, iS1{16}], output=T4[iS10{8}, iS11{16}], backend=NCCL)
+//! Wait(Communication 5)
+//! ```
+//!
+//! | step (`reshard::Step`) | becomes |
+//! |---|---|
+//! | Local, Slice | stays a Set: every device has what it needs |
+//! | Broadcast | Broadcast from the first device that sends, a receiver if there is one |
+//! | Allgather | Allgather, one a row of the mesh |
+//! | Gather | Gather to each receiver; SendRecv pairs to one that sends nothing |
+//! | Scatter | Scatter where one of the receivers has all, else SendRecv pairs |
+//! | AllToAll | AllToAll, one a row |
+//! | SendRecv | SendRecv between devices at the same place of both meshes |
+//! | sum, to all devices | Allreduce |
+//! | sum, to a dimension on the devices | ReduceScatter |
+//! | sum, to some of the devices | Reduce to each of them |
+//!
+//! The table is that of nvFuser's lowering (`lower_to_communication.cpp`). Collectives move equal parts of dense memory,
+//! outermost first: where the axis is another one, the tensor is permuted before or behind.
+
+mod parts;
+mod post;
+mod steps;
+
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{AxisKind, OpStmt, Program, Stmt, StmtId, TensorId},
+    ops::{Effect, Rule},
+    span::Span,
+    words::{Backend, CommunicationType},
+};
+use rustc_hash::FxHashSet;
+
+use crate::{
+    analysis::{
+        bindings,
+        dims::{self, Fate},
+        reshard::{self, Step},
+        sharding::{Dim, Sharding},
+    },
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    rewrite::{blocks::expand, create::Fresh, mesh::teams},
+    transform::decompose_resharding::{is_copy, red_op, reduces_in_one_step},
+};
+use post::Post;
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "lower-to-communication",
+    description: "turn single steps of resharding into communications and waits",
+    options: &[OptionSpec {
+        name: "backend",
+        description: "who moves the data; what CUDA does not have is left to NCCL",
+        kind: OptionKind::Word(&["nccl", "cuda", "ucc"]),
+        default: Some("nccl"),
+    }],
+    run,
+};
+
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let mut fresh = Fresh::of(program);
+    let bound = bindings::facts(program).bound;
+    let views = views(program);
+    let world = world(program);
+    let backend = match arguments.text("backend") {
+        Some("cuda") => Backend::Cuda,
+        Some("ucc") => Backend::Ucc,
+        Some(_) | None => Backend::Nccl,
+    };
+    let changed = expand(program, body, &mut |program, stmt| {
+        let span = program.stmt_span(stmt);
+        let Stmt::Op(it) = program.stmts[stmt].clone() else { return Ok(None) };
+        let is_bound = bound.contains(&stmt);
+        let (stmts, works, names) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ctx = Ctx {
+            program,
+            fresh: &mut fresh,
+            span,
+            backend,
+            world,
+            views: &views,
+            is_bound,
+            stmts,
+            works,
+            names,
+        };
+        let changed = ctx.statement(&it)?;
+        ctx.wait();
+        Ok(changed.then_some(ctx.stmts))
+    })?;
+    Ok(Change::from_flag(changed))
+}
+
+/// What becomes of one statement.
+struct Ctx<'p> {
+    program: &'p mut Program,
+    fresh: &'p mut Fresh,
+    span: Span,
+    backend: Backend,
+    /// The number of ranks that the program needs.
+    world: usize,
+    /// Tensors that are views of others.
+    views: &'p FxHashSet<TensorId>,
+    /// Whether the statement's result has storage already.
+    is_bound: bool,
+    stmts: Vec<StmtId>,
+    /// Posted, and not waited for yet.
+    works: Vec<u32>,
+    /// Other shapes of results that are filled in part by part.
+    names: Vec<TensorId>,
+}
+
+impl Ctx<'_> {
+    /// Writes the statements that take the place of `it`; false if it may stay.
+    fn statement(&mut self, it: &OpStmt) -> Result<bool, Diagnostic> {
+        let ([arg], Some(out)) = (&dims::operands(it)[..], it.out_tensor()) else { return Ok(false) };
+        let arg = *arg;
+        let is_reduction = it.op.row().rule == Rule::Reduce;
+        if !is_reduction && !is_copy(it) || self.program.tensors[out].unit.is_some() {
+            return Ok(false);
+        }
+        let sharding = |tensor| Sharding::of(self.program, tensor);
+        let (Some(from), Some(to)) = (sharding(arg), sharding(out)) else { return Ok(false) };
+        if is_reduction {
+            return self.reduction(it, arg, &from, out, &to);
+        }
+        let Some(step) = reshard::step(self.program, &from, &to) else {
+            return Err(self.refused(it, "is more than one step of resharding"));
+        };
+        match step {
+            Step::Local | Step::Slice => return Ok(false),
+            Step::Broadcast => {
+                self.allocate(out);
+                let common = to.mesh.devices.iter().find(|rank| from.mesh.contains(**rank));
+                let root = common.copied().unwrap_or_else(|| from.mesh.devices[0]);
+                let mut team = to.mesh.devices.clone();
+                if !team.contains(&root) {
+                    team.push(root);
+                }
+                let root = team.iter().position(|rank| *rank == root);
+                self.post(Post {
+                    kind: CommunicationType::Broadcast,
+                    team: &team,
+                    root,
+                    red_op: None,
+                    input: arg,
+                    output: out,
+                });
+            }
+            Step::Allgather { dim, device } => {
+                self.allgather(arg, out, &with_dim(&to, dim, &from.dims[dim]), (dim, device));
+            }
+            Step::Gather { dim, device } => {
+                self.gather(arg, &from.mesh, out, &with_dim(&to, dim, &from.dims[dim]), (dim, device));
+            }
+            Step::Scatter { dim, device } => {
+                self.scatter(arg, &with_dim(&from, dim, &to.dims[dim]), out, &to.mesh, (dim, device));
+            }
+            Step::AllToAll { from: gone, to: new, device } => {
+                let send = with_dim(&from, new, &to.dims[new]);
+                let recv = with_dim(&to, gone, &from.dims[gone]);
+                self.all_to_all(arg, (&send, new), out, (&recv, gone), device);
+            }
+            Step::SendRecv => {
+                self.allocate(out);
+                for (sender, receiver) in from.mesh.devices.iter().zip(&to.mesh.devices) {
+                    self.send(*sender, *receiver, arg, out);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn reduction(
+        &mut self,
+        it: &OpStmt,
+        arg: TensorId,
+        from: &Sharding,
+        out: TensorId,
+        to: &Sharding,
+    ) -> Result<bool, Diagnostic> {
+        let Some(fates) = dims::fates(self.program, it, &[arg], 0) else { return Ok(false) };
+        let summed: Vec<usize> = (0..fates.len()).filter(|at| fates[*at] == Fate::Summed).collect();
+        let spread = |at: &&usize| from.dims[**at].devices().next().is_some();
+        let Some(dim) = summed.iter().find(spread).copied() else {
+            let mut kept = from.clone();
+            let mut fates = fates.iter();
+            kept.dims.retain(|_| fates.next() != Some(&Fate::Summed));
+            return match reshard::step(self.program, &kept, to) {
+                Some(Step::Local) => Ok(false),
+                _ => Err(self.refused(it, "reduces and reshards")),
+            };
+        };
+        let mut kept = from.clone();
+        kept.dims.remove(dim);
+        let one_step = summed.len() == 1 && reduces_in_one_step(self.program, from, dim, &kept, to);
+        let (Some(red_op), true, Some(device)) =
+            (red_op(self.program, it), one_step, from.dims[dim].devices().next())
+        else {
+            return Err(self.refused(it, "is more than one step of reduction"));
+        };
+        if from.mesh != to.mesh {
+            self.allocate(out);
+            let team = from.mesh.devices.clone();
+            for receiver in &to.mesh.devices {
+                let root = team.iter().position(|rank| rank == receiver);
+                let red_op = Some(red_op);
+                self.post(Post {
+                    kind: CommunicationType::Reduce,
+                    team: &team,
+                    root,
+                    red_op,
+                    input: arg,
+                    output: out,
+                });
+            }
+        } else if let Some((scattered, _)) = reshard::scattered(self.program, &kept, to) {
+            // Counted among the operand's dimensions, that which vanishes included.
+            let at = scattered + usize::from(scattered >= dim);
+            let input = self.parts_of(arg, &with_dim(from, at, &to.dims[scattered]), (at, device));
+            self.allocate(out);
+            for team in teams(&from.mesh, device) {
+                let red_op = Some(red_op);
+                self.post(Post {
+                    kind: CommunicationType::ReduceScatter,
+                    team: &team,
+                    root: None,
+                    red_op,
+                    input,
+                    output: out,
+                });
+            }
+        } else {
+            self.allocate(out);
+            for team in teams(&from.mesh, device) {
+                let red_op = Some(red_op);
+                self.post(Post {
+                    kind: CommunicationType::Allreduce,
+                    team: &team,
+                    root: None,
+                    red_op,
+                    input: arg,
+                    output: out,
+                });
+            }
+        }
+        self.forget_reductions(out);
+        Ok(true)
+    }
+
+    /// A view's axes that a communication has summed away say nothing any more.
+    fn forget_reductions(&mut self, tensor: TensorId) {
+        if !self.views.contains(&tensor) {
+            return;
+        }
+        let axes = &self.program.axes;
+        let it = &mut self.program.tensors[tensor];
+        for list in [&mut it.loops, &mut it.domains.logical].into_iter().chain(it.domains.allocation.as_mut())
+        {
+            list.retain(|axis| axes[*axis].kind != AxisKind::Reduction);
+        }
+    }
+
+    fn refused(&self, it: &OpStmt, why: &str) -> Diagnostic {
+        let message = format!("`{}` {why}", it.op.name());
+        let it = Diagnostic::new(Code::NotRewritten, self.span, message, "no communication does this alone");
+        it.help("run decompose-resharding before")
+    }
+}
+
+/// `sharding` with one dimension as `other` has it.
+fn with_dim(sharding: &Sharding, dim: usize, other: &Dim) -> Sharding {
+    let mut it = sharding.clone();
+    it.dims[dim] = other.clone();
+    it
+}
+
+/// Tensors that statements bind to views of others.
+fn views(program: &Program) -> FxHashSet<TensorId> {
+    let bound = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
+        Stmt::Op(it) if it.op.row().effect == Effect::View => it.out_tensor(),
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    });
+    bound.collect()
+}
+
+/// The number of ranks of the smallest world that contains every rank that the meshes name.
+pub(crate) fn world(program: &Program) -> usize {
+    let named = program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied());
+    named.max().map_or(0, |it| it.saturating_add(1))
+}

@@ -1,0 +1,71 @@
+//! The statements of a communication: its storage, the post and the Wait.
+
+use grammar::{
+    ir::{OpStmt, TensorId},
+    words::{CommunicationType, RedOp},
+};
+
+use super::Ctx;
+use crate::rewrite::{collective::Collective, create};
+
+/// A communication to post.
+pub(super) struct Post<'t> {
+    pub(super) kind: CommunicationType,
+    pub(super) team: &'t [usize],
+    /// A member of the team.
+    pub(super) root: Option<usize>,
+    pub(super) red_op: Option<RedOp>,
+    pub(super) input: TensorId,
+    pub(super) output: TensorId,
+}
+
+impl Ctx<'_> {
+    pub(super) fn emit(&mut self, stmt: OpStmt) {
+        let id = create::add(self.program, stmt, self.span);
+        self.stmts.push(id);
+    }
+
+    /// Storage for a result that has none.
+    pub(super) fn allocate(&mut self, tensor: TensorId) {
+        if !self.is_bound {
+            self.is_bound = true;
+            let allocate = create::allocate(self.program, tensor);
+            self.emit(allocate);
+        }
+    }
+
+    pub(super) fn post(&mut self, post: Post<'_>) {
+        let Post { kind, team, root, red_op, input, output } = post;
+        let root = root.map(|root| self.program.int(root as i64));
+        let work = self.fresh.work();
+        let stmt =
+            Collective { kind, team, root, red_op, input, output }.stmt(work, self.backend, self.world);
+        self.emit(stmt);
+        self.works.push(work);
+    }
+
+    /// One device's tensor to another; a copy where they are the same.
+    pub(super) fn send(&mut self, sender: usize, receiver: usize, input: TensorId, output: TensorId) {
+        let mut team = vec![sender, receiver];
+        team.dedup();
+        self.post(Post {
+            kind: CommunicationType::SendRecv,
+            team: &team,
+            root: Some(0),
+            red_op: None,
+            input,
+            output,
+        });
+    }
+
+    /// Waits for what is posted.
+    pub(super) fn wait(&mut self) {
+        for work in std::mem::take(&mut self.works) {
+            self.emit(create::wait(work));
+        }
+        // In a loop, the next iteration's name is another view.
+        for name in std::mem::take(&mut self.names) {
+            self.emit(create::deallocate(name));
+        }
+    }
+}

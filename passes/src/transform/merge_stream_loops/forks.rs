@@ -1,0 +1,79 @@
+//! Whether what stands behind two loops relies on the forks of the second one.
+//!
+//! A stream that is forked behind the first loop waits for all iterations of it; in a merged loop it waits for the earlier ones
+//! only.
+
+use grammar::{
+    ir::{For, Operand, Program, Stmt, StmtId, Stream},
+    ops::{Effect, Op},
+};
+
+use super::{Frame, same_bounds};
+use crate::{
+    analysis::blocks::any,
+    rewrite::{create, substitute::Substitution},
+};
+
+/// Whether the streams of a loop are forked again in `rest` before they are used, or are not used there: the program ends behind
+/// it if `is_last`. Only what is certain counts.
+pub(super) fn are_renewed(
+    program: &mut Program,
+    frame: &Frame,
+    first: &For,
+    captured: Option<(u32, u32)>,
+    rest: &[StmtId],
+    is_last: bool,
+) -> bool {
+    let Some((Op::SetCurrentStream, home)) = frame.end.first().cloned() else { return false };
+    let own = frame.stream.iter().map(|it| (Op::Synchronize, it.clone())).next();
+    let is_joined = own.is_some_and(|it| frame.end.contains(&it));
+    // The names of the stream that the loops go back to, which is current behind them.
+    let mut homes = vec![home];
+    homes.extend(captured.map(|(new, _)| Stream::Named(new)));
+    for stmt in rest {
+        match program.stmts[*stmt].clone() {
+            Stmt::Op(it) if it.op == Op::GetCurrentStream => {
+                let [Operand::Stream(stream)] = it.outs[..] else { return false };
+                homes.push(program.streams[stream].clone());
+            }
+            Stmt::Op(it) if it.op == Op::SetCurrentStream => {
+                let [Operand::Stream(stream)] = it.args[..] else { return false };
+                if !homes.contains(&program.streams[stream]) {
+                    return false;
+                }
+            }
+            // Whoever waits for more is right as well.
+            Stmt::Op(_) => (),
+            Stmt::Let(..) => return false,
+            Stmt::If(_) if chooses(program, *stmt) => return false,
+            Stmt::For(it) if chooses(program, *stmt) => {
+                let index = create::symbol(program, first.index);
+                let body = Substitution::of_symbol(it.index, index).block(program, it.body);
+                let Some(own) = Frame::of(program, body) else { return false };
+                let is_fork = |(op, stream): &(Op, Stream)| *op == Op::Synchronize && homes.contains(stream);
+                let returns = own.is_only_streams || own.end.first().is_some_and(|it| homes.contains(&it.1));
+                if own.stream.is_none() || !own.begin.iter().any(is_fork) || !returns {
+                    return false;
+                }
+                if own.stream == frame.stream && same_bounds(program, first, &it) {
+                    return is_joined;
+                }
+                // It leaves another stream current.
+                if own.is_only_streams {
+                    return false;
+                }
+            }
+            Stmt::For(_) | Stmt::If(_) => (),
+        }
+    }
+    is_last
+}
+
+/// Whether a statement, or one inside it, chooses, captures or joins streams.
+fn chooses(program: &Program, stmt: StmtId) -> bool {
+    any(
+        program,
+        stmt,
+        &|stmt| matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.row().effect == Effect::Stream),
+    )
+}

@@ -1,0 +1,227 @@
+//! renumber: numbers everything by first appearance, so that programs that are equal up to numbers print the same.
+//!
+//! Before:
+//! ```text
+//! (T7_g_float[iS30{i9}, iS12{4}]) -> (T3_g_float[iS5{i9}, iS6{4}]) :
+//!   Stream s2 = GetCurrentStream()
+//!   FOR i84 from 0 to 4:
+//!     Communication 35 (type=Broadcast, team=(0 1), root=i84, input=T7_g_float[…], output=T3_g_float[…])
+//! ```
+//! After:
+//! ```text
+//! (T0_g_float[iS0{i9}, iS1{4}]) -> (T1_g_float[iS2{i9}, iS3{4}]) :
+//!   Stream s0 = GetCurrentStream()
+//!   FOR i0 from 0 to 4:
+//!     Communication 0 (type=Broadcast, team=(0 1), root=i0, input=T0_g_float[…], output=T1_g_float[…])
+//! ```
+//!
+//! Tensors, axes, captured streams, posted work with HostUnits, and the scalars that the program defines: those whose
+//! names end in a number, of loops, statements and `Index definitions:`, which are put in the order of their uses. A
+//! scalar that the program does not define is the user's to set and keeps its name, as does `streamIdx`. A HostUnit's
+//! tensors, axes and scalars are numbered on their own.
+//!
+//! Two things are said by numbers, and stay said. `Set.Permute` numbers its result's axes in its operand's order: these
+//! keep their order. How a dump's numbers tell what was split is for the printer: it writes `Domains:` where they would
+//! mislead.
+
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{Attr, AxisId, ExprId, Program, Stmt, Stream, SymbolId, TensorId, UnitId},
+};
+use indexmap::{IndexMap, IndexSet};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    analysis::appearance::{Order, Work},
+    pass::{Arguments, Change, Pass, Remarks},
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "renumber",
+    description: "number tensors, axes, work and scalars by first appearance",
+    options: &[],
+    run,
+};
+
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let mut order = Order::new(program);
+    let options: Vec<ExprId> = program.options.values().copied().collect();
+    options.iter().for_each(|it| order.scalar(*it));
+    order.operands(&program.inputs);
+    order.operands(&program.outputs);
+    program.body.iter().for_each(|body| order.block(*body));
+    for (id, unit) in program.units.iter() {
+        order.unit(id);
+        order.namespace = Some(id);
+        order.operands(&unit.inputs);
+        order.operands(&unit.outputs);
+        unit.body.iter().for_each(|body| order.block(*body));
+        order.namespace = None;
+    }
+    order.definitions();
+    order.domains();
+    let new = order.numbers();
+    Ok(Change::from_flag(write(program, &new)))
+}
+
+/// The numbers that everything gets.
+struct Numbers {
+    tensors: FxHashMap<TensorId, u32>,
+    axes: FxHashMap<AxisId, u32>,
+    streams: FxHashMap<u32, u32>,
+    works: FxHashMap<Work, u32>,
+    symbols: FxHashMap<SymbolId, String>,
+    definitions: IndexSet<SymbolId>,
+}
+
+impl Order<'_> {
+    fn numbers(mut self) -> Numbers {
+        let program = self.program;
+        // What the text does not mention any more stays out of the way of what it does.
+        self.tensors.extend(program.tensors.ids());
+        let mut next: FxHashMap<Option<UnitId>, u32> = FxHashMap::default();
+        let tensors = self.tensors.iter().map(|id| (*id, count(&mut next, program.tensors[*id].unit)));
+        let tensors = tensors.collect();
+        let axes = self.axis_numbers();
+        let streams = self.streams.iter().copied().zip(0..).collect();
+        let works = self.works.iter().copied().zip(0..).collect();
+        let symbols = self.names();
+        Numbers { tensors, axes, streams, works, symbols, definitions: self.definitions }
+    }
+
+    fn axis_numbers(&self) -> FxHashMap<AxisId, u32> {
+        let mut next: FxHashMap<Option<UnitId>, u32> = FxHashMap::default();
+        let space = |axis: &AxisId| self.axis_spaces.get(axis).copied().flatten();
+        let mut numbers: FxHashMap<AxisId, u32> = FxHashMap::default();
+        for axis in &self.axes {
+            let mut stack = vec![*axis];
+            while let Some(top) = stack.last().copied() {
+                let smaller = self.smaller.get(&top).into_iter().flatten();
+                match smaller.copied().find(|it| !numbers.contains_key(it)) {
+                    Some(first) => stack.push(first),
+                    None => {
+                        numbers.entry(top).or_insert_with(|| count(&mut next, space(&top)));
+                        stack.pop();
+                    }
+                }
+            }
+        }
+        let program = self.program;
+        for axis in program.axes.ids().filter(|axis| !self.axes.contains(axis)) {
+            let alike = self.by_number.get(&(space(&axis), program.axes[axis].number)).into_iter().flatten();
+            let same = alike.into_iter().find(|it| program.axes[**it] == program.axes[axis]);
+            let number = same.filter(|_| self.axis_spaces.contains_key(&axis)).and_then(|it| numbers.get(it));
+            let number = number.copied().unwrap_or_else(|| count(&mut next, None));
+            numbers.insert(axis, number);
+        }
+        numbers
+    }
+
+    /// New names of the scalars that get one.
+    fn names(&self) -> FxHashMap<SymbolId, String> {
+        let program = self.program;
+        let prefix = |symbol: SymbolId, space: Option<UnitId>| {
+            let own = space.is_some() || self.defined.contains(&symbol) && !self.free.contains(&symbol);
+            let name = program.symbols[symbol].as_str();
+            let letters = name.trim_end_matches(|it: char| it.is_ascii_digit());
+            let is_numbered =
+                letters.len() < name.len() && letters.bytes().all(|it| it.is_ascii_alphabetic());
+            (own && is_numbered).then_some(letters)
+        };
+        let kept: FxHashSet<(Option<UnitId>, &str)> = self
+            .symbols
+            .iter()
+            .filter(|(symbol, space)| prefix(**symbol, **space).is_none())
+            .map(|(symbol, space)| (*space, program.symbols[*symbol].as_str()))
+            .collect();
+        let mut next: FxHashMap<Option<UnitId>, u32> = FxHashMap::default();
+        let mut names = FxHashMap::default();
+        for (symbol, space) in &self.symbols {
+            let Some(letters) = prefix(*symbol, *space) else { continue };
+            let mut name = format!("{letters}{}", count(&mut next, *space));
+            while kept.contains(&(*space, name.as_str())) {
+                name = format!("{letters}{}", count(&mut next, *space));
+            }
+            names.insert(*symbol, name);
+        }
+        names
+    }
+}
+
+fn count(next: &mut FxHashMap<Option<UnitId>, u32>, space: Option<UnitId>) -> u32 {
+    let next = next.entry(space).or_default();
+    *next += 1;
+    *next - 1
+}
+
+/// Writes the numbers into the program. Says whether any is new.
+fn write(program: &mut Program, new: &Numbers) -> bool {
+    let mut changed = false;
+    let mut set = |old: &mut u32, new: Option<&u32>| {
+        if let Some(new) = new {
+            changed |= *old != *new;
+            *old = *new;
+        }
+    };
+    let mut named: FxHashMap<(Option<UnitId>, u32), u32> = FxHashMap::default();
+    for id in program.tensors.ids() {
+        let tensor = &mut program.tensors[id];
+        new.tensors.get(&id).into_iter().for_each(|it| _ = named.insert((tensor.unit, tensor.number), *it));
+        set(&mut tensor.number, new.tensors.get(&id));
+    }
+    for id in program.axes.ids() {
+        set(&mut program.axes[id].number, new.axes.get(&id));
+    }
+    for id in program.streams.ids() {
+        if let Stream::Named(number) = &mut program.streams[id] {
+            let fresh = new.streams.get(number).copied();
+            set(number, fresh.as_ref());
+        }
+    }
+    for id in program.units.ids() {
+        set(&mut program.units[id].number, new.works.get(&Work::Unit(id)));
+    }
+    for id in program.stmts.ids() {
+        let Stmt::Op(it) = &mut program.stmts[id] else { continue };
+        let awaited = it.attrs.iter_mut().filter_map(|(_, attr)| match attr {
+            Attr::Work(number) => Some(number),
+            _ => None,
+        });
+        for number in it.number.iter_mut().chain(awaited) {
+            let fresh = new.works.get(&Work::Posted(*number)).copied();
+            set(number, fresh.as_ref());
+        }
+    }
+    for id in program.tensors.ids() {
+        let tensor = &mut program.tensors[id];
+        let positions = positions(&tensor.positions, &|number| named.get(&(tensor.unit, number)).copied());
+        changed |= positions != tensor.positions;
+        tensor.positions = positions;
+    }
+    changed |= new.symbols.iter().any(|(symbol, name)| program.symbols[*symbol] != *name);
+    program.rename_symbols(&new.symbols);
+    let definitions: IndexMap<_, _> = new
+        .definitions
+        .iter()
+        .filter_map(|symbol| Some((*symbol, *program.definitions.get(symbol)?)))
+        .collect();
+    changed |= !definitions.keys().eq(program.definitions.keys());
+    program.definitions = definitions;
+    changed
+}
+
+/// `compute_with( T5, 1 )` with the tensor's new number.
+fn positions(text: &str, new: &dyn Fn(u32) -> Option<u32>) -> String {
+    let mut parts = text.split('T');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|it: char| it.is_ascii_digit());
+        let number = part.strip_suffix(rest).and_then(|it| it.parse().ok()).and_then(new);
+        out += &match number {
+            Some(number) => format!("T{number}{rest}"),
+            None => format!("T{part}"),
+        };
+    }
+    out
+}

@@ -1,0 +1,191 @@
+//! sink-waits: waits for communications as late as possible.
+//!
+//! Before:
+//! ```text
+//! Communication 4 (type=Allreduce, input=T2, output=T3)
+//! Wait(Communication 4)
+//! T5 = linear(T6, T7)
+//! T8 = Set( T3 )
+//! ```
+//! After:
+//! ```text
+//! Communication 4 (type=Allreduce, input=T2, output=T3)
+//! T5 = linear(T6, T7)
+//! Wait(Communication 4)
+//! T8 = Set( T3 )
+//! ```
+//!
+//! A Wait goes down in its block to the first statement that writes what the communication uses, reads what it writes,
+//! drops either, posts or waits for the same number, or has to do with streams: the stream that waits stays the same one.
+//! Two Waits keep their order.
+
+use grammar::{
+    attr,
+    diagnostic::Diagnostic,
+    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+    ops::Effect,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    analysis::{
+        accesses::{Effects, Storage},
+        blocks::nested,
+    },
+    pass::{Arguments, Change, Pass, Remarks},
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "sink-waits",
+    description: "wait for communications as late as possible",
+    options: &[],
+    run,
+};
+
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let storage = Storage::of(program);
+    let mut changed = false;
+    for block in nested(program, body) {
+        changed |= sink_all(program, &storage, block, &|_| true);
+    }
+    Ok(Change::from_flag(changed))
+}
+
+/// Moves the Waits of a block down, those for the numbers that `wanted` picks.
+///
+/// Every statement is looked at once: what may stop a Wait is found by key. A Wait's place is the number of the statements
+/// other than Waits before it, and Waits of one place keep their order.
+pub(crate) fn sink_all(
+    program: &mut Program,
+    storage: &Storage,
+    block: BlockId,
+    wanted: &dyn Fn(u32) -> bool,
+) -> bool {
+    let stmts = program.block(block);
+    if !stmts.iter().any(|stmt| awaited(program, *stmt).is_some_and(wanted)) {
+        return false;
+    }
+    let (mut others, mut waits): (Vec<StmtId>, Vec<(usize, StmtId, u32)>) = (Vec::new(), Vec::new());
+    // Ascending places, by key.
+    let mut stops: FxHashMap<Key, Vec<usize>> = FxHashMap::default();
+    for stmt in stmts {
+        match awaited(program, *stmt) {
+            Some(number) => waits.push((others.len(), *stmt, number)),
+            None => {
+                for key in keys(storage, &storage.effects(program, *stmt)) {
+                    stops.entry(key).or_default().push(others.len());
+                }
+                others.push(*stmt);
+            }
+        }
+    }
+    // From the last to the first: a Wait may then pass those behind it that have gone. The first place of these, by key.
+    let mut behind: FxHashMap<Key, usize> = FxHashMap::default();
+    for (place, stmt, number) in waits.iter_mut().rev() {
+        if wanted(*number) {
+            let first = |key: &Key| {
+                let other = stops.get(key).and_then(|it| it.get(it.partition_point(|at| at < place)));
+                other.into_iter().chain(behind.get(key)).min().copied()
+            };
+            *place = stopping(storage, *number).iter().filter_map(first).min().unwrap_or(others.len());
+        }
+        for key in keys(storage, &storage.effects(program, *stmt)) {
+            behind.entry(key).and_modify(|first| *first = (*first).min(*place)).or_insert(*place);
+        }
+    }
+    waits.sort_by_key(|(place, ..)| *place);
+    let mut waits = waits.into_iter().peekable();
+    let mut sunk = Vec::with_capacity(stmts.len());
+    for (at, stmt) in others.iter().map(Some).chain([None]).enumerate() {
+        while let Some((_, wait, _)) = waits.next_if(|(place, ..)| *place == at) {
+            sunk.push(wait);
+        }
+        sunk.extend(stmt);
+    }
+    let changed = sunk != stmts;
+    program.blocks[block] = sunk;
+    changed
+}
+
+/// What a statement does that a Wait may have to come before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Streams,
+    Number(u32),
+    Reads(TensorId),
+    Writes(TensorId),
+    Drops(TensorId),
+    Shares(TensorId),
+}
+
+/// The keys of a statement; `stops` says the same of one Wait.
+fn keys(storage: &Storage, effects: &Effects) -> FxHashSet<Key> {
+    let mut keys = FxHashSet::default();
+    keys.extend(effects.streams.then_some(Key::Streams));
+    keys.extend(effects.posts.iter().chain(&effects.waits).map(|it| Key::Number(*it)));
+    keys.extend(effects.accesses.reads.iter().map(|it| Key::Reads(*it)));
+    keys.extend(effects.accesses.writes.iter().map(|it| Key::Writes(*it)));
+    keys.extend(effects.drops.iter().map(|it| Key::Drops(storage.class(*it))));
+    if effects.shares {
+        keys.extend(effects.names.iter().map(|it| Key::Shares(storage.class(*it))));
+    }
+    keys
+}
+
+/// The keys of statements that a Wait for `number` has to come before.
+fn stopping(storage: &Storage, number: u32) -> Vec<Key> {
+    let work = storage.work(number);
+    let used = work.reads.union(&work.writes);
+    let mut keys = vec![Key::Streams, Key::Number(number)];
+    keys.extend(used.flat_map(|it| [Key::Writes(*it), Key::Drops(*it), Key::Shares(*it)]));
+    keys.extend(work.writes.iter().map(|it| Key::Reads(*it)));
+    keys
+}
+
+/// The number of the communication that a statement waits for, if that is what it does.
+pub(crate) fn awaited(program: &Program, stmt: StmtId) -> Option<u32> {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) if it.op.row().effect == Effect::Wait => it.get(attr::WORK),
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    }
+}
+
+/// The index of the last statement behind `at` that a Wait for `number` may go down past; `at` if there is none.
+pub(crate) fn lowest(
+    program: &Program,
+    storage: &Storage,
+    block: BlockId,
+    at: usize,
+    number: u32,
+    also_stops: &dyn Fn(&Effects) -> bool,
+) -> usize {
+    let mut to = at;
+    for (next, stmt) in program.block(block).iter().enumerate().skip(at + 1) {
+        let effects = storage.effects(program, *stmt);
+        if stops(storage, &effects, number) || also_stops(&effects) {
+            break;
+        }
+        // The order of Waits that come to stand together stays.
+        if awaited(program, *stmt).is_none() {
+            to = next;
+        }
+    }
+    to
+}
+
+/// Whether a Wait for `number` has to come before a statement.
+fn stops(storage: &Storage, effects: &Effects, number: u32) -> bool {
+    let work = storage.work(number);
+    let used = |tensor: &_| {
+        let class = storage.class(*tensor);
+        work.reads.contains(&class) || work.writes.contains(&class)
+    };
+    effects.streams
+        || effects.posts.contains(&number)
+        || effects.waits.contains(&number)
+        || effects.drops.iter().any(used)
+        || effects.shares && effects.names.iter().any(used)
+        || effects.accesses.conflicts(&work)
+}

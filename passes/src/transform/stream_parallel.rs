@@ -1,0 +1,427 @@
+//! stream-parallel: makes loops over stream axes, whose iterations work on slices.
+//!
+//! Before:
+//! ```text
+//! T4[istreamIdx10{8}, iS11{16}] = Set( T0[ideviceIdx.x0{8}, iS1{16}] )
+//! T3[istreamIdx6{8}, iS7{16}, iS8{128}] = linear(T4[istreamIdx10{8}, iS11{16}], T1, T2)
+//! ```
+//! After (`allgather=broadcast`, `style=select`):
+//! ```text
+//! T4 = ALLOCATE(mem_type=global, zero_init=false)
+//! T3 = ALLOCATE(mem_type=global, zero_init=false)
+//! FOR streamIdx in istreamIdx10{8}:
+//!   T5 = HirAliasSelect( T4, axis = istreamIdx10{8}, index = streamIdx )
+//!   Communication 1 (type=Broadcast, team=(0 1 2 3 4 5 6 7), root=streamIdx, input=T0, output=T5, backend=NCCL)
+//!   Wait(Communication 1)
+//!   T6 = HirAliasSelect( T3, axis = istreamIdx6{8}, index = streamIdx )
+//!   T6 = linear(T5, T1, T2)
+//! ```
+//!
+//! Statements one after the other whose results carry the same stream axis share a loop, as long as each reads only the
+//! slice of the iteration of what the others compute. `kind` tells what can be sliced, `body` writes an iteration,
+//! `exchange` the communications in it. Resharding that leaves the stream axis alone is sliced like any operator, and
+//! stays for lower-to-communication; what cannot be sliced stays outside of loops.
+//!
+//! `style=select` loops over whole stream axes and selects an index (`FOR streamIdx in …`, HirAliasSelect);
+//! `style=shard` takes chunks (`FOR i5 from 0 to n`, ShardByStream), and keeps tensors that only the iteration needs in
+//! storage of its own.
+
+mod body;
+mod exchange;
+mod kind;
+
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
+    ops::Rule,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    analysis::{bindings, component::computes, names::written, sharding::same},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    rewrite::create::Fresh,
+    transform::lower_to_communication::world,
+};
+use kind::{Kind, Slicing};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "stream-parallel",
+    description: "make loops over stream axes, with sliced operands and communications in between",
+    options: &[
+        OptionSpec {
+            name: "allgather",
+            description: "how a shard comes to all devices; whole: before the loop",
+            kind: OptionKind::Word(&["broadcast", "p2p-ring", "collective-permute", "whole"]),
+            default: Some("broadcast"),
+        },
+        OptionSpec {
+            name: "reduce-scatter",
+            description: "how partial sums come to their device; whole: behind the loop",
+            kind: OptionKind::Word(&["reduce", "p2p-ring", "whole"]),
+            default: Some("reduce"),
+        },
+        BACKEND,
+        PROTOCOL,
+        OFFSET_BY_RANK,
+        WAIT,
+        STYLE,
+    ],
+    run,
+};
+
+/// Who moves the data of rings and broadcasts; `overlap` has the same options of loops.
+pub(crate) const BACKEND: OptionSpec = OptionSpec {
+    name: "backend",
+    description: "who moves the data of peer-to-peer rings and broadcasts",
+    kind: OptionKind::Word(&["nccl", "cuda"]),
+    default: Some("nccl"),
+};
+/// Who copies in a CUDA transfer.
+pub(crate) const PROTOCOL: OptionSpec = OptionSpec {
+    name: "protocol",
+    description: "who copies in a CUDA transfer: the receiver (get) or the sender (put)",
+    kind: OptionKind::Word(&["get", "put"]),
+    default: Some("get"),
+};
+/// Where rings begin.
+pub(crate) const OFFSET_BY_RANK: OptionSpec = OptionSpec {
+    name: "offset-by-rank",
+    description: "peer-to-peer rings: each rank begins with its own chunk, so that all links are busy",
+    kind: OptionKind::Flag,
+    default: Some("true"),
+};
+/// Where CUDA sends are waited for.
+pub(crate) const WAIT: OptionSpec = OptionSpec {
+    name: "wait",
+    description: "where CUDA sends are waited for: behind the transfer, or at the end of the iteration",
+    kind: OptionKind::Word(&["inline", "deferred"]),
+    default: Some("inline"),
+};
+/// How slices are taken.
+pub(crate) const STYLE: OptionSpec = OptionSpec {
+    name: "style",
+    description: "how slices are taken; auto: select where the stream axes are whole ones",
+    kind: OptionKind::Word(&["auto", "select", "shard"]),
+    default: Some("auto"),
+};
+
+/// The options, read once.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    allgather: Allgather,
+    reduce_scatter: ReduceScatter,
+    cuda: bool,
+    put: bool,
+    offset: bool,
+    deferred: bool,
+    style: Option<Style>,
+}
+
+/// How an all-gather is done in a loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Allgather {
+    Broadcast,
+    Ring,
+    Permute,
+    Whole,
+}
+
+/// How a reduce-scatter is done in a loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReduceScatter {
+    Reduce,
+    Ring,
+    Whole,
+}
+
+/// How slices are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Style {
+    Select,
+    Shard,
+}
+
+impl Settings {
+    pub(crate) fn of(arguments: &Arguments) -> Self {
+        let is = |name, value| arguments.text(name) == Some(value);
+        Self {
+            allgather: match arguments.text("allgather") {
+                Some("p2p-ring") => Allgather::Ring,
+                Some("collective-permute") => Allgather::Permute,
+                Some("whole") => Allgather::Whole,
+                Some(_) | None => Allgather::Broadcast,
+            },
+            reduce_scatter: match arguments.text("reduce-scatter") {
+                Some("p2p-ring") => ReduceScatter::Ring,
+                Some("whole") => ReduceScatter::Whole,
+                Some(_) | None => ReduceScatter::Reduce,
+            },
+            cuda: is("backend", "cuda"),
+            put: is("protocol", "put"),
+            offset: arguments.flag("offset-by-rank"),
+            deferred: is("wait", "deferred"),
+            style: match arguments.text("style") {
+                Some("select") => Some(Style::Select),
+                Some("shard") => Some(Style::Shard),
+                Some(_) | None => None,
+            },
+        }
+    }
+}
+
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let written = loops(program, Settings::of(arguments), None);
+    Ok(Change::from_flag(!written.is_empty()))
+}
+
+/// A loop that the pass has written.
+pub(crate) struct Written {
+    /// The loop.
+    pub(crate) stmt: StmtId,
+    /// The statements that it does chunk by chunk.
+    pub(crate) members: Vec<StmtId>,
+}
+
+/// Makes loops of top-level statements, or of those in `only`.
+pub(crate) fn loops(
+    program: &mut Program,
+    settings: Settings,
+    only: Option<&FxHashSet<StmtId>>,
+) -> Vec<Written> {
+    let Some(block) = program.body else { return Vec::new() };
+    let bound = bindings::facts(program).bound;
+    let mut writes = written(program, &computes);
+    let mut parts = parts(program, &bound);
+    // What names a part writes nothing; where nothing else writes it either, it is no result of the loop.
+    parts.retain(|part, _| writes.get(part) == Some(&2));
+    parts.keys().for_each(|part| _ = writes.insert(*part, 1));
+    let mut pass = StreamParallel {
+        settings,
+        fresh: Fresh::of(program),
+        bound,
+        uses: uses(program),
+        world: world(program),
+        writes,
+        parts,
+        program,
+        out: Vec::new(),
+        group: None,
+        written: Vec::new(),
+    };
+    for stmt in pass.program.blocks[block].clone() {
+        pass.statement(stmt, only.is_none_or(|only| only.contains(&stmt)));
+    }
+    pass.close();
+    let StreamParallel { out, written, .. } = pass;
+    program.blocks[block] = out;
+    written
+}
+
+struct StreamParallel<'p> {
+    program: &'p mut Program,
+    settings: Settings,
+    fresh: Fresh,
+    /// Statements whose result has storage already.
+    bound: FxHashSet<StmtId>,
+    /// How many statements mention a tensor; the header's lists count too.
+    uses: FxHashMap<TensorId, usize>,
+    /// The number of ranks that the program needs.
+    world: usize,
+    /// How many statements write a tensor.
+    writes: FxHashMap<TensorId, usize>,
+    /// Names of parts of other tensors, with what they are parts of.
+    parts: FxHashMap<TensorId, TensorId>,
+    /// The new body.
+    out: Vec<StmtId>,
+    /// Statements that will share a loop.
+    group: Option<Group>,
+    /// The loops so far.
+    written: Vec<Written>,
+}
+
+/// Statements of one loop.
+struct Group {
+    /// Number of iterations.
+    count: ExprId,
+    style: Style,
+    members: Vec<Member>,
+    /// Results, with the dimension that is sliced.
+    produced: FxHashMap<TensorId, usize>,
+}
+
+/// A statement of a loop.
+struct Member {
+    stmt: StmtId,
+    slicing: Slicing,
+}
+
+impl StreamParallel<'_> {
+    /// Puts a top-level statement into a loop, where it may be in one, or behind what there is.
+    fn statement(&mut self, stmt: StmtId, may_loop: bool) {
+        let slicing = match &self.program.stmts[stmt] {
+            Stmt::Op(it) if may_loop && !self.names_part(it) => {
+                kind::slicing(self.program, self.settings, it)
+            }
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        };
+        let values = |it: &Slicing| it.operands.iter().all(|operand| self.is_value(operand.tensor));
+        let slicing = slicing.filter(|it| self.is_value(it.out) && values(it));
+        let Some(slicing) = slicing else {
+            // What has nothing to do with the loop goes before it, and does not end it.
+            if !self.is_independent(stmt) {
+                self.close();
+            }
+            self.out.push(stmt);
+            return;
+        };
+        if !self
+            .group
+            .as_ref()
+            .is_some_and(|group| self.is_apart(group, &slicing) && group.takes(self.program, &slicing))
+        {
+            self.close();
+            // Partial sums that are there as a whole go in one piece.
+            if matches!(slicing.kind, Kind::ReduceScatter(_)) {
+                self.out.push(stmt);
+                return;
+            }
+            let produced = FxHashMap::default();
+            self.group =
+                Some(Group { count: slicing.count, style: slicing.style, members: Vec::new(), produced });
+        }
+        if let Some(group) = &mut self.group {
+            if let Some(dim) = slicing.out_dim {
+                group.produced.insert(slicing.out, dim);
+            }
+            group.members.push(Member { stmt, slicing });
+        }
+    }
+
+    /// Whether a statement names a part of a tensor that another statement writes: it moves no elements. A part may be all of
+    /// the tensor.
+    fn names_part(&self, it: &OpStmt) -> bool {
+        let out = it.out_tensor();
+        it.op.row().rule == Rule::Slice && out.is_some_and(|out| self.parts.contains_key(&out))
+    }
+
+    /// Whether a tensor gets its value once. What is written again can be what another name shows too, as a copy without
+    /// storage of its own does.
+    fn is_value(&self, tensor: TensorId) -> bool {
+        self.writes.get(&tensor).is_none_or(|count| *count < 2)
+    }
+
+    /// Whether a statement has the tensors that the loop of the group writes under the same names, and not as other parts
+    /// of a tensor.
+    fn is_apart(&self, group: &Group, slicing: &Slicing) -> bool {
+        let meets = |a: TensorId, b: TensorId| a != b && self.whole(a) == self.whole(b);
+        let reads = |it: &Slicing, tensor| it.operands.iter().any(|operand| meets(operand.tensor, tensor));
+        !group.members.iter().any(|member| {
+            let it = &member.slicing;
+            meets(it.out, slicing.out) || reads(it, slicing.out) || reads(slicing, it.out)
+        })
+    }
+
+    /// What a tensor is a part of, or the tensor itself.
+    fn whole(&self, tensor: TensorId) -> TensorId {
+        self.parts.get(&tensor).copied().unwrap_or(tensor)
+    }
+
+    /// Whether a statement may run before the loop of the group: it computes into storage of its own, from what the loop
+    /// does not make.
+    fn is_independent(&self, stmt: StmtId) -> bool {
+        let (Some(group), Stmt::Op(it)) = (&self.group, &self.program.stmts[stmt]) else { return false };
+        let touched = |tensor: TensorId| {
+            let members = group.members.iter().map(|member| &member.slicing);
+            let is = |other: TensorId| self.whole(other) == self.whole(tensor);
+            let reads = |it: &Slicing| it.operands.iter().any(|operand| is(operand.tensor));
+            members.clone().any(|it| is(it.out))
+                || it.out_tensor().is_some_and(is) && members.clone().any(reads)
+        };
+        let mut free = computes(it) && !self.bound.contains(&stmt);
+        grammar::mentions(self.program, it, &mut |tensor, _| {
+            free &= self.is_value(tensor) && !touched(tensor)
+        });
+        free
+    }
+
+    /// Writes the loop of the group, if there is one.
+    fn close(&mut self) {
+        if let Some(group) = self.group.take() {
+            let stmt = body::Loop::new(self, &group).write();
+            let members = group.members.iter().map(|it| it.stmt).collect();
+            self.written.push(Written { stmt, members });
+        }
+    }
+}
+
+impl Group {
+    /// Whether a statement can join: it has the same stream axis, and reads what the loop makes slice by slice.
+    fn takes(&self, program: &Program, slicing: &Slicing) -> bool {
+        // What iterations bring to one device each is there behind the loop.
+        let unfinished = |tensor: TensorId| {
+            self.members.iter().any(|it| it.slicing.out == tensor && it.slicing.out_dim.is_none())
+        };
+        let sliced = slicing.operands.iter().all(|operand| match self.produced.get(&operand.tensor) {
+            Some(dim) => operand.dim == Some(*dim),
+            None => !unfinished(operand.tensor),
+        });
+        let is_new = !self.produced.contains_key(&slicing.out);
+        // One number of collectives an iteration on all ranks: rings rotate, others do not.
+        let clash = |a: &Slicing, b: &Slicing| {
+            let mesh = |tensor: TensorId| &program.tensors[tensor].mesh;
+            // Ranks outside of the ring have no slice at hand.
+            let sliced = b.operands.iter().filter(|it| it.dim.is_some()).map(|it| it.tensor);
+            let elsewhere = sliced.chain([b.out]).any(|it| mesh(it) != mesh(a.out));
+            // One rank's own slice is the same for both: they count along the same devices.
+            let other = b.kind != Kind::Local && !(b.rotated && a.kind.device() == b.kind.device());
+            a.rotated && (other || elsewhere) || a.swizzled != b.swizzled
+        };
+        let agree =
+            self.members.iter().all(|it| !clash(&it.slicing, slicing) && !clash(slicing, &it.slicing));
+        same(program, self.count, slicing.count) && self.style == slicing.style && sliced && is_new && agree
+    }
+}
+
+/// Names that a `slice` without storage gives to parts of tensors; a part of a part is one of the whole.
+fn parts(program: &Program, bound: &FxHashSet<StmtId>) -> FxHashMap<TensorId, TensorId> {
+    let mut parts: FxHashMap<TensorId, TensorId> = FxHashMap::default();
+    let mut twice: FxHashSet<TensorId> = FxHashSet::default();
+    for stmt in program.body() {
+        let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+        if it.op.row().rule != Rule::Slice || bound.contains(stmt) {
+            continue;
+        }
+        if let (Some(out), Some(arg)) = (it.out_tensor(), Program::tensors_of(&it.args).next()) {
+            let whole = parts.get(&arg).copied().unwrap_or(arg);
+            if parts.insert(out, whole).is_some() {
+                twice.insert(out);
+            }
+        }
+    }
+    parts.retain(|part, _| !twice.contains(part));
+    parts
+}
+
+/// How many statements mention each tensor, and the header.
+fn uses(program: &Program) -> FxHashMap<TensorId, usize> {
+    let mut uses: FxHashMap<TensorId, usize> = FxHashMap::default();
+    let mut count = |tensor| *uses.entry(tensor).or_default() += 1;
+    Program::tensors_of(&program.inputs).for_each(&mut count);
+    Program::tensors_of(&program.outputs).for_each(&mut count);
+    if let Some(body) = program.body {
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt] {
+                let mut seen = Vec::new();
+                grammar::mentions(program, it, &mut |tensor, _| {
+                    if !seen.contains(&tensor) {
+                        seen.push(tensor);
+                        count(tensor);
+                    }
+                });
+            }
+        });
+    }
+    uses
+}

@@ -1,0 +1,325 @@
+//! Writes the loop of a group: allocations before, slices and operators inside, what puts slices together behind.
+
+use grammar::{
+    attr,
+    ir::{AxisId, ExprId, For, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
+    ops::{Op, Rule},
+    span::Span,
+};
+use rustc_hash::FxHashMap;
+
+use super::{
+    Allgather, Group, Member, ReduceScatter, StreamParallel, Style, exchange,
+    kind::{Kind, OperandSlice},
+};
+use crate::{
+    analysis::sharding::{Piece, Sharding},
+    rewrite::{
+        create::{self, infix},
+        mesh, pack,
+        sharded::split_by_stream,
+    },
+    transform::decompose_resharding::set_operand,
+};
+
+/// A loop that is being written.
+pub(super) struct Loop<'l, 'p> {
+    pub(super) pass: &'l mut StreamParallel<'p>,
+    pub(super) group: &'l Group,
+    pub(super) span: Span,
+    /// The loop's index.
+    pub(super) iteration: ExprId,
+    /// The slice that this rank works on.
+    pub(super) chunk: ExprId,
+    /// Before the loop.
+    before: Vec<StmtId>,
+    /// An iteration.
+    pub(super) body: Vec<StmtId>,
+    /// The end of an iteration.
+    pub(super) tail: Vec<StmtId>,
+    /// Behind the loop.
+    behind: Vec<StmtId>,
+    /// Posted, and not waited for yet.
+    pub(super) waits: Vec<u32>,
+    /// Slices by tensor and dimension.
+    slices: FxHashMap<(TensorId, usize), TensorId>,
+    /// Tensors with a stream axis that stand for others without, by the dimension that has it.
+    chunked: FxHashMap<(TensorId, usize), TensorId>,
+}
+
+impl<'l, 'p> Loop<'l, 'p> {
+    pub(super) fn new(pass: &'l mut StreamParallel<'p>, group: &'l Group) -> Self {
+        let zero = pass.program.int(0);
+        let span = group.members.first().map(|it| pass.program.stmt_span(it.stmt)).unwrap_or_default();
+        Self {
+            pass,
+            group,
+            span,
+            iteration: zero,
+            chunk: zero,
+            before: Vec::new(),
+            body: Vec::new(),
+            tail: Vec::new(),
+            behind: Vec::new(),
+            waits: Vec::new(),
+            slices: FxHashMap::default(),
+            chunked: FxHashMap::default(),
+        }
+    }
+
+    /// Writes everything behind what the pass has written so far, and returns the loop.
+    pub(super) fn write(mut self) -> StmtId {
+        let program = &mut *self.pass.program;
+        let index = match self.group.style {
+            Style::Select => program.symbol(None, "streamIdx", Span::default()),
+            Style::Shard => self.pass.fresh.scalar(program),
+        };
+        self.iteration = create::symbol(program, index);
+        self.chunk = self.chunk();
+        let group = self.group;
+        for member in &group.members {
+            self.span = self.pass.program.stmt_span(member.stmt);
+            match member.slicing.kind {
+                Kind::Local | Kind::Collective => self.operator(member),
+                Kind::Allgather(device) => exchange::allgather(&mut self, member, device),
+                Kind::ReduceScatter(device) => exchange::reduce_scatter(&mut self, member, device),
+            }
+        }
+        let Self { pass, before, mut body, mut tail, behind, span, .. } = self;
+        body.append(&mut tail);
+        let program = &mut *pass.program;
+        let body = create::block(program, body);
+        let (start, stop) = (program.int(0), group.count);
+        let axis = match group.style {
+            Style::Select => stream_axis(program, group),
+            Style::Shard => None,
+        };
+        let all = program.stmt(Stmt::For(For { index, axis, start, stop, body }), span);
+        pass.out.extend(before);
+        pass.out.push(all);
+        pass.out.extend(behind);
+        all
+    }
+
+    /// The index of the slice that this rank works on: in a ring its own one comes first.
+    fn chunk(&mut self) -> ExprId {
+        let rotated = self.group.members.iter().find(|it| it.slicing.rotated && !it.slicing.swizzled);
+        let Some(member) = rotated else { return self.iteration };
+        let (Kind::Allgather(device) | Kind::ReduceScatter(device)) = member.slicing.kind else {
+            return self.iteration;
+        };
+        let program = &mut *self.pass.program;
+        let members = program.tensors[member.slicing.out].mesh.clone();
+        let me = mesh::coordinate(program, &members, device);
+        let sum = infix(program, "+", me, self.iteration);
+        infix(program, "%", sum, self.group.count)
+    }
+
+    /// An operator on slices.
+    fn operator(&mut self, member: &Member) {
+        let Stmt::Op(mut it) = self.pass.program.stmts[member.stmt].clone() else { return };
+        let slicing = &member.slicing;
+        if let (Style::Select, Some(dim)) = (self.group.style, slicing.out_dim) {
+            without_flag(&mut it, dim, &slicing.operands);
+        }
+        for (at, operand) in slicing.operands.iter().enumerate() {
+            let slice = self.operand(*operand);
+            set_operand(&mut it, at, slice);
+        }
+        let out = self.result(member);
+        it.outs = vec![Operand::Tensor(out)];
+        self.emit(it);
+    }
+
+    // ---- tensors
+
+    /// What an iteration reads of an operand.
+    pub(super) fn operand(&mut self, operand: OperandSlice) -> TensorId {
+        match operand.dim {
+            None => operand.tensor,
+            Some(_) if operand.repeated && self.group.style == Style::Shard => operand.tensor,
+            Some(_) if self.is_split(operand.tensor) => operand.tensor,
+            Some(dim) => self.slice(operand.tensor, dim, operand.repeated),
+        }
+    }
+
+    /// What an iteration writes: a slice of a tensor that is whole in memory, or storage of the iteration's own.
+    pub(super) fn result(&mut self, member: &Member) -> TensorId {
+        let (out, stmt) = (member.slicing.out, member.stmt);
+        let Some(dim) = member.slicing.out_dim else { return out };
+        if self.group.style == Style::Shard && !self.escapes(out) && !self.pass.bound.contains(&stmt) {
+            split_by_stream(self.pass.program, out);
+            let allocate = create::allocate(self.pass.program, out);
+            self.emit(allocate);
+            return out;
+        }
+        self.allocate_before(out, stmt);
+        self.slice(out, dim, false)
+    }
+
+    /// Storage for a whole tensor, unless it has some.
+    pub(super) fn allocate_before(&mut self, tensor: TensorId, stmt: StmtId) {
+        if !self.pass.bound.contains(&stmt) {
+            let allocate = create::allocate(self.pass.program, tensor);
+            self.emit_before(allocate);
+        }
+    }
+
+    /// Whether a tensor is one slice at a time.
+    fn is_split(&self, tensor: TensorId) -> bool {
+        self.group.produced.contains_key(&tensor) && self.pass.program.stream_split(tensor)
+    }
+
+    /// Whether anything outside of the loop needs the tensor, or a peer that asks for its handle once for all iterations.
+    fn escapes(&self, tensor: TensorId) -> bool {
+        let settings = self.pass.settings;
+        let rings = (settings.allgather == Allgather::Ring, settings.reduce_scatter == ReduceScatter::Ring);
+        let is_shared = |member: &Member| match member.slicing.kind {
+            Kind::Allgather(_) => rings.0 && member.slicing.out == tensor,
+            Kind::ReduceScatter(_) => rings.1 && member.slicing.operands[0].tensor == tensor,
+            Kind::Local | Kind::Collective => false,
+        };
+        if settings.cuda && self.group.members.iter().any(is_shared) {
+            return true;
+        }
+        let mentions = |member: &&Member| {
+            member.slicing.out == tensor || member.slicing.operands.iter().any(|it| it.tensor == tensor)
+        };
+        let here = self.group.members.iter().filter(mentions).count();
+        self.pass.uses.get(&tensor).copied().unwrap_or(0) > here
+    }
+
+    /// A view of this iteration's slice, made once.
+    fn slice(&mut self, tensor: TensorId, dim: usize, repeated: bool) -> TensorId {
+        if let Some(known) = self.slices.get(&(tensor, dim)) {
+            return *known;
+        }
+        let view = match self.group.style {
+            Style::Select => {
+                let index = if repeated { self.pass.program.int(0) } else { self.chunk };
+                let Some(axis) = self.pass.program.dimensions(tensor).nth(dim) else { return tensor };
+                let view = self.like(tensor, Some(dim));
+                self.emit(create::select(view, tensor, axis, index));
+                view
+            }
+            Style::Shard => {
+                let tensor = self.chunked(tensor, dim);
+                let view = self.like(tensor, None);
+                split_by_stream(self.pass.program, view);
+                // A swizzled axis counts from the rank's own slice by itself.
+                let swizzled = self.group.members.iter().any(|it| it.slicing.swizzled);
+                let index = if swizzled { self.iteration } else { self.chunk };
+                self.emit(OpStmt {
+                    outs: vec![Operand::Tensor(view)],
+                    args: vec![Operand::Tensor(tensor)],
+                    attrs: vec![attr::STREAM_INDEX.with(index)],
+                    ..create::op(Op::ShardByStream)
+                });
+                view
+            }
+        };
+        self.slices.insert((tensor, dim), view);
+        view
+    }
+
+    /// The tensor with a stream axis in this dimension: itself, or another name for it.
+    fn chunked(&mut self, tensor: TensorId, dim: usize) -> TensorId {
+        if let Some(known) = self.chunked.get(&(tensor, dim)) {
+            return *known;
+        }
+        let Some(mut sharding) = Sharding::of(self.pass.program, tensor) else { return tensor };
+        if sharding.dims[dim].stream().is_some() {
+            return tensor;
+        }
+        let piece = Piece { parallel: Parallel::Stream, count: self.group.count, swizzled: false };
+        sharding.dims[dim].pieces.push(piece);
+        let StreamParallel { program, fresh, .. } = &mut *self.pass;
+        let alias = sharding.tensor(program, fresh, tensor, Memory::Local);
+        self.emit_before(pack::copying(Op::Set, tensor, alias));
+        self.chunked.insert((tensor, dim), alias);
+        alias
+    }
+
+    /// A new name with the domains of `tensor`, without one of its dimensions if `dim` says so.
+    pub(super) fn like(&mut self, tensor: TensorId, dim: Option<usize>) -> TensorId {
+        let StreamParallel { program, fresh, .. } = &mut *self.pass;
+        let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
+        let split = program.stream_split(tensor);
+        let view = sharding.renamed(program, fresh, tensor, Memory::Local, dim);
+        // A slice of what is one stream's already is that stream's too.
+        if split {
+            split_by_stream(program, view);
+        }
+        view
+    }
+
+    /// The elements of a rank's part of a tensor, without axes of devices and streams. Names of views that the next
+    /// iteration has to give anew go to `aliases`.
+    pub(super) fn bare(&mut self, tensor: TensorId, aliases: &mut Vec<TensorId>) -> TensorId {
+        let StreamParallel { program, fresh, .. } = &mut *self.pass;
+        let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
+        let split = program.stream_split(tensor);
+        let leaves = pack::leaves(program, &sharding, split);
+        let mut now = tensor;
+        if leaves.len() != sharding.dims.len() {
+            now = pack::tensor(program, fresh, tensor, &leaves);
+            self.emit(pack::copying(Op::Reshape, tensor, now));
+            aliases.push(now);
+        }
+        for at in (0..leaves.len()).rev().filter(|at| leaves[*at].parallel != Parallel::Serial) {
+            let Some(axis) = self.pass.program.dimensions(now).nth(at) else { continue };
+            let view = self.like(now, Some(at));
+            let zero = self.pass.program.int(0);
+            self.emit(create::select(view, now, axis, zero));
+            now = view;
+        }
+        now
+    }
+
+    // ---- statements
+
+    pub(super) fn add(&mut self, stmt: OpStmt) -> StmtId {
+        create::add(self.pass.program, stmt, self.span)
+    }
+
+    pub(super) fn emit(&mut self, stmt: OpStmt) {
+        let id = self.add(stmt);
+        self.body.push(id);
+    }
+
+    pub(super) fn emit_before(&mut self, stmt: OpStmt) {
+        let id = self.add(stmt);
+        self.before.push(id);
+    }
+
+    pub(super) fn emit_behind(&mut self, stmt: OpStmt) {
+        let id = self.add(stmt);
+        self.behind.push(id);
+    }
+}
+
+/// The stream axis that the loop is over, as its first statement has it.
+fn stream_axis(program: &Program, group: &Group) -> Option<AxisId> {
+    let first = group.members.first()?;
+    let (tensor, dim) = match first.slicing.out_dim {
+        Some(dim) => (first.slicing.out, dim),
+        None => first.slicing.operands.iter().find_map(|it| Some((it.tensor, it.dim?)))?,
+    };
+    program.dimensions(tensor).nth(dim)
+}
+
+/// `flags =` of broadcast and squeeze without the dimension that is selected away.
+fn without_flag(it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
+    let at = match it.op.row().rule {
+        Rule::Broadcast => Some(dim),
+        Rule::Squeeze => operands.first().and_then(|it| it.dim),
+        _ => None,
+    };
+    let flags = it.get(attr::FLAGS).map(<[bool]>::to_vec);
+    if let (Some(at), Some(mut flags)) = (at, flags)
+        && at < flags.len()
+    {
+        flags.remove(at);
+        it.set(attr::FLAGS, flags);
+    }
+}

@@ -1,0 +1,126 @@
+//! swizzle-stream: rotates stream axes, so that each rank begins with the chunk that it has.
+//!
+//! Before:
+//! ```text
+//! T1[istreamIdx6{4}, iS5{6}] = Set( T0[ideviceIdx.x2{4}, iS3{6}] )
+//!
+//! T1: logical(iS1{24}), outer_split(iS1{24}, 4) -> (istreamIdx6{4}, iS5{6})
+//! ```
+//! After:
+//! ```text
+//! T1[istreamIdx6{4}, iS5{6}] = Set( T0[ideviceIdx.x2{4}, iS3{6}] )
+//!
+//! T1: logical(iS1{24}), outer_split(iS1{24}, 4) -> (iS4{4}, iS5{6}), swizzle1d(iS4{4}) -> (istreamIdx6{4})
+//! ```
+//!
+//! Index `i` of the axis on rank `r` is then chunk `(i + r) % 4`: in every iteration each rank gets another rank's shard.
+//! Only chunks that come from one device each are rotated, through all tensors that share the axis; where ranks have to
+//! work on the same chunk at a time, as in an all-reduce of each, nothing changes.
+
+use grammar::{
+    diagnostic::Diagnostic,
+    ir::{Program, Stmt, TensorId},
+};
+
+use crate::{
+    analysis::{
+        blocks::nested,
+        component::{Component, Shared, computes},
+        dims,
+        reshard::{self, Step},
+        sharding::{Sharding, same},
+    },
+    pass::{Arguments, Change, Pass, Remarks},
+    rewrite::create::Fresh,
+    transform::{chunk::replace_dim, decompose_resharding::is_copy},
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "swizzle-stream",
+    description: "rotate stream axes of gathered tensors, so that each rank begins with its own chunk",
+    options: &[],
+    run,
+};
+
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    Ok(Change::from_flag(rotate(program, None)))
+}
+
+/// Rotates what can be rotated, or only the axis that `only` is on; whether there was any.
+pub(crate) fn rotate(program: &mut Program, only: Option<&Component>) -> bool {
+    let mut fresh = Fresh::of(program);
+    let mut changed = false;
+    let shared = Shared::of(program);
+    for (tensor, dim) in gathered(program) {
+        let Ok(component) = shared.component(tensor, dim) else { continue };
+        let is_asked = only.is_none_or(|only| only.dim(tensor) == Some(dim));
+        if !is_asked || !is_free(program, &component, tensor) || is_in_loop(program, &component) {
+            continue;
+        }
+        for (tensor, dim) in component.dims {
+            let Some(sharding) = Sharding::of(program, tensor) else { continue };
+            let mut cut = sharding.dims[dim].clone();
+            for piece in &mut cut.pieces {
+                piece.swizzled = piece.device().is_none();
+            }
+            if cut != sharding.dims[dim] {
+                replace_dim(program, &mut fresh, tensor, dim, &cut);
+                changed = true;
+            }
+        }
+    }
+    changed
+}
+
+/// Whether a loop or branch takes chunks of a tensor already, and counts them from 0 on.
+fn is_in_loop(program: &Program, component: &Component) -> bool {
+    let Some(body) = program.body else { return false };
+    nested(program, body)
+        .into_iter()
+        .filter(|block| *block != body)
+        .any(|block| program.block(block).iter().any(|stmt| component.is_mentioned(program, *stmt)))
+}
+
+/// Results of all-gathers whose chunks are one device's shard each.
+fn gathered(program: &Program) -> Vec<(TensorId, usize)> {
+    let mut found = Vec::new();
+    for stmt in program.body() {
+        let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+        let ([arg], Some(out), true) = (&dims::operands(it)[..], it.out_tensor(), is_copy(it)) else {
+            continue;
+        };
+        let (Some(from), Some(to)) = (Sharding::of(program, *arg), Sharding::of(program, out)) else {
+            continue;
+        };
+        let Some(Step::Allgather { dim, .. }) = reshard::step(program, &from, &to) else { continue };
+        if let ([shard], [stream]) = (&from.dims[dim].pieces[..], &to.dims[dim].pieces[..])
+            && same(program, shard.count, stream.count)
+            && to.mesh.shape.len() == 1
+        {
+            found.push((out, dim));
+        }
+    }
+    found
+}
+
+/// Whether ranks may work on different chunks: nothing that has the axis reshards, but the gathering itself.
+fn is_free(program: &Program, component: &Component, gathered: TensorId) -> bool {
+    let inputs: Vec<TensorId> = Program::tensors_of(&program.inputs).collect();
+    let streamed = component.dims.iter().all(|(tensor, dim)| {
+        !inputs.contains(tensor)
+            && Sharding::of(program, *tensor).is_some_and(|it| it.dims[*dim].pieces.len() == 1)
+    });
+    let local = program.body().iter().all(|stmt| {
+        let Stmt::Op(it) = &program.stmts[*stmt] else { return true };
+        let Some(out) = it.out_tensor().filter(|_| computes(it)) else { return true };
+        let args = dims::operands(it);
+        if out == gathered || !args.iter().any(|arg| component.dim(*arg).is_some()) {
+            return true;
+        }
+        let devices =
+            |tensor: TensorId| Sharding::of(program, tensor).map(|it| (it.mesh.clone(), it.is_replicated()));
+        args.iter().all(|arg| component.dim(*arg).is_none() || devices(*arg) == devices(out))
+    });
+    streamed && local
+}

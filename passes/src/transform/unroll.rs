@@ -1,0 +1,396 @@
+//! unroll: writes the iterations of loops with constant bounds out.
+//!
+//! Before:
+//! ```text
+//! FOR i5 in iS4{2}:
+//!   SetCurrentStream(Stream i5)
+//!   T2 = ALLOCATE(buffer=T2, mem_type=global, size=i84, zero_init=false, resets_to_zero=false)
+//!   Communication 7 (type=Broadcast, team=(0 1), root=i84, input=T0, output=T2)
+//!   Wait(Communication 7)
+//!
+//! Index definitions:
+//!   i84 = ( i5 + 1 ) % 2;
+//! ```
+//! After:
+//! ```text
+//! SetCurrentStream(Stream 0)
+//! T2 = ALLOCATE(buffer=T2, mem_type=global, size=1, zero_init=false, resets_to_zero=false)
+//! Communication 7 (type=Broadcast, team=(0 1), root=1, input=T0, output=T2)
+//! Wait(Communication 7)
+//! Deallocate {
+//!   T2
+//! }
+//! SetCurrentStream(Stream 1)
+//! …
+//! ```
+//!
+//! Options: `loop=all` unrolls every loop with constant bounds, `loop=i5` those of the index `i5`, whose bounds have to be
+//! constants; `factor=4` puts four iterations into one and leaves a loop. What is unrolled is folded.
+//!
+//! A loop over an axis (`in`) forgets in every iteration the names that its index gave a meaning. A copy whose first
+//! statement about such a name binds it anew needs nothing; otherwise the name is dropped at the copy's end. Where that
+//! is not certain to do the same, the loop is refused. Copies behind the first number their communications anew, unless
+//! another place than the iteration itself posts, awaits or shares them.
+
+use grammar::{
+    codes::Code,
+    dependents,
+    diagnostic::Diagnostic,
+    ir::{AxisId, BlockId, ExprId, For, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
+    mentions,
+    ops::Op,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    analysis::{
+        bindings::symbols_through,
+        loop_body::{First, ends_bound, first_mention, own_works, works},
+    },
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    rewrite::{
+        blocks::{Edit, rejected, rewrite},
+        create::{self, Fresh},
+        fold::Folder,
+        scalars,
+        substitute::Substitution,
+    },
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "unroll",
+    description: "write the iterations of loops with constant bounds out",
+    options: &[
+        OptionSpec {
+            name: "loop",
+            description: "the index of the loops, or `all`",
+            kind: OptionKind::Text,
+            default: Some("all"),
+        },
+        OptionSpec {
+            name: "factor",
+            description: "iterations that become one; without it, all",
+            kind: OptionKind::Count,
+            default: None,
+        },
+    ],
+    run,
+};
+
+/// The most statements that a program becomes.
+const LARGEST: usize = 1_000_000;
+
+fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let wanted = arguments.text("loop").unwrap_or("all").to_owned();
+    let factor = arguments.count("factor");
+    if factor == Some(0) {
+        let span = program.spans.header;
+        return Err(Diagnostic::new(
+            Code::BadOption,
+            span,
+            "`unroll` by a factor of 0",
+            "expected 1 or more",
+        ));
+    }
+    let mut fresh = Fresh::of(program);
+    let (mut found, mut changed) = (false, false);
+    // A loop's index may be what an inner loop waits for to have constant bounds.
+    loop {
+        let round = round(program, body, &wanted, factor, &mut fresh, &mut found)?;
+        changed |= round;
+        if !round || factor.is_some() {
+            break;
+        }
+    }
+    if wanted != "all" && !found {
+        let message = format!("no loop has the index `{wanted}`");
+        return Err(Diagnostic::new(Code::BadOption, program.spans.header, message, "in this program"));
+    }
+    match rejected(program).filter(|_| changed) {
+        Some(fault) => Err(fault),
+        None => Ok(Change::from_flag(changed)),
+    }
+}
+
+/// Unrolls what can be, inner loops first. Says whether anything was.
+fn round(
+    program: &mut Program,
+    body: BlockId,
+    wanted: &str,
+    factor: Option<u64>,
+    fresh: &mut Fresh,
+    found: &mut bool,
+) -> Result<bool, Diagnostic> {
+    let mut survey = Survey::default();
+    survey.block(program, body, 0);
+    let fixed = Fixed::of(program);
+    let mut fault = None;
+    let changed = rewrite(program, body, &mut |program, stmt| {
+        let Stmt::For(it) = program.stmts[stmt].clone() else { return Edit::Keep };
+        let name = &program.symbols[it.index];
+        if fault.is_some() || wanted != "all" && wanted != name {
+            return Edit::Keep;
+        }
+        *found = true;
+        let loop_fault = |code, why: String| {
+            Diagnostic::new(
+                code,
+                program.stmt_span(stmt),
+                format!("the loop over `{name}` {why}"),
+                "not unrolled",
+            )
+        };
+        let (Some(start), Some(stop)) = (program.constant(it.start), program.constant(it.stop)) else {
+            if wanted != "all" {
+                let why = "has bounds that are no constants".to_owned();
+                let help = "give them with `inline-definitions,canonicalize`, or write them into the text";
+                fault = Some(loop_fault(Code::Unsupported, why).help(help));
+            }
+            return Edit::Keep;
+        };
+        let count = usize::try_from(stop.saturating_sub(start)).unwrap_or(0);
+        let factor = factor.map_or(count, |it| usize::try_from(it).unwrap_or(usize::MAX));
+        if count == 0 || factor == 1 && count > 1 {
+            return Edit::Keep;
+        }
+        if count % factor != 0 {
+            let why = format!("runs {count} times, which {factor} does not divide");
+            fault = Some(
+                loop_fault(Code::BadOption, why)
+                    .help("choose a factor that divides the number of iterations"),
+            );
+            return Edit::Keep;
+        }
+        let mut size = 0usize;
+        program.walk(it.body, &mut |_| size += 1);
+        if size.saturating_mul(factor).saturating_add(program.stmts.len()) > LARGEST {
+            let why = format!("makes more than {LARGEST} statements");
+            let help = "unroll only small loops by `loop=…`, or some iterations by `factor=…`";
+            fault = Some(loop_fault(Code::TooLong, why).help(help));
+            return Edit::Keep;
+        }
+        let plan = match Copies::of(program, stmt, &it, (&survey, &fixed), factor < count) {
+            Ok(plan) => plan,
+            Err(why) => {
+                fault = Some(loop_fault(Code::Unsupported, why).help("name the loops to unroll: `loop=…`"));
+                return Edit::Keep;
+            }
+        };
+        let values: Vec<ExprId> = match factor == count {
+            true => (start..stop).map(|value| program.int(value)).collect(),
+            false => (0..factor as i64).map(|at| position(program, it.index, factor, start + at)).collect(),
+        };
+        let block = plan.write(program, stmt, &it, &values, fresh);
+        if factor == count {
+            return Edit::Splice(block);
+        }
+        let (start, stop) = (program.int(0), program.int((count / factor) as i64));
+        program.stmts[stmt] = Stmt::For(For { axis: None, start, stop, body: block, ..it });
+        Edit::Changed
+    });
+    fault.map_or(Ok(changed), Err)
+}
+
+/// `( index * factor ) + offset`.
+fn position(program: &mut Program, index: SymbolId, factor: usize, offset: i64) -> ExprId {
+    let (index, factor) = (create::symbol(program, index), program.int(factor as i64));
+    let product = create::infix(program, "*", index, factor);
+    let offset = program.int(offset);
+    create::infix(program, "+", product, offset)
+}
+
+// ---- where names stand
+
+/// First and last place of every name, and what loops hold, before anything is unrolled.
+#[derive(Default)]
+struct Survey {
+    places: usize,
+    tensors: FxHashMap<TensorId, (usize, usize)>,
+    works: FxHashMap<u32, (usize, usize)>,
+    loops: FxHashMap<StmtId, Range>,
+}
+
+/// The places of a loop.
+#[derive(Clone, Copy)]
+struct Range {
+    first: usize,
+    last: usize,
+    /// Whether it stands in another loop.
+    inner: bool,
+}
+
+impl Survey {
+    fn block(&mut self, program: &Program, block: BlockId, depth: usize) {
+        for stmt in program.block(block) {
+            self.places += 1;
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => self.op(program, it),
+                Stmt::Let(..) => (),
+                Stmt::For(it) => {
+                    let first = self.places;
+                    self.block(program, it.body, depth + 1);
+                    self.loops.insert(*stmt, Range { first, last: self.places, inner: depth > 0 });
+                }
+                Stmt::If(it) => {
+                    self.block(program, it.then, depth);
+                    it.other.iter().for_each(|other| self.block(program, *other, depth));
+                }
+            }
+        }
+        let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
+        if depth == 0 && Some(block) == program.body {
+            self.places += 1;
+            ports.for_each(|tensor| _ = self.tensors.insert(tensor, (0, self.places)));
+        }
+    }
+
+    fn op(&mut self, program: &Program, it: &OpStmt) {
+        let place = self.places;
+        mentions(program, it, &mut |tensor, _| {
+            self.tensors.entry(tensor).or_insert((place, place)).1 = place
+        });
+        for (number, _) in works(program, it) {
+            self.works.entry(number).or_insert((place, place)).1 = place;
+        }
+    }
+}
+
+// ---- copies
+
+/// What the copies of a loop's body have to do beside the body.
+struct Copies {
+    /// Names that are dropped at the end of a copy.
+    dropped: Vec<TensorId>,
+    /// Whether the last copy drops them too.
+    last_drops: bool,
+    /// Numbers that copies number anew.
+    works: Vec<u32>,
+}
+
+impl Copies {
+    /// Or why the loop cannot be unrolled.
+    fn of(
+        program: &Program,
+        stmt: StmtId,
+        it: &For,
+        (survey, fixed): (&Survey, &Fixed),
+        leaves_loop: bool,
+    ) -> Result<Self, String> {
+        fixed.allow(program, it)?;
+        let Some(range) = survey.loops.get(&stmt) else {
+            return Err("is not part of the program".to_owned());
+        };
+        let repeats = range.inner || leaves_loop;
+        let (mut dropped, mut last_drops) = (Vec::new(), true);
+        let forgotten = if it.axis.is_some() { dependents(program, it) } else { Vec::new() };
+        for tensor in forgotten {
+            if first_mention(program, it.body, tensor) != First::Uses {
+                continue;
+            }
+            let name = program.tensor_name(tensor);
+            if !ends_bound(program, it.body, tensor) {
+                return Err(format!("forgets `{name}` in every iteration, and may end one without it"));
+            }
+            let (first, last) = survey.tensors.get(&tensor).copied().unwrap_or_default();
+            let (before, after) = (first < range.first, last > range.last);
+            if before || after && repeats {
+                return Err(format!("forgets `{name}`, which is named outside of it"));
+            }
+            // One flag serves all names: what nobody names behind the loop may as well stay bound.
+            last_drops &= !after;
+            dropped.push(tensor);
+        }
+        let own = |number: &u32| {
+            let (first, last) = survey.works.get(number).copied().unwrap_or_default();
+            first >= range.first && last <= range.last
+        };
+        let works = own_works(program, it.body).into_iter().filter(own).collect();
+        Ok(Self { dropped, last_drops, works })
+    }
+
+    /// The copies, one for each value of the index, as one block.
+    fn write(
+        &self,
+        program: &mut Program,
+        stmt: StmtId,
+        it: &For,
+        values: &[ExprId],
+        fresh: &mut Fresh,
+    ) -> BlockId {
+        let span = program.stmt_span(stmt);
+        let mut stmts = Vec::new();
+        for (at, value) in values.iter().enumerate() {
+            let mut names = Substitution::of_symbol(it.index, *value);
+            if at > 0 {
+                names.works = self.works.iter().map(|number| (*number, fresh.work())).collect();
+            }
+            let copy = names.block(program, it.body);
+            let folder = Folder::default();
+            scalars::in_block(program, copy, &mut |program, expr| folder.fold(program, expr));
+            stmts.append(&mut program.blocks[copy]);
+            if at + 1 < values.len() || self.last_drops {
+                for tensor in &self.dropped {
+                    let args = vec![Operand::Tensor(*tensor)];
+                    stmts.push(create::add(program, OpStmt { args, ..create::op(Op::Deallocate) }, span));
+                }
+            }
+        }
+        create::block(program, stmts)
+    }
+}
+
+/// Scalars that cannot be replaced, as something depends on them that copies share.
+struct Fixed {
+    /// By scalar: a scalar that statements give values to, whose definition depends on it.
+    defining: FxHashMap<SymbolId, SymbolId>,
+    /// By scalar: an axis whose extent depends on it.
+    extents: FxHashMap<SymbolId, AxisId>,
+}
+
+impl Fixed {
+    fn of(program: &Program) -> Self {
+        let mut this = Self { defining: FxHashMap::default(), extents: FxHashMap::default() };
+        let mut symbols = FxHashSet::default();
+        let bound = scalars::bound(program);
+        for (symbol, value) in program.definitions.iter().filter(|(symbol, _)| bound.contains(*symbol)) {
+            symbols_through(program, *value, &mut symbols);
+            symbols.drain().for_each(|it| _ = this.defining.entry(it).or_insert(*symbol));
+        }
+        // Axes have few different extents.
+        let mut seen = FxHashSet::default();
+        for (id, axis) in program.axes.iter() {
+            let bounds = [Some(axis.extent), axis.start, axis.stop, axis.expanded];
+            for bound in bounds.into_iter().flatten().filter(|it| seen.insert(*it)) {
+                symbols_through(program, bound, &mut symbols);
+                symbols.drain().for_each(|it| _ = this.extents.entry(it).or_insert(id));
+            }
+        }
+        this
+    }
+
+    /// Whether a loop's index can be replaced wherever it stands.
+    fn allow(&self, program: &Program, it: &For) -> Result<(), String> {
+        let mut assigned = false;
+        program.walk(it.body, &mut |stmt| {
+            assigned |= matches!(&program.stmts[stmt], Stmt::Let(symbol, _) if *symbol == it.index)
+        });
+        if assigned {
+            return Err("gives its index another value".to_owned());
+        }
+        if let Some(symbol) = self.defining.get(&it.index) {
+            let name = &program.symbols[*symbol];
+            return Err(format!(
+                "has an index that defines `{name}`, to which a statement gives another value"
+            ));
+        }
+        match self.extents.get(&it.index) {
+            Some(axis) => Err(format!(
+                "has an index that the extent of `{}` depends on",
+                grammar::axis_text(program, *axis)
+            )),
+            None => Ok(()),
+        }
+    }
+}

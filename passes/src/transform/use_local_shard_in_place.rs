@@ -1,0 +1,255 @@
+//! use-local-shard-in-place: reads a rank's own shard where it is, without a copy.
+//!
+//! Before:
+//! ```text
+//! FOR i5 from 0 to 8:
+//!   T6 = HirAliasSelect( T4, axis = iS10{8}, index = i84 )
+//!   IF Manual ( i5 == 0 ):
+//!     T5 = HirAliasSelect( T0, axis = ideviceIdx.x0{8}, index = 0 )
+//!     T6 = Set( T5 )
+//!   ELSE:
+//!     P2PCommunication 37 (type=recv, buffer=T6, peer=i84, backend=NCCL)
+//!     Wait(Communication 37)
+//!   T7 = linear(T6, T1)
+//! ```
+//! After:
+//! ```text
+//! FOR i5 from 0 to 8:
+//!   IF Manual ( i5 == 0 ):
+//!     T6 = HirAliasSelect( T0, axis = ideviceIdx.x0{8}, index = 0 )
+//!   ELSE:
+//!     T6 = HirAliasSelect( T4, axis = iS10{8}, index = i84 )
+//!     P2PCommunication 37 (type=recv, buffer=T6, peer=i84, backend=NCCL)
+//!     Wait(Communication 37)
+//!   T7 = linear(T6, T1)
+//! ```
+//!
+//! Only where nobody can tell: T4 is no input or output, is known to the program as what T6 is a view of and nothing
+//! else, so nobody else reads the slice that stays unwritten; T6 is only read behind the branch, and not sent; and what
+//! T0 names is never written.
+
+use grammar::{
+    attr,
+    diagnostic::Diagnostic,
+    ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    mentions,
+    ops::{Effect, Mode, Op},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    analysis::{
+        accesses::Storage,
+        blocks::{nested, walk},
+    },
+    pass::{Arguments, Change, Pass, Remarks},
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "use-local-shard-in-place",
+    description: "read a rank's own shard where it is, without a copy",
+    options: &[],
+    run,
+};
+
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let mut changed = false;
+    let mut uses = Uses::of(program, body);
+    for block in nested(program, body) {
+        let mut at = 0;
+        while at < program.blocks[block].len() {
+            match copied(program, body, &mut uses, block, at) {
+                Some(found) => {
+                    rebind(program, &mut uses, block, &found);
+                    changed = true;
+                }
+                None => at += 1,
+            }
+        }
+    }
+    Ok(Change::from_flag(changed))
+}
+
+/// The statements that have to do with each storage, by its representative name.
+struct Uses {
+    storage: Storage,
+    stmts: FxHashMap<TensorId, Vec<StmtId>>,
+    /// Storage whose statements this pass has changed since.
+    stale: FxHashSet<TensorId>,
+}
+
+impl Uses {
+    fn of(program: &Program, body: BlockId) -> Self {
+        let storage = Storage::of(program);
+        let mut stmts: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
+        program.walk(body, &mut |stmt| {
+            let Some(it) = op(program, stmt) else { return };
+            mentions(program, it, &mut |tensor, _| {
+                let all = stmts.entry(storage.class(tensor)).or_default();
+                if all.last() != Some(&stmt) {
+                    all.push(stmt);
+                }
+            });
+        });
+        Self { storage, stmts, stale: FxHashSet::default() }
+    }
+
+    fn of_class(&self, class: TensorId) -> &[StmtId] {
+        self.stmts.get(&class).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// A view that one side of a branch fills with a copy.
+struct Copied {
+    /// The index of the view.
+    view: usize,
+    /// The side that copies, and the other one.
+    side: BlockId,
+    other: BlockId,
+    /// In `side`: the view of the shard, and its copy.
+    shard: StmtId,
+    copy: StmtId,
+    /// What they are called.
+    name: TensorId,
+    shard_name: TensorId,
+}
+
+/// Looks for a copy in the branch at an index that can be left out.
+fn copied(program: &Program, body: BlockId, uses: &mut Uses, block: BlockId, at: usize) -> Option<Copied> {
+    let Stmt::If(it) = &program.stmts[program.blocks[block][at]] else { return None };
+    let If { then, other: Some(other), .. } = it else { return None };
+    [(*then, *other), (*other, *then)].into_iter().find_map(|(side, other)| {
+        let (shard, copy) = shard_and_copy(program, side)?;
+        let (name, shard_name) = (op(program, copy)?.out_tensor()?, op(program, shard)?.out_tensor()?);
+        let view = program.block(block)[..at].iter().rposition(|stmt| {
+            op(program, *stmt).is_some_and(|it| is_view(it) && it.out_tensor() == Some(name))
+        })?;
+        let found = Copied { view, side, other, shard, copy, name, shard_name };
+        is_safe(program, body, uses, block, at, &found).then_some(found)
+    })
+}
+
+fn op(program: &Program, stmt: StmtId) -> Option<&OpStmt> {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => Some(it),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    }
+}
+
+fn is_view(it: &OpStmt) -> bool {
+    it.op.row().effect == Effect::View
+}
+
+/// The statements of a side that views a shard and copies it, and does nothing else but drop names.
+fn shard_and_copy(program: &Program, side: BlockId) -> Option<(StmtId, StmtId)> {
+    let stmts = program.block(side);
+    let (shard, copy) = (*stmts.first()?, *stmts.get(1)?);
+    let drops = |stmt: &StmtId| op(program, *stmt).is_some_and(|it| it.op.row().effect == Effect::Deallocate);
+    let (from, to) = (op(program, shard)?, op(program, copy)?);
+    let same = is_view(from) && to.op == Op::Set && Program::tensors_of(&to.args).eq(from.out_tensor());
+    (same && stmts[2..].iter().all(drops)).then_some((shard, copy))
+}
+
+fn is_safe(
+    program: &Program,
+    body: BlockId,
+    uses: &mut Uses,
+    block: BlockId,
+    at: usize,
+    found: &Copied,
+) -> bool {
+    let view = program.block(block)[found.view];
+    let Some(whole) = op(program, view).and_then(|it| Program::tensors_of(&it.args).next()) else {
+        return false;
+    };
+    let (name, shard) = (&program.tensors[found.name], &program.tensors[found.shard_name]);
+    if (name.dtype, &name.mesh) != (shard.dtype, &shard.mesh) {
+        return false;
+    }
+    let ports = || Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
+    // What only this iteration, or this side, may do.
+    let stmts = program.block(block);
+    let own: FxHashSet<StmtId> = FxHashSet::from_iter([view, found.copy]);
+    let (mut behind, mut other) = (FxHashSet::default(), FxHashSet::default());
+    for stmt in &stmts[at + 1..] {
+        walk(program, *stmt, &mut |stmt| {
+            behind.insert(stmt);
+        });
+    }
+    program.walk(found.other, &mut |stmt| {
+        other.insert(stmt);
+    });
+    let names = [found.shard_name, whole];
+    if names.iter().any(|name| uses.stale.contains(&uses.storage.class(*name))) {
+        *uses = Uses::of(program, body);
+    }
+    let storage = &uses.storage;
+    let [shards, slices] = names.map(|name| storage.class(name));
+    // The caller reads an output, whichever view of the slices it is.
+    if shards == slices || ports().any(|port| storage.class(port) == slices) {
+        return false;
+    }
+    let mut safe = true;
+    for stmt in uses.of_class(shards).iter().chain(uses.of_class(slices)).copied() {
+        let Some(it) = op(program, stmt) else { continue };
+        let effect = it.op.row().effect;
+        mentions(program, it, &mut |tensor, mode| {
+            let class = storage.class(tensor);
+            if class == shards && matches!(mode, Mode::Write | Mode::Transfer) {
+                safe = false;
+            }
+            if class != slices || own.contains(&stmt) || other.contains(&stmt) && tensor == found.name {
+                return;
+            }
+            let dropped = effect == Effect::Deallocate;
+            let allocated = effect == Effect::Allocate && tensor == whole && it.get(attr::ALIAS).is_none();
+            // Handles of the slices say nothing about what is in them.
+            let viewed = effect == Effect::View && it.out_tensor() != Some(found.name);
+            let read = tensor == found.name
+                && behind.contains(&stmt)
+                && (dropped || mode == Mode::Read && matches!(effect, Effect::Compute | Effect::Map));
+            safe &= allocated || viewed || read || effect == Effect::Share || dropped && tensor != found.name;
+        });
+    }
+    safe
+}
+
+/// Makes the name a view of the shard on one side, and what it was on the other.
+fn rebind(program: &mut Program, uses: &mut Uses, block: BlockId, found: &Copied) {
+    let view = program.blocks[block].remove(found.view);
+    program.blocks[found.other].insert(0, view);
+    let mut mentioned = 0;
+    for stmt in uses.of_class(uses.storage.class(found.shard_name)) {
+        if let Some(it) = op(program, *stmt)
+            && it.op.row().effect != Effect::Deallocate
+        {
+            mentions(program, it, &mut |tensor, _| mentioned += usize::from(tensor == found.shard_name));
+        }
+    }
+    for name in [found.name, found.shard_name] {
+        uses.stale.insert(uses.storage.class(name));
+    }
+    let span = program.stmt_span(found.copy);
+    let Some(shard) = op(program, found.shard).cloned() else { return };
+    let new = OpStmt { outs: vec![Operand::Tensor(found.name)], ..shard };
+    let new = program.stmt(Stmt::Op(new), span);
+    let side: Vec<StmtId> = program.blocks[found.side].clone();
+    let mut stmts = Vec::new();
+    // Only the copy reads the shard's own name: nobody needs it then.
+    let unused = mentioned == 2;
+    for stmt in side {
+        let drops = unused
+            && op(program, stmt).is_some_and(|it| {
+                it.op.row().effect == Effect::Deallocate
+                    && Program::tensors_of(&it.args).any(|tensor| tensor == found.shard_name)
+            });
+        if stmt == found.copy {
+            stmts.push(new);
+        } else if !(drops || unused && stmt == found.shard) {
+            stmts.push(stmt);
+        }
+    }
+    program.blocks[found.side] = stmts;
+}
