@@ -2,11 +2,17 @@
 
 use crate::{
     attr,
-    ir::{Attr, ExprId, OpStmt, Operand, TensorId},
+    ir::{Attr, ExprId, OpStmt, Operand, Program, TensorId},
     ops::Op,
 };
 
 impl OpStmt {
+    /// The tensors that the operator reads, positional ones first.
+    pub fn tensor_operands(&self) -> Vec<TensorId> {
+        let keyed = self.attrs.iter().filter_map(|(_, attr)| attr.tensor());
+        Program::tensors_of(&self.args).chain(keyed).collect()
+    }
+
     /// The logical shape of the result of full, iota and eye; `None` for other operators.
     pub fn generated_shape(&self) -> Option<Vec<ExprId>> {
         let length = || match self.args.first() {

@@ -7,7 +7,7 @@ use grammar::{
     attr,
     codes::Code,
     flagged_dims,
-    ir::{AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
+    ir::{AxisKind, ExprId, OpStmt, Operand, TensorId},
     ops::{Effect, Op, Rule},
 };
 
@@ -24,7 +24,7 @@ impl Builder<'_> {
         if stmt.outs.len() > 1 {
             return Err(self.unsupported(stmt.op, "no executor has it"));
         }
-        let args = self.tensor_operands(stmt);
+        let args = stmt.tensor_operands();
         if self.reshards(stmt, &args, out)? {
             return self.reshard(stmt, &args, out);
         }
@@ -52,12 +52,6 @@ impl Builder<'_> {
             self.emit(kind);
         }
         Ok(())
-    }
-
-    /// Every tensor that the operator reads, positional ones first.
-    fn tensor_operands(&self, stmt: &OpStmt) -> Vec<TensorId> {
-        let keyed = stmt.attrs.iter().filter_map(|(_, attr)| attr.tensor());
-        Program::tensors_of(&stmt.args).chain(keyed).collect()
     }
 
     fn check_shape(&self, tensor: TensorId) -> Result<()> {
@@ -206,18 +200,8 @@ impl Builder<'_> {
     }
 
     /// Whether a slice takes all of a dimension.
-    pub(super) fn takes_all(&self, stmt: &OpStmt, arg: TensorId, dim: usize) -> bool {
-        let Some(ranges) = stmt.get(attr::RANGES) else { return true };
-        let Some([start, stop, step]) = ranges.get(dim) else { return true };
-        let is = |expr: ExprId, value: usize| {
-            self.int(expr, "the range").is_ok_and(|it| usize::try_from(it) == Ok(value))
-        };
-        let extent = self
-            .program
-            .dimensions(arg)
-            .nth(dim)
-            .map(|axis| super::shape::extent(self.program, &self.scalars, axis));
-        is(*start, 0) && is(*step, 1) && matches!(extent, Some(Ok(extent)) if is(*stop, extent))
+    fn takes_all(&self, stmt: &OpStmt, arg: TensorId, dim: usize) -> bool {
+        grammar::takes_all(self.program, stmt, arg, dim, &|it| self.scalars.int(it).ok())
     }
 
     fn slice(&self, stmt: &OpStmt, arg: TensorId, view: &View) -> Result<View> {
