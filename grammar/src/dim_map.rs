@@ -86,7 +86,10 @@ pub fn operand_map(
         Rule::Squeeze => numbered(
             flagged_dims(program, stmt, arg).into_iter().map(|gone| gone.then_some(DimMap::Reduction)),
         ),
-        Rule::Permute => ctx.permute(),
+        Rule::Permute => {
+            let order = permutation(program, out);
+            (0..order.len()).map(|at| parallel(order.iter().position(|from| *from == at))).collect()
+        }
         Rule::Select => {
             let gone = selected_dim(program, stmt, arg);
             numbered((0..ctx.mine.len()).map(|at| (Some(at) == gone).then_some(DimMap::RequiresWhole)))
@@ -148,6 +151,14 @@ pub fn flagged_dims(program: &Program, stmt: &OpStmt, wide: TensorId) -> Vec<boo
         Some(flags) => flags.to_vec(),
         None => program.dimensions(wide).map(|axis| program.axes[axis].kind == AxisKind::Broadcast).collect(),
     }
+}
+
+/// For each dimension of a permutation's result that of the operand: the result's axes are numbered in the operand's order and
+/// stand in their own.
+pub fn permutation(program: &Program, out: TensorId) -> Vec<usize> {
+    let numbers: Vec<u32> = program.dimensions(out).map(|axis| program.axes[axis].number).collect();
+    let rank = |number: &u32| numbers.iter().filter(|it| *it < number).count();
+    numbers.iter().map(rank).collect()
 }
 
 /// The dimension of the operand that `axis =` of a select names; `None`: a reduction axis.
@@ -226,15 +237,6 @@ impl Ctx<'_> {
         let logical = &self.program.tensors[self.out].domains.logical;
         let is_reduction = |axis: &AxisId| self.program.axes[*axis].kind == AxisKind::Reduction;
         numbered(logical.iter().map(|axis| is_reduction(axis).then_some(DimMap::Reduction)))
-    }
-
-    /// The result's axes are numbered in the operand's order.
-    fn permute(&self) -> Vec<DimMap> {
-        let numbers: Vec<u32> =
-            self.program.dimensions(self.out).map(|axis| self.program.axes[axis].number).collect();
-        let mut sorted = numbers.clone();
-        sorted.sort_unstable();
-        sorted.iter().map(|number| parallel(numbers.iter().position(|it| it == number))).collect()
     }
 
     /// The smallest groups of dimensions that hold as many elements on both sides; `None` where extents are not known or do

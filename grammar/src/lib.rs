@@ -42,8 +42,8 @@ pub mod render;
 pub use dependents::dependents;
 pub use dialect::{Dialect, print_as};
 pub use dim_map::{
-    DimGroup, DimMap, OperandMap, ResultDim, Values, flagged_dims, operand_map, result_dims, selected_dim,
-    takes_all,
+    DimGroup, DimMap, OperandMap, ResultDim, Values, flagged_dims, operand_map, permutation, result_dims,
+    selected_dim, takes_all,
 };
 pub use fix::{fix, is_fixable};
 pub use numbering::free_number;

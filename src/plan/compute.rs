@@ -9,6 +9,7 @@ use grammar::{
     flagged_dims,
     ir::{AxisKind, ExprId, OpStmt, Operand, TensorId},
     ops::{Effect, Op, Rule},
+    permutation,
 };
 
 use super::{
@@ -151,14 +152,8 @@ impl Builder<'_> {
         Ok(match stmt.op.row().rule {
             Rule::Same if stmt.op.row().effect == Effect::Compute => Some(view.clone()),
             Rule::Permute => {
-                // The result's axes are numbered in the operand's order and stand in their own.
-                let numbers: Vec<u32> =
-                    program.dimensions(out).map(|axis| program.axes[axis].number).collect();
-                let mut sorted = numbers.clone();
-                sorted.sort_unstable();
-                let order: Option<Vec<usize>> =
-                    numbers.iter().map(|number| sorted.iter().position(|it| it == number)).collect();
-                order.filter(|order| order.len() == view.shape.len()).map(|order| view.permute(&order))
+                let order = permutation(program, out);
+                (order.len() == view.shape.len()).then(|| view.permute(&order))
             }
             Rule::Broadcast => {
                 let flags = flagged_dims(self.program, stmt, out);
