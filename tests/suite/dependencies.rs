@@ -12,7 +12,7 @@ use libtest_mimic::{Failed, Trial};
 use crate::ROOT;
 
 /// The modules of `src`, and what each may use; the first ones are used by those behind them.
-const LAYERS: [(&str, &[&str]); 18] = [
+const LAYERS: [(&str, &[&str]); 19] = [
     ("exit", &[]),
     ("tool_name", &[]),
     ("out_of_memory", &["exit", "tool_name"]),
@@ -21,11 +21,12 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("input_file", &["out_of_memory", "threads", "tool_name"]),
     ("interrupt", &["atomic_file", "exit"]),
     ("source", &["input_file"]),
+    ("elementwise", &[]),
     ("plan", &[]),
     ("tool", &["atomic_file", "exit", "input_file", "plan", "source", "tool_name"]),
     ("io", &["atomic_file", "input_file", "plan", "threads"]),
-    ("sim", &["io", "plan", "threads"]),
-    ("cuda", &["io", "plan"]),
+    ("sim", &["elementwise", "io", "plan", "threads"]),
+    ("cuda", &["elementwise", "io", "plan"]),
     ("launch", &["exit", "interrupt", "plan"]),
     ("run", &["atomic_file", "cuda", "exit", "input_file", "io", "launch", "plan", "sim", "source", "tool"]),
     ("reduce", &["io", "plan", "run", "sim", "source"]),
