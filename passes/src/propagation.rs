@@ -19,9 +19,12 @@ pub(crate) fn needs(
     maps: &[Vec<DimMap>],
     goal: &Sharding,
 ) -> Vec<Sharding> {
-    // A product whose result counts partial sums has its summed axis on the devices that they are counted over.
-    let partial = goal.dims.iter().find(|dim| dim.partial).map_or(&[][..], |dim| &dim.pieces);
-    needs_with(program, args, maps, goal, partial)
+    // A product whose result counts partial sums has its summed axis on the devices that they are counted over. Partial sums that
+    // an operand counts already are a dimension as any other.
+    let is_mapped = |at: usize| maps.iter().flatten().any(|map| *map == DimMap::Parallel(at));
+    let mut dims = goal.dims.iter().enumerate();
+    let partial = dims.find(|(at, dim)| dim.partial && !is_mapped(*at));
+    needs_with(program, args, maps, goal, partial.map_or(&[][..], |(_, dim)| &dim.pieces))
 }
 
 /// As `needs`, with the axes that the operator sums over cut as `summed` says.
