@@ -10,6 +10,7 @@ pub mod atomic_file;
 pub mod input_file;
 pub mod source;
 
+pub mod elementwise;
 pub mod plan;
 
 pub mod io;

@@ -48,7 +48,10 @@ pub mod render;
 pub use canonical::{print, write};
 pub use dependents::dependents;
 pub use dialect::print_as;
-pub use dim_map::{dim_map, flagged_dims, selected_dim};
+pub use dim_map::{
+    DimGroup, DimMap, OperandMap, ResultDim, Values, flagged_dims, operand_map, permutation, result_dims,
+    selected_dim, takes_all,
+};
 pub use fix::{fix, is_fixable};
 pub use mentions::mentions;
 pub use numbering::free_number;

@@ -2,11 +2,17 @@
 
 use crate::{
     attr::{self, AttrName, Key, Value},
-    ir::{Attr, ExprId, OpStmt, Operand, TensorId},
+    ir::{Attr, ExprId, OpStmt, Operand, Program, TensorId},
     ops::Op,
 };
 
 impl OpStmt {
+    /// The tensors that the operator reads, positional ones first.
+    pub fn tensor_operands(&self) -> Vec<TensorId> {
+        let keyed = self.attrs.iter().filter_map(|(_, attr)| attr.tensor());
+        Program::tensors_of(&self.args).chain(keyed).collect()
+    }
+
     /// The value of an attribute; `None` where the statement does not have it.
     pub fn get<T: Value>(&self, key: Key<T>) -> Option<T::Read<'_>> {
         self.attr(key.name()).and_then(T::read)

@@ -7,8 +7,9 @@ use grammar::{
     attr,
     codes::Code,
     flagged_dims,
-    ir::{AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
+    ir::{AxisKind, ExprId, OpStmt, Operand, TensorId},
     ops::{Effect, Op, Rule},
+    permutation,
 };
 
 use super::{
@@ -24,7 +25,7 @@ impl Builder<'_> {
         if stmt.outs.len() > 1 {
             return Err(self.unsupported(stmt.op, "no executor has it"));
         }
-        let args = self.tensor_operands(stmt);
+        let args = stmt.tensor_operands();
         if self.reshards(stmt, &args, out)? {
             return self.reshard(stmt, &args, out);
         }
@@ -52,12 +53,6 @@ impl Builder<'_> {
             self.emit(kind);
         }
         Ok(())
-    }
-
-    /// Every tensor that the operator reads, positional ones first.
-    fn tensor_operands(&self, stmt: &OpStmt) -> Vec<TensorId> {
-        let keyed = stmt.attrs.iter().filter_map(|(_, attr)| attr.tensor());
-        Program::tensors_of(&stmt.args).chain(keyed).collect()
     }
 
     fn check_shape(&self, tensor: TensorId) -> Result<()> {
@@ -157,14 +152,8 @@ impl Builder<'_> {
         Ok(match stmt.op.row().rule {
             Rule::Same if stmt.op.row().effect == Effect::Compute => Some(view.clone()),
             Rule::Permute => {
-                // The result's axes are numbered in the operand's order and stand in their own.
-                let numbers: Vec<u32> =
-                    program.dimensions(out).map(|axis| program.axes[axis].number).collect();
-                let mut sorted = numbers.clone();
-                sorted.sort_unstable();
-                let order: Option<Vec<usize>> =
-                    numbers.iter().map(|number| sorted.iter().position(|it| it == number)).collect();
-                order.filter(|order| order.len() == view.shape.len()).map(|order| view.permute(&order))
+                let order = permutation(program, out);
+                (order.len() == view.shape.len()).then(|| view.permute(&order))
             }
             Rule::Broadcast => {
                 let flags = flagged_dims(self.program, stmt, out);
@@ -206,18 +195,8 @@ impl Builder<'_> {
     }
 
     /// Whether a slice takes all of a dimension.
-    pub(super) fn takes_all(&self, stmt: &OpStmt, arg: TensorId, dim: usize) -> bool {
-        let Some(ranges) = stmt.get(attr::RANGES) else { return true };
-        let Some([start, stop, step]) = ranges.get(dim) else { return true };
-        let is = |expr: ExprId, value: usize| {
-            self.int(expr, "the range").is_ok_and(|it| usize::try_from(it) == Ok(value))
-        };
-        let extent = self
-            .program
-            .dimensions(arg)
-            .nth(dim)
-            .map(|axis| super::shape::extent(self.program, &self.scalars, axis));
-        is(*start, 0) && is(*step, 1) && matches!(extent, Some(Ok(extent)) if is(*stop, extent))
+    fn takes_all(&self, stmt: &OpStmt, arg: TensorId, dim: usize) -> bool {
+        grammar::takes_all(self.program, stmt, arg, dim, &|it| self.scalars.int(it).ok())
     }
 
     fn slice(&self, stmt: &OpStmt, arg: TensorId, view: &View) -> Result<View> {

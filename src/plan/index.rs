@@ -2,8 +2,10 @@
 //! part, which its layout places in the whole.
 
 use grammar::{
+    ResultDim,
     codes::Code,
     ir::{OpStmt, TensorId},
+    result_dims,
 };
 
 use super::{
@@ -66,7 +68,11 @@ impl Builder<'_> {
     /// The layout of a result that is made from indices.
     pub(super) fn generated(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Layout> {
         let name = || self.program.tensor_name(out);
-        if self.program.stream_split(out) && self.binding(out).is_none_or(|it| it.stream.is_none()) {
+        let dims = result_dims(self.program, stmt, &[]);
+        let stream = super::shape::stream_piece(self.program, out).map(|(dim, ..)| dim);
+        let depends = stream.and_then(|dim| dims.get(dim)).is_none_or(|it| *it == ResultDim::Index);
+        let is_slice = self.program.stream_split(out);
+        if is_slice && depends && self.binding(out).is_none_or(|it| it.stream.is_none()) {
             let message = format!(
                 "`{}`: `{}` holds one stream's slice, and nothing says which",
                 stmt.op.name(),

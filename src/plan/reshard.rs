@@ -3,11 +3,12 @@
 use std::{ops::Range, sync::Arc};
 
 use grammar::{
+    DimGroup, DimMap, OperandMap, ResultDim,
     codes::Code,
-    dim_map, flagged_dims,
-    ir::{AxisKind, OpStmt, Parallel, TensorId},
+    ir::{OpStmt, Parallel, TensorId},
+    operand_map,
     ops::Rule,
-    selected_dim,
+    result_dims,
 };
 
 use super::{
@@ -111,20 +112,14 @@ impl Builder<'_> {
         if self.program.tensors[out].unit.is_some() {
             return Ok(false);
         }
-        let out_shards = self.sharding(out);
-        for (position, arg) in args.iter().enumerate() {
-            let arg_shards = self.sharding(*arg);
-            let is_sharded = |shards: &[Sharding]| shards.iter().any(|dim| !dim.is_empty());
-            if !self.reaches(*arg, out, is_sharded(&arg_shards)) {
-                return Ok(true);
-            }
-            if (is_sharded(&arg_shards) || is_sharded(&out_shards))
-                && !self.aligned(stmt, (position, *arg), &arg_shards, out, &out_shards)
-            {
-                return Ok(true);
-            }
+        let is_sharded = |shards: &[Sharding]| shards.iter().any(|dim| !dim.is_empty());
+        let (from, to): (Vec<_>, _) =
+            (args.iter().map(|arg| self.sharding(*arg)).collect(), self.sharding(out));
+        if !args.iter().zip(&from).all(|(arg, from)| self.reaches(*arg, out, is_sharded(from))) {
+            return Ok(true);
         }
-        Ok(false)
+        let is_spread = is_sharded(&to) || from.iter().any(|it| is_sharded(it));
+        Ok(is_spread && !self.is_aligned(stmt, args, &from, out, &to))
     }
 
     /// Whether every rank that holds a part of `out` holds one of `arg`, in the same mesh when `arg` has parts.
@@ -140,138 +135,47 @@ impl Builder<'_> {
     }
 
     /// Whether corresponding dimensions are sharded alike.
-    fn aligned(
+    fn is_aligned(
         &self,
         stmt: &OpStmt,
-        (position, arg): (usize, TensorId),
-        arg_shards: &[Sharding],
+        args: &[TensorId],
+        from: &[Vec<Sharding>],
         out: TensorId,
-        out_shards: &[Sharding],
+        to: &[Sharding],
     ) -> bool {
-        let none = Sharding::new();
-        let shard = |dims: &[Sharding], at: usize| dims.get(at).cloned().unwrap_or_default();
-        let partial = self.partial_dim(out);
-        let plain: Vec<usize> = (0..out_shards.len()).filter(|at| Some(*at) != partial).collect();
-        let partial_shard = partial.map_or(none.clone(), |at| shard(out_shards, at));
-        // Summation over a sharded axis leaves partial sums on each device, counted by the result's own device axis.
-        let summed_fits = |dim: &Sharding| {
-            dim.iter().map(|(device, _)| device).eq(partial_shard.iter().map(|(device, _)| device))
+        let rule = stmt.op.row().rule;
+        let value = |it| self.scalars.int(it).ok();
+        let maps = (0..args.len()).map(|at| operand_map(self.program, stmt, at, &value));
+        let Some(maps) = maps.collect::<Option<Vec<OperandMap>>>() else {
+            return rule == Rule::Free && from.iter().all(|from| is_outermost_alike(from, to));
         };
-        match stmt.op.row().rule {
-            Rule::Same => {
-                arg_shards == out_shards
-                    || (0..out_shards.len()).all(|at| {
-                        shard(arg_shards, at) == out_shards[at]
-                            || self.takes_part(arg, out, at, arg_shards, out_shards)
-                    })
+        let mut dims = Vec::with_capacity(maps.len());
+        for ((map, arg), from) in maps.into_iter().zip(args).zip(from) {
+            match map {
+                OperandMap::Dims(it) => dims.push(it),
+                // A reshape has one operand.
+                OperandMap::Groups(groups) => return self.keeps_order(&groups, *arg, from, out, to),
             }
-            Rule::Cast => arg_shards == out_shards,
-            Rule::Slice => {
-                let is_cut = |at: usize| !arg_shards[at].is_empty() && !self.takes_all(stmt, arg, at);
-                arg_shards == out_shards && !(0..arg_shards.len()).any(is_cut)
-            }
-            Rule::Pointwise => arg_shards.iter().zip(out_shards).zip(self.program.dimensions(arg)).all(
-                |((mine, theirs), axis)| {
-                    let repeated = self.program.constant(self.program.axes[axis].extent) == Some(1);
-                    mine == theirs || mine.is_empty() && repeated
-                },
-            ),
-            Rule::Linear | Rule::Matmul => {
-                let linear = stmt.op.row().rule == Rule::Linear;
-                let rank = arg_shards.len();
-                let (k, n) = match (position, linear) {
-                    (0, _) => (rank.checked_sub(1), None),
-                    (1, true) => (Some(1), Some(0)),
-                    // A vector has no columns.
-                    (1, false) if rank < 2 => (Some(0), None),
-                    (1, false) => (Some(rank - 2), Some(rank - 1)),
-                    _ => (None, Some(0)),
-                };
-                // A batch of one is repeated.
-                let repeated = |at: usize| {
-                    let axis = self.program.dimensions(arg).nth(at);
-                    arg_shards[at].is_empty()
-                        && axis
-                            .is_some_and(|it| self.program.constant(self.program.axes[it].extent) == Some(1))
-                };
-                let k_fits = k.is_none_or(|k| summed_fits(&shard(arg_shards, k)));
-                let n_fits = n.is_none_or(|n| {
-                    plain.last().is_none_or(|last| shard(arg_shards, n) == shard(out_shards, *last))
-                });
-                // The result's own columns are the second operand's affair, its rows and batches the first's.
-                let rows = match position {
-                    0 => (0..rank.saturating_sub(1)).all(|at| {
-                        let shift = plain.len().saturating_sub(rank);
-                        plain.get(at + shift).is_none_or(|to| shard(arg_shards, at) == shard(out_shards, *to))
-                            || at + 2 < rank && repeated(at)
-                    }),
-                    1 if !linear => (0..rank.saturating_sub(2)).all(|at| {
-                        let shift = plain.len().saturating_sub(rank);
-                        let to = plain.get(at + shift).map_or(none.clone(), |to| shard(out_shards, *to));
-                        shard(arg_shards, at) == to || repeated(at)
-                    }),
-                    _ => true,
-                };
-                k_fits && n_fits && rows
-            }
-            Rule::Reduce => {
-                let mut kept = out_shards.iter();
-                let logical = &self.program.tensors[out].domains.logical;
-                logical.iter().zip(arg_shards).all(|(axis, mine)| {
-                    match self.program.axes[*axis].kind == AxisKind::Reduction {
-                        true => mine.is_empty(),
-                        false => kept.next() == Some(mine),
-                    }
-                })
-            }
-            Rule::Broadcast => {
-                let new = flagged_dims(self.program, stmt, out);
-                let kept = out_shards.iter().zip(&new).filter(|(_, new)| !**new).map(|(dim, _)| dim);
-                kept.eq(arg_shards)
-            }
-            Rule::Squeeze => {
-                let gone = flagged_dims(self.program, stmt, arg);
-                let pairs = || arg_shards.iter().zip(&gone);
-                pairs().filter(|(_, gone)| !**gone).map(|(dim, _)| dim).eq(out_shards)
-                    && pairs().all(|(dim, gone)| !*gone || dim.is_empty())
-            }
-            Rule::Permute => {
-                let numbers: Vec<u32> =
-                    self.program.dimensions(out).map(|axis| self.program.axes[axis].number).collect();
-                let mut sorted = numbers.clone();
-                sorted.sort_unstable();
-                numbers.iter().zip(out_shards).all(|(number, theirs)| {
-                    let from = sorted.iter().position(|it| it == number).unwrap_or(0);
-                    shard(arg_shards, from) == *theirs
-                })
-            }
-            Rule::Reshape => self.keeps_order(arg, arg_shards, out, out_shards),
-            // What these do to a sharded axis is only sure where it is the outermost one on both sides, and as long: an
-            // axis that grows is joined or padded.
-            Rule::Free => match dim_map(self.program, stmt, position) {
-                Some(dims) => {
-                    let maps = (0..).map_while(|at| dim_map(self.program, stmt, at));
-                    let covered: Vec<usize> = maps.flatten().flatten().collect();
-                    let fits = |(at, to): (usize, &Option<usize>)| {
-                        shard(arg_shards, at) == to.map_or(none.clone(), |to| shard(out_shards, to))
-                    };
-                    dims.iter().enumerate().all(fits)
-                        && (0..out_shards.len()).all(|at| covered.contains(&at) || out_shards[at].is_empty())
-                }
-                None => {
-                    let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
-                    shard(arg_shards, 0) == shard(out_shards, 0)
-                        && rest_whole(arg_shards)
-                        && rest_whole(out_shards)
-                }
-            },
-            Rule::Select => {
-                let gone = selected_dim(self.program, stmt, arg);
-                let kept = (0..arg_shards.len()).filter(|at| Some(*at) != gone).map(|at| &arg_shards[at]);
-                kept.eq(out_shards) && gone.is_none_or(|at| arg_shards[at].is_empty())
-            }
-            Rule::Generate | Rule::Shard | Rule::Communicate => true,
         }
+        let results = result_dims(self.program, stmt, &dims);
+        let devices = |dim: &Sharding| dim.iter().map(|(device, _)| *device).collect::<Vec<_>>();
+        // A reduction of a sharded axis leaves partial sums on each device, which the result's own device axis counts.
+        let partial = results.iter().position(|it| *it == ResultDim::Partial);
+        let partial = partial.map_or(Vec::new(), |at| devices(&shard(to, at)));
+        let fits = |(at, map): (usize, &DimMap), arg: TensorId, from: &[Sharding]| match *map {
+            DimMap::Parallel(dim) => {
+                shard(from, at) == shard(to, dim)
+                    || rule == Rule::Same && self.takes_part(arg, out, at, from, to)
+            }
+            DimMap::Repeated(_) | DimMap::RequiresWhole => shard(from, at).is_empty(),
+            DimMap::Reduction => devices(&shard(from, at)) == partial,
+        };
+        let mut operands = dims.iter().zip(args).zip(from);
+        operands.all(|((dims, arg), from)| dims.iter().enumerate().all(|it| fits(it, *arg, from)))
+            && results.iter().enumerate().all(|(at, it)| match it {
+                ResultDim::Whole => shard(to, at).is_empty(),
+                ResultDim::Mapped | ResultDim::Repeated | ResultDim::Partial | ResultDim::Index => true,
+            })
     }
 
     /// Whether each rank's part of a dimension of `out` is one range of the part that it has of `arg`.
@@ -314,43 +218,28 @@ impl Builder<'_> {
         if is_by_stream { None } else { layout.range(dim) }
     }
 
-    /// Whether each rank's elements in order are those of the result in order: dimensions fall into groups of the same
-    /// size on both sides, and within a group the same devices count the same steps.
+    /// Whether each rank's elements in order are those of the result in order: within a group of dimensions, the same devices
+    /// count the same steps.
     fn keeps_order(
         &self,
+        groups: &[DimGroup],
         arg: TensorId,
-        arg_shards: &[Sharding],
+        from: &[Sharding],
         out: TensorId,
-        out_shards: &[Sharding],
+        to: &[Sharding],
     ) -> bool {
-        let extents = |tensor| self.member_layout(tensor).map(|layout| layout.shape).unwrap_or_default();
-        let (arg_shape, out_shape) = (extents(arg), extents(out));
-        let (mut a, mut b) = (0, 0);
-        while a < arg_shape.len() || b < out_shape.len() {
-            let (from_a, from_b) = (a, b);
-            let (mut size_a, mut size_b) = (1, 1);
-            loop {
-                match size_a <= size_b && a < arg_shape.len() {
-                    true => (size_a, a) = (size_a * arg_shape[a], a + 1),
-                    false if b < out_shape.len() => (size_b, b) = (size_b * out_shape[b], b + 1),
-                    false => return false,
-                }
-                if size_a == size_b {
-                    break;
-                }
-            }
-            let steps = |shards: &[Sharding], shape: &[usize], from: usize, to: usize| -> Vec<_> {
-                let steps = |at: usize| {
-                    let inner: usize = shape[at + 1..to].iter().product();
-                    shards[at].iter().rev().map(move |(device, step)| (*device, step * inner))
-                };
-                (from..to).flat_map(steps).collect()
+        let shape = |tensor| self.member_layout(tensor).map(|layout| layout.shape).unwrap_or_default();
+        let (mine, theirs) = (shape(arg), shape(out));
+        let steps = |shape: &[usize], shards: &[Sharding], dims: Range<usize>| -> Vec<_> {
+            let steps = |at: usize| {
+                let inner: usize = shape.get(at + 1..dims.end).unwrap_or_default().iter().product();
+                shard(shards, at).into_iter().rev().map(move |(device, step)| (device, step * inner))
             };
-            if steps(arg_shards, &arg_shape, from_a, a) != steps(out_shards, &out_shape, from_b, b) {
-                return false;
-            }
-        }
-        true
+            dims.clone().flat_map(steps).collect()
+        };
+        groups
+            .iter()
+            .all(|it| steps(&mine, from, it.operand.clone()) == steps(&theirs, to, it.result.clone()))
     }
 
     /// For every dimension, the device axes it is split by, each with the number of elements in one of its steps.
@@ -379,6 +268,17 @@ impl Builder<'_> {
 
 /// Device axes of one dimension, innermost first.
 type Sharding = Vec<(grammar::ir::DeviceDim, usize)>;
+
+fn shard(dims: &[Sharding], at: usize) -> Sharding {
+    dims.get(at).cloned().unwrap_or_default()
+}
+
+/// What an operator that moves elements does to a sharded axis is only sure where it is the outermost one on both sides, and as
+/// long: an axis that grows is joined or padded.
+fn is_outermost_alike(from: &[Sharding], to: &[Sharding]) -> bool {
+    let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
+    shard(from, 0) == shard(to, 0) && rest_whole(from) && rest_whole(to)
+}
 
 fn contains(whole: &Range<usize>, part: &Range<usize>) -> bool {
     whole.start <= part.start && part.end <= whole.end

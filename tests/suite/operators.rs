@@ -16,6 +16,7 @@ use grammar::{
     dtype::DType,
     ops::{Effect, OPS, Op, Row, Syntax},
 };
+use hir::elementwise::{Float, FloatFunction, elementwise};
 use libtest_mimic::{Failed, Trial};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
@@ -72,29 +73,7 @@ fn bound(op: Op) -> Bound {
         Op::ErfInv | Op::ErfcInv => Bound::Ulps(64),
         // Between its zeros, where CUDA promises an absolute error only.
         Op::LGamma => Bound::Ulps(16),
-        Op::Pow
-        | Op::Atan2
-        | Op::Acos
-        | Op::Acosh
-        | Op::Asin
-        | Op::Asinh
-        | Op::Atan
-        | Op::Atanh
-        | Op::Cos
-        | Op::Cosh
-        | Op::Exp
-        | Op::Exp2
-        | Op::Expm1
-        | Op::Erf
-        | Op::Erfc
-        | Op::Log
-        | Op::Log10
-        | Op::Log1p
-        | Op::Log2
-        | Op::Sin
-        | Op::Sinh
-        | Op::Tan
-        | Op::Tanh => Bound::Ulps(2),
+        _ if function(op).is_some_and(|it| matches!(it.single, Float::Rounded(_))) => Bound::Ulps(2),
         // All others are exact or rounded once, or made of such operators in one order.
         _ => Bound::Exact,
     }
@@ -102,40 +81,22 @@ fn bound(op: Op) -> Bound {
 
 /// Whether an operator has a meaning on an element type.
 fn is_defined(op: Op, dtype: DType) -> bool {
-    let whole =
-        [Op::CeilDiv, Op::Shl, Op::Shr, Op::BitAnd, Op::BitOr, Op::BitXor, Op::BitNot, Op::Gcd, Op::BitCeil];
-    let real = [Op::Reciprocal, Op::Sqrt, Op::Lerp, Op::Frac, Op::NextAfter];
-    match (op, dtype.is_integral()) {
+    let Some(row) = elementwise(op) else { return false };
+    match dtype {
         // Computed as other integers are; casts make the difference.
-        _ if matches!(dtype, DType::Int16 | DType::UInt16) => false,
-        (Op::Cast | Op::BitCast | Op::Complex | Op::Real | Op::Imag, _) => false,
-        (_, false) => !whole.contains(&op),
-        (Op::Pow, true) => true,
-        (_, true) => !real.contains(&op) && bound(op) == Bound::Exact,
+        DType::Int16 | DType::UInt16 => false,
+        _ if dtype.is_integral() => row.integer.is_some(),
+        _ => row.float.is_some(),
     }
 }
 
 /// Whether the result is a truth value.
 fn is_test(op: Op) -> bool {
-    matches!(
-        op,
-        Op::Eq
-            | Op::Ne
-            | Op::Lt
-            | Op::Le
-            | Op::Gt
-            | Op::Ge
-            | Op::LogicalAnd
-            | Op::LogicalOr
-            | Op::LogicalNot
-            | Op::SignBit
-            | Op::IsFinite
-            | Op::IsInf
-            | Op::IsNan
-            | Op::IsNegInf
-            | Op::IsPosInf
-            | Op::IsReal
-    )
+    function(op).is_some_and(|it| matches!(it.single, Float::Test(_)))
+}
+
+fn function(op: Op) -> Option<FloatFunction> {
+    elementwise(op)?.float
 }
 
 /// A result of a program.

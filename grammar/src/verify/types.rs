@@ -6,6 +6,7 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
+    dim_map::{DimMap, OperandMap, operand_map},
     dtype::DType,
     ir::{AxisId, OpStmt, Operand, Parallel, Program, TensorId},
     ops::{Op, Rule},
@@ -29,8 +30,7 @@ pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<
         Rule::Linear => ctx.linear(&args),
         Rule::Matmul => ctx.matmul(&args),
         Rule::Reduce => ctx.reduce(&args),
-        Rule::Broadcast => ctx.flags(stmt.out_tensor(), args.first().copied()),
-        Rule::Squeeze => ctx.flags(args.first().copied(), stmt.out_tensor()),
+        Rule::Broadcast | Rule::Squeeze => ctx.flags(&args),
         Rule::Permute => ctx.permute(&args),
         Rule::Reshape => ctx.reshape(&args),
         Rule::Select => ctx.select(&args),
@@ -112,13 +112,30 @@ impl Ctx<'_, '_> {
         self.error(Code::ShapeMismatch, message, "the numbers of logical axes do not fit");
     }
 
+    /// The dimensions of an operand that are the result's, each with its own.
+    fn mapped(&self, position: usize) -> Vec<(AxisId, AxisId)> {
+        let args = self.stmt.tensor_operands();
+        let (Some(arg), Some(out)) = (args.get(position), self.stmt.out_tensor()) else { return Vec::new() };
+        let map = operand_map(self.program, self.stmt, position, &|it| self.program.constant(it));
+        let dims = match map {
+            Some(OperandMap::Dims(dims)) => dims,
+            Some(OperandMap::Groups(_)) | None => Vec::new(),
+        };
+        let theirs = self.dims(out);
+        let pair = |(axis, map)| match map {
+            DimMap::Parallel(to) | DimMap::Repeated(to) => Some((axis, *theirs.get(to)?)),
+            DimMap::Reduction | DimMap::RequiresWhole => None,
+        };
+        self.dims(*arg).into_iter().zip(dims).filter_map(pair).collect()
+    }
+
     fn same(&mut self, args: &[TensorId], typed: bool) {
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
         let (a, b) = (self.dims(first), self.dims(out));
         if a.len() != b.len() {
             return self.rank_error(first, a.len(), b.len());
         }
-        for (x, y) in a.into_iter().zip(b) {
+        for (x, y) in self.mapped(0) {
             self.equal_axes(first, x, out, y);
         }
         if typed {
@@ -128,12 +145,12 @@ impl Ctx<'_, '_> {
 
     fn pointwise(&mut self, args: &[TensorId]) {
         let Some(out) = self.stmt.out_tensor() else { return };
-        for arg in args {
+        for (position, arg) in args.iter().enumerate() {
             let (a, b) = (self.dims(*arg), self.dims(out));
             if a.len() != b.len() {
                 return self.rank_error(*arg, a.len(), b.len());
             }
-            for (x, y) in a.into_iter().zip(b) {
+            for (x, y) in self.mapped(position) {
                 if self.constant(x) != Some(1) {
                     self.equal_axes(*arg, x, out, y);
                 }
@@ -161,9 +178,10 @@ impl Ctx<'_, '_> {
         }
         let last = x_dims.len() - 1;
         self.equal_axes(x, x_dims[last], weight, w_dims[1]);
-        self.equal_axes(weight, w_dims[0], out, out_dims[last]);
-        for (a, b) in x_dims[..last].iter().zip(&out_dims) {
-            self.equal_axes(x, *a, out, *b);
+        for (position, arg) in [(1, weight), (0, x)] {
+            for (a, b) in self.mapped(position) {
+                self.equal_axes(arg, a, out, b);
+            }
         }
         for bias in bias {
             match self.dims(*bias)[..] {
@@ -180,13 +198,14 @@ impl Ctx<'_, '_> {
         let (&[a, b], Some(out)) = (args, self.stmt.out_tensor()) else { return };
         let (a_dims, b_dims, mut out_dims) = (self.dims(a), self.dims(b), self.dims(out));
         out_dims.retain(|axis| !self.program.is_partial(out, *axis));
-        if let (&[.., m, k], &[.., k2, n]) = (&a_dims[..], &b_dims[..]) {
+        if let (&[.., _, k], &[.., k2, _]) = (&a_dims[..], &b_dims[..]) {
             self.equal_axes(a, k, b, k2);
-            if let &[.., out_m, out_n] = &out_dims[..]
-                && out_dims.len() == a_dims.len().max(b_dims.len())
-            {
-                self.equal_axes(a, m, out, out_m);
-                self.equal_axes(b, n, out, out_n);
+            if out_dims.len() == a_dims.len().max(b_dims.len()) {
+                // Rows and columns; batches are compared where the plan binds them.
+                for (position, arg) in [(0, a), (1, b)] {
+                    let pair = self.mapped(position).pop();
+                    pair.into_iter().for_each(|(axis, its)| self.equal_axes(arg, axis, out, its));
+                }
             }
         }
         self.equal_types(&[a, b, out]);
@@ -198,40 +217,39 @@ impl Ctx<'_, '_> {
         if have != want {
             self.rank_error(first, have, want);
         }
-        let logical = self.program.tensors[out].domains.logical.clone();
-        self.equal_pairs(first, self.dims(first), out, logical);
+        if have == want {
+            // Reductions too, which are no dimensions.
+            let logical = self.program.tensors[out].domains.logical.iter().copied();
+            self.equal_pairs(first, out, self.dims(first).into_iter().zip(logical).collect());
+        }
         self.equal_types(&[first, out]);
     }
 
-    /// The result's axes are numbered in the operand's order.
     fn permute(&mut self, args: &[TensorId]) {
         self.ranks(args, 0);
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
-        let mut sorted = self.dims(out);
-        sorted.sort_by_key(|axis| self.program.axes[*axis].number);
-        self.equal_pairs(first, self.dims(first), out, sorted);
+        self.equal_pairs(first, out, self.mapped(0));
     }
 
     /// Axes that are one, of tensors of the container: in a HostUnit, numbers and extents are a kernel's.
-    fn equal_pairs(&mut self, a: TensorId, a_axes: Vec<AxisId>, b: TensorId, b_axes: Vec<AxisId>) {
+    fn equal_pairs(&mut self, a: TensorId, b: TensorId, pairs: Vec<(AxisId, AxisId)>) {
         let is_unit = |tensor: TensorId| self.program.tensors[tensor].unit.is_some();
         let is_expanded = |axis: AxisId| self.program.axes[axis].expanded.is_some();
-        if is_unit(a) || is_unit(b) || a_axes.len() != b_axes.len() {
+        if is_unit(a) || is_unit(b) {
             return;
         }
-        let pairs: Vec<(AxisId, AxisId)> = a_axes.into_iter().zip(b_axes).collect();
         let comparable = pairs.into_iter().filter(|(x, y)| !is_expanded(*x) && !is_expanded(*y));
         for (x, y) in comparable.collect::<Vec<_>>() {
             self.equal_axes(a, x, b, y);
         }
     }
 
-    /// One flag for each dimension of `wide`; the others are the dimensions of `narrow`.
-    fn flags(&mut self, wide: Option<TensorId>, narrow: Option<TensorId>) {
-        let (Some(wide), Some(narrow), Some(flags)) = (wide, narrow, self.stmt.get(attr::FLAGS)) else {
-            return;
-        };
-        let new = flags.to_vec();
+    /// One flag for each dimension of the wider side; the others are the dimensions of the narrower one.
+    fn flags(&mut self, args: &[TensorId]) {
+        let ends = (args.first().copied(), self.stmt.out_tensor(), self.stmt.get(attr::FLAGS));
+        let (Some(arg), Some(out), Some(flags)) = ends else { return };
+        let is_broadcast = self.stmt.op.row().rule == Rule::Broadcast;
+        let (wide, narrow) = if is_broadcast { (out, arg) } else { (arg, out) };
         let (flags, kept) = (flags.len(), flags.iter().filter(|flag| !**flag).count());
         let (have, rest) = (self.dims(wide).len(), self.dims(narrow).len());
         if have != flags {
@@ -239,9 +257,8 @@ impl Ctx<'_, '_> {
         } else if rest != kept {
             self.rank_error(narrow, rest, kept);
         } else {
-            let stays = self.dims(wide).into_iter().zip(new).filter(|(_, new)| !new).map(|(axis, _)| axis);
-            let stays = stays.collect();
-            self.equal_pairs(wide, stays, narrow, self.dims(narrow));
+            let swap = |(mine, theirs)| if is_broadcast { (theirs, mine) } else { (mine, theirs) };
+            self.equal_pairs(wide, narrow, self.mapped(0).into_iter().map(swap).collect());
         }
     }
 

@@ -1,6 +1,7 @@
 //! Dimensions of tensors that are one and the same through operators.
 
 use grammar::{
+    DimMap,
     ir::{OpStmt, Program, Stmt, StmtId, TensorId},
     mentions,
     ops::Effect,
@@ -8,7 +9,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
-    dims::{self, Fate},
+    dims,
     sharding::{Dim, Sharding},
 };
 
@@ -108,21 +109,20 @@ fn edges(program: &Program) -> Vec<Edge> {
         else {
             continue;
         };
-        let args = dims::operands(it);
+        let args = it.tensor_operands();
         let Some(goal) = Sharding::of(program, *out) else { continue };
         for (position, arg) in args.iter().enumerate() {
-            let (Some(fates), Some(from)) =
-                (dims::fates(program, it, &args, position), Sharding::of(program, *arg))
+            let (Some(maps), Some(from)) =
+                (dims::dim_map(program, it, position), Sharding::of(program, *arg))
             else {
                 continue;
             };
-            for (arg_dim, fate) in fates.into_iter().enumerate() {
+            for (arg_dim, map) in maps.into_iter().enumerate() {
                 let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();
-                match fate {
-                    Fate::Kept(out_dim) if devices(&from.dims[arg_dim]) == devices(&goal.dims[out_dim]) => {
-                        edges.push(Edge { arg: *arg, arg_dim, out: *out, out_dim });
-                    }
-                    Fate::Kept(_) | Fate::Summed | Fate::Whole => (),
+                if let DimMap::Parallel(out_dim) = map
+                    && devices(&from.dims[arg_dim]) == devices(&goal.dims[out_dim])
+                {
+                    edges.push(Edge { arg: *arg, arg_dim, out: *out, out_dim });
                 }
             }
         }

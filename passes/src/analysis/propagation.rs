@@ -1,12 +1,13 @@
 //! How shardings go through an operator: from the result to the operands, and back.
 
 use grammar::{
+    DimMap, ResultDim,
     ir::{OpStmt, Parallel, Program, TensorId},
-    ops::Rule,
+    result_dims,
 };
 
 use crate::analysis::{
-    dims::{self, Fate},
+    dims,
     reshard::{self, Step},
     sharding::{Dim, Piece, Sharding},
 };
@@ -15,35 +16,38 @@ use crate::analysis::{
 pub(crate) fn needs(
     program: &Program,
     args: &[TensorId],
-    fates: &[Vec<Fate>],
+    maps: &[Vec<DimMap>],
     goal: &Sharding,
 ) -> Vec<Sharding> {
-    // A product whose result counts partial sums has its summed axis on the devices that they are counted over.
-    let partial = goal.dims.iter().find(|dim| dim.partial).map_or(&[][..], |dim| &dim.pieces);
-    needs_with(program, args, fates, goal, partial)
+    // A product whose result counts partial sums has its summed axis on the devices that they are counted over. Partial sums that
+    // an operand counts already are a dimension as any other.
+    let is_mapped = |at: usize| maps.iter().flatten().any(|map| *map == DimMap::Parallel(at));
+    let mut dims = goal.dims.iter().enumerate();
+    let partial = dims.find(|(at, dim)| dim.partial && !is_mapped(*at));
+    needs_with(program, args, maps, goal, partial.map_or(&[][..], |(_, dim)| &dim.pieces))
 }
 
 /// As `needs`, with the axes that the operator sums over cut as `summed` says.
 pub(crate) fn needs_with(
     program: &Program,
     args: &[TensorId],
-    fates: &[Vec<Fate>],
+    maps: &[Vec<DimMap>],
     goal: &Sharding,
     summed: &[Piece],
 ) -> Vec<Sharding> {
-    let need = |arg: &TensorId, fates: &Vec<Fate>| {
-        let dims = fates.iter().enumerate().filter_map(|(at, fate)| {
+    let need = |arg: &TensorId, maps: &Vec<DimMap>| {
+        let dims = maps.iter().enumerate().filter_map(|(at, map)| {
             let extent = dims::extent(program, *arg, at)?;
-            let pieces = match fate {
-                Fate::Kept(to) => goal.dims[*to].pieces.clone(),
-                Fate::Summed => summed.to_vec(),
-                Fate::Whole => Vec::new(),
+            let pieces = match map {
+                DimMap::Parallel(to) => goal.dims[*to].pieces.clone(),
+                DimMap::Reduction => summed.to_vec(),
+                DimMap::Repeated(_) | DimMap::RequiresWhole => Vec::new(),
             };
             Some(Dim { pieces, ..Dim::whole(extent) })
         });
         Sharding { mesh: goal.mesh.clone(), dims: dims.collect() }
     };
-    args.iter().zip(fates).map(|(arg, fates)| need(arg, fates)).collect()
+    args.iter().zip(maps).map(|(arg, maps)| need(arg, maps)).collect()
 }
 
 /// Whether every device has what is needed of each operand.
@@ -52,7 +56,7 @@ pub(crate) fn is_local(program: &Program, from: &[Sharding], needs: &[Sharding])
 }
 
 /// How the result is spread if no operand moves; `None` where they do not agree.
-pub(crate) fn result_of(from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding) -> Option<Sharding> {
+pub(crate) fn result_of(from: &[Sharding], maps: &[Vec<DimMap>], goal: &Sharding) -> Option<Sharding> {
     let mut spread = from.iter().filter(|it| !it.is_replicated()).map(|it| &it.mesh);
     let mesh = spread.next()?;
     // Partial sums are counted where the result says.
@@ -61,14 +65,14 @@ pub(crate) fn result_of(from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding)
     }
     let mut result = goal.without_streams().on(mesh.clone());
     result.dims.iter_mut().for_each(|dim| dim.pieces.clear());
-    for (sharding, fates) in from.iter().zip(fates) {
-        for (dim, fate) in sharding.dims.iter().zip(fates) {
-            match fate {
-                Fate::Kept(to) if dim.devices().next().is_some() => {
+    for (sharding, maps) in from.iter().zip(maps) {
+        for (dim, map) in sharding.dims.iter().zip(maps) {
+            match map {
+                DimMap::Parallel(to) if dim.devices().next().is_some() => {
                     result.dims[*to].pieces = dim.without_streams().pieces;
                 }
-                Fate::Summed if dim.devices().next().is_some() => return None,
-                Fate::Kept(_) | Fate::Summed | Fate::Whole => (),
+                DimMap::Reduction if dim.devices().next().is_some() => return None,
+                DimMap::Parallel(_) | DimMap::Repeated(_) | DimMap::Reduction | DimMap::RequiresWhole => (),
             }
         }
     }
@@ -80,13 +84,11 @@ pub(crate) fn result_of(from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding)
 
 /// The result's sharding without the pieces that an operator cannot compute by themselves: a slice, a reshape, a cat or a
 /// scan across them.
-pub(crate) fn own_parts(it: &OpStmt, fates: &[Vec<Fate>], goal: &Sharding) -> Sharding {
+pub(crate) fn own_parts(program: &Program, it: &OpStmt, maps: &[Vec<DimMap>], goal: &Sharding) -> Sharding {
     let mut own = goal.clone();
-    if matches!(it.op.row().rule, Rule::Slice | Rule::Reshape | Rule::Free) && !fates.is_empty() {
-        for (at, dim) in own.dims.iter_mut().enumerate() {
-            if !fates.iter().any(|fates| fates.contains(&Fate::Kept(at))) {
-                *dim = dim.without_devices();
-            }
+    for (dim, result) in own.dims.iter_mut().zip(result_dims(program, it, maps)) {
+        if result == ResultDim::Whole {
+            *dim = dim.without_devices();
         }
     }
     own

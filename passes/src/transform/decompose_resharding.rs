@@ -23,6 +23,7 @@
 mod sums;
 
 use grammar::{
+    DimMap,
     attr::{self, AttrName},
     codes::Code,
     diagnostic::Diagnostic,
@@ -35,7 +36,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     analysis::{
         component::computes,
-        dims::{self, Fate},
+        dims,
         names::written,
         propagation,
         reshard::{self, Step},
@@ -111,7 +112,7 @@ impl Ctx<'_> {
         let (true, Some(out)) = (computes(&it) || it.op == Op::Select, it.out_tensor()) else {
             return Ok(false);
         };
-        let args = dims::operands(&it);
+        let args = it.tensor_operands();
         let shardings = args.iter().chain([&out]).map(|tensor| self.sharding(*tensor));
         let shardings = shardings.collect::<Result<Vec<Sharding>, Diagnostic>>();
         if shardings.is_err() && self.is_plainly_local(&args, out) {
@@ -127,13 +128,11 @@ impl Ctx<'_> {
         if let (true, [from]) = (is_copy(&it), &shardings[..]) {
             return self.copy(&it, args[0], from, out, &goal);
         }
-        let fates: Option<Vec<Vec<Fate>>> =
-            (0..args.len()).map(|at| dims::fates(self.program, &it, &args, at)).collect();
-        match fates {
-            Some(fates) if it.op.row().rule == Rule::Reduce && has_spread_sum(&fates[0], &shardings[0]) => {
-                self.reduction(&it, args[0], &shardings[0], &fates[0], out, &goal)
+        match dims::dim_maps(self.program, &it) {
+            Some(maps) if it.op.row().rule == Rule::Reduce && has_spread_sum(&maps[0], &shardings[0]) => {
+                self.reduction(&it, args[0], &shardings[0], &maps[0], out, &goal)
             }
-            Some(fates) => self.operator(&it, &args, &shardings, &fates, out, &goal),
+            Some(maps) => self.operator(&it, &args, &shardings, &maps, out, &goal),
             None => self.opaque(&it, &args, &shardings, out, &goal),
         }
     }
@@ -141,12 +140,10 @@ impl Ctx<'_> {
     /// Whether an operator of several results, all spread alike, has what it needs on every device.
     fn is_local_along(&self, it: &OpStmt, args: &[TensorId], from: &[Sharding], goal: &Sharding) -> bool {
         let outs = Program::tensors_of(&it.outs);
-        let fates: Option<Vec<Vec<Fate>>> =
-            (0..args.len()).map(|at| dims::fates(self.program, it, args, at)).collect();
         let alike = outs.map(|out| Sharding::of(self.program, out)).all(|it| it.as_ref() == Some(goal));
-        fates.filter(|_| alike).is_some_and(|fates| {
-            let needs = propagation::needs(self.program, args, &fates, goal);
-            propagation::own_parts(it, &fates, goal) == *goal
+        dims::dim_maps(self.program, it).filter(|_| alike).is_some_and(|maps| {
+            let needs = propagation::needs(self.program, args, &maps, goal);
+            propagation::own_parts(self.program, it, &maps, goal) == *goal
                 && propagation::is_local(self.program, from, &needs)
         })
     }
@@ -185,24 +182,24 @@ impl Ctx<'_> {
         it: &OpStmt,
         args: &[TensorId],
         from: &[Sharding],
-        fates: &[Vec<Fate>],
+        maps: &[Vec<DimMap>],
         out: TensorId,
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let own = propagation::own_parts(it, fates, goal);
-        let needs = propagation::needs(self.program, args, fates, &own);
+        let own = propagation::own_parts(self.program, it, maps, goal);
+        let needs = propagation::needs(self.program, args, maps, &own);
         if own == *goal && propagation::is_local(self.program, from, &needs) {
             return Ok(false);
         }
-        let pieces = partial_pieces(from, fates, goal);
+        let pieces = partial_pieces(from, maps, goal);
         if !pieces.is_empty() {
-            self.partial(it, args, from, fates, out, goal, &pieces)?;
+            self.partial(it, args, from, maps, out, goal, &pieces)?;
             return Ok(true);
         }
         // Repeated elements stay where they are: a temporary of them is no broadcast axis any more.
         let repeats = self.program.dimensions(out).any(|axis| self.program.axes[axis].expanded.is_some());
         let at_operands = match self.by_result && !repeats {
-            true => propagation::result_of(from, fates, &own),
+            true => propagation::result_of(from, maps, &own),
             false => None,
         };
         let computed = at_operands.unwrap_or(own);
@@ -210,8 +207,8 @@ impl Ctx<'_> {
             self.compute(it, args, from, &needs, out)?;
             return Ok(true);
         }
-        let needs = propagation::needs(self.program, args, fates, &computed);
-        let temporary = self.result(it, &computed, &needs, fates, out);
+        let needs = propagation::needs(self.program, args, maps, &computed);
+        let temporary = self.result(it, &computed, &needs, maps, out);
         self.compute(it, args, from, &needs, temporary)?;
         self.reshard(temporary, &computed, goal, Some(out))?;
         Ok(true)
@@ -223,14 +220,14 @@ impl Ctx<'_> {
         it: &OpStmt,
         computed: &Sharding,
         needs: &[Sharding],
-        fates: &[Vec<Fate>],
+        maps: &[Vec<DimMap>],
         out: TensorId,
     ) -> TensorId {
         let new = computed.without_streams().tensor(self.program, self.fresh, out, Memory::Global);
         match it.op.row().rule {
             Rule::Reduce => {
                 let summed: Vec<usize> =
-                    (0..fates[0].len()).filter(|at| fates[0][*at] == Fate::Summed).collect();
+                    (0..maps[0].len()).filter(|at| maps[0][*at] == DimMap::Reduction).collect();
                 self.reduce_over(new, &needs[0], &summed);
             }
             // The order of the numbers is the operand's order of dimensions.
@@ -463,7 +460,7 @@ fn set(from: TensorId, to: TensorId) -> OpStmt {
     OpStmt { outs: vec![Operand::Tensor(to)], args: vec![Operand::Tensor(from)], ..create::op(Op::Set) }
 }
 
-/// Replaces an operand, counted as `dims::operands` does.
+/// Replaces an operand, counted as `OpStmt::tensor_operands` does.
 pub(crate) fn set_operand(it: &mut OpStmt, position: usize, tensor: TensorId) {
     let args = it.args.iter_mut().filter_map(|arg| match arg {
         Operand::Tensor(tensor) => Some(tensor),

@@ -32,6 +32,7 @@ mod post;
 mod steps;
 
 use grammar::{
+    DimMap,
     codes::Code,
     diagnostic::Diagnostic,
     ir::{AxisKind, OpStmt, Program, Stmt, StmtId, TensorId},
@@ -43,8 +44,7 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::{
-        bindings,
-        dims::{self, Fate},
+        bindings, dims,
         reshard::{self, Step},
         sharding::{Dim, Sharding},
     },
@@ -124,7 +124,7 @@ struct Ctx<'p> {
 impl Ctx<'_> {
     /// Writes the statements that take the place of `it`; false if it may stay.
     fn statement(&mut self, it: &OpStmt) -> Result<bool, Diagnostic> {
-        let ([arg], Some(out)) = (&dims::operands(it)[..], it.out_tensor()) else { return Ok(false) };
+        let ([arg], Some(out)) = (&it.tensor_operands()[..], it.out_tensor()) else { return Ok(false) };
         let arg = *arg;
         let is_reduction = it.op.row().rule == Rule::Reduce;
         if !is_reduction && !is_copy(it) || self.program.tensors[out].unit.is_some() {
@@ -190,13 +190,13 @@ impl Ctx<'_> {
         out: TensorId,
         to: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let Some(fates) = dims::fates(self.program, it, &[arg], 0) else { return Ok(false) };
-        let summed: Vec<usize> = (0..fates.len()).filter(|at| fates[*at] == Fate::Summed).collect();
+        let Some(maps) = dims::dim_map(self.program, it, 0) else { return Ok(false) };
+        let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
         let spread = |at: &&usize| from.dims[**at].devices().next().is_some();
         let Some(dim) = summed.iter().find(spread).copied() else {
             let mut kept = from.clone();
-            let mut fates = fates.iter();
-            kept.dims.retain(|_| fates.next() != Some(&Fate::Summed));
+            let mut maps = maps.iter();
+            kept.dims.retain(|_| maps.next() != Some(&DimMap::Reduction));
             return match reshard::step(self.program, &kept, to) {
                 Some(Step::Local) => Ok(false),
                 _ => Err(self.refused(it, "reduces and reshards")),

@@ -26,7 +26,6 @@ use crate::{
     analysis::{
         blocks::nested,
         component::{Component, Shared, computes},
-        dims,
         reshard::{self, Step},
         sharding::{Sharding, same},
     },
@@ -87,7 +86,7 @@ fn gathered(program: &Program) -> Vec<(TensorId, usize)> {
     let mut found = Vec::new();
     for stmt in program.body() {
         let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
-        let ([arg], Some(out), true) = (&dims::operands(it)[..], it.out_tensor(), is_copy(it)) else {
+        let ([arg], Some(out), true) = (&it.tensor_operands()[..], it.out_tensor(), is_copy(it)) else {
             continue;
         };
         let (Some(from), Some(to)) = (Sharding::of(program, *arg), Sharding::of(program, out)) else {
@@ -114,7 +113,7 @@ fn is_free(program: &Program, component: &Component, gathered: TensorId) -> bool
     let local = program.body().iter().all(|stmt| {
         let Stmt::Op(it) = &program.stmts[*stmt] else { return true };
         let Some(out) = it.out_tensor().filter(|_| computes(it)) else { return true };
-        let args = dims::operands(it);
+        let args = it.tensor_operands();
         if out == gathered || !args.iter().any(|arg| component.dim(*arg).is_some()) {
             return true;
         }

@@ -4,11 +4,11 @@ use grammar::{dtype::DType, ops::Op};
 
 use super::{
     Extent, KernelError, Precision,
-    functions::Float,
     map::{Columns, Operand, constant},
     narrow,
 };
 use crate::{
+    elementwise::{Float, FloatFunction},
     io::dense::DenseTensor,
     io::{
         data::{
@@ -100,18 +100,19 @@ pub(super) fn each_stored(
 
 /// The shadow of a function of floats, element by element; `data` holds its rounded results.
 pub(super) fn map(
-    (op, function): (Op, Float),
+    (op, row): (Op, &FloatFunction),
     args: &[Operand],
     precision: Precision,
     data: &Data,
     written: &Mask,
 ) -> Result<Option<Shadow>, KernelError> {
+    let function = precision.function(row);
     let number = |it| constant(it, precision);
     let column = |lane: usize| Columns::of(args, |it| values(it, lane), number);
     let (exact, ordered, rounded) = (column(EXACT), column(ORDERED), column(ROUNDED));
     let given = Columns::of(args, |it| it.data.to_f64(), number);
     let results = data.to_f64();
-    let jumps = is_discontinuous(op, function, args);
+    let jumps = is_discontinuous(op, row, args);
     let engine_error = roundoff(data.dtype())
         + match function {
             Float::Rounded(_) => FUNCTION_ULPS * 2.0 * precision.roundoff(),
@@ -131,7 +132,7 @@ pub(super) fn map(
             },
         };
         // Operands that all engines have give a result that all engines have, if the operator rounds correctly.
-        lanes[ROUNDED][at] = if c == d && is_deterministic(op, function) {
+        lanes[ROUNDED][at] = if c == d && is_deterministic(function, row) {
             results[at]
         } else if jumps {
             let (of_data, of_lane) = (spread(d), spread(c));
@@ -170,32 +171,21 @@ fn farthest(function: Float, operands: [f64; 3], spread: [f64; 3]) -> f64 {
 }
 
 /// Whether a small change of an operand may make a large one of the result.
-fn is_discontinuous(op: Op, function: Float, args: &[Operand]) -> bool {
-    match function {
-        Float::Test(_) => true,
-        Float::Rounded(_) => op == Op::Atan2,
-        Float::Checked(_) => op == Op::Remainder,
-        Float::Exact(_) => match op {
-            Op::Ceil
-            | Op::Floor
-            | Op::Round
-            | Op::Trunc
-            | Op::Frac
-            | Op::Mod
-            | Op::Fmod
-            | Op::Threshold
-            | Op::NextAfter => true,
-            Op::Where => matches!(args, [Operand::Tensor(it), ..] if !it.data.dtype().is_integral()),
-            _ => false,
-        },
+fn is_discontinuous(op: Op, row: &FloatFunction, args: &[Operand]) -> bool {
+    let is_rounded =
+        |condition: &Operand| matches!(condition, Operand::Tensor(it) if !it.data.dtype().is_integral());
+    match op {
+        // No rounding changes a condition of integers.
+        Op::Where => args.first().is_some_and(is_rounded),
+        _ => row.is_discontinuous,
     }
 }
 
 /// Whether all engines compute the same bits from the same bits: operators of one correct rounding.
-fn is_deterministic(op: Op, function: Float) -> bool {
+fn is_deterministic(function: Float, row: &FloatFunction) -> bool {
     match function {
         Float::Exact(_) | Float::Test(_) => true,
-        Float::Checked(_) => !matches!(op, Op::Lerp | Op::Remainder),
+        Float::Checked(_) => !row.is_composed,
         Float::Rounded(_) => false,
     }
 }

@@ -10,12 +10,9 @@ use grammar::{
     ops::Op,
 };
 
-use super::{
-    Exactness, KernelError, Precision,
-    functions::{float, integer},
-    lanes, narrow, wrap,
-};
+use super::{Exactness, KernelError, Precision, lanes, narrow, wrap};
 use crate::{
+    elementwise::elementwise,
     io::data::{Data, Element, Mask, Shadow, each},
     io::dense::DenseTensor,
     plan::Number,
@@ -138,7 +135,8 @@ impl<T: Copy + Default> Columns<T> {
 fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Result<Computed, KernelError> {
     // The complement of a truth value is the other one.
     let applied = if op == Op::BitNot && out_dtype == DType::Bool { Op::LogicalNot } else { op };
-    let function = integer(applied).ok_or(KernelError::Op(op, out_dtype))?;
+    let row = elementwise(applied).and_then(|it| it.integer);
+    let function = row.ok_or(KernelError::Op(op, out_dtype))?.function;
     let dtypes = || args.iter().filter_map(Operand::dtype).chain([out_dtype]);
     // Beside unsigned integers of 64 bits a constant is one of them, as in C++: -1 is the largest.
     let is_unsigned = dtypes().any(|it| it == DType::UInt64) && !dtypes().any(is_signed);
@@ -195,7 +193,8 @@ fn floats(
     if matches!(out_dtype.class(), Class::Complex) {
         return Err(KernelError::Op(op, out_dtype));
     }
-    let function = float(op, precision).ok_or(KernelError::Op(op, out_dtype))?;
+    let row = elementwise(op).and_then(|it| it.float).ok_or(KernelError::Op(op, out_dtype))?;
+    let function = precision.function(&row);
     let mut inexact = 0;
     for arg in args {
         // Integers beyond 2^53, and constants that are not of the precision.
@@ -222,7 +221,7 @@ fn floats(
     exactness.count(inexact + rounds + changed);
     let is_shadowed = args.iter().filter_map(Operand::block).any(|it| it.shadow.is_some());
     let shadow = match exactness.shadows && (is_shadowed || rounds + changed > 0) {
-        true => lanes::map((op, function), args, precision, &data, written)?,
+        true => lanes::map((op, &row), args, precision, &data, written)?,
         false => None,
     };
     Ok((data, shadow))

@@ -10,11 +10,11 @@
 use grammar::{dtype::DType, ops::Op};
 
 use crate::{
+    elementwise::{Float, FloatFunction},
     io::data::{Data, Element, UnsupportedDtype, each},
     plan::ReduceOp,
 };
 
-mod functions;
 mod gemm;
 mod lanes;
 mod map;
@@ -106,6 +106,14 @@ impl Precision {
         match dtypes.into_iter().any(|it| it == DType::Double) {
             true => Self::Double,
             false => Self::Single,
+        }
+    }
+
+    /// What an operator computes in this precision.
+    fn function(self, it: &FloatFunction) -> Float {
+        match self {
+            Self::Single => it.single,
+            Self::Double => it.double,
         }
     }
 

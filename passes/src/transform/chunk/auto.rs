@@ -2,6 +2,7 @@
 //! before or behind.
 
 use grammar::{
+    DimMap,
     ir::{OpStmt, Program, Stmt, StmtId, TensorId},
     ops::Rule,
 };
@@ -10,7 +11,7 @@ use super::{obstacle, obstacle_to};
 use crate::{
     analysis::{
         component::{Component, Shared, computes},
-        dims::{self, Fate},
+        dims,
         reshard::{self, Step},
         sharding::Sharding,
     },
@@ -85,7 +86,7 @@ const MOST: i64 = 1024;
 /// What a statement exchanges; `None`: nothing.
 pub(crate) fn exchange(program: &Program, stmt: StmtId) -> Option<Exchange> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return None };
-    let ([arg], Some(out), true) = (&dims::operands(it)[..], it.out_tensor(), computes(it)) else {
+    let ([arg], Some(out), true) = (&it.tensor_operands()[..], it.out_tensor(), computes(it)) else {
         return None;
     };
     let (from, to) = (Sharding::of(program, *arg)?, Sharding::of(program, out)?);
@@ -131,9 +132,9 @@ fn summed(
     out: TensorId,
     to: &Sharding,
 ) -> Option<Exchange> {
-    let fates = dims::fates(program, it, &[arg], 0)?;
-    let spread = |at: &usize| fates[*at] == Fate::Summed && from.dims[*at].devices().next().is_some();
-    let at = (0..fates.len()).find(spread)?;
+    let maps = dims::dim_map(program, it, 0)?;
+    let spread = |at: &usize| maps[*at] == DimMap::Reduction && from.dims[*at].devices().next().is_some();
+    let at = (0..maps.len()).find(spread)?;
     let device = from.dims[at].devices().next()?;
     let mut kept = from.clone();
     kept.dims.remove(at);
@@ -144,7 +145,7 @@ fn summed(
         return all(Kind::Reduce, out, Vec::new(), None);
     }
     if let Some((dim, _)) = reshard::scattered(program, &kept, to) {
-        let dim = fates.iter().position(|fate| *fate == Fate::Kept(dim))?;
+        let dim = maps.iter().position(|map| *map == DimMap::Parallel(dim))?;
         return all(Kind::ReduceScatter, arg, vec![dim], Some(to.mesh.extent(device) as i64));
     }
     match reshard::step(program, &kept, to) {

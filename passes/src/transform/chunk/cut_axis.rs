@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use grammar::{
-    attr,
+    DimMap, attr,
     ir::{Attr, ExprId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{Op, Rule},
 };
@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     component::computes,
-    dims::{self, Fate},
+    dims,
     sharding::{Sharding, same},
 };
 
@@ -37,7 +37,7 @@ pub(super) struct CutTensor {
 /// How a statement makes a part of its result.
 pub(super) struct CutStmt {
     pub(super) out: TensorId,
-    /// What it reads, as `dims::operands` lists it, with the dimension that is cut; `None`: every part reads all of it.
+    /// What it reads, as `OpStmt::tensor_operands` lists it, with the dimension that is cut; `None`: every part reads all of it.
     pub(super) operands: Vec<(TensorId, Option<usize>)>,
 }
 
@@ -124,7 +124,7 @@ impl Obstacle {
 pub(super) fn obstacle(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, Obstacle)> {
     program.body().iter().find_map(|stmt| {
         let Stmt::Op(it) = &program.stmts[*stmt] else { return None };
-        let args = dims::operands(it);
+        let args = it.tensor_operands();
         if it.out_tensor() != Some(tensor) && !args.contains(&tensor) {
             return None;
         }
@@ -132,10 +132,12 @@ pub(super) fn obstacle(program: &Program, tensor: TensorId, dim: usize) -> Optio
             return CutStmt::of(program, it, *goal).err().map(|obstacle| (*stmt, obstacle));
         }
         let name = it.op.name();
-        let fates = dims::fates(program, it, &args, args.iter().position(|arg| *arg == tensor)?);
-        let reason = match fates.and_then(|fates| fates.get(dim).copied()) {
-            Some(Fate::Summed) => format!("`{name}` combines its elements"),
-            Some(Fate::Kept(_) | Fate::Whole) | None => format!("`{name}` needs all of its elements"),
+        let maps = dims::dim_map(program, it, args.iter().position(|arg| *arg == tensor)?);
+        let reason = match maps.and_then(|maps| maps.get(dim).copied()) {
+            Some(DimMap::Reduction) => format!("`{name}` combines its elements"),
+            Some(DimMap::Parallel(_) | DimMap::Repeated(_) | DimMap::RequiresWhole) | None => {
+                format!("`{name}` needs all of its elements")
+            }
         };
         Some((*stmt, Obstacle { reason, help: "cut another axis" }))
     })
@@ -153,7 +155,7 @@ impl CutStmt {
         if !computes(it) {
             return refused(format!("`{name}` works on all of `{}`", tensor_name(out)));
         }
-        let args = dims::operands(it);
+        let args = it.tensor_operands();
         if args.is_empty() {
             let out = tensor_name(out);
             return refused(format!(
@@ -170,8 +172,8 @@ impl CutStmt {
         let mut operands = Vec::new();
         for (position, arg) in args.iter().enumerate() {
             let from = sharding(*arg)?;
-            let fates = dims::fates(program, it, &args, position).ok_or_else(moves)?;
-            let at = fates.iter().position(|fate| *fate == Fate::Kept(dim));
+            let maps = dims::dim_map(program, it, position).ok_or_else(moves)?;
+            let at = maps.iter().position(|map| *map == DimMap::Parallel(dim));
             if let Some(from) = at.and_then(|at| from.dims.get(at)) {
                 if !from.devices().eq(to.devices()) {
                     let reason = format!("`{name}` moves `{}` between devices along it", tensor_name(*arg));
@@ -235,10 +237,10 @@ fn goals(program: &Program, it: &OpStmt, tensor: TensorId, dim: usize) -> Vec<us
     if it.out_tensor() == Some(tensor) {
         goals.push(dim);
     }
-    let args = dims::operands(it);
+    let args = it.tensor_operands();
     for position in (0..args.len()).filter(|at| args[*at] == tensor) {
-        let fates = dims::fates(program, it, &args, position);
-        if let Some(Fate::Kept(goal)) = fates.and_then(|fates| fates.get(dim).copied()) {
+        let maps = dims::dim_map(program, it, position);
+        if let Some(DimMap::Parallel(goal)) = maps.and_then(|maps| maps.get(dim).copied()) {
             goals.push(goal);
         }
     }
@@ -250,7 +252,7 @@ fn mentions(program: &Program) -> FxHashMap<TensorId, Vec<StmtId>> {
     let mut mentions: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
     for stmt in program.body() {
         let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
-        for tensor in dims::operands(it).into_iter().chain(it.out_tensor()) {
+        for tensor in it.tensor_operands().into_iter().chain(it.out_tensor()) {
             mentions.entry(tensor).or_default().push(*stmt);
         }
     }

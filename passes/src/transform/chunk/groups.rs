@@ -114,7 +114,7 @@ impl<'p> Groups<'p> {
         let in_place = self.bound.contains(&stmt);
         let operands = match self.axis.stmts.get(&stmt) {
             Some(cut) => cut.operands.clone(),
-            None => dims::operands(it).into_iter().map(|arg| (arg, None)).collect(),
+            None => it.tensor_operands().into_iter().map(|arg| (arg, None)).collect(),
         };
         let (cut, whole): (Vec<_>, Vec<_>) = operands.into_iter().partition(|(_, dim)| dim.is_some());
         let tensors = |list: Vec<(TensorId, Option<usize>)>| list.into_iter().map(|(arg, _)| arg).collect();

@@ -10,7 +10,7 @@
 //! what it has, and only the results travel.
 
 use grammar::{
-    attr,
+    DimMap, attr,
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{
@@ -24,7 +24,6 @@ use grammar::{
 use super::{Ctx, set};
 use crate::{
     analysis::{
-        dims::Fate,
         propagation,
         reshard::{self, Step},
         sharding::{Dim, Piece, Sharding, same},
@@ -40,7 +39,7 @@ impl Ctx<'_> {
         it: &OpStmt,
         args: &[TensorId],
         from: &[Sharding],
-        fates: &[Vec<Fate>],
+        maps: &[Vec<DimMap>],
         out: TensorId,
         goal: &Sharding,
         pieces: &[Piece],
@@ -58,7 +57,7 @@ impl Ctx<'_> {
         let (product, bias) = (it.args.len().min(2), args.get(2).copied());
         let mut product = OpStmt { args: it.args[..product].to_vec(), ..it.clone() };
         product.outs = vec![Operand::Tensor(temporary)];
-        let with_partial: Vec<Vec<Fate>> = fates[..2].to_vec();
+        let with_partial: Vec<Vec<DimMap>> = maps[..2].to_vec();
         let needs = propagation::needs_with(self.program, &args[..2], &with_partial, &sums, pieces);
         self.compute(&product, &args[..2], &from[..2], &needs, temporary)?;
         let (temporary, sums, device) = self.sum_but_one(it, temporary, sums, goal);
@@ -144,14 +143,14 @@ impl Ctx<'_> {
         it: &OpStmt,
         arg: TensorId,
         from: &Sharding,
-        fates: &[Fate],
+        maps: &[DimMap],
         out: TensorId,
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let summed: Vec<usize> = (0..fates.len()).filter(|at| fates[*at] == Fate::Summed).collect();
+        let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
         if red_op(self.program, it).is_none() {
             // Bring everything together and combine it there.
-            let needs = propagation::needs(self.program, &[arg], &[fates.to_vec()], goal);
+            let needs = propagation::needs(self.program, &[arg], &[maps.to_vec()], goal);
             self.compute(it, &[arg], std::slice::from_ref(from), &needs, out)?;
             return Ok(true);
         }
@@ -291,27 +290,27 @@ impl Ctx<'_> {
     }
 }
 
-pub(super) fn has_spread_sum(fates: &[Fate], sharding: &Sharding) -> bool {
-    let spread = |(fate, dim): (&Fate, &Dim)| *fate == Fate::Summed && dim.devices().next().is_some();
-    fates.iter().zip(&sharding.dims).any(spread)
+pub(super) fn has_spread_sum(maps: &[DimMap], sharding: &Sharding) -> bool {
+    let spread = |(map, dim): (&DimMap, &Dim)| *map == DimMap::Reduction && dim.devices().next().is_some();
+    maps.iter().zip(&sharding.dims).any(spread)
 }
 
 /// The devices that both operands of a product have its summed axis on, outermost first, where the result shows nothing of
 /// it; none where they differ from the first on.
-pub(super) fn partial_pieces(from: &[Sharding], fates: &[Vec<Fate>], goal: &Sharding) -> Vec<Piece> {
+pub(super) fn partial_pieces(from: &[Sharding], maps: &[Vec<DimMap>], goal: &Sharding) -> Vec<Piece> {
     let [x, weight, ..] = from else { return Vec::new() };
-    if fates.len() < 2
+    if maps.len() < 2
         || goal.dims.iter().any(|dim| dim.partial)
         || [x, weight].iter().any(|operand| operand.mesh != goal.mesh)
     {
         return Vec::new();
     }
-    let pieces = |sharding: &Sharding, fates: &[Fate]| -> Vec<Piece> {
-        let dim = fates.iter().position(|fate| *fate == Fate::Summed);
+    let pieces = |sharding: &Sharding, maps: &[DimMap]| -> Vec<Piece> {
+        let dim = maps.iter().position(|map| *map == DimMap::Reduction);
         let pieces = dim.map(|dim| sharding.dims[dim].pieces.iter().copied());
         pieces.into_iter().flatten().take_while(|piece| piece.device().is_some()).collect()
     };
-    let (x, weight) = (pieces(x, &fates[0]), pieces(weight, &fates[1]));
+    let (x, weight) = (pieces(x, &maps[0]), pieces(weight, &maps[1]));
     x.into_iter().zip(weight).take_while(|(a, b)| a == b).map(|(piece, _)| piece).collect()
 }
 

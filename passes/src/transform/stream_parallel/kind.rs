@@ -1,17 +1,17 @@
 //! What of a statement can be sliced along a stream axis, and how.
 
 use grammar::{
-    attr,
+    DimMap, ResultDim, attr,
     ir::{DeviceDim, ExprId, OpStmt, Program, TensorId},
     ops::Rule,
+    result_dims,
 };
 
 use super::{Allgather, ReduceScatter, Settings, Style};
 use crate::{
     analysis::{
         component::computes,
-        dims::{self, Fate},
-        propagation,
+        dims, propagation,
         reshard::{self, Step},
         sharding::{Dim, Sharding, same},
     },
@@ -50,7 +50,7 @@ pub(super) struct Slicing {
     pub(super) out: TensorId,
     /// The dimension of the result that is sliced.
     pub(super) out_dim: Option<usize>,
-    /// The operands as `dims::operands` lists them.
+    /// The operands as `OpStmt::tensor_operands` lists them.
     pub(super) operands: Vec<OperandSlice>,
     /// Whether ranks work on different slices at a time, each beginning with its own.
     pub(super) rotated: bool,
@@ -75,16 +75,15 @@ pub(super) fn slicing(program: &Program, settings: Settings, it: &OpStmt) -> Opt
     }
     let [out] = it.outs[..] else { return None };
     let out = out.tensor()?;
-    let args = dims::operands(it);
+    let args = it.tensor_operands();
     // Elements that follow from their index are made as a whole, before the loop, which reads slices of them.
     if args.is_empty() {
         return None;
     }
     let from = args.iter().map(|arg| Sharding::of(program, *arg)).collect::<Option<Vec<_>>>()?;
     let goal = Sharding::of(program, out)?;
-    let fates: Vec<Vec<Fate>> =
-        (0..args.len()).map(|at| dims::fates(program, it, &args, at)).collect::<Option<_>>()?;
-    let ctx = Ctx { program, settings, it, args: &args, from: &from, fates: &fates, out, goal: &goal };
+    let maps = dims::dim_maps(program, it)?;
+    let ctx = Ctx { program, settings, it, args: &args, from: &from, maps: &maps, out, goal: &goal };
     match goal.dims.iter().position(|dim| dim.stream().is_some()) {
         Some(dim) => ctx.streamed(dim),
         None => ctx.reduce_scatter(),
@@ -97,7 +96,7 @@ struct Ctx<'c> {
     it: &'c OpStmt,
     args: &'c [TensorId],
     from: &'c [Sharding],
-    fates: &'c [Vec<Fate>],
+    maps: &'c [Vec<DimMap>],
     out: TensorId,
     goal: &'c Sharding,
 }
@@ -114,17 +113,15 @@ impl Ctx<'_> {
             return Some(slicing);
         }
         let mut operands = Vec::new();
-        for (arg, (from, fates)) in self.args.iter().zip(self.from.iter().zip(self.fates)) {
-            operands.push(self.operand(*arg, from, fates, dim)?);
+        for (arg, (from, maps)) in self.args.iter().zip(self.from.iter().zip(self.maps)) {
+            operands.push(self.operand(*arg, from, maps, dim)?);
         }
         // Slices of what comes from nowhere index by index are no slices: a range, or another shape.
-        let is_kept = self.fates.iter().any(|fates| fates.contains(&Fate::Kept(dim)));
-        let moves = matches!(self.it.op.row().rule, Rule::Slice | Rule::Reshape | Rule::Free);
-        if !is_kept && moves && !self.args.is_empty() {
+        if result_dims(self.program, self.it, self.maps).get(dim) == Some(&ResultDim::Whole) {
             return None;
         }
         let style = self.style(dim, &operands)?;
-        let needs = propagation::needs(self.program, self.args, self.fates, self.goal);
+        let needs = propagation::needs(self.program, self.args, self.maps, self.goal);
         let kind = match propagation::is_local(self.program, self.from, &needs) {
             true => Kind::Local,
             false if self.leaves_alone(dim) && !stream.swizzled => Kind::Collective,
@@ -144,12 +141,19 @@ impl Ctx<'_> {
     }
 
     /// What an iteration reads of an operand; `None` where that is no slice.
-    fn operand(&self, tensor: TensorId, from: &Sharding, fates: &[Fate], dim: usize) -> Option<OperandSlice> {
+    fn operand(
+        &self,
+        tensor: TensorId,
+        from: &Sharding,
+        maps: &[DimMap],
+        dim: usize,
+    ) -> Option<OperandSlice> {
         let whole = OperandSlice { tensor, dim: None, repeated: false };
         let stream = *self.goal.dims[dim].stream()?;
-        let Some(at) = fates.iter().position(|fate| *fate == Fate::Kept(dim)) else {
+        let Some(at) = maps.iter().position(|map| *map == DimMap::Parallel(dim)) else {
             // An operand of the result's rank with one element there has to lose that dimension with the result.
-            let aligned = self.it.op.row().rule == Rule::Pointwise && fates.get(dim) == Some(&Fate::Whole);
+            let aligned =
+                self.it.op.row().rule == Rule::Pointwise && maps.get(dim) == Some(&DimMap::Repeated(dim));
             return Some(if aligned {
                 OperandSlice { dim: Some(dim), repeated: true, ..whole }
             } else {
@@ -193,12 +197,13 @@ impl Ctx<'_> {
         // Of a product's own dimensions, partial sums not counted, the last two are rows and columns.
         let own = (0..self.goal.dims.len()).filter(|at| !dims::is_partial(self.program, self.out, *at));
         let is_batch = own.skip_while(|at| *at != dim).count() > 2;
+        let follows = |map: &DimMap| matches!(map, DimMap::Parallel(_) | DimMap::Reduction);
         // Without the dimension it has to be the same operator still.
         let keeps_meaning = match self.it.op.row().rule {
             Rule::Same | Rule::Cast | Rule::Pointwise | Rule::Reduce | Rule::Permute => true,
             Rule::Broadcast | Rule::Squeeze => self.it.get(attr::FLAGS).is_some(),
-            Rule::Linear => !self.fates.get(1).is_some_and(|fates| fates.contains(&Fate::Kept(dim))),
-            Rule::Matmul => is_batch && !self.fates.iter().any(|fates| fates.contains(&Fate::Whole)),
+            Rule::Linear => !self.maps.get(1).is_some_and(|maps| maps.contains(&DimMap::Parallel(dim))),
+            Rule::Matmul => is_batch && self.maps.iter().flatten().all(follows),
             Rule::Free
             | Rule::Generate
             | Rule::Reshape
@@ -219,11 +224,11 @@ impl Ctx<'_> {
     /// Whether resharding leaves the sliced dimension as it is.
     fn leaves_alone(&self, dim: usize) -> bool {
         let devices = |sharding: &Sharding, dim: usize| sharding.dims[dim].devices().collect::<Vec<_>>();
-        let kept = |(from, fates): (&Sharding, &Vec<Fate>)| {
-            let at = fates.iter().position(|fate| *fate == Fate::Kept(dim));
+        let kept = |(from, maps): (&Sharding, &Vec<DimMap>)| {
+            let at = maps.iter().position(|map| *map == DimMap::Parallel(dim));
             at.is_none_or(|at| devices(from, at) == devices(self.goal, dim))
         };
-        self.from.iter().zip(self.fates).all(kept)
+        self.from.iter().zip(self.maps).all(kept)
     }
 
     /// A copy that gathers the shards of the sliced dimension, one a slice.
@@ -255,8 +260,8 @@ impl Ctx<'_> {
 
     /// A sum over devices whose parts go to one device a slice.
     fn reduce_scatter(&self) -> Option<Slicing> {
-        let ([tensor], [from], [fates]) = (self.args, self.from, self.fates) else { return None };
-        let summed: Vec<usize> = (0..fates.len()).filter(|at| fates[*at] == Fate::Summed).collect();
+        let ([tensor], [from], [maps]) = (self.args, self.from, self.maps) else { return None };
+        let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
         let [partial] = summed[..] else { return None };
         let mut kept = from.clone();
         kept.dims.remove(partial);
@@ -269,7 +274,7 @@ impl Ctx<'_> {
             return None;
         }
         let (scattered, _) = reshard::scattered(self.program, &kept, self.goal)?;
-        let at = fates.iter().position(|fate| *fate == Fate::Kept(scattered))?;
+        let at = maps.iter().position(|map| *map == DimMap::Parallel(scattered))?;
         let ([stream], [piece]) = (&from.dims[at].pieces[..], &self.goal.dims[scattered].pieces[..]) else {
             return None;
         };
