@@ -112,6 +112,8 @@ mod stdout;
 mod stuck;
 #[path = "suite/transformer.rs"]
 mod transformer;
+#[path = "suite/transports.rs"]
+mod transports;
 #[path = "suite/unsharded.rs"]
 mod unsharded;
 #[path = "suite/untrusted.rs"]
@@ -159,6 +161,7 @@ fn main() -> ExitCode {
     trials.extend(operators::trials());
     trials.extend(kernels::trials());
     trials.extend(layers::trials());
+    trials.extend(transports::trials(&cases));
     trials.push(unsharded::trial(&cases));
     trials.extend(pipelines::trials(&cases));
     trials.extend(baseline::trials(&cases));

@@ -196,6 +196,8 @@ impl Engine {
         if mode == Mode::Captured && self.program.has_flags {
             let advance = self.program.common(Common::Advance);
             self.device.launch(advance, 1, 1, &[self.program.counter], self.first)?;
+        } else if self.program.reads_counter {
+            self.device.write_flag(self.program.counter, self.epoch, self.first)?;
         }
         self.device.record(self.start, self.first)?;
         for stream in &self.program.streams[1..] {

@@ -15,6 +15,7 @@ use rustc_hash::FxHashMap;
 
 use crate::plan::{Inst, InstKind, Plan, Slot, View};
 
+mod all_reduce;
 mod chains;
 mod elementwise;
 mod lanes;
@@ -42,6 +43,8 @@ struct Builder<'a> {
     newest: FxHashMap<Stream, usize>,
     /// Where the device counts runs.
     counter: u64,
+    /// Whether a kernel reads it.
+    reads_counter: bool,
     /// By stream of the plan, then by communicator.
     lanes: Vec<Lane>,
     events: Vec<Event>,
@@ -90,6 +93,7 @@ pub(super) fn prepare(
         steps: Vec::new(),
         newest: FxHashMap::default(),
         counter,
+        reads_counter: false,
         lanes,
         events: (0..plan.events).map(event).collect::<Result<_, _>>()?,
         works: vec![None; plan.works],
@@ -102,7 +106,20 @@ pub(super) fn prepare(
     let is_shared = |it| spots.get(it as usize).is_none_or(|it| it.symmetric);
     let mut fused = Vec::new();
     let roles = chains(plan, |view| builder.here(view), is_shared);
+    let mut done = 0;
     for ((at, inst), role) in (0..).zip(&plan.code).zip(roles) {
+        if at < done {
+            continue;
+        }
+        let marked = plan.kernels.binary_search_by_key(&(at as usize), |it| it.start);
+        if let Some(range) = marked.ok().map(|it| plan.kernels[it].clone()) {
+            let lane = builder.lanes[inst.stream as usize];
+            if let Some(step) = builder.one_kernel(&range, lane).map_err(|it| it.at(plan, inst))? {
+                done = range.end as u32;
+                fused.extend((at..done).filter(|it| *it != step).map(|it| (it, step)));
+                continue;
+            }
+        }
         match role {
             Role::Alone => builder.instruction(at, inst).map_err(|it| it.at(plan, inst))?,
             Role::First(launch) => builder.launch(at, builder.lanes[inst.stream as usize], Some(*launch)),
@@ -118,9 +135,10 @@ pub(super) fn prepare(
         }
     };
     let functions = device.functions(cubin, &names)?;
-    let Builder { steps, firsts, mut notes, products, forms, .. } = builder;
+    let Builder { steps, firsts, mut notes, products, forms, reads_counter, .. } = builder;
     notes.dedup();
-    let has_flags = steps.iter().any(|it| matches!(it.action, Action::Raise(_) | Action::Await(_)));
+    let has_flags =
+        reads_counter || steps.iter().any(|it| matches!(it.action, Action::Raise(_) | Action::Await(_)));
     let made = device.streams();
     if has_flags && made > CONNECTIONS {
         notes.push(format!(
@@ -128,7 +146,7 @@ pub(super) fn prepare(
         ));
     }
     notes.extend(products.as_ref().filter(|_| !forms.is_empty()).map(Products::describe_library));
-    Ok(Program { steps, streams, functions, counter, has_flags, firsts, fused, notes })
+    Ok(Program { steps, streams, functions, counter, reads_counter, has_flags, firsts, fused, notes })
 }
 
 /// The dense form of a view's elements, where they lie in a row.
@@ -251,6 +269,8 @@ impl Builder<'_> {
             Kernel::Chain { .. } | Kernel::Product { .. } => u64::from(self.device.processors) * 8,
             // Their registers leave room for fewer: each of these has enough to do, and the next one comes when it ends.
             Kernel::Fold { .. } => i32::MAX as u64,
+            // As many as fill the links leave most of each multiprocessor to others.
+            Kernel::AllReduce { .. } => u64::from(self.device.processors) / 2,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;
         self.push(inst, lane, Action::Launch { function, grid, words: words.into_boxed_slice() });

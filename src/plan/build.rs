@@ -17,9 +17,7 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    Buffer, BufferNo, Frame, Inst, InstKind, Origin, Plan, Side, StreamNo, View,
-    comm::{Links, Pending},
-    limits,
+    Buffer, BufferNo, Frame, Inst, InstKind, Origin, Plan, Side, StreamNo, View, WorkNo, limits,
     scalar::{ScalarFault, Scalars, Value},
     shape::{self, ShapeFault},
     teams::Teams,
@@ -59,7 +57,7 @@ pub(super) struct Builder<'p> {
     /// Enclosing branches and loops that other ranks may not enter as this one does.
     pub(super) divergent: usize,
     /// Posted work by the number that `Wait` names.
-    pub(super) posted: FxHashMap<u32, Pending>,
+    pub(super) posted: FxHashMap<u32, WorkNo>,
     /// Sides collected since StartCoalescing.
     pub(super) bracket: Option<Vec<Side>>,
     pub(super) comm: super::comm::State,
@@ -85,13 +83,8 @@ pub(super) enum Key {
     Index(i64),
 }
 
-/// The plan of one rank, not linked to the others yet, and what `link` needs to do so.
-pub(super) fn build_rank(
-    program: &Program,
-    lines: &LineIndex,
-    rank: usize,
-    teams: &Teams,
-) -> Result<(Plan, Links)> {
+/// The plan of one rank, with all its communications posted to communicators.
+pub(super) fn build_rank(program: &Program, lines: &LineIndex, rank: usize, teams: &Teams) -> Result<Plan> {
     let plan = Plan::empty(rank, teams.world().len(), vec!["main".to_owned()]);
     let mut builder = Builder {
         program,
@@ -119,7 +112,7 @@ pub(super) fn build_rank(
         builder.block(body)?;
     }
     builder.outputs()?;
-    Ok((builder.plan, builder.comm.into_links(rank)))
+    Ok(builder.plan)
 }
 
 impl Builder<'_> {

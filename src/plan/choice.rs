@@ -11,20 +11,21 @@ use grammar::{
 };
 
 use super::{
-    Backend,
+    Backend, CollectiveKind,
     build::{Builder, Result},
+    transport,
 };
 
 const NO_EXECUTOR: &str = "no executor has it for this backend and type";
 
 impl Builder<'_> {
-    /// Whose queue a communication is on; `None`: the CUDA backend, which has none.
-    pub(super) fn backend(&self, stmt: &OpStmt) -> Result<Option<Backend>> {
+    /// Who moves the data.
+    pub(super) fn backend(&self, stmt: &OpStmt) -> Result<Backend> {
         match stmt.get(attr::BACKEND) {
-            Some(words::Backend::Cuda) => Ok(None),
-            Some(words::Backend::Ucc) => Ok(Some(Backend::Ucc)),
+            Some(words::Backend::Cuda) => Ok(Backend::Cuda),
+            Some(words::Backend::Ucc) => Ok(Backend::Ucc),
             // Dialects before February 2025 print no backend: NCCL is the default.
-            Some(words::Backend::Nccl) | None => Ok(Some(Backend::Nccl)),
+            Some(words::Backend::Nccl) | None => Ok(Backend::Nccl),
             Some(it @ words::Backend::Gloo) => {
                 let fits = [words::Backend::Nccl, words::Backend::Ucc, words::Backend::Cuda];
                 Err(self.refused(attr::BACKEND, it, "no executor has it", &fits))
@@ -48,30 +49,29 @@ impl Builder<'_> {
         self.fault(Code::Unsupported, format!("`{}={word}` does not run: {why}", key.name()), label)
     }
 
-    /// The algorithm of a collective, where its backend has it.
-    pub(super) fn algorithm(&self, stmt: &OpStmt, backend: Option<Backend>) -> Result<Option<Algorithm>> {
+    /// The algorithm of a collective, where its backend has it; `None`: the statement leaves it to the backend.
+    pub(super) fn algorithm(
+        &self,
+        stmt: &OpStmt,
+        backend: Backend,
+        kind: CollectiveKind,
+    ) -> Result<Option<Algorithm>> {
         let Some(algo) = stmt.get(attr::ALGO) else { return Ok(None) };
-        let is_allreduce = stmt.get(attr::TYPE) == Some(CommunicationType::Allreduce);
-        let fits: &[Algorithm] = match backend {
-            Some(Backend::Nccl) if is_allreduce => &[Algorithm::Nccl, Algorithm::OneShot, Algorithm::TwoShot],
-            Some(Backend::Nccl) => &[Algorithm::Nccl],
-            None if is_allreduce => &[Algorithm::OneShot],
-            None | Some(Backend::Ucc) => &[],
-        };
+        let fits = transport::algorithms(backend, kind);
         match fits.contains(&algo) {
             true => Ok(Some(algo)),
-            false => Err(self.refused(attr::ALGO, algo, NO_EXECUTOR, fits)),
+            false => Err(self.refused(attr::ALGO, algo, NO_EXECUTOR, &fits)),
         }
     }
 
     /// Refuses a `protocol=` that a collective does not have.
-    pub(super) fn multicast(&self, stmt: &OpStmt, backend: Option<Backend>) -> Result<()> {
+    pub(super) fn multicast(&self, stmt: &OpStmt, backend: Backend) -> Result<()> {
         let Some(protocol) = stmt.get(attr::MULTICAST_PROTOCOL) else { return Ok(()) };
         let copies =
             matches!(stmt.get(attr::TYPE), Some(CommunicationType::Broadcast | CommunicationType::Allgather));
         let fits: &[MulticastProtocol] = match backend {
-            None if copies => &[MulticastProtocol::BatchMemcpy],
-            None | Some(Backend::Nccl | Backend::Ucc) => &[],
+            Backend::Cuda if copies => &[MulticastProtocol::BatchMemcpy],
+            Backend::Cuda | Backend::Nccl | Backend::Ucc => &[],
         };
         match fits.contains(&protocol) {
             true => Ok(()),
@@ -79,8 +79,16 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether a transfer is a put: the statement's own word, the program's option, or get, nvFuser's default.
-    pub(super) fn is_put(&self, stmt: &OpStmt) -> bool {
-        stmt.get(attr::PROTOCOL).or(self.program.p2p_protocol()) == Some(P2pProtocol::Put)
+    /// Which side of a transfer copies, where no library does: the statement's own word, the program's option, or get,
+    /// nvFuser's default.
+    pub(super) fn protocol(&self, stmt: &OpStmt, backend: Backend) -> Result<Option<P2pProtocol>> {
+        let own = stmt.get(attr::PROTOCOL);
+        match (backend, own) {
+            (Backend::Cuda, _) => Ok(Some(own.or(self.program.p2p_protocol()).unwrap_or(P2pProtocol::Get))),
+            (Backend::Nccl | Backend::Ucc, None) => Ok(None),
+            (Backend::Nccl | Backend::Ucc, Some(own)) => {
+                Err(self.refused(attr::PROTOCOL, own, "only the CUDA backend has protocols", &[]))
+            }
+        }
     }
 }

@@ -1,14 +1,7 @@
 //! Communications of one rank.
 //!
-//! NCCL and UCC work is posted to a communicator's queue. The CUDA backend has no queue: a transfer is flags and a copy on
-//! the current stream (format survey, section 8), lowered here so that the simulator and the checker see the protocol:
-//!
-//! | | send | recv | wait for the send | wait for the recv |
-//! |---|---|---|---|---|
-//! | get | raise Ready | await Ready, copy from the peer, raise Done | await Done | – |
-//! | put | await Ready, copy to the peer, raise Done | raise Ready | – | await Done |
-//!
-//! `team` has the CUDA backend's collectives.
+//! Whatever its backend, a communication is posted to its communicator here. `transport` then turns those that no library moves
+//! into copies, combinations and signals, once the views of all members are known.
 
 use std::sync::Arc;
 
@@ -17,129 +10,33 @@ use grammar::{
     codes::Code,
     ir::{OpStmt, Stmt, TensorId},
     ops::Op,
-    words::CommunicationType,
+    words::{CommunicationType, P2pProtocol},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, Handle, InstKind, Meaning,
-    Place, ReduceOp, Side, Slot, Transfer, View, WorkNo,
+    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, Handle, InstKind, ReduceOp,
+    Side, Transfer, View, WorkNo,
     build::{Builder, Result},
 };
-
-/// What `Wait` does for a number.
-#[derive(Clone, Debug)]
-pub(super) enum Pending {
-    /// Waits for queued work.
-    Work(WorkNo),
-    /// Waits for flags.
-    Slots(Vec<Slot>),
-}
-
-/// What a rank's communications leave for `link`.
-pub(super) struct Links {
-    /// Sides of CUDA transfers, ascending by `channel`.
-    pub(super) messages: Vec<MessageSide>,
-    /// CUDA collectives in order: this rank's views.
-    pub(super) collectives: Vec<TeamViews>,
-}
 
 /// What is known of a rank's communications so far.
 #[derive(Default)]
 pub(super) struct State {
     /// By backend and by where the shared team is.
     communicators: FxHashMap<(Backend, *const [usize]), CommunicatorNo>,
-    /// Sides of CUDA transfers.
-    messages: Vec<MessageSide>,
-    /// Number of messages sent to and received from each rank.
-    sent: FxHashMap<usize, u32>,
-    received: FxHashMap<usize, u32>,
     /// Handles shared so far: number, peer and view.
     shared: FxHashSet<(u32, usize, ViewKey)>,
     exchanged: FxHashMap<(usize, usize), u32>,
-    /// CUDA collectives in order: this rank's views.
-    pub(super) collectives: Vec<TeamViews>,
-    pub(super) met: FxHashSet<(u32, ViewKey)>,
+    /// Collectives of the CUDA backend that hosts have met for: number and view.
+    met: FxHashSet<(u32, ViewKey)>,
 }
 
 /// A view as a key.
-pub(super) type ViewKey = (u32, usize, Vec<usize>, Vec<usize>);
+type ViewKey = (u32, usize, Vec<usize>, Vec<usize>);
 
-pub(super) fn key(view: &View) -> ViewKey {
+fn key(view: &View) -> ViewKey {
     (view.buffer, view.offset, view.shape.clone(), view.strides.clone())
-}
-
-/// This rank's side of a CUDA transfer.
-pub(super) struct MessageSide {
-    pub(super) direction: Direction,
-    pub(super) peer: usize,
-    /// Which message between the two, in this direction.
-    pub(super) index: u32,
-    pub(super) view: View,
-    /// The instruction whose peer view is still to be filled in.
-    pub(super) copy: Option<u32>,
-    pub(super) put: bool,
-    /// An instruction that shows the place of the posting statement.
-    pub(super) posted_at: u32,
-}
-
-impl MessageSide {
-    /// Sender, receiver, which message between the two, and which side this is, `rank` being whose it is.
-    pub(super) fn channel(&self, rank: usize) -> (usize, usize, u32, bool) {
-        match self.direction {
-            Direction::Send => (rank, self.peer, self.index, false),
-            Direction::Recv => (self.peer, rank, self.index, true),
-        }
-    }
-}
-
-impl State {
-    /// What is left of it when the rank is planned.
-    pub(super) fn into_links(mut self, rank: usize) -> Links {
-        self.messages.sort_unstable_by_key(|it| it.channel(rank));
-        self.messages.shrink_to_fit();
-        Links { messages: self.messages, collectives: self.collectives }
-    }
-}
-
-impl Links {
-    /// The bytes of the sides of transfers.
-    pub(super) fn bytes(&self) -> usize {
-        let dims: usize =
-            self.messages.iter().map(|it| 2 * (16 + it.view.shape.len() * size_of::<usize>())).sum();
-        self.messages.len() * size_of::<MessageSide>() + dims
-    }
-
-    /// The side of a transfer that a peer has the mirrored one of.
-    pub(super) fn mirrored(&self, rank: usize, peer: usize, other: &MessageSide) -> Option<&MessageSide> {
-        let (from, to, index, recv) = other.channel(peer);
-        let at = self.messages.binary_search_by_key(&(from, to, index, !recv), |it| it.channel(rank));
-        self.messages.get(at.ok()?)
-    }
-}
-
-/// One rank's views in a CUDA collective.
-pub(super) struct TeamViews {
-    pub(super) kind: CollectiveKind,
-    /// World ranks in team order.
-    pub(super) team: Vec<usize>,
-    /// An instruction that shows the place of the posting statement.
-    pub(super) posted_at: usize,
-    pub(super) input: Option<View>,
-    pub(super) output: Option<View>,
-    /// Instructions that read or write peers: index, which peer, whether the peer's output is meant.
-    pub(super) open: Vec<(usize, usize, PeerView)>,
-}
-
-/// Which of a peer's views an open copy or combination needs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PeerView {
-    /// The peer's whole output.
-    Output,
-    /// Part `i` of `n` of the peer's output.
-    OutputPart(usize, usize),
-    /// The peer's input, as operand `i` of a Combine.
-    Operand(usize),
 }
 
 impl Builder<'_> {
@@ -170,7 +67,7 @@ impl Builder<'_> {
         let work = self.plan.works as WorkNo;
         self.plan.works += 1;
         if let Some(number) = number {
-            self.posted.insert(number, Pending::Work(work));
+            self.posted.insert(number, work);
         }
         work
     }
@@ -180,12 +77,8 @@ impl Builder<'_> {
     pub(super) fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(number) = stmt.get(attr::WORK) else { return Ok(()) };
         // A rank outside the team, or in the other branch, posted nothing under this number: nothing to wait for.
-        match self.posted.remove(&number) {
-            Some(Pending::Work(work)) => self.emit(InstKind::Wait { work }),
-            Some(Pending::Slots(slots)) => {
-                slots.into_iter().for_each(|slot| self.emit(InstKind::Await { slot }))
-            }
-            None => (),
+        if let Some(work) = self.posted.remove(&number) {
+            self.emit(InstKind::Wait { work });
         }
         Ok(())
     }
@@ -221,51 +114,53 @@ impl Builder<'_> {
             None => 0,
         };
         let op = stmt.get(attr::RED_OP).map_or(ReduceOp::Sum, ReduceOp::from);
-        let lone = team.len() == 1;
-        let (kind, gives, gets) = match stmt.get(attr::TYPE) {
-            Some(CommunicationType::Broadcast) => (CollectiveKind::Broadcast { root }, me == root, true),
-            Some(CommunicationType::Gather) => (CollectiveKind::Gather { root }, true, me == root),
-            Some(CommunicationType::Allgather) => (CollectiveKind::Allgather, true, true),
-            Some(CommunicationType::Scatter) => (CollectiveKind::Scatter { root }, me == root, true),
-            Some(CommunicationType::Reduce) => (CollectiveKind::Reduce { root, op }, true, me == root),
-            Some(CommunicationType::Allreduce) => (CollectiveKind::Allreduce { op }, true, true),
-            Some(CommunicationType::ReduceScatter) => (CollectiveKind::ReduceScatter { op }, true, true),
-            Some(CommunicationType::AllToAll) => (CollectiveKind::AllToAll, true, true),
-            Some(CommunicationType::SendRecv) => {
-                (CollectiveKind::SendRecv { root }, me == root, me != root || lone)
-            }
+        let kind = match stmt.get(attr::TYPE) {
+            Some(CommunicationType::Broadcast) => CollectiveKind::Broadcast { root },
+            Some(CommunicationType::Gather) => CollectiveKind::Gather { root },
+            Some(CommunicationType::Allgather) => CollectiveKind::Allgather,
+            Some(CommunicationType::Scatter) => CollectiveKind::Scatter { root },
+            Some(CommunicationType::Reduce) => CollectiveKind::Reduce { root, op },
+            Some(CommunicationType::Allreduce) => CollectiveKind::Allreduce { op },
+            Some(CommunicationType::ReduceScatter) => CollectiveKind::ReduceScatter { op },
+            Some(CommunicationType::AllToAll) => CollectiveKind::AllToAll,
+            Some(CommunicationType::SendRecv) => CollectiveKind::SendRecv { root },
             Some(CommunicationType::CollectivePermute) | None => {
                 return Err(self.unsupported(stmt.op, "its type is not a collective"));
             }
         };
+        self.post(stmt, team, me, kind)
+    }
+
+    /// Posts this member's part of a collective.
+    fn post(&mut self, stmt: &OpStmt, team: Arc<[usize]>, me: usize, kind: CollectiveKind) -> Result<()> {
         let backend = self.backend(stmt)?;
-        let algo = self.algorithm(stmt, backend)?;
+        let algo = self.algorithm(stmt, backend, kind)?;
         self.multicast(stmt, backend)?;
-        let input = self.given(stmt.get(attr::INPUT), gives)?;
+        let input = self.given(stmt.get(attr::INPUT), kind.gives(me))?;
+        let gets = !kind.gets(me, team.len()).is_empty();
         let output = self.received(stmt.get(attr::OUTPUT), gets)?;
-        match backend {
-            Some(backend) => {
-                let communicator = self.communicator(backend, team);
-                let work = self.work(stmt.number);
-                self.emit(InstKind::Collective(Box::new(Collective {
-                    communicator,
-                    kind,
-                    algo,
-                    input,
-                    output,
-                    work,
-                })));
-                Ok(())
-            }
-            None => self.team_copies(stmt, &team, me, kind, input, output),
+        if backend == Backend::Cuda {
+            self.meet(stmt, &team, output.as_ref().or(input.as_ref()));
+        }
+        let communicator = self.communicator(backend, team);
+        let work = self.work(stmt.number);
+        let it = Collective { communicator, kind, algo, input, output, work };
+        self.emit(InstKind::Collective(Box::new(it)));
+        Ok(())
+    }
+
+    /// The hosts of the world meet before the first collective of the CUDA backend on a view, where nvFuser exchanges handles. It
+    /// has no collectives of smaller teams; theirs need no meeting here, since executors map all memory before the first run.
+    fn meet(&mut self, stmt: &OpStmt, team: &[usize], view: Option<&View>) {
+        let first = view.map(|view| (self.number(stmt), key(view))).is_none_or(|it| self.comm.met.insert(it));
+        if first && team.len() == self.plan.world {
+            self.emit(InstKind::Barrier);
         }
     }
 
     fn permute(&mut self, stmt: &OpStmt) -> Result<()> {
         let team = self.team(stmt)?;
-        if !team.contains(&self.rank()) {
-            return Ok(());
-        }
+        let Some(me) = team.iter().position(|rank| *rank == self.rank()) else { return Ok(()) };
         let peer = |this: &Self, key| match stmt.get(key) {
             Some(peer) => this.index(peer, team.len(), "the peer"),
             None => Ok(0),
@@ -274,22 +169,7 @@ impl Builder<'_> {
             send_peer: peer(self, attr::SEND_PEER)?,
             recv_peer: peer(self, attr::RECV_PEER)?,
         };
-        let Some(backend) = self.backend(stmt)? else {
-            return Err(self.unsupported(stmt.op, "the CUDA backend has no CollectivePermute"));
-        };
-        let input = self.given(stmt.get(attr::INPUT), true)?;
-        let output = self.received(stmt.get(attr::OUTPUT), true)?;
-        let communicator = self.communicator(backend, team);
-        let work = self.work(stmt.number);
-        self.emit(InstKind::Collective(Box::new(Collective {
-            communicator,
-            kind,
-            algo: None,
-            input,
-            output,
-            work,
-        })));
-        Ok(())
+        self.post(stmt, team, me, kind)
     }
 
     // ---- transfers
@@ -302,18 +182,17 @@ impl Builder<'_> {
         }
         let (direction, peer, view) = self.side(stmt)?;
         let origin = self.origin_no();
-        let Some(backend) = self.backend(stmt)? else {
-            return self.cuda_p2p(stmt, direction, peer, view);
-        };
-        if let Some(protocol) = stmt.get(attr::PROTOCOL) {
-            return Err(self.refused(attr::PROTOCOL, protocol, "only the CUDA backend has protocols", &[]));
+        let backend = self.backend(stmt)?;
+        let protocol = self.protocol(stmt, backend)?;
+        if backend == Backend::Cuda {
+            self.check_shared(stmt, peer, &view)?;
         }
         let side = Side { direction, peer, view, origin };
         if let Some(bracket) = &mut self.bracket {
             bracket.push(side);
             return Ok(());
         }
-        self.transfer(backend, vec![side], stmt.number);
+        self.transfer(backend, protocol, vec![side], stmt.number);
         Ok(())
     }
 
@@ -325,10 +204,16 @@ impl Builder<'_> {
         Ok((direction, self.index(peer, self.plan.world, "the peer")?, self.view(buffer)?))
     }
 
-    fn transfer(&mut self, backend: Backend, sides: Vec<Side>, number: Option<u32>) {
+    fn transfer(
+        &mut self,
+        backend: Backend,
+        protocol: Option<P2pProtocol>,
+        sides: Vec<Side>,
+        number: Option<u32>,
+    ) {
         let communicator = self.communicator(backend, Arc::clone(self.teams.world()));
         let work = self.work(number);
-        self.emit(InstKind::Transfer(Transfer { communicator, sides, work }));
+        self.emit(InstKind::Transfer(Transfer { communicator, protocol, sides, work }));
     }
 
     pub(super) fn coalesce(&mut self, stmt: &OpStmt) -> Result<()> {
@@ -336,59 +221,23 @@ impl Builder<'_> {
             Op::StartCoalescing => self.bracket = Some(Vec::new()),
             _ => {
                 let sides = self.bracket.take().unwrap_or_default();
-                self.transfer(Backend::Nccl, sides, stmt.number);
+                self.transfer(Backend::Nccl, None, sides, stmt.number);
             }
         }
         Ok(())
     }
 
-    fn cuda_p2p(&mut self, stmt: &OpStmt, direction: Direction, peer: usize, view: View) -> Result<()> {
+    /// A transfer of the CUDA backend needs its peer's handle.
+    fn check_shared(&self, stmt: &OpStmt, peer: usize, view: &View) -> Result<()> {
         if self.bracket.is_some() {
             return Err(self.unsupported(stmt.op, "the CUDA backend does not coalesce"));
         }
-        if !self.comm.shared.contains(&(self.number(stmt), peer, key(&view))) {
-            let message = format!("P2PCommunication {} with rank {peer} is not shared", self.number(stmt));
-            let it =
-                self.fault(Code::NotShared, message, "no ShareMemHandles lists this buffer and peer before");
-            return Err(Box::new(it.help("list it in a ShareMemHandles that comes before")));
+        if self.comm.shared.contains(&(self.number(stmt), peer, key(view))) {
+            return Ok(());
         }
-        let (me, put) = (self.rank(), self.is_put(stmt));
-        let counts = match direction {
-            Direction::Send => &mut self.comm.sent,
-            Direction::Recv => &mut self.comm.received,
-        };
-        let count = counts.entry(peer).or_insert(0);
-        let index = *count;
-        *count += 1;
-        let (ready, done) =
-            if put { (Meaning::PutReady, Meaning::PutDone) } else { (Meaning::Ready, Meaning::Done) };
-        let posted_at = self.plan.code.len() as u32;
-        let mut copy = None;
-        let raise = |meaning| Slot { from: me, to: peer, meaning, index };
-        let expect = |meaning| Slot { from: peer, to: me, meaning, index };
-        let local = Box::new(Place { rank: me, view: view.clone() });
-        // The peer's view is not known before all ranks are planned: `link` fills it in.
-        let remote = Box::new(Place { rank: peer, view: view.clone() });
-        let moves = matches!((direction, put), (Direction::Recv, false) | (Direction::Send, true));
-        let pending = match moves {
-            false => {
-                self.emit(InstKind::Signal { slot: raise(ready) });
-                Pending::Slots(vec![expect(done)])
-            }
-            true => {
-                self.emit(InstKind::Await { slot: expect(ready) });
-                copy = Some(self.plan.code.len() as u32);
-                self.emit(match direction {
-                    Direction::Recv => InstKind::Copy { from: remote, to: local },
-                    Direction::Send => InstKind::Copy { from: local, to: remote },
-                });
-                self.emit(InstKind::Signal { slot: raise(done) });
-                Pending::Slots(Vec::new())
-            }
-        };
-        self.posted.extend(stmt.number.map(|number| (number, pending)));
-        self.comm.messages.push(MessageSide { direction, peer, index, view, copy, put, posted_at });
-        Ok(())
+        let message = format!("P2PCommunication {} with rank {peer} is not shared", self.number(stmt));
+        let it = self.fault(Code::NotShared, message, "no ShareMemHandles lists this buffer and peer before");
+        Err(Box::new(it.help("list it in a ShareMemHandles that comes before")))
     }
 
     /// Blocks the host only for handles that are new; then all ranks of the world have to come (format survey, section 8).

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use grammar::{
     ops::Op,
-    words::{Algorithm, P2pType, RedOp, ReductionOp},
+    words::{Algorithm, P2pProtocol, P2pType, RedOp, ReductionOp},
 };
 
 use super::{Buffer, BufferNo, CommunicatorNo, EventNo, Place, Shard, StreamNo, View, WorkNo};
@@ -27,6 +27,19 @@ pub enum Backend {
     Nccl,
     /// UCC.
     Ucc,
+    /// The CUDA backend: no library, copies and kernels over peer memory. Executors never see it: `transport` lowers it.
+    Cuda,
+}
+
+impl Backend {
+    /// The `backend=` that names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nccl => "NCCL",
+            Self::Ucc => "UCC",
+            Self::Cuda => "CUDA",
+        }
+    }
 }
 
 /// One instruction.
@@ -252,19 +265,14 @@ impl From<ReductionOp> for ReduceOp {
 
 /// A collective. Members match by position in their communicator's queue.
 ///
-/// Views are flattened in row-major order; `n` is the team's size. What each leaves on team member `i`:
-/// Broadcast: `root`'s input. Allgather: all inputs, in team order. Gather: the same on `root`, nothing elsewhere.
-/// Scatter: part `i` of `n` of `root`'s input. Allreduce: all inputs combined. Reduce: the same on `root`.
-/// ReduceScatter: part `i` of all inputs combined. AllToAll: part `i` of every input, in team order.
-/// SendRecv: member 0's or 1's input (`root`), on the other; a copy where the team has one member.
-/// Permute: the input of `recv_peer`.
+/// `contract` defines what each member gives and gets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
     /// The queue.
     pub communicator: CommunicatorNo,
     /// What is done.
     pub kind: CollectiveKind,
-    /// How the data is to be moved; `None`: as the executor chooses. Results do not depend on it.
+    /// How the data is to be moved; `None`: as the backend does it by itself.
     pub algo: Option<Algorithm>,
     /// What this rank gives; `None` where it gives nothing.
     pub input: Option<View>,
@@ -327,42 +335,14 @@ pub enum CollectiveKind {
     },
 }
 
-impl CollectiveKind {
-    /// Whether members get, or give each other, equal parts of what is given.
-    pub fn divides(self) -> bool {
-        match self {
-            Self::Scatter { .. } | Self::ReduceScatter { .. } | Self::AllToAll => true,
-            Self::Broadcast { .. }
-            | Self::Gather { .. }
-            | Self::Allgather
-            | Self::Reduce { .. }
-            | Self::Allreduce { .. }
-            | Self::SendRecv { .. }
-            | Self::Permute { .. } => false,
-        }
-    }
-
-    /// How it combines the members' inputs, if it does.
-    pub fn combines(self) -> Option<ReduceOp> {
-        match self {
-            Self::Reduce { op, .. } | Self::Allreduce { op } | Self::ReduceScatter { op } => Some(op),
-            Self::Broadcast { .. }
-            | Self::Gather { .. }
-            | Self::Allgather
-            | Self::Scatter { .. }
-            | Self::SendRecv { .. }
-            | Self::AllToAll
-            | Self::Permute { .. } => None,
-        }
-    }
-}
-
 /// Sends and receives that are posted as one and complete as one. Each side matches the peer's other side in order of
 /// posting, a pair at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
     /// The queue.
     pub communicator: CommunicatorNo,
+    /// Who copies, with the CUDA backend; `None`: a library moves the data.
+    pub protocol: Option<P2pProtocol>,
     /// The sides.
     pub sides: Vec<Side>,
     /// The work that `Wait` names.
@@ -435,10 +415,10 @@ pub enum Meaning {
     PutReady,
     /// As `Done`, of a put: the sender says so.
     PutDone,
-    /// As `Ready`, of a collective over peer memory.
-    TeamReady,
-    /// As `Done`, of a collective over peer memory.
-    TeamDone,
+    /// As `Ready`, of a collective over peer memory; the team's number among those that have such collectives.
+    TeamReady(u32),
+    /// As `Done`, of a collective over peer memory; the team's number.
+    TeamDone(u32),
 }
 
 /// A handle that `Exchange` publishes and expects.

@@ -2,8 +2,8 @@
 //!
 //! `build` turns a program, a world and symbol bindings into one `Plan` a rank: loops are unrolled, predicates and
 //! scalars folded, streams and events numbered, every tensor is a strided view of a numbered buffer, every peer and
-//! team is concrete. `link` then matches what ranks say about each other (sizes, peers' views). The simulator, the GPU
-//! executor and the checker read plans and nothing else.
+//! team is concrete. `sync` then matches the communications of all ranks and checks that they agree, and `transport` replaces those
+//! that no library moves. The simulator, the GPU executor and the checker read plans and nothing else.
 //!
 //! Meaning of the instructions, in one place: instructions on one stream run in the order of issue; `Record`/`Join`
 //! order streams of one rank; `Collective` and `Transfer` run on their communicator's queue, in order of posting,
@@ -19,11 +19,12 @@ mod choice;
 mod comm;
 mod compute;
 mod construct;
+mod contract;
 mod effect;
+mod homes;
 mod index;
 mod inst;
 pub mod limits;
-mod link;
 mod names;
 mod ports;
 mod reshard;
@@ -33,17 +34,19 @@ mod show;
 mod size;
 mod skip;
 pub mod sync;
-mod team;
 mod teams;
 #[cfg(test)]
 pub(crate) mod tests;
+mod transport;
 mod unbound;
 mod unit;
 mod view;
 mod world;
 
 pub use access::{Access, Communication};
+pub use contract::{Delivery, Source};
 pub use effect::Effect;
+pub use homes::homes;
 pub use inst::{
     Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Handle, Inst, InstKind, Meaning,
     Number, Reduce, ReduceOp, Reshard, Side, Slot, Transfer,
@@ -55,7 +58,7 @@ pub use skip::{MOST_SKIPS, Skip, SkippedRole, Why};
 pub use view::{Buffer, Layout, Piece, Place, Port, PrintedAxis, Shard, View};
 pub use world::{build, build_each, build_within, smallest_world};
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use grammar::ir::StmtId;
 
@@ -88,6 +91,9 @@ pub struct Plan {
     pub named: Vec<Port>,
     /// Buffers besides those of the outputs that somebody reads when all has run: what is in them has to stay.
     pub kept: Vec<BufferNo>,
+    /// Instructions that follow each other on one stream and may run as one kernel: an all-reduce over peer memory with its signals.
+    /// They mean what each of them means.
+    pub kernels: Vec<Range<usize>>,
     /// Number of events that `Record` sets.
     pub events: usize,
     /// Number of works that `Collective` and `Transfer` post.
@@ -148,6 +154,7 @@ impl Plan {
             outputs: Vec::new(),
             named: Vec::new(),
             kept: Vec::new(),
+            kernels: Vec::new(),
             events: 0,
             works: 0,
             skips: Vec::new(),

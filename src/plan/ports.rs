@@ -2,14 +2,32 @@
 
 use grammar::{
     codes::Code,
+    diagnostic::Diagnostic,
+    dtype::DType,
     ir::{AxisKind, Program, TensorId, Transform},
 };
 
 use super::{
-    InstKind, Port, PrintedAxis, Shard, View,
+    InstKind, Plan, Port, PrintedAxis, Shard, View,
     build::{Builder, OriginNo, Result},
     shape::leaf_axes,
 };
+
+/// Ranks that run programs of their own have the same inputs and outputs all the same.
+pub(super) fn disagreement(programs: &[&Program], plans: &[Plan]) -> Vec<(usize, Diagnostic)> {
+    let shapes = |ports: &[Port]| -> Vec<(DType, Vec<usize>)> {
+        ports.iter().map(|port| (port.dtype, port.shard.layout.shape.clone())).collect()
+    };
+    let Some(first) = plans.first() else { return Vec::new() };
+    let (inputs, outputs) = (shapes(&first.inputs), shapes(&first.outputs));
+    let differs = |plan: &&Plan| shapes(&plan.inputs) != inputs || shapes(&plan.outputs) != outputs;
+    let fault = |plan: &Plan| {
+        let message = format!("rank {}'s inputs or outputs are not those of rank 0", plan.rank);
+        let label = "expected the same header on all ranks";
+        (plan.rank, Diagnostic::new(Code::Disagreement, programs[plan.rank].spans.header, message, label))
+    };
+    plans.iter().find(differs).map(fault).into_iter().collect()
+}
 
 impl Builder<'_> {
     pub(super) fn inputs(&mut self) -> Result<()> {

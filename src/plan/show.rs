@@ -28,7 +28,10 @@ pub fn show(plan: &Plan) -> String {
         };
         let name_width = name_width.max(4);
         let text = inst_text(plan, inst);
-        let _ = writeln!(out, "{at:>width$}  {stream:<name_width$}  {text:<60}  ; {}", plan.place(inst));
+        let kernel = plan.kernels.iter().find(|it| it.contains(&at));
+        let kernel = kernel.map_or(String::new(), |it| format!(", one kernel {}..{}", it.start, it.end - 1));
+        let place = plan.place(inst);
+        let _ = writeln!(out, "{at:>width$}  {stream:<name_width$}  {text:<60}  ; {place}{kernel}");
     }
     out
 }
@@ -164,10 +167,15 @@ fn slot_text(slot: Slot) -> String {
         Meaning::Done => "done",
         Meaning::PutReady => "put-ready",
         Meaning::PutDone => "put-done",
-        Meaning::TeamReady => "team-ready",
-        Meaning::TeamDone => "team-done",
+        Meaning::TeamReady(_) => "team-ready",
+        Meaning::TeamDone(_) => "team-done",
     };
-    format!("{meaning}{} rank{}->rank{}", slot.index, slot.from, slot.to)
+    // The first team is most programs' only one.
+    let team = match slot.meaning {
+        Meaning::TeamReady(team) | Meaning::TeamDone(team) if team > 0 => format!("{team}."),
+        _ => String::new(),
+    };
+    format!("{meaning}{team}{} rank{}->rank{}", slot.index, slot.from, slot.to)
 }
 
 fn reduce(op: ReduceOp) -> &'static str {

@@ -1,4 +1,4 @@
-//! Plans for all ranks of a world: symbols are bound, every rank is planned, the plans are linked.
+//! Plans for all ranks of a world: symbols are bound, every rank is planned, communications are matched, checked and lowered.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::LineIndex}
 use super::{
     Names, Plan,
     build::build_rank,
-    comm::Links,
     limits::{self, Limits},
-    link::link,
+    ports,
+    sync::{self, Matched},
     teams::Teams,
-    unbound,
+    transport, unbound,
 };
 
 /// The smallest world that holds every mesh and team of a program.
@@ -71,21 +71,21 @@ pub(super) fn plan_each(
     let world = programs.len();
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
-    let mut ranks: Vec<(Plan, Links)> = Vec::with_capacity(world);
+    let mut plans: Vec<Plan> = Vec::with_capacity(world);
     let (mut instructions, mut bytes) = (0, 0);
     let teams = Teams::new(world);
     let mut names: Vec<Arc<Names>> = Vec::with_capacity(world);
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, &teams) {
             Ok(mut it) => {
-                it.0.program = (0..rank).find(|other| same(*other, rank)).unwrap_or(rank);
-                let known = names.get(it.0.program).map(Arc::clone);
-                it.0.names = known.unwrap_or_else(|| Names::of(program, lines).into());
-                names.push(Arc::clone(&it.0.names));
-                instructions += it.0.code.len();
-                it.0.share(ranks.last().map(|(plan, _)| plan));
-                bytes += it.0.bytes() + it.1.bytes();
-                ranks.push(it);
+                it.program = (0..rank).find(|other| same(*other, rank)).unwrap_or(rank);
+                let known = names.get(it.program).map(Arc::clone);
+                it.names = known.unwrap_or_else(|| Names::of(program, lines).into());
+                names.push(Arc::clone(&it.names));
+                instructions += it.code.len();
+                it.share(plans.last());
+                bytes += it.bytes();
+                plans.push(it);
             }
             Err(fault) => {
                 let alike = |(other, it): &(usize, Diagnostic)| {
@@ -116,7 +116,12 @@ pub(super) fn plan_each(
         return Err(faults);
     }
     let programs: Vec<&Program> = programs.iter().map(|(program, _)| *program).collect();
-    let (mut plans, links): (Vec<Plan>, Vec<Links>) = ranks.into_iter().unzip();
-    let faults = link(&programs, &mut plans, &links);
-    if faults.is_empty() { Ok(plans) } else { Err(faults) }
+    let mut faults = ports::disagreement(&programs, &plans);
+    let matched = Matched::of(&plans);
+    faults.extend(sync::agreement(&programs, &plans, &matched));
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    transport::lower(&programs, &mut plans, &matched)?;
+    Ok(plans)
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     io::dense::DenseTensor,
-    plan::{Collective, CollectiveKind, InstKind, Plan, Reshard, Side, View},
+    plan::{Collective, CollectiveKind, Delivery, InstKind, Plan, Reshard, Side, Source, View},
 };
 
 /// Holds the meeting of a team: one collective or one reshard of all members, in team order.
@@ -66,14 +66,6 @@ pub(super) fn pass(
     space.store(to.rank, &recv.view, &block, notes).map_err(|it| it.at(plans, to))
 }
 
-/// A piece of an output.
-struct Source {
-    /// Whose input it is; `None`: all inputs combined.
-    from: Option<usize>,
-    /// Which of as many equal parts as there are members; `None`: the whole.
-    part: Option<usize>,
-}
-
 /// One collective of all members.
 struct Meeting<'a> {
     plans: &'a [Plan],
@@ -86,31 +78,33 @@ struct Meeting<'a> {
 impl Meeting<'_> {
     fn run(&self, space: &mut Space<'_>, notes: &mut Notes) -> Result<(), Fault> {
         for (member, it) in self.them.iter().enumerate() {
-            if !same(it.kind, self.them[0].kind) {
+            if !it.kind.is_same_as(self.them[0].kind) {
                 return Err(self.clash(member, it.kind.name(), 0, self.them[0].kind.name()));
             }
         }
         let mut wanted = Vec::new();
         for (member, it) in self.them.iter().enumerate() {
             if let Some(output) = &it.output {
-                wanted.push((member, output, self.sources(member)?));
+                wanted.push((member, output, self.deliveries(member)?));
             }
         }
         let mut inputs = vec![None; self.them.len()];
         let mut combined = None;
-        for source in wanted.iter().flat_map(|(_, _, sources)| sources) {
-            match source.from {
-                Some(from) => self.load(from, &mut inputs, space, notes)?,
-                None if combined.is_none() => combined = Some(self.combine(&mut inputs, space, notes)?),
-                None => {}
+        for delivery in wanted.iter().flat_map(|(_, _, deliveries)| deliveries) {
+            match delivery.from {
+                Source::Member(from) => self.load(from, &mut inputs, space, notes)?,
+                Source::Combined if combined.is_none() => {
+                    combined = Some(self.combine(&mut inputs, space, notes)?);
+                }
+                Source::Combined => {}
             }
         }
-        for (member, output, sources) in wanted {
+        for (member, output, deliveries) in wanted {
             let mut pieces = Vec::new();
-            for it in sources {
-                let whole = it.from.map_or(combined.as_ref(), |from| inputs[from].as_ref());
+            for it in deliveries {
+                let whole = it.member().map_or(combined.as_ref(), |from| inputs[from].as_ref());
                 if let Some(whole) = whole {
-                    pieces.push((whole, self.part(member, whole.data.len(), it.part)?));
+                    pieces.push((whole, self.part(member, whole.data.len(), it)?));
                 }
             }
             if let Some(block) = concatenate(&pieces).map_err(|it| self.fault(member, it))? {
@@ -141,34 +135,17 @@ impl Meeting<'_> {
     }
 
     /// What the output of a member is made of, in order.
-    fn sources(&self, member: usize) -> Result<Vec<Source>, Fault> {
-        let count = self.them.len();
-        let one = |from, part| Ok(vec![Source { from, part }]);
-        let all = |part| Ok((0..count).map(|it| Source { from: Some(it), part }).collect());
-        let none = Ok(Vec::new());
-        match self.them[member].kind {
-            CollectiveKind::Broadcast { root } => one(Some(root), None),
-            CollectiveKind::Gather { root } if member == root => all(None),
-            CollectiveKind::Gather { .. } => none,
-            CollectiveKind::Allgather => all(None),
-            CollectiveKind::Scatter { root } => one(Some(root), Some(member)),
-            CollectiveKind::Reduce { root, .. } if member == root => one(None, None),
-            CollectiveKind::Reduce { .. } => none,
-            CollectiveKind::Allreduce { .. } => one(None, None),
-            CollectiveKind::ReduceScatter { .. } => one(None, Some(member)),
-            CollectiveKind::SendRecv { root } if count == 1 || member == usize::from(root == 0) => {
-                one(Some(root), None)
-            }
-            CollectiveKind::SendRecv { .. } => none,
-            CollectiveKind::AllToAll => all(Some(member)),
-            CollectiveKind::Permute { recv_peer, .. } => match self.them.get(recv_peer).map(|it| it.kind) {
-                Some(CollectiveKind::Permute { send_peer, .. }) if send_peer != member => {
-                    let mine = format!("permutes from member {recv_peer}");
-                    Err(self.clash(member, mine, recv_peer, format!("sends to member {send_peer}")))
-                }
-                _ => one(Some(recv_peer), None),
-            },
+    fn deliveries(&self, member: usize) -> Result<Vec<Delivery>, Fault> {
+        let kind = self.them[member].kind;
+        if let CollectiveKind::Permute { recv_peer, .. } = kind
+            && let Some(CollectiveKind::Permute { send_peer, .. }) =
+                self.them.get(recv_peer).map(|it| it.kind)
+            && send_peer != member
+        {
+            let mine = format!("permutes from member {recv_peer}");
+            return Err(self.clash(member, mine, recv_peer, format!("sends to member {send_peer}")));
         }
+        Ok(kind.gets(member, self.them.len()))
     }
 
     /// Reads what a member gives. All that are read must be of one type and size.
@@ -225,18 +202,16 @@ impl Meeting<'_> {
             .map_err(|it| self.fault(0, it.into()))
     }
 
-    /// Where one of as many equal parts as there are members lies, or the whole.
-    fn part(&self, member: usize, len: usize, part: Option<usize>) -> Result<View, Fault> {
+    /// Where a piece lies in what its giver gives.
+    fn part(&self, member: usize, given: usize, it: Delivery) -> Result<View, Fault> {
         let count = self.them.len();
-        match part {
-            None => Ok(stretch(0, len)),
-            Some(part) if len.is_multiple_of(count) => Ok(stretch(part * (len / count), len / count)),
-            Some(_) => {
-                let kind = self.them[member].kind.name();
-                let message = format!("{kind} of {len} elements does not divide by {count} members");
-                Err(Fault::program(self.plans, self.members[member], message))
-            }
+        if it.part.is_some() && !given.is_multiple_of(count) {
+            let kind = self.them[member].kind.name();
+            let message = format!("{kind} of {given} elements does not divide by {count} members");
+            return Err(Fault::program(self.plans, self.members[member], message));
         }
+        let elements = it.elements(given, count);
+        Ok(stretch(elements.start, elements.len()))
     }
 
     fn fault(&self, member: usize, error: StepError) -> Fault {
@@ -275,12 +250,6 @@ pub(super) fn concatenate(pieces: &[(&DenseTensor, View)]) -> Result<Option<Dens
 /// So many elements in a row.
 pub(super) fn stretch(offset: usize, len: usize) -> View {
     View { offset, ..View::contiguous(0, vec![len]) }
-}
-
-/// Whether two members mean the same collective; peers of a permutation differ by nature.
-fn same(a: CollectiveKind, b: CollectiveKind) -> bool {
-    let permutes = |it| matches!(it, CollectiveKind::Permute { .. });
-    a == b || (permutes(a) && permutes(b))
 }
 
 /// `1024 x bf16`.

@@ -114,7 +114,7 @@ impl Rank {
             origin,
         };
         let sides = sides.iter().map(side).collect();
-        self.on(0, InstKind::Transfer(Transfer { communicator, sides, work }));
+        self.on(0, InstKind::Transfer(Transfer { communicator, protocol: None, sides, work }));
         work
     }
 

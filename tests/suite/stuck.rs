@@ -148,7 +148,7 @@ impl World {
                     self.on(
                         rank,
                         streams[rank],
-                        InstKind::Transfer(Transfer { communicator: 0, sides, work }),
+                        InstKind::Transfer(Transfer { communicator: 0, protocol: None, sides, work }),
                     );
                     self.wait(rank, streams[rank], work);
                 }

@@ -9,6 +9,8 @@
 //! Communication 7 (type=Allreduce, team=(0 1), red_op=SUM, input=T1, output=T2, backend=NCCL, algo=one-shot)
 //! ```
 //!
+//! `one-shot` and `two-shot` run as one kernel over peer memory, on the communicator's queue (`plan::transport`).
+//!
 //! `table=` is a list of rules, of which the first that fits holds: `2:8M=one-shot;2:64M=two-shot;*=nccl` means one-shot
 //! for teams of two up to 8 MiB, two-shot up to 64 MiB, and NCCL for everything else. Sizes are bytes a rank, `K`, `M` and
 //! `G` the powers of 1024; without a size, a rule holds for all; `*` is any team. A size that is no constant, and a size

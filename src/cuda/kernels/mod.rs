@@ -4,6 +4,7 @@
 //! few instances. All parameters are one structure of 8-byte words: `Launch::words` stands in the order of the structure in
 //! `prelude.cu`.
 
+mod all_reduce;
 mod chain;
 mod expression;
 mod fold;
@@ -22,6 +23,7 @@ use rustc_hash::FxHashMap;
 
 use crate::plan::ReduceOp;
 
+pub(super) use all_reduce::{ARRIVED, AllReduce, all_reduce};
 pub(super) use chain::{Argument, Link, chain, writer};
 pub(super) use fold::{fold, room};
 pub(super) use located::Located;
@@ -131,6 +133,8 @@ pub(super) enum Kernel {
         /// Whether the initial value and the average's division are part of it.
         ends: bool,
     },
+    /// An all-reduce over peer memory, flags included.
+    AllReduce { op: ReduceOp, dtype: DType, computed: Computed, members: usize, outputs: usize, width: usize },
     /// A matrix product, an element of the result at a time.
     Product { a: DType, b: DType, bias: Option<DType>, out: DType, computed: Computed },
 }
@@ -196,11 +200,13 @@ impl Kernels {
                     format!("Chain<{places}, {constants}>")
                 }
                 Kernel::Fold { .. } => "Fold".to_owned(),
+                Kernel::AllReduce { members, outputs, .. } => all_reduce::parameters(*members, *outputs),
                 Kernel::Product { .. } => "Product".to_owned(),
             };
             let body = match kernel {
                 Kernel::Chain { .. } => chain::body(kernel),
                 Kernel::Fold { .. } => fold::body(kernel),
+                Kernel::AllReduce { .. } => all_reduce::body(kernel),
                 Kernel::Product { .. } => product::body(kernel),
             };
             // Writing to a string does not fail.

@@ -34,6 +34,12 @@ D u32 load_acquire(u64 at) {
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(r) : "l"(at) : "memory");
   return r;
 }
+// How many blocks have come here before. What a block has done before is seen, on whatever GPU, by whoever sees what a later one does.
+D u32 arrive(u64 at) {
+  u32 r;
+  asm volatile("fence.acq_rel.sys; atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(r) : "l"(at) : "memory");
+  return r;
+}
 D u64 clock_nanoseconds() { u64 r; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(r)); return r; }
 #endif
 
@@ -224,6 +230,12 @@ extern "C" __global__ void meet(const __grid_constant__ Meeting p) {
   store_release(p.theirs[threadIdx.x], (u32)p.number);
   while ((i32)(load_acquire(p.mine[threadIdx.x]) - (u32)p.number) < 0) {}
 }
+
+// An all-reduce of M members over peer memory: addresses of flags and of the elements of all members.
+template<int M, int OUT> struct AllReduce {
+  u64 epoch, arrived, groups, readies, expectations, dones, ends;
+  u64 ready[M], expected[M], done[M], ended[M], in[M], out[OUT];
+};
 
 struct Epoch { u64 epoch; };
 extern "C" __global__ void advance_epoch(const __grid_constant__ Epoch p) {

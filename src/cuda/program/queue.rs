@@ -10,7 +10,6 @@ use crate::{
     },
     plan::{Backend, Collective, CollectiveKind, CommunicatorNo, Direction, Inst, Transfer, View, WorkNo},
 };
-use grammar::words::Algorithm;
 
 impl Builder<'_> {
     pub(super) fn collective(
@@ -22,27 +21,13 @@ impl Builder<'_> {
     ) -> Result<(), CudaError> {
         let communicator = &self.plan.communicators[it.communicator as usize];
         let queue = self.queue(inst, it.communicator);
-        if let Some(algo @ (Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Ring)) = it.algo {
-            let message = format!("no kernel has `algo={algo}`: expected `algo=nccl`, or none");
-            return Err(CudaError::unsupported(self.plan, inst, message));
-        }
         let members = communicator.team.len();
         let me = communicator.team.iter().position(|rank| *rank == self.plan.rank);
         let me = me.ok_or_else(|| CudaError::Internal("a collective of another team".to_owned()))?;
         self.post(at, lane, queue)?;
         // Members that give or get nothing pass no address.
-        let (gives, gets) = match it.kind {
-            CollectiveKind::Broadcast { root } | CollectiveKind::Scatter { root } => (me == root, true),
-            CollectiveKind::Gather { root } | CollectiveKind::Reduce { root, .. } => (true, me == root),
-            CollectiveKind::SendRecv { root } => (me == root, members == 1 || me == usize::from(root == 0)),
-            CollectiveKind::Allgather
-            | CollectiveKind::Allreduce { .. }
-            | CollectiveKind::ReduceScatter { .. }
-            | CollectiveKind::AllToAll
-            | CollectiveKind::Permute { .. } => (true, true),
-        };
-        let input = it.input.as_ref().filter(|_| gives);
-        let output = it.output.as_ref().filter(|_| gets);
+        let input = it.input.as_ref().filter(|_| it.kind.gives(me));
+        let output = it.output.as_ref().filter(|_| !it.kind.gets(me, members).is_empty());
         if members == 1 {
             if let (Some(from), Some(to)) = (input, output) {
                 let (from, to) = (self.here(from)?, self.here(to)?);

@@ -97,6 +97,8 @@ pub(in crate::cuda) struct Program {
     pub functions: Vec<Function>,
     /// Where the device keeps the number of the run for captured runs.
     pub counter: u64,
+    /// Whether a kernel of a plan reads it, in whatever run.
+    pub reads_counter: bool,
     /// Whether ranks wait for each other by flags.
     pub has_flags: bool,
     /// Steps that call a library for something new.

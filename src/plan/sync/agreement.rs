@@ -6,10 +6,16 @@
 
 use std::collections::BTreeMap;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, dtype::DType, ir::Program};
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    dtype::DType,
+    ir::Program,
+    words::{Algorithm, P2pProtocol},
+};
 
 use super::{Comm, CommNo, InstRef, Key, Matched, Role, words};
-use crate::plan::{CollectiveKind, Communication, Direction, Effect, Plan, Transfer, View, comm::Links};
+use crate::plan::{CollectiveKind, Communication, Direction, Effect, Plan, Transfer, View, transport};
 
 /// Elements of a type.
 type Amount = (usize, DType);
@@ -34,6 +40,7 @@ impl Fault {
 struct Post {
     at: InstRef,
     kind: CollectiveKind,
+    algo: Option<Algorithm>,
     input: Option<Amount>,
     output: Option<Amount>,
 }
@@ -42,12 +49,10 @@ struct Post {
 pub(in crate::plan) fn agreement(
     programs: &[&Program],
     plans: &[Plan],
-    links: &[Links],
+    matched: &Matched,
 ) -> Vec<(usize, Diagnostic)> {
-    let matched = Matched::of(plans);
-    let mut faults: Vec<Fault> = collectives(plans, &matched);
-    faults.extend(cuda(plans, links));
-    faults.extend(messages(plans, &matched));
+    let mut faults: Vec<Fault> = collectives(plans, matched);
+    faults.extend(messages(plans, matched));
     let diagnostic = |it: Fault| {
         let (rank, plan) = (it.at.rank, &plans[it.at.rank]);
         let stmt = plan.origins[it.origin as usize].stmt;
@@ -99,32 +104,24 @@ fn post(plans: &[Plan], at: InstRef) -> Option<Post> {
     let plan = &plans[at.rank];
     let Effect::Post(Communication::Collective(it)) = plan.code[at.inst].kind.effect() else { return None };
     let [input, output] = [&it.input, &it.output].map(|it| it.as_ref().map(|it| amount(plan, it)));
-    Some(Post { at, kind: it.kind, input, output })
-}
-
-/// Collectives of the CUDA backend have one queue, of the world.
-fn cuda(plans: &[Plan], links: &[Links]) -> Option<Fault> {
-    let shortest = links.iter().map(|it| it.collectives.len()).min()?;
-    (0..shortest).find_map(|which| {
-        let post = |rank: &usize| {
-            let (plan, it) = (plans.get(*rank)?, &links.get(*rank)?.collectives[which]);
-            let [input, output] = [&it.input, &it.output].map(|it| it.as_ref().map(|it| amount(plan, it)));
-            Some(Post { at: InstRef { rank: *rank, inst: it.posted_at }, kind: it.kind, input, output })
-        };
-        let posts: Vec<Post> = links[0].collectives[which].team.iter().filter_map(post).collect();
-        check(plans, &format!("the {} collective of the CUDA backend", words::ordinal(which as u32)), &posts)
-    })
+    Some(Post { at, kind: it.kind, algo: it.algo, input, output })
 }
 
 /// What does not agree in one collective of all members, in team order: `name` is what messages call it.
 fn check(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
-    let permutes = |it| matches!(it, CollectiveKind::Permute { .. });
     let posts = |it: &Post| format!("rank {} posts {}", it.at.rank, words::describe(plans, it.at));
     let lead = members.first()?;
-    let other = members.iter().find(|it| it.kind != lead.kind && !(permutes(it.kind) && permutes(lead.kind)));
+    let other = members.iter().find(|it| !it.kind.is_same_as(lead.kind));
     if let Some(it) = other {
         let (mine, theirs) = (it.kind.name(), lead.kind.name());
         let message = format!("{name}: {}, {}: {theirs} and {mine} do not match", posts(lead), posts(it));
+        return Some(Fault::new(plans, it.at, message));
+    }
+    let named = |it: &Post| it.algo.map_or("without `algo=`".to_owned(), |it| format!("with `algo={it}`"));
+    if let Some(it) = members.iter().find(|it| it.algo != lead.algo) {
+        let (mine, theirs) = (named(it), named(lead));
+        let message =
+            format!("{name}: {} with `algo={theirs}`, {} with `algo={mine}`", posts(lead), posts(it));
         return Some(Fault::new(plans, it.at, message));
     }
     if let Some(fault) = permute(plans, name, members) {
@@ -144,22 +141,14 @@ fn check(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
     }
     let (len, dtype) = given;
     let count = members.len();
-    let delivered = match lead.kind {
-        CollectiveKind::Gather { .. } | CollectiveKind::Allgather => len * count,
-        CollectiveKind::Scatter { .. } | CollectiveKind::ReduceScatter { .. } => len / count,
-        CollectiveKind::Broadcast { .. }
-        | CollectiveKind::Reduce { .. }
-        | CollectiveKind::Allreduce { .. }
-        | CollectiveKind::SendRecv { .. }
-        | CollectiveKind::AllToAll
-        | CollectiveKind::Permute { .. } => len,
-    };
     if lead.kind.divides() && !len.is_multiple_of(count) {
         let message = format!("{name}: {}, which do not divide by {count} members", gives(giver, given));
         return Some(Fault::new(plans, giver.at, message));
     }
-    let delivered = (delivered, dtype);
-    let (it, wanted) = members.iter().find_map(|it| Some((it, it.output.filter(|it| *it != delivered)?)))?;
+    let (it, wanted, delivered) = members.iter().enumerate().find_map(|(member, it)| {
+        let delivered = (lead.kind.delivered(member, count, len), dtype);
+        it.output.filter(|it| *it != delivered).map(|wanted| (it, wanted, delivered))
+    })?;
     let (what, output) = (words::describe(plans, it.at), shown(wanted));
     let message = format!(
         "{name}: it delivers {} to rank {}, the output of {what} holds {output}",
@@ -190,35 +179,61 @@ fn permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
 
 // ---- messages
 
-/// The first fault between each two ranks. Messages of the CUDA backend are compared where they are lowered.
+/// One side of a message.
+struct Posted<'a> {
+    at: InstRef,
+    /// The statement, an index into the rank's `Plan::origins`.
+    origin: u32,
+    protocol: Option<P2pProtocol>,
+    view: &'a View,
+}
+
+/// The first fault between each two ranks.
 fn messages(plans: &[Plan], matched: &Matched) -> Vec<Fault> {
     let mut faults = BTreeMap::new();
     for (number, comm) in (0..).zip(&matched.comms) {
         let Key::Message(group, from, to, _) = comm.key else { continue };
         let find = |direction| comm.parts.iter().find(|it| it.role == Role::Side(direction)).map(|it| it.at);
         let (Some(send), Some(recv)) = (find(Direction::Send), find(Direction::Recv)) else { continue };
-        let [Some(given), Some(wanted)] = [send, recv].map(|at| side(plans, matched, number, at)) else {
+        let [Some(send), Some(recv)] = [send, recv].map(|at| posted(plans, matched, number, at)) else {
             continue;
         };
-        if given != wanted {
-            let [out, into] = [send, recv].map(|at| matched.origin(plans, at, number));
-            let (given, wanted) = (shown(given), shown(wanted));
-            let (there, here) = (plans[to].describe(into), plans[from].describe(out));
-            let message =
-                format!("rank {from} sends {given} in {here}, rank {to} receives {wanted} in {there}");
-            faults.entry((group, from, to)).or_insert(Fault { at: send, origin: out, message, help: None });
+        if let Some(message) = disagreement(plans, &send, &recv) {
+            let fault = Fault { at: send.at, origin: send.origin, message, help: None };
+            faults.entry((group, from, to)).or_insert(fault);
         }
     }
     faults.into_values().collect()
 }
 
-/// What one side of a message holds.
-fn side(plans: &[Plan], matched: &Matched, number: CommNo, at: InstRef) -> Option<Amount> {
-    let plan = &plans[at.rank];
-    let Effect::Post(Communication::Transfer(Transfer { sides, .. })) = plan.code[at.inst].kind.effect()
-    else {
+/// What the two sides of a message do not agree on.
+fn disagreement(plans: &[Plan], send: &Posted<'_>, recv: &Posted<'_>) -> Option<String> {
+    let plan = |it: &Posted<'_>| &plans[it.at.rank];
+    let [given, wanted] = [send, recv].map(|it| amount(plan(it), it.view));
+    let (from, to) = (send.at.rank, recv.at.rank);
+    let [here, there] = [send, recv].map(|it| plan(it).describe(it.origin));
+    if given != wanted {
+        let (given, wanted) = (shown(given), shown(wanted));
+        return Some(format!("rank {from} sends {given} in {here}, rank {to} receives {wanted} in {there}"));
+    }
+    let (mine, theirs) = (send.protocol?, recv.protocol?);
+    if mine != theirs {
+        let sides = format!("rank {from} sends by protocol {mine} in {here}");
+        return Some(format!("{sides}, rank {to} receives by {theirs} in {there}"));
+    }
+    transport::common_shape(send.view, recv.view).is_none().then(|| {
+        let (mine, theirs) = (&send.view.shape, &recv.view.shape);
+        format!("rank {from} sends shape {mine:?} in {here}, rank {to} receives shape {theirs:?} in {there}")
+    })
+}
+
+/// A side of a message.
+fn posted<'a>(plans: &'a [Plan], matched: &Matched, number: CommNo, at: InstRef) -> Option<Posted<'a>> {
+    let Effect::Post(Communication::Transfer(it)) = plans[at.rank].code[at.inst].kind.effect() else {
         return None;
     };
+    let Transfer { sides, protocol, .. } = it;
     let which = matched.comms_of(at).iter().position(|it| *it == number)?;
-    Some(amount(plan, &sides.get(which)?.view))
+    let origin = matched.origin(plans, at, number);
+    Some(Posted { at, origin, protocol: *protocol, view: &sides.get(which)?.view })
 }

@@ -20,7 +20,7 @@
 use std::rc::Rc;
 
 use super::{Comm, CommNo, InstRef, Key, Matched};
-use crate::plan::{Collective, CollectiveKind, Communication, Direction, Effect, Plan, Transfer};
+use crate::plan::{Collective, Communication, Direction, Effect, Plan, Transfer};
 
 #[cfg(test)]
 mod tests;
@@ -390,17 +390,5 @@ fn givers(it: &Collective, team: &[usize], rank: usize) -> Vec<usize> {
     if it.output.as_ref().is_none_or(|view| view.is_empty()) {
         return Vec::new();
     }
-    match it.kind {
-        CollectiveKind::Broadcast { root } | CollectiveKind::Scatter { root } => vec![root],
-        CollectiveKind::Gather { root } | CollectiveKind::Reduce { root, .. } if me != root => Vec::new(),
-        CollectiveKind::Gather { .. }
-        | CollectiveKind::Reduce { .. }
-        | CollectiveKind::Allgather
-        | CollectiveKind::Allreduce { .. }
-        | CollectiveKind::ReduceScatter { .. }
-        | CollectiveKind::AllToAll => (0..team.len()).collect(),
-        CollectiveKind::SendRecv { root } if me == usize::from(root == 0) => vec![root],
-        CollectiveKind::SendRecv { .. } => Vec::new(),
-        CollectiveKind::Permute { recv_peer, .. } => vec![recv_peer],
-    }
+    it.kind.givers(me, team.len())
 }

@@ -1,7 +1,7 @@
 //! The words of reports: what an instruction is called, what a head waits for, what a rank never does.
 
 use super::{Actor, InstRef, Key, Need, Role, WaitGraph, names};
-use crate::plan::{Backend, Communication, Communicator, Direction, Effect, Meaning, Plan, Slot};
+use crate::plan::{Communication, Communicator, Direction, Effect, Meaning, Plan, Slot};
 
 /// Most members of a team that are listed.
 const MAX_TEAM: usize = 16;
@@ -48,11 +48,7 @@ pub(super) fn place(graph: &WaitGraph<'_>, actor: Actor, at: InstRef) -> String 
 
 /// `NCCL (0 1 2)`, a large team by its ends.
 fn communicator(it: &Communicator) -> String {
-    let backend = match it.backend {
-        Backend::Nccl => "NCCL",
-        Backend::Ucc => "UCC",
-    };
-    format!("{backend} ({})", team(&it.team))
+    format!("{} ({})", it.backend.name(), team(&it.team))
 }
 
 pub(super) fn team(ranks: &[usize]) -> String {
@@ -168,8 +164,8 @@ fn raised(slot: Slot) -> String {
         Meaning::PutReady => format!("a receive of rank {rank}"),
         Meaning::Done => format!("rank {rank} to complete a receive"),
         Meaning::PutDone => format!("rank {rank} to complete a send"),
-        Meaning::TeamReady => format!("rank {rank} to reach the collective"),
-        Meaning::TeamDone => format!("rank {rank} to complete the collective"),
+        Meaning::TeamReady(_) => format!("rank {rank} to reach the collective"),
+        Meaning::TeamDone(_) => format!("rank {rank} to complete the collective"),
     }
 }
 
@@ -206,7 +202,7 @@ pub(super) fn never(graph: &WaitGraph<'_>, at: InstRef, need: &Need) -> String {
                 Meaning::PutReady => "posts the receive",
                 Meaning::Done => "completes the receive",
                 Meaning::PutDone => "completes the send",
-                Meaning::TeamReady | Meaning::TeamDone => "takes part in the collective",
+                Meaning::TeamReady(_) | Meaning::TeamDone(_) => "takes part in the collective",
             };
             format!("rank {rank} never {what} that rank {me} waits for in {waiting}")
         }

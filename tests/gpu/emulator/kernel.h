@@ -155,6 +155,9 @@ inline unsigned load_acquire(unsigned long long at) {
   sched_yield();
   return __atomic_load_n(reinterpret_cast<unsigned*>(at), __ATOMIC_ACQUIRE);
 }
+inline unsigned arrive(unsigned long long at) {
+  return __atomic_fetch_add(reinterpret_cast<unsigned*>(at), 1u, __ATOMIC_ACQ_REL);
+}
 inline unsigned long long clock_nanoseconds() {
   sched_yield();
   timespec now;

@@ -259,7 +259,11 @@ impl World {
         let recv = Side { direction: Direction::Recv, peer: from, view: self.piece(target), origin: 0 };
         let mut post = |rank: usize, stream: usize, sides: Vec<Side>, brought: Vec<Known>| {
             let work = self.work(rank, brought);
-            self.on(rank, stream, InstKind::Transfer(Transfer { communicator: 0, sides, work }));
+            self.on(
+                rank,
+                stream,
+                InstKind::Transfer(Transfer { communicator: 0, protocol: None, sides, work }),
+            );
         };
         match from == to {
             true => post(from, streams[0], vec![send, recv], vec![target]),

@@ -45,7 +45,12 @@ fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {
         view: view(len),
         origin: 0,
     };
-    InstKind::Transfer(Transfer { communicator: 0, sides: sides.iter().map(side).collect(), work })
+    InstKind::Transfer(Transfer {
+        communicator: 0,
+        protocol: None,
+        sides: sides.iter().map(side).collect(),
+        work,
+    })
 }
 
 /// An instruction: rank and index.

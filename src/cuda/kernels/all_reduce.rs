@@ -1,0 +1,139 @@
+//! A whole all-reduce over peer memory as one kernel: flags, combination and flags, as `plan::transport` lowers one-shot and two-shot.
+//!
+//! Block 0 raises this member's flags; every block waits for those of the others by itself, so no block waits for another one of its
+//! grid and the grid may have any size. The last block to end raises the flags that say so, and waits for those of the others where
+//! that is part of it.
+
+use std::fmt::Write;
+
+use super::{
+    BLOCK, Computed, Kernel, Launch, Located, PARAMETERS, WIDEST, check, expression, floats, integers, named,
+};
+use crate::plan::ReduceOp;
+
+/// An all-reduce of one member. Flags are addresses in mapped memory.
+pub(in crate::cuda) struct AllReduce<'a> {
+    pub op: ReduceOp,
+    /// The inputs, in team order.
+    pub inputs: Vec<Located<'a>>,
+    /// Where the results go: all are the same elements.
+    pub outputs: Vec<Located<'a>>,
+    /// Raised at the beginning.
+    pub ready: Vec<u64>,
+    /// Awaited before the inputs are read.
+    pub expected: Vec<u64>,
+    /// Raised at the end.
+    pub done: Vec<u64>,
+    /// Awaited behind it.
+    pub ended: Vec<u64>,
+}
+
+/// Which word is the address where blocks are counted: a word of this launch alone, 0 before and after it.
+pub(in crate::cuda) const ARRIVED: usize = 1;
+
+/// Prepares the kernel, without the address `ARRIVED`; `None` where it does not take the views or so many members. `counter` is where
+/// the device counts runs.
+///
+/// # Errors
+/// Element types and operations that the kernels lack.
+pub(in crate::cuda) fn all_reduce(it: &AllReduce<'_>, counter: u64) -> Result<Option<Launch>, String> {
+    let Some(first) = it.inputs.first() else { return Ok(None) };
+    let (dtype, count) = (first.dtype, first.view.len());
+    check([dtype])?;
+    let all = || it.inputs.iter().chain(&it.outputs);
+    let is_dense = |it: &Located| it.view.shape.len() == 1 && (it.view.len() <= 1 || it.view.strides == [1]);
+    let members = it.inputs.len();
+    let lists = [&it.ready, &it.expected, &it.done, &it.ended];
+    // A thread handles a flag.
+    let fits = lists.iter().all(|it| it.len() <= members) && members <= BLOCK as usize;
+    if !fits || !all().all(|it| is_dense(it) && it.dtype == dtype && it.view.len() == count) {
+        return Ok(None);
+    }
+    let whole = dtype.is_integral();
+    let computed = if whole { integers([dtype].into_iter()) } else { floats([dtype].into_iter()) };
+    if expression::step(it.op, computed).is_none() {
+        return Err(format!("{:?} of element type `{}` has no kernel", it.op, dtype.short_name()));
+    }
+    let size = dtype.size();
+    let mut width = WIDEST / size;
+    while width > 1 && (count % width != 0 || all().any(|it| it.address % (width * size) as u64 != 0)) {
+        width /= 2;
+    }
+    let groups = (count / width) as u64;
+    let mut words = vec![counter, 0, groups];
+    words.extend(lists.iter().map(|it| it.len() as u64));
+    for list in lists {
+        words.extend(list);
+        words.resize(words.len() + members - list.len(), 0);
+    }
+    words.extend(all().map(|it| it.address));
+    if words.len() > PARAMETERS {
+        return Ok(None);
+    }
+    let kernel = Kernel::AllReduce { op: it.op, dtype, computed, members, outputs: it.outputs.len(), width };
+    Ok(Some(Launch { kernel, words, blocks: groups.div_ceil(u64::from(BLOCK)) }))
+}
+
+/// The type of an instance's parameters.
+pub(super) fn parameters(members: usize, outputs: usize) -> String {
+    format!("AllReduce<{members}, {outputs}>")
+}
+
+/// The body of an instance.
+pub(super) fn body(kernel: &Kernel) -> String {
+    let Kernel::AllReduce { op, dtype, computed, members, outputs, width } = kernel else {
+        return String::new();
+    };
+    let (element, computed) = (named(*dtype), *computed);
+    let bytes = width * dtype.size();
+    let mut work = String::new();
+    // Writing to a string does not fail. All loads are on their way before the first is used.
+    for it in 0..*members {
+        let _ = writeln!(
+            work,
+            "    const Pack<{element}, {width}> x{it} = load<{element}, {width}>(p.in[{it}] + g * {bytes});"
+        );
+    }
+    let _ = writeln!(
+        work,
+        "    Pack<{element}, {width}> y;\n#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{"
+    );
+    let _ = write!(work, "{}", combined(*op, computed, *members));
+    let _ = writeln!(work, "      y.e[v] = down(To<{element}>(), r);\n    }}");
+    for it in 0..*outputs {
+        let _ = writeln!(work, "    save<{element}, {width}>(p.out[{it}] + g * {bytes}, y);");
+    }
+    format!(
+        "  typedef {} C;
+  if (p.epoch == 0) return;
+  const u32 epoch = *reinterpret_cast<const u32*>(p.epoch), thread = threadIdx.x;
+  if (blockIdx.x == 0 && thread < p.readies) store_release(p.ready[thread], epoch);
+  if (thread < p.expectations) while ((i32)(load_acquire(p.expected[thread]) - epoch) < 0) {{}}
+  __syncthreads();
+  for (u64 g = blockIdx.x * (u64){BLOCK} + thread; g < p.groups; g += gridDim.x * (u64){BLOCK}) {{
+{work}  }}
+  __shared__ u32 is_last;
+  __syncthreads();
+  if (thread == 0) is_last = arrive(p.arrived) + 1 == gridDim.x;
+  __syncthreads();
+  if (is_last == 0) return;
+  if (thread == 0) *reinterpret_cast<u32*>(p.arrived) = 0;
+  if (thread < p.dones) store_release(p.done[thread], epoch);
+  if (thread < p.ends) while ((i32)(load_acquire(p.ended[thread]) - epoch) < 0) {{}}
+",
+        computed.name()
+    )
+}
+
+/// Combines element `v` of all inputs in team order, in `r`.
+fn combined(op: ReduceOp, computed: Computed, members: usize) -> String {
+    let step = expression::step(op, computed).unwrap_or_default();
+    let mut text = "      C r = up<C>(x0.e[v]);\n".to_owned();
+    for it in 1..members {
+        let _ = writeln!(text, "      {{ const C a = r, b = up<C>(x{it}.e[v]); r = {step}; }}");
+    }
+    if op == ReduceOp::Avg {
+        let _ = writeln!(text, "      r = r / (C){members};");
+    }
+    text
+}

@@ -1,0 +1,188 @@
+//! What each member of a team gives to a collective and gets from it: the one definition of every kind. Planning, the check of
+//! sizes, the order, the simulator, the transports and NCCL's calls ask it.
+//!
+//! `n` is the team's size, members count from 0 in team order, views are flattened in row-major order.
+//!
+//! | kind | gives | member `i` gets |
+//! |---|---|---|
+//! | Broadcast | the root | the root's input |
+//! | Gather | all | the root: all inputs, in team order |
+//! | Allgather | all | all inputs, in team order |
+//! | Scatter | the root | part `i` of `n` of the root's input |
+//! | Reduce | all | the root: all inputs combined |
+//! | Allreduce | all | all inputs combined |
+//! | ReduceScatter | all | part `i` of `n` of all inputs combined |
+//! | SendRecv | the root, member 0 or 1 | the other of these two: the root's input; a team of one copies |
+//! | AllToAll | all | part `i` of every input, in team order |
+//! | Permute | all | the input of `recv_peer` |
+
+use std::ops::Range;
+
+use super::{CollectiveKind, ReduceOp};
+
+/// Where a piece of an output comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The input of one member.
+    Member(usize),
+    /// All members' inputs combined.
+    Combined,
+}
+
+/// One piece of what a member gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Where it comes from.
+    pub from: Source,
+    /// Which of as many equal parts as there are members; `None`: the whole.
+    pub part: Option<usize>,
+}
+
+impl CollectiveKind {
+    /// Whether a member gives data.
+    pub fn gives(self, member: usize) -> bool {
+        match self {
+            Self::Broadcast { root } | Self::Scatter { root } | Self::SendRecv { root } => member == root,
+            Self::Gather { .. }
+            | Self::Allgather
+            | Self::Reduce { .. }
+            | Self::Allreduce { .. }
+            | Self::ReduceScatter { .. }
+            | Self::AllToAll
+            | Self::Permute { .. } => true,
+        }
+    }
+
+    /// The pieces of what a member of a team of `n` gets, in the order in which its output holds them.
+    pub fn gets(self, member: usize, n: usize) -> Vec<Delivery> {
+        let one = |from, part| vec![Delivery { from, part }];
+        let each = |part| (0..n).map(|it| Delivery { from: Source::Member(it), part }).collect();
+        match self {
+            Self::Broadcast { root } => one(Source::Member(root), None),
+            Self::Gather { root } if member != root => Vec::new(),
+            Self::Gather { .. } | Self::Allgather => each(None),
+            Self::Scatter { root } => one(Source::Member(root), Some(member)),
+            Self::Reduce { root, .. } if member != root => Vec::new(),
+            Self::Reduce { .. } | Self::Allreduce { .. } => one(Source::Combined, None),
+            Self::ReduceScatter { .. } => one(Source::Combined, Some(member)),
+            Self::SendRecv { root } if n == 1 || member == usize::from(root == 0) => {
+                one(Source::Member(root), None)
+            }
+            Self::SendRecv { .. } => Vec::new(),
+            Self::AllToAll => each(Some(member)),
+            Self::Permute { recv_peer, .. } => one(Source::Member(recv_peer), None),
+        }
+    }
+
+    /// The members whose data a member of a team of `n` gets, in team order.
+    pub fn givers(self, member: usize, n: usize) -> Vec<usize> {
+        let pieces = self.gets(member, n);
+        match pieces.iter().any(|it| it.from == Source::Combined) {
+            true => (0..n).collect(),
+            false => pieces.iter().filter_map(Delivery::member).collect(),
+        }
+    }
+
+    /// How many elements a member of a team of `n` gets where each giver gives `given`.
+    pub fn delivered(self, member: usize, n: usize, given: usize) -> usize {
+        self.gets(member, n).iter().map(|it| if it.part.is_some() { given / n.max(1) } else { given }).sum()
+    }
+
+    /// Whether members get, or give each other, equal parts of what is given.
+    pub fn divides(self) -> bool {
+        match self {
+            Self::Scatter { .. } | Self::ReduceScatter { .. } | Self::AllToAll => true,
+            Self::Broadcast { .. }
+            | Self::Gather { .. }
+            | Self::Allgather
+            | Self::Reduce { .. }
+            | Self::Allreduce { .. }
+            | Self::SendRecv { .. }
+            | Self::Permute { .. } => false,
+        }
+    }
+
+    /// How it combines the members' inputs, if it does.
+    pub fn combines(self) -> Option<ReduceOp> {
+        match self {
+            Self::Reduce { op, .. } | Self::Allreduce { op } | Self::ReduceScatter { op } => Some(op),
+            Self::Broadcast { .. }
+            | Self::Gather { .. }
+            | Self::Allgather
+            | Self::Scatter { .. }
+            | Self::SendRecv { .. }
+            | Self::AllToAll
+            | Self::Permute { .. } => None,
+        }
+    }
+
+    /// Whether two members mean the same collective: peers of a permutation differ by nature.
+    pub fn is_same_as(self, other: Self) -> bool {
+        let permutes = |it| matches!(it, Self::Permute { .. });
+        self == other || (permutes(self) && permutes(other))
+    }
+}
+
+impl Delivery {
+    /// The member whose input it is; `None`: it is combined of all.
+    pub fn member(&self) -> Option<usize> {
+        match self.from {
+            Source::Member(it) => Some(it),
+            Source::Combined => None,
+        }
+    }
+
+    /// The elements of a giver's `given` that the piece is made of, in a team of `n` that divides them.
+    pub fn elements(&self, given: usize, n: usize) -> Range<usize> {
+        match self.part {
+            None => 0..given,
+            Some(part) => {
+                let len = given / n.max(1);
+                part * len..(part + 1) * len
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What members get is what others give, and all of it: each element given arrives as often as the kind says.
+    #[test]
+    fn pieces_fill_outputs_with_what_is_given() {
+        let op = ReduceOp::Sum;
+        for n in 1..5 {
+            let given = 12;
+            let kinds = [
+                CollectiveKind::Broadcast { root: n - 1 },
+                CollectiveKind::Gather { root: n - 1 },
+                CollectiveKind::Allgather,
+                CollectiveKind::Scatter { root: 0 },
+                CollectiveKind::Reduce { root: 0, op },
+                CollectiveKind::Allreduce { op },
+                CollectiveKind::ReduceScatter { op },
+                CollectiveKind::AllToAll,
+            ];
+            for kind in kinds {
+                let mut arrived = vec![0; n];
+                for member in 0..n {
+                    for piece in kind.gets(member, n) {
+                        let from = piece.member().map_or(0..n, |it| it..it + 1);
+                        from.for_each(|it| arrived[it] += piece.elements(given, n).len());
+                    }
+                }
+                let copies = match kind {
+                    CollectiveKind::Broadcast { .. }
+                    | CollectiveKind::Allgather
+                    | CollectiveKind::Allreduce { .. } => n,
+                    _ => 1,
+                };
+                for (member, arrived) in arrived.into_iter().enumerate() {
+                    let expected = if kind.gives(member) { copies * given } else { 0 };
+                    assert_eq!(arrived, expected, "{kind:?} of {n}, member {member}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The CUDA backend's own way: givers copy to the outputs of those who get, and who gets a combination reads the inputs of all.
+
+use grammar::words::Algorithm;
+
+use super::{Call, Steps, Transport};
+use crate::plan::{CollectiveKind, Delivery, InstKind, Place, ReduceOp, Source, View};
+
+/// Copies by the giver; combinations by the getter.
+pub(super) struct PeerCopies;
+
+impl Transport for PeerCopies {
+    fn algorithm(&self) -> Option<Algorithm> {
+        None
+    }
+
+    fn takes(&self, _: CollectiveKind) -> bool {
+        true
+    }
+
+    fn works_in_place(&self, kind: CollectiveKind) -> bool {
+        match kind {
+            // Each element is touched by one member, or by its own.
+            CollectiveKind::Broadcast { .. }
+            | CollectiveKind::Gather { .. }
+            | CollectiveKind::Allgather
+            | CollectiveKind::Scatter { .. }
+            | CollectiveKind::Reduce { .. }
+            | CollectiveKind::ReduceScatter { .. } => true,
+            // A member's output is written while it still reads its input, or while others do.
+            CollectiveKind::Allreduce { .. }
+            | CollectiveKind::SendRecv { .. }
+            | CollectiveKind::AllToAll
+            | CollectiveKind::Permute { .. } => false,
+        }
+    }
+
+    fn is_one_kernel(&self) -> bool {
+        false
+    }
+
+    fn lower(&self, call: &Call<'_>) -> Steps {
+        match call.kind.combines() {
+            Some(op) => call.pull(op),
+            None => call.push(),
+        }
+    }
+}
+
+impl Call<'_> {
+    /// A member that gets a combination reads what everyone gives.
+    pub(super) fn pull(&self, op: ReduceOp) -> Steps {
+        let n = self.team.len();
+        let getters: Vec<usize> =
+            self.all().into_iter().filter(|it| !self.kind.gets(*it, n).is_empty()).collect();
+        let work: Vec<InstKind> = match self.kind.gets(self.me, n).as_slice() {
+            [] => Vec::new(),
+            [first, ..] => {
+                let own = self.members[self.me].as_ref();
+                let given = own.and_then(|it| it.input.as_ref()).map_or(0, View::len);
+                let elements = first.elements(given, n);
+                let out = own.and_then(|it| it.output.clone());
+                out.and_then(|out| self.combine(op, elements.start, elements.len(), out))
+                    .into_iter()
+                    .collect()
+            }
+        };
+        let touched = if getters.contains(&self.me) { self.all() } else { Vec::new() };
+        self.exchange(&touched, &getters, work)
+    }
+
+    /// All members' elements from `start` on, combined in team order; `None` where some member's views are not known.
+    pub(super) fn combine(&self, op: ReduceOp, start: usize, len: usize, out: View) -> Option<InstKind> {
+        let part = |(member, rank): (usize, &usize)| {
+            let input = self.members[member].as_ref()?.input.as_ref()?;
+            Some(Place { rank: *rank, view: input.narrow(0, start, len) })
+        };
+        let parts = self.team.iter().enumerate().map(part).collect::<Option<Vec<_>>>()?;
+        Some(InstKind::Combine { op, parts, out: Box::new(out) })
+    }
+
+    /// A member copies what it gives to everyone who gets it.
+    fn push(&self) -> Steps {
+        let n = self.team.len();
+        let mut work = Vec::new();
+        let mut getters = Vec::new();
+        let own = self.members[self.me].as_ref().and_then(|it| it.input.as_ref());
+        for to in self.all() {
+            let mut offset = 0;
+            for delivery in self.gets(to) {
+                let giver = delivery.member().and_then(|it| self.members[it].as_ref()?.input.as_ref());
+                let given = giver.or(own).map_or(0, View::len);
+                let elements = delivery.elements(given, n);
+                if delivery.member() == Some(self.me) {
+                    getters.push(to);
+                    work.extend(self.copy(own, (elements.start, elements.len()), to, offset));
+                }
+                offset += elements.len();
+            }
+        }
+        getters.dedup();
+        let givers = self.kind.givers(self.me, n);
+        self.exchange(&getters, &givers, work)
+    }
+
+    /// What a member gets, as far as this one knows: of a permutation, each knows whom it gives to.
+    fn gets(&self, to: usize) -> Vec<Delivery> {
+        match self.kind {
+            CollectiveKind::Permute { send_peer, .. } if to != self.me => {
+                let is_mine = send_peer == to;
+                is_mine
+                    .then_some(Delivery { from: Source::Member(self.me), part: None })
+                    .into_iter()
+                    .collect()
+            }
+            kind => kind.gets(to, self.team.len()),
+        }
+    }
+
+    /// Copies `len` elements of this member's view to another member's output.
+    pub(super) fn copy(
+        &self,
+        from: Option<&View>,
+        (start, len): (usize, usize),
+        to: usize,
+        offset: usize,
+    ) -> Option<InstKind> {
+        let output = self.members[to].as_ref()?.output.as_ref()?;
+        let from = Place { rank: self.team[self.me], view: from?.narrow(0, start, len) };
+        let to = Place { rank: self.team[to], view: output.narrow(0, offset, len) };
+        Some(InstKind::Copy { from: Box::new(from), to: Box::new(to) })
+    }
+}

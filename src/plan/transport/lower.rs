@@ -1,0 +1,167 @@
+//! Finds the communications that have a transport and replaces them in the plans of all ranks.
+
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program};
+use rustc_hash::FxHashMap;
+
+use super::{Call, Member, Steps, Transport, messages::Message, queue::rewrite, staging, transport};
+use crate::plan::{
+    Backend, Collective, CollectiveKind, Communication, Direction, Effect, Plan, Transfer, limits,
+    sync::{Comm, CommNo, InstRef, Key, Matched, Role},
+};
+
+/// A rank's lowered communications, by instruction.
+type Lowered = Vec<FxHashMap<usize, Steps>>;
+
+/// Lowers the communications of all ranks that no library moves.
+///
+/// # Errors
+/// More instructions than a world may have, with the rank whose program it is about.
+pub(in crate::plan) fn lower(
+    programs: &[&Program],
+    plans: &mut [Plan],
+    matched: &Matched,
+) -> Result<(), Vec<(usize, Diagnostic)>> {
+    let mut lowered: Lowered = plans.iter().map(|_| FxHashMap::default()).collect();
+    let mut groups = FxHashMap::default();
+    let mut count: usize = plans.iter().map(|it| it.code.len()).sum();
+    for (number, comm) in (0..).zip(&matched.comms) {
+        let before = count;
+        match comm.key {
+            Key::Collective(group, index) => {
+                let next = groups.len() as u32;
+                if let Some(it) = Lowering::of(plans, matched, comm, group) {
+                    let group = *groups.entry(group).or_insert(next);
+                    count += it.lower(plans, (group, index), &mut lowered);
+                }
+            }
+            Key::Message(group, ..) if matched.groups[group as usize].backend == Some(Backend::Cuda) => {
+                count += message(plans, matched, (number, comm), &mut lowered);
+            }
+            Key::Message(..) | Key::Handle(..) | Key::Barrier(_) | Key::Signal(_) => (),
+        }
+        if count > limits::WORLD_INSTRUCTIONS && count > before {
+            return Err(vec![too_large(programs, plans, comm)]);
+        }
+    }
+    for (plan, lowered) in plans.iter_mut().zip(lowered) {
+        if !lowered.is_empty() {
+            rewrite(plan, lowered);
+        }
+    }
+    Ok(())
+}
+
+fn too_large(programs: &[&Program], plans: &[Plan], comm: &Comm) -> (usize, Diagnostic) {
+    let at = comm.parts.first().map_or(InstRef { rank: 0, inst: 0 }, |it| it.at);
+    let plan = &plans[at.rank];
+    let program = programs[at.rank];
+    let stmt = plan.code.get(at.inst).and_then(|it| plan.origins[it.origin as usize].stmt);
+    let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
+    let limit = limits::WORLD_INSTRUCTIONS;
+    let message =
+        format!("the communications of {} ranks become more than {limit} instructions", plans.len());
+    let fault =
+        Diagnostic::new(Code::TooLarge, span, message, "each member touches the memory of all others");
+    (at.rank, fault.help("run it on fewer ranks, bind shorter loops with `--set`, or use `backend=NCCL`"))
+}
+
+/// A collective that has a transport.
+struct Lowering<'a> {
+    transport: &'static dyn Transport,
+    kind: CollectiveKind,
+    /// World ranks in team order.
+    team: &'a [usize],
+    /// By member: the instruction that posts its part, if it does.
+    parts: Vec<Option<InstRef>>,
+}
+
+impl<'a> Lowering<'a> {
+    /// `None`: a library moves it, or it is a resharding operator.
+    fn of(plans: &[Plan], matched: &'a Matched, comm: &Comm, group: u32) -> Option<Self> {
+        let group = &matched.groups[group as usize];
+        let first = comm.parts.first()?.at;
+        let it = collective(plans, first)?;
+        let view = it.input.as_ref().or(it.output.as_ref());
+        let bytes =
+            view.map_or(0, |view| view.len() * plans[first.rank].buffers[view.buffer as usize].dtype.size());
+        let transport = transport(group.backend?, it.kind, it.algo, group.team.len(), bytes)?;
+        let mut parts = vec![None; group.team.len()];
+        for part in &comm.parts {
+            if let Role::Member(place) = part.role {
+                parts[place] = Some(part.at);
+            }
+        }
+        Some(Self { transport, kind: it.kind, team: &group.team, parts })
+    }
+
+    /// Lowers the parts of all members; how many instructions they become.
+    fn lower(&self, plans: &mut [Plan], (group, index): (u32, u32), lowered: &mut Lowered) -> usize {
+        let n = self.team.len();
+        let mut staged: Vec<Option<staging::Staged>> = Vec::with_capacity(n);
+        for (me, part) in self.parts.iter().enumerate() {
+            let views =
+                part.and_then(|at| collective(plans, at).map(|it| (at, it.input.clone(), it.output.clone())));
+            staged.push(views.map(|(at, input, output)| {
+                let member = (self.kind, me, n);
+                staging::stage(&mut plans[at.rank], self.transport, member, (input.as_ref(), output.as_ref()))
+            }));
+        }
+        let members: Vec<Option<Member>> =
+            staged.iter().map(|it| it.as_ref().map(|it| it.member.clone())).collect();
+        let mut count = 0;
+        for (me, (part, staged)) in self.parts.iter().zip(staged).enumerate() {
+            let (Some(at), Some(staged)) = (part, staged) else { continue };
+            // Peers of a permutation differ by member.
+            let kind = collective(plans, *at).map_or(self.kind, |it| it.kind);
+            let call = Call { kind, team: self.team, me, members: &members, group, index };
+            let steps = self.transport.lower(&call);
+            let is_one_kernel = self.transport.is_one_kernel();
+            let steps = Steps { before: staged.before, after: staged.after, is_one_kernel, ..steps };
+            count += steps.count();
+            lowered[at.rank].insert(at.inst, steps);
+        }
+        count
+    }
+}
+
+fn collective(plans: &[Plan], at: InstRef) -> Option<&Collective> {
+    match plans.get(at.rank)?.code.get(at.inst)?.kind.effect() {
+        Effect::Post(Communication::Collective(it)) => Some(it),
+        _ => None,
+    }
+}
+
+fn transfer(plans: &[Plan], at: InstRef) -> Option<&Transfer> {
+    match plans.get(at.rank)?.code.get(at.inst)?.kind.effect() {
+        Effect::Post(Communication::Transfer(it)) => Some(it),
+        _ => None,
+    }
+}
+
+/// Lowers both sides of a message; how many instructions they become.
+fn message(
+    plans: &[Plan],
+    matched: &Matched,
+    (number, comm): (CommNo, &Comm),
+    lowered: &mut Lowered,
+) -> usize {
+    let Key::Message(_, from, to, index) = comm.key else { return 0 };
+    let side = |at: InstRef| {
+        let it = transfer(plans, at)?;
+        let which = matched.comms_of(at).iter().position(|it| *it == number)?;
+        Some((it.protocol?, it.sides.get(which)?))
+    };
+    let find = |direction| comm.parts.iter().find(|it| it.role == Role::Side(direction)).map(|it| it.at);
+    let mut count = 0;
+    for (direction, rank, peer) in [(Direction::Send, from, to), (Direction::Recv, to, from)] {
+        let Some((at, (protocol, mine))) = find(direction).and_then(|at| Some((at, side(at)?))) else {
+            continue;
+        };
+        let theirs = find(direction.mirror()).and_then(side).map(|it| &it.1.view);
+        let it = Message { rank, peer, direction, protocol, index, mine: &mine.view, theirs };
+        let steps = it.lower();
+        count += steps.count();
+        lowered[rank].insert(at.inst, steps);
+    }
+    count
+}

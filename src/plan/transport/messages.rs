@@ -1,0 +1,74 @@
+//! Transfers of the CUDA backend: one side copies, between two signals.
+//!
+//! | | send | recv | wait for the send | wait for the recv |
+//! |---|---|---|---|---|
+//! | get | raise Ready | await Ready, copy from the peer, raise Done | await Done | – |
+//! | put | await Ready, copy to the peer, raise Done | raise Ready | – | await Done |
+
+use grammar::words::P2pProtocol;
+
+use super::Steps;
+use crate::plan::{Direction, InstKind, Meaning, Place, Slot, View};
+
+/// One side of a message, with the other's view where there is one.
+pub(super) struct Message<'a> {
+    /// This rank.
+    pub rank: usize,
+    /// The other rank.
+    pub peer: usize,
+    /// What this rank does.
+    pub direction: Direction,
+    /// Which side copies.
+    pub protocol: P2pProtocol,
+    /// Which message between the two, in this direction.
+    pub index: u32,
+    /// This side's view.
+    pub mine: &'a View,
+    /// The other side's view; `None`: nobody posts it.
+    pub theirs: Option<&'a View>,
+}
+
+impl Message<'_> {
+    /// The instructions of this side.
+    pub(super) fn lower(&self) -> Steps {
+        let (rank, peer, index) = (self.rank, self.peer, self.index);
+        let (ready, done) = match self.protocol {
+            P2pProtocol::Get => (Meaning::Ready, Meaning::Done),
+            P2pProtocol::Put => (Meaning::PutReady, Meaning::PutDone),
+        };
+        let raise = |meaning| InstKind::Signal { slot: Slot { from: rank, to: peer, meaning, index } };
+        let expect = |meaning| InstKind::Await { slot: Slot { from: peer, to: rank, meaning, index } };
+        if copies(self.protocol, self.direction) {
+            let copy = self.theirs.and_then(|theirs| self.copy(theirs));
+            let posted = [Some(expect(ready)), copy, Some(raise(done))].into_iter().flatten().collect();
+            return Steps { posted, ..Steps::default() };
+        }
+        Steps { posted: vec![raise(ready)], waited: vec![expect(done)], ..Steps::default() }
+    }
+
+    fn copy(&self, theirs: &View) -> Option<InstKind> {
+        let (mine, theirs) = common_shape(self.mine, theirs)?;
+        let here = Box::new(Place { rank: self.rank, view: mine });
+        let there = Box::new(Place { rank: self.peer, view: theirs });
+        Some(match self.direction {
+            Direction::Recv => InstKind::Copy { from: there, to: here },
+            Direction::Send => InstKind::Copy { from: here, to: there },
+        })
+    }
+}
+
+/// Whether a side copies.
+fn copies(protocol: P2pProtocol, direction: Direction) -> bool {
+    match protocol {
+        P2pProtocol::Get => direction == Direction::Recv,
+        P2pProtocol::Put => direction == Direction::Send,
+    }
+}
+
+/// Two views of as many elements in a shape that both have; `None` where their dimensions do not fit into each other.
+pub(in crate::plan) fn common_shape(one: &View, other: &View) -> Option<(View, View)> {
+    let flat = || Some((one.reshape(&[one.len()])?, other.reshape(&[other.len()])?));
+    let first = || Some((one.clone(), other.reshape(&one.shape)?));
+    let second = || Some((one.reshape(&other.shape)?, other.clone()));
+    first().or_else(second).or_else(flat)
+}

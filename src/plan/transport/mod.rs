@@ -1,0 +1,140 @@
+//! How communications that no library moves become instructions: copies and combinations over peer memory between signals.
+//!
+//! `build` posts every communication to a communicator, whatever moves it; `lower` replaces those that have a transport, once the
+//! views of all members are known. What results are instructions as any other: the order, the layout, the simulator and the GPU
+//! executor see the real protocol, its signals and its staging buffers, and know nothing of transports. In the simulator a lowered
+//! collective leaves what the posted one would (`contract`).
+//!
+//! | `backend=` | `algo=` | collectives | transport |
+//! |---|---|---|---|
+//! | NCCL, UCC | none, `nccl` | all | none: a library call on the communicator's queue |
+//! | CUDA | none | all but Allreduce | `PeerCopies` |
+//! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`default_allreduce`) |
+//! | CUDA, NCCL | `one-shot`, `two-shot` | Allreduce | `OneShot`, `TwoShot` |
+//!
+//! `backend=` decides where a transport's instructions run: with CUDA on the posting stream, as nvFuser does it; with NCCL on the
+//! communicator's queue, between its neighbours there.
+//!
+//! A new transport is a file here with its `impl Transport`, a line in `TRANSPORTS` and its cases.
+
+mod copies;
+mod lower;
+mod messages;
+mod one_shot;
+mod protocol;
+mod queue;
+mod staging;
+mod two_shot;
+
+use grammar::words::Algorithm;
+
+pub(super) use lower::lower;
+pub(super) use messages::common_shape;
+
+use super::{Backend, CollectiveKind, InstKind, View};
+use copies::PeerCopies;
+use one_shot::OneShot;
+use two_shot::TwoShot;
+
+/// A way to move the data of collectives over peer memory.
+trait Transport: Sync {
+    /// The `algo=` that names it; `None`: the CUDA backend's own way.
+    fn algorithm(&self) -> Option<Algorithm>;
+
+    /// Whether it moves this kind of collective.
+    fn takes(&self, kind: CollectiveKind) -> bool;
+
+    /// Whether a member's output may be its input where what the member gets of itself lies there already. Without this, and in all
+    /// other cases of memory in common, the input is copied to a staging buffer first.
+    fn works_in_place(&self, kind: CollectiveKind) -> bool;
+
+    /// Whether the instructions may run as one kernel (`Plan::kernels`).
+    fn is_one_kernel(&self) -> bool;
+
+    /// The instructions of a member.
+    fn lower(&self, call: &Call<'_>) -> Steps;
+}
+
+/// All transports.
+static TRANSPORTS: [&dyn Transport; 3] = [&PeerCopies, &OneShot, &TwoShot];
+
+/// A collective as its transport sees it, from the side of one member.
+struct Call<'a> {
+    /// What is done.
+    kind: CollectiveKind,
+    /// World ranks in team order.
+    team: &'a [usize],
+    /// This member.
+    me: usize,
+    /// The views of all members, in one dimension each; `None` where a member posts nothing.
+    members: &'a [Option<Member>],
+    /// The team's number among those whose collectives have a transport.
+    group: u32,
+    /// Which of the team's collectives it is.
+    index: u32,
+}
+
+/// What a member gives and gets: one dimension each, as the transport reads and writes it.
+#[derive(Clone, Debug, Default)]
+struct Member {
+    input: Option<View>,
+    output: Option<View>,
+}
+
+/// The instructions of a member.
+#[derive(Debug, Default)]
+struct Steps {
+    /// Where the communication is posted, before everything else: what goes to staging buffers.
+    before: Vec<InstKind>,
+    /// Where it is posted.
+    posted: Vec<InstKind>,
+    /// Where it is waited for.
+    waited: Vec<InstKind>,
+    /// Where it is waited for, behind everything else: what comes from staging buffers.
+    after: Vec<InstKind>,
+    /// Whether what is posted, and what is waited for right behind it, may run as one kernel.
+    is_one_kernel: bool,
+}
+
+impl Steps {
+    fn count(&self) -> usize {
+        self.before.len() + self.posted.len() + self.waited.len() + self.after.len()
+    }
+}
+
+/// The algorithms that `algo=` may name for a kind of collective.
+pub(super) fn algorithms(backend: Backend, kind: CollectiveKind) -> Vec<Algorithm> {
+    let library = match backend {
+        Backend::Nccl => Some(Algorithm::Nccl),
+        Backend::Ucc | Backend::Cuda => None,
+    };
+    let own = TRANSPORTS.iter().filter(|it| it.takes(kind)).filter_map(|it| it.algorithm());
+    library.into_iter().chain(own.filter(|_| backend != Backend::Ucc)).collect()
+}
+
+/// The transport of a collective; `None`: a library moves it. `bytes` are those that a member gives.
+fn transport(
+    backend: Backend,
+    kind: CollectiveKind,
+    algo: Option<Algorithm>,
+    members: usize,
+    bytes: usize,
+) -> Option<&'static dyn Transport> {
+    let algo = match (backend, algo, kind) {
+        (Backend::Nccl | Backend::Ucc, None | Some(Algorithm::Nccl), _) => return None,
+        (Backend::Cuda, None, CollectiveKind::Allreduce { .. }) => Some(default_allreduce(members, bytes)),
+        (_, algo, _) => algo,
+    };
+    TRANSPORTS.iter().copied().find(|it| it.algorithm() == algo && it.takes(kind))
+}
+
+/// The all-reduce of the CUDA backend where the program names none. One-shot reads `(n - 1) · bytes` and waits once; two-shot reads
+/// and writes `2 · (n - 1) / n · bytes` and starts more copies. Of two members both move as much.
+fn default_allreduce(members: usize, bytes: usize) -> Algorithm {
+    let most = match members {
+        0..=2 => usize::MAX,
+        3..=4 => 512 << 10,
+        _ => 256 << 10,
+    };
+    if bytes <= most { Algorithm::OneShot } else { Algorithm::TwoShot }
+}

@@ -1,0 +1,35 @@
+//! One-shot all-reduce: every member reads the inputs of all and combines them by itself.
+//!
+//! One round of signals; each member reads `(n - 1) · bytes` from its peers. All combine in team order, so the results are the same
+//! bits on every member. (The scheme is NCCL-tests' and vLLM's "one-stage" all-reduce.)
+
+use grammar::words::Algorithm;
+
+use super::{Call, Steps, Transport};
+use crate::plan::CollectiveKind;
+
+/// Every member combines everything.
+pub(super) struct OneShot;
+
+impl Transport for OneShot {
+    fn algorithm(&self) -> Option<Algorithm> {
+        Some(Algorithm::OneShot)
+    }
+
+    fn takes(&self, kind: CollectiveKind) -> bool {
+        matches!(kind, CollectiveKind::Allreduce { .. })
+    }
+
+    /// A member that is ahead would overwrite what others still read.
+    fn works_in_place(&self, _: CollectiveKind) -> bool {
+        false
+    }
+
+    fn is_one_kernel(&self) -> bool {
+        true
+    }
+
+    fn lower(&self, call: &Call<'_>) -> Steps {
+        call.kind.combines().map(|op| call.pull(op)).unwrap_or_default()
+    }
+}

@@ -1,0 +1,186 @@
+//! Where transports' instructions go in a plan: with the CUDA backend where the collective is posted, with another backend on the
+//! communicator's queue.
+//!
+//! The queue of a communicator whose collectives are not all a library's becomes a stream of the plan. A posting makes it wait for
+//! the posting stream; `Wait` makes a stream wait for what the queue has set. What a library still moves is posted from the queue's
+//! stream, so all of the communicator's collectives run in the order of posting. Where one stream posts all of them and waits for
+//! each at once, that stream is the queue, and nothing has to be ordered.
+
+use rustc_hash::FxHashMap;
+
+use super::Steps;
+use crate::plan::{
+    Backend, Communicator, CommunicatorNo, EventNo, Inst, InstKind, Plan, StreamNo, WorkNo, homes,
+};
+
+/// What `Wait` becomes.
+enum Waited {
+    /// A library's work.
+    Work(WorkNo),
+    /// The end of what a transport does.
+    Steps(Vec<InstKind>),
+    /// What the queue's stream sets.
+    Event(EventNo),
+}
+
+/// The queue of a communicator.
+struct Queue {
+    stream: StreamNo,
+    /// Whether the program's own stream is the queue.
+    is_home: bool,
+    /// A library's last work, where nothing of a transport has come behind it.
+    library: Option<WorkNo>,
+}
+
+/// Rewrites a plan: `lowered` has the steps of those communications that have a transport, by instruction.
+pub(super) fn rewrite(plan: &mut Plan, mut lowered: FxHashMap<usize, Steps>) {
+    let mut queues = queues(plan, &lowered);
+    let code = std::mem::take(&mut plan.code);
+    let mut works: Vec<Option<Waited>> = (0..plan.works).map(|_| None).collect();
+    plan.works = 0;
+    let mut out = Rewritten { plan, code: Vec::with_capacity(code.len()) };
+    for (at, inst) in code.into_iter().enumerate() {
+        let Inst { kind, stream, origin } = inst;
+        let Some((communicator, work)) = kind.communication().map(|it| (it.communicator(), it.work())) else {
+            match kind {
+                InstKind::Wait { work } => match works.get_mut(work as usize).and_then(Option::take) {
+                    Some(Waited::Work(work)) => out.emit(InstKind::Wait { work }, stream, origin),
+                    Some(Waited::Event(event)) => out.emit(InstKind::Join { event }, stream, origin),
+                    Some(Waited::Steps(steps)) => {
+                        steps.into_iter().for_each(|it| out.emit(it, stream, origin))
+                    }
+                    None => (),
+                },
+                kind => out.emit(kind, stream, origin),
+            }
+            continue;
+        };
+        let queue = queues.get_mut(&communicator);
+        let on = queue.as_ref().map_or(stream, |it| it.stream);
+        if on != stream {
+            let event = out.event();
+            out.emit(InstKind::Record { event }, stream, origin);
+            out.emit(InstKind::Join { event }, on, origin);
+        }
+        let waited = match (lowered.remove(&at), queue) {
+            (None, queue) => {
+                let renumbered = out.plan.works as WorkNo;
+                out.plan.works += 1;
+                if let Some(queue) = queue {
+                    queue.library = Some(renumbered);
+                }
+                out.emit(with_work(kind, renumbered), on, origin);
+                Waited::Work(renumbered)
+            }
+            (Some(Steps { before, posted, waited, after, is_one_kernel }), None) => {
+                before.into_iter().for_each(|it| out.emit(it, on, origin));
+                out.kernel(posted, is_one_kernel, on, origin);
+                Waited::Steps(waited.into_iter().chain(after).collect())
+            }
+            (Some(Steps { before, posted, waited, after, is_one_kernel }), Some(queue)) => {
+                if let Some(work) = queue.library.take().filter(|_| !queue.is_home) {
+                    out.emit(InstKind::Wait { work }, on, origin);
+                }
+                before.into_iter().for_each(|it| out.emit(it, on, origin));
+                out.kernel(posted.into_iter().chain(waited).collect(), is_one_kernel, on, origin);
+                after.into_iter().for_each(|it| out.emit(it, on, origin));
+                match queue.is_home {
+                    true => Waited::Steps(Vec::new()),
+                    false => {
+                        let event = out.event();
+                        out.emit(InstKind::Record { event }, on, origin);
+                        Waited::Event(event)
+                    }
+                }
+            }
+        };
+        works[work as usize] = Some(waited);
+    }
+    plan.code = out.code;
+    drop_unused_communicators(plan);
+}
+
+/// The queues of communicators with lowered collectives that are not the CUDA backend's, which has none.
+fn queues(plan: &mut Plan, lowered: &FxHashMap<usize, Steps>) -> FxHashMap<CommunicatorNo, Queue> {
+    let mut queues = FxHashMap::default();
+    let homes = homes(plan);
+    let mut posts: Vec<usize> = lowered.keys().copied().collect();
+    posts.sort_unstable();
+    for at in posts {
+        let Some(it) = plan.code[at].kind.communication() else { continue };
+        let number = it.communicator();
+        let Communicator { backend, team } = &plan.communicators[number as usize];
+        if *backend == Backend::Cuda || queues.contains_key(&number) {
+            continue;
+        }
+        let home = homes[number as usize];
+        let stream = home.unwrap_or(plan.streams.len() as StreamNo);
+        if home.is_none() {
+            let team = team.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+            plan.streams.push(format!("{} queue of ({team})", backend.name()));
+        }
+        queues.insert(number, Queue { stream, is_home: home.is_some(), library: None });
+    }
+    queues
+}
+
+struct Rewritten<'a> {
+    plan: &'a mut Plan,
+    code: Vec<Inst>,
+}
+
+impl Rewritten<'_> {
+    fn emit(&mut self, kind: InstKind, stream: StreamNo, origin: u32) {
+        self.code.push(Inst { kind, stream, origin });
+    }
+
+    /// Instructions that may run as one kernel.
+    fn kernel(&mut self, steps: Vec<InstKind>, is_one_kernel: bool, stream: StreamNo, origin: u32) {
+        let first = self.code.len();
+        steps.into_iter().for_each(|it| self.emit(it, stream, origin));
+        if is_one_kernel {
+            self.plan.kernels.push(first..self.code.len());
+        }
+    }
+
+    fn event(&mut self) -> EventNo {
+        self.plan.events += 1;
+        self.plan.events as EventNo - 1
+    }
+}
+
+/// A communication with another work.
+fn with_work(mut kind: InstKind, renumbered: WorkNo) -> InstKind {
+    match &mut kind {
+        InstKind::Collective(it) => it.work = renumbered,
+        InstKind::Transfer(it) => it.work = renumbered,
+        _ => (),
+    }
+    kind
+}
+
+/// A communicator that posts nothing has not to be made.
+fn drop_unused_communicators(plan: &mut Plan) {
+    let mut used = vec![false; plan.communicators.len()];
+    plan.code
+        .iter()
+        .filter_map(|it| it.kind.communication())
+        .for_each(|it| used[it.communicator() as usize] = true);
+    let mut number = 0;
+    let numbers: Vec<CommunicatorNo> = used
+        .iter()
+        .map(|used| {
+            number += CommunicatorNo::from(*used);
+            number.saturating_sub(1)
+        })
+        .collect();
+    let mut used = used.into_iter();
+    plan.communicators.retain(|_| used.next().unwrap_or(false));
+    for inst in &mut plan.code {
+        match &mut inst.kind {
+            InstKind::Collective(it) => it.communicator = numbers[it.communicator as usize],
+            InstKind::Transfer(it) => it.communicator = numbers[it.communicator as usize],
+            _ => (),
+        }
+    }
+}

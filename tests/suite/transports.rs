@@ -1,0 +1,153 @@
+//! Whatever moves the data, a collective leaves the same: every case and sample with collectives of NCCL gives the same bits where the
+//! CUDA backend copies over peer memory, and where one-shot or two-shot reduce, under several schedules.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use grammar::{
+    attr,
+    diagnostic::has_errors,
+    ir::{Program, Stmt},
+    ops::Op,
+    span::LineIndex,
+    words::{Algorithm, Backend, CommunicationType},
+};
+use hir::{
+    exit::Exit,
+    io::generate::Kind,
+    plan,
+    run::{
+        inputs::Filling,
+        job::{Basis, Criteria, expectations, judge, simulate},
+        results,
+    },
+    sim::{self, Schedule},
+};
+use libtest_mimic::{Failed, Trial};
+
+/// Programs that take more bytes are left out.
+const BYTES: usize = 1 << 26;
+/// At least so many programs are compared in each way.
+const COMPARED: usize = 20;
+/// Schedules of each.
+const SEEDS: u64 = 8;
+/// Schedules of the program with NCCL that show whether it races.
+const RACE_SEEDS: u64 = 40;
+
+/// A way to move the data.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Cuda,
+    OneShot,
+    TwoShot,
+    CudaTwoShot,
+}
+
+/// The trials of this file.
+pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+    let ways = [Way::Cuda, Way::OneShot, Way::TwoShot, Way::CudaTwoShot];
+    let trial = |way: Way| {
+        let cases = cases.to_vec();
+        Trial::test(format!("transports {way:?} leaves what NCCL leaves"), move || compare(&cases, way))
+    };
+    ways.into_iter().map(trial).collect()
+}
+
+fn compare(cases: &[PathBuf], way: Way) -> Result<(), Failed> {
+    let (mut compared, mut faults) = (0, String::new());
+    for path in cases {
+        let text = fs::read_to_string(path)?;
+        let lines = LineIndex::new(&text);
+        for program in grammar::read(&text).0 {
+            match agrees(&program, &lines, way) {
+                Some(Ok(())) => compared += 1,
+                Some(Err(fault)) => faults += &format!("{}: {fault}\n", shown(path)),
+                None => (),
+            }
+        }
+    }
+    match faults.is_empty() && compared >= COMPARED {
+        true => Ok(()),
+        false => Err(Failed::from(format!("{faults}{compared} programs compared"))),
+    }
+}
+
+/// Whether the program does what it does with NCCL; `None` where it does not run, or has no such collective.
+fn agrees(program: &Program, lines: &LineIndex, way: Way) -> Option<Result<(), String>> {
+    if has_errors(&grammar::verify(program)) {
+        return None;
+    }
+    let changed = moved(program, way)?;
+    let world = plan::smallest_world(program);
+    let plans = plan::build(program, lines, world).ok()?;
+    // Where a library moves the data a deadlock or a race is no fault of a transport.
+    if sim::footprint(&plans).bytes > BYTES || plan::sync::deadlock(&plans).is_some() {
+        return None;
+    }
+    let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
+    let run = |plans: &[plan::Plan], inputs, schedule| simulate(plans, inputs, schedule, Vec::new());
+    let first = run(&plans, filling.fill(&plans).ok()?, Schedule::Program).ok()?;
+    let wanted = results::outputs(&plans, &first).ok()?;
+    let basis = || Basis::Reference { exact: true };
+    let wanted = expectations(wanted, "the program with NCCL", basis());
+    let criteria = Criteria { exact: Some(true), ..Criteria::default() };
+    // A program that races is as free to differ from itself.
+    for seed in 0..RACE_SEEDS {
+        let again = run(&plans, filling.fill(&plans).ok()?, Schedule::Seed(seed)).ok()?;
+        if judge(&plans, &again, &wanted, &criteria).ok()?.exit != Exit::Success {
+            return None;
+        }
+    }
+    let lowered = match plan::build(&changed, lines, world) {
+        Ok(it) => it,
+        Err(faults) => return Some(Err(faults.iter().map(|it| it.message.clone()).collect())),
+    };
+    for schedule in [Schedule::Program].into_iter().chain((0..SEEDS).map(Schedule::Seed)) {
+        let outcome = match run(&lowered, filling.fill(&lowered).ok()?, schedule) {
+            Ok(it) => it,
+            Err(fault) => return Some(Err(fault.to_string())),
+        };
+        let verdict = judge(&lowered, &outcome, &wanted, &criteria).ok()?;
+        if verdict.exit != Exit::Success {
+            return Some(Err(verdict.line));
+        }
+    }
+    Some(Ok(()))
+}
+
+/// The program with its collectives moved in another way; `None` where it has none of them.
+fn moved(program: &Program, way: Way) -> Option<Program> {
+    let mut program = program.clone();
+    let mut count = 0;
+    for id in program.stmts.ids() {
+        let Stmt::Op(it) = &mut program.stmts[id] else { continue };
+        let is_collective = matches!(it.op, Op::Communication | Op::CollectivePermute);
+        let is_nccl = it.get(attr::BACKEND).is_none_or(|it| it == Backend::Nccl);
+        let is_allreduce = it.get(attr::TYPE) == Some(CommunicationType::Allreduce);
+        // A program that names algorithms is about the queue that they share.
+        if it.get(attr::ALGO).is_some() {
+            return None;
+        }
+        if !is_collective || !is_nccl {
+            continue;
+        }
+        match way {
+            Way::Cuda => it.set(attr::BACKEND, Backend::Cuda),
+            Way::OneShot if is_allreduce => it.set(attr::ALGO, Algorithm::OneShot),
+            Way::TwoShot if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShot),
+            Way::CudaTwoShot if is_allreduce => {
+                it.set(attr::BACKEND, Backend::Cuda);
+                it.set(attr::ALGO, Algorithm::TwoShot);
+            }
+            Way::OneShot | Way::TwoShot | Way::CudaTwoShot => continue,
+        }
+        count += 1;
+    }
+    (count > 0).then_some(program)
+}
+
+fn shown(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
