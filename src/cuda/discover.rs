@@ -88,3 +88,10 @@ pub(super) fn choose(local_rank: usize, shared: bool) -> Result<(usize, String),
     let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
     Ok((ordinal, format!("GPU-{}", parts.join("-"))))
 }
+
+/// This host, as processes on it and no others name it.
+pub(super) fn host() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{} {}", name.trim(), boot.trim())
+}

@@ -16,10 +16,10 @@ use super::{
     device::{Device, Event, Stream, Taken},
     error::CudaError,
     kernels::{BLOCK, Common, FLAG_BLOCK},
+    libraries::Libraries,
     memory::Memory,
     program::{Action, Lane, Program, Step},
     progress::Progress,
-    session::Libraries,
 };
 use crate::{
     io::dense::DenseTensor,

@@ -7,9 +7,9 @@ use grammar::dtype::DType;
 use super::{
     Peers,
     device::{Device, Stream},
+    discover,
     error::CudaError,
     layout::{RankLayout, WorldLayout},
-    place::host,
 };
 use crate::plan::{Plan, View};
 
@@ -65,7 +65,7 @@ impl Memory {
         let segment = self.symmetric[self.rank];
         let mut mine = device.export(segment)?.to_vec();
         mine.extend([segment, self.layout.symmetric as u64].map(u64::to_le_bytes).concat());
-        mine.extend(host().into_bytes());
+        mine.extend(discover::host().into_bytes());
         let theirs = peers.all_gather(&mine)?;
         for (rank, it) in theirs.iter().enumerate() {
             let (Some(handle), Some(address), Some(bytes), Some(host)) =

@@ -21,6 +21,7 @@ mod gemm;
 mod graph;
 mod kernels;
 pub mod layout;
+mod libraries;
 mod library;
 mod memory;
 mod place;

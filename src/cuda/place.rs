@@ -16,8 +16,8 @@ pub fn settle(peers: &dyn Peers) -> Result<Gpu, CudaError> {
     let shared = std::env::var(SHARED).is_ok_and(|it| it == "1");
     let found = discover::choose(peers.local_rank(), shared);
     let mine = match &found {
-        Ok((_, uuid)) => format!("{}\n+{uuid}", host()),
-        Err(why) => format!("{}\n-{why}", host()),
+        Ok((_, uuid)) => format!("{}\n+{uuid}", discover::host()),
+        Err(why) => format!("{}\n-{why}", discover::host()),
     };
     let claims: Vec<Claim> =
         peers.all_gather(mine.as_bytes())?.iter().map(|it| Claim::from_bytes(it)).collect();
@@ -67,13 +67,6 @@ fn misplaced(claims: &[Claim]) -> Option<String> {
         }
     }
     None
-}
-
-/// This host, as processes on it and no others name it.
-pub(super) fn host() -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{} {}", name.trim(), boot.trim())
 }
 
 #[cfg(test)]

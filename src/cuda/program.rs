@@ -8,8 +8,8 @@ use super::{
     flags::Flags,
     gemm::{Form, Products},
     kernels::{self, Argument, COMMON, Kernel, Kernels, Launch, Link, Located},
+    libraries::Libraries,
     memory::Memory,
-    session::Libraries,
 };
 use rustc_hash::FxHashMap;
 

@@ -6,13 +6,10 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use rustc_hash::FxHashMap;
-
 use super::{
     CudaError, Engine, Peers,
-    comm::Joined,
     device::{Device, Taken},
-    gemm::Products,
+    libraries::Libraries,
 };
 use crate::plan::Plan;
 
@@ -23,15 +20,6 @@ pub struct Gpu {
     device: Option<Rc<Device>>,
     libraries: Libraries,
     engine: Option<Engine>,
-}
-
-/// What libraries have made for this process.
-#[derive(Default)]
-pub(super) struct Libraries {
-    pub joined: Joined,
-    pub products: Option<Products>,
-    /// What NVRTC has made of sources: a program that runs again, step by step or as a graph, has the same.
-    pub cubins: FxHashMap<String, Vec<u8>>,
 }
 
 impl Gpu {

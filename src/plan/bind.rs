@@ -10,7 +10,7 @@ use grammar::{
 
 use super::{
     InstKind, StreamNo, View,
-    build::{Builder, Key, Result},
+    context::{Builder, Key, Result},
     shape,
 };
 

@@ -12,7 +12,7 @@ use grammar::{
 
 use super::{
     Backend, CollectiveKind,
-    build::{Builder, Result},
+    context::{Builder, Result},
     transport,
 };
 

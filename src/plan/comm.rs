@@ -5,6 +5,11 @@
 
 use std::sync::Arc;
 
+use super::{
+    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, Handle, InstKind, ReduceOp,
+    Side, Transfer, View, WorkNo,
+    context::{Builder, Result, ViewKey},
+};
 use grammar::{
     attr,
     codes::Code,
@@ -12,28 +17,6 @@ use grammar::{
     ops::Op,
     words::{CommunicationType, P2pProtocol},
 };
-use rustc_hash::{FxHashMap, FxHashSet};
-
-use super::{
-    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, Handle, InstKind, ReduceOp,
-    Side, Transfer, View, WorkNo,
-    build::{Builder, Result},
-};
-
-/// What is known of a rank's communications so far.
-#[derive(Default)]
-pub(super) struct State {
-    /// By backend and by where the shared team is.
-    communicators: FxHashMap<(Backend, *const [usize]), CommunicatorNo>,
-    /// Handles shared so far: number, peer and view.
-    shared: FxHashSet<(u32, usize, ViewKey)>,
-    exchanged: FxHashMap<(usize, usize), u32>,
-    /// Collectives of the CUDA backend that hosts have met for: number and view.
-    met: FxHashSet<(u32, ViewKey)>,
-}
-
-/// A view as a key.
-type ViewKey = (u32, usize, Vec<usize>, Vec<usize>);
 
 fn key(view: &View) -> ViewKey {
     (view.buffer, view.offset, view.shape.clone(), view.strides.clone())

@@ -14,7 +14,7 @@ use grammar::{
 
 use super::{
     Arg, Gemm, InstKind, Number, Place, Reduce, ReduceOp, View,
-    build::{Builder, Result},
+    context::{Builder, Result},
     scalar::Value,
 };
 

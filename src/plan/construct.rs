@@ -7,7 +7,7 @@ use grammar::{
 
 use super::{
     InstKind, Number, View,
-    build::{Builder, Result},
+    context::{Builder, Result},
     scalar::Value,
 };
 

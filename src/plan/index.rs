@@ -10,7 +10,7 @@ use grammar::{
 
 use super::{
     InstKind, Layout, Number, Piece, View,
-    build::{Builder, Result},
+    context::{Builder, Result},
 };
 
 impl Builder<'_> {

@@ -19,6 +19,7 @@ mod choice;
 mod comm;
 mod compute;
 mod construct;
+mod context;
 mod contract;
 mod effect;
 mod homes;

@@ -9,7 +9,7 @@ use grammar::{
 
 use super::{
     InstKind, Plan, Port, PrintedAxis, Shard, View,
-    build::{Builder, OriginNo, Result},
+    context::{Builder, OriginNo, Result},
     shape::leaf_axes,
 };
 

@@ -13,7 +13,7 @@ use grammar::{
 
 use super::{
     Buffer, InstKind, Layout, Reshard, Shard, View,
-    build::{Builder, Result},
+    context::{Builder, Result},
 };
 
 impl Builder<'_> {

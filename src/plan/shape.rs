@@ -212,6 +212,15 @@ impl View {
         Some(view)
     }
 
+    /// This view and another of as many elements in a shape that both have; `None` where their dimensions do not fit into each
+    /// other.
+    pub(crate) fn in_common_shape(&self, other: &View) -> Option<(View, View)> {
+        let flat = || Some((self.reshape(&[self.len()])?, other.reshape(&[other.len()])?));
+        let own = || Some((self.clone(), other.reshape(&self.shape)?));
+        let theirs = || Some((self.reshape(&other.shape)?, other.clone()));
+        own().or_else(theirs).or_else(flat)
+    }
+
     /// The same elements in row-major order under another shape; `None` where that needs a copy.
     ///
     /// Dimensions fall into groups of the same size on both sides. A group can have another shape if its elements stand

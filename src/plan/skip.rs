@@ -12,7 +12,7 @@ use grammar::{
     words::P2pType,
 };
 
-use super::build::{Builder, OriginNo};
+use super::context::{Builder, OriginNo};
 
 /// A communication that a rank does not post.
 #[derive(Clone, Debug, PartialEq)]

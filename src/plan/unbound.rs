@@ -24,6 +24,9 @@ const TRIALS: usize = 48;
 /// Statements of all ranks in all plans that are tried.
 const STATEMENTS: usize = 100_000;
 
+/// Plans the programs of a world; the faults, each with the rank whose program it is about, where that is not possible.
+pub(super) type Plans = fn(&[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>>;
+
 /// A scalar without a value.
 struct Missing {
     /// The rank whose program it is in.
@@ -35,8 +38,8 @@ struct Missing {
 }
 
 /// Every scalar that the programs of a world need and nothing defines, each with a value that it could have; the last
-/// one with the flags that bind all of them.
-pub(super) fn report(programs: &[(&Program, &LineIndex)]) -> Vec<(usize, Diagnostic)> {
+/// one with the flags that bind all of them. `plans` tries values out.
+pub(super) fn report(programs: &[(&Program, &LineIndex)], plans: Plans) -> Vec<(usize, Diagnostic)> {
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut missing = Vec::new();
     for rank in (0..programs.len()).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
@@ -45,7 +48,7 @@ pub(super) fn report(programs: &[(&Program, &LineIndex)]) -> Vec<(usize, Diagnos
     if missing.is_empty() {
         return Vec::new();
     }
-    let values = values(programs, &missing);
+    let values = values(programs, &missing, plans);
     let bindable = values.iter().filter(|(name, _)| is_word(name));
     let flags: Vec<String> =
         bindable.map(|(name, value)| format!("--set {name}={}", quoted(value))).collect();
@@ -122,9 +125,13 @@ impl Missing {
 }
 
 /// A value for each name: those that let the programs be planned, or as far as was found.
-fn values(programs: &[(&Program, &LineIndex)], missing: &[Missing]) -> IndexMap<String, String> {
+fn values(
+    programs: &[(&Program, &LineIndex)],
+    missing: &[Missing],
+    plans: Plans,
+) -> IndexMap<String, String> {
     let candidates = Candidates::of(programs, missing);
-    let mut budget = Budget { trials: TRIALS, statements: STATEMENTS };
+    let mut budget = Budget { trials: TRIALS, statements: STATEMENTS, plans };
     let mut best = candidates.first();
     let Some(mut reached) = trial(programs, &best, &mut budget) else { return best };
     for extent in &candidates.extents {
@@ -153,6 +160,7 @@ fn values(programs: &[(&Program, &LineIndex)], missing: &[Missing]) -> IndexMap<
 struct Budget {
     trials: usize,
     statements: usize,
+    plans: Plans,
 }
 
 /// Plans the programs with these values. `None`: they can be planned; else how far planning got, 0 where nothing more is
@@ -186,6 +194,6 @@ fn trial(
         |program: &Program| bound.iter().find(|(it, _)| std::ptr::eq(*it, program)).map(|(_, copy)| copy);
     let world: Vec<(&Program, &LineIndex)> =
         programs.iter().filter_map(|(program, lines)| Some((copy(program)?, *lines))).collect();
-    let faults = super::world::plan_each(&world, &super::limits::Limits::default()).err()?;
+    let faults = (budget.plans)(&world).err()?;
     Some(faults.first().map_or(0, |(_, it)| it.span().start))
 }

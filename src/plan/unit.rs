@@ -9,7 +9,7 @@ use grammar::{
 
 use super::{
     View,
-    build::{Builder, Result},
+    context::{Builder, Result},
     scalar::Value,
 };
 

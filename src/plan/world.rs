@@ -56,15 +56,20 @@ pub fn build_each(
     for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
         limits.check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
     }
-    let faults = unbound::report(programs);
+    let faults = unbound::report(programs, try_out);
     match faults.is_empty() {
         true => plan_each(programs, limits),
         false => Err(faults),
     }
 }
 
+/// Whether the programs of a world can be planned.
+fn try_out(programs: &[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>> {
+    plan_each(programs, &Limits::default()).map(|_| ())
+}
+
 /// As `build_each`, of programs whose scalars were looked at.
-pub(super) fn plan_each(
+fn plan_each(
     programs: &[(&Program, &LineIndex)],
     limits: &Limits,
 ) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
@@ -122,6 +127,6 @@ pub(super) fn plan_each(
     if !faults.is_empty() {
         return Err(faults);
     }
-    transport::lower(&programs, &mut plans, &matched)?;
+    transport::lower(&programs, &mut plans, &matched, limits)?;
     Ok(plans)
 }

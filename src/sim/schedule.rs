@@ -2,6 +2,7 @@
 //!
 //! Invariant: the same schedule and the same plans give the same choices.
 
+use crate::io::generate::split_mix;
 use std::{
     collections::{BinaryHeap, VecDeque},
     fmt,
@@ -188,11 +189,7 @@ pub(super) struct Random(pub u64);
 impl Random {
     /// 64 random bits.
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ bits >> 31
+        split_mix(&mut self.0)
     }
 
     /// A number below `end`, which is not 0.

@@ -28,6 +28,10 @@ const LAYERS: &[(&str, &[Row])] = &[
     ("passes/src/rewrite", REWRITE),
     ("passes/src/transform", TRANSFORM),
     ("src", HIR),
+    ("src/plan", PLAN),
+    ("src/plan/sync", SYNC),
+    ("src/plan/transport", TRANSPORT),
+    ("src/cuda", CUDA),
 ];
 
 const GRAMMAR: &[Row] = &[
@@ -114,6 +118,54 @@ const HIR: &[Row] = &[
     // The binaries and the crate's root use everything.
     ("bin", ALL),
     ("lib", ALL),
+];
+
+/// The plan, one rank as its program says, all ranks, the world.
+const PLAN: &[Row] = &[
+    ("limits scalar teams view", &[]),
+    ("inst", BEFORE),
+    ("access contract homes names shape show size", BEFORE),
+    ("context effect", BEFORE),
+    ("bind comm compute construct index ports reshard skip unbound unit", BEFORE),
+    ("sync", BEFORE),
+    ("transport", BEFORE),
+    ("choice", BEFORE),
+    ("build", BEFORE),
+    ("world", BEFORE),
+];
+
+const SYNC: &[Row] = &[
+    ("matching", &[]),
+    // Guaranteed and blocking order are never mixed.
+    ("order wait_graph", BEFORE),
+    ("deadlock skipped stuck", &["matching", "wait_graph"]),
+    ("lint", &["deadlock"]),
+    ("words", &["deadlock", "matching", "wait_graph"]),
+    ("agreement", &["matching", "words"]),
+    ("explain progress", &["deadlock", "matching", "skipped", "wait_graph", "words"]),
+];
+
+const TRANSPORT: &[Row] = &[
+    ("messages protocol queue staging", &[]),
+    ("copies", BEFORE),
+    // They share what combines and copies.
+    ("one_shot two_shot", &["copies"]),
+    ("lower", BEFORE),
+];
+
+/// Libraries and the device, then the stages of a plan: buffers get places, instructions become calls, calls run.
+const CUDA: &[Row] = &[
+    ("error layout turns", &[]),
+    ("library", BEFORE),
+    ("discover", BEFORE),
+    ("device", BEFORE),
+    ("comm flags graph kernels memory", BEFORE),
+    ("gemm", BEFORE),
+    ("libraries", BEFORE),
+    ("program progress", BEFORE),
+    ("engine", BEFORE),
+    ("session", BEFORE),
+    ("place", BEFORE),
 ];
 
 /// Crates, and the crates of the project that each may use.

@@ -9,9 +9,9 @@ use crate::{
         comm::Comms,
         device::{Device, Stream, Taken},
         layout,
+        libraries::Libraries,
         memory::Memory,
         program::{self, Program},
-        session::Libraries,
     },
     plan::Plan,
 };

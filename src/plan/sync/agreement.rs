@@ -15,7 +15,7 @@ use grammar::{
 };
 
 use super::{Comm, CommNo, InstRef, Key, Matched, Role, words};
-use crate::plan::{CollectiveKind, Communication, Direction, Effect, Plan, Transfer, View, transport};
+use crate::plan::{CollectiveKind, Communication, Direction, Effect, Plan, Transfer, View};
 
 /// Elements of a type.
 type Amount = (usize, DType);
@@ -221,7 +221,7 @@ fn disagreement(plans: &[Plan], send: &Posted<'_>, recv: &Posted<'_>) -> Option<
         let sides = format!("rank {from} sends by protocol {mine} in {here}");
         return Some(format!("{sides}, rank {to} receives by {theirs} in {there}"));
     }
-    transport::common_shape(send.view, recv.view).is_none().then(|| {
+    send.view.in_common_shape(recv.view).is_none().then(|| {
         let (mine, theirs) = (&send.view.shape, &recv.view.shape);
         format!("rank {from} sends shape {mine:?} in {here}, rank {to} receives shape {theirs:?} in {there}")
     })

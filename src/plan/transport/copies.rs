@@ -34,6 +34,10 @@ impl Transport for PeerCopies {
         }
     }
 
+    fn writes_own_output(&self, kind: CollectiveKind) -> bool {
+        kind.combines().is_some()
+    }
+
     fn is_one_kernel(&self) -> bool {
         false
     }

@@ -5,7 +5,8 @@ use rustc_hash::FxHashMap;
 
 use super::{Call, Member, Steps, Transport, messages::Message, queue::rewrite, staging, transport};
 use crate::plan::{
-    Backend, Collective, CollectiveKind, Communication, Direction, Effect, Plan, Transfer, limits,
+    Backend, Collective, CollectiveKind, Communication, Direction, Effect, Plan, Transfer,
+    limits::{self, Limits},
     sync::{Comm, CommNo, InstRef, Key, Matched, Role},
 };
 
@@ -15,11 +16,12 @@ type Lowered = Vec<FxHashMap<usize, Steps>>;
 /// Lowers the communications of all ranks that no library moves.
 ///
 /// # Errors
-/// More instructions than a world may have, with the rank whose program it is about.
+/// More instructions or bytes than a world may have, with the rank whose program it is about.
 pub(in crate::plan) fn lower(
     programs: &[&Program],
     plans: &mut [Plan],
     matched: &Matched,
+    limits: &Limits,
 ) -> Result<(), Vec<(usize, Diagnostic)>> {
     let mut lowered: Lowered = plans.iter().map(|_| FxHashMap::default()).collect();
     let mut groups = FxHashMap::default();
@@ -43,12 +45,16 @@ pub(in crate::plan) fn lower(
             return Err(vec![too_large(programs, plans, comm)]);
         }
     }
+    if lowered.iter().all(FxHashMap::is_empty) {
+        return Ok(());
+    }
     for (plan, lowered) in plans.iter_mut().zip(lowered) {
         if !lowered.is_empty() {
             rewrite(plan, lowered);
         }
     }
-    Ok(())
+    let bytes = plans.iter().map(Plan::bytes).sum();
+    limits.check_memory(programs[0], plans.len(), bytes).map_err(|fault| vec![(0, fault)])
 }
 
 fn too_large(programs: &[&Program], plans: &[Plan], comm: &Comm) -> (usize, Diagnostic) {
@@ -115,8 +121,13 @@ impl<'a> Lowering<'a> {
             let kind = collective(plans, *at).map_or(self.kind, |it| it.kind);
             let call = Call { kind, team: self.team, me, members: &members, group, index };
             let steps = self.transport.lower(&call);
-            let is_one_kernel = self.transport.is_one_kernel();
-            let steps = Steps { before: staged.before, after: staged.after, is_one_kernel, ..steps };
+            let steps = Steps {
+                before: staged.before,
+                after: staged.after,
+                is_complete_when_posted: self.transport.writes_own_output(kind),
+                is_one_kernel: self.transport.is_one_kernel(),
+                ..steps
+            };
             count += steps.count();
             lowered[at.rank].insert(at.inst, steps);
         }

@@ -47,7 +47,7 @@ impl Message<'_> {
     }
 
     fn copy(&self, theirs: &View) -> Option<InstKind> {
-        let (mine, theirs) = common_shape(self.mine, theirs)?;
+        let (mine, theirs) = self.mine.in_common_shape(theirs)?;
         let here = Box::new(Place { rank: self.rank, view: mine });
         let there = Box::new(Place { rank: self.peer, view: theirs });
         Some(match self.direction {
@@ -63,12 +63,4 @@ fn copies(protocol: P2pProtocol, direction: Direction) -> bool {
         P2pProtocol::Get => direction == Direction::Recv,
         P2pProtocol::Put => direction == Direction::Send,
     }
-}
-
-/// Two views of as many elements in a shape that both have; `None` where their dimensions do not fit into each other.
-pub(in crate::plan) fn common_shape(one: &View, other: &View) -> Option<(View, View)> {
-    let flat = || Some((one.reshape(&[one.len()])?, other.reshape(&[other.len()])?));
-    let first = || Some((one.clone(), other.reshape(&one.shape)?));
-    let second = || Some((one.reshape(&other.shape)?, other.clone()));
-    first().or_else(second).or_else(flat)
 }

@@ -29,7 +29,6 @@ mod two_shot;
 use grammar::words::Algorithm;
 
 pub(super) use lower::lower;
-pub(super) use messages::common_shape;
 
 use super::{Backend, CollectiveKind, InstKind, View};
 use copies::PeerCopies;
@@ -47,6 +46,10 @@ trait Transport: Sync {
     /// Whether a member's output may be its input where what the member gets of itself lies there already. Without this, and in all
     /// other cases of memory in common, the input is copied to a staging buffer first.
     fn works_in_place(&self, kind: CollectiveKind) -> bool;
+
+    /// Whether nobody but a member itself writes its output, so that it is there behind what is posted: nvFuser lets programs read a
+    /// CUDA Reduce on the posting stream before they wait for it.
+    fn writes_own_output(&self, kind: CollectiveKind) -> bool;
 
     /// Whether the instructions may run as one kernel (`Plan::kernels`).
     fn is_one_kernel(&self) -> bool;
@@ -90,8 +93,10 @@ struct Steps {
     posted: Vec<InstKind>,
     /// Where it is waited for.
     waited: Vec<InstKind>,
-    /// Where it is waited for, behind everything else: what comes from staging buffers.
+    /// Behind everything else: what comes from staging buffers.
     after: Vec<InstKind>,
+    /// Whether `after` follows what is posted, and not what is waited for.
+    is_complete_when_posted: bool,
     /// Whether what is posted, and what is waited for right behind it, may run as one kernel.
     is_one_kernel: bool,
 }

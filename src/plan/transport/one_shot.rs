@@ -25,6 +25,10 @@ impl Transport for OneShot {
         false
     }
 
+    fn writes_own_output(&self, _: CollectiveKind) -> bool {
+        true
+    }
+
     fn is_one_kernel(&self) -> bool {
         true
     }

@@ -72,12 +72,17 @@ pub(super) fn rewrite(plan: &mut Plan, mut lowered: FxHashMap<usize, Steps>) {
                 out.emit(with_work(kind, renumbered), on, origin);
                 Waited::Work(renumbered)
             }
-            (Some(Steps { before, posted, waited, after, is_one_kernel }), None) => {
+            (Some(steps), None) => {
+                let Steps { before, posted, mut waited, after, .. } = steps;
                 before.into_iter().for_each(|it| out.emit(it, on, origin));
-                out.kernel(posted, is_one_kernel, on, origin);
-                Waited::Steps(waited.into_iter().chain(after).collect())
+                out.kernel(posted, steps.is_one_kernel, on, origin);
+                match steps.is_complete_when_posted {
+                    true => after.into_iter().for_each(|it| out.emit(it, on, origin)),
+                    false => waited.extend(after),
+                }
+                Waited::Steps(waited)
             }
-            (Some(Steps { before, posted, waited, after, is_one_kernel }), Some(queue)) => {
+            (Some(Steps { before, posted, waited, after, is_one_kernel, .. }), Some(queue)) => {
                 if let Some(work) = queue.library.take().filter(|_| !queue.is_home) {
                     out.emit(InstKind::Wait { work }, on, origin);
                 }

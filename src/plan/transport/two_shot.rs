@@ -27,6 +27,10 @@ impl Transport for TwoShot {
         true
     }
 
+    fn writes_own_output(&self, _: CollectiveKind) -> bool {
+        false
+    }
+
     fn is_one_kernel(&self) -> bool {
         true
     }

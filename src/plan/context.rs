@@ -1,0 +1,371 @@
+//! What is known of a rank while its program is walked, and what all lowerings need of it: names, storage, faults, scalars, the
+//! instructions so far.
+//!
+//! Names are bound to views as the statements go by, exactly as nvFuser's interpreter binds them, so an operator whose result is
+//! bound writes into it and one whose result is not binds a new buffer.
+
+use std::sync::Arc;
+
+use grammar::{
+    arena::Id,
+    codes::Code,
+    diagnostic::Diagnostic,
+    dtype::DType,
+    ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
+    ops::{Mode, Op},
+    span::{LineIndex, Span},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Origin, Plan, Side, StreamNo, View, WorkNo,
+    limits,
+    scalar::{ScalarFault, Scalars, Value},
+    shape::{self, ShapeFault},
+    teams::Teams,
+};
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub(super) struct Binding {
+    /// The elements.
+    pub(super) view: View,
+    /// Which stream's slice it is, for tensors that hold one.
+    pub(super) stream: Option<usize>,
+}
+
+/// A fault ends the planning of a rank.
+pub(super) type Result<T> = std::result::Result<T, Box<Diagnostic>>;
+
+/// State of the walk.
+pub(super) struct Builder<'p> {
+    pub(super) program: &'p Program,
+    pub(super) lines: &'p LineIndex,
+    pub(super) scalars: Scalars<'p>,
+    /// Arrays that definitions so far have named: `a5 = {i0, i1}`.
+    pub(super) arrays: FxHashMap<SymbolId, ExprId>,
+    pub(super) bindings: Vec<Option<Binding>>,
+    /// The stream's slice that a tensor holds, of tensors that this rank holds no part of.
+    pub(super) slices: FxHashMap<TensorId, usize>,
+    pub(super) plan: Plan,
+    pub(super) streams: FxHashMap<Key, StreamNo>,
+    pub(super) current: StreamNo,
+    /// The statement under the cursor.
+    pub(super) span: Span,
+    pub(super) origin: OriginNo,
+    pub(super) frame: Option<u32>,
+    /// Statements walked so far, those of each iteration.
+    statements: usize,
+    /// Enclosing branches and loops that other ranks may not enter as this one does.
+    pub(super) divergent: usize,
+    /// Posted work by the number that `Wait` names.
+    pub(super) posted: FxHashMap<u32, WorkNo>,
+    /// Sides collected since StartCoalescing.
+    pub(super) bracket: Option<Vec<Side>>,
+    pub(super) comm: Communications,
+    /// The teams of all ranks.
+    pub(super) teams: &'p Teams,
+    /// Tensors that a loop's index gives their meaning, by loop.
+    pub(super) dependents: FxHashMap<BlockId, Vec<TensorId>>,
+}
+
+/// Where the instructions of a statement come from: listed in the plan once the statement has one.
+#[derive(Clone, Copy)]
+pub(super) enum OriginNo {
+    /// An index into `Plan::origins`.
+    Known(u32),
+    /// Not listed yet.
+    New(Origin),
+}
+
+/// What makes two Stream values the same stream.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Named(u32),
+    Index(i64),
+}
+
+/// What is known of a rank's communications so far.
+#[derive(Default)]
+pub(super) struct Communications {
+    /// By backend and by where the shared team is.
+    pub(super) communicators: FxHashMap<(Backend, *const [usize]), CommunicatorNo>,
+    /// Handles shared so far: number, peer and view.
+    pub(super) shared: FxHashSet<(u32, usize, ViewKey)>,
+    /// Handles exchanged so far, by sender and receiver.
+    pub(super) exchanged: FxHashMap<(usize, usize), u32>,
+    /// Collectives of the CUDA backend that hosts have met for: number and view.
+    pub(super) met: FxHashSet<(u32, ViewKey)>,
+}
+
+/// A view as a key.
+pub(super) type ViewKey = (u32, usize, Vec<usize>, Vec<usize>);
+
+impl<'p> Builder<'p> {
+    /// A rank of which nothing is known yet.
+    pub(super) fn new(program: &'p Program, lines: &'p LineIndex, rank: usize, teams: &'p Teams) -> Self {
+        Self {
+            program,
+            lines,
+            scalars: Scalars::new(program, rank),
+            arrays: FxHashMap::default(),
+            bindings: vec![None; program.tensors.len()],
+            slices: FxHashMap::default(),
+            plan: Plan::empty(rank, teams.world().len(), vec!["main".to_owned()]),
+            streams: FxHashMap::default(),
+            current: 0,
+            span: program.spans.header,
+            origin: OriginNo::Known(0),
+            frame: None,
+            statements: 0,
+            divergent: 0,
+            posted: FxHashMap::default(),
+            bracket: None,
+            comm: Communications::default(),
+            teams,
+            dependents: FxHashMap::default(),
+        }
+    }
+}
+
+impl Builder<'_> {
+    pub(super) fn rank(&self) -> usize {
+        self.plan.rank
+    }
+
+    // ---- names
+
+    /// Whether this rank holds a part of the tensor.
+    pub(super) fn is_here(&self, tensor: TensorId) -> bool {
+        self.program.tensors[tensor].mesh.contains(self.rank())
+    }
+
+    pub(super) fn binding(&self, tensor: TensorId) -> Option<&Binding> {
+        self.bindings[tensor.index()].as_ref()
+    }
+
+    /// The view of a tensor that has to have one.
+    pub(super) fn view(&self, tensor: TensorId) -> Result<View> {
+        match self.binding(tensor) {
+            Some(binding) => Ok(binding.view.clone()),
+            None => {
+                let name = self.program.tensor_name(tensor);
+                let message = format!("`{name}` has neither storage nor a value");
+                let it = self.fault(Code::UndefinedTensor, message, "used here");
+                Err(self.or_elsewhere(tensor, it))
+            }
+        }
+    }
+
+    /// Adds to a fault about a tensor without a value that the program of another rank may define it: nvFuser can print
+    /// a program for each rank.
+    pub(super) fn or_elsewhere(&self, tensor: TensorId, fault: Box<Diagnostic>) -> Box<Diagnostic> {
+        let mut defined = Program::tensors_of(&self.program.inputs).any(|it| it == tensor);
+        if let Some(body) = self.program.body {
+            self.program.walk(body, &mut |stmt| {
+                if let Stmt::Op(it) = &self.program.stmts[stmt] {
+                    grammar::mentions(self.program, it, &mut |other, mode| {
+                        defined |= other == tensor && matches!(mode, Mode::Write | Mode::Bind);
+                    });
+                }
+            });
+        }
+        match defined || self.plan.world < 2 || self.program.tensors[tensor].unit.is_some() {
+            true => fault,
+            false => {
+                let ranks: Vec<String> =
+                    (0..self.plan.world.min(4)).map(|it| format!("{it}=rank{it}.hir")).collect();
+                let more = if self.plan.world > 4 { ",…" } else { "" };
+                Box::new(fault.help(format!(
+                    "if this is the program of one rank, run it with those of the others: `--program {}{more}`",
+                    ranks.join(",")
+                )))
+            }
+        }
+    }
+
+    pub(super) fn bind(&mut self, tensor: TensorId, view: View, stream: Option<usize>) {
+        self.bindings[tensor.index()] = Some(Binding { view, stream });
+    }
+
+    /// The view that an operator writes to: the bound one, or that of a new buffer.
+    pub(super) fn target(&mut self, tensor: TensorId) -> Result<View> {
+        if let Some(binding) = self.binding(tensor) {
+            return Ok(binding.view.clone());
+        }
+        self.allocate(tensor, false)
+    }
+
+    /// Binds a new buffer of the tensor's local shape.
+    pub(super) fn allocate(&mut self, tensor: TensorId, zero: bool) -> Result<View> {
+        let shape = self.layout(tensor)?.local_shape();
+        let buffer = self.buffer(tensor, shape.iter().product());
+        let view = View::contiguous(buffer, shape);
+        self.emit(InstKind::Alloc { buffer, zero });
+        self.bind(tensor, view.clone(), None);
+        Ok(view)
+    }
+
+    pub(super) fn dtype(&self, tensor: TensorId) -> DType {
+        // Dialects before September 2024 do not print the type; nvFuser's default is float.
+        self.program.tensors[tensor].dtype.unwrap_or(DType::Float)
+    }
+
+    pub(super) fn buffer(&mut self, tensor: TensorId, len: usize) -> BufferNo {
+        let buffer = Buffer { name: self.program.tensor_name(tensor), dtype: self.dtype(tensor), len };
+        self.plan.buffers.push(buffer);
+        self.plan.buffers.len() as BufferNo - 1
+    }
+
+    pub(super) fn layout(&self, tensor: TensorId) -> Result<super::Layout> {
+        self.layout_on(tensor, self.rank())
+    }
+
+    /// The layout of a tensor on any rank of its mesh, as far as this rank's scalars tell.
+    pub(super) fn layout_on(&self, tensor: TensorId, rank: usize) -> Result<super::Layout> {
+        self.slice_on(tensor, rank, None)
+    }
+
+    /// As `layout_on`; `stream` is the slice that the tensor holds where its name does not say which.
+    pub(super) fn slice_on(
+        &self,
+        tensor: TensorId,
+        rank: usize,
+        stream: Option<usize>,
+    ) -> Result<super::Layout> {
+        let ragged = self.program.tensors[tensor].loops.iter().find(|it| self.program.axes[**it].ragged);
+        let odd = match (self.dtype(tensor), ragged) {
+            (dtype @ DType::Composite(_), _) => Some(format!("its elements are `{dtype}`")),
+            (_, Some(axis)) => Some(format!("`{}` is ragged", grammar::axis_text(self.program, *axis))),
+            (_, None) => None,
+        };
+        if let Some(odd) = odd {
+            let message = format!("`{}` does not run: {odd}", self.program.tensor_name(tensor));
+            return Err(self.fault(Code::Unsupported, message, "no instruction for this"));
+        }
+        let stream = self.binding(tensor).and_then(|it| it.stream).or(stream);
+        shape::layout(self.program, &self.scalars, tensor, rank, stream).map_err(|fault| {
+            let name = self.program.tensor_name(tensor);
+            match fault {
+                ShapeFault::Scalar(fault) => self.scalar_fault(fault, &format!("an extent of `{name}`")),
+                ShapeFault::Extent(message) => {
+                    self.fault(Code::BadIndex, format!("`{name}`: {message}"), "needed here")
+                }
+                ShapeFault::Size => {
+                    let message = format!(
+                        "the extents of `{name}` multiply to more than {} elements",
+                        limits::ELEMENTS
+                    );
+                    let it = self.fault(Code::TooLarge, message, "needed here");
+                    Box::new(
+                        it.note("an extent of 0 counts as 1: the others still decide where elements are"),
+                    )
+                }
+            }
+        })
+    }
+
+    // ---- faults
+
+    /// A fault at the statement under the cursor; says on which rank and iteration.
+    pub(super) fn fault(
+        &self,
+        code: Code,
+        message: impl Into<String>,
+        label: impl Into<String>,
+    ) -> Box<Diagnostic> {
+        let mut place = format!("rank {}", self.rank());
+        let mut frame = self.frame;
+        while let Some(it) = frame.map(|at| &self.plan.frames[at as usize]) {
+            place += &format!(", {}={}", it.name, it.value);
+            frame = it.parent;
+        }
+        Box::new(Diagnostic::new(code, self.span, format!("{} ({place})", message.into()), label))
+    }
+
+    pub(super) fn scalar_fault(&self, fault: ScalarFault, what: &str) -> Box<Diagnostic> {
+        match fault {
+            ScalarFault::Unbound(symbol) => {
+                let name = &self.program.symbols[symbol];
+                let message = format!("{what} needs `{name}`, which has no value here");
+                let it = self.fault(Code::UnboundSymbol, message, "needed here");
+                Box::new(it.help(format!("give it with `--set {name}=…`")))
+            }
+            ScalarFault::Arithmetic(message) => {
+                self.fault(Code::BadIndex, format!("{what}: {message}"), "needed here")
+            }
+        }
+    }
+
+    pub(super) fn int(&self, expr: ExprId, what: &str) -> Result<i64> {
+        self.scalars.int(expr).map_err(|fault| self.scalar_fault(fault, what))
+    }
+
+    pub(super) fn value(&self, expr: ExprId, what: &str) -> Result<Value> {
+        self.scalars.eval(expr).map_err(|fault| self.scalar_fault(fault, what))
+    }
+
+    /// An integer that has to be an index below `bound`.
+    pub(super) fn index(&self, expr: ExprId, bound: usize, what: &str) -> Result<usize> {
+        let value = self.int(expr, what)?;
+        let index = usize::try_from(value).ok().filter(|index| *index < bound);
+        index.ok_or_else(|| {
+            let text = grammar::expr_text(self.program, expr);
+            self.fault(
+                Code::BadIndex,
+                format!("{what} `{text}` is {value}"),
+                format!("expected 0 up to {}", bound as i64 - 1),
+            )
+        })
+    }
+
+    pub(super) fn unsupported(&self, op: Op, why: &str) -> Box<Diagnostic> {
+        let message = format!("`{}` does not run: {why}", op.name());
+        self.fault(Code::Unsupported, message, "no instruction for this")
+    }
+
+    // ---- instructions
+
+    pub(super) fn emit(&mut self, kind: InstKind) {
+        self.emit_on(self.current, kind);
+    }
+
+    pub(super) fn emit_on(&mut self, stream: StreamNo, kind: InstKind) {
+        let origin = self.origin_no();
+        self.plan.code.push(Inst { kind, stream, origin });
+    }
+
+    /// The number of the statement under the cursor in `Plan::origins`.
+    pub(super) fn origin_no(&mut self) -> u32 {
+        match self.origin {
+            OriginNo::Known(origin) => origin,
+            OriginNo::New(it) => {
+                let origin = self.plan.origins.len() as u32;
+                Arc::make_mut(&mut self.plan.origins).push(it);
+                self.origin = OriginNo::Known(origin);
+                origin
+            }
+        }
+    }
+
+    pub(super) fn at(&mut self, stmt: StmtId) -> Result<()> {
+        self.span = self.program.stmt_span(stmt);
+        let line = self.lines.line(self.span.start);
+        self.origin = OriginNo::New(Origin { stmt: Some(stmt), line, frame: self.frame });
+        self.statements += 1;
+        self.bounded(self.statements.max(self.plan.code.len()))
+    }
+
+    /// Stops unrolling at `count` instructions, or iterations of loops without any.
+    pub(super) fn bounded(&self, count: usize) -> Result<()> {
+        if count > limits::INSTRUCTIONS {
+            let message = format!("the program unrolls to more than {} instructions", limits::INSTRUCTIONS);
+            return Err(self.fault(Code::TooLong, message, "reached here"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_divergent(&self) -> bool {
+        self.divergent > 0
+    }
+}
