@@ -7,22 +7,28 @@ use grammar::{
 
 use super::{
     InstKind, Number, View,
-    context::{Builder, Result},
+    context::{Array, Builder, Result},
     scalar::Value,
 };
 
-/// The elements of an array in row-major order, with its shape; the shape of a scalar is empty.
-struct Array {
-    shape: Vec<usize>,
-    elements: Vec<Number>,
-}
+/// Most dimensions of an array: brackets within brackets, or names of arrays within arrays.
+const DIMENSIONS: usize = 64;
+
+/// Most elements of an array.
+const ELEMENTS: usize = 1 << 20;
 
 impl Builder<'_> {
     /// `i84 = i82 % 8`, or `a5 = {i0, i1}`, executed where it stands.
     pub(super) fn define(&mut self, symbol: SymbolId, value: ExprId) -> Result<()> {
-        match self.array_items(value) {
-            Some(_) => _ = self.arrays.insert(symbol, value),
-            None => {
+        match self.array_items(value).is_some() || self.named_array(value).is_some() {
+            // What is wrong with it matters where it is used.
+            true => {
+                let array = self.array(value, 0);
+                // A loop that makes large arrays is as long as one that makes many.
+                self.statements += array.as_ref().map_or(0, |it| it.elements.len());
+                self.arrays.insert(symbol, array);
+            }
+            false => {
                 let value = self.value(value, "the definition")?;
                 self.scalars.bind(symbol, Some(value));
             }
@@ -35,7 +41,7 @@ impl Builder<'_> {
         let Some(Operand::Scalar(value)) = stmt.args.first() else {
             return Err(self.unsupported(stmt.op, "it needs a scalar or an array of scalars"));
         };
-        let (array, layout) = (self.array(*value)?, self.generated(stmt, out, target)?);
+        let (array, layout) = (self.array(*value, 0)?, self.generated(stmt, out, target)?);
         if array.shape != layout.shape {
             let message = format!(
                 "`{}`: an array of shape {:?} does not fill a tensor of shape {:?}",
@@ -59,17 +65,14 @@ impl Builder<'_> {
         Ok(fills)
     }
 
-    /// The items of an array constructor, or of the array that a symbol names.
+    /// The items of an array constructor, or of the array that a symbol of `Index definitions:` names.
     fn array_items(&self, expr: ExprId) -> Option<&[ExprId]> {
         match &self.program.exprs[expr] {
             Expr::Call(name, items) if name == "{}" => Some(items),
-            Expr::Symbol(symbol) => {
-                let value = self.arrays.get(symbol).or_else(|| self.program.definitions.get(symbol))?;
-                match &self.program.exprs[*value] {
-                    Expr::Call(name, items) if name == "{}" => Some(items),
-                    _ => None,
-                }
-            }
+            Expr::Symbol(symbol) => match &self.program.exprs[*self.program.definitions.get(symbol)?] {
+                Expr::Call(name, items) if name == "{}" => Some(items),
+                _ => None,
+            },
             Expr::Int(_)
             | Expr::Bool(_)
             | Expr::Float(..)
@@ -79,7 +82,19 @@ impl Builder<'_> {
         }
     }
 
-    fn array(&self, expr: ExprId) -> Result<Array> {
+    /// The array that a statement has given a name.
+    fn named_array(&self, expr: ExprId) -> Option<&Result<Array>> {
+        match &self.program.exprs[expr] {
+            Expr::Symbol(symbol) => self.arrays.get(symbol),
+            _ => None,
+        }
+    }
+
+    /// An array inside of as many others, or a scalar.
+    fn array(&self, expr: ExprId, depth: usize) -> Result<Array> {
+        if let Some(known) = self.named_array(expr) {
+            return known.clone();
+        }
         let Some(items) = self.array_items(expr) else {
             let element = match self.value(expr, "the element")? {
                 Value::Int(value) => Number::Int(value),
@@ -88,9 +103,13 @@ impl Builder<'_> {
             };
             return Ok(Array { shape: Vec::new(), elements: vec![element] });
         };
+        let too_large = |message: String| self.fault(Code::TooLarge, message, "this array");
+        if depth == DIMENSIONS {
+            return Err(too_large(format!("an array has more than {DIMENSIONS} dimensions")));
+        }
         let mut res = Array { shape: vec![items.len()], elements: Vec::new() };
         for (at, item) in items.iter().enumerate() {
-            let part = self.array(*item)?;
+            let part = self.array(*item, depth + 1)?;
             match at {
                 0 => res.shape.extend(part.shape),
                 _ if res.shape[1..] != part.shape => {
@@ -100,6 +119,13 @@ impl Builder<'_> {
                 _ => (),
             }
             res.elements.extend(part.elements);
+            if res.shape.len() > DIMENSIONS {
+                return Err(too_large(format!("an array has more than {DIMENSIONS} dimensions")));
+            }
+            // Empty arrays count too: names of names double what has to be looked at.
+            if res.shape.iter().fold(1usize, |all, n| all.saturating_mul((*n).max(1))) > ELEMENTS {
+                return Err(too_large(format!("an array has more than {ELEMENTS} elements")));
+            }
         }
         Ok(res)
     }

@@ -18,8 +18,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Origin, Plan, Side, StreamNo, View, WorkNo,
-    limits,
+    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, Plan, Side, StreamNo, View,
+    WorkNo, limits,
     scalar::{ScalarFault, Scalars, Value},
     shape::{self, ShapeFault},
     teams::Teams,
@@ -34,6 +34,13 @@ pub(super) struct Binding {
     pub(super) stream: Option<usize>,
 }
 
+/// The elements of an array in row-major order, with its shape; the shape of a scalar is empty.
+#[derive(Clone, Debug)]
+pub(super) struct Array {
+    pub(super) shape: Vec<usize>,
+    pub(super) elements: Vec<Number>,
+}
+
 /// A fault ends the planning of a rank.
 pub(super) type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 
@@ -43,7 +50,7 @@ pub(super) struct Builder<'p> {
     pub(super) lines: &'p LineIndex,
     pub(super) scalars: Scalars<'p>,
     /// Arrays that definitions so far have named: `a5 = {i0, i1}`.
-    pub(super) arrays: FxHashMap<SymbolId, ExprId>,
+    pub(super) arrays: FxHashMap<SymbolId, Result<Array>>,
     pub(super) bindings: Vec<Option<Binding>>,
     /// The stream's slice that a tensor holds, of tensors that this rank holds no part of.
     pub(super) slices: FxHashMap<TensorId, usize>,
@@ -55,7 +62,7 @@ pub(super) struct Builder<'p> {
     pub(super) origin: OriginNo,
     pub(super) frame: Option<u32>,
     /// Statements walked so far, those of each iteration.
-    statements: usize,
+    pub(super) statements: usize,
     /// Enclosing branches and loops that other ranks may not enter as this one does.
     pub(super) divergent: usize,
     /// Posted work by the number that `Wait` names.
