@@ -15,10 +15,10 @@ use super::{
     comm::Comms,
     device::{Device, Event, Stream, Taken},
     error::CudaError,
+    executable::{Action, Executable, Lane, Step},
     kernels::{BLOCK, Common, FLAG_BLOCK},
     libraries::Libraries,
     memory::Memory,
-    program::{Action, Lane, Program, Step},
     progress::Progress,
 };
 use crate::{
@@ -66,7 +66,7 @@ pub struct Engine {
     device: Rc<Device>,
     memory: Memory,
     comms: Comms,
-    program: Program,
+    executable: Executable,
     first: Stream,
     start: Event,
     ends: Vec<Event>,
@@ -111,20 +111,20 @@ impl Engine {
         let plan = plans.get(rank).filter(|_| plans.len() == peers.world()).ok_or_else(|| {
             CudaError::Environment(format!("{} plans for {} processes", plans.len(), peers.world()))
         })?;
-        let Prepared { first, memory, comms, program, inputs, outputs } =
+        let Prepared { first, memory, comms, executable, inputs, outputs } =
             Prepared::of(plans, peers, &device, libraries, again)?;
         let event = |_| device.event(false);
-        let ends = program.streams.iter().map(event).collect::<Result<_, _>>()?;
+        let ends = executable.streams.iter().map(event).collect::<Result<_, _>>()?;
         let lane = |step: &Step| (step.lane.number, step.inst);
         let words = device.words(plan.streams.len() + plan.communicators.len() + 1)?;
-        let progress = Arc::new(Progress::new(plan, program.steps.iter().map(lane), words));
+        let progress = Arc::new(Progress::new(plan, executable.steps.iter().map(lane), words));
         let start = device.event(false)?;
         let taken = device.taken();
         let engine = Self {
             device,
             memory,
             comms,
-            program,
+            executable,
             first,
             start,
             ends,
@@ -167,12 +167,12 @@ impl Engine {
 
     /// What the user may want to know.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes = self.program.notes.clone();
+        let mut notes = self.executable.notes.clone();
         let mib = self.memory.allocated as f64 / f64::from(1 << 20);
         notes.push(format!(
             "{} steps on {} streams, {mib:.1} MiB of GPU memory",
-            self.program.steps.len(),
-            self.program.streams.len()
+            self.executable.steps.len(),
+            self.executable.streams.len()
         ));
         notes.extend(self.comms.library.clone());
         notes
@@ -193,20 +193,20 @@ impl Engine {
     fn begin(&mut self, mode: Mode) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.progress.begin(self.round(), mode == Mode::Checked);
-        if mode == Mode::Captured && self.program.has_flags {
-            let advance = self.program.common(Common::Advance);
-            self.device.launch(advance, 1, 1, &[self.program.counter], self.first)?;
-        } else if self.program.reads_counter {
-            self.device.write_flag(self.program.counter, self.epoch, self.first)?;
+        if mode == Mode::Captured && self.executable.has_flags {
+            let advance = self.executable.common(Common::Advance);
+            self.device.launch(advance, 1, 1, &[self.executable.counter], self.first)?;
+        } else if self.executable.reads_counter {
+            self.device.write_flag(self.executable.counter, self.epoch, self.first)?;
         }
         self.device.record(self.start, self.first)?;
-        for stream in &self.program.streams[1..] {
+        for stream in &self.executable.streams[1..] {
             self.device.wait(*stream, self.start)?;
         }
         let Some(delays) = self.delays else { return Ok(()) };
-        for (at, stream) in self.program.streams.iter().enumerate() {
-            let words = [self.program.counter, delays + 8 * at as u64];
-            self.device.launch(self.program.common(Common::Hold), 1, 1, &words, *stream)?;
+        for (at, stream) in self.executable.streams.iter().enumerate() {
+            let words = [self.executable.counter, delays + 8 * at as u64];
+            self.device.launch(self.executable.common(Common::Hold), 1, 1, &words, *stream)?;
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Engine {
     /// Issues the whole plan once.
     fn issue(&mut self, mode: Mode) -> Result<(), CudaError> {
         self.begin(mode)?;
-        for (number, step) in self.program.steps.iter().enumerate() {
+        for (number, step) in self.executable.steps.iter().enumerate() {
             self.step(step, mode).map_err(|it| it.at(self.plan(), &self.plan().code[step.inst as usize]))?;
             if mode == Mode::Checked {
                 self.mark(step.lane, number)?;
@@ -231,7 +231,7 @@ impl Engine {
     /// Ends a run: the first stream waits for all others.
     fn join(&self) -> Result<(), CudaError> {
         self.progress.issued(self.round());
-        for (stream, end) in self.program.streams.iter().zip(&self.ends).skip(1) {
+        for (stream, end) in self.executable.streams.iter().zip(&self.ends).skip(1) {
             self.device.record(*end, *stream)?;
             self.device.wait(self.first, *end)?;
         }
@@ -247,17 +247,17 @@ impl Engine {
             Action::Copy { to, from, bytes } => device.copy(*to, *from, *bytes, stream),
             Action::Rows(rows) => device.copy_rows(rows, stream),
             Action::Launch { function, grid, words } => {
-                device.launch(self.program.functions[*function], *grid, BLOCK, words, stream)
+                device.launch(self.executable.functions[*function], *grid, BLOCK, words, stream)
             }
             Action::Product(it) => it.issue(stream),
             Action::Group(it) => it.issue(stream),
             Action::Record(event) => device.record(*event, stream),
             Action::Wait(event) => device.wait(stream, *event),
             Action::Raise(flags) if captured => {
-                device.launch(self.program.common(Common::Raise), 1, FLAG_BLOCK, flags.words(), stream)
+                device.launch(self.executable.common(Common::Raise), 1, FLAG_BLOCK, flags.words(), stream)
             }
             Action::Await(flags) if captured => {
-                device.launch(self.program.common(Common::Await), 1, FLAG_BLOCK, flags.words(), stream)
+                device.launch(self.executable.common(Common::Await), 1, FLAG_BLOCK, flags.words(), stream)
             }
             Action::Raise(flags) => device.raise(flags, self.epoch, stream),
             Action::Await(flags) => device.wait_for(flags, self.epoch, stream),
@@ -330,7 +330,7 @@ impl Engine {
             words.resize(2 + most, 0);
             words.extend(others.iter().map(|it| flag(*it, rank)));
             words.resize(2 + 2 * most, 0);
-            self.device.launch(self.program.common(Common::Meet), 1, FLAG_BLOCK, &words, self.first)?;
+            self.device.launch(self.executable.common(Common::Meet), 1, FLAG_BLOCK, &words, self.first)?;
         }
         Ok(())
     }

@@ -6,10 +6,10 @@ use grammar::dtype::DType;
 
 use super::{
     Peers,
+    buffer_assignment::{RankLayout, WorldLayout},
     device::{Device, Stream},
     discover,
     error::CudaError,
-    layout::{RankLayout, WorldLayout},
 };
 use crate::plan::{Plan, View};
 

@@ -1,9 +1,11 @@
 //! One rank on one GPU: runs a plan with streams, events, cuBLASLt, NCCL, peer memory and kernels of its own.
 //!
-//! `library` finds what the vendor supplies; `device` is the GPU; `layout` says, from the plans alone, where everything lies,
-//! and `memory` takes it and maps the peers' part; `kernels`, `gemm` and `comm` prepare single instructions; `program` turns
-//! a plan into a list of prepared steps, and `engine` issues them, once, many times, or as a captured graph; `progress` says
-//! meanwhile how far they are. `place` finds a GPU for each rank, before all of that, and `session` is
+//! A plan becomes an `Executable`, the third representation after `Program` and `Plan`, in stages: `buffer_assignment` says, from
+//! the plans alone, where every buffer lies; `executable::stream_assignment` on which CUDA stream each instruction runs;
+//! `executable::fusion` which instructions are one kernel; what is left is a list of steps, each one call. `engine` issues them,
+//! once, many times, or as a captured graph; `progress` says meanwhile how far they are. Below them, `library` finds what the
+//! vendor supplies, `device` is the GPU, `memory` takes memory and maps the peers' part, and `kernels`, `gemm` and `comm` prepare
+//! single instructions. `place` finds a GPU for each rank, before all of that, and `session` is
 //! what a process keeps of it from plan to plan.
 //!
 //! Invariant: what can be decided is decided while a plan is prepared. Issuing a step allocates nothing, exchanges nothing
@@ -11,21 +13,21 @@
 
 #![expect(unsafe_code, reason = "drives the vendor's libraries; every block says why it is sound")]
 
+pub mod buffer_assignment;
 mod comm;
 mod device;
 mod discover;
 mod engine;
 mod error;
+mod executable;
 mod flags;
 mod gemm;
 mod graph;
 mod kernels;
-pub mod layout;
 mod libraries;
 mod library;
 mod memory;
 mod place;
-mod program;
 mod progress;
 mod session;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use grammar::dtype::DType;
 
-use super::layout::{ALIGNMENT, WorldLayout};
+use super::buffer_assignment::{ALIGNMENT, WorldLayout};
 use crate::plan::{Buffer, Inst, InstKind, Meaning, Number, Origin, Place, Plan, Slot, View};
 
 pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {

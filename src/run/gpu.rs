@@ -8,7 +8,7 @@ use super::{
     prepare::Failure,
 };
 use crate::{
-    cuda::{self, CudaError, Engine, Host, Line, Peers, Timing, layout::WorldLayout},
+    cuda::{self, CudaError, Engine, Host, Line, Peers, Timing, buffer_assignment::WorldLayout},
     exit::Exit,
     io::{data::Data, dense::DenseTensor},
     launch::{

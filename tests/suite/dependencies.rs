@@ -155,14 +155,14 @@ const TRANSPORT: &[Row] = &[
 
 /// Libraries and the device, then the stages of a plan: buffers get places, instructions become calls, calls run.
 const CUDA: &[Row] = &[
-    ("error layout turns", &[]),
+    ("buffer_assignment error turns", &[]),
     ("library", BEFORE),
     ("discover", BEFORE),
     ("device", BEFORE),
     ("comm flags graph kernels memory", BEFORE),
     ("gemm", BEFORE),
     ("libraries", BEFORE),
-    ("program progress", BEFORE),
+    ("executable progress", BEFORE),
     ("engine", BEFORE),
     ("session", BEFORE),
     ("place", BEFORE),

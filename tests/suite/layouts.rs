@@ -5,7 +5,7 @@
 
 use grammar::span::LineIndex;
 use hir::{
-    cuda::layout::{ALIGNMENT, Spot, WorldLayout},
+    cuda::buffer_assignment::{ALIGNMENT, Spot, WorldLayout},
     io::{dense::DenseTensor, generate::Kind},
     plan::{self, InstKind, Plan},
     run::inputs::Filling,

@@ -20,7 +20,7 @@ impl Engine {
 
     /// The device's count of runs goes on from the host's: before replays that follow runs issued step by step.
     pub(super) fn align(&self) -> Result<(), CudaError> {
-        self.device.upload(self.program.counter, &self.epoch.to_le_bytes(), self.first)
+        self.device.upload(self.executable.counter, &self.epoch.to_le_bytes(), self.first)
     }
 
     /// Launches the captured plan once.

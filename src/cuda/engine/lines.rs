@@ -40,8 +40,8 @@ impl Engine {
     /// # Errors
     /// A failed call.
     pub fn lines(&mut self, peers: &dyn Peers) -> Result<Vec<Line>, CudaError> {
-        let mut marks: Vec<Option<(Event, Event)>> = Vec::with_capacity(self.program.steps.len());
-        for step in &self.program.steps {
+        let mut marks: Vec<Option<(Event, Event)>> = Vec::with_capacity(self.executable.steps.len());
+        for step in &self.executable.steps {
             marks.push(match step.action.is_node() {
                 true => Some((self.device.event(true)?, self.device.event(true)?)),
                 false => None,
@@ -55,7 +55,7 @@ impl Engine {
             self.count()?;
             self.finish()?;
             // The first run warms up.
-            for (step, mark) in self.program.steps.iter().zip(&marks).filter(|_| run > 0) {
+            for (step, mark) in self.executable.steps.iter().zip(&marks).filter(|_| run > 0) {
                 let Some((begin, end)) = mark else { continue };
                 if let Some(at) = table.rows[step.inst as usize] {
                     times[at] += self.device.elapsed(*begin, *end)? / RUNS as f64;
@@ -73,7 +73,7 @@ impl Engine {
             table.slowest(&bytes);
         }
         let Table { mut lines, rows, .. } = table;
-        for (inst, first) in &self.program.fused {
+        for (inst, first) in &self.executable.fused {
             if let Some(at) = rows[*inst as usize].filter(|at| lines[*at].time == 0.0) {
                 lines[at].within = Some(origin(self.plan(), &self.plan().code[*first as usize]));
             }
@@ -85,7 +85,7 @@ impl Engine {
 
     fn issue_between(&mut self, marks: &[Option<(Event, Event)>]) -> Result<(), CudaError> {
         self.begin(Mode::Plain)?;
-        for (step, mark) in self.program.steps.iter().zip(marks) {
+        for (step, mark) in self.executable.steps.iter().zip(marks) {
             if let Some((begin, _)) = mark {
                 self.device.record(*begin, step.lane.stream)?;
             }

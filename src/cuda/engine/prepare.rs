@@ -5,13 +5,12 @@ use std::sync::Arc;
 use super::{Input, Output};
 use crate::{
     cuda::{
-        CudaError, Peers,
+        CudaError, Peers, buffer_assignment,
         comm::Comms,
         device::{Device, Stream, Taken},
-        layout,
+        executable::{self, Executable},
         libraries::Libraries,
         memory::Memory,
-        program::{self, Program},
     },
     plan::Plan,
 };
@@ -21,7 +20,7 @@ pub(super) struct Prepared {
     pub first: Stream,
     pub memory: Memory,
     pub comms: Comms,
-    pub program: Program,
+    pub executable: Executable,
     pub inputs: Vec<Option<Input>>,
     pub outputs: Vec<Option<Output>>,
 }
@@ -64,14 +63,14 @@ impl Prepared {
         let comms = Comms::new(plans, peers, &mut libraries.joined)?;
         peers.phase("preparing the program for its GPU");
         let plan = &plans[rank];
-        let program = program::prepare(device, plan, &mut memory, &comms, libraries, first);
-        let written = layout::written(plans, rank);
-        let made = program.and_then(|program| {
+        let executable = executable::prepare(device, plan, &mut memory, &comms, libraries, first);
+        let written = buffer_assignment::written(plans, rank);
+        let made = executable.and_then(|executable| {
             let inputs = inputs(plan, &written, device, &mut memory)?;
-            Ok((program, inputs, outputs(plan, &written, device, &memory)?))
+            Ok((executable, inputs, outputs(plan, &written, device, &memory)?))
         });
-        let (program, inputs, outputs) = agreed(made, peers)?;
-        Ok(Self { first, memory, comms, program, inputs, outputs })
+        let (executable, inputs, outputs) = agreed(made, peers)?;
+        Ok(Self { first, memory, comms, executable, inputs, outputs })
     }
 }
 

@@ -13,7 +13,7 @@ use super::{Engine, Mode};
 use crate::cuda::{
     CudaError, Peers,
     device::{Event, Stream},
-    program::{Action, Step},
+    executable::{Action, Step},
 };
 
 /// A kind of call.
@@ -243,10 +243,10 @@ impl Engine {
     fn bare(&self, kind: Kind) -> Result<(f64, usize), CudaError> {
         let device = &self.device;
         let own = |it: &&Step| Kind::of(&it.action) == Some(kind);
-        let steps: Vec<&Step> = self.program.steps.iter().filter(own).collect();
+        let steps: Vec<&Step> = self.executable.steps.iter().filter(own).collect();
         // What begins and ends a run belongs to it: the first stream releases the others and waits for them.
         let others: Vec<(Stream, Event)> =
-            self.program.streams.iter().copied().zip(self.ends.iter().copied()).skip(1).collect();
+            self.executable.streams.iter().copied().zip(self.ends.iter().copied()).skip(1).collect();
         let edges = match kind {
             Kind::Record => 1 + others.len(),
             Kind::Wait => 2 * others.len(),

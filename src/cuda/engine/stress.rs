@@ -34,7 +34,7 @@ impl Engine {
         seed: u64,
         graph: bool,
     ) -> Result<Option<String>, CudaError> {
-        let streams = self.program.streams.len();
+        let streams = self.executable.streams.len();
         self.delays = Some(self.device.allocate(self.plan().rank, 8 * streams)?);
         let captured = if graph { Some(self.capture()?) } else { None };
         let kept: Vec<Vec<u8>> = self.outputs.iter().map(|it| host_bytes(it.as_ref()).to_vec()).collect();
@@ -72,7 +72,7 @@ impl Engine {
     fn draw(&self, seed: u64, run: usize) -> Result<(), CudaError> {
         let Some(delays) = self.delays else { return Ok(()) };
         let rank = self.plan().rank;
-        let times = (0..self.program.streams.len()).flat_map(|it| held(seed, rank, run, it).to_le_bytes());
+        let times = (0..self.executable.streams.len()).flat_map(|it| held(seed, rank, run, it).to_le_bytes());
         self.device.upload(delays, &times.collect::<Vec<u8>>(), self.first)
     }
 

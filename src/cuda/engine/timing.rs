@@ -51,7 +51,7 @@ impl Engine {
         let captured = match graph {
             true => {
                 let captured = self.capture()?;
-                let least = self.program.steps.iter().filter(|it| it.action.is_node()).count();
+                let least = self.executable.steps.iter().filter(|it| it.action.is_node()).count();
                 if captured.nodes < least {
                     let nodes = captured.nodes;
                     return Err(CudaError::Internal(format!("a graph of {nodes} nodes for {least} steps")));
@@ -67,7 +67,7 @@ impl Engine {
         // The GPU would wait for the host within the time of a short run: it begins once all of a run is queued. The first
         // one is not held back, as a first launch may wait for the device itself, and no long plan that is issued step by
         // step, as no queue may hold it.
-        let queued: usize = self.program.steps.iter().map(|it| it.action.queued()).sum();
+        let queued: usize = self.executable.steps.iter().map(|it| it.action.queued()).sum();
         let is_gated = captured.is_some() || queued <= QUEUED;
         let gate = self.device.words(1)?;
         peers.barrier()?;

@@ -6,24 +6,24 @@
 
 use super::{BLOCK, CudaError, Engine, Peers};
 use crate::cuda::{
+    executable::Action,
     kernels::{COMMON, PARAMETERS},
-    program::Action,
 };
 
 impl Engine {
     /// Makes the first call of every kind. What it leaves in memory is overwritten before the first run.
     pub(super) fn warm(&self, peers: &dyn Peers) -> Result<(), CudaError> {
         peers.phase("making its libraries ready");
-        let (device, program) = (&self.device, &self.program);
+        let (device, executable) = (&self.device, &self.executable);
         // No parameters mean nothing to do, but for the kernels that take the place of a number.
         let mut words = [0; PARAMETERS];
-        for (number, function) in program.functions.iter().enumerate() {
-            words[0] = if number < COMMON.len() { program.counter } else { 0 };
+        for (number, function) in executable.functions.iter().enumerate() {
+            words[0] = if number < COMMON.len() { executable.counter } else { 0 };
             let threads = if number < COMMON.len() { 1 } else { BLOCK };
             device.launch(*function, 1, threads, &words, self.first)?;
         }
-        for &at in &program.firsts {
-            let step = &program.steps[at];
+        for &at in &executable.firsts {
+            let step = &executable.steps[at];
             match &step.action {
                 Action::Product(it) => it.issue(step.lane.stream)?,
                 // One at a time: communicators connect.
@@ -43,6 +43,6 @@ impl Engine {
                 | Action::Finish => {}
             }
         }
-        program.streams.iter().try_for_each(|stream| device.finish(*stream))
+        executable.streams.iter().try_for_each(|stream| device.finish(*stream))
     }
 }

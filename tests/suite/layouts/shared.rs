@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use grammar::dtype::DType;
 use hir::{
-    cuda::layout::WorldLayout,
+    cuda::buffer_assignment::WorldLayout,
     plan::{Arg, Buffer, InstKind, Number, Plan, View},
 };
 

@@ -16,16 +16,16 @@ use rustc_hash::FxHashMap;
 use crate::plan::{Inst, InstKind, Plan, Slot, View};
 
 mod all_reduce;
-mod chains;
 mod elementwise;
-mod lanes;
+mod fusion;
 mod product;
 mod queue;
 mod step;
+mod stream_assignment;
 
-use chains::{Role, chains};
 use elementwise::link;
-pub(super) use step::{Action, Lane, Program, Step};
+use fusion::{Role, chains};
+pub(super) use step::{Action, Executable, Lane, Step};
 
 /// What is known while a plan is prepared.
 struct Builder<'a> {
@@ -76,8 +76,8 @@ pub(super) fn prepare(
     comms: &Comms,
     libraries: &mut Libraries,
     first: Stream,
-) -> Result<Program, CudaError> {
-    let (streams, lanes) = lanes::make(device, plan, first)?;
+) -> Result<Executable, CudaError> {
+    let (streams, lanes) = stream_assignment::make(device, plan, first)?;
     let event = |_| device.event(false);
     let counter = memory.scratch(device, 8)?;
     device.set(counter, 0, 8, first)?;
@@ -146,7 +146,7 @@ pub(super) fn prepare(
         ));
     }
     notes.extend(products.as_ref().filter(|_| !forms.is_empty()).map(Products::describe_library));
-    Ok(Program { steps, streams, functions, counter, reads_counter, has_flags, firsts, fused, notes })
+    Ok(Executable { steps, streams, functions, counter, reads_counter, has_flags, firsts, fused, notes })
 }
 
 /// The dense form of a view's elements, where they lie in a row.

@@ -4,9 +4,9 @@ use super::{Action, Builder};
 use crate::{
     cuda::{
         error::CudaError,
+        executable::Lane,
         gemm::{BIAS_ALIGNMENT, Form, Products, WORKSPACE},
         kernels,
-        program::Lane,
     },
     plan::{Gemm, Inst},
 };

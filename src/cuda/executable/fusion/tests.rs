@@ -3,8 +3,8 @@
 use super::{Role, chains};
 use crate::{
     cuda::{
+        buffer_assignment::WorldLayout,
         kernels::{Kernel, Located},
-        layout::WorldLayout,
     },
     plan::{self, Inst, InstKind, Plan},
     source::Source,

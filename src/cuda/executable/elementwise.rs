@@ -4,8 +4,8 @@ use super::{Action, Builder, Rows};
 use crate::{
     cuda::{
         error::CudaError,
+        executable::Lane,
         kernels::{self, Argument, Function, Link, Located},
-        program::Lane,
     },
     plan::{Arg, Inst, InstKind, Number, Place, Plan, View},
 };

@@ -89,7 +89,7 @@ pub(in crate::cuda) struct Step {
 }
 
 /// A prepared plan.
-pub(in crate::cuda) struct Program {
+pub(in crate::cuda) struct Executable {
     pub steps: Vec<Step>,
     /// All streams: those of the plan, then those of communicators that have their own.
     pub streams: Vec<Stream>,
@@ -109,7 +109,7 @@ pub(in crate::cuda) struct Program {
     pub notes: Vec<String>,
 }
 
-impl Program {
+impl Executable {
     /// A kernel that every module has.
     pub fn common(&self, kernel: Common) -> Function {
         self.functions[kernel as usize]
