@@ -5,7 +5,7 @@
 #   programs.sh linear-allreduce RANKS M N K [CHUNKS]     Y[m,n] = allreduce(X[m,k/d] · W[n,k/d]ᵀ), not lowered, rows in chunks
 #   programs.sh matmul-reduce-scatter RANKS M N K         Y[m/d,n] = reduce_scatter(A[m,k/d] · B[n,k/d]ᵀ), not lowered
 #   programs.sh pipeline-stages RANKS B M N               RANKS linear layers, one a rank: B micro-batches of M rows, N·N weights, not lowered
-#   programs.sh allgather|allreduce|reduce-scatter RANKS COUNT [BACKEND]    one collective; COUNT elements of the whole tensor
+#   programs.sh allgather|allreduce|reduce-scatter RANKS COUNT [BACKEND [ALGO]]    one collective; COUNT elements of the whole tensor
 #
 # All tensors are bf16.
 set -eu
@@ -109,7 +109,7 @@ pipeline-stages)
     echo "$body} // %HostIrContainer"
     ;;
 allgather | allreduce | reduce-scatter)
-    count=$1 backend=${2:-NCCL}
+    count=$1 backend=${2:-NCCL}${3:+, algo=$3}
     case $kind in
     allgather)
         divides "$count" "$d"

@@ -226,6 +226,10 @@ make() {
     matmul-reduce-scatter) benches/gpu/programs.sh "$1" "$2" 512 384 256 ;;
     pipeline-stages) benches/gpu/programs.sh "$1" "$2" 8 48 256 ;;
     allreduce-UCC) benches/gpu/programs.sh allreduce "$2" 4096 UCC ;;
+    *-CUDA) benches/gpu/programs.sh "${1%-CUDA}" "$2" 4096 CUDA ;;
+    # A length that neither the ranks nor a wide access divide, and one of many blocks.
+    allreduce-*-shot) benches/gpu/programs.sh allreduce "$2" 4099 NCCL "${1#allreduce-}" ;;
+    large-allreduce-*-shot) benches/gpu/programs.sh allreduce "$2" 4194304 NCCL "${1#large-allreduce-}" ;;
     *) benches/gpu/programs.sh "$1" "$2" 4096 ;;
     esac >"$file"
     echo "$file"
@@ -328,7 +332,11 @@ run_protocols() {
             fi
             label="{$options}" check "$count" "$file" "$passes"
         done
-        for kind in allgather allreduce reduce-scatter allreduce-UCC; do check "$count" "$(make $kind "$count")" -; done
+        for kind in allgather allreduce reduce-scatter allreduce-UCC {allgather,allreduce,reduce-scatter}-CUDA \
+            {,large-}allreduce-{one,two}-shot; do
+            check "$count" "$(make $kind "$count")" -
+        done
+        check "$count" "$(make linear-allreduce "$count")" "@overlap-linear-allreduce,select-allreduce"
     done
 }
 
