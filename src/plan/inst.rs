@@ -363,7 +363,7 @@ pub struct Side {
 }
 
 /// Give or get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// This rank gives.
     Send,

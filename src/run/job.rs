@@ -14,7 +14,7 @@ use crate::{
         data::{Data, Shadow, Shadowed, Tensor},
         shape_match::is_regrouping,
     },
-    plan::{InstKind, Place, Plan},
+    plan::{InstKind, Place, Plan, sync::Matched},
     sim::{self, Notes, Outcome, Schedule},
 };
 
@@ -187,7 +187,7 @@ pub fn simulate(
     schedule: Schedule,
     watch: Vec<Place>,
 ) -> Result<Outcome, RunError> {
-    Ok(sim::run(plans, inputs, schedule, &simulation(plans, watch))?)
+    Ok(sim::run(plans, &Matched::of(plans), inputs, schedule, &simulation(plans, watch))?)
 }
 
 /// Runs a specification on the same inputs, in program order, and takes its outputs as what is expected.

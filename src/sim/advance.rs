@@ -6,10 +6,7 @@ use super::{
     schedule::Action,
     step::Space,
 };
-use crate::plan::{
-    Communication, Effect,
-    sync::{self, Matched},
-};
+use crate::plan::{Communication, Effect, sync};
 
 impl Machine<'_> {
     /// Goes on until nothing may happen.
@@ -28,7 +25,7 @@ impl Machine<'_> {
             match self.actors[actor].role {
                 Role::Host => self.run_host(actor)?,
                 Role::Stream => self.run_stream(actor)?,
-                Role::Queue(_) => self.run_queue(actor)?,
+                Role::Queue => self.run_queue(actor)?,
             }
             let notes = &mut self.outcome.notes;
             if notes.first_inexact.is_none() && !notes.exactness.is_exact() {
@@ -36,7 +33,7 @@ impl Machine<'_> {
             }
         }
         if (0..self.actors.len()).any(|it| self.head(it).is_some()) {
-            let explained = sync::explain(self.plans, &Matched::of(self.plans), &self.state());
+            let explained = sync::explain(self.plans, self.matched, &self.state());
             return Err(Fault::Deadlock(Box::new(explained)));
         }
         for it in &options.watch {
@@ -49,22 +46,22 @@ impl Machine<'_> {
     /// Makes an actor ready if its head may happen, else has it woken up by what it waits for.
     pub fn consider(&mut self, actor: usize) {
         let Some(inst) = self.head(actor) else { return };
-        if let Some(condition) = self.awaited(actor).into_iter().find(|&it| !self.holds(it)) {
+        if let Some(condition) = self.awaited(actor) {
             self.conditions.await_it(condition, actor);
             return;
         }
         let rank = self.actors[actor].rank;
         match (self.actors[actor].role, self.effect(rank, inst)) {
-            (Role::Queue(group), effect) => {
+            (Role::Queue, effect) => {
                 if self.progress[rank][inst] == Progress::Posted && self.actors[actor].open.is_none() {
                     if let Effect::Post(Communication::Transfer(transfer)) = effect {
-                        self.open_transfer(actor, group, transfer);
+                        self.open_transfer(actor, inst, transfer);
                     } else {
-                        self.meet(actor, inst);
+                        self.open_collective(actor, inst);
                     }
                 }
             }
-            (Role::Stream, Effect::Reshard(_)) => self.meet(actor, inst),
+            (Role::Stream, Effect::Reshard(_)) => self.open_collective(actor, inst),
             (Role::Host | Role::Stream, _) => self.make_ready(actor),
         }
     }
@@ -118,29 +115,18 @@ impl Machine<'_> {
                 self.hosts[rank].next += 1;
                 self.complete(rank, inst);
             }
-            Effect::Share(handles) => {
+            Effect::Share(_) | Effect::Barrier => {
                 self.hosts[rank].inside = true;
-                for it in handles {
-                    self.raise(Condition::published(rank, it));
-                }
-            }
-            Effect::Barrier => {
-                let ordinal = self.hosts[rank].barriers;
-                self.hosts[rank].inside = true;
-                self.hosts[rank].barriers += 1;
-                self.barriers.resize(self.barriers.len().max(ordinal + 1), 0);
-                self.barriers[ordinal] += 1;
-                if self.barriers[ordinal] == self.plans.len() {
-                    self.raise(Condition::Barrier(ordinal));
+                let matched = self.matched;
+                for comm in matched.comms_of(InstRef { rank, inst }) {
+                    if self.arrive(*comm) {
+                        self.raise(Condition::Comm(*comm));
+                    }
                 }
             }
             Effect::Post(it) => self.issue_on_queue(rank, inst, it.communicator())?,
-            Effect::Reshard(it) => {
-                let group = self.group(None, &it.team)?;
-                self.enrol(rank, inst, group)?;
-                self.issue(rank, inst);
-            }
-            Effect::Compute
+            Effect::Reshard(_)
+            | Effect::Compute
             | Effect::Record(_)
             | Effect::Join(_)
             | Effect::Wait(_)
@@ -169,9 +155,14 @@ impl Machine<'_> {
         let Some(inst) = self.head(actor) else { return Ok(()) };
         match self.effect(rank, inst) {
             Effect::Post(it) => return self.post(actor, it.communicator()),
-            Effect::Reshard(_) => return self.run_meeting(actor),
+            Effect::Reshard(_) => return self.run_collective(actor),
             Effect::Record(event) => self.raise(Condition::Event(rank, event)),
-            Effect::Signal(slot) => self.raise(Condition::Slot(slot)),
+            Effect::Signal(_) => {
+                let matched = self.matched;
+                for comm in matched.comms_of(InstRef { rank, inst }) {
+                    self.raise(Condition::Comm(*comm));
+                }
+            }
             Effect::Join(_) | Effect::Wait(_) | Effect::Await(_) => {}
             Effect::Finish => self.finish(rank, inst)?,
             Effect::Compute => {
@@ -200,7 +191,7 @@ impl Machine<'_> {
         }
         let pending = |it: &InstRef| self.progress[it.rank][it.inst] != Progress::Done;
         let own = (0..inst).map(|inst| InstRef { rank, inst });
-        let others = self.intrusions[rank].iter().copied();
+        let others = self.remote_writes[rank].iter().copied();
         self.outcome.pending[rank] = own.chain(others).filter(pending).collect();
         Ok(())
     }

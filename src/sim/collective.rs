@@ -19,8 +19,8 @@ use crate::{
     plan::{Collective, CollectiveKind, Delivery, InstKind, Plan, Reshard, Side, Source, View},
 };
 
-/// Holds the meeting of a team: one collective or one reshard of all members, in team order.
-pub(super) fn meet(
+/// Runs one collective, or one resharding operator, for all its members, which are in team order.
+pub(super) fn run(
     plans: &[Plan],
     members: &[InstRef],
     memories: &mut [Memory],
@@ -37,16 +37,18 @@ pub(super) fn meet(
         .collect();
     let mut space = Space::World(memories);
     match (collectives, reshards) {
-        (Some(them), _) => Meeting { plans, members, them: &them }.run(&mut space, notes),
+        (Some(them), _) => TeamCollective { plans, members, them: &them }.run(&mut space, notes),
         (_, Some(them)) => {
             reshard::run(&them, members, &mut space, notes).map_err(|it| it.at(plans, members[0]))
         }
-        (None, None) => Err(Fault::Internal("a meeting of different kinds".to_owned())),
+        (None, None) => {
+            Err(Fault::Internal("a collective and a resharding operator in one communication".to_owned()))
+        }
     }
 }
 
 /// Moves what a send gives to where its receive wants it.
-pub(super) fn pass(
+pub(super) fn deliver(
     plans: &[Plan],
     (from, send): (InstRef, &Side),
     (to, recv): (InstRef, &Side),
@@ -67,7 +69,7 @@ pub(super) fn pass(
 }
 
 /// One collective of all members.
-struct Meeting<'a> {
+struct TeamCollective<'a> {
     plans: &'a [Plan],
     /// Where each member posted it, in team order.
     members: &'a [InstRef],
@@ -75,7 +77,7 @@ struct Meeting<'a> {
     them: &'a [&'a Collective],
 }
 
-impl Meeting<'_> {
+impl TeamCollective<'_> {
     fn run(&self, space: &mut Space<'_>, notes: &mut Notes) -> Result<(), Fault> {
         for (member, it) in self.them.iter().enumerate() {
             if !it.kind.is_same_as(self.them[0].kind) {

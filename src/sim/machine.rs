@@ -8,14 +8,14 @@
 //! Invariant: what an actor waits for only ever becomes true, so a ready actor stays ready until it is chosen; ready
 //! sets are kept by wake-ups, and no step looks at more than its own neighbours.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Fault, InstRef, Outcome, Schedule, conditions::Conditions, memory::Memory, schedule::Ready};
 use crate::plan::{
-    Backend, Direction, Effect, Handle, Plan, Slot, StreamNo,
-    sync::{Position, State},
+    CommunicatorNo, Effect, Plan, StreamNo,
+    sync::{CommNo, Matched, Position, State},
 };
 
 /// Something that becomes true once and stays true.
@@ -25,12 +25,8 @@ pub(super) enum Condition {
     Event(usize, u32),
     /// A work of a rank is complete.
     Work(usize, u32),
-    /// A flag is raised.
-    Slot(Slot),
-    /// One side's handle of a channel is published: sender, receiver, index, side.
-    Handle(usize, usize, u32, Direction),
-    /// All hosts have come to their barrier of this ordinal.
-    Barrier(usize),
+    /// All parts of a communication have arrived; a signal is raised.
+    Comm(CommNo),
 }
 
 /// What has become of an instruction.
@@ -51,8 +47,6 @@ pub(super) struct Host {
     pub next: usize,
     /// Whether it is a host instruction that has begun.
     pub inside: bool,
-    /// Barriers that it has come to.
-    pub barriers: usize,
 }
 
 /// What issues or runs instructions.
@@ -81,47 +75,40 @@ pub(super) enum Role {
     Host,
     /// Runs them.
     Stream,
-    /// Runs the communications of a group.
-    Queue(usize),
+    /// Runs the communications of a communicator.
+    Queue,
 }
 
 /// A head that needs other actors.
 pub(super) enum Open {
-    /// It has come to its meeting.
-    Meeting,
-    /// Sides of a transfer find partners one by one.
+    /// A collective or a resharding operator that has arrived at its communication.
+    Collective,
+    /// A transfer whose sides have arrived at their messages.
     Transfer {
-        /// Sides that have a partner.
-        bound: Vec<bool>,
         /// Sides that have not run.
         left: usize,
-        /// Sends that have a partner and have not run.
-        pairs: VecDeque<Pair>,
+        /// Messages to send whose receiver has arrived.
+        ready: VecDeque<Message>,
     },
 }
 
-/// A send and its receive.
-pub(super) struct Pair {
-    /// The side of the sender's head.
-    pub send: usize,
-    /// The receiver's queue.
-    pub receiver: usize,
-    /// The side of the receiver's head.
-    pub recv: usize,
+/// A side of a transfer at the head of a queue.
+#[derive(Clone, Copy)]
+pub(super) struct OpenSide {
+    /// The queue.
+    pub queue: usize,
+    /// Which side of the transfer.
+    pub side: usize,
 }
 
-/// The ranks that communicate by a queue of their own: a communicator, or a team that reshards.
-pub(super) struct Group {
-    /// World ranks, in team order.
-    pub team: Arc<[usize]>,
-    /// The queue of each member that has one, by rank.
-    pub queues: FxHashMap<usize, usize>,
-    /// Meetings that each member has issued, by rank.
-    pub posted: FxHashMap<usize, usize>,
+/// Both sides of a message.
+#[derive(Clone, Copy)]
+pub(super) struct Message {
+    /// The side that sends.
+    pub send: OpenSide,
+    /// The side that receives.
+    pub recv: OpenSide,
 }
-
-/// A meeting: the group and which of its meetings.
-pub(super) type Ticket = (usize, usize);
 
 /// All ranks, their memory and their synchronisation.
 pub(super) struct Machine<'a> {
@@ -131,18 +118,14 @@ pub(super) struct Machine<'a> {
     pub hosts: Vec<Host>,
     /// Hosts, streams and queues, rank by rank.
     pub actors: Vec<Actor>,
-    /// Who communicates with whom.
-    pub groups: Vec<Group>,
-    /// The groups of the plans' communicators, by rank.
-    pub group_numbers: Vec<Vec<usize>>,
     /// What has become of the instructions, by rank.
     pub progress: Vec<Vec<Progress>>,
-    /// The meetings of issued collectives and reshards.
-    pub tickets: FxHashMap<InstRef, Ticket>,
-    /// Actors that have come to a meeting.
-    pub meetings: FxHashMap<Ticket, Vec<usize>>,
-    /// Hosts that have come to each barrier.
-    pub barriers: Vec<usize>,
+    /// Who communicates with whom.
+    pub matched: &'a Matched,
+    /// Parts that have arrived, by communication.
+    pub arrived: Vec<u32>,
+    /// Sides of messages that have arrived before the other side.
+    pub single_sides: FxHashMap<CommNo, OpenSide>,
     /// What is true and who waits for it.
     pub conditions: Conditions,
     /// The actors that may go on.
@@ -154,47 +137,57 @@ pub(super) struct Machine<'a> {
     /// The results so far.
     pub outcome: Outcome,
     /// Instructions of other ranks that write to each rank's memory.
-    pub intrusions: Vec<Vec<InstRef>>,
+    pub remote_writes: Vec<Vec<InstRef>>,
     /// The first actor of each rank: its host, before its streams.
     first: Vec<usize>,
-    group_of: FxHashMap<(Option<Backend>, Arc<[usize]>), usize>,
+    /// The queues of the plans' communicators, by rank.
+    queues: Vec<Vec<usize>>,
 }
 
 impl<'a> Machine<'a> {
     /// All ranks before their first instruction.
-    pub fn new(plans: &'a [Plan], memories: Vec<Memory>, schedule: Schedule) -> Result<Self, Fault> {
+    ///
+    /// # Errors
+    /// `Fault::Internal`: a team that is not a set of ranks, or a communicator of others.
+    pub fn new(
+        plans: &'a [Plan],
+        matched: &'a Matched,
+        memories: Vec<Memory>,
+        schedule: Schedule,
+    ) -> Result<Self, Fault> {
         let world = plans.len();
         let mut machine = Self {
             plans,
             hosts: vec![Host::default(); world],
             actors: Vec::new(),
-            groups: Vec::new(),
-            group_numbers: vec![Vec::new(); world],
             progress: plans.iter().map(|it| vec![Progress::Pending; it.code.len()]).collect(),
-            tickets: FxHashMap::default(),
-            meetings: FxHashMap::default(),
-            barriers: Vec::new(),
-            conditions: Conditions::new(plans),
+            matched,
+            arrived: vec![0; matched.comms.len()],
+            single_sides: FxHashMap::default(),
+            conditions: Conditions::new(plans, matched),
             ready: Ready::new(schedule, 0, 0),
             issued: 0,
             memories,
             outcome: Outcome::new(plans),
-            intrusions: intrusions(plans),
+            remote_writes: remote_writes(plans),
             first: Vec::new(),
-            group_of: FxHashMap::default(),
+            queues: Vec::new(),
         };
+        check_teams(plans, matched)?;
         for (rank, plan) in plans.iter().enumerate() {
             machine.first.push(machine.actors.len());
             machine.actors.push(Actor::new(rank, Role::Host));
             machine.actors.extend(plan.streams.iter().map(|_| Actor::new(rank, Role::Stream)));
-            for it in &plan.communicators {
-                let group = machine.group(Some(it.backend), &it.team)?;
-                machine.group_numbers[rank].push(group);
-                let next = machine.actors.len();
-                if *machine.groups[group].queues.entry(rank).or_insert(next) == next {
-                    machine.actors.push(Actor::new(rank, Role::Queue(group)));
+            let mut queues: Vec<usize> = Vec::new();
+            for communicator in 0..plan.communicators.len() as CommunicatorNo {
+                let first =
+                    matched.queue_of(rank, communicator).and_then(|it| queues.get(it as usize).copied());
+                queues.push(first.unwrap_or(machine.actors.len()));
+                if first.is_none() {
+                    machine.actors.push(Actor::new(rank, Role::Queue));
                 }
             }
+            machine.queues.push(queues);
         }
         let steps: usize = plans.iter().map(|it| 2 * it.code.len()).sum();
         machine.ready = Ready::new(schedule, machine.actors.len(), steps as u64);
@@ -209,7 +202,7 @@ impl<'a> Machine<'a> {
                 let next = self.hosts[it.rank].next;
                 (next < self.plans[it.rank].code.len()).then_some(next)
             }
-            Role::Stream | Role::Queue(_) => it.items.front().map(|&(inst, _)| inst),
+            Role::Stream | Role::Queue => it.items.front().map(|&(inst, _)| inst),
         }
     }
 
@@ -223,22 +216,13 @@ impl<'a> Machine<'a> {
         self.first[rank] + 1 + stream as usize
     }
 
-    /// The group of a backend and a team; one not seen before is added.
-    pub(super) fn group(&mut self, backend: Option<Backend>, team: &Arc<[usize]>) -> Result<usize, Fault> {
-        let key = (backend, Arc::clone(team));
-        if let Some(&group) = self.group_of.get(&key) {
-            return Ok(group);
-        }
-        let world = self.plans.len();
-        let mut seen = FxHashSet::default();
-        if !team.iter().all(|rank| *rank < world && seen.insert(*rank)) {
-            return Err(Fault::Internal(format!("team {team:?} is not a set of ranks below {world}")));
-        }
-        let group = self.groups.len();
-        self.group_of.insert(key, group);
-        let (queues, posted) = (FxHashMap::default(), FxHashMap::default());
-        self.groups.push(Group { team: Arc::clone(team), queues, posted });
-        Ok(group)
+    /// The actor that runs the communications of a rank's communicator.
+    ///
+    /// # Errors
+    /// `Fault::Internal`: the plan has no such communicator.
+    pub fn queue_of(&self, rank: usize, communicator: CommunicatorNo) -> Result<usize, Fault> {
+        let queue = self.queues[rank].get(communicator as usize).copied();
+        queue.ok_or_else(|| Fault::Internal(format!("rank {rank} has no communicator {communicator}")))
     }
 
     /// How far every rank is.
@@ -247,8 +231,7 @@ impl<'a> Machine<'a> {
             let issued = self.hosts[rank].next;
             let next = |actor: usize| self.head(actor).unwrap_or(issued);
             let streams = (0..plan.streams.len()).map(|it| next(self.stream_of(rank, it as StreamNo)));
-            let queue = |group: &usize| self.groups[*group].queues.get(&rank).map_or(issued, |it| next(*it));
-            let queues = self.group_numbers[rank].iter().map(queue).collect();
+            let queues = self.queues[rank].iter().map(|it| next(*it)).collect();
             Some(Position { round: 0, issued, streams: streams.collect(), queues })
         };
         self.plans.iter().enumerate().map(position).collect()
@@ -264,26 +247,44 @@ impl<'a> Machine<'a> {
         self.plans[rank].code[inst].kind.effect()
     }
 
-    /// The conditions that a head waits for by itself: meetings and partners of transfers aside.
-    pub fn awaited(&self, actor: usize) -> Vec<Condition> {
+    /// The first condition for which a head waits and that does not hold: the parts of collectives and transfers aside, which
+    /// arrive when the head is considered.
+    pub fn awaited(&self, actor: usize) -> Option<Condition> {
         let Actor { rank, role, .. } = self.actors[actor];
-        let Some(inst) = self.head(actor) else { return Vec::new() };
-        let host = &self.hosts[rank];
+        let inst = self.head(actor)?;
+        let comms = || self.matched.comms_of(InstRef { rank, inst }).iter().map(|it| Condition::Comm(*it));
+        let absent = |it: &Condition| !self.holds(*it);
         match (role, self.effect(rank, inst)) {
-            (Role::Host, Effect::Share(handles)) if host.inside => {
-                handles.iter().map(|it| Condition::awaited(rank, it)).collect()
+            (Role::Host, Effect::Share(_) | Effect::Barrier) if self.hosts[rank].inside => {
+                comms().find(absent)
             }
-            (Role::Host, Effect::Barrier) if host.inside => vec![Condition::Barrier(host.barriers - 1)],
-            (Role::Stream, Effect::Join(event)) => vec![Condition::Event(rank, event)],
-            (Role::Stream, Effect::Wait(work)) => vec![Condition::Work(rank, work)],
-            (Role::Stream, Effect::Await(slot)) => vec![Condition::Slot(slot)],
-            (Role::Host | Role::Stream | Role::Queue(_), _) => Vec::new(),
+            (Role::Stream, Effect::Join(event)) => Some(Condition::Event(rank, event)).filter(absent),
+            (Role::Stream, Effect::Wait(work)) => Some(Condition::Work(rank, work)).filter(absent),
+            (Role::Stream, Effect::Await(_)) => comms().find(absent),
+            (Role::Host | Role::Stream | Role::Queue, _) => None,
         }
     }
 }
 
+/// Whether teams are sets of ranks of the world, and members of each other's communicators.
+fn check_teams(plans: &[Plan], matched: &Matched) -> Result<(), Fault> {
+    let world = plans.len();
+    for team in matched.groups.iter().map(|it| &it.team) {
+        let mut seen = FxHashSet::default();
+        if !team.iter().all(|rank| *rank < world && seen.insert(*rank)) {
+            return Err(Fault::Internal(format!("team {team:?} is not a set of ranks below {world}")));
+        }
+    }
+    for (rank, plan) in plans.iter().enumerate() {
+        if let Some(it) = plan.communicators.iter().find(|it| !it.team.contains(&rank)) {
+            return Err(Fault::Internal(format!("rank {rank} is not in its team {:?}", it.team)));
+        }
+    }
+    Ok(())
+}
+
 /// Instructions that write to another rank's memory, by that rank.
-fn intrusions(plans: &[Plan]) -> Vec<Vec<InstRef>> {
+fn remote_writes(plans: &[Plan]) -> Vec<Vec<InstRef>> {
     let mut res = vec![Vec::new(); plans.len()];
     for (rank, plan) in plans.iter().enumerate() {
         for (inst, it) in plan.code.iter().enumerate() {
@@ -295,18 +296,4 @@ fn intrusions(plans: &[Plan]) -> Vec<Vec<InstRef>> {
         }
     }
     res
-}
-
-impl Condition {
-    /// What a rank makes true by exchanging a handle.
-    pub fn published(rank: usize, handle: &Handle) -> Self {
-        let (sender, receiver, index) = handle.exchange(rank);
-        Self::Handle(sender, receiver, index, handle.direction)
-    }
-
-    /// What a rank waits for when it exchanges a handle.
-    pub fn awaited(rank: usize, handle: &Handle) -> Self {
-        let (sender, receiver, index) = handle.exchange(rank);
-        Self::Handle(sender, receiver, index, handle.direction.mirror())
-    }
 }

@@ -12,7 +12,10 @@ use thiserror::Error;
 
 use crate::{
     io::{data::Data, dense::DenseTensor},
-    plan::{BufferNo, InstKind, Place, Plan, sync::Deadlock},
+    plan::{
+        BufferNo, InstKind, Place, Plan,
+        sync::{Deadlock, Matched},
+    },
 };
 
 mod advance;
@@ -137,7 +140,8 @@ pub enum Fault {
     Internal(String),
 }
 
-/// Runs all ranks' plans to the end. `inputs` holds each rank's part of each input, row-major, by rank and input.
+/// Runs all ranks' plans to the end. `matched` holds the plans' communications (`Matched::of`), `inputs` each rank's part of each
+/// input, row-major, by rank and input.
 ///
 /// Reading an element that nothing wrote is no fault: the masks of the outputs tell what depends on it.
 ///
@@ -145,6 +149,7 @@ pub enum Fault {
 /// A deadlock, a program that has no meaning or asks for too much, or plans that contradict themselves.
 pub fn run(
     plans: &[Plan],
+    matched: &Matched,
     inputs: Vec<Vec<Data>>,
     schedule: Schedule,
     options: &Options,
@@ -158,7 +163,7 @@ pub fn run(
         }
     }
     let memories = fill(plans, inputs)?;
-    let mut machine = machine::Machine::new(plans, memories, schedule)?;
+    let mut machine = machine::Machine::new(plans, matched, memories, schedule)?;
     machine.outcome.trace = options.trace.then(Vec::new);
     machine.outcome.notes.exactness.shadows = !options.without_shadows;
     machine.run(options)

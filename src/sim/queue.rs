@@ -1,12 +1,17 @@
-//! When communications run: collectives and reshards at meetings of all members, transfers side by side.
+//! When communications run: a collective or resharding operator once all members have arrived, a message once both sides have.
+//!
+//! `plan::sync` says which instructions are parts of one communication; here their actors arrive, one by one.
 
 use std::collections::VecDeque;
 
 use super::{
     Fault, InstRef, collective,
-    machine::{Condition, Machine, Open, Pair, Progress},
+    machine::{Condition, Machine, Message, Open, OpenSide, Progress},
 };
-use crate::plan::{Communication, CommunicatorNo, Direction, Effect, Side, Transfer};
+use crate::plan::{
+    Communication, CommunicatorNo, Direction, Effect, Side, Transfer,
+    sync::{CommNo, Part},
+};
 
 impl<'a> Machine<'a> {
     /// Puts a communication on its stream and on its queue.
@@ -16,31 +21,16 @@ impl<'a> Machine<'a> {
         inst: usize,
         communicator: CommunicatorNo,
     ) -> Result<(), Fault> {
-        let (group, queue) = self.queue_of(rank, communicator)?;
-        if let Effect::Post(Communication::Collective(_)) = self.effect(rank, inst) {
-            self.enrol(rank, inst, group)?;
-        }
+        let queue = self.queue_of(rank, communicator)?;
         self.actors[queue].items.push_back((inst, self.issued + 1));
         self.issue(rank, inst);
-        Ok(())
-    }
-
-    /// Gives a collective or reshard its place among the meetings of its group.
-    pub fn enrol(&mut self, rank: usize, inst: usize, group: usize) -> Result<(), Fault> {
-        let it = &mut self.groups[group];
-        if !it.team.contains(&rank) {
-            return Err(Fault::Internal(format!("rank {rank} is not in its team {:?}", it.team)));
-        }
-        let posted = it.posted.entry(rank).or_insert(0);
-        self.tickets.insert(InstRef { rank, inst }, (group, *posted));
-        *posted += 1;
         Ok(())
     }
 
     /// A stream has come to a posting: the queue may run it from now on.
     pub fn post(&mut self, stream: usize, communicator: CommunicatorNo) -> Result<(), Fault> {
         let rank = self.actors[stream].rank;
-        let (_, queue) = self.queue_of(rank, communicator)?;
+        let queue = self.queue_of(rank, communicator)?;
         if let Some((inst, _)) = self.actors[stream].items.pop_front() {
             self.progress[rank][inst] = Progress::Posted;
         }
@@ -49,121 +39,121 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// An actor's head has come to its meeting; the last one makes it ready to be held.
-    pub fn meet(&mut self, actor: usize, inst: usize) {
-        let Some(&ticket) = self.tickets.get(&InstRef { rank: self.actors[actor].rank, inst }) else {
+    /// One more part of a communication has arrived. True for the last.
+    pub fn arrive(&mut self, comm: CommNo) -> bool {
+        let arrived = &mut self.arrived[comm as usize];
+        *arrived += 1;
+        *arrived as usize == self.matched.expected(self.matched.comm(comm))
+    }
+
+    /// The collective or resharding operator at an actor's head arrives; the last one makes the communication ready to run.
+    pub fn open_collective(&mut self, actor: usize, inst: usize) {
+        let matched = self.matched;
+        let Some(&comm) = matched.comms_of(InstRef { rank: self.actors[actor].rank, inst }).first() else {
             return;
         };
-        self.actors[actor].open = Some(Open::Meeting);
-        let members = self.meetings.entry(ticket).or_default();
-        members.push(actor);
-        if members.len() == self.groups[ticket.0].team.len() {
-            let first = |&it: &usize| (self.head(it), self.actors[it].rank);
-            if let Some(it) = self.meetings[&ticket].iter().copied().min_by_key(first) {
-                self.make_ready(it);
+        self.actors[actor].open = Some(Open::Collective);
+        if self.arrive(comm) {
+            let parts = &matched.comm(comm).parts;
+            let first = parts.iter().min_by_key(|it| (it.at.inst, it.at.rank));
+            if let Some(first) = first.and_then(|it| self.actor_of(it)) {
+                self.make_ready(first);
             }
         }
     }
 
-    /// Holds the meeting of an actor's head.
-    pub fn run_meeting(&mut self, actor: usize) -> Result<(), Fault> {
-        let here = |it: &Self, actor: usize| {
-            it.head(actor).map(|inst| InstRef { rank: it.actors[actor].rank, inst })
+    /// The actor whose head a part of a collective or resharding operator is, once it has arrived.
+    fn actor_of(&self, part: &Part) -> Option<usize> {
+        let InstRef { rank, inst } = part.at;
+        match self.effect(rank, inst) {
+            Effect::Post(it) => self.queue_of(rank, it.communicator()).ok(),
+            Effect::Reshard(_) => Some(self.stream_of(rank, self.plans[rank].code[inst].stream)),
+            Effect::Share(_)
+            | Effect::Barrier
+            | Effect::Compute
+            | Effect::Record(_)
+            | Effect::Join(_)
+            | Effect::Wait(_)
+            | Effect::Signal(_)
+            | Effect::Await(_)
+            | Effect::Finish => None,
+        }
+    }
+
+    /// Runs the collective or resharding operator at an actor's head, for all its members.
+    pub fn run_collective(&mut self, actor: usize) -> Result<(), Fault> {
+        let matched = self.matched;
+        let rank = self.actors[actor].rank;
+        let comm = self.head(actor).and_then(|inst| matched.comms_of(InstRef { rank, inst }).first());
+        let Some(comm) = comm.map(|it| matched.comm(*it)) else {
+            return Err(Fault::Internal("a collective without members runs".to_owned()));
         };
-        let ticket = here(self, actor).and_then(|it| self.tickets.get(&it).copied());
-        let Some((ticket, mut actors)) = ticket.and_then(|it| Some((it, self.meetings.remove(&it)?))) else {
-            return Err(Fault::Internal("a meeting is held that was not called".to_owned()));
-        };
-        let team = &self.groups[ticket.0].team;
-        actors.sort_by_key(|&it| team.iter().position(|&rank| rank == self.actors[it].rank));
-        let members: Vec<InstRef> = actors.iter().filter_map(|&it| here(self, it)).collect();
-        collective::meet(self.plans, &members, &mut self.memories, &mut self.outcome.notes)?;
-        for (actor, at) in actors.into_iter().zip(members) {
-            self.finish_communication(actor, at);
+        let mut parts: Vec<&Part> = comm.parts.iter().collect();
+        parts.sort_by_key(|it| it.role);
+        let members: Vec<InstRef> = parts.iter().map(|it| it.at).collect();
+        collective::run(self.plans, &members, &mut self.memories, &mut self.outcome.notes)?;
+        for part in parts {
+            if let Some(actor) = self.actor_of(part) {
+                self.finish_communication(actor, part.at);
+            }
         }
         Ok(())
     }
 
-    /// Runs the meeting that a queue's head came to, or one pair of the transfer that it is.
+    /// Runs the collective at a queue's head, or one message of the transfer that it is.
     pub fn run_queue(&mut self, actor: usize) -> Result<(), Fault> {
-        let Some(Open::Transfer { pairs, .. }) = &mut self.actors[actor].open else {
-            return self.run_meeting(actor);
+        let Some(Open::Transfer { ready, .. }) = &mut self.actors[actor].open else {
+            return self.run_collective(actor);
         };
-        let at = self.ready.pick(pairs.len());
-        let Some(Pair { send, receiver, recv }) = pairs.remove(at) else {
+        let at = self.ready.pick(ready.len());
+        let Some(Message { send, recv }) = ready.remove(at) else {
             self.close_sides(actor, 0);
             return Ok(());
         };
-        if let (Some(from), Some(to)) = (self.open_side(actor, send), self.open_side(receiver, recv)) {
-            collective::pass(self.plans, from, to, &mut self.memories, &mut self.outcome.notes)?;
+        if let (Some(from), Some(to)) = (self.open_side(send), self.open_side(recv)) {
+            collective::deliver(self.plans, from, to, &mut self.memories, &mut self.outcome.notes)?;
         }
-        self.close_sides(actor, 1);
-        self.close_sides(receiver, 1);
-        if let Some(Open::Transfer { pairs, .. }) = &self.actors[actor].open
-            && !pairs.is_empty()
+        self.close_sides(send.queue, 1);
+        self.close_sides(recv.queue, 1);
+        if let Some(Open::Transfer { ready, .. }) = &self.actors[actor].open
+            && !ready.is_empty()
         {
             self.make_ready(actor);
         }
         Ok(())
     }
 
-    /// Begins the transfer at a queue's head: sides find those partners that are there already.
-    pub fn open_transfer(&mut self, actor: usize, group: usize, transfer: &'a Transfer) {
-        let rank = self.actors[actor].rank;
-        let sides = &transfer.sides;
-        self.actors[actor].open = Some(Open::Transfer {
-            bound: vec![false; sides.len()],
-            left: sides.len(),
-            pairs: VecDeque::new(),
-        });
-        if sides.is_empty() {
-            self.make_ready(actor);
+    /// The transfer at a queue's head begins: its sides arrive at their messages.
+    pub fn open_transfer(&mut self, queue: usize, inst: usize, transfer: &'a Transfer) {
+        let matched = self.matched;
+        let at = InstRef { rank: self.actors[queue].rank, inst };
+        self.actors[queue].open = Some(Open::Transfer { left: transfer.sides.len(), ready: VecDeque::new() });
+        if transfer.sides.is_empty() {
+            self.make_ready(queue);
         }
-        for (at, side) in sides.iter().enumerate() {
-            let peer = self.groups[group].queues.get(&side.peer).copied();
-            let Some((peer, theirs)) = peer.and_then(|it| Some((it, self.partner(it, rank, side)?))) else {
-                continue;
-            };
-            if !self.bind(actor, at) {
+        for (side, (it, comm)) in transfer.sides.iter().zip(matched.comms_of(at)).enumerate() {
+            let own = OpenSide { queue, side };
+            if !self.arrive(*comm) {
+                self.single_sides.insert(*comm, own);
                 continue;
             }
-            self.bind(peer, theirs);
-            let (sender, pair) = match side.direction {
-                Direction::Send => (actor, Pair { send: at, receiver: peer, recv: theirs }),
-                Direction::Recv => (peer, Pair { send: theirs, receiver: actor, recv: at }),
+            let Some(other) = self.single_sides.remove(comm) else { continue };
+            let message = match it.direction {
+                Direction::Send => Message { send: own, recv: other },
+                Direction::Recv => Message { send: other, recv: own },
             };
-            if let Some(Open::Transfer { pairs, .. }) = &mut self.actors[sender].open {
-                pairs.push_back(pair);
+            if let Some(Open::Transfer { ready, .. }) = &mut self.actors[message.send.queue].open {
+                ready.push_back(message);
             }
-            self.make_ready(sender);
-        }
-    }
-
-    /// The first side of an open transfer that faces `side` of `rank` and has no partner yet.
-    fn partner(&self, actor: usize, rank: usize, side: &Side) -> Option<usize> {
-        let Some(Open::Transfer { bound, .. }) = &self.actors[actor].open else { return None };
-        let Effect::Post(Communication::Transfer(transfer)) =
-            self.effect(self.actors[actor].rank, self.head(actor)?)
-        else {
-            return None;
-        };
-        let faces = |it: &Side| it.peer == rank && it.direction != side.direction;
-        transfer.sides.iter().zip(bound).position(|(it, bound)| !bound && faces(it))
-    }
-
-    /// Gives a side its partner; false where it has one.
-    fn bind(&mut self, actor: usize, side: usize) -> bool {
-        match &mut self.actors[actor].open {
-            Some(Open::Transfer { bound, .. }) => !std::mem::replace(&mut bound[side], true),
-            Some(Open::Meeting) | None => false,
+            self.make_ready(message.send.queue);
         }
     }
 
     /// A side of the transfer at a queue's head, with its place.
-    fn open_side(&self, actor: usize, side: usize) -> Option<(InstRef, &'a Side)> {
-        let at = InstRef { rank: self.actors[actor].rank, inst: self.head(actor)? };
+    fn open_side(&self, it: OpenSide) -> Option<(InstRef, &'a Side)> {
+        let at = InstRef { rank: self.actors[it.queue].rank, inst: self.head(it.queue)? };
         match self.effect(at.rank, at.inst) {
-            Effect::Post(Communication::Transfer(it)) => Some((at, it.sides.get(side)?)),
+            Effect::Post(Communication::Transfer(transfer)) => Some((at, transfer.sides.get(it.side)?)),
             _ => None,
         }
     }
@@ -185,13 +175,5 @@ impl<'a> Machine<'a> {
             self.raise(Condition::Work(at.rank, it.work()));
         }
         self.retire(actor);
-    }
-
-    /// The group and the queue of a communicator.
-    fn queue_of(&self, rank: usize, communicator: CommunicatorNo) -> Result<(usize, usize), Fault> {
-        self.group_numbers[rank]
-            .get(communicator as usize)
-            .and_then(|&group| Some((group, self.groups[group].queues.get(&rank).copied()?)))
-            .ok_or_else(|| Fault::Internal(format!("rank {rank} has no communicator {communicator}")))
     }
 }

@@ -139,7 +139,13 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
     }
     plans.iter().for_each(|plan| drop(plan::show(plan)));
     let Ok(inputs) = Filling::new(Kind::Rank, 0, Vec::new(), &plans).fill(&plans) else { return Ok(()) };
-    match sim::run(&plans, inputs, Schedule::Program, &sim::Options::default()) {
+    match sim::run(
+        &plans,
+        &plan::sync::Matched::of(&plans),
+        inputs,
+        Schedule::Program,
+        &sim::Options::default(),
+    ) {
         Ok(_) | Err(Fault::Deadlock(_) | Fault::Program { .. } | Fault::Unsupported { .. }) => Ok(()),
         Err(fault @ Fault::Internal(_)) => Err(fault.to_string()),
     }

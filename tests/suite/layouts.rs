@@ -78,7 +78,14 @@ fn holds(plans: &[Plan]) -> Result<bool, String> {
             [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..8).map(Schedule::Seed))
         {
             let run = |plans: &[Plan]| {
-                sim::run(plans, inputs.clone(), schedule, &Options::default()).map_err(|it| it.to_string())
+                sim::run(
+                    plans,
+                    &plan::sync::Matched::of(plans),
+                    inputs.clone(),
+                    schedule,
+                    &Options::default(),
+                )
+                .map_err(|it| it.to_string())
             };
             let (own, shared) = (run(plans)?, run(&moved)?);
             let blocks = own.outputs.iter().flatten().zip(shared.outputs.iter().flatten());

@@ -42,7 +42,13 @@ fn agrees(seed: u64) -> Result<bool, String> {
     let predicted = sync::deadlock(&plans).map(|it| it.to_string());
     let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..6).map(Schedule::Seed));
     for schedule in schedules {
-        let simulated = match sim::run(&plans, vec![Vec::new(); plans.len()], schedule, &Options::default()) {
+        let simulated = match sim::run(
+            &plans,
+            &sync::Matched::of(&plans),
+            vec![Vec::new(); plans.len()],
+            schedule,
+            &Options::default(),
+        ) {
             Ok(_) => None,
             Err(Fault::Deadlock(it)) => Some(it.to_string()),
             Err(fault) => return Err(format!("{schedule}: {fault}")),

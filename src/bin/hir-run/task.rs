@@ -9,7 +9,7 @@ use std::{
 use hir::{
     exit::Exit,
     interrupt::{self, Activity},
-    plan::{Plan, Port},
+    plan::{Plan, Port, sync::Matched},
     run::{
         RunError,
         inputs::Filling,
@@ -149,13 +149,14 @@ impl Task<'_> {
         let difference = if expectations.is_empty() { "" } else { ", no difference" };
         let inquiry = Some(Arc::clone(&self.watched.inquiry));
         let sim = sim::Options { inquiry, ..job::simulation(plans, watch) };
+        let matched = Matched::of(plans);
         for (done, schedule) in options.schedule.0.iter().enumerate() {
             self.watched.activity.set(match options.schedule.0.len() {
                 1 => format!("while simulating schedule {schedule}"),
                 all if done == 0 => format!("after 0 of {all} schedules"),
                 all => format!("after {done} of {all} schedules{difference}"),
             });
-            let outcome = match sim::run(plans, inputs.clone(), *schedule, &sim) {
+            let outcome = match sim::run(plans, &matched, inputs.clone(), *schedule, &sim) {
                 Ok(outcome) => outcome,
                 Err(fault) => {
                     self.warn(&reads);

@@ -56,7 +56,7 @@ pub enum Key {
 }
 
 /// What a part does in its communication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// It is the part of a member of the group, by its place in the team; of a barrier, by its rank.
     Member(usize),
