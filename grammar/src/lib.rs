@@ -11,6 +11,8 @@ pub mod ir;
 pub mod ops;
 pub mod words;
 
+pub mod allreduce_table;
+
 pub mod arena;
 pub mod arithmetic;
 pub mod dtype;
