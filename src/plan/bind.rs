@@ -10,14 +10,14 @@ use grammar::{
 
 use super::{
     InstKind, StreamNo, View,
-    context::{Builder, Key, Result},
+    context::{Builder, Result, StreamKey},
     shape,
 };
 
 impl Builder<'_> {
     fn stream(&mut self, stream: StreamId) -> Result<StreamNo> {
         let (key, name) = match &self.program.streams[stream] {
-            Stream::Named(number) => match self.streams.get(&Key::Named(*number)) {
+            Stream::Named(number) => match self.streams.get(&StreamKey::Named(*number)) {
                 Some(known) => return Ok(*known),
                 None => {
                     let message = format!("stream `s{number}` is not captured yet");
@@ -26,7 +26,7 @@ impl Builder<'_> {
             },
             Stream::Index(index) => {
                 let index = self.int(*index, "the stream's index")?;
-                (Key::Index(index), format!("stream {index}"))
+                (StreamKey::Index(index), format!("stream {index}"))
             }
         };
         let next = self.plan.streams.len() as StreamNo;
@@ -45,7 +45,7 @@ impl Builder<'_> {
         if let Some(captured) = operand(&stmt.outs) {
             if let Stream::Named(number) = self.program.streams[captured] {
                 // The first capture of a name stays.
-                self.streams.entry(Key::Named(number)).or_insert(self.current);
+                self.streams.entry(StreamKey::Named(number)).or_insert(self.current);
             }
             return Ok(());
         }

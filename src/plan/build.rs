@@ -31,7 +31,7 @@ impl Builder<'_> {
     pub(super) fn block(&mut self, block: BlockId) -> Result<()> {
         let program = self.program;
         for stmt in program.block(block) {
-            self.at(*stmt)?;
+            self.enter_statement(*stmt)?;
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => self.op(it)?,
                 Stmt::Let(symbol, value) => self.define(*symbol, *value)?,
@@ -55,7 +55,7 @@ impl Builder<'_> {
         self.divergent += usize::from(divergent);
         // Every iteration counts, so that a loop of too many is not begun.
         let count = usize::try_from(stop.saturating_sub(start)).unwrap_or(0);
-        self.bounded(self.plan.frames.len().saturating_add(count))?;
+        self.check_instruction_limit(self.plan.frames.len().saturating_add(count))?;
         let name: Arc<str> = self.program.symbols[it.index].as_str().into();
         for value in start..stop {
             (self.origin, self.span) = (origin, span);

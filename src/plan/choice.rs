@@ -49,7 +49,10 @@ impl Builder<'_> {
         self.fault(Code::Unsupported, format!("`{}={word}` does not run: {why}", key.name()), label)
     }
 
-    /// The algorithm of a collective, where its backend has it; `None`: the statement leaves it to the backend.
+    /// The transport's algorithm of a collective; `None`: the statement names none, or that of the library.
+    ///
+    /// # Errors
+    /// An algorithm that the backend does not have for this kind.
     pub(super) fn algorithm(
         &self,
         stmt: &OpStmt,
@@ -59,7 +62,8 @@ impl Builder<'_> {
         let Some(algo) = stmt.get(attr::ALGO) else { return Ok(None) };
         let fits = transport::algorithms(backend, kind);
         match fits.contains(&algo) {
-            true => Ok(Some(algo)),
+            // The library's own way has no name where the statement has no word.
+            true => Ok(Some(algo).filter(|it| *it != Algorithm::Nccl)),
             false => Err(self.refused(attr::ALGO, algo, NO_EXECUTOR, &fits)),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{
     Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, Handle, InstKind, ReduceOp,
     Side, Transfer, View, WorkNo,
-    context::{Builder, Result, ViewKey},
+    context::{Builder, Result},
 };
 use grammar::{
     attr,
@@ -17,10 +17,6 @@ use grammar::{
     ops::Op,
     words::{CommunicationType, P2pProtocol},
 };
-
-fn key(view: &View) -> ViewKey {
-    (view.buffer, view.offset, view.shape.clone(), view.strides.clone())
-}
 
 impl Builder<'_> {
     pub(super) fn communicate(&mut self, stmt: &OpStmt) -> Result<()> {
@@ -119,26 +115,14 @@ impl Builder<'_> {
         let backend = self.backend(stmt)?;
         let algo = self.algorithm(stmt, backend, kind)?;
         self.multicast(stmt, backend)?;
-        let input = self.given(stmt.get(attr::INPUT), kind.gives(me))?;
-        let gets = !kind.gets(me, team.len()).is_empty();
+        let input = self.given(stmt.get(attr::INPUT), kind.is_giver(me))?;
+        let gets = !kind.deliveries(me, team.len()).is_empty();
         let output = self.received(stmt.get(attr::OUTPUT), gets)?;
-        if backend == Backend::Cuda {
-            self.meet(stmt, &team, output.as_ref().or(input.as_ref()));
-        }
         let communicator = self.communicator(backend, team);
         let work = self.work(stmt.number);
         let it = Collective { communicator, kind, algo, input, output, work };
         self.emit(InstKind::Collective(Box::new(it)));
         Ok(())
-    }
-
-    /// The hosts of the world meet before the first collective of the CUDA backend on a view, where nvFuser exchanges handles. It
-    /// has no collectives of smaller teams; theirs need no meeting here, since executors map all memory before the first run.
-    fn meet(&mut self, stmt: &OpStmt, team: &[usize], view: Option<&View>) {
-        let first = view.map(|view| (self.number(stmt), key(view))).is_none_or(|it| self.comm.met.insert(it));
-        if first && team.len() == self.plan.world {
-            self.emit(InstKind::Barrier);
-        }
     }
 
     fn permute(&mut self, stmt: &OpStmt) -> Result<()> {
@@ -215,7 +199,7 @@ impl Builder<'_> {
         if self.bracket.is_some() {
             return Err(self.unsupported(stmt.op, "the CUDA backend does not coalesce"));
         }
-        if self.comm.shared.contains(&(self.number(stmt), peer, key(view))) {
+        if self.comm.shared.contains(&(self.number(stmt), peer, view.key())) {
             return Ok(());
         }
         let message = format!("P2PCommunication {} with rank {peer} is not shared", self.number(stmt));
@@ -238,7 +222,7 @@ impl Builder<'_> {
                     format!("P2PCommunication {} shares handles with its own rank", self.number(it));
                 return Err(self.fault(Code::BadIndex, message, "expected another rank as peer"));
             }
-            if !self.comm.shared.insert((self.number(it), peer, key(&view))) {
+            if !self.comm.shared.insert((self.number(it), peer, view.key())) {
                 continue;
             }
             let channel = match direction {

@@ -25,7 +25,7 @@ impl Builder<'_> {
             true => {
                 let array = self.array(value, 0);
                 // A loop that makes large arrays is as long as one that makes many.
-                self.statements += array.as_ref().map_or(0, |it| it.elements.len());
+                self.work += array.as_ref().map_or(0, |it| it.elements.len());
                 self.arrays.insert(symbol, array);
             }
             false => {

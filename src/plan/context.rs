@@ -19,7 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, Plan, Side, StreamNo, View,
-    WorkNo, limits,
+    ViewKey, WorkNo, limits,
     scalar::{ScalarFault, Scalars, Value},
     shape::{self, ShapeFault},
     teams::Teams,
@@ -55,14 +55,14 @@ pub(super) struct Builder<'p> {
     /// The stream's slice that a tensor holds, of tensors that this rank holds no part of.
     pub(super) slices: FxHashMap<TensorId, usize>,
     pub(super) plan: Plan,
-    pub(super) streams: FxHashMap<Key, StreamNo>,
+    pub(super) streams: FxHashMap<StreamKey, StreamNo>,
     pub(super) current: StreamNo,
     /// The statement under the cursor.
     pub(super) span: Span,
     pub(super) origin: OriginNo,
     pub(super) frame: Option<u32>,
-    /// Statements walked so far, those of each iteration.
-    pub(super) statements: usize,
+    /// Statements executed and array elements evaluated so far; limited by `limits::INSTRUCTIONS`.
+    pub(super) work: usize,
     /// Enclosing branches and loops that other ranks may not enter as this one does.
     pub(super) divergent: usize,
     /// Posted work by the number that `Wait` names.
@@ -87,7 +87,7 @@ pub(super) enum OriginNo {
 
 /// What makes two Stream values the same stream.
 #[derive(PartialEq, Eq, Hash)]
-pub(super) enum Key {
+pub(super) enum StreamKey {
     Named(u32),
     Index(i64),
 }
@@ -101,12 +101,7 @@ pub(super) struct Communications {
     pub(super) shared: FxHashSet<(u32, usize, ViewKey)>,
     /// Handles exchanged so far, by sender and receiver.
     pub(super) exchanged: FxHashMap<(usize, usize), u32>,
-    /// Collectives of the CUDA backend that hosts have met for: number and view.
-    pub(super) met: FxHashSet<(u32, ViewKey)>,
 }
-
-/// A view as a key.
-pub(super) type ViewKey = (u32, usize, Vec<usize>, Vec<usize>);
 
 impl<'p> Builder<'p> {
     /// A rank of which nothing is known yet.
@@ -124,7 +119,7 @@ impl<'p> Builder<'p> {
             span: program.spans.header,
             origin: OriginNo::Known(0),
             frame: None,
-            statements: 0,
+            work: 0,
             divergent: 0,
             posted: FxHashMap::default(),
             bracket: None,
@@ -355,16 +350,20 @@ impl Builder<'_> {
         }
     }
 
-    pub(super) fn at(&mut self, stmt: StmtId) -> Result<()> {
+    /// Makes a statement the current one: instructions and faults name it from now on.
+    ///
+    /// # Errors
+    /// The program unrolls to too much.
+    pub(super) fn enter_statement(&mut self, stmt: StmtId) -> Result<()> {
         self.span = self.program.stmt_span(stmt);
         let line = self.lines.line(self.span.start);
         self.origin = OriginNo::New(Origin { stmt: Some(stmt), line, frame: self.frame });
-        self.statements += 1;
-        self.bounded(self.statements.max(self.plan.code.len()))
+        self.work += 1;
+        self.check_instruction_limit(self.work.max(self.plan.code.len()))
     }
 
     /// Stops unrolling at `count` instructions, or iterations of loops without any.
-    pub(super) fn bounded(&self, count: usize) -> Result<()> {
+    pub(super) fn check_instruction_limit(&self, count: usize) -> Result<()> {
         if count > limits::INSTRUCTIONS {
             let message = format!("the program unrolls to more than {} instructions", limits::INSTRUCTIONS);
             return Err(self.fault(Code::TooLong, message, "reached here"));

@@ -34,13 +34,13 @@ pub enum Source {
 pub struct Delivery {
     /// Where it comes from.
     pub from: Source,
-    /// Which of as many equal parts as there are members; `None`: the whole.
+    /// The index of the part, where the piece is one of `n` equal parts of its source; `None`: all of it.
     pub part: Option<usize>,
 }
 
 impl CollectiveKind {
-    /// Whether a member gives data.
-    pub fn gives(self, member: usize) -> bool {
+    /// Whether a member's input is read.
+    pub fn is_giver(self, member: usize) -> bool {
         match self {
             Self::Broadcast { root } | Self::Scatter { root } | Self::SendRecv { root } => member == root,
             Self::Gather { .. }
@@ -54,7 +54,7 @@ impl CollectiveKind {
     }
 
     /// The pieces of what a member of a team of `n` gets, in the order in which its output holds them.
-    pub fn gets(self, member: usize, n: usize) -> Vec<Delivery> {
+    pub fn deliveries(self, member: usize, n: usize) -> Vec<Delivery> {
         let one = |from, part| vec![Delivery { from, part }];
         let each = |part| (0..n).map(|it| Delivery { from: Source::Member(it), part }).collect();
         match self {
@@ -74,9 +74,34 @@ impl CollectiveKind {
         }
     }
 
+    /// The piece of what member `to` of a team of `n` gets that is of the input of member `from`, and which of its pieces it is; as
+    /// `deliveries` lists it, without the list.
+    pub fn delivery(self, from: usize, to: usize, n: usize) -> Option<(usize, Delivery)> {
+        let piece = |at, part| Some((at, Delivery { from: Source::Member(from), part }));
+        match self {
+            Self::Broadcast { root } if from == root => piece(0, None),
+            Self::Gather { root } if to == root => piece(from, None),
+            Self::Allgather => piece(from, None),
+            Self::Scatter { root } if from == root => piece(0, Some(to)),
+            Self::SendRecv { root } if from == root && (n == 1 || to == usize::from(root == 0)) => {
+                piece(0, None)
+            }
+            Self::AllToAll => piece(from, Some(to)),
+            Self::Permute { recv_peer, .. } if from == recv_peer => piece(0, None),
+            Self::Broadcast { .. }
+            | Self::Gather { .. }
+            | Self::Scatter { .. }
+            | Self::SendRecv { .. }
+            | Self::Permute { .. }
+            | Self::Reduce { .. }
+            | Self::Allreduce { .. }
+            | Self::ReduceScatter { .. } => None,
+        }
+    }
+
     /// The members whose data a member of a team of `n` gets, in team order.
     pub fn givers(self, member: usize, n: usize) -> Vec<usize> {
-        let pieces = self.gets(member, n);
+        let pieces = self.deliveries(member, n);
         match pieces.iter().any(|it| it.from == Source::Combined) {
             true => (0..n).collect(),
             false => pieces.iter().filter_map(Delivery::member).collect(),
@@ -85,11 +110,14 @@ impl CollectiveKind {
 
     /// How many elements a member of a team of `n` gets where each giver gives `given`.
     pub fn delivered(self, member: usize, n: usize, given: usize) -> usize {
-        self.gets(member, n).iter().map(|it| if it.part.is_some() { given / n.max(1) } else { given }).sum()
+        self.deliveries(member, n)
+            .iter()
+            .map(|it| if it.part.is_some() { given / n.max(1) } else { given })
+            .sum()
     }
 
-    /// Whether members get, or give each other, equal parts of what is given.
-    pub fn divides(self) -> bool {
+    /// Whether each member gets one of `n` equal parts of an input, or of all inputs combined.
+    pub fn splits_input(self) -> bool {
         match self {
             Self::Scatter { .. } | Self::ReduceScatter { .. } | Self::AllToAll => true,
             Self::Broadcast { .. }
@@ -102,8 +130,8 @@ impl CollectiveKind {
         }
     }
 
-    /// How it combines the members' inputs, if it does.
-    pub fn combines(self) -> Option<ReduceOp> {
+    /// The operation that combines the members' inputs, if there is one.
+    pub fn reduce_op(self) -> Option<ReduceOp> {
         match self {
             Self::Reduce { op, .. } | Self::Allreduce { op } | Self::ReduceScatter { op } => Some(op),
             Self::Broadcast { .. }
@@ -163,11 +191,17 @@ mod tests {
                 CollectiveKind::Allreduce { op },
                 CollectiveKind::ReduceScatter { op },
                 CollectiveKind::AllToAll,
+                CollectiveKind::SendRecv { root: 0 },
             ];
             for kind in kinds {
                 let mut arrived = vec![0; n];
                 for member in 0..n {
-                    for piece in kind.gets(member, n) {
+                    for from in 0..n {
+                        let listed = kind.deliveries(member, n).into_iter().enumerate();
+                        let listed = listed.into_iter().find(|(_, it)| it.member() == Some(from));
+                        assert_eq!(kind.delivery(from, member, n), listed, "{kind:?} of {n}");
+                    }
+                    for piece in kind.deliveries(member, n) {
                         let from = piece.member().map_or(0..n, |it| it..it + 1);
                         from.for_each(|it| arrived[it] += piece.elements(given, n).len());
                     }
@@ -179,7 +213,7 @@ mod tests {
                     _ => 1,
                 };
                 for (member, arrived) in arrived.into_iter().enumerate() {
-                    let expected = if kind.gives(member) { copies * given } else { 0 };
+                    let expected = if kind.is_giver(member) { copies * given } else { 0 };
                     assert_eq!(arrived, expected, "{kind:?} of {n}, member {member}");
                 }
             }

@@ -1,10 +1,10 @@
-//! Streams that are as good as a communicator's queue: going over to another stream and back takes five microseconds, a quarter of
-//! a small collective's time.
+//! Streams that can serve as a communicator's queue: to go over to another stream and back takes five microseconds, a quarter of a
+//! small collective's time.
 
 use super::{InstKind, Plan, StreamNo, WorkNo};
 
-/// By communicator, the stream of the plan that may be its stream too: it posts all of its communications, and waits for each
-/// before it does anything else. Nobody else waits for them.
+/// By communicator, the stream of the plan that can serve as its queue: it posts all communications of the communicator and waits for
+/// each before its next instruction. `None`: there is no such stream.
 pub fn homes(plan: &Plan) -> Vec<Option<StreamNo>> {
     let mut homes: Vec<Option<StreamNo>> = vec![None; plan.communicators.len()];
     let mut has_none = vec![false; homes.len()];
@@ -57,14 +57,14 @@ mod tests {
     }
 
     #[test]
-    fn who_posts_and_waits_at_once_gives_its_stream() {
+    fn a_stream_that_waits_at_once_is_home() {
         assert_eq!(homes_in(&["post 3", "wait 3"]), [Some(0)]);
         assert_eq!(homes_in(&["post 3", "wait 3", "sum", "post 4", "wait 4"]), [Some(0)]);
         assert_eq!(homes_in(&["on 1", "post 3", "wait 3", "sum"]), [Some(1)]);
     }
 
     #[test]
-    fn who_does_anything_meanwhile_does_not() {
+    fn a_stream_that_does_anything_meanwhile_is_not() {
         for body in [
             &["post 3", "sum", "wait 3"][..],
             &["post 3", "post 4", "wait 3", "wait 4"],

@@ -23,7 +23,7 @@ impl Builder<'_> {
         };
         let indices = Indices::of(pieces);
         let runs = indices.runs();
-        self.bounded(runs.len())?;
+        self.check_instruction_limit(runs.len())?;
         let iota = |run: Run| InstKind::Iota {
             to: Box::new(View {
                 buffer: target.buffer,
@@ -56,7 +56,7 @@ impl Builder<'_> {
             }
         }
         let lines = lines(&ones);
-        self.bounded(lines.len())?;
+        self.check_instruction_limit(lines.len())?;
         code.extend(
             lines.into_iter().map(|(offset, shape, strides)| {
                 fill(View { buffer: target.buffer, offset, shape, strides }, 1)

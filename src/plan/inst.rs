@@ -400,7 +400,7 @@ pub struct Slot {
     pub to: usize,
     /// What it says.
     pub meaning: Meaning,
-    /// Which message between the two.
+    /// Of a message: which between `from` and `to`. Of a collective (`TeamReady`, `TeamDone`): which of its team's.
     pub index: u32,
 }
 

@@ -37,11 +37,13 @@ pub struct Limits {
     pub ranks: usize,
     /// Most bytes of all plans.
     pub memory: usize,
+    /// Most instructions of all ranks together.
+    pub instructions: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { ranks: RANKS, memory: MEMORY }
+        Self { ranks: RANKS, memory: MEMORY, instructions: WORLD_INSTRUCTIONS }
     }
 }
 

@@ -13,6 +13,7 @@
 //! Invariant: a plan holds plain data: no names to look up, no expression to evaluate.
 
 mod access;
+mod algorithm;
 mod bind;
 mod build;
 mod choice;
@@ -56,7 +57,7 @@ pub use names::Names;
 pub(crate) use shape::leaf_axes;
 pub use show::{inst_text, show, view_text};
 pub use skip::{MOST_SKIPS, Skip, SkippedRole, Why};
-pub use view::{Buffer, Layout, Piece, Place, Port, PrintedAxis, Shard, View};
+pub use view::{Buffer, Layout, Piece, Place, Port, PrintedAxis, Shard, View, ViewKey};
 pub use world::{build, build_each, build_within, smallest_world};
 
 use std::{ops::Range, sync::Arc};
@@ -92,8 +93,8 @@ pub struct Plan {
     pub named: Vec<Port>,
     /// Buffers besides those of the outputs that somebody reads when all has run: what is in them has to stay.
     pub kept: Vec<BufferNo>,
-    /// Instructions that follow each other on one stream and may run as one kernel: an all-reduce over peer memory with its signals.
-    /// They mean what each of them means.
+    /// Ranges of `code` that an executor may run as one kernel, or ignore: the meaning is the same. Ranges are disjoint, ascending and
+    /// not empty; the instructions of one follow each other on one stream: an all-reduce over peer memory with its signals.
     pub kernels: Vec<Range<usize>>,
     /// Number of events that `Record` sets.
     pub events: usize,

@@ -28,7 +28,8 @@ pub fn show(plan: &Plan) -> String {
         };
         let name_width = name_width.max(4);
         let text = inst_text(plan, inst);
-        let kernel = plan.kernels.iter().find(|it| it.contains(&at));
+        let kernel =
+            plan.kernels.get(plan.kernels.partition_point(|it| it.end <= at)).filter(|it| it.contains(&at));
         let kernel = kernel.map_or(String::new(), |it| format!(", one kernel {}..{}", it.start, it.end - 1));
         let place = plan.place(inst);
         let _ = writeln!(out, "{at:>width$}  {stream:<name_width$}  {text:<60}  ; {place}{kernel}");

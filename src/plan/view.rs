@@ -30,6 +30,9 @@ pub struct View {
     pub strides: Vec<usize>,
 }
 
+/// A view as a key: buffer, offset, shape, strides.
+pub type ViewKey = (BufferNo, usize, Vec<usize>, Vec<usize>);
+
 impl View {
     /// The whole of a row-major buffer.
     pub fn contiguous(buffer: BufferNo, shape: Vec<usize>) -> Self {
@@ -48,6 +51,24 @@ impl View {
     /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The first and the last element of the buffer that it has; `None`: it has no elements.
+    pub fn bounds(&self) -> Option<(usize, usize)> {
+        let extents = self.shape.iter().zip(&self.strides);
+        let reach: usize = extents.map(|(n, stride)| n.saturating_sub(1) * stride).sum();
+        (!self.is_empty()).then_some((self.offset, self.offset + reach))
+    }
+
+    /// The view as a key.
+    pub fn key(&self) -> ViewKey {
+        (self.buffer, self.offset, self.shape.clone(), self.strides.clone())
+    }
+
+    /// Whether the two may have an element in common: their bounds overlap.
+    pub fn may_alias(&self, other: &Self) -> bool {
+        let bounds = self.bounds().zip(other.bounds());
+        self.buffer == other.buffer && bounds.is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1)
     }
 }
 

@@ -279,7 +279,7 @@ pub fn longest_sum(plans: &[Plan]) -> usize {
         }
         InstKind::Collective(it) => {
             let sums = |op: ReduceOp| matches!(op, ReduceOp::Sum | ReduceOp::Avg);
-            if it.kind.combines().is_some_and(sums) {
+            if it.kind.reduce_op().is_some_and(sums) {
                 over_ranks = over_ranks.max(plan.communicators[it.communicator as usize].team.len());
             }
         }

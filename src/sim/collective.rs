@@ -147,7 +147,7 @@ impl TeamCollective<'_> {
             let mine = format!("permutes from member {recv_peer}");
             return Err(self.clash(member, mine, recv_peer, format!("sends to member {send_peer}")));
         }
-        Ok(kind.gets(member, self.them.len()))
+        Ok(kind.deliveries(member, self.them.len()))
     }
 
     /// Reads what a member gives. All that are read must be of one type and size.
@@ -197,7 +197,7 @@ impl TeamCollective<'_> {
         }
         // What combines delivers nothing else: the inputs are not wanted any more.
         let parts: Vec<DenseTensor> = inputs.iter_mut().filter_map(Option::take).collect();
-        let Some(op) = self.them[0].kind.combines() else {
+        let Some(op) = self.them[0].kind.reduce_op() else {
             return Err(Fault::Internal("a collective that combines nothing".to_owned()));
         };
         kernels::combine(op, &parts, parts[0].data.dtype(), &mut notes.exactness)

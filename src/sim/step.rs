@@ -61,12 +61,7 @@ impl Space<'_> {
             Self::Private(memory) => Some(&mut **memory),
         };
         let cell = memory.filter(|it| (view.buffer as usize) < it.len()).map(|it| it.cell_mut(view.buffer));
-        let reach = |cell: &Cell| {
-            let last: usize =
-                view.shape.iter().zip(&view.strides).map(|(n, s)| n.saturating_sub(1) * s).sum();
-            view.is_empty() || view.offset + last < cell.data.len()
-        };
-        cell.filter(|it| reach(it))
+        cell.filter(|it| view.bounds().is_none_or(|(_, last)| last < it.data.len()))
             .ok_or_else(|| StepError::Internal(format!("{view:?} is not inside the memory of rank {rank}")))
     }
 

@@ -15,7 +15,10 @@ use grammar::{
 };
 
 use super::{Comm, CommNo, InstRef, Key, Matched, Role, words};
-use crate::plan::{CollectiveKind, Communication, Direction, Effect, Plan, Transfer, View};
+use crate::plan::{
+    Backend, CollectiveKind, Communication, Direction, Effect, Plan, Transfer, View,
+    algorithm::chosen_algorithm,
+};
 
 /// Elements of a type.
 type Amount = (usize, DType);
@@ -86,7 +89,8 @@ fn collectives(plans: &[Plan], matched: &Matched) -> Vec<Fault> {
         let posts: Option<Vec<Post>> = in_team_order(comm).into_iter().map(|at| post(plans, at)).collect();
         let team = words::team(&matched.groups[group as usize].team);
         let name = format!("the {} collective of team ({team})", words::ordinal(which));
-        if let Some(fault) = posts.and_then(|it| check(plans, &name, &it)) {
+        let backend = matched.groups[group as usize].backend;
+        if let Some(fault) = posts.and_then(|it| check(plans, &name, backend, &it)) {
             faults.insert(group, fault);
         }
     }
@@ -108,7 +112,7 @@ fn post(plans: &[Plan], at: InstRef) -> Option<Post> {
 }
 
 /// What does not agree in one collective of all members, in team order: `name` is what messages call it.
-fn check(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
+fn check(plans: &[Plan], name: &str, backend: Option<Backend>, members: &[Post]) -> Option<Fault> {
     let posts = |it: &Post| format!("rank {} posts {}", it.at.rank, words::describe(plans, it.at));
     let lead = members.first()?;
     let other = members.iter().find(|it| !it.kind.is_same_as(lead.kind));
@@ -118,10 +122,14 @@ fn check(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
         return Some(Fault::new(plans, it.at, message));
     }
     let named = |it: &Post| it.algo.map_or("without `algo=`".to_owned(), |it| format!("with `algo={it}`"));
-    if let Some(it) = members.iter().find(|it| it.algo != lead.algo) {
+    // Members that name none and get the same agree.
+    let algorithm = |it: &Post| {
+        let bytes = it.input.map_or(0, |(len, dtype)| len * dtype.size());
+        chosen_algorithm(backend, it.kind, it.algo, (members.len(), bytes))
+    };
+    if let Some(it) = members.iter().find(|it| algorithm(it) != algorithm(lead)) {
         let (mine, theirs) = (named(it), named(lead));
-        let message =
-            format!("{name}: {} with `algo={theirs}`, {} with `algo={mine}`", posts(lead), posts(it));
+        let message = format!("{name}: {} {theirs}, {} {mine}", posts(lead), posts(it));
         return Some(Fault::new(plans, it.at, message));
     }
     if let Some(fault) = permute(plans, name, members) {
@@ -141,7 +149,7 @@ fn check(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
     }
     let (len, dtype) = given;
     let count = members.len();
-    if lead.kind.divides() && !len.is_multiple_of(count) {
+    if lead.kind.splits_input() && !len.is_multiple_of(count) {
         let message = format!("{name}: {}, which do not divide by {count} members", gives(giver, given));
         return Some(Fault::new(plans, giver.at, message));
     }

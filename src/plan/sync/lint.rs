@@ -15,6 +15,8 @@ use crate::plan::{self, Plan, limits::Limits, scalar::Scalars};
 const RANKS: usize = 64;
 const INSTRUCTIONS: i64 = 100_000;
 const MEMORY: usize = 1 << 28;
+/// Of all ranks, once the communications are lowered.
+const LOWERED: usize = 1_000_000;
 
 /// What goes wrong when all ranks of a world run the program: communications that do not match, and a deadlock. Nothing is
 /// said of programs that cannot be planned as they are, and of large ones.
@@ -29,7 +31,8 @@ pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<D
         return Vec::new();
     }
     let assumed = |text: &str| format!("if all {world} ranks run this program: {text}");
-    match plan::build_within(program, lines, world, &Limits { ranks: RANKS, memory: MEMORY }) {
+    let limits = Limits { ranks: RANKS, memory: MEMORY, instructions: LOWERED };
+    match plan::build_within(program, lines, world, &limits) {
         Ok(plans) => deadlock(&plans).map(|it| warning(program, &plans, &it, &assumed)).into_iter().collect(),
         Err(faults) => faults
             .into_iter()

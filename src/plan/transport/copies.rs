@@ -13,13 +13,13 @@ impl Transport for PeerCopies {
         None
     }
 
-    fn takes(&self, _: CollectiveKind) -> bool {
-        true
+    fn takes(&self, kind: CollectiveKind) -> bool {
+        !matches!(kind, CollectiveKind::Allreduce { .. })
     }
 
     fn works_in_place(&self, kind: CollectiveKind) -> bool {
         match kind {
-            // Each element is touched by one member, or by its own.
+            // Each element is accessed by one member, or by its own.
             CollectiveKind::Broadcast { .. }
             | CollectiveKind::Gather { .. }
             | CollectiveKind::Allgather
@@ -35,7 +35,7 @@ impl Transport for PeerCopies {
     }
 
     fn writes_own_output(&self, kind: CollectiveKind) -> bool {
-        kind.combines().is_some()
+        kind.reduce_op().is_some()
     }
 
     fn is_one_kernel(&self) -> bool {
@@ -43,7 +43,7 @@ impl Transport for PeerCopies {
     }
 
     fn lower(&self, call: &Call<'_>) -> Steps {
-        match call.kind.combines() {
+        match call.kind.reduce_op() {
             Some(op) => call.pull(op),
             None => call.push(),
         }
@@ -55,8 +55,8 @@ impl Call<'_> {
     pub(super) fn pull(&self, op: ReduceOp) -> Steps {
         let n = self.team.len();
         let getters: Vec<usize> =
-            self.all().into_iter().filter(|it| !self.kind.gets(*it, n).is_empty()).collect();
-        let work: Vec<InstKind> = match self.kind.gets(self.me, n).as_slice() {
+            self.all().into_iter().filter(|it| !self.kind.deliveries(*it, n).is_empty()).collect();
+        let work: Vec<InstKind> = match self.kind.deliveries(self.me, n).as_slice() {
             [] => Vec::new(),
             [first, ..] => {
                 let own = self.members[self.me].as_ref();
@@ -68,8 +68,8 @@ impl Call<'_> {
                     .collect()
             }
         };
-        let touched = if getters.contains(&self.me) { self.all() } else { Vec::new() };
-        self.exchange(&touched, &getters, work)
+        let accessed = if getters.contains(&self.me) { self.all() } else { Vec::new() };
+        self.with_signals(&accessed, &getters, work)
     }
 
     /// All members' elements from `start` on, combined in team order; `None` where some member's views are not known.
@@ -89,34 +89,23 @@ impl Call<'_> {
         let mut getters = Vec::new();
         let own = self.members[self.me].as_ref().and_then(|it| it.input.as_ref());
         for to in self.all() {
-            let mut offset = 0;
-            for delivery in self.gets(to) {
-                let giver = delivery.member().and_then(|it| self.members[it].as_ref()?.input.as_ref());
-                let given = giver.or(own).map_or(0, View::len);
-                let elements = delivery.elements(given, n);
-                if delivery.member() == Some(self.me) {
-                    getters.push(to);
-                    work.extend(self.copy(own, (elements.start, elements.len()), to, offset));
-                }
-                offset += elements.len();
-            }
+            let Some((at, delivery)) = self.delivery(to) else { continue };
+            let elements = delivery.elements(own.map_or(0, View::len), n);
+            getters.push(to);
+            // All pieces of an output have one length.
+            work.extend(self.copy(own, (elements.start, elements.len()), to, at * elements.len()));
         }
-        getters.dedup();
         let givers = self.kind.givers(self.me, n);
-        self.exchange(&getters, &givers, work)
+        self.with_signals(&getters, &givers, work)
     }
 
-    /// What a member gets, as far as this one knows: of a permutation, each knows whom it gives to.
-    fn gets(&self, to: usize) -> Vec<Delivery> {
+    /// What a member gets of this one, and which of its pieces it is. Of a permutation, a member knows only whom it sends to.
+    fn delivery(&self, to: usize) -> Option<(usize, Delivery)> {
         match self.kind {
             CollectiveKind::Permute { send_peer, .. } if to != self.me => {
-                let is_mine = send_peer == to;
-                is_mine
-                    .then_some(Delivery { from: Source::Member(self.me), part: None })
-                    .into_iter()
-                    .collect()
+                (send_peer == to).then_some((0, Delivery { from: Source::Member(self.me), part: None }))
             }
-            kind => kind.gets(to, self.team.len()),
+            kind => kind.delivery(self.me, to, self.team.len()),
         }
     }
 
@@ -129,7 +118,9 @@ impl Call<'_> {
         offset: usize,
     ) -> Option<InstKind> {
         let output = self.members[to].as_ref()?.output.as_ref()?;
-        let from = Place { rank: self.team[self.me], view: from?.narrow(0, start, len) };
+        // Sizes are compared once all members post the collective; where one does not, nobody gets this far.
+        let from = from.filter(|it| start + len <= it.len() && offset + len <= output.len())?;
+        let from = Place { rank: self.team[self.me], view: from.narrow(0, start, len) };
         let to = Place { rank: self.team[to], view: output.narrow(0, offset, len) };
         Some(InstKind::Copy { from: Box::new(from), to: Box::new(to) })
     }

@@ -1,16 +1,20 @@
 //! Finds the communications that have a transport and replaces them in the plans of all ranks.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program};
-use rustc_hash::FxHashMap;
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Program, StmtId},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Call, Member, Steps, Transport, messages::Message, queue::rewrite, staging, transport};
 use crate::plan::{
-    Backend, Collective, CollectiveKind, Communication, Direction, Effect, Plan, Transfer,
-    limits::{self, Limits},
+    Backend, Collective, CollectiveKind, Communication, Direction, Effect, InstKind, Plan, Transfer, ViewKey,
+    limits::Limits,
     sync::{Comm, CommNo, InstRef, Key, Matched, Role},
 };
 
-/// A rank's lowered communications, by instruction.
+/// By rank, the steps of each lowered communication, by index in `Plan::code`.
 type Lowered = Vec<FxHashMap<usize, Steps>>;
 
 /// Lowers the communications of all ranks that no library moves.
@@ -25,24 +29,33 @@ pub(in crate::plan) fn lower(
 ) -> Result<(), Vec<(usize, Diagnostic)>> {
     let mut lowered: Lowered = plans.iter().map(|_| FxHashMap::default()).collect();
     let mut groups = FxHashMap::default();
+    let mut hosts = HandleExchanges::default();
+    let mut pools: Vec<staging::Pool> = plans.iter().map(staging::Pool::of).collect();
     let mut count: usize = plans.iter().map(|it| it.code.len()).sum();
     for (number, comm) in (0..).zip(&matched.comms) {
         let before = count;
         match comm.key {
-            Key::Collective(group, index) => {
+            // What not all members post never runs: it stays as it is, and the deadlock's report names it.
+            Key::Collective(group, index) if comm.parts.len() == matched.expected(comm) => {
                 let next = groups.len() as u32;
                 if let Some(it) = Lowering::of(plans, matched, comm, group) {
+                    if count + it.least_size() > limits.instructions {
+                        return Err(vec![too_large(programs, plans, comm, limits)]);
+                    }
                     let group = *groups.entry(group).or_insert(next);
-                    count += it.lower(plans, (group, index), &mut lowered);
+                    count += it.lower(plans, (group, index), &mut pools, &mut lowered);
+                    if it.backend == Backend::Cuda && hosts.is_first(plans, comm) {
+                        hosts.add(&mut lowered, comm);
+                    }
                 }
             }
             Key::Message(group, ..) if matched.groups[group as usize].backend == Some(Backend::Cuda) => {
                 count += message(plans, matched, (number, comm), &mut lowered);
             }
-            Key::Message(..) | Key::Handle(..) | Key::Barrier(_) | Key::Signal(_) => (),
+            Key::Collective(..) | Key::Message(..) | Key::Handle(..) | Key::Barrier(_) | Key::Signal(_) => (),
         }
-        if count > limits::WORLD_INSTRUCTIONS && count > before {
-            return Err(vec![too_large(programs, plans, comm)]);
+        if count > limits.instructions && count > before {
+            return Err(vec![too_large(programs, plans, comm, limits)]);
         }
     }
     if lowered.iter().all(FxHashMap::is_empty) {
@@ -57,22 +70,62 @@ pub(in crate::plan) fn lower(
     limits.check_memory(programs[0], plans.len(), bytes).map_err(|fault| vec![(0, fault)])
 }
 
-fn too_large(programs: &[&Program], plans: &[Plan], comm: &Comm) -> (usize, Diagnostic) {
+fn too_large(programs: &[&Program], plans: &[Plan], comm: &Comm, limits: &Limits) -> (usize, Diagnostic) {
     let at = comm.parts.first().map_or(InstRef { rank: 0, inst: 0 }, |it| it.at);
     let plan = &plans[at.rank];
     let program = programs[at.rank];
     let stmt = plan.code.get(at.inst).and_then(|it| plan.origins[it.origin as usize].stmt);
     let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
-    let limit = limits::WORLD_INSTRUCTIONS;
+    let limit = limits.instructions;
     let message =
         format!("the communications of {} ranks become more than {limit} instructions", plans.len());
     let fault =
         Diagnostic::new(Code::TooLarge, span, message, "each member touches the memory of all others");
-    (at.rank, fault.help("run it on fewer ranks, bind shorter loops with `--set`, or use `backend=NCCL`"))
+    (
+        at.rank,
+        fault.help(
+            "run it on fewer ranks, bind shorter loops with `--set`, or let NCCL move the data: \
+                            `backend=NCCL` and no `algo=`",
+        ),
+    )
+}
+
+/// The exchanges of memory handles before collectives of the CUDA backend: nvFuser's hosts wait for each other before the first
+/// collective of a statement on a view, where the team is the whole world. It has no collectives of smaller teams; theirs need no
+/// exchange here, since executors map all memory before the first run.
+#[derive(Default)]
+struct HandleExchanges {
+    /// By rank, statement and view.
+    known: FxHashSet<(usize, Option<StmtId>, ViewKey)>,
+}
+
+impl HandleExchanges {
+    /// Whether some member of a collective of the whole world uses a view for the first time: then all hosts wait.
+    fn is_first(&mut self, plans: &[Plan], comm: &Comm) -> bool {
+        let mut is_first = false;
+        for InstRef { rank, inst } in comm.parts.iter().map(|it| it.at) {
+            let plan = &plans[rank];
+            let it = collective(plans, InstRef { rank, inst });
+            if let Some(view) = it.and_then(|it| it.output.as_ref().or(it.input.as_ref())) {
+                let stmt = plan.origins[plan.code[inst].origin as usize].stmt;
+                is_first |= self.known.insert((rank, stmt, view.key()));
+            }
+        }
+        is_first && comm.parts.len() == plans.len()
+    }
+
+    fn add(&self, lowered: &mut Lowered, comm: &Comm) {
+        for at in comm.parts.iter().map(|it| it.at) {
+            if let Some(steps) = lowered[at.rank].get_mut(&at.inst) {
+                steps.before.insert(0, InstKind::Barrier);
+            }
+        }
+    }
 }
 
 /// A collective that has a transport.
 struct Lowering<'a> {
+    backend: Backend,
     transport: &'static dyn Transport,
     kind: CollectiveKind,
     /// World ranks in team order.
@@ -90,26 +143,49 @@ impl<'a> Lowering<'a> {
         let view = it.input.as_ref().or(it.output.as_ref());
         let bytes =
             view.map_or(0, |view| view.len() * plans[first.rank].buffers[view.buffer as usize].dtype.size());
-        let transport = transport(group.backend?, it.kind, it.algo, group.team.len(), bytes)?;
+        let backend = group.backend?;
+        let transport = transport(backend, it.kind, it.algo, (group.team.len(), bytes))?;
         let mut parts = vec![None; group.team.len()];
         for part in &comm.parts {
             if let Role::Member(place) = part.role {
                 parts[place] = Some(part.at);
             }
         }
-        Some(Self { transport, kind: it.kind, team: &group.team, parts })
+        Some(Self { backend, transport, kind: it.kind, team: &group.team, parts })
     }
 
-    /// Lowers the parts of all members; how many instructions they become.
-    fn lower(&self, plans: &mut [Plan], (group, index): (u32, u32), lowered: &mut Lowered) -> usize {
+    /// How much the plans grow at least, told before they do: three signals between any two of whom one touches the other's memory.
+    fn least_size(&self) -> usize {
+        let n = self.team.len();
+        let pairs = match self.kind {
+            CollectiveKind::Allgather
+            | CollectiveKind::Allreduce { .. }
+            | CollectiveKind::ReduceScatter { .. }
+            | CollectiveKind::AllToAll => n * (n - 1),
+            CollectiveKind::Broadcast { .. }
+            | CollectiveKind::Gather { .. }
+            | CollectiveKind::Scatter { .. }
+            | CollectiveKind::Reduce { .. } => n - 1,
+            CollectiveKind::SendRecv { .. } | CollectiveKind::Permute { .. } => 0,
+        };
+        3 * pairs
+    }
+
+    /// Lowers the parts of all members; how much the plans grow.
+    fn lower(
+        &self,
+        plans: &mut [Plan],
+        (group, index): (u32, u32),
+        pools: &mut [staging::Pool],
+        lowered: &mut Lowered,
+    ) -> usize {
         let n = self.team.len();
         let mut staged: Vec<Option<staging::Staged>> = Vec::with_capacity(n);
         for (me, part) in self.parts.iter().enumerate() {
-            let views =
-                part.and_then(|at| collective(plans, at).map(|it| (at, it.input.clone(), it.output.clone())));
-            staged.push(views.map(|(at, input, output)| {
+            let posted = part.and_then(|at| collective(plans, at).map(|it| (at, it.clone())));
+            staged.push(posted.map(|(at, it)| {
                 let member = (self.kind, me, n);
-                staging::stage(&mut plans[at.rank], self.transport, member, (input.as_ref(), output.as_ref()))
+                pools[at.rank].stage(&mut plans[at.rank], self.transport, member, &it)
             }));
         }
         let members: Vec<Option<Member>> =
@@ -128,7 +204,7 @@ impl<'a> Lowering<'a> {
                 is_one_kernel: self.transport.is_one_kernel(),
                 ..steps
             };
-            count += steps.count();
+            count += steps.size();
             lowered[at.rank].insert(at.inst, steps);
         }
         count
@@ -171,7 +247,7 @@ fn message(
         let theirs = find(direction.mirror()).and_then(side).map(|it| &it.1.view);
         let it = Message { rank, peer, direction, protocol, index, mine: &mine.view, theirs };
         let steps = it.lower();
-        count += steps.count();
+        count += steps.size();
         lowered[rank].insert(at.inst, steps);
     }
     count

@@ -9,7 +9,7 @@
 //! |---|---|---|---|
 //! | NCCL, UCC | none, `nccl` | all | none: a library call on the communicator's queue |
 //! | CUDA | none | all but Allreduce | `PeerCopies` |
-//! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`default_allreduce`) |
+//! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`algorithm`) |
 //! | CUDA, NCCL | `one-shot`, `two-shot` | Allreduce | `OneShot`, `TwoShot` |
 //!
 //! `backend=` decides where a transport's instructions run: with CUDA on the posting stream, as nvFuser does it; with NCCL on the
@@ -30,7 +30,7 @@ use grammar::words::Algorithm;
 
 pub(super) use lower::lower;
 
-use super::{Backend, CollectiveKind, InstKind, View};
+use super::{Backend, CollectiveKind, InstKind, View, algorithm::chosen_algorithm};
 use copies::PeerCopies;
 use one_shot::OneShot;
 use two_shot::TwoShot;
@@ -43,12 +43,12 @@ trait Transport: Sync {
     /// Whether it moves this kind of collective.
     fn takes(&self, kind: CollectiveKind) -> bool;
 
-    /// Whether a member's output may be its input where what the member gets of itself lies there already. Without this, and in all
-    /// other cases of memory in common, the input is copied to a staging buffer first.
+    /// Whether the transport is correct where the output is the memory of the part of the input that this member gives to itself. In all
+    /// other cases of overlap the input is copied to a staging buffer first.
     fn works_in_place(&self, kind: CollectiveKind) -> bool;
 
-    /// Whether nobody but a member itself writes its output, so that it is there behind what is posted: nvFuser lets programs read a
-    /// CUDA Reduce on the posting stream before they wait for it.
+    /// Whether only this member writes its output. The output is then complete when the posted instructions are, before `Wait`: nvFuser
+    /// programs read a CUDA Reduce that early.
     fn writes_own_output(&self, kind: CollectiveKind) -> bool;
 
     /// Whether the instructions may run as one kernel (`Plan::kernels`).
@@ -102,8 +102,11 @@ struct Steps {
 }
 
 impl Steps {
-    fn count(&self) -> usize {
-        self.before.len() + self.posted.len() + self.waited.len() + self.after.len()
+    /// How much a plan grows: instructions, those that combine by their operands.
+    fn size(&self) -> usize {
+        let size = |it: &InstKind| if let InstKind::Combine { parts, .. } = it { parts.len() } else { 1 };
+        let all = [&self.before, &self.posted, &self.waited, &self.after];
+        all.into_iter().flatten().map(size).sum()
     }
 }
 
@@ -117,29 +120,16 @@ pub(super) fn algorithms(backend: Backend, kind: CollectiveKind) -> Vec<Algorith
     library.into_iter().chain(own.filter(|_| backend != Backend::Ucc)).collect()
 }
 
-/// The transport of a collective; `None`: a library moves it. `bytes` are those that a member gives.
+/// The transport of a collective; `None`: a library moves it.
 fn transport(
     backend: Backend,
     kind: CollectiveKind,
     algo: Option<Algorithm>,
-    members: usize,
-    bytes: usize,
+    (members, bytes): (usize, usize),
 ) -> Option<&'static dyn Transport> {
-    let algo = match (backend, algo, kind) {
-        (Backend::Nccl | Backend::Ucc, None | Some(Algorithm::Nccl), _) => return None,
-        (Backend::Cuda, None, CollectiveKind::Allreduce { .. }) => Some(default_allreduce(members, bytes)),
-        (_, algo, _) => algo,
+    let algo = match (backend, algo) {
+        (Backend::Nccl | Backend::Ucc, None) => return None,
+        (_, algo) => chosen_algorithm(Some(backend), kind, algo, (members, bytes)),
     };
     TRANSPORTS.iter().copied().find(|it| it.algorithm() == algo && it.takes(kind))
-}
-
-/// The all-reduce of the CUDA backend where the program names none. One-shot reads `(n - 1) · bytes` and waits once; two-shot reads
-/// and writes `2 · (n - 1) / n · bytes` and starts more copies. Of two members both move as much.
-fn default_allreduce(members: usize, bytes: usize) -> Algorithm {
-    let most = match members {
-        0..=2 => usize::MAX,
-        3..=4 => 512 << 10,
-        _ => 256 << 10,
-    };
-    if bytes <= most { Algorithm::OneShot } else { Algorithm::TwoShot }
 }

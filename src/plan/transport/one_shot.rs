@@ -1,7 +1,8 @@
 //! One-shot all-reduce: every member reads the inputs of all and combines them by itself.
 //!
 //! One round of signals; each member reads `(n - 1) · bytes` from its peers. All combine in team order, so the results are the same
-//! bits on every member. (The scheme is NCCL-tests' and vLLM's "one-stage" all-reduce.)
+//! bits on every member. The scheme is that of vLLM's one-stage all-reduce and of PyTorch's
+//! `one_shot_all_reduce`.
 
 use grammar::words::Algorithm;
 
@@ -34,6 +35,6 @@ impl Transport for OneShot {
     }
 
     fn lower(&self, call: &Call<'_>) -> Steps {
-        call.kind.combines().map(|op| call.pull(op)).unwrap_or_default()
+        call.kind.reduce_op().map(|op| call.pull(op)).unwrap_or_default()
     }
 }

@@ -1,21 +1,21 @@
-//! The signals around what a member does to the memory of others:
+//! The signals around accesses to peer memory. A member
 //!
-//! 1. a member tells those who touch its memory that they may (Ready),
-//! 2. waits for those whose memory it touches to say so,
+//! 1. signals Ready to every peer that accesses its memory,
+//! 2. waits for Ready from every peer whose memory it accesses,
 //! 3. reads and writes,
-//! 4. tells them that it is done (Done);
-//! 5. where the collective is waited for, it waits for those who touch its memory.
+//! 4. signals Done to every peer whose memory it accessed;
+//! 5. where the collective is waited for, it waits for Done from every peer that accesses its memory.
 
 use super::{Call, Steps};
 use crate::plan::{InstKind, Meaning, Slot};
 
 impl Call<'_> {
-    /// The protocol of a member that touches the memory of `touched` and whose memory `touching` touch; all count within the team.
-    pub(super) fn exchange(&self, touched: &[usize], touching: &[usize], work: Vec<InstKind>) -> Steps {
+    /// Surrounds `work`, which accesses the memory of the members `accessed`, with signals; `accessors` access this member's memory.
+    pub(super) fn with_signals(&self, accessed: &[usize], accessors: &[usize], work: Vec<InstKind>) -> Steps {
         let others = |members: &[usize]| -> Vec<usize> {
             members.iter().filter(|it| **it != self.me).map(|it| self.team[*it]).collect()
         };
-        let (touched, touching) = (others(touched), others(touching));
+        let (accessed, accessors) = (others(accessed), others(accessors));
         let (ready, done) = (Meaning::TeamReady(self.group), Meaning::TeamDone(self.group));
         let (me, index) = (self.team[self.me], self.index);
         let raise =
@@ -23,11 +23,11 @@ impl Call<'_> {
         let expect = |meaning| {
             move |from: &usize| InstKind::Await { slot: Slot { from: *from, to: me, meaning, index } }
         };
-        let mut posted: Vec<InstKind> = touching.iter().map(raise(ready)).collect();
-        posted.extend(touched.iter().map(expect(ready)));
+        let mut posted: Vec<InstKind> = accessors.iter().map(raise(ready)).collect();
+        posted.extend(accessed.iter().map(expect(ready)));
         posted.extend(work);
-        posted.extend(touched.iter().map(raise(done)));
-        Steps { posted, waited: touching.iter().map(expect(done)).collect(), ..Steps::default() }
+        posted.extend(accessed.iter().map(raise(done)));
+        Steps { posted, waited: accessors.iter().map(expect(done)).collect(), ..Steps::default() }
     }
 
     /// All members.

@@ -18,9 +18,19 @@ enum Waited {
     /// A library's work.
     Work(WorkNo),
     /// The end of what a transport does.
-    Steps(Vec<InstKind>),
+    Steps(Rest),
     /// What the queue's stream sets.
     Event(EventNo),
+}
+
+/// What a transport does where its collective is waited for.
+struct Rest {
+    /// Set behind what was posted, where another stream waits, or none.
+    posted: Option<EventNo>,
+    steps: Vec<InstKind>,
+    /// Whether it brings data, and does not only wait for others.
+    has_copies: bool,
+    origin: u32,
 }
 
 /// The queue of a communicator.
@@ -36,6 +46,12 @@ struct Queue {
 pub(super) fn rewrite(plan: &mut Plan, mut lowered: FxHashMap<usize, Steps>) {
     let mut queues = queues(plan, &lowered);
     let code = std::mem::take(&mut plan.code);
+    let mut waits: Vec<Option<StreamNo>> = vec![None; plan.works];
+    for inst in &code {
+        if let InstKind::Wait { work } = inst.kind {
+            waits[work as usize].get_or_insert(inst.stream);
+        }
+    }
     let mut works: Vec<Option<Waited>> = (0..plan.works).map(|_| None).collect();
     plan.works = 0;
     let mut out = Rewritten { plan, code: Vec::with_capacity(code.len()) };
@@ -46,11 +62,13 @@ pub(super) fn rewrite(plan: &mut Plan, mut lowered: FxHashMap<usize, Steps>) {
                 InstKind::Wait { work } => match works.get_mut(work as usize).and_then(Option::take) {
                     Some(Waited::Work(work)) => out.emit(InstKind::Wait { work }, stream, origin),
                     Some(Waited::Event(event)) => out.emit(InstKind::Join { event }, stream, origin),
-                    Some(Waited::Steps(steps)) => {
-                        steps.into_iter().for_each(|it| out.emit(it, stream, origin))
-                    }
+                    Some(Waited::Steps(rest)) => out.emit_rest(rest, stream, origin),
                     None => (),
                 },
+                InstKind::Finish => {
+                    out.emit_never_waited(&mut works);
+                    out.emit(InstKind::Finish, stream, origin);
+                }
                 kind => out.emit(kind, stream, origin),
             }
             continue;
@@ -75,22 +93,37 @@ pub(super) fn rewrite(plan: &mut Plan, mut lowered: FxHashMap<usize, Steps>) {
             (Some(steps), None) => {
                 let Steps { before, posted, mut waited, after, .. } = steps;
                 before.into_iter().for_each(|it| out.emit(it, on, origin));
-                out.kernel(posted, steps.is_one_kernel, on, origin);
+                out.emit_group(posted, steps.is_one_kernel, on, origin);
+                let mut has_copies = false;
                 match steps.is_complete_when_posted {
                     true => after.into_iter().for_each(|it| out.emit(it, on, origin)),
-                    false => waited.extend(after),
+                    false => {
+                        has_copies = !after.is_empty();
+                        waited.extend(after);
+                    }
                 }
-                Waited::Steps(waited)
+                let is_joined = match waits[work as usize] {
+                    Some(waits) => waits != on,
+                    None => has_copies,
+                };
+                let posted = is_joined.then(|| {
+                    let event = out.event();
+                    out.emit(InstKind::Record { event }, on, origin);
+                    event
+                });
+                Waited::Steps(Rest { posted, steps: waited, has_copies, origin })
             }
             (Some(Steps { before, posted, waited, after, is_one_kernel, .. }), Some(queue)) => {
                 if let Some(work) = queue.library.take().filter(|_| !queue.is_home) {
                     out.emit(InstKind::Wait { work }, on, origin);
                 }
                 before.into_iter().for_each(|it| out.emit(it, on, origin));
-                out.kernel(posted.into_iter().chain(waited).collect(), is_one_kernel, on, origin);
+                out.emit_group(posted.into_iter().chain(waited).collect(), is_one_kernel, on, origin);
                 after.into_iter().for_each(|it| out.emit(it, on, origin));
                 match queue.is_home {
-                    true => Waited::Steps(Vec::new()),
+                    true => {
+                        Waited::Steps(Rest { posted: None, steps: Vec::new(), has_copies: false, origin })
+                    }
                     false => {
                         let event = out.event();
                         out.emit(InstKind::Record { event }, on, origin);
@@ -139,12 +172,31 @@ impl Rewritten<'_> {
         self.code.push(Inst { kind, stream, origin });
     }
 
-    /// Instructions that may run as one kernel.
-    fn kernel(&mut self, steps: Vec<InstKind>, is_one_kernel: bool, stream: StreamNo, origin: u32) {
+    /// Emits instructions, and marks them as one kernel where they may run as one.
+    fn emit_group(&mut self, steps: Vec<InstKind>, is_one_kernel: bool, stream: StreamNo, origin: u32) {
         let first = self.code.len();
         steps.into_iter().for_each(|it| self.emit(it, stream, origin));
-        if is_one_kernel {
+        if is_one_kernel && first < self.code.len() {
             self.plan.kernels.push(first..self.code.len());
+        }
+    }
+
+    /// The end of a collective, on the stream that waits for it.
+    fn emit_rest(&mut self, rest: Rest, stream: StreamNo, origin: u32) {
+        let join = rest.posted.map(|event| InstKind::Join { event });
+        join.into_iter().chain(rest.steps).for_each(|it| self.emit(it, stream, origin));
+    }
+
+    /// Data of collectives that nobody waits for arrives all the same, some time: each on a stream of its own.
+    fn emit_never_waited(&mut self, works: &mut [Option<Waited>]) {
+        for work in works {
+            if matches!(work, Some(Waited::Steps(it)) if it.has_copies)
+                && let Some(Waited::Steps(rest)) = work.take()
+            {
+                let (stream, origin) = (self.plan.streams.len() as StreamNo, rest.origin);
+                self.plan.streams.push("a stream that nobody waits for".to_owned());
+                self.emit_rest(rest, stream, origin);
+            }
         }
     }
 
@@ -154,7 +206,7 @@ impl Rewritten<'_> {
     }
 }
 
-/// A communication with another work.
+/// A communication with another work number.
 fn with_work(mut kind: InstKind, renumbered: WorkNo) -> InstKind {
     match &mut kind {
         InstKind::Collective(it) => it.work = renumbered,
@@ -164,7 +216,7 @@ fn with_work(mut kind: InstKind, renumbered: WorkNo) -> InstKind {
     kind
 }
 
-/// A communicator that posts nothing has not to be made.
+/// Removes communicators to which no instruction posts, and renumbers the others.
 fn drop_unused_communicators(plan: &mut Plan) {
     let mut used = vec![false; plan.communicators.len()];
     plan.code

@@ -1,10 +1,15 @@
 //! Staging buffers: where a transport cannot work on a member's own views, it works on dense copies of them.
 //!
-//! An input is copied where its elements do not lie at one stride, or where the output that others still need it for overwrites it;
-//! an output where its elements do not lie at one stride.
+//! An input is copied if its elements are not equally spaced, or if it overlaps the output and the transport does not work in place.
+//! An output is copied if its elements are not equally spaced.
+
+use rustc_hash::FxHashMap;
 
 use super::{Member, Transport};
-use crate::plan::{Buffer, BufferNo, CollectiveKind, InstKind, Place, Plan, Source, View};
+use crate::plan::{
+    Backend, Buffer, BufferNo, Collective, CollectiveKind, CommunicatorNo, InstKind, Place, Plan, Source,
+    StreamNo, View, WorkNo,
+};
 
 /// A member's views, and what copies between them and those of the program.
 #[derive(Default)]
@@ -17,34 +22,113 @@ pub(super) struct Staged {
     pub after: Vec<InstKind>,
 }
 
-/// The views that a transport works on, with staging buffers added to the plan where it needs them; `me` of `n` members.
-pub(super) fn stage(
-    plan: &mut Plan,
-    transport: &dyn Transport,
-    (kind, me, n): (CollectiveKind, usize, usize),
-    (input, output): (Option<&View>, Option<&View>),
-) -> Staged {
-    let mut it = Staged::default();
-    let flat = |view: &View| view.reshape(&[view.len()]);
-    if let Some(input) = input {
-        let safe = output.is_none_or(|output| {
-            !may_meet(input, output)
-                || transport.works_in_place(kind) && is_own_place(kind, (me, n), input, output)
-        });
-        it.member.input = Some(flat(input).filter(|_| safe).unwrap_or_else(|| {
-            let staged = buffer(plan, input, &mut it.before);
-            it.before.push(copy(plan.rank, input, &shaped(&staged, input)));
-            staged
-        }));
+/// The staging buffers of a rank. A set of them serves one collective after another: one that is posted on the stream on which the
+/// last has been waited for, or that follows it on a communicator's queue.
+pub(super) struct Pool {
+    /// By work: the set of its collective.
+    sets: Vec<Option<Set>>,
+    buffers: FxHashMap<(Set, Role, BufferNo, usize), BufferNo>,
+}
+
+/// A set of buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Set {
+    /// One of a stream, by number.
+    OfStream(StreamNo, usize),
+    /// That of a communicator's queue.
+    OfQueue(CommunicatorNo),
+}
+
+/// What a buffer stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Role {
+    Input,
+    Output,
+}
+
+impl Pool {
+    /// Gives each collective of a rank its set.
+    pub(super) fn of(plan: &Plan) -> Self {
+        let mut sets = vec![None; plan.works];
+        let mut in_use: FxHashMap<StreamNo, Vec<bool>> = FxHashMap::default();
+        for inst in &plan.code {
+            match &inst.kind {
+                InstKind::Collective(it)
+                    if plan.communicators[it.communicator as usize].backend == Backend::Cuda =>
+                {
+                    let all = in_use.entry(inst.stream).or_default();
+                    let free = all.iter().position(|it| !it).unwrap_or(all.len());
+                    all.resize(all.len().max(free + 1), true);
+                    all[free] = true;
+                    sets[it.work as usize] = Some(Set::OfStream(inst.stream, free));
+                }
+                InstKind::Collective(it) => sets[it.work as usize] = Some(Set::OfQueue(it.communicator)),
+                InstKind::Wait { work } => {
+                    if let Some(Set::OfStream(stream, number)) = sets[*work as usize]
+                        && stream == inst.stream
+                        && let Some(all) = in_use.get_mut(&stream)
+                    {
+                        all[number] = false;
+                    }
+                }
+                _ => (),
+            }
+        }
+        Self { sets, buffers: FxHashMap::default() }
     }
-    if let Some(output) = output {
-        it.member.output = Some(flat(output).unwrap_or_else(|| {
-            let staged = buffer(plan, output, &mut it.before);
-            it.after.push(copy(plan.rank, &shaped(&staged, output), output));
-            staged
-        }));
+
+    /// The views that a transport works on, with staging buffers added to the plan where it needs them; `me` of `n` members.
+    pub(super) fn stage(
+        &mut self,
+        plan: &mut Plan,
+        transport: &dyn Transport,
+        (kind, me, n): (CollectiveKind, usize, usize),
+        posted: &Collective,
+    ) -> Staged {
+        let mut it = Staged::default();
+        let (input, output) = (posted.input.as_ref(), posted.output.as_ref());
+        let flat = |view: &View| view.reshape(&[view.len()]);
+        if let Some(input) = input {
+            let safe = output.is_none_or(|output| {
+                !input.may_alias(output)
+                    || transport.works_in_place(kind) && is_own_place(kind, (me, n), input, output)
+            });
+            it.member.input = Some(flat(input).filter(|_| safe).unwrap_or_else(|| {
+                let staged = self.buffer(plan, (posted.work, Role::Input), input, &mut it.before);
+                it.before.push(copy(plan.rank, input, &shaped(&staged, input)));
+                staged
+            }));
+        }
+        if let Some(output) = output {
+            it.member.output = Some(flat(output).unwrap_or_else(|| {
+                let staged = self.buffer(plan, (posted.work, Role::Output), output, &mut it.before);
+                it.after.push(copy(plan.rank, &shaped(&staged, output), output));
+                staged
+            }));
+        }
+        it
     }
-    it
+
+    /// A dense buffer for the elements of a view.
+    fn buffer(
+        &mut self,
+        plan: &mut Plan,
+        (work, role): (WorkNo, Role),
+        view: &View,
+        before: &mut Vec<InstKind>,
+    ) -> View {
+        let next = plan.buffers.len() as BufferNo;
+        let known = self.sets[work as usize]
+            .map(|set| *self.buffers.entry((set, role, view.buffer, view.len())).or_insert(next));
+        let number = known.unwrap_or(next);
+        if number == next {
+            let Buffer { name, dtype, .. } = &plan.buffers[view.buffer as usize];
+            let it = Buffer { name: format!("{name}.staged"), dtype: *dtype, len: view.len() };
+            plan.buffers.push(it);
+            before.push(InstKind::Alloc { buffer: number, zero: false });
+        }
+        View::contiguous(number, vec![view.len()])
+    }
 }
 
 /// Whether what a member gets of itself lies where it gives it.
@@ -53,7 +137,7 @@ fn is_own_place(kind: CollectiveKind, (me, n): (usize, usize), input: &View, out
         return false;
     };
     let mut offset = 0;
-    for delivery in kind.gets(me, n) {
+    for delivery in kind.deliveries(me, n) {
         let elements = delivery.elements(input.len(), n);
         let is_own = delivery.from == Source::Combined || delivery.member() == Some(me);
         if is_own && offset + elements.len() <= output.len() {
@@ -63,27 +147,6 @@ fn is_own_place(kind: CollectiveKind, (me, n): (usize, usize), input: &View, out
         offset += elements.len();
     }
     false
-}
-
-/// Whether two views may have an element in common: both lie in one range of one buffer.
-fn may_meet(one: &View, other: &View) -> bool {
-    let range = |it: &View| {
-        let reach: usize =
-            it.shape.iter().zip(&it.strides).map(|(n, stride)| n.saturating_sub(1) * stride).sum();
-        (it.offset, it.offset + reach)
-    };
-    let ((first, last), (start, end)) = (range(one), range(other));
-    one.buffer == other.buffer && !one.is_empty() && !other.is_empty() && first <= end && start <= last
-}
-
-/// A dense buffer for the elements of a view.
-fn buffer(plan: &mut Plan, view: &View, before: &mut Vec<InstKind>) -> View {
-    let number = plan.buffers.len() as BufferNo;
-    let Buffer { name, dtype, .. } = &plan.buffers[view.buffer as usize];
-    let it = Buffer { name: format!("{name}.staged"), dtype: *dtype, len: view.len() };
-    plan.buffers.push(it);
-    before.push(InstKind::Alloc { buffer: number, zero: false });
-    View::contiguous(number, vec![view.len()])
 }
 
 /// A staging buffer in the shape of the view that it stands for.
