@@ -503,7 +503,7 @@ impl Tool<'_> {
             return None;
         }
         let memory = (self.options.memory_limit as usize) << 30;
-        let limits = Limits { ranks: self.options.max_ranks, memory };
+        let limits = Limits { ranks: self.options.max_ranks, memory, ..Limits::default() };
         self.activity.set("while planning");
         match plan::build_within(program, &part.lines, ranks, &limits) {
             Ok(plans) => {

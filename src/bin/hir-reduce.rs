@@ -136,7 +136,11 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
         reference: options.reference.as_deref(),
         bindings: &options.set,
         ranks: options.ranks,
-        limits: Limits { ranks: options.max_ranks, memory: (options.memory_limit as usize) << 30 },
+        limits: Limits {
+            ranks: options.max_ranks,
+            memory: (options.memory_limit as usize) << 30,
+            ..Limits::default()
+        },
         schedules: &schedules,
         file: &file,
         running: &running,

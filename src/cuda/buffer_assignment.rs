@@ -6,7 +6,7 @@
 //! private one.
 //!
 //! A buffer takes the place of another where every instruction that touches the other, peers' included, happens before
-//! every one that touches it (`plan::order`): names do not matter, `Deallocate` neither, and what nobody waits for keeps
+//! every one that touches it (`plan::sync::order`): names do not matter, `Deallocate` neither, and what nobody waits for keeps
 //! its buffers to the end of the run. Inputs, outputs and flags have places of their own, and so has what is read before
 //! the run writes it. Runs follow each other behind a barrier of all ranks, so the order within one is enough.
 

@@ -11,7 +11,7 @@ use super::{
     libraries::Libraries,
     memory::Memory,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::plan::{Inst, InstKind, Plan, Slot, View};
 
@@ -54,18 +54,28 @@ struct Builder<'a> {
     last: Option<(Stream, Event)>,
     /// Room for cuBLASLt, by stream of the plan.
     workspaces: Vec<Option<u64>>,
-    /// Room for what instructions keep while they run.
-    rooms: Vec<Room>,
+    /// Scratch memory of instructions, by stream.
+    scratch: Vec<Scratch>,
+    /// Where all-reduce kernels count their blocks, by stream.
+    block_counters: FxHashMap<Stream, u64>,
+    /// How many streams run all-reduce kernels.
+    all_reduce_streams: u64,
     notes: Vec<String>,
 }
 
-/// Memory that one instruction after another uses: a stream runs them in order.
-struct Room {
+/// Scratch memory that the instructions of one stream use one after another.
+struct Scratch {
     stream: Stream,
     /// An instruction that needs several takes them by number.
     number: usize,
     address: u64,
     bytes: usize,
+}
+
+/// How many streams have ranges that run as one kernel.
+fn all_reduce_streams(plan: &Plan) -> u64 {
+    let streams = plan.kernels.iter().filter_map(|it| plan.code.get(it.start)).map(|it| it.stream);
+    streams.collect::<FxHashSet<_>>().len() as u64
 }
 
 /// Prepares a plan. `first` is the stream of everything before and after it, the plan's stream 0.
@@ -77,7 +87,7 @@ pub(super) fn prepare(
     libraries: &mut Libraries,
     first: Stream,
 ) -> Result<Executable, CudaError> {
-    let (streams, lanes) = stream_assignment::make(device, plan, first)?;
+    let (streams, lanes) = stream_assignment::assign_streams(device, plan, first)?;
     let event = |_| device.event(false);
     let counter = memory.scratch(device, 8)?;
     device.set(counter, 0, 8, first)?;
@@ -99,7 +109,9 @@ pub(super) fn prepare(
         works: vec![None; plan.works],
         workspaces: vec![None; plan.streams.len()],
         last: None,
-        rooms: Vec::new(),
+        scratch: Vec::new(),
+        block_counters: FxHashMap::default(),
+        all_reduce_streams: all_reduce_streams(plan),
         notes: Vec::new(),
     };
     let spots = &builder.memory.layout.ranks[plan.rank].spots;
@@ -269,8 +281,11 @@ impl Builder<'_> {
             Kernel::Chain { .. } | Kernel::Product { .. } => u64::from(self.device.processors) * 8,
             // Their registers leave room for fewer: each of these has enough to do, and the next one comes when it ends.
             Kernel::Fold { .. } => i32::MAX as u64,
-            // As many as fill the links leave most of each multiprocessor to others.
-            Kernel::AllReduce { .. } => u64::from(self.device.processors) / 2,
+            // Half as many as there are multiprocessors fill the links. All-reduces of different streams have to fit side by side:
+            // a block waits for block 0 of every member (`kernels::all_reduce`).
+            Kernel::AllReduce { .. } => {
+                u64::from(self.device.processors) / (2 * self.all_reduce_streams.max(1))
+            }
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;
         self.push(inst, lane, Action::Launch { function, grid, words: words.into_boxed_slice() });
@@ -296,7 +311,7 @@ impl Builder<'_> {
 
     /// Room for as long as an instruction of a stream runs: `number` tells several of one instruction apart.
     fn room(&mut self, lane: Lane, number: usize, bytes: usize) -> Result<u64, CudaError> {
-        let known = self.rooms.iter_mut().find(|it| it.stream == lane.stream && it.number == number);
+        let known = self.scratch.iter_mut().find(|it| it.stream == lane.stream && it.number == number);
         if let Some(room) = &known
             && room.bytes >= bytes
         {
@@ -305,7 +320,7 @@ impl Builder<'_> {
         let address = self.memory.scratch(self.device, bytes)?;
         match known {
             Some(room) => (room.address, room.bytes) = (address, bytes),
-            None => self.rooms.push(Room { stream: lane.stream, number, address, bytes }),
+            None => self.scratch.push(Scratch { stream: lane.stream, number, address, bytes }),
         }
         Ok(address)
     }

@@ -81,7 +81,8 @@ impl Memory {
             if host != &mine[80..] {
                 if self.layout.has_peers {
                     return Err(CudaError::Environment(format!(
-                        "ranks {} and {rank} are on different hosts: the CUDA backend needs one host",
+                        "ranks {} and {rank} are on different hosts: `backend=CUDA`, `algo=one-shot` and \
+                         `algo=two-shot` need one host",
                         self.rank
                     )));
                 }
@@ -149,8 +150,7 @@ impl Memory {
         let outside = || CudaError::Internal(format!("{view:?} is not inside the memory of rank {rank}"));
         let buffer =
             self.plans.get(rank).and_then(|it| it.buffers.get(view.buffer as usize)).ok_or_else(outside)?;
-        let last: usize = view.shape.iter().zip(&view.strides).map(|(n, s)| n.saturating_sub(1) * s).sum();
-        if !view.is_empty() && view.offset + last >= buffer.len {
+        if view.bounds().is_some_and(|(_, last)| last >= buffer.len) {
             return Err(outside());
         }
         Ok(self.buffer(rank, view.buffer)? + (view.offset * buffer.dtype.size()) as u64)

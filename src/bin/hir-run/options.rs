@@ -195,7 +195,7 @@ impl Options {
 
     /// What the world of a program may take.
     pub fn limits(&self) -> Limits {
-        Limits { ranks: self.max_ranks, memory: self.memory_limit() }
+        Limits { ranks: self.max_ranks, memory: self.memory_limit(), ..Limits::default() }
     }
 
     /// Bytes that simulated ranks may take.

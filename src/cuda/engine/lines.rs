@@ -23,7 +23,7 @@ pub struct Line {
     pub count: usize,
     /// Bytes that one run moves by communications and copies, as nccl-tests counts them.
     pub bytes: usize,
-    /// Microseconds of one run, on the slowest rank; instructions that one kernel does are timed as the first of them.
+    /// Microseconds of one run, on the slowest rank; instructions that one kernel does are timed as one of them.
     pub time: f64,
     /// What a byte counts for on the bus, as nccl-tests has it: `2 (n-1) / n` for an all-reduce of `n` ranks.
     pub bus: f64,
@@ -48,6 +48,15 @@ impl Engine {
             });
         }
         let mut table = Table::of(self.plan());
+        // A kernel that does a whole all-reduce is timed as what it is for, not as its first wait.
+        let combines = |inst: &u32| matches!(self.plan().code[*inst as usize].kind, InstKind::Combine { .. });
+        let timed: FxHashMap<u32, u32> = self
+            .executable
+            .fused
+            .iter()
+            .filter(|(inst, _)| combines(inst))
+            .map(|(inst, step)| (*step, *inst))
+            .collect();
         let mut times = vec![0.0; table.lines.len()];
         for run in 0..=RUNS {
             self.reset()?;
@@ -57,7 +66,8 @@ impl Engine {
             // The first run warms up.
             for (step, mark) in self.executable.steps.iter().zip(&marks).filter(|_| run > 0) {
                 let Some((begin, end)) = mark else { continue };
-                if let Some(at) = table.rows[step.inst as usize] {
+                let inst = timed.get(&step.inst).unwrap_or(&step.inst);
+                if let Some(at) = table.rows[*inst as usize] {
                     times[at] += self.device.elapsed(*begin, *end)? / RUNS as f64;
                 }
             }
@@ -162,7 +172,8 @@ fn work(plan: &Plan, inst: &Inst) -> Option<(&'static str, usize, f64)> {
         InstKind::Gemm(_) => ("gemm", 0, 1.0),
         InstKind::Map { op, .. } => (op.name(), 0, 1.0),
         InstKind::Reduce(_) => ("reduce", 0, 1.0),
-        InstKind::Combine { out, parts, .. } => ("combine", size(out), 2.0 * share(parts.len())),
+        // What it reads of its peers.
+        InstKind::Combine { out, parts, .. } => ("combine", size(out) * parts.len().saturating_sub(1), 1.0),
         InstKind::Collective(it) => {
             let members = plan.communicators[it.communicator as usize].team.len();
             let bytes = it.input.iter().chain(&it.output).map(size).max().unwrap_or(0);

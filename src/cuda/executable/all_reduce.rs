@@ -65,9 +65,16 @@ impl Builder<'_> {
         let launch = kernels::all_reduce(&it, self.counter)
             .map_err(|message| CudaError::unsupported(plan, &plan.code[range.start], message))?;
         let Some(mut launch) = launch else { return Ok(None) };
-        let arrived = self.memory.scratch(self.device, 8)?;
-        self.device.set(arrived, 0, 8, lane.stream)?;
-        launch.words[kernels::ARRIVED] = arrived;
+        // Kernels leave it at 0, and a stream runs one after another.
+        launch.words[kernels::ARRIVED] = match self.block_counters.get(&lane.stream) {
+            Some(known) => *known,
+            None => {
+                let counter = self.memory.scratch(self.device, 8)?;
+                self.device.set(counter, 0, 8, lane.stream)?;
+                self.block_counters.insert(lane.stream, counter);
+                counter
+            }
+        };
         self.reads_counter = true;
         self.launch(waits as u32, lane, Some(launch));
         Ok(Some(waits as u32))

@@ -25,9 +25,7 @@ impl Builder<'_> {
         let me = communicator.team.iter().position(|rank| *rank == self.plan.rank);
         let me = me.ok_or_else(|| CudaError::Internal("a collective of another team".to_owned()))?;
         self.post(at, lane, queue)?;
-        // Members that give or get nothing pass no address.
-        let input = it.input.as_ref().filter(|_| it.kind.gives(me));
-        let output = it.output.as_ref().filter(|_| !it.kind.gets(me, members).is_empty());
+        let (input, output) = (it.input.as_ref(), it.output.as_ref());
         if members == 1 {
             if let (Some(from), Some(to)) = (input, output) {
                 let (from, to) = (self.here(from)?, self.here(to)?);

@@ -95,9 +95,10 @@ pub(in crate::cuda) struct Executable {
     pub streams: Vec<Stream>,
     /// The functions of the module, the common ones first.
     pub functions: Vec<Function>,
-    /// Where the device keeps the number of the run for captured runs.
+    /// The device address of the number of the run.
     pub counter: u64,
-    /// Whether a kernel of a plan reads it, in whatever run.
+    /// Whether a kernel reads `counter` in runs that are issued step by step too: the host then writes it when such a run begins. Captured
+    /// runs count on the device.
     pub reads_counter: bool,
     /// Whether ranks wait for each other by flags.
     pub has_flags: bool,

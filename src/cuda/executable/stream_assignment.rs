@@ -1,5 +1,4 @@
-//! Which stream each lane is on. The plan's streams have one each, and so have communicators, but for those whose home is a
-//! stream of the plan: going over to another stream and back takes five microseconds, a quarter of a small collective's time.
+//! Which CUDA stream each lane is on. A stream of the plan has one, and so has a communicator that has no home (`plan::homes`).
 
 use super::Lane;
 use crate::{
@@ -10,20 +9,20 @@ use crate::{
     plan::{self, InstKind, Plan, StreamNo},
 };
 
-/// What a stream of a plan does, besides posting communications; the greatest of its instructions' is the stream's.
+/// What a stream of a plan does besides posting communications: the greatest role of its instructions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Duty {
-    Neither,
+enum StreamRole {
+    Idle,
     /// It moves data between ranks.
-    Moves,
+    Communicates,
     Computes,
 }
 
-impl Duty {
+impl StreamRole {
     fn of(kind: &InstKind) -> Self {
         match kind {
             InstKind::Gemm(_) | InstKind::Map { .. } | InstKind::Reduce(_) => Self::Computes,
-            InstKind::Combine { .. } | InstKind::Signal { .. } | InstKind::Await { .. } => Self::Moves,
+            InstKind::Combine { .. } | InstKind::Signal { .. } | InstKind::Await { .. } => Self::Communicates,
             InstKind::Alloc { .. }
             | InstKind::Copy { .. }
             | InstKind::Fill { .. }
@@ -36,37 +35,37 @@ impl Duty {
             | InstKind::Exchange { .. }
             | InstKind::Barrier
             | InstKind::Reshard(_)
-            | InstKind::Finish => Self::Neither,
+            | InstKind::Finish => Self::Idle,
         }
     }
 }
 
-/// All streams of a plan, `first` first, and its lanes, by stream of the plan and then by communicator. What communicates goes
-/// first where another stream computes; the first stream, and those that compute, do not.
-pub(super) fn make(
+/// Creates the CUDA streams of a plan, `first` first, and its lanes, by stream of the plan and then by communicator. Streams that
+/// communicate have high priority; `first`, and streams that compute, do not.
+pub(super) fn assign_streams(
     device: &Device,
     plan: &Plan,
     first: Stream,
 ) -> Result<(Vec<Stream>, Vec<Lane>), CudaError> {
-    let mut duties = vec![Duty::Neither; plan.streams.len()];
+    let mut roles = vec![StreamRole::Idle; plan.streams.len()];
     for inst in &plan.code {
-        let duty = &mut duties[inst.stream as usize];
-        *duty = Duty::of(&inst.kind).max(*duty);
+        let role = &mut roles[inst.stream as usize];
+        *role = StreamRole::of(&inst.kind).max(*role);
     }
-    let computing = duties.iter().filter(|it| **it == Duty::Computes).count();
-    let is_home = |stream: &StreamNo| match duties[*stream as usize] {
-        Duty::Computes => computing == 1,
-        Duty::Moves | Duty::Neither => computing == 0 || *stream > 0,
+    let computing = roles.iter().filter(|it| **it == StreamRole::Computes).count();
+    let is_home = |stream: &StreamNo| match roles[*stream as usize] {
+        StreamRole::Computes => computing == 1,
+        StreamRole::Communicates | StreamRole::Idle => computing == 0 || *stream > 0,
     };
     let homes: Vec<_> = plan::homes(plan).into_iter().map(|it| it.filter(is_home)).collect();
     let mut streams = vec![first];
-    for (number, duty) in duties.iter().enumerate().skip(1) {
-        let goes_first = match duty {
-            Duty::Computes => false,
-            Duty::Moves => true,
-            Duty::Neither => homes.contains(&Some(number as StreamNo)),
+    for (number, role) in roles.iter().enumerate().skip(1) {
+        let has_high_priority = match role {
+            StreamRole::Computes => false,
+            StreamRole::Communicates => true,
+            StreamRole::Idle => homes.contains(&Some(number as StreamNo)),
         };
-        streams.push(device.stream(goes_first)?);
+        streams.push(device.stream(has_high_priority)?);
     }
     let mut lanes = streams.clone();
     for home in homes {

@@ -1,8 +1,8 @@
 //! A whole all-reduce over peer memory as one kernel: flags, combination and flags, as `plan::transport` lowers one-shot and two-shot.
 //!
-//! Block 0 raises this member's flags; every block waits for those of the others by itself, so no block waits for another one of its
-//! grid and the grid may have any size. The last block to end raises the flags that say so, and waits for those of the others where
-//! that is part of it.
+//! Block 0 raises this member's flags, and every block waits for those of the peers. So block 0 of every member has to be resident:
+//! the grids of all-reduces that may run at the same time have to fit on the GPU together. The last block to end raises the flags that
+//! say so, and waits for those of the peers where that is part of it.
 
 use std::fmt::Write;
 
@@ -28,7 +28,8 @@ pub(in crate::cuda) struct AllReduce<'a> {
     pub ended: Vec<u64>,
 }
 
-/// Which word is the address where blocks are counted: a word of this launch alone, 0 before and after it.
+/// Index of the parameter that holds the address of the block counter. The counter is 0 between launches; kernels of one stream share
+/// it.
 pub(in crate::cuda) const ARRIVED: usize = 1;
 
 /// Prepares the kernel, without the address `ARRIVED`; `None` where it does not take the views or so many members. `counter` is where

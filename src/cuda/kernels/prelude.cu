@@ -25,7 +25,7 @@ struct bf16 { u16 bits; };
 D f32 half_to_float(u16 v) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v)); return r; }
 D u16 float_to_half(f32 v) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
 D u16 float_to_bfloat(f32 v) { u16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
-// Whoever sees the value sees all that came before, on whatever GPU.
+// Stores a value with release semantics at system scope.
 D void store_release(u64 at, u32 v) {
   asm volatile("fence.acq_rel.sys; st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }
@@ -34,7 +34,8 @@ D u32 load_acquire(u64 at) {
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(r) : "l"(at) : "memory");
   return r;
 }
-// How many blocks have come here before. What a block has done before is seen, on whatever GPU, by whoever sees what a later one does.
+// Increments a block counter and returns its old value. Writes of a block before it are visible, at system scope, to whoever observes a
+// write of a block that incremented later.
 D u32 arrive(u64 at) {
   u32 r;
   asm volatile("fence.acq_rel.sys; atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(r) : "l"(at) : "memory");
@@ -209,8 +210,7 @@ struct Product {
   i64 a_step, b_step;
 };
 
-// Flags in memory that peers reach, compared with the number of the run, which the device counts itself: a captured plan
-// has no constants that change.
+// Flags in memory that peers reach, compared with the number of the run at `epoch`: a captured plan has no constants that change.
 constexpr int FLAGS = 32;
 struct Flags { u64 epoch, count, flag[FLAGS]; };
 extern "C" __global__ void raise_flags(const __grid_constant__ Flags p) {

@@ -52,7 +52,7 @@ impl<'a> Readers<'a> {
             if *written && *seen == view {
                 break;
             }
-            if !written && range(seen).zip(range(view)).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1) {
+            if !written && seen.bounds().zip(view.bounds()).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1) {
                 readers.push(*other);
             }
             if look == LOOKS || readers.len() > STEPS {
@@ -61,10 +61,4 @@ impl<'a> Readers<'a> {
         }
         Some(readers)
     }
-}
-
-/// The first and the last element of a view's buffer that it has; `None`: it has none.
-fn range(view: &View) -> Option<(usize, usize)> {
-    let last: usize = view.shape.iter().zip(&view.strides).map(|(n, s)| n.saturating_sub(1) * s).sum();
-    (!view.is_empty()).then_some((view.offset, view.offset + last))
 }
