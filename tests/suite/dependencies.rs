@@ -37,7 +37,7 @@ const LAYERS: &[(&str, &[Row])] = &[
 const GRAMMAR: &[Row] = &[
     ("arena arithmetic codes dtype numbering span suggest words", &[]),
     // The IR: operators have attributes, statements have operators.
-    ("diagnostic ids", BEFORE),
+    ("allreduce_table diagnostic ids", BEFORE),
     ("attr", BEFORE),
     ("ops", BEFORE),
     ("ir", BEFORE),
@@ -124,7 +124,7 @@ const HIR: &[Row] = &[
 const PLAN: &[Row] = &[
     ("limits scalar teams view", &[]),
     ("inst", BEFORE),
-    ("access contract homes names shape show size", BEFORE),
+    ("access algorithm contract homes names shape show size", BEFORE),
     ("context effect", BEFORE),
     ("bind comm compute construct index ports reshard skip unbound unit", BEFORE),
     ("sync", BEFORE),
