@@ -29,21 +29,37 @@ pub enum Effect<'p> {
     Finish,
 }
 
-impl Effect<'_> {
-    /// Whether the host executes the instruction, and no stream.
-    pub fn is_on_host(self) -> bool {
+/// Where an instruction completes.
+#[derive(Clone, Copy, Debug)]
+pub enum Runner<'p> {
+    /// On the host, which blocks in it.
+    Host,
+    /// On the stream that it is issued to.
+    Stream,
+    /// On the queue of its communicator, once the stream has posted it.
+    Queue(Communication<'p>),
+}
+
+impl<'p> Effect<'p> {
+    /// Where the instruction completes.
+    pub fn runner(self) -> Runner<'p> {
         match self {
-            Self::Share(_) | Self::Barrier => true,
+            Self::Share(_) | Self::Barrier => Runner::Host,
+            Self::Post(it) => Runner::Queue(it),
             Self::Compute
             | Self::Record(_)
             | Self::Join(_)
             | Self::Wait(_)
             | Self::Signal(_)
             | Self::Await(_)
-            | Self::Post(_)
             | Self::Reshard(_)
-            | Self::Finish => false,
+            | Self::Finish => Runner::Stream,
         }
+    }
+
+    /// Whether the host executes the instruction, and no stream.
+    pub fn is_on_host(self) -> bool {
+        matches!(self.runner(), Runner::Host)
     }
 }
 
@@ -75,6 +91,6 @@ impl InstKind {
 
     /// The communication that the instruction posts.
     pub fn communication(&self) -> Option<Communication<'_>> {
-        if let Effect::Post(it) = self.effect() { Some(it) } else { None }
+        if let Runner::Queue(it) = self.effect().runner() { Some(it) } else { None }
     }
 }

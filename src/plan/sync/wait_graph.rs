@@ -9,7 +9,7 @@
 //! NCCL may let a broadcast's root go on. `order` has what every executor guarantees.
 
 use super::{InstRef, Key, Matched, Role};
-use crate::plan::{Communication, CommunicatorNo, Direction, Effect, Plan, Slot, StreamNo};
+use crate::plan::{Communication, CommunicatorNo, Direction, Effect, Plan, Runner, Slot, StreamNo};
 
 /// How far a rank is in its plan. Instructions are named by their index in `Plan::code`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -131,25 +131,11 @@ impl WaitGraph<'_> {
 
     /// Whether an instruction is complete.
     fn is_complete(&self, at: InstRef) -> bool {
-        match self.effect(at) {
-            Some(Effect::Post(it)) => {
-                self.is_posted(at) && self.passed_queue(at, it, at.inst + 1).unwrap_or(true)
-            }
-            Some(Effect::Share(_) | Effect::Barrier) => {
-                self.position(at.rank).is_some_and(|it| at.inst < it.issued)
-            }
-            Some(
-                Effect::Compute
-                | Effect::Record(_)
-                | Effect::Join(_)
-                | Effect::Wait(_)
-                | Effect::Signal(_)
-                | Effect::Await(_)
-                | Effect::Reshard(_)
-                | Effect::Finish,
-            ) => self.is_posted(at),
-            None => false,
-        }
+        self.effect(at).is_some_and(|it| match it.runner() {
+            Runner::Host => self.position(at.rank).is_some_and(|it| at.inst < it.issued),
+            Runner::Stream => self.is_posted(at),
+            Runner::Queue(it) => self.is_posted(at) && self.passed_queue(at, it, at.inst + 1).unwrap_or(true),
+        })
     }
 
     /// Whether a communication's queue is at `inst` or behind it; `None` where that is not known.
@@ -167,26 +153,16 @@ impl WaitGraph<'_> {
 
     /// Whether a part of a communication for which `from` waits is there: nothing of its rank has to come first.
     fn has_arrived(&self, at: InstRef, from: usize) -> bool {
-        let Some(position) = self.position(at.rank) else { return false };
-        match self.effect(at) {
-            Some(Effect::Share(_) | Effect::Barrier) => self.has_reached(at, from),
-            Some(Effect::Post(it)) => {
-                self.is_posted(at) && self.passed_queue(at, it, at.inst).unwrap_or(true)
-            }
-            Some(Effect::Reshard(_)) => {
+        let Some((effect, position)) = self.effect(at).zip(self.position(at.rank)) else { return false };
+        match effect.runner() {
+            Runner::Host => self.has_reached(at, from),
+            Runner::Queue(it) => self.is_posted(at) && self.passed_queue(at, it, at.inst).unwrap_or(true),
+            // A resharding operator waits on its stream for the other members.
+            Runner::Stream if matches!(effect, Effect::Reshard(_)) => {
                 let stream = Actor::Stream(at.rank, self.plans[at.rank].code[at.inst].stream);
                 at.inst < position.issued && self.head(stream).is_none_or(|head| head >= at.inst)
             }
-            Some(
-                Effect::Compute
-                | Effect::Record(_)
-                | Effect::Join(_)
-                | Effect::Wait(_)
-                | Effect::Signal(_)
-                | Effect::Await(_)
-                | Effect::Finish,
-            )
-            | None => self.is_complete(at),
+            Runner::Stream => self.is_posted(at),
         }
     }
 
