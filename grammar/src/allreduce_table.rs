@@ -7,8 +7,8 @@
 
 use crate::words::Algorithm;
 
-/// Measured with `benches/gpu/programs.sh` on 4×H200 (NVLink, no multicast), float, 8 KiB to 64 MiB by factors of two to eight, 20
-/// calls in a CUDA graph, medians of 3. A size between two that were measured takes the algorithm of the smaller one. Teams of 8 were
+/// Measured on 4×H200 of one host (NVLink, no multicast; CUDA 13.0, NCCL 2.28) in bf16 at 8 and 64 KiB, 0.5, 1, 4, 16 and 64 MiB: one
+/// call a CUDA graph, medians of 50 runs, three rounds in turns. Between two measured sizes the smaller one decides. Teams of 8 were
 /// not measured: they take the sizes of 4. The second rule of a size says what is fastest where NCCL is not to be had.
 pub const MEASURED: &str = "2:256K=nccl;2:256K=one-shot;2=two-shot;4:256K=one-shot;4:32M=two-shot;4=nccl;4=two-shot;\
      8:256K=one-shot;8:32M=two-shot;8=nccl;8=two-shot;*=nccl";
