@@ -1,15 +1,9 @@
-//! Passes and the driver, on programs small enough to read.
-mod canonicalize;
-mod common_subexpression;
+//! The driver, the reader of pipelines, and properties of passes on all samples and cases. What a pass makes of a program is a case in
+//! `tests/cases/opt`.
+mod corpus;
 mod driver;
-mod inline_definitions;
-mod merge_stream_loops;
 mod pipeline;
-mod remove_dead_code;
 mod renumber;
-mod specialize_rank;
-mod structural;
-mod unroll;
 
 use std::{fs, path::Path};
 
@@ -32,16 +26,6 @@ fn transform(passes: &str, text: &str) -> Result<String, String> {
         out += &grammar::print(program);
     }
     Ok(out)
-}
-
-/// Checks what a pass makes of a program's statements, and that it makes nothing else of the result.
-fn check(pass: &str, header: &str, before: &str, after: &str) {
-    let whole = |body: &str| format!("%HostIrContainer {{ {header} :\n{body}}} // %HostIrContainer\n");
-    let once = transform(pass, &whole(before));
-    assert_eq!(once, Ok(whole(after)), "after {pass}");
-    if let Ok(once) = once {
-        assert_eq!(transform(pass, &once).as_ref(), Ok(&once), "after {pass}, twice");
-    }
 }
 
 /// The texts of all samples and cases that read and verify, with their paths.

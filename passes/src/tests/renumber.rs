@@ -1,4 +1,4 @@
-//! What renumber renames, and that numbers alone make no difference to it.
+//! Numbers alone make no difference to renumber.
 
 use grammar::{
     ir::{Attr, Program, Stmt, Stream},
@@ -7,80 +7,6 @@ use grammar::{
 
 use super::{corpus, transform};
 use crate::{Arguments, Remarks, transform::renumber};
-
-#[test]
-fn everything_is_numbered_by_appearance() {
-    let before = "\
-%HostIrContainer { (T7_g_float[iS30{i9}, iS12{4}]) -> (T3_g_float[iS5{i9}, iS6{4}]) :
-  FOR i84 from 0 to i85:
-    i86 = i84 + i1;
-    T3_g_float[iS5{i9}, iS6{4}] = ALLOCATE(mem_type=global, zero_init=false)
-    Communication 35 (type=Broadcast, team=(0 1), root=i86, input=T7_g_float[iS30{i9}, iS12{4}], output=T3_g_float[iS5{i9}, iS6{4}])
-    Wait(Communication 35)
-    FOR streamIdx from 0 to i87:
-      Synchronize(Stream ( streamIdx + b3 ))
-} // %HostIrContainer
-
-Index definitions:
-  i87 = i85 * 2;
-  i85 = 8;
-  i2 = i87;
-";
-    // i9, i1 and b3 are the user's to set.
-    let after = "\
-%HostIrContainer { (T0_g_float[iS0{i9}, iS1{4}]) -> (T1_g_float[iS2{i9}, iS3{4}]) :
-  FOR i0 from 0 to i2:
-    i3 = i0 + i1;
-    T1_g_float[iS2{i9}, iS3{4}] = ALLOCATE(mem_type=global, zero_init=false)
-    Communication 0 (type=Broadcast, team=(0 1), root=i3, input=T0_g_float[iS0{i9}, iS1{4}], output=T1_g_float[iS2{i9}, iS3{4}])
-    Wait(Communication 0)
-    FOR streamIdx from 0 to i4:
-      Synchronize(Stream ( streamIdx + b3 ))
-} // %HostIrContainer
-
-Index definitions:
-  i2 = 8;
-  i4 = i2 * 2;
-  i5 = i4;
-";
-    assert_eq!(transform("renumber", before), Ok(after.to_owned()));
-    assert_eq!(transform("renumber", after), Ok(after.to_owned()));
-}
-
-#[test]
-fn an_index_used_outside_of_its_loop_is_the_users() {
-    let text = "\
-%HostIrContainer { () -> () :
-  FOR i84 from 0 to 4:
-    Synchronize(Stream i84)
-  Synchronize(Stream i84)
-} // %HostIrContainer
-";
-    assert_eq!(transform("renumber", text), Ok(text.to_owned()));
-}
-
-#[test]
-fn a_permuted_result_keeps_the_order_of_its_numbers() {
-    let text = |operand: &str, result: &str| {
-        format!(
-            "%HostIrContainer {{ (T0_g_float[{operand}]) -> (T1_g_float[{result}]) :\n  T1_g_float[{result}]\n     \
-             = Set.Permute( T0_g_float[{operand}] )\n}} // %HostIrContainer\n"
-        )
-    };
-    let cases = [
-        // Result axes of their own.
-        (
-            text("iS7{2}, iS8{3}, iS9{4}", "iS30{4}, iS10{2}, iS20{3}"),
-            text("iS0{2}, iS1{3}, iS2{4}", "iS5{4}, iS3{2}, iS4{3}"),
-        ),
-        // The operand's axes in the order of their numbers, which is not that of their places.
-        (text("iS5{2}, iS3{2}", "iS3{2}, iS5{2}"), text("iS1{2}, iS0{2}", "iS0{2}, iS1{2}")),
-    ];
-    for (before, after) in cases {
-        assert_eq!(transform("renumber", &before), Ok(after.clone()));
-        assert_eq!(transform("renumber", &after), Ok(after));
-    }
-}
 
 /// Other numbers for everything, in another order where the order says nothing.
 fn scramble(program: &mut Program) {
