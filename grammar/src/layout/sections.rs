@@ -27,8 +27,20 @@ impl Layout<'_, '_> {
             }
         }
         match self.peek() {
-            Some(closer) => self.out.push(Lexeme { kind: Kind::BraceClose, ..closer }),
+            Some(closer) => {
+                self.out.push(Lexeme { kind: Kind::BraceClose, ..closer });
+                self.check_behind(closer);
+            }
             None => self.truncated(),
+        }
+    }
+
+    /// Scanning goes on behind a brace in the middle of a line. Where it closes the container all the same, the rest would be lost.
+    fn check_behind(&mut self, closer: Lexeme) {
+        if closer.kind == Kind::BraceClose && self.at + 1 < self.raw.len() {
+            let message = "this `}` closes the container, and text follows it on its line";
+            let it = Diagnostic::new(Code::Syntax, closer.span(), message, "nothing behind it is read");
+            self.diagnostics.push(it.help("take it out, or put it on a line of its own"));
         }
     }
 
