@@ -13,6 +13,9 @@ use std::borrow::Cow;
 
 use crate::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
 
+/// So many times log lines are dropped and broken words joined, each of which can show more of the other.
+const ROUNDS: usize = 8;
+
 /// A text without the traces of pasting.
 #[derive(Debug)]
 pub struct Clean<'s> {
@@ -56,9 +59,20 @@ pub fn clean(source: &str) -> Clean<'_> {
         return clean;
     }
     let mut lines = prefix::strip(split(&clean.text));
+    let mut dropped = Vec::new();
     let mut diagnostics = Vec::new();
-    wrap::join(&mut lines, &mut diagnostics);
-    drop_noise(&mut lines, &mut diagnostics);
+    // A log line can stand inside of a broken word: the lines around it are joined once it is gone.
+    for _ in 0..ROUNDS {
+        lines.iter_mut().for_each(|it| it.joined = false);
+        diagnostics.clear();
+        wrap::join(&mut lines, &mut diagnostics);
+        let count = lines.len();
+        drop_noise(&mut lines, &mut dropped);
+        if lines.len() == count {
+            break;
+        }
+    }
+    diagnostics.extend(noise(&dropped));
     let (text, pieces) = render(clean.text.len(), &lines);
     // What was guessed stands in the text that the lines were cut from.
     for (span, _) in diagnostics.iter_mut().flat_map(|it| &mut it.labels) {
@@ -174,10 +188,9 @@ fn is_noise(line: &str) -> bool {
     }
 }
 
-/// Drops log lines; those inside of a container are mentioned.
-fn drop_noise(lines: &mut Vec<Line<'_>>, diagnostics: &mut Vec<Diagnostic>) {
+/// Drops log lines; `dropped` gets those inside of a container.
+fn drop_noise(lines: &mut Vec<Line<'_>>, dropped: &mut Vec<Span>) {
     let (mut inside, mut joined) = (false, false);
-    let mut dropped: Vec<Span> = Vec::new();
     lines.retain(|line| {
         let trimmed = line.text.trim_start();
         let noise = !joined && is_noise(trimmed);
@@ -190,16 +203,17 @@ fn drop_noise(lines: &mut Vec<Line<'_>>, diagnostics: &mut Vec<Diagnostic>) {
         inside = !closes && (inside || marker(trimmed) == Some(0));
         !noise
     });
-    if let [first, rest @ ..] = dropped.as_slice() {
-        let message = match rest.len() {
-            0 => "a line of a log stands between the statements".to_owned(),
-            more => format!("{} lines of a log stand between the statements", more + 1),
-        };
-        diagnostics.push(
-            Diagnostic::new(Code::LossyText, *first, message, "dropped")
-                .help("they are not part of the program; take them out of the text"),
-        );
-    }
+}
+
+/// What is said of log lines inside of containers.
+fn noise(dropped: &[Span]) -> Option<Diagnostic> {
+    let first = dropped.iter().min()?;
+    let message = match dropped.len() {
+        1 => "a line of a log stands between the statements".to_owned(),
+        count => format!("{count} lines of a log stand between the statements"),
+    };
+    let it = Diagnostic::new(Code::LossyText, *first, message, "dropped");
+    Some(it.help("they are not part of the program; take them out of the text"))
 }
 
 /// The lines in one text of about `length` bytes.
