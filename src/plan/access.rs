@@ -52,41 +52,54 @@ impl InstKind {
 
     /// What the instruction reads and writes when `rank` executes it.
     pub fn accesses(&self, rank: usize) -> Vec<Access<'_>> {
+        let mut all = Vec::new();
+        self.visit_accesses(rank, &mut |it| all.push(it));
+        all
+    }
+
+    /// Visits what the instruction reads and writes when `rank` executes it: operands first.
+    pub fn visit_accesses<'p>(&'p self, rank: usize, visit: &mut impl FnMut(Access<'p>)) {
         let read = |view| Access { rank, view, written: false };
         let write = |view| Access { rank, view, written: true };
         match self {
             Self::Copy { from, to } => {
-                let from = Access { rank: from.rank, ..read(&from.view) };
-                vec![from, Access { rank: to.rank, ..write(&to.view) }]
+                visit(Access { rank: from.rank, ..read(&from.view) });
+                visit(Access { rank: to.rank, ..write(&to.view) });
             }
-            Self::Fill { to, .. } | Self::Iota { to, .. } => vec![write(to)],
+            Self::Fill { to, .. } | Self::Iota { to, .. } => visit(write(to)),
             Self::Gemm(it) => {
-                let operands = [&it.a, &it.b].into_iter().chain(&it.bias);
-                operands.map(read).chain([write(&it.out)]).collect()
+                [&it.a, &it.b].into_iter().chain(&it.bias).for_each(|it| visit(read(it)));
+                visit(write(&it.out));
             }
             Self::Map { args, out, .. } => {
-                let views = args.iter().filter_map(|it| match it {
-                    Arg::View(view) => Some(view),
-                    Arg::Number(_) => None,
-                });
-                views.map(read).chain([write(out)]).collect()
+                for it in args {
+                    if let Arg::View(view) = it {
+                        visit(read(view));
+                    }
+                }
+                visit(write(out));
             }
-            Self::Reduce(it) => vec![read(&it.input), write(&it.out)],
+            Self::Reduce(it) => {
+                visit(read(&it.input));
+                visit(write(&it.out));
+            }
             Self::Combine { parts, out, .. } => {
-                let parts = parts.iter().map(|it| Access { rank: it.rank, ..read(&it.view) });
-                parts.chain([write(out)]).collect()
+                parts.iter().for_each(|it| visit(Access { rank: it.rank, ..read(&it.view) }));
+                visit(write(out));
             }
-            Self::Collective(it) => it.input.iter().map(read).chain(it.output.iter().map(write)).collect(),
-            Self::Transfer(it) => {
-                let side = |direction, view| match direction {
-                    Direction::Send => read(view),
-                    Direction::Recv => write(view),
-                };
-                it.sides.iter().map(|it| side(it.direction, &it.view)).collect()
+            Self::Collective(it) => {
+                it.input.iter().for_each(|it| visit(read(it)));
+                it.output.iter().for_each(|it| visit(write(it)));
             }
+            Self::Transfer(it) => it.sides.iter().for_each(|it| {
+                visit(match it.direction {
+                    Direction::Send => read(&it.view),
+                    Direction::Recv => write(&it.view),
+                });
+            }),
             Self::Reshard(it) => {
-                let operands = it.operands.iter().filter_map(|it| it.view.as_ref()).map(read);
-                operands.chain(it.result.view.iter().map(write)).collect()
+                it.operands.iter().filter_map(|it| it.view.as_ref()).for_each(|it| visit(read(it)));
+                it.result.view.iter().for_each(|it| visit(write(it)));
             }
             Self::Alloc { .. }
             | Self::Wait { .. }
@@ -96,7 +109,7 @@ impl InstKind {
             | Self::Join { .. }
             | Self::Exchange { .. }
             | Self::Barrier
-            | Self::Finish => Vec::new(),
+            | Self::Finish => (),
         }
     }
 }

@@ -1,6 +1,31 @@
-//! What an instruction does to the synchronisation of ranks, hosts and streams. `access` says what it does to memory.
+//! What an instruction does to the synchronisation of ranks, hosts and streams, and what kind of work it is. `access` says what it reads
+//! and writes.
 
 use super::{Communication, EventNo, Handle, InstKind, Reshard, Slot, WorkNo};
+
+/// A kind of work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkKind {
+    /// None: it orders others, allocates, or posts what runs on a queue.
+    Orders,
+    /// It writes memory of one rank, without arithmetic.
+    Moves,
+    /// It moves data or signals between ranks.
+    Communicates,
+    /// It computes.
+    Computes,
+}
+
+/// What kind of work an instruction is.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// The kind.
+    pub kind: WorkKind,
+    /// What reports of times call it; `None`: nothing that takes time on a stream.
+    pub word: Option<&'static str>,
+    /// How many products or elements are summed into one element.
+    pub summed: usize,
+}
 
 /// What an instruction does to the synchronisation.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +111,40 @@ impl InstKind {
             Self::Barrier => Effect::Barrier,
             Self::Reshard(it) => Effect::Reshard(it),
             Self::Finish => Effect::Finish,
+        }
+    }
+
+    /// What kind of work the instruction is.
+    pub fn work(&self) -> Work {
+        let work = |kind, word| Work { kind, word: Some(word), summed: 1 };
+        match self {
+            Self::Copy { .. } => work(WorkKind::Moves, "copy"),
+            Self::Fill { .. } => work(WorkKind::Moves, "fill"),
+            Self::Iota { .. } => work(WorkKind::Moves, "iota"),
+            Self::Alloc { zero: true, .. } => work(WorkKind::Moves, "zero"),
+            Self::Gemm(it) => {
+                Work { summed: it.a.shape.last().copied().unwrap_or(1), ..work(WorkKind::Computes, "gemm") }
+            }
+            Self::Map { op, .. } => work(WorkKind::Computes, op.name()),
+            Self::Reduce(it) => {
+                let summed = it.axes.iter().map(|axis| it.input.shape[*axis]).product();
+                Work { summed, ..work(WorkKind::Computes, "reduce") }
+            }
+            Self::Combine { parts, .. } => {
+                Work { summed: parts.len(), ..work(WorkKind::Communicates, "combine") }
+            }
+            Self::Signal { .. } => work(WorkKind::Communicates, "signal"),
+            Self::Await { .. } => work(WorkKind::Communicates, "await"),
+            Self::Collective(it) => work(WorkKind::Orders, it.kind.word()),
+            Self::Transfer(_) => work(WorkKind::Orders, "transfer"),
+            Self::Alloc { zero: false, .. }
+            | Self::Wait { .. }
+            | Self::Record { .. }
+            | Self::Join { .. }
+            | Self::Exchange { .. }
+            | Self::Barrier
+            | Self::Reshard(_)
+            | Self::Finish => Work { kind: WorkKind::Orders, word: None, summed: 1 },
         }
     }
 

@@ -47,7 +47,7 @@ mod world;
 
 pub use access::{Access, Communication};
 pub use contract::{Delivery, Source};
-pub use effect::{Effect, Runner};
+pub use effect::{Effect, Runner, Work, WorkKind};
 pub use homes::homes;
 pub use inst::{
     Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Handle, Inst, InstKind, Meaning,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Arg, Buffer, Handle, Inst, InstKind, Origin, Place, Plan, Port, Shard, Side, View};
+use super::{Buffer, Handle, Inst, InstKind, Origin, Place, Plan, Port, Shard, View};
 
 /// What the allocator adds to a block.
 const BLOCK: usize = 16;
@@ -22,44 +22,19 @@ impl Plan {
 
 /// What lies behind the boxes and lists of an instruction.
 fn heap(kind: &InstKind) -> usize {
-    let boxed = |it: &View| BLOCK + size_of::<View>() + view(it);
-    match kind {
-        InstKind::Copy { from, to } => {
-            [from, to].map(|it| BLOCK + size_of::<Place>() + view(&it.view)).iter().sum()
+    let mut bytes = 0;
+    kind.visit_accesses(0, &mut |it| bytes += BLOCK + size_of::<Place>() + view(it.view));
+    bytes
+        + match kind {
+            InstKind::Exchange { handles } => BLOCK + handles.len() * size_of::<Handle>(),
+            InstKind::Reshard(it) => {
+                let shards = it.operands.iter().chain([&it.result]).map(|it| size_of::<Shard>() + shard(it));
+                let body = it.body.iter().map(|it| size_of::<InstKind>() + heap(it));
+                shards.chain(body).sum::<usize>() + it.buffers.len() * size_of::<Buffer>()
+            }
+            // Views are all that others hold.
+            _ => 0,
         }
-        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => boxed(to),
-        InstKind::Gemm(it) => {
-            let bias = it.bias.as_ref().map_or(size_of::<View>(), boxed);
-            [&it.a, &it.b, &it.out].map(boxed).iter().sum::<usize>() + bias
-        }
-        InstKind::Map { args, out, .. } => {
-            let arg = |it: &Arg| match it {
-                Arg::View(it) => size_of::<Arg>() + view(it),
-                Arg::Number(_) => size_of::<Arg>(),
-            };
-            boxed(out) + BLOCK + args.iter().map(arg).sum::<usize>()
-        }
-        InstKind::Reduce(it) => boxed(&it.input) + boxed(&it.out),
-        InstKind::Combine { parts, out, .. } => {
-            boxed(out) + parts.iter().map(|it| size_of::<Place>() + view(&it.view)).sum::<usize>()
-        }
-        InstKind::Collective(it) => it.input.iter().chain(&it.output).map(boxed).sum::<usize>() + BLOCK,
-        InstKind::Transfer(it) => it.sides.iter().map(|it| size_of::<Side>() + view(&it.view)).sum(),
-        InstKind::Exchange { handles } => BLOCK + handles.len() * size_of::<Handle>(),
-        InstKind::Reshard(it) => {
-            let shards = it.operands.iter().chain([&it.result]).map(|it| size_of::<Shard>() + shard(it));
-            let body = it.body.iter().map(|it| size_of::<InstKind>() + heap(it));
-            shards.chain(body).sum::<usize>() + it.buffers.len() * size_of::<Buffer>()
-        }
-        InstKind::Alloc { .. }
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::Await { .. }
-        | InstKind::Record { .. }
-        | InstKind::Join { .. }
-        | InstKind::Barrier
-        | InstKind::Finish => 0,
-    }
 }
 
 fn view(it: &View) -> usize {

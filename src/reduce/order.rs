@@ -8,7 +8,7 @@
 use grammar::ir::StmtId;
 use rustc_hash::FxHashMap;
 
-use crate::plan::{InstKind, Plan};
+use crate::plan::{Effect, InstKind, Plan};
 
 /// Beyond so many instructions of a rank, orders are not compared: numbers shrink first.
 const MOST: usize = 4000;
@@ -73,21 +73,20 @@ impl Order {
         for (at, inst) in plan.code.iter().enumerate() {
             let stream = &mut streams[inst.stream as usize];
             let mut before = stream.clone();
-            let is_work = match &inst.kind {
-                InstKind::Record { event } => {
-                    events[*event as usize] = before.clone();
+            let is_work = match inst.kind.effect() {
+                Effect::Record(event) => {
+                    events[event as usize] = before.clone();
                     false
                 }
-                InstKind::Join { event } => {
-                    stream.join(&events[*event as usize]);
+                Effect::Join(event) => {
+                    stream.join(&events[event as usize]);
                     false
                 }
-                InstKind::Wait { work } => {
-                    stream.join(&works[*work as usize]);
+                Effect::Wait(work) => {
+                    stream.join(&works[work as usize]);
                     false
                 }
-                it @ (InstKind::Collective(_) | InstKind::Transfer(_)) => {
-                    let Some(posted) = it.communication() else { continue };
+                Effect::Post(posted) => {
                     let queue = &mut queues[posted.communicator() as usize];
                     before.join(queue);
                     queue.join(&before);
@@ -95,18 +94,13 @@ impl Order {
                     works[posted.work() as usize] = queue.clone();
                     true
                 }
-                InstKind::Alloc { .. } | InstKind::Exchange { .. } | InstKind::Barrier => false,
-                InstKind::Copy { .. }
-                | InstKind::Fill { .. }
-                | InstKind::Iota { .. }
-                | InstKind::Gemm(_)
-                | InstKind::Map { .. }
-                | InstKind::Reduce(_)
-                | InstKind::Combine { .. }
-                | InstKind::Signal { .. }
-                | InstKind::Await { .. }
-                | InstKind::Reshard(_)
-                | InstKind::Finish => {
+                Effect::Share(_) | Effect::Barrier => false,
+                Effect::Compute if matches!(inst.kind, InstKind::Alloc { .. }) => false,
+                Effect::Compute
+                | Effect::Signal(_)
+                | Effect::Await(_)
+                | Effect::Reshard(_)
+                | Effect::Finish => {
                     stream.add(at);
                     true
                 }

@@ -13,7 +13,7 @@ use crate::{
         shape_match::{Scope, to_logical},
         shard::{self, Part, assemble},
     },
-    plan::{InstKind, Plan, Port, ReduceOp},
+    plan::{InstKind, Plan, Port, ReduceOp, WorkKind},
 };
 
 /// The option that gives inputs.
@@ -272,33 +272,18 @@ fn converted(name: &str, from: DType, port: &Port) -> String {
 pub fn longest_sum(plans: &[Plan]) -> usize {
     let mut local = 1;
     let mut over_ranks = 1;
-    let mut visit = |kind: &InstKind, plan: &Plan| match kind {
-        InstKind::Gemm(it) => local = local.max(it.a.shape.last().copied().unwrap_or(1)),
-        InstKind::Reduce(it) => {
-            local = local.max(it.axes.iter().map(|axis| it.input.shape[*axis]).product());
+    let sums = |op: ReduceOp| matches!(op, ReduceOp::Sum | ReduceOp::Avg);
+    let mut visit = |kind: &InstKind, plan: &Plan| {
+        let work = kind.work();
+        match work.kind {
+            WorkKind::Communicates => over_ranks = over_ranks.max(work.summed),
+            WorkKind::Orders | WorkKind::Moves | WorkKind::Computes => local = local.max(work.summed),
         }
-        InstKind::Collective(it) => {
-            let sums = |op: ReduceOp| matches!(op, ReduceOp::Sum | ReduceOp::Avg);
-            if it.kind.reduce_op().is_some_and(sums) {
-                over_ranks = over_ranks.max(plan.communicators[it.communicator as usize].team.len());
-            }
+        if let InstKind::Collective(it) = kind
+            && it.kind.reduce_op().is_some_and(sums)
+        {
+            over_ranks = over_ranks.max(plan.communicators[it.communicator as usize].team.len());
         }
-        InstKind::Combine { parts, .. } => over_ranks = over_ranks.max(parts.len()),
-        InstKind::Reshard(_)
-        | InstKind::Alloc { .. }
-        | InstKind::Copy { .. }
-        | InstKind::Fill { .. }
-        | InstKind::Iota { .. }
-        | InstKind::Map { .. }
-        | InstKind::Transfer(_)
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::Await { .. }
-        | InstKind::Record { .. }
-        | InstKind::Join { .. }
-        | InstKind::Exchange { .. }
-        | InstKind::Barrier
-        | InstKind::Finish => (),
     };
     for plan in plans {
         for inst in &plan.code {

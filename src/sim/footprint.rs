@@ -6,7 +6,7 @@
 
 use crate::{
     io::data::shadow::LANES,
-    plan::{Arg, InstKind, Plan, View},
+    plan::{InstKind, Plan, View},
 };
 
 /// What a world holds.
@@ -57,36 +57,13 @@ pub fn footprint(plans: &[Plan]) -> Footprint {
 
 /// Elements of all operands and results of an instruction.
 fn elements(kind: &InstKind) -> usize {
-    let sum = |views: &[&View]| views.iter().fold(0, |sum: usize, view| sum.saturating_add(view.len()));
-    match kind {
-        InstKind::Copy { from, .. } => from.view.len(),
-        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => to.len(),
-        InstKind::Gemm(it) => sum(&[&it.a, &it.b, &it.out]),
-        InstKind::Map { args, out, .. } => {
-            let views = args.iter().filter_map(|arg| match arg {
-                Arg::View(view) => Some(view),
-                Arg::Number(_) => None,
-            });
-            sum(&views.chain([&**out]).collect::<Vec<_>>())
-        }
-        InstKind::Reduce(it) => sum(&[&it.input, &it.out]),
-        InstKind::Combine { parts, .. } => sum(&parts.iter().map(|part| &part.view).collect::<Vec<_>>()),
-        InstKind::Collective(it) => sum(&it.input.iter().chain(&it.output).collect::<Vec<_>>()),
-        InstKind::Transfer(it) => sum(&it.sides.iter().map(|side| &side.view).collect::<Vec<_>>()),
-        InstKind::Reshard(it) => {
-            let whole = it.buffers.iter().fold(0, |sum: usize, buffer| sum.saturating_add(buffer.len));
-            let most = it.body.iter().map(elements).max().unwrap_or(0);
-            // The parts of all ranks, and the index of every element, stand beside the whole.
-            whole.saturating_mul(3).saturating_add(most)
-        }
-        InstKind::Alloc { .. }
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::Await { .. }
-        | InstKind::Record { .. }
-        | InstKind::Join { .. }
-        | InstKind::Exchange { .. }
-        | InstKind::Barrier
-        | InstKind::Finish => 0,
+    if let InstKind::Reshard(it) = kind {
+        let whole = it.buffers.iter().fold(0, |sum: usize, buffer| sum.saturating_add(buffer.len));
+        let most = it.body.iter().map(elements).max().unwrap_or(0);
+        // The parts of all ranks, and the index of every element, stand beside the whole.
+        return whole.saturating_mul(3).saturating_add(most);
     }
+    let mut sum: usize = 0;
+    kind.visit_accesses(0, &mut |it| sum = sum.saturating_add(it.view.len()));
+    sum
 }

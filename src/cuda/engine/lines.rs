@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::{Engine, Mode};
 use crate::{
     cuda::{CudaError, Peers, device::Event},
-    plan::{CollectiveKind, Inst, InstKind, Plan, View},
+    plan::{CollectiveKind, Communication, Inst, InstKind, Plan, View, WorkKind},
 };
 
 /// What one kind of work of a line of the program costs.
@@ -162,38 +162,32 @@ impl Table {
 /// orders others.
 fn work(plan: &Plan, inst: &Inst) -> Option<(&'static str, usize, f64)> {
     let size = |view: &View| view.len() * plan.buffers[view.buffer as usize].dtype.size();
-    Some(match &inst.kind {
-        InstKind::Copy { to, from } => {
-            let own = if to.rank == plan.rank { &to.view } else { &from.view };
-            ("copy", size(own), 1.0)
-        }
-        InstKind::Fill { .. } => ("fill", 0, 1.0),
-        InstKind::Iota { .. } => ("iota", 0, 1.0),
-        InstKind::Gemm(_) => ("gemm", 0, 1.0),
-        InstKind::Map { op, .. } => (op.name(), 0, 1.0),
-        InstKind::Reduce(_) => ("reduce", 0, 1.0),
-        // What it reads of its peers.
-        InstKind::Combine { out, parts, .. } => ("combine", size(out) * parts.len().saturating_sub(1), 1.0),
-        InstKind::Collective(it) => {
+    let work = inst.kind.work();
+    let (bytes, bus) = match (inst.kind.communication(), work.kind) {
+        (Some(Communication::Collective(it)), _) => {
             let members = plan.communicators[it.communicator as usize].team.len();
-            let bytes = it.input.iter().chain(&it.output).map(size).max().unwrap_or(0);
-            (it.kind.word(), bytes, bus(it.kind, members))
+            (it.input.iter().chain(&it.output).map(size).max().unwrap_or(0), bus(it.kind, members))
         }
-        InstKind::Transfer(it) => {
-            ("transfer", it.sides.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
+        (Some(Communication::Transfer(it)), _) => {
+            (it.sides.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
         }
-        InstKind::Alloc { zero: true, .. } => ("zero", 0, 1.0),
-        InstKind::Signal { .. } => ("signal", 0, 1.0),
-        InstKind::Await { .. } => ("await", 0, 1.0),
-        InstKind::Alloc { zero: false, .. }
-        | InstKind::Wait { .. }
-        | InstKind::Record { .. }
-        | InstKind::Join { .. }
-        | InstKind::Exchange { .. }
-        | InstKind::Barrier
-        | InstKind::Reshard(_)
-        | InstKind::Finish => return None,
-    })
+        // Sizes are those of this rank's views: peers' buffers have numbers of their own.
+        (None, WorkKind::Moves) => (moved(&inst.kind, plan.rank, size), 1.0),
+        (None, WorkKind::Communicates) => {
+            let accesses = inst.kind.accesses(plan.rank);
+            let remote = accesses.iter().filter(|it| !it.written && it.rank != plan.rank).count();
+            let written = accesses.iter().filter(|it| it.written && it.rank == plan.rank);
+            (remote * written.map(|it| size(it.view)).sum::<usize>(), 1.0)
+        }
+        (None, WorkKind::Orders | WorkKind::Computes) => (0, 1.0),
+    };
+    work.word.map(|word| (word, bytes, bus))
+}
+
+/// The bytes that a copy moves: those of its side on this rank.
+fn moved(kind: &InstKind, rank: usize, size: impl Fn(&View) -> usize) -> usize {
+    let InstKind::Copy { from, to } = kind else { return 0 };
+    size(if to.rank == rank { &to.view } else { &from.view })
 }
 
 fn share(members: usize) -> f64 {

@@ -6,7 +6,7 @@ use crate::{
         CudaError,
         device::{Device, Stream},
     },
-    plan::{self, InstKind, Plan, StreamNo},
+    plan::{self, Plan, StreamNo, WorkKind},
 };
 
 /// What a stream of a plan does besides posting communications: the greatest role of its instructions.
@@ -19,23 +19,11 @@ enum StreamRole {
 }
 
 impl StreamRole {
-    fn of(kind: &InstKind) -> Self {
+    fn of(kind: WorkKind) -> Self {
         match kind {
-            InstKind::Gemm(_) | InstKind::Map { .. } | InstKind::Reduce(_) => Self::Computes,
-            InstKind::Combine { .. } | InstKind::Signal { .. } | InstKind::Await { .. } => Self::Communicates,
-            InstKind::Alloc { .. }
-            | InstKind::Copy { .. }
-            | InstKind::Fill { .. }
-            | InstKind::Iota { .. }
-            | InstKind::Collective(_)
-            | InstKind::Transfer(_)
-            | InstKind::Wait { .. }
-            | InstKind::Record { .. }
-            | InstKind::Join { .. }
-            | InstKind::Exchange { .. }
-            | InstKind::Barrier
-            | InstKind::Reshard(_)
-            | InstKind::Finish => Self::Idle,
+            WorkKind::Computes => Self::Computes,
+            WorkKind::Communicates => Self::Communicates,
+            WorkKind::Orders | WorkKind::Moves => Self::Idle,
         }
     }
 }
@@ -50,7 +38,7 @@ pub(super) fn assign_streams(
     let mut roles = vec![StreamRole::Idle; plan.streams.len()];
     for inst in &plan.code {
         let role = &mut roles[inst.stream as usize];
-        *role = StreamRole::of(&inst.kind).max(*role);
+        *role = StreamRole::of(inst.kind.work().kind).max(*role);
     }
     let computing = roles.iter().filter(|it| **it == StreamRole::Computes).count();
     let is_home = |stream: &StreamNo| match roles[*stream as usize] {
