@@ -2,7 +2,7 @@
 //!
 //! A text becomes a program (`grammar`), passes rewrite it (`passes`), `plan` flattens it into one plan a rank, and `sim`
 //! runs the plans of all ranks in one process, `cuda` one rank's on a GPU. `io` brings tensors in and out. `reduce` shrinks programs
-//! that fail. `hir-opt`, `hir-run` and `hir-reduce` wire these together.
+//! that fail. `check` proves plans free of races. `hir-opt`, `hir-run` and `hir-reduce` wire these together.
 //!
 //! Invariant: dependencies point one way: `grammar` ← `passes` ← `hir`; executors read plans and nothing else.
 
@@ -15,6 +15,8 @@ pub mod plan;
 
 pub mod io;
 pub mod sim;
+
+pub mod check;
 
 pub mod cuda;
 

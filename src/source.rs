@@ -46,6 +46,16 @@ impl Source {
         Self { name, text, lines }
     }
 
+    /// A line, from 1, without the blanks around it; `None`: there is no such line, or it is blank.
+    pub fn line_span(&self, line: u32) -> Option<Span> {
+        let (before, from) = (line.checked_sub(1)? as usize, self.text.split_inclusive('\n'));
+        let start: usize = from.clone().take(before).map(str::len).sum();
+        let text = from.clone().nth(before)?;
+        let indent = text.len() - text.trim_start().len();
+        let len = text.trim().len();
+        (len > 0).then(|| Span::new(start + indent, start + indent + len))
+    }
+
     /// Reads and verifies every container. Errors come with whatever could be read all the same.
     pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
         let (programs, mut diagnostics) = grammar::read(&self.text);

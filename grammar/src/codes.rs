@@ -1,7 +1,7 @@
 //! The codes of all diagnostics, with the paragraph that `--explain` prints.
 //!
 //! Numbers are stable: E01xx reading, E02xx names and shapes, E03xx verification, E04xx planning, E05xx linking ranks,
-//! E06xx pass pipelines, R06xx remarks of passes, W07xx running; `lossy-…` warnings name what a dump leaves open.
+//! E06xx pass pipelines, R06xx remarks of passes, E07xx checking, W07xx running; `lossy-…` warnings name what a dump leaves open.
 
 /// How bad it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,6 +158,24 @@ codes! {
     /// A communication that a pass put into a loop, where it overlaps with the computation of other iterations.
     /// `--remarks=all` prints these.
     Overlapped = "R0602", Remark;
+
+    /// Two statements access the same elements, one of them writes, and nothing orders the two: no stream waits for the other one, and no
+    /// communication lies between them. The result depends on which comes first. The labels show both accesses, with stream and
+    /// iteration; the note says why nothing orders them.
+    Race = "E0701", Error;
+    /// A race with the caller of the program. The caller writes the inputs before the stream that is current at entry begins, and owns
+    /// inputs and outputs again once the stream that is current at exit has done its work. A stream that accesses an input without
+    /// waiting for the first, or that the second does not wait for, races with the caller; so does a peer that may still read an input
+    /// when the program has returned, because the Wait of a send is missing.
+    RaceWithCaller = "E0702", Error;
+    /// A stream uses the storage of an ALLOCATE without waiting for the stream on which the ALLOCATE was issued. A caching allocator
+    /// hands out memory that earlier work of the allocating stream still uses.
+    StorageRace = "E0703", Error;
+    /// Nothing writes some elements of an output before the program ends.
+    UnwrittenOutput = "E0704", Error;
+    /// The ranks come to a state in which none of them goes on, found by `--check`. The message names what is never posted, or the
+    /// statements in which ranks wait for each other; the note lists what every rank waits for.
+    CheckedDeadlock = "E0705", Error;
 
     /// A statement reads memory that nothing has written: as an operand of a computation, or as the source of a copy, a send or a
     /// collective. The warning counts the elements that the statement reads, and not the buffer that they lie in. Elements that

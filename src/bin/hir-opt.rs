@@ -10,16 +10,18 @@ use std::{
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use grammar::{
     Dialect,
+    codes::Severity,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     render::Format,
 };
 use hir::{
+    check::{self, Checks},
     exit::Exit,
     interrupt::{self, Activity},
     out_of_memory::Allocator,
     plan::{
-        self,
+        self, Plan,
         limits::{self, Limits},
         sync,
     },
@@ -40,7 +42,7 @@ use passes::{Event, Failure, Fault, PassCall, Settings, Verify};
 /// Reads Host IR, checks it, runs passes over it, and prints canonical text.
 ///
 /// Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 program rejected, 2 command
-/// line, 6 environment, 101 our bug.
+/// line, 6 environment, 7 a fault found by `--check`, 101 our bug.
 #[derive(Parser)]
 #[command(name = "hir-opt", version)]
 struct Options {
@@ -112,6 +114,10 @@ struct Options {
     /// Print the plan of every rank instead of the program.
     #[arg(long)]
     print_plan: bool,
+    /// Prove that the result is free of races, deadlocks and lifetime errors, or show where it is not; the exit code is 7 then. What to
+    /// look for: `race`, `comm`, `memory`; default: all.
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    check: Option<Checks>,
     /// Number of ranks; default: the smallest world that holds every mesh.
     #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
@@ -366,7 +372,7 @@ impl Tool<'_> {
             return None;
         }
         // A plan that is asked for reports these as errors.
-        if !self.options.print_plan {
+        if !self.options.print_plan && self.options.check.is_none() {
             outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.ranks));
         }
         let result = match self.options.bisect {
@@ -384,6 +390,9 @@ impl Tool<'_> {
         if let Some(message) = self.options.remarks.failure(&remarks) {
             outcome.failure = Some((Exit::Rejected, message));
             return None;
+        }
+        if let Some(checks) = self.options.check {
+            self.check(program, part, checks, outcome)?;
         }
         match self.options.print_plan {
             true => self.plans(program, part, outcome),
@@ -465,6 +474,7 @@ impl Tool<'_> {
             (options.bisect, "--bisect"),
         ];
         flags.extend(switches.into_iter().filter(|it| it.0).map(|it| it.1.to_owned()));
+        flags.extend(options.check.map(|it| format!("--check={it}")));
         flags.extend(options.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
         flags.push(format!("--max-ranks={}", options.max_ranks));
@@ -488,7 +498,60 @@ impl Tool<'_> {
         }
     }
 
+    /// Checks the program that the passes have made; `None`: it is not free of faults.
+    fn check(&self, program: &Program, part: &Source, checks: Checks, outcome: &mut Outcome) -> Option<()> {
+        let start = Instant::now();
+        self.activity.set("while checking");
+        // Findings show the text that they are about.
+        let printed;
+        let (source, program) = if self.calls.is_empty() {
+            (part, program)
+        } else {
+            let text = grammar::print(program);
+            let source = Source::new(format!("{} (after the passes)", part.name), text);
+            let program = source.programs().0.pop()?;
+            printed = (source, program);
+            (&printed.0, &printed.1)
+        };
+        let plans = self.world(program, source, outcome)?;
+        let report = check::check(&plans, checks);
+        for reason in &report.not_checked {
+            self.screen.say(&format!("not checked: {reason}"));
+        }
+        let sources = std::slice::from_ref(source);
+        let found: Vec<Diagnostic> = report.findings.iter().map(|it| it.diagnostic(&plans, sources).1).collect();
+        let errors = found.iter().filter(|it| it.severity() == Severity::Error).count();
+        if source.name == part.name {
+            outcome.diagnostics.extend(found);
+        } else {
+            self.screen.draw(source, &found);
+        }
+        let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+        let world = format!(
+            "{} rank{}, {instructions} instructions, {:.3} s",
+            plans.len(),
+            if plans.len() == 1 { "" } else { "s" },
+            start.elapsed().as_secs_f64()
+        );
+        if errors > 0 {
+            let s = if errors == 1 { "" } else { "s" };
+            outcome.failure = Some((Exit::Check, format!("the check found {errors} fault{s} ({world})")));
+            return None;
+        }
+        if report.not_checked.is_empty() {
+            self.screen.say(&format!("the check found no fault ({world})"));
+        }
+        Some(())
+    }
+
     fn plans(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
+        let plans = self.world(program, part, outcome)?;
+        let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));
+        Some(shown.map(plan::show).collect())
+    }
+
+    /// The plans of all ranks; `None` after saying why there are none.
+    fn world(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<Vec<Plan>> {
         let smallest = plan::smallest_world(program);
         let ranks = self.options.ranks.unwrap_or(smallest);
         if ranks < smallest {
@@ -506,10 +569,7 @@ impl Tool<'_> {
         let limits = Limits { ranks: self.options.max_ranks, memory, ..Limits::default() };
         self.activity.set("while planning");
         match plan::build_within(program, &part.lines, ranks, &limits) {
-            Ok(plans) => {
-                let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));
-                Some(shown.map(plan::show).collect())
-            }
+            Ok(plans) => Some(plans),
             Err(faults) => {
                 outcome.diagnostics.extend(faults);
                 None

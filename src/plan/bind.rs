@@ -1,7 +1,6 @@
 //! Streams, storage and views: statements that bind names and move no data.
 
 use grammar::{
-    arena::Id,
     attr,
     codes::Code,
     ir::{OpStmt, Operand, Program, Stream, StreamId, TensorId},
@@ -91,7 +90,7 @@ impl Builder<'_> {
     pub(super) fn deallocate(&mut self, tensor: TensorId) -> Result<()> {
         if self.is_here(tensor) {
             self.view(tensor)?;
-            self.bindings[tensor.index()] = None;
+            self.unbind(tensor);
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use grammar::{
-    arena::Id,
     ir::{BlockId, For, If, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::Effect,
     span::LineIndex,
@@ -64,7 +63,7 @@ impl Builder<'_> {
             Arc::make_mut(&mut self.plan.frames).push(Frame { name, value, parent: outer_frame });
             self.frame = Some(self.plan.frames.len() as u32 - 1);
             for tensor in &dependents {
-                self.bindings[tensor.index()] = None;
+                self.unbind(*tensor);
             }
             self.block(it.body)?;
         }

@@ -18,8 +18,10 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, Plan, Side, StreamNo, View,
-    ViewKey, WorkNo, limits,
+    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, Plan, Port, Side, StreamNo, View,
+    ViewKey, WorkNo,
+    allocator::Allocator,
+    limits,
     scalar::{ScalarFault, Scalars, Value},
     shape::{self, ShapeFault},
     teams::Teams,
@@ -52,6 +54,9 @@ pub(super) struct Builder<'p> {
     /// Arrays that definitions so far have named: `a5 = {i0, i1}`.
     pub(super) arrays: FxHashMap<SymbolId, Result<Array>>,
     pub(super) bindings: Vec<Option<Binding>>,
+    /// How many names each buffer has.
+    names: FxHashMap<BufferNo, usize>,
+    allocator: Allocator,
     /// The stream's slice that a tensor holds, of tensors that this rank holds no part of.
     pub(super) slices: FxHashMap<TensorId, usize>,
     pub(super) plan: Plan,
@@ -112,6 +117,8 @@ impl<'p> Builder<'p> {
             scalars: Scalars::new(program, rank),
             arrays: FxHashMap::default(),
             bindings: vec![None; program.tensors.len()],
+            names: FxHashMap::default(),
+            allocator: Allocator::default(),
             slices: FxHashMap::default(),
             plan: Plan::empty(rank, teams.world().len(), vec!["main".to_owned()]),
             streams: FxHashMap::default(),
@@ -187,7 +194,27 @@ impl Builder<'_> {
     }
 
     pub(super) fn bind(&mut self, tensor: TensorId, view: View, stream: Option<usize>) {
-        self.bindings[tensor.index()] = Some(Binding { view, stream });
+        *self.names.entry(view.buffer).or_default() += 1;
+        let before = self.bindings[tensor.index()].replace(Binding { view, stream });
+        self.drop_name(before);
+    }
+
+    /// A tensor has neither storage nor a value any more.
+    pub(super) fn unbind(&mut self, tensor: TensorId) {
+        let before = self.bindings[tensor.index()].take();
+        self.drop_name(before);
+    }
+
+    /// Storage without a name is free, unless it is the caller's.
+    fn drop_name(&mut self, before: Option<Binding>) {
+        let Some(buffer) = before.map(|it| it.view.buffer) else { return };
+        let Some(count) = self.names.get_mut(&buffer) else { return };
+        *count -= 1;
+        let is_input = |it: &Port| it.shard.view.as_ref().is_some_and(|view| view.buffer == buffer);
+        if *count == 0 && !self.plan.inputs.iter().any(is_input) {
+            let (bytes, freed) = (self.plan.buffers[buffer as usize].bytes(), self.origin_no());
+            self.allocator.free(buffer, bytes, freed);
+        }
     }
 
     /// The view that an operator writes to: the bound one, or that of a new buffer.
@@ -204,6 +231,8 @@ impl Builder<'_> {
         let buffer = self.buffer(tensor, shape.iter().product());
         let view = View::contiguous(buffer, shape);
         self.emit(InstKind::Alloc { buffer, zero });
+        let bytes = self.plan.buffers[buffer as usize].bytes();
+        self.plan.reused.extend(self.allocator.allocate(buffer, bytes, self.current));
         self.bind(tensor, view.clone(), None);
         Ok(view)
     }

@@ -13,6 +13,7 @@
 //! Invariant: a plan holds plain data: no names to look up, no expression to evaluate.
 
 mod access;
+mod allocator;
 mod algorithm;
 mod bind;
 mod build;
@@ -93,6 +94,8 @@ pub struct Plan {
     pub named: Vec<Port>,
     /// Buffers besides those of the outputs that somebody reads when all has run: what is in them has to stay.
     pub kept: Vec<BufferNo>,
+    /// Storage that an allocator would hand out a second time.
+    pub reused: Vec<Reused>,
     /// Ranges of `code` that an executor may run as one kernel, or ignore: the meaning is the same. Ranges are disjoint, ascending and
     /// not empty; the instructions of one follow each other on one stream: an all-reduce over peer memory with its signals.
     pub kernels: Vec<Range<usize>>,
@@ -116,6 +119,18 @@ pub type CommunicatorNo = u32;
 pub type EventNo = u32;
 /// A posted communication of the rank.
 pub type WorkNo = u32;
+
+/// Storage that a program frees and that an allocator would hand out again. Executors place buffers by `sync::order` and do not read this;
+/// the checker does, since frameworks allocate as the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reused {
+    /// The buffer that is allocated later.
+    pub later: BufferNo,
+    /// The buffer whose storage it gets.
+    pub earlier: BufferNo,
+    /// The statement that frees the earlier buffer, an index into `Plan::origins`.
+    pub freed: u32,
+}
 
 /// Where an instruction comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +171,7 @@ impl Plan {
             outputs: Vec::new(),
             named: Vec::new(),
             kept: Vec::new(),
+            reused: Vec::new(),
             kernels: Vec::new(),
             events: 0,
             works: 0,
@@ -175,6 +191,7 @@ impl Plan {
         self.code.shrink_to_fit();
         self.buffers.shrink_to_fit();
         self.skips.shrink_to_fit();
+        self.reused.shrink_to_fit();
     }
 
     /// `line 14, streamIdx=3`: the place of an instruction, as reports print it.

@@ -36,6 +36,11 @@ impl Names {
         Self(names)
     }
 
+    /// The line of a communication.
+    pub fn line(&self, stmt: StmtId) -> Option<u32> {
+        self.0.get(&stmt).map(|it| it.line)
+    }
+
     /// A communication and, where it is in a loop, its iteration; `None` for other statements.
     pub fn text(&self, stmt: StmtId, iteration: &str) -> Option<String> {
         let Name { operator, kind, line } = self.0.get(&stmt)?;

@@ -16,7 +16,8 @@ impl Plan {
         let frames = self.frames.len() * size_of::<super::Frame>() / Arc::strong_count(&self.frames);
         let ports: usize = ports.map(|it| size_of::<Port>() + shard(&it.shard)).sum();
         let skips: usize = self.skips.iter().map(super::Skip::bytes).sum();
-        size_of::<Self>() + code + skips + origins + frames + ports + self.buffers.len() * size_of::<Buffer>()
+        let reused = self.reused.len() * size_of::<super::Reused>();
+        size_of::<Self>() + code + skips + reused + origins + frames + ports + self.buffers.len() * size_of::<Buffer>()
     }
 }
 

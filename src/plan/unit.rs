@@ -1,7 +1,6 @@
 //! HostUnits: a posted unit's statements are written in place, in a namespace of their own.
 
 use grammar::{
-    arena::Id,
     attr,
     codes::Code,
     ir::{OpStmt, Operand, Program, Stmt, StmtId, TensorId},
@@ -44,7 +43,7 @@ impl Builder<'_> {
         }
         program.walk(body, &mut |stmt| {
             if let Stmt::Op(it) = &program.stmts[stmt] {
-                Program::tensors_of(&it.outs).for_each(|out| self.bindings[out.index()] = None);
+                Program::tensors_of(&it.outs).for_each(|out| self.unbind(out));
             }
         });
         for (inner, outer) in unit.inputs.iter().zip(inputs) {

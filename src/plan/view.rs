@@ -17,6 +17,13 @@ pub struct Buffer {
     pub len: usize,
 }
 
+impl Buffer {
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.len.saturating_mul(self.dtype.size())
+    }
+}
+
 /// A strided window into a buffer; row-major when `strides` are those of `shape`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {

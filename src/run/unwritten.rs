@@ -86,7 +86,7 @@ impl UnwrittenReads {
             };
             // A statement that a pass made has no line of its own.
             let header = source.text.find("%HostIrContainer").unwrap_or(0);
-            let span = line_span(source, key.line).filter(|it| it.start as usize >= header);
+            let span = source.line_span(key.line).filter(|it| it.start as usize >= header);
             warnings.push(reads.warning(&key.tensor, span.unwrap_or(Span::new(header, header + 16))));
         }
         texts
@@ -133,15 +133,4 @@ fn ranks(them: &BTreeSet<usize>) -> String {
         rest => format!(" and {rest} more"),
     };
     format!("rank{} {}{rest}", if them.len() == 1 { "" } else { "s" }, numbers.join(" "))
-}
-
-/// A line of a text without the blanks around it.
-fn line_span(source: &Source, line: u32) -> Option<Span> {
-    let mut start = 0;
-    let text = source.text.split_inclusive('\n').nth(line.checked_sub(1)? as usize).inspect(|_| {
-        start = source.text.split_inclusive('\n').take(line as usize - 1).map(str::len).sum();
-    })?;
-    let indent = text.len() - text.trim_start().len();
-    let kept = text.trim().len();
-    (kept > 0).then(|| Span::new(start + indent, start + indent + kept))
 }

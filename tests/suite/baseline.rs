@@ -21,6 +21,7 @@ use grammar::{
     span::LineIndex,
 };
 use hir::{
+    check,
     io::{data::Data, generate::Kind},
     plan::{self, Plan, sync},
     run::{
@@ -136,10 +137,10 @@ fn world(program: &Program, lines: &LineIndex) -> String {
                 wanted = expectations(ran.outputs, "program", Basis::Simulated { exact: ran.exact });
             }
             Ok(_) => (),
-            Err(mishap) => return format!("{}\n", told(&mishap, &plans)),
+            Err(mishap) => return format!("{}{}\n", told(&mishap, &plans), verdict(&mishap, &plans)),
         }
     }
-    let mut rows = "right\n".to_owned();
+    let mut rows = format!("right{}\n", checked(&plans).map_or(String::new(), |it| format!(" | {it}")));
     for (stmt, op) in synchronisations(program) {
         let mut mutant = program.clone();
         mutant
@@ -151,7 +152,10 @@ fn world(program: &Program, lines: &LineIndex) -> String {
         let outcome = mutated(&mutant, lines, |plans| {
             let found =
                 oracle::schedules().into_iter().find_map(|it| trial(plans, &inputs, it, &wanted).err());
-            found.map_or_else(|| foretold(None, plans, "right"), |it| told(&it, plans))
+            match found {
+                None => foretold(None, plans, "right") + &checked(plans).map_or(String::new(), |it| format!(" | {it}")),
+                Some(it) => told(&it, plans) + &verdict(&it, plans),
+            }
         });
         let line = lines.line(program.stmt_span(stmt).start);
         let _ = writeln!(rows, "  without {} (line {line}): {outcome}", op.name());
@@ -215,6 +219,36 @@ fn foretold(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
         true => row.to_owned(),
         false => format!("{row}\nSIMULATED {simulated:?}\nPREDICTED {predicted:?}"),
     }
+}
+
+/// What the checker says of a program that the simulator finds wrong.
+fn verdict(mishap: &Mishap, plans: &[Plan]) -> String {
+    let race = checked(plans).map(|it| format!(" | {it}"));
+    match mishap.trouble {
+        Trouble::Different | Trouble::Unwritten | Trouble::Conflict => race.unwrap_or_else(|| " | MISSED".to_owned()),
+        Trouble::Starved | Trouble::SelfLocked | Trouble::Interlocked | Trouble::Stopped => String::new(),
+    }
+}
+
+/// What the checker says of plans that come to their ends: the first fault.
+fn checked(plans: &[Plan]) -> Option<String> {
+    let report = check::check(plans, check::Checks::ALL);
+    let text = |it: &check::Finding| {
+        let found = it.diagnostic(plans, &[]).1;
+        (found.severity() == Severity::Error).then_some(found)
+    };
+    let found = report.findings.iter().find_map(text)?;
+    let lines = |it: &check::Finding| match it {
+        check::Finding::Race { race, .. } => race.parties.iter().map(|(it, _)| match it {
+            check::Party::Inst(at) => plans[at.rank].place(&plans[at.rank].code[at.inst]),
+            check::Party::Side(at, _) => plans[at.rank].place(&plans[at.rank].code[at.inst]),
+            check::Party::CallerBefore => "entry".to_owned(),
+            check::Party::CallerAfter(_) => "exit".to_owned(),
+        }).collect::<Vec<_>>().join(" / "),
+        check::Finding::Unwritten { .. } | check::Finding::Deadlock(_) => String::new(),
+    };
+    let which = report.findings.iter().find(|it| text(it).is_some()).map(lines).unwrap_or_default();
+    Some(format!("race: {} {}: {which}", found.code.text(), found.message))
 }
 
 /// What went wrong, and where.

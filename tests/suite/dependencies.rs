@@ -112,6 +112,7 @@ const HIR: &[Row] = &[
     ("io", &["atomic_file", "input_file", "plan", "threads"]),
     ("sim", &["elementwise", "io", "plan", "threads"]),
     ("cuda", &["elementwise", "io", "plan"]),
+    ("check", &["plan", "source"]),
     ("launch", &["exit", "interrupt", "plan"]),
     ("run", &["atomic_file", "cuda", "exit", "input_file", "io", "launch", "plan", "sim", "source", "tool"]),
     ("reduce", &["io", "plan", "run", "sim", "source"]),

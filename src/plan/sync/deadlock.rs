@@ -169,6 +169,16 @@ impl Deadlock {
         plan.origins[plan.code.get(at.inst)?.origin as usize].stmt
     }
 
+    /// The rank and the line of `stmt`.
+    pub fn line(&self, plans: &[Plan]) -> Option<(usize, u32)> {
+        let stmt = self.stmt(plans)?;
+        let skips = self.skips.iter().filter(|it| it.stmt == stmt).map(|it| it.rank);
+        let rank = skips.chain(self.waits.iter().map(|it| it.at.rank)).next()?;
+        let plan = plans.get(rank)?;
+        let origin = plan.origins.iter().find(|it| it.stmt == Some(stmt)).map(|it| it.line);
+        Some((rank, plan.names.line(stmt).or(origin)?))
+    }
+
     /// What may help.
     pub fn help(&self) -> Option<&'static str> {
         let Cause::Cycle { facing, .. } = &self.cause else { return None };

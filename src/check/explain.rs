@@ -1,0 +1,185 @@
+//! Findings as diagnostics: both lines, why nothing orders them, and the edit that does.
+
+use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+
+use super::{
+    finding::{Elsewhere, Finding},
+    memory::Unwritten,
+    overlap::Range,
+    race::{Party, Race},
+    reason::Reason,
+    side::Side,
+};
+use crate::{
+    plan::{InstKind, Plan, sync::Deadlock},
+    source::Source,
+};
+
+/// Most ranks or lines that a note lists.
+const MAX_LISTED: usize = 16;
+
+impl Finding {
+    /// The finding as a diagnostic, and the text that it is about. Rank `r` runs the `r`th text, or the last one where there are fewer.
+    pub fn diagnostic(&self, plans: &[Plan], sources: &[Source]) -> (usize, Diagnostic) {
+        let texts = Texts { plans, sources };
+        match self {
+            Self::Race { race, more } => texts.race(race, more),
+            Self::Unwritten { read, more } => texts.unwritten(read, more),
+            Self::Deadlock(it) => texts.deadlock(it),
+        }
+    }
+}
+
+/// The plans of all ranks and the texts that they come from.
+struct Texts<'a> {
+    plans: &'a [Plan],
+    sources: &'a [Source],
+}
+
+impl Texts<'_> {
+    fn text_of(&self, rank: usize) -> usize {
+        self.plans[rank].program.min(self.sources.len().saturating_sub(1))
+    }
+
+    /// A line of a text; of an instruction that has none, the header.
+    fn span(&self, text: usize, line: u32) -> Span {
+        let Some(source) = self.sources.get(text) else { return Span::default() };
+        let header = source.text.find("%HostIrContainer").unwrap_or(0);
+        let span = source.line_span(line).filter(|it| it.start as usize >= header);
+        span.unwrap_or_else(|| Span::new(header, (header + "%HostIrContainer".len()).min(source.text.len())))
+    }
+
+    fn race(&self, race: &Race, more: &Elsewhere) -> (usize, Diagnostic) {
+        let mut sides = [0, 1].map(|which| Side::of(self.plans, race, which));
+        // On one rank, in the order in which the program issues them; between ranks, the write first.
+        let [a, b] = &sides;
+        let is_swapped = match a.plan.rank == b.plan.rank {
+            true => a.inst() > b.inst(),
+            false => b.writes && !a.writes,
+        };
+        if is_swapped {
+            sides.swap(0, 1);
+        }
+        let [first, second] = &sides;
+        let (code, message) = self.headline(race, first, second);
+        let shown: Vec<&Side<'_>> = sides.iter().filter(|it| it.is_in_program()).collect();
+        let text = self.text_of(shown.first().map_or(race.rank, |it| it.plan.rank));
+        let mut labels: Vec<(Span, String)> = Vec::new();
+        let mut notes = Vec::new();
+        for side in shown {
+            let (rank, line) = (side.plan.rank, side.line());
+            if self.text_of(rank) != text {
+                let file = &self.sources[self.text_of(rank)].name;
+                notes.push(format!("{file}, line {line}: {}", side.label()));
+                continue;
+            }
+            let span = self.span(text, line);
+            // A statement that races with itself in another iteration is one place.
+            match labels.iter_mut().find(|it| it.0 == span) {
+                Some(it) => it.1 = format!("{}; {}", it.1, side.label()),
+                None => labels.push((span, side.label())),
+            }
+        }
+        if let Some(it) = race.reused {
+            let plan = &self.plans[race.rank];
+            let (line, buffer) = (plan.origins[it.freed as usize].line, &plan.buffers[it.later as usize].name);
+            notes.push(format!("line {line} frees the storage, and `{buffer}` gets it"));
+        }
+        labels.sort_by_key(|it| it.0.start);
+        let reason = Reason::of(race, first, second);
+        notes.extend(reason.why);
+        notes.extend(more.note(&sides.each_ref().map(Side::line)));
+        let mut labels = labels.into_iter();
+        let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
+        let mut it = Diagnostic::new(code, span, message, label);
+        it.labels.extend(labels);
+        it.notes = notes;
+        (text, if let Some(help) = reason.help { it.help(help) } else { it })
+    }
+
+    fn headline(&self, race: &Race, first: &Side<'_>, second: &Side<'_>) -> (Code, String) {
+        let name = &self.plans[race.rank].buffers[race.buffer as usize].name;
+        let on = format!("`{name}` of rank {}", race.rank);
+        let elements = elements(race.elements);
+        if let Party::CallerBefore = first.party {
+            let message = format!("race with the caller on {on}: nothing orders this after the caller's writes to the input");
+            return (Code::RaceWithCaller, message);
+        }
+        if [first, second].iter().any(|it| matches!(it.party, Party::CallerAfter(_))) {
+            return (Code::RaceWithCaller, format!("race with the caller on {on}: this may run after the program has returned"));
+        }
+        if race.reused.is_some() {
+            return (Code::StorageRace, format!("race on the storage of {on}: it is freed and used again while this may still run"));
+        }
+        if first.allocates() || second.allocates() {
+            return (Code::StorageRace, format!("race on the storage of {on}: nothing orders this use after the ALLOCATE"));
+        }
+        let verbs = if first.writes && second.writes { "two writes" } else { "a write and a read" };
+        (Code::Race, format!("race on {on}: nothing orders {verbs} of {elements}"))
+    }
+
+    fn unwritten(&self, read: &Unwritten, more: &Elsewhere) -> (usize, Diagnostic) {
+        let plan = &self.plans[read.at.rank];
+        let inst = &plan.code[read.at.inst];
+        let name = &self.plans[read.rank].buffers[read.buffer as usize].name;
+        let (missing, all) = read.missing;
+        let some = if missing == all { "all elements of ".to_owned() } else { format!("{missing} of the {all} elements of ") };
+        let text = self.text_of(read.at.rank);
+        let span = self.span(text, plan.origins[inst.origin as usize].line);
+        let first = elements(read.elements);
+        let it = if let InstKind::Finish = inst.kind {
+            let what = if missing == all { String::new() } else { format!("{missing} of the {all} elements of ") };
+            let message = format!("nothing writes {what}output `{name}` on rank {}", read.rank);
+            Diagnostic::new(Code::UnwrittenOutput, self.span(text, 0), message, format!("the first: {first}"))
+                .help("write these elements, or allocate the output with zero_init=true")
+        } else {
+            let message = format!("{some}`{name}` of rank {} read before anything writes them", read.rank);
+            let help = "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
+                        `zero_init=true` in ALLOCATE writes zeros";
+            Diagnostic::new(Code::UnwrittenRead, span, message, format!("reads {first}")).help(help)
+        };
+        let it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
+        (text, it)
+    }
+
+    fn deadlock(&self, deadlock: &Deadlock) -> (usize, Diagnostic) {
+        let (rank, line) = deadlock.line(self.plans).unwrap_or((0, 0));
+        let text = self.text_of(rank);
+        let report = deadlock.to_string();
+        let mut lines = report.lines();
+        let message = lines.next().unwrap_or_default().to_owned();
+        let label = if deadlock.skips.is_empty() { "a rank waits here forever" } else { "a rank does not post this" };
+        let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
+        let mut it = Diagnostic::new(Code::CheckedDeadlock, self.span(text, line), message, label);
+        if !notes.is_empty() {
+            it = it.note(notes.join("\n"));
+        }
+        (text, if let Some(help) = deadlock.help() { it.help(help) } else { it })
+    }
+}
+
+/// `element 3`, `elements 0 to 7`.
+fn elements(it: Range) -> String {
+    match it.end - it.start {
+        1 => format!("element {}", it.start),
+        _ => format!("elements {} to {}", it.start, it.end - 1),
+    }
+}
+
+impl Elsewhere {
+    fn note(&self, shown: &[u32]) -> Option<String> {
+        let ranks = (self.ranks.len() > 1).then(|| format!("on ranks {}", list(self.ranks.iter())));
+        let others: Vec<&u32> = self.lines.iter().filter(|it| !shown.contains(it)).collect();
+        let lines = (!others.is_empty()).then(|| format!("at lines {}", list(others.into_iter())));
+        let times = (self.count > self.ranks.len()).then(|| format!("{} times in all", self.count));
+        let parts: Vec<String> = [ranks, lines, times].into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!("also found {}", parts.join(", ")))
+    }
+}
+
+/// Numbers, and how many more there are.
+fn list<T: ToString>(all: impl ExactSizeIterator<Item = T>) -> String {
+    let more = all.len().saturating_sub(MAX_LISTED);
+    let numbers: Vec<String> = all.take(MAX_LISTED).map(|it| it.to_string()).collect();
+    if more == 0 { numbers.join(" ") } else { format!("{} and {more} more", numbers.join(" ")) }
+}

@@ -1,0 +1,165 @@
+//! What the checker finds, folded over ranks and iterations: one finding for each pair of statements.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    memory::Unwritten,
+    race::Race,
+    side::Side,
+};
+use crate::plan::{BufferNo, Plan, sync::Deadlock};
+
+/// What is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checks {
+    /// Accesses that nothing orders.
+    pub race: bool,
+    /// Ranks that wait for what never happens.
+    pub comm: bool,
+    /// Elements that nothing has written.
+    pub memory: bool,
+}
+
+impl Checks {
+    /// Everything.
+    pub const ALL: Self = Self { race: true, comm: true, memory: true };
+
+    /// Whether anything is checked that looks at memory.
+    pub(super) fn any_access(self) -> bool {
+        self.race || self.memory
+    }
+}
+
+impl std::fmt::Display for Checks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words = [(self.race, "race"), (self.comm, "comm"), (self.memory, "memory")];
+        let words: Vec<&str> = words.into_iter().filter(|it| it.0).map(|it| it.1).collect();
+        f.write_str(&words.join(","))
+    }
+}
+
+/// `race,comm,memory`, or `all`.
+impl std::str::FromStr for Checks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut checks = Self { race: false, comm: false, memory: false };
+        for word in text.split(',') {
+            match word.trim() {
+                "all" => checks = Self::ALL,
+                "race" => checks.race = true,
+                "comm" => checks.comm = true,
+                "memory" => checks.memory = true,
+                other => return Err(format!("`{other}` is no check: expected race, comm, memory or all")),
+            }
+        }
+        Ok(checks)
+    }
+}
+
+/// What is wrong with a program.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finding {
+    /// Two accesses that nothing orders.
+    Race {
+        /// The first of them.
+        race: Race,
+        /// Where else the same two statements race.
+        more: Elsewhere,
+    },
+    /// Elements that are read, or returned, and that nothing has written.
+    Unwritten {
+        /// The first read of them.
+        read: Unwritten,
+        /// Where else the same statement reads such elements.
+        more: Elsewhere,
+    },
+    /// Ranks wait for what never happens.
+    Deadlock(Box<Deadlock>),
+}
+
+/// Other ranks and iterations with the same finding.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Elsewhere {
+    /// All ranks with the finding, the first included.
+    pub ranks: BTreeSet<usize>,
+    /// How often it occurs.
+    pub count: usize,
+    /// The lines of all pairs of statements that race on the tensor in the same two streams or queues.
+    pub lines: BTreeSet<u32>,
+}
+
+/// What a check comes to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// What is wrong, in the order of the program.
+    pub findings: Vec<Finding>,
+    /// What could not be checked, and why.
+    pub not_checked: Vec<String>,
+}
+
+impl Report {
+    /// Adds races: one for each pair of lines, and one for each pair of streams and queues, that race on a tensor.
+    pub(super) fn add_races(&mut self, plans: &[Plan], races: Vec<Race>) {
+        let mut by_lines = FxHashMap::default();
+        let mut by_actors = FxHashMap::default();
+        for race in races {
+            let name = plans[race.rank].buffers[race.buffer as usize].name.clone();
+            let sides = [0, 1].map(|which| Side::of(plans, &race, which));
+            let mut lines = sides.each_ref().map(|it| (it.plan.program, it.is_in_program().then(|| it.line()), it.writes));
+            let mut actors = sides.each_ref().map(|it| (it.is_in_program(), it.plan.rank == race.rank, it.actor(), it.allocates()));
+            lines.sort_unstable();
+            actors.sort_unstable();
+            let lines_key = (name.clone(), lines);
+            let actors_key = (name, sides[0].plan.program, actors);
+            let known = by_lines.get(&lines_key).or_else(|| by_actors.get(&actors_key)).copied();
+            let at = known.unwrap_or(self.findings.len());
+            if known.is_none() {
+                by_actors.insert(actors_key, at);
+                self.findings.push(Finding::Race { race, more: Elsewhere::default() });
+            }
+            by_lines.entry(lines_key).or_insert(at);
+            if let Finding::Race { more, .. } = &mut self.findings[at] {
+                more.add(race.rank);
+                more.lines.extend(lines.iter().filter_map(|it| it.1));
+            }
+        }
+    }
+
+    /// Adds unwritten reads: one for each line and buffer name.
+    pub(super) fn add_unwritten(&mut self, plans: &[Plan], reads: Vec<Unwritten>) {
+        // What a race lets be read too early is not missing.
+        let races: FxHashSet<(usize, BufferNo)> = self
+            .findings
+            .iter()
+            .filter_map(|it| if let Finding::Race { race, .. } = it { Some((race.rank, race.buffer)) } else { None })
+            .collect();
+        let mut known = FxHashMap::default();
+        for read in reads.into_iter().filter(|it| !races.contains(&(it.rank, it.buffer))) {
+            let plan = &plans[read.at.rank];
+            let name = plans[read.rank].buffers[read.buffer as usize].name.clone();
+            let line = line_of(plans, plan.rank, plan.code[read.at.inst].origin);
+            let at = *known.entry((name, plan.program, line)).or_insert(self.findings.len());
+            let rank = read.at.rank;
+            if at == self.findings.len() {
+                self.findings.push(Finding::Unwritten { read, more: Elsewhere::default() });
+            }
+            if let Finding::Unwritten { more, .. } = &mut self.findings[at] {
+                more.add(rank);
+            }
+        }
+    }
+}
+
+impl Elsewhere {
+    fn add(&mut self, rank: usize) {
+        self.ranks.insert(rank);
+        self.count += 1;
+    }
+}
+
+fn line_of(plans: &[Plan], rank: usize, origin: u32) -> u32 {
+    plans[rank].origins[origin as usize].line
+}

@@ -1,0 +1,96 @@
+//! Lifetimes: elements that are read, or returned as an output, and that nothing has written.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{overlap::Range, written::Written};
+use crate::plan::{BufferNo, InstKind, Plan, View, sync::InstRef, sync::order::Occurrence};
+
+/// Elements that nothing has written when they are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unwritten {
+    /// The instruction that reads them; `Finish`: the caller reads an output.
+    pub at: InstRef,
+    /// The rank whose memory it is.
+    pub rank: usize,
+    /// The buffer.
+    pub buffer: BufferNo,
+    /// The first unwritten elements of the buffer that it reads.
+    pub elements: Range,
+    /// How many it reads that are unwritten, and how many it reads.
+    pub missing: (usize, usize),
+}
+
+/// Follows what has been written while `order::walk` visits the instructions.
+pub struct Memory<'p> {
+    plans: &'p [Plan],
+    written: FxHashMap<(usize, BufferNo), Written>,
+    /// Statements that have been reported, by rank and buffer.
+    reported: FxHashSet<(usize, u32, usize, BufferNo)>,
+    /// What was found.
+    pub found: Vec<Unwritten>,
+    /// Writes of too many pieces to follow.
+    pub not_checked: usize,
+}
+
+impl<'p> Memory<'p> {
+    /// What is written before the first instruction: the inputs.
+    pub fn new(plans: &'p [Plan]) -> Self {
+        let mut it = Self {
+            plans,
+            written: FxHashMap::default(),
+            reported: FxHashSet::default(),
+            found: Vec::new(),
+            not_checked: 0,
+        };
+        for plan in plans {
+            for view in plan.inputs.iter().filter_map(|port| port.shard.view.as_ref()) {
+                it.write(plan.rank, view);
+            }
+        }
+        it
+    }
+
+    /// An instruction, after all that happen before it.
+    pub fn visit(&mut self, it: &Occurrence) {
+        let plan = &self.plans[it.rank];
+        let at = InstRef { rank: it.rank, inst: it.inst };
+        match &plan.code[it.inst].kind {
+            InstKind::Finish => {
+                let outputs = plan.outputs.iter().filter_map(|port| port.shard.view.as_ref());
+                outputs.for_each(|view| self.read(at, it.rank, view));
+            }
+            InstKind::Alloc { buffer, zero: true } => {
+                let whole = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
+                self.write(it.rank, &whole);
+            }
+            kind => {
+                kind.visit_accesses(it.rank, &mut |access| {
+                    if !access.written {
+                        self.read(at, access.rank, access.view);
+                    }
+                });
+                kind.visit_accesses(it.rank, &mut |access| {
+                    if access.written {
+                        self.write(access.rank, access.view);
+                    }
+                });
+            }
+        }
+    }
+
+    fn write(&mut self, rank: usize, view: &View) {
+        let is_known = self.written.entry((rank, view.buffer)).or_default().write(view);
+        self.not_checked += usize::from(!is_known);
+    }
+
+    fn read(&mut self, at: InstRef, rank: usize, view: &View) {
+        let Some((elements, count)) = self.written.entry((rank, view.buffer)).or_default().missing(view) else {
+            return;
+        };
+        let origin = self.plans[at.rank].code[at.inst].origin;
+        if self.reported.insert((at.rank, origin, rank, view.buffer)) {
+            let missing = (count, view.len());
+            self.found.push(Unwritten { at, rank, buffer: view.buffer, elements, missing });
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Why nothing orders the two sides of a race, and the edit that does.
+
+use super::{
+    race::{Party, Race},
+    side::{Side, stream_of},
+};
+use crate::plan::{BufferNo, InstKind, Plan};
+
+/// Why there is no order, and how to make one.
+#[derive(Debug, Default, PartialEq)]
+pub struct Reason {
+    /// What is missing.
+    pub why: Option<String>,
+    /// The edit.
+    pub help: Option<String>,
+}
+
+impl Reason {
+    fn new(why: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { why: Some(why.into()), help: Some(help.into()) }
+    }
+
+    /// The reason for a race. On one rank `first` is issued before `second`.
+    pub fn of(race: &Race, first: &Side<'_>, second: &Side<'_>) -> Self {
+        if let (Party::Side(..), Party::Side(..)) = (first.party, second.party) {
+            return Self::new(
+                "operations between StartCoalescing and EndCoalescing run at the same time",
+                "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
+            );
+        }
+        if let Party::CallerBefore = first.party {
+            return Self::entry(second);
+        }
+        if first.plan.rank != second.plan.rank {
+            return Self::between_ranks(first, second).or_else(|| Self::between_ranks(second, first)).unwrap_or_else(|| {
+                let (a, b) = (first.plan.rank, second.plan.rank);
+                let why = format!("no communication orders {} on rank {a} and {} on rank {b}", first.place(), second.place());
+                Self { why: Some(why), help: None }
+            });
+        }
+        if let Some(it) = Self::kept_storage(race.buffer, first, second) {
+            return it;
+        }
+        let (before, waiting) = match second.party {
+            Party::CallerAfter(_) => {
+                let stream = format!("the stream that is current at exit ({})", second.stream());
+                ("at the end of the program".to_owned(), stream)
+            }
+            Party::Inst(_) | Party::Side(..) | Party::CallerBefore => {
+                let stream = second.stream();
+                (format!("before {}, where {stream} is current", second.place()), stream.to_owned())
+            }
+        };
+        if race.reused.is_some() {
+            return Self::new(
+                format!("an allocator hands the storage out again without waiting for {}", first.stream()),
+                format!("put {} before the storage is freed, where {} is current", synchronize(first.stream()), second.stream()),
+            );
+        }
+        if first.communication().is_none() {
+            let why = format!("{waiting} does not wait for {} in between", first.stream());
+            return Self::new(why, format!("put {} {before}", synchronize(first.stream())));
+        }
+        let name = first.plan.describe(first.origin);
+        match first.wait() {
+            None => Self::new(format!("nothing waits for {name}"), format!("put a Wait for {name} {before}")),
+            Some(at) => {
+                let (place, stream) = (first.plan.place(&first.plan.code[at]), stream_of(first.plan, at));
+                match second.inst().is_some_and(|it| at < it) {
+                    true => Self::new(
+                        format!("the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} behind it"),
+                        format!("put {} {before}", synchronize(stream)),
+                    ),
+                    false => Self::new(
+                        format!("the Wait for {name} is behind this, at {place}"),
+                        format!("put the Wait {before}"),
+                    ),
+                }
+            }
+        }
+    }
+
+    /// An access to an input that does not follow the caller's.
+    fn entry(second: &Side<'_>) -> Self {
+        let why = format!("{} does not wait for the stream that is current at entry", second.stream());
+        let help = format!(
+            "capture that stream on top, `Stream s0 = GetCurrentStream()`, and put `Synchronize(Stream s0)` before {}, where {} is current",
+            second.place(),
+            second.stream()
+        );
+        Self { why: Some(why), help: (second.plan.rank == second.owner).then_some(help) }
+    }
+
+    /// An ALLOCATE of a loop that gives no new storage, since its name is bound already.
+    fn kept_storage(buffer: BufferNo, first: &Side<'_>, second: &Side<'_>) -> Option<Self> {
+        let plan = Some(first.plan).filter(|it| it.rank == first.owner)?;
+        let alloc = plan.code.iter().find(|it| matches!(it.kind, InstKind::Alloc { buffer: it, .. } if it == buffer))?;
+        let origin = plan.origins[alloc.origin as usize];
+        let allocated = plan.loops_around(origin.frame);
+        let (name, value) = allocated.last()?;
+        let value_at = |side: &Side<'_>| {
+            let around = plan.loops_around(plan.origins[side.origin as usize].frame);
+            around.get(allocated.len() - 1).filter(|it| it.0 == *name).map(|it| it.1)
+        };
+        let (one, other) = (value_at(first)?, value_at(second)?);
+        let later = [one, other].into_iter().find(|it| it != value)?;
+        if one == other || first.allocates() || second.allocates() {
+            return None;
+        }
+        Some(Self::new(
+            format!("both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound", origin.line),
+            format!(
+                "use the short ALLOCATE, which gives every iteration storage of its own, or let {} wait for {}",
+                second.stream(),
+                first.actor()
+            ),
+        ))
+    }
+
+    /// A transfer over peer memory: `far` is the peer's copy, which runs between two flags that `near`'s rank has to raise and to await.
+    fn between_ranks(near: &Side<'_>, far: &Side<'_>) -> Option<Self> {
+        let (mine, theirs) = (near.plan, far.plan);
+        let copy = far.inst()?;
+        let here = near.inst()?;
+        let stream = theirs.code[copy].stream;
+        let on_stream = |it: &usize| theirs.code[*it].stream == stream;
+        // The peer raises a flag for this rank behind its copy.
+        let done = (copy + 1..theirs.code.len()).filter(on_stream).find_map(|it| match theirs.code[it].kind {
+            InstKind::Signal { slot } if slot.to == mine.rank => Some(slot),
+            _ => None,
+        });
+        // It has awaited one of this rank's before.
+        let ready = (0..copy).rev().filter(on_stream).find_map(|it| match theirs.code[it].kind {
+            InstKind::Await { slot } if slot.from == mine.rank => Some(slot),
+            _ => None,
+        });
+        let raised = ready.and_then(|slot| find(mine, |kind| matches!(kind, InstKind::Signal { slot: it } if *it == slot)))?;
+        let name = mine.describe(mine.code[raised].origin);
+        let verb = if far.writes { "write" } else { "read" };
+        if here < raised {
+            // What this rank does before it is ready.
+            let (posts, stream) = (stream_of(mine, raised), near.stream());
+            return Some(Self::new(
+                format!("rank {} may {verb} it once {name} is posted on {posts}, which does not wait for {stream} before", theirs.rank),
+                format!("put {} before {name}, where {posts} is current", synchronize(stream)),
+            ));
+        }
+        let awaited = done.and_then(|slot| find(mine, |kind| matches!(kind, InstKind::Await { slot: it } if *it == slot)));
+        let stream = near.stream();
+        Some(match awaited {
+            None => Self::new(
+                format!("rank {} may still {verb} it: rank {} does not wait for {name}", theirs.rank, mine.rank),
+                format!("put a Wait for {name} before {}, where {stream} is current", end_or_place(near)),
+            ),
+            Some(at) if at > here => Self::new(
+                format!("rank {} may still {verb} it: the Wait for {name} is behind this, at {}", theirs.rank, mine.place(&mine.code[at])),
+                format!("put the Wait before {}, where {stream} is current", end_or_place(near)),
+            ),
+            Some(at) => {
+                let other = stream_of(mine, at);
+                Self::new(
+                    format!(
+                        "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} behind it",
+                        mine.place(&mine.code[at])
+                    ),
+                    format!("put {} before {}, where {stream} is current", synchronize(other), end_or_place(near)),
+                )
+            }
+        })
+    }
+}
+
+/// Where a wait has to stand at the latest.
+fn end_or_place(side: &Side<'_>) -> String {
+    if side.is_in_program() { side.place() } else { "the end of the program".to_owned() }
+}
+
+fn find(plan: &Plan, is_it: impl Fn(&InstKind) -> bool) -> Option<usize> {
+    plan.code.iter().position(|it| is_it(&it.kind))
+}
+
+/// The statement that waits for a stream.
+fn synchronize(stream: &str) -> String {
+    match stream.strip_prefix("stream ") {
+        Some(index) => format!("`Synchronize(Stream {index})`"),
+        None => "`Synchronize` of the stream that is current at entry".to_owned(),
+    }
+}

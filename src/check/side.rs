@@ -1,0 +1,124 @@
+//! One side of a race, in words.
+
+use super::race::{Party, Race};
+use crate::plan::{Communication, Effect, InstKind, Plan, Runner, iteration_text, sync::InstRef};
+
+/// One side of a race.
+#[derive(Clone)]
+pub struct Side<'a> {
+    /// The plan of the rank that accesses; of the caller, of the rank whose memory it is.
+    pub plan: &'a Plan,
+    /// The rank whose memory it is.
+    pub owner: usize,
+    /// Who accesses.
+    pub party: Party,
+    /// Whether it writes.
+    pub writes: bool,
+    /// The instruction; `None`: the caller, before the program begins.
+    pub at: Option<InstRef>,
+    /// The statement, an index into `Plan::origins`.
+    pub origin: u32,
+}
+
+impl<'a> Side<'a> {
+    /// A side of a race.
+    pub fn of(plans: &'a [Plan], race: &Race, which: usize) -> Self {
+        let (party, writes) = race.parties[which];
+        let (at, origin) = match party {
+            Party::Inst(at) | Party::CallerAfter(at) => (Some(at), None),
+            Party::Side(at, origin) => (Some(at), Some(origin)),
+            Party::CallerBefore => (None, None),
+        };
+        let plan = &plans[at.map_or(race.rank, |it| it.rank)];
+        let origin = origin.or(at.map(|it| plan.code[it.inst].origin)).unwrap_or(0);
+        Self { plan, owner: race.rank, party, writes, at, origin }
+    }
+
+    fn kind(&self) -> Option<&'a InstKind> {
+        self.at.map(|at| &self.plan.code[at.inst].kind)
+    }
+
+    /// Its place in the rank's code; what the caller does before has none.
+    pub fn inst(&self) -> Option<usize> {
+        self.at.map(|at| at.inst)
+    }
+
+    /// Whether it is a statement, and not the caller.
+    pub fn is_in_program(&self) -> bool {
+        matches!(self.party, Party::Inst(_) | Party::Side(..))
+    }
+
+    /// Whether it only allocates the storage.
+    pub fn allocates(&self) -> bool {
+        matches!(self.kind(), Some(InstKind::Alloc { .. }))
+    }
+
+    /// The line of the statement.
+    pub fn line(&self) -> u32 {
+        self.plan.origins[self.origin as usize].line
+    }
+
+    /// The communication that the statement posts.
+    pub fn communication(&self) -> Option<Communication<'a>> {
+        match self.kind().map(InstKind::effect).map(Effect::runner) {
+            Some(Runner::Queue(it)) => Some(it),
+            Some(Runner::Host | Runner::Stream) | None => None,
+        }
+    }
+
+    /// The stream that it is issued on.
+    pub fn stream(&self) -> &'a str {
+        stream_of(self.plan, self.at.map_or(0, |at| at.inst))
+    }
+
+    /// `stream 1`, `NCCL`: what executes it.
+    pub fn actor(&self) -> &'a str {
+        match self.communication() {
+            Some(it) => self.plan.communicators[it.communicator() as usize].backend.name(),
+            None => self.stream(),
+        }
+    }
+
+    /// `writes it (i535=1, stream 1)`.
+    pub fn label(&self) -> String {
+        let verb = match (self.allocates(), self.writes) {
+            (true, _) => "allocates",
+            (false, true) => "writes",
+            (false, false) => "reads",
+        };
+        let what = match self.plan.rank == self.owner {
+            true => format!("{verb} it"),
+            false => format!("rank {} {verb} it in the memory of rank {}", self.plan.rank, self.owner),
+        };
+        let iteration = self.iteration();
+        match iteration.is_empty() {
+            true => format!("{what} ({})", self.actor()),
+            false => format!("{what} ({iteration}, {})", self.actor()),
+        }
+    }
+
+    fn iteration(&self) -> String {
+        iteration_text(&self.plan.loops_around(self.plan.origins[self.origin as usize].frame))
+    }
+
+    /// `line 10`, `line 10 of i535=1`.
+    pub fn place(&self) -> String {
+        let iteration = self.iteration();
+        match iteration.is_empty() {
+            true => format!("line {}", self.line()),
+            false => format!("line {} of {iteration}", self.line()),
+        }
+    }
+
+    /// Where the plan waits for this communication: the first `Wait`.
+    pub fn wait(&self) -> Option<usize> {
+        let work = self.communication()?.work();
+        let is_wait = |kind: &InstKind| matches!(kind, InstKind::Wait { work: it } if *it == work);
+        self.plan.code.iter().position(|it| is_wait(&it.kind))
+    }
+}
+
+/// The stream of an instruction.
+pub fn stream_of(plan: &Plan, inst: usize) -> &str {
+    plan.code.get(inst).and_then(|it| plan.streams.get(it.stream as usize)).map_or("main", String::as_str)
+}
