@@ -25,7 +25,7 @@ use hir::{
         limits::{self, Limits},
         sync,
     },
-    run::oracle::Oracle,
+    run::oracle::{Checked, Oracle},
     source::{Binding, Source, bind},
     tool::{
         self, Color, Screen,
@@ -149,6 +149,8 @@ enum VerifyEach {
     Structural,
     /// That, and the program gives what it gave before the first pass, on simulated ranks, under several schedules.
     Semantic,
+    /// The verifier accepts the program, and it has no race, no deadlock and no unwritten output on any rank, as `--check` proves.
+    Check,
 }
 
 #[global_allocator]
@@ -407,10 +409,12 @@ impl Tool<'_> {
     /// Runs the passes. The program before one that fails goes into a reproducer.
     fn passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<Failure>> {
         let oracle = Oracle { lines: &part.lines, ranks: self.options.ranks };
+        let checked = Checked(oracle);
         let verify = match self.options.verify_each {
             VerifyEach::Off => Verify::Off,
             VerifyEach::Structural => Verify::Structural,
             VerifyEach::Semantic => Verify::Semantic(&oracle),
+            VerifyEach::Check => Verify::Semantic(&checked),
         };
         let settings = Settings { verify, roundtrip: self.options.verify_roundtrip };
         let mut before = None;
@@ -519,7 +523,8 @@ impl Tool<'_> {
             self.screen.say(&format!("not checked: {reason}"));
         }
         let sources = std::slice::from_ref(source);
-        let found: Vec<Diagnostic> = report.findings.iter().map(|it| it.diagnostic(&plans, sources).1).collect();
+        let found: Vec<Diagnostic> =
+            report.findings.iter().map(|it| it.diagnostic(&plans, sources).1).collect();
         let errors = found.iter().filter(|it| it.severity() == Severity::Error).count();
         if source.name == part.name {
             outcome.diagnostics.extend(found);

@@ -55,7 +55,8 @@ struct Options {
     /// A symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
-    /// Schedules to run under, as `hir-run --schedule`; default: `program`, `adversarial` and a few seeds.
+    /// Schedules to run under, as `hir-run --schedule`; default: `program`, `adversarial` and a few seeds. Without this, a race is what the
+    /// checker finds, and nothing runs.
     #[arg(long)]
     schedule: Option<Schedules>,
     /// Most programs that are tested.
@@ -142,6 +143,7 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
             ..Limits::default()
         },
         schedules: &schedules,
+        checks_races: options.schedule.is_none(),
         file: &file,
         running: &running,
     };

@@ -15,6 +15,9 @@ use crate::{
     source::Source,
 };
 
+/// Most bytes of a line that a label underlines: lines are long, and the text of the label stands under the middle.
+const MAX_LABEL: u32 = 48;
+
 /// Most ranks or lines that a note lists.
 const MAX_LISTED: usize = 16;
 
@@ -46,6 +49,7 @@ impl Texts<'_> {
         let Some(source) = self.sources.get(text) else { return Span::default() };
         let header = source.text.find("%HostIrContainer").unwrap_or(0);
         let span = source.line_span(line).filter(|it| it.start as usize >= header);
+        let span = span.map(|it| Span::new(it.start as usize, it.end.min(it.start + MAX_LABEL) as usize));
         span.unwrap_or_else(|| Span::new(header, (header + "%HostIrContainer".len()).min(source.text.len())))
     }
 
@@ -82,7 +86,8 @@ impl Texts<'_> {
         }
         if let Some(it) = race.reused {
             let plan = &self.plans[race.rank];
-            let (line, buffer) = (plan.origins[it.freed as usize].line, &plan.buffers[it.later as usize].name);
+            let (line, buffer) =
+                (plan.origins[it.freed as usize].line, &plan.buffers[it.later as usize].name);
             notes.push(format!("line {line} frees the storage, and `{buffer}` gets it"));
         }
         labels.sort_by_key(|it| it.0.start);
@@ -102,17 +107,28 @@ impl Texts<'_> {
         let on = format!("`{name}` of rank {}", race.rank);
         let elements = elements(race.elements);
         if let Party::CallerBefore = first.party {
-            let message = format!("race with the caller on {on}: nothing orders this after the caller's writes to the input");
+            let message = format!(
+                "race with the caller on {on}: nothing orders this after the caller's writes to the input"
+            );
             return (Code::RaceWithCaller, message);
         }
         if [first, second].iter().any(|it| matches!(it.party, Party::CallerAfter(_))) {
-            return (Code::RaceWithCaller, format!("race with the caller on {on}: this may run after the program has returned"));
+            return (
+                Code::RaceWithCaller,
+                format!("race with the caller on {on}: this may run after the program has returned"),
+            );
         }
         if race.reused.is_some() {
-            return (Code::StorageRace, format!("race on the storage of {on}: it is freed and used again while this may still run"));
+            return (
+                Code::StorageRace,
+                format!("race on the storage of {on}: it is freed and used again while this may still run"),
+            );
         }
         if first.allocates() || second.allocates() {
-            return (Code::StorageRace, format!("race on the storage of {on}: nothing orders this use after the ALLOCATE"));
+            return (
+                Code::StorageRace,
+                format!("race on the storage of {on}: nothing orders this use after the ALLOCATE"),
+            );
         }
         let verbs = if first.writes && second.writes { "two writes" } else { "a write and a read" };
         (Code::Race, format!("race on {on}: nothing orders {verbs} of {elements}"))
@@ -123,12 +139,17 @@ impl Texts<'_> {
         let inst = &plan.code[read.at.inst];
         let name = &self.plans[read.rank].buffers[read.buffer as usize].name;
         let (missing, all) = read.missing;
-        let some = if missing == all { "all elements of ".to_owned() } else { format!("{missing} of the {all} elements of ") };
+        let some = if missing == all {
+            "all elements of ".to_owned()
+        } else {
+            format!("{missing} of the {all} elements of ")
+        };
         let text = self.text_of(read.at.rank);
         let span = self.span(text, plan.origins[inst.origin as usize].line);
         let first = elements(read.elements);
         let it = if let InstKind::Finish = inst.kind {
-            let what = if missing == all { String::new() } else { format!("{missing} of the {all} elements of ") };
+            let what =
+                if missing == all { String::new() } else { format!("{missing} of the {all} elements of ") };
             let message = format!("nothing writes {what}output `{name}` on rank {}", read.rank);
             Diagnostic::new(Code::UnwrittenOutput, self.span(text, 0), message, format!("the first: {first}"))
                 .help("write these elements, or allocate the output with zero_init=true")
@@ -148,7 +169,8 @@ impl Texts<'_> {
         let report = deadlock.to_string();
         let mut lines = report.lines();
         let message = lines.next().unwrap_or_default().to_owned();
-        let label = if deadlock.skips.is_empty() { "a rank waits here forever" } else { "a rank does not post this" };
+        let label =
+            if deadlock.skips.is_empty() { "a rank waits here forever" } else { "a rank does not post this" };
         let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
         let mut it = Diagnostic::new(Code::CheckedDeadlock, self.span(text, line), message, label);
         if !notes.is_empty() {

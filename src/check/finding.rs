@@ -2,13 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{
-    memory::Unwritten,
-    race::Race,
-    side::Side,
-};
+use super::{memory::Unwritten, race::Race, side::Side};
 use crate::plan::{BufferNo, Plan, sync::Deadlock};
 
 /// What is checked.
@@ -80,6 +77,30 @@ pub enum Finding {
     Deadlock(Box<Deadlock>),
 }
 
+impl Finding {
+    /// The statements that it is about, each with a rank that runs it and what it does; none of the caller.
+    pub fn places(&self, plans: &[Plan]) -> Vec<(usize, StmtId, String)> {
+        let place = |rank: usize, origin: u32, label: String| {
+            Some((rank, plans[rank].origins[origin as usize].stmt?, label))
+        };
+        match self {
+            Self::Race { race, .. } => {
+                let sides = [0, 1].map(|which| Side::of(plans, race, which));
+                let sides = sides.iter().filter(|it| it.is_in_program());
+                sides.filter_map(|it| place(it.plan.rank, it.origin, it.label())).collect()
+            }
+            Self::Unwritten { read, .. } => {
+                let inst = &plans[read.at.rank].code[read.at.inst];
+                place(read.at.rank, inst.origin, "reads unwritten elements".to_owned()).into_iter().collect()
+            }
+            Self::Deadlock(it) => {
+                let rank = it.line(plans).map_or(0, |it| it.0);
+                it.stmt(plans).map(|stmt| (rank, stmt, "a rank waits here".to_owned())).into_iter().collect()
+            }
+        }
+    }
+}
+
 /// Other ranks and iterations with the same finding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Elsewhere {
@@ -98,29 +119,41 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// What could not be checked, and why.
     pub not_checked: Vec<String>,
+    /// Whether the program deadlocks.
+    pub is_stuck: bool,
+    /// By rank, the buffers that statements race on.
+    racing: FxHashSet<(usize, BufferNo)>,
 }
 
 impl Report {
     /// Adds races: one for each pair of lines, and one for each pair of streams and queues, that race on a tensor.
-    pub(super) fn add_races(&mut self, plans: &[Plan], races: Vec<Race>) {
+    pub(super) fn add_races(&mut self, plans: &[Plan], mut races: Vec<Race>) {
+        self.racing.extend(races.iter().map(|it| (it.rank, it.buffer)));
         let mut by_lines = FxHashMap::default();
         let mut by_actors = FxHashMap::default();
+        // A statement may race both with what it reads and with what it writes: the write says more.
+        races.sort_by_key(|race| {
+            let mut sides = [0, 1].into_iter().map(|which| Side::of(plans, race, which));
+            !sides.any(|it| it.is_in_program() && it.writes)
+        });
         for race in races {
-            let name = plans[race.rank].buffers[race.buffer as usize].name.clone();
+            let name = &plans[race.rank].buffers[race.buffer as usize].name;
             let sides = [0, 1].map(|which| Side::of(plans, &race, which));
-            let mut lines = sides.each_ref().map(|it| (it.plan.program, it.is_in_program().then(|| it.line()), it.writes));
-            let mut actors = sides.each_ref().map(|it| (it.is_in_program(), it.plan.rank == race.rank, it.actor(), it.allocates()));
+            let mut lines =
+                sides.each_ref().map(|it| (it.plan.program, it.is_in_program().then(|| it.line())));
+            let mut actors = sides
+                .each_ref()
+                .map(|it| (it.is_in_program(), it.plan.rank == race.rank, it.actor(), it.allocates()));
             lines.sort_unstable();
             actors.sort_unstable();
-            let lines_key = (name.clone(), lines);
-            let actors_key = (name, sides[0].plan.program, actors);
-            let known = by_lines.get(&lines_key).or_else(|| by_actors.get(&actors_key)).copied();
+            let actors = (name, sides[0].plan.program, actors);
+            let known = by_lines.get(&lines).or_else(|| by_actors.get(&actors)).copied();
             let at = known.unwrap_or(self.findings.len());
+            by_lines.entry(lines).or_insert(at);
             if known.is_none() {
-                by_actors.insert(actors_key, at);
+                by_actors.insert(actors, at);
                 self.findings.push(Finding::Race { race, more: Elsewhere::default() });
             }
-            by_lines.entry(lines_key).or_insert(at);
             if let Finding::Race { more, .. } = &mut self.findings[at] {
                 more.add(race.rank);
                 more.lines.extend(lines.iter().filter_map(|it| it.1));
@@ -130,14 +163,9 @@ impl Report {
 
     /// Adds unwritten reads: one for each line and buffer name.
     pub(super) fn add_unwritten(&mut self, plans: &[Plan], reads: Vec<Unwritten>) {
-        // What a race lets be read too early is not missing.
-        let races: FxHashSet<(usize, BufferNo)> = self
-            .findings
-            .iter()
-            .filter_map(|it| if let Finding::Race { race, .. } = it { Some((race.rank, race.buffer)) } else { None })
-            .collect();
         let mut known = FxHashMap::default();
-        for read in reads.into_iter().filter(|it| !races.contains(&(it.rank, it.buffer))) {
+        // What a race lets be read too early is not missing.
+        for read in reads.into_iter().filter(|it| !self.racing.contains(&(it.rank, it.buffer))) {
             let plan = &plans[read.at.rank];
             let name = plans[read.rank].buffers[read.buffer as usize].name.clone();
             let line = line_of(plans, plan.rank, plan.code[read.at.inst].origin);

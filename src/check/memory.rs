@@ -84,7 +84,8 @@ impl<'p> Memory<'p> {
     }
 
     fn read(&mut self, at: InstRef, rank: usize, view: &View) {
-        let Some((elements, count)) = self.written.entry((rank, view.buffer)).or_default().missing(view) else {
+        let Some((elements, count)) = self.written.entry((rank, view.buffer)).or_default().missing(view)
+        else {
             return;
         };
         let origin = self.plans[at.rank].code[at.inst].origin;

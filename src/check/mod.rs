@@ -28,6 +28,7 @@
 
 mod explain;
 mod finding;
+mod history;
 mod memory;
 mod overlap;
 mod race;
@@ -53,7 +54,10 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
     let mut report = Report::default();
     if let Some(it) = deadlock(plans) {
         // What happens behind a deadlock never happens.
-        report.not_checked.extend(checks.any_access().then(|| "races and memory: the program deadlocks".to_owned()));
+        report.is_stuck = true;
+        report
+            .not_checked
+            .extend(checks.any_access().then(|| "races and memory: the program deadlocks".to_owned()));
         report.findings.extend(checks.comm.then(|| Finding::Deadlock(Box::new(it))));
         return report;
     }
@@ -81,7 +85,9 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
         }
     }
     if races.not_compared > 0 {
-        report.not_checked.push(format!("{} pairs of views that have too many pieces to compare", races.not_compared));
+        report
+            .not_checked
+            .push(format!("{} pairs of views that have too many pieces to compare", races.not_compared));
     }
     if memory.not_checked > 0 {
         report.not_checked.push(format!("{} writes that have too many pieces to record", memory.not_checked));

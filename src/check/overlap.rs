@@ -41,6 +41,14 @@ pub fn overlap(a: &View, b: &View) -> Overlap {
     few.find_run(|run| other.first_within(run)).map_or(Overlap::None, Overlap::Some)
 }
 
+/// Whether a view certainly contains all elements of another: it is the same, or has all elements from its first to its last.
+pub fn covers(view: &View, other: &View) -> bool {
+    let Some(((start, end), (first, last))) = view.bounds().zip(other.bounds()) else {
+        return other.is_empty();
+    };
+    view == other || (start <= first && last <= end && Lattice::of(view).runs() == 1)
+}
+
 /// A view as sums of multiples: `offset + Σ i·stride` with `i < extent`, strides descending, neighbours merged.
 struct Lattice {
     offset: usize,
@@ -52,8 +60,13 @@ struct Lattice {
 
 impl Lattice {
     fn of(view: &View) -> Self {
-        let mut dims: Vec<(usize, usize)> =
-            view.shape.iter().copied().zip(view.strides.iter().copied()).filter(|it| it.0 > 1 && it.1 > 0).collect();
+        let mut dims: Vec<(usize, usize)> = view
+            .shape
+            .iter()
+            .copied()
+            .zip(view.strides.iter().copied())
+            .filter(|it| it.0 > 1 && it.1 > 0)
+            .collect();
         dims.sort_by_key(|it| std::cmp::Reverse(it.1));
         // A dimension that continues the next one is one with it.
         let mut merged: Vec<(usize, usize)> = Vec::new();
@@ -166,6 +179,9 @@ mod tests {
                     assert!((it.start..it.end).all(|at| common.contains(&at)), "{a:?} {b:?} {it:?}");
                 }
                 Overlap::Unknown => panic!("few elements"),
+            }
+            if covers(&a, &b) {
+                assert_eq!(common, right, "{a:?} {b:?}");
             }
             seen[usize::from(common.is_empty())] += 1;
         }

@@ -9,13 +9,13 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::overlap::{Overlap, Range, overlap};
+use super::{
+    history::History,
+    overlap::{Overlap, Range, covers, overlap},
+};
 use crate::plan::{
     BufferNo, Direction, InstKind, Plan, Reused, Side, Transfer, View,
-    sync::{
-        InstRef,
-        order::Occurrence,
-    },
+    sync::{InstRef, order::Occurrence},
 };
 
 /// One side of a race.
@@ -64,12 +64,12 @@ pub struct Races<'p> {
     /// By rank: the buffers of its inputs.
     inputs: Vec<FxHashSet<BufferNo>>,
     /// By rank and buffer: the accesses that no later write covers.
-    accesses: FxHashMap<(usize, BufferNo), Vec<Access>>,
+    accesses: FxHashMap<(usize, BufferNo), History<Access>>,
     /// By rank and buffer: the reuse that it takes part in as the earlier, and as the later buffer.
     handed_on: FxHashMap<(usize, BufferNo), Reused>,
     taken_over: FxHashMap<(usize, BufferNo), Reused>,
     /// Pairs of statements that race, by rank.
-    reported: FxHashSet<[(usize, u32); 2]>,
+    reported: FxHashSet<(BufferNo, [(usize, u32); 2])>,
     /// The first race of each pair of statements and ranks.
     pub found: Vec<Race>,
     /// Pairs of views that are too large to compare.
@@ -87,7 +87,8 @@ impl<'p> Races<'p> {
         };
         let entry = plans.iter().map(&mut first).collect();
         let all_reused = || plans.iter().flat_map(|plan| plan.reused.iter().map(|it| (plan.rank, *it)));
-        let inputs = |plan: &Plan| plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer)).collect();
+        let inputs =
+            |plan: &Plan| plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer)).collect();
         Self {
             plans,
             entry,
@@ -141,7 +142,13 @@ impl<'p> Races<'p> {
                     Overlap::None => (),
                     Overlap::Unknown => self.not_compared += 1,
                     Overlap::Some(elements) => {
-                        self.report(Race { rank: at.rank, buffer: side.view.buffer, elements, parties, reused: None });
+                        self.report(Race {
+                            rank: at.rank,
+                            buffer: side.view.buffer,
+                            elements,
+                            parties,
+                            reused: None,
+                        });
                     }
                 }
             }
@@ -158,24 +165,25 @@ impl<'p> Races<'p> {
         let Some((start, end)) = view.bounds() else { return };
         let at = InstRef { rank: it.rank, inst: it.inst };
         let parties = [(Party::CallerBefore, true), (Party::Inst(at), writes)];
-        self.report(Race { rank, buffer: view.buffer, elements: Range { start, end: end + 1 }, parties, reused: None });
+        self.report(Race {
+            rank,
+            buffer: view.buffer,
+            elements: Range { start, end: end + 1 },
+            parties,
+            reused: None,
+        });
     }
 
     /// Compares an access with those before it, and keeps it.
     fn access(&mut self, it: &Occurrence, party: Party, rank: usize, view: &View, writes: bool) {
-        if view.is_empty() {
-            return;
-        }
+        let Some((first, last)) = view.bounds() else { return };
         let known = self.accesses.entry((rank, view.buffer)).or_default();
         let mut found = Vec::new();
         let mut not_compared = 0;
-        known.retain(|earlier| {
+        known.retain(first, last, |earlier| {
             // An instruction does not race with itself: it reads before it writes.
             let is_same = (earlier.actor, earlier.number) == (it.actor, it.number);
             let is_ordered = is_same || it.before.ended(earlier.actor) >= earlier.number;
-            let is_covered = is_ordered && writes && covers(view, &earlier.view);
-            // What a later write is not ordered with, it is not ordered with the covering read either.
-            let is_repeated = is_ordered && !writes && !earlier.writes && covers(view, &earlier.view);
             if !is_ordered && (writes || earlier.writes) {
                 match overlap(&earlier.view, view) {
                     Overlap::None => (),
@@ -186,14 +194,16 @@ impl<'p> Races<'p> {
                     }
                 }
             }
-            !is_covered && !is_repeated
+            // What is not ordered with the earlier one is not ordered with this one either, and this one is compared with it.
+            let is_covered = is_ordered && (writes || !earlier.writes) && covers(view, &earlier.view);
+            !is_covered
         });
+        self.not_compared += not_compared;
+        found.into_iter().for_each(|it| self.report(it));
         self.storage(it, party, rank, view, writes);
         let (actor, number) = (it.actor, it.number);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
-        known.push(Access { party, actor, number, view: view.clone(), writes });
-        self.not_compared += not_compared;
-        found.into_iter().for_each(|it| self.report(it));
+        known.push(first, last, Access { party, actor, number, view: view.clone(), writes });
     }
 
     /// Compares an access with those to the buffers that the same storage is before and after. Frameworks keep the operands of a
@@ -215,7 +225,7 @@ impl<'p> Races<'p> {
             self.handed_on.get(&key).map(|it| (it.later, *it)),
         ];
         for (other, reused) in neighbours.into_iter().flatten() {
-            let known = self.accesses.get(&(rank, other)).map_or(&[][..], Vec::as_slice);
+            let Some(known) = self.accesses.get(&(rank, other)) else { continue };
             let is_racing = |earlier: &&Access| {
                 it.before.ended(earlier.actor) < earlier.number
                     && (earlier.actor, earlier.number) != (it.actor, it.number)
@@ -237,14 +247,8 @@ impl<'p> Races<'p> {
             Party::CallerBefore => (race.rank, u32::MAX),
             Party::CallerAfter(at) => (at.rank, u32::MAX - 1),
         };
-        if self.reported.insert(race.parties.map(statement)) {
+        if self.reported.insert((race.buffer, race.parties.map(statement))) {
             self.found.push(race);
         }
     }
-}
-
-/// Whether a view certainly contains all elements of another.
-fn covers(view: &View, other: &View) -> bool {
-    let Some(((start, end), (first, last))) = view.bounds().zip(other.bounds()) else { return other.is_empty() };
-    view == other || (start <= first && last <= end && view.len() == end - start + 1)
 }

@@ -32,11 +32,17 @@ impl Reason {
             return Self::entry(second);
         }
         if first.plan.rank != second.plan.rank {
-            return Self::between_ranks(first, second).or_else(|| Self::between_ranks(second, first)).unwrap_or_else(|| {
-                let (a, b) = (first.plan.rank, second.plan.rank);
-                let why = format!("no communication orders {} on rank {a} and {} on rank {b}", first.place(), second.place());
-                Self { why: Some(why), help: None }
-            });
+            return Self::between_ranks(first, second)
+                .or_else(|| Self::between_ranks(second, first))
+                .unwrap_or_else(|| {
+                    let (a, b) = (first.plan.rank, second.plan.rank);
+                    let why = format!(
+                        "no communication orders {} on rank {a} and {} on rank {b}",
+                        first.place(),
+                        second.place()
+                    );
+                    Self { why: Some(why), help: None }
+                });
         }
         if let Some(it) = Self::kept_storage(race.buffer, first, second) {
             return it;
@@ -54,7 +60,11 @@ impl Reason {
         if race.reused.is_some() {
             return Self::new(
                 format!("an allocator hands the storage out again without waiting for {}", first.stream()),
-                format!("put {} before the storage is freed, where {} is current", synchronize(first.stream()), second.stream()),
+                format!(
+                    "put {} before the storage is freed, where {} is current",
+                    synchronize(first.stream()),
+                    second.stream()
+                ),
             );
         }
         if first.communication().is_none() {
@@ -68,7 +78,9 @@ impl Reason {
                 let (place, stream) = (first.plan.place(&first.plan.code[at]), stream_of(first.plan, at));
                 match second.inst().is_some_and(|it| at < it) {
                     true => Self::new(
-                        format!("the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} behind it"),
+                        format!(
+                            "the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} behind it"
+                        ),
                         format!("put {} {before}", synchronize(stream)),
                     ),
                     false => Self::new(
@@ -94,7 +106,10 @@ impl Reason {
     /// An ALLOCATE of a loop that gives no new storage, since its name is bound already.
     fn kept_storage(buffer: BufferNo, first: &Side<'_>, second: &Side<'_>) -> Option<Self> {
         let plan = Some(first.plan).filter(|it| it.rank == first.owner)?;
-        let alloc = plan.code.iter().find(|it| matches!(it.kind, InstKind::Alloc { buffer: it, .. } if it == buffer))?;
+        let alloc = plan
+            .code
+            .iter()
+            .find(|it| matches!(it.kind, InstKind::Alloc { buffer: it, .. } if it == buffer))?;
         let origin = plan.origins[alloc.origin as usize];
         let allocated = plan.loops_around(origin.frame);
         let (name, value) = allocated.last()?;
@@ -108,7 +123,10 @@ impl Reason {
             return None;
         }
         Some(Self::new(
-            format!("both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound", origin.line),
+            format!(
+                "both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound",
+                origin.line
+            ),
             format!(
                 "use the short ALLOCATE, which gives every iteration storage of its own, or let {} wait for {}",
                 second.stream(),
@@ -125,35 +143,49 @@ impl Reason {
         let stream = theirs.code[copy].stream;
         let on_stream = |it: &usize| theirs.code[*it].stream == stream;
         // The peer raises a flag for this rank behind its copy.
-        let done = (copy + 1..theirs.code.len()).filter(on_stream).find_map(|it| match theirs.code[it].kind {
-            InstKind::Signal { slot } if slot.to == mine.rank => Some(slot),
-            _ => None,
-        });
+        let done =
+            (copy + 1..theirs.code.len()).filter(on_stream).find_map(|it| match theirs.code[it].kind {
+                InstKind::Signal { slot } if slot.to == mine.rank => Some(slot),
+                _ => None,
+            });
         // It has awaited one of this rank's before.
         let ready = (0..copy).rev().filter(on_stream).find_map(|it| match theirs.code[it].kind {
             InstKind::Await { slot } if slot.from == mine.rank => Some(slot),
             _ => None,
         });
-        let raised = ready.and_then(|slot| find(mine, |kind| matches!(kind, InstKind::Signal { slot: it } if *it == slot)))?;
+        let raised = ready.and_then(|slot| {
+            find(mine, |kind| matches!(kind, InstKind::Signal { slot: it } if *it == slot))
+        })?;
         let name = mine.describe(mine.code[raised].origin);
         let verb = if far.writes { "write" } else { "read" };
         if here < raised {
             // What this rank does before it is ready.
             let (posts, stream) = (stream_of(mine, raised), near.stream());
             return Some(Self::new(
-                format!("rank {} may {verb} it once {name} is posted on {posts}, which does not wait for {stream} before", theirs.rank),
+                format!(
+                    "rank {} may {verb} it once {name} is posted on {posts}, which does not wait for {stream} before",
+                    theirs.rank
+                ),
                 format!("put {} before {name}, where {posts} is current", synchronize(stream)),
             ));
         }
-        let awaited = done.and_then(|slot| find(mine, |kind| matches!(kind, InstKind::Await { slot: it } if *it == slot)));
+        let awaited = done
+            .and_then(|slot| find(mine, |kind| matches!(kind, InstKind::Await { slot: it } if *it == slot)));
         let stream = near.stream();
         Some(match awaited {
             None => Self::new(
-                format!("rank {} may still {verb} it: rank {} does not wait for {name}", theirs.rank, mine.rank),
+                format!(
+                    "rank {} may still {verb} it: rank {} does not wait for {name}",
+                    theirs.rank, mine.rank
+                ),
                 format!("put a Wait for {name} before {}, where {stream} is current", end_or_place(near)),
             ),
             Some(at) if at > here => Self::new(
-                format!("rank {} may still {verb} it: the Wait for {name} is behind this, at {}", theirs.rank, mine.place(&mine.code[at])),
+                format!(
+                    "rank {} may still {verb} it: the Wait for {name} is behind this, at {}",
+                    theirs.rank,
+                    mine.place(&mine.code[at])
+                ),
                 format!("put the Wait before {}, where {stream} is current", end_or_place(near)),
             ),
             Some(at) => {
@@ -163,7 +195,11 @@ impl Reason {
                         "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} behind it",
                         mine.place(&mine.code[at])
                     ),
-                    format!("put {} before {}, where {stream} is current", synchronize(other), end_or_place(near)),
+                    format!(
+                        "put {} before {}, where {stream} is current",
+                        synchronize(other),
+                        end_or_place(near)
+                    ),
                 )
             }
         })
@@ -183,6 +219,6 @@ fn find(plan: &Plan, is_it: impl Fn(&InstKind) -> bool) -> Option<usize> {
 fn synchronize(stream: &str) -> String {
     match stream.strip_prefix("stream ") {
         Some(index) => format!("`Synchronize(Stream {index})`"),
-        None => "`Synchronize` of the stream that is current at entry".to_owned(),
+        None => "`Synchronize(Stream s0)`, where s0 is the stream that is current at entry,".to_owned(),
     }
 }

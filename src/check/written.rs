@@ -67,8 +67,13 @@ fn runs(view: &View) -> Option<Vec<Range>> {
     if view.is_empty() {
         return Some(Vec::new());
     }
-    let mut dims: Vec<(usize, usize)> =
-        view.shape.iter().copied().zip(view.strides.iter().copied()).filter(|it| it.0 > 1 && it.1 > 0).collect();
+    let mut dims: Vec<(usize, usize)> = view
+        .shape
+        .iter()
+        .copied()
+        .zip(view.strides.iter().copied())
+        .filter(|it| it.0 > 1 && it.1 > 0)
+        .collect();
     dims.sort_by_key(|it| std::cmp::Reverse(it.1));
     let mut len = 1;
     while let Some((extent, _)) = dims.pop_if(|it| it.1 == len) {
@@ -80,7 +85,8 @@ fn runs(view: &View) -> Option<Vec<Range>> {
     }
     let mut starts = vec![view.offset];
     for (extent, stride) in dims {
-        starts = starts.into_iter().flat_map(|start| (0..extent).map(move |at| start + at * stride)).collect();
+        starts =
+            starts.into_iter().flat_map(|start| (0..extent).map(move |at| start + at * stride)).collect();
     }
     Some(starts.into_iter().map(|start| Range { start, end: start + len }).collect())
 }

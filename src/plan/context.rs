@@ -18,8 +18,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, Plan, Port, Side, StreamNo, View,
-    ViewKey, WorkNo,
+    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, Plan, Port, Side, StreamNo,
+    View, ViewKey, WorkNo,
     allocator::Allocator,
     limits,
     scalar::{ScalarFault, Scalars, Value},

@@ -13,8 +13,8 @@
 //! Invariant: a plan holds plain data: no names to look up, no expression to evaluate.
 
 mod access;
-mod allocator;
 mod algorithm;
+mod allocator;
 mod bind;
 mod build;
 mod choice;

@@ -17,7 +17,14 @@ impl Plan {
         let ports: usize = ports.map(|it| size_of::<Port>() + shard(&it.shard)).sum();
         let skips: usize = self.skips.iter().map(super::Skip::bytes).sum();
         let reused = self.reused.len() * size_of::<super::Reused>();
-        size_of::<Self>() + code + skips + reused + origins + frames + ports + self.buffers.len() * size_of::<Buffer>()
+        size_of::<Self>()
+            + code
+            + skips
+            + reused
+            + origins
+            + frames
+            + ports
+            + self.buffers.len() * size_of::<Buffer>()
     }
 }
 

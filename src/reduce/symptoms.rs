@@ -23,6 +23,7 @@ use passes::{Fault, PassCall, Settings, Verify};
 
 use super::{Candidate, Goal, Running, order};
 use crate::{
+    check::{Checks, Finding, check},
     io::{data::Data, generate::Kind},
     plan::{self, Plan, limits::Limits},
     run::{
@@ -38,7 +39,7 @@ use crate::{
 /// What a program is tested for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// Results that depend on the schedule.
+    /// Accesses that nothing orders, or results that depend on the schedule.
     Race,
     /// A deadlock under some schedule.
     Deadlock,
@@ -85,6 +86,8 @@ pub struct Examiner<'a> {
     pub limits: Limits,
     /// Schedules to run under.
     pub schedules: &'a [Schedule],
+    /// Whether races are looked for by the checker, which needs no schedule.
+    pub checks_races: bool,
     /// Where a command finds the program.
     pub file: &'a Path,
     /// The command that runs.
@@ -207,6 +210,9 @@ impl Examiner<'_> {
         let settings = Settings { verify: Verify::Structural, roundtrip: false };
         passes::run(&mut program, self.calls, settings, &mut |_| ()).map_err(|it| it.to_string())?;
         let plans = self.plan(&program, candidate)?;
+        if self.checks_races && *self.test == Test::Race {
+            return races(&program, &plans);
+        }
         let filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
         let inputs = fill(&filling, &plans)?;
         let expected = match self.test {
@@ -310,6 +316,27 @@ impl Examiner<'_> {
 
 fn fill(filling: &Filling, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String> {
     filling.clone().fill(plans).map_err(|it| it.to_string())
+}
+
+/// The races that the checker finds: the tensor, and both statements by operator and tensors.
+fn races(program: &Program, plans: &[Plan]) -> Result<Symptoms, String> {
+    let report = check(plans, Checks { race: true, comm: false, memory: false });
+    if report.is_stuck {
+        return Err("it deadlocks".to_owned());
+    }
+    let mut symptoms = Symptoms::new();
+    for finding in &report.findings {
+        let Finding::Race { race, .. } = finding else { continue };
+        let buffer = &plans[race.rank].buffers[race.buffer as usize];
+        let mut sides: Vec<String> =
+            finding.places(plans).into_iter().map(|(_, stmt, _)| essence(program, stmt)).collect();
+        sides.sort_unstable();
+        symptoms.insert(format!("race on {}: {}", buffer.name, sides.join(" / ")));
+    }
+    match symptoms.is_empty() {
+        true => Err("the check finds no race".to_owned()),
+        false => Ok(symptoms),
+    }
 }
 
 /// What a mishap is to a test.

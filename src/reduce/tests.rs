@@ -82,6 +82,7 @@ fn smallest(pass: &'static Pass, test: Test) -> Result<String, String> {
         ranks: None,
         limits: Limits::default(),
         schedules: &schedules(),
+        checks_races: false,
         file: Path::new(""),
         running: &Running::default(),
     };

@@ -4,6 +4,7 @@
 //! Invariant: a result that nobody compared is never called a success without saying so.
 
 mod apart;
+pub mod checked;
 pub mod compare;
 mod digests;
 mod extents;

@@ -6,6 +6,8 @@
 //!
 //! A program with `%options rank=R` is one rank's own: it runs on rank R, and what the passes began with on the others.
 
+mod checked;
+
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
@@ -13,6 +15,8 @@ use grammar::{
     span::LineIndex,
 };
 use passes::{Meaning, SemanticOracle};
+
+pub use checked::Checked;
 
 use super::{
     inputs::Filling,
@@ -75,6 +79,20 @@ impl SemanticOracle for Oracle<'_> {
     }
 }
 
+/// What a pass left that cannot be planned any more.
+fn unplanned(program: &Program, faults: &[Diagnostic]) -> Diagnostic {
+    let first = |it: &Diagnostic| {
+        let message = format!("it cannot run any more: {}", it.message);
+        let label = it.labels.first().map_or("here", |(_, label)| label);
+        Diagnostic::new(Code::Miscompiled, it.span(), message, label)
+    };
+    let header = program.spans.header;
+    faults.first().map_or_else(
+        || Diagnostic::new(Code::Miscompiled, header, "it cannot run any more", "this program"),
+        first,
+    )
+}
+
 impl Oracle<'_> {
     /// The plans of all ranks; `others` runs where `program` is one rank's own.
     fn plan(&self, program: &Program, others: &Program) -> Result<Vec<Plan>, Vec<Diagnostic>> {
@@ -109,14 +127,7 @@ impl Meaning for Given<'_> {
         let fault = |message: String| {
             Diagnostic::new(Code::Miscompiled, program.spans.header, message, "this program")
         };
-        let plans = self.oracle.plan(program, &self.program).map_err(|faults| {
-            let unplanned = |it: &Diagnostic| {
-                let message = format!("it cannot run any more: {}", it.message);
-                let label = it.labels.first().map_or("here", |(_, label)| label);
-                Diagnostic::new(Code::Miscompiled, it.span(), message, label)
-            };
-            faults.first().map_or_else(|| fault("it cannot run any more".to_owned()), unplanned)
-        })?;
+        let plans = self.oracle.plan(program, &self.program).map_err(|faults| unplanned(program, &faults))?;
         if let Some(message) = inputs_differ(&self.plans, &plans) {
             return Err(fault(format!("it {message}")));
         }

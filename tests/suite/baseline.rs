@@ -2,9 +2,8 @@
 //! or simulator shows which verdicts and which causes it changes.
 //!
 //! The programs are all samples and cases that run on the simulator, and what every pipeline makes of those that nothing has
-//! lowered. A line of
-//! `tests/baseline/**/*.txt` is a program, or the program without one statement: what went wrong first, under which schedule, and
-//! the line that is blamed. `INSTA_UPDATE=always` writes the table anew; its difference is for review.
+//! lowered. A line of `tests/baseline/**/*.txt` is a program, or the program without one statement: what went wrong first, under which schedule, and
+//! the line that is blamed; then what the checker finds. `INSTA_UPDATE=always` writes the table anew; its difference is for review.
 
 use std::{
     fmt::Write,
@@ -45,6 +44,8 @@ use crate::{
 /// Larger programs take too long in a debug build: bytes that all ranks hold, instructions of all of them.
 const MEMORY: usize = 1 << 24;
 const INSTRUCTIONS: usize = 10_000;
+/// A wrong result that the checker finds no cause of: no row has it.
+const MISSED: &str = "MISSED";
 /// Worlds that are simulated.
 const RANKS: usize = 16;
 
@@ -75,6 +76,9 @@ fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
     for path in paths {
         let outcome = catch_unwind(AssertUnwindSafe(|| rows(path, pipeline)));
         text += &outcome.map_err(|_| format!("{}: panics, see above", shown(path)))??;
+    }
+    if let Some(row) = text.lines().find(|it| it.ends_with(MISSED)) {
+        return Err(format!("the checker finds nothing: {row}").into());
     }
     let folder = if pipeline.is_some() { "tests/baseline/pipelines" } else { "tests/baseline" };
     let file = Path::new(ROOT).join(folder).join(format!("{}.txt", name.trim_start_matches('@')));
@@ -137,10 +141,10 @@ fn world(program: &Program, lines: &LineIndex) -> String {
                 wanted = expectations(ran.outputs, "program", Basis::Simulated { exact: ran.exact });
             }
             Ok(_) => (),
-            Err(mishap) => return format!("{}{}\n", told(&mishap, &plans), verdict(&mishap, &plans)),
+            Err(mishap) => return format!("{}{}\n", told(&mishap, &plans), confirmed(&mishap, &plans)),
         }
     }
-    let mut rows = format!("right{}\n", checked(&plans).map_or(String::new(), |it| format!(" | {it}")));
+    let mut rows = format!("right{}\n", checked(&plans));
     for (stmt, op) in synchronisations(program) {
         let mut mutant = program.clone();
         mutant
@@ -153,8 +157,8 @@ fn world(program: &Program, lines: &LineIndex) -> String {
             let found =
                 oracle::schedules().into_iter().find_map(|it| trial(plans, &inputs, it, &wanted).err());
             match found {
-                None => foretold(None, plans, "right") + &checked(plans).map_or(String::new(), |it| format!(" | {it}")),
-                Some(it) => told(&it, plans) + &verdict(&it, plans),
+                None => foretold(None, plans, "right") + &checked(plans),
+                Some(it) => told(&it, plans) + &confirmed(&it, plans),
             }
         });
         let line = lines.line(program.stmt_span(stmt).start);
@@ -221,34 +225,27 @@ fn foretold(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
     }
 }
 
-/// What the checker says of a program that the simulator finds wrong.
-fn verdict(mishap: &Mishap, plans: &[Plan]) -> String {
-    let race = checked(plans).map(|it| format!(" | {it}"));
-    match mishap.trouble {
-        Trouble::Different | Trouble::Unwritten | Trouble::Conflict => race.unwrap_or_else(|| " | MISSED".to_owned()),
-        Trouble::Starved | Trouble::SelfLocked | Trouble::Interlocked | Trouble::Stopped => String::new(),
-    }
+/// What the checker finds in a program that comes to its end; nothing where it finds nothing.
+fn checked(plans: &[Plan]) -> String {
+    let report = check::check(plans, check::Checks::ALL);
+    let found = report.findings.iter().map(|it| it.diagnostic(plans, &[]).1);
+    let first = found.min_by_key(|it| it.severity() != Severity::Error);
+    first.map_or(String::new(), |it| format!("; check: {} {}", it.code.text(), it.message))
 }
 
-/// What the checker says of plans that come to their ends: the first fault.
-fn checked(plans: &[Plan]) -> Option<String> {
-    let report = check::check(plans, check::Checks::ALL);
-    let text = |it: &check::Finding| {
-        let found = it.diagnostic(plans, &[]).1;
-        (found.severity() == Severity::Error).then_some(found)
-    };
-    let found = report.findings.iter().find_map(text)?;
-    let lines = |it: &check::Finding| match it {
-        check::Finding::Race { race, .. } => race.parties.iter().map(|(it, _)| match it {
-            check::Party::Inst(at) => plans[at.rank].place(&plans[at.rank].code[at.inst]),
-            check::Party::Side(at, _) => plans[at.rank].place(&plans[at.rank].code[at.inst]),
-            check::Party::CallerBefore => "entry".to_owned(),
-            check::Party::CallerAfter(_) => "exit".to_owned(),
-        }).collect::<Vec<_>>().join(" / "),
-        check::Finding::Unwritten { .. } | check::Finding::Deadlock(_) => String::new(),
-    };
-    let which = report.findings.iter().find(|it| text(it).is_some()).map(lines).unwrap_or_default();
-    Some(format!("race: {} {}: {which}", found.code.text(), found.message))
+/// The same of a program that the simulator finds wrong: the checker finds all of these that an order can make right.
+fn confirmed(mishap: &Mishap, plans: &[Plan]) -> String {
+    match mishap.trouble {
+        Trouble::Different | Trouble::Unwritten => match checked(plans) {
+            found if found.is_empty() => format!("; check: {MISSED}"),
+            found => found,
+        },
+        Trouble::Starved
+        | Trouble::SelfLocked
+        | Trouble::Interlocked
+        | Trouble::Conflict
+        | Trouble::Stopped => String::new(),
+    }
 }
 
 /// What went wrong, and where.

@@ -184,7 +184,9 @@ impl Run {
     fn run(&self, passes: Option<&str>) -> Result<(bool, String), Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
         let run = passes.map_or(self.clone(), |it| self.lowered(it));
-        command.args(&run.arguments).args("--device=cuda --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
+        command
+            .args(&run.arguments)
+            .args("--device=cuda --check=off --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
         // Hundreds of runs more, so not of everything.
         if self.arguments.iter().any(|it| it.starts_with("samples/")) {
             command.arg("--profile-host");

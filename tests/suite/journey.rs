@@ -14,7 +14,8 @@ use grammar::{
     span::LineIndex,
 };
 use hir::{
-    io::generate::Kind,
+    check::{Checks, check},
+    io::{dense::DenseTensor, generate::Kind},
     plan,
     run::{inputs::Filling, oracle::Oracle},
     sim::{self, Fault, Schedule},
@@ -139,16 +140,45 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
     }
     plans.iter().for_each(|plan| drop(plan::show(plan)));
     let Ok(inputs) = Filling::new(Kind::Rank, 0, Vec::new(), &plans).fill(&plans) else { return Ok(()) };
-    match sim::run(
-        &plans,
-        &plan::sync::Matched::of(&plans),
-        inputs,
-        Schedule::Program,
-        &sim::Options::default(),
-    ) {
-        Ok(_) | Err(Fault::Deadlock(_) | Fault::Program { .. } | Fault::Unsupported { .. }) => Ok(()),
+    let matched = plan::sync::Matched::of(&plans);
+    let run = |schedule| match sim::run(&plans, &matched, inputs.clone(), schedule, &sim::Options::default())
+    {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(Fault::Deadlock(_) | Fault::Program { .. } | Fault::Unsupported { .. }) => Ok(None),
         Err(fault @ Fault::Internal(_)) => Err(fault.to_string()),
+    };
+    let first = run(Schedule::Program)?;
+    let report = check(&plans, Checks::ALL);
+    report.findings.iter().for_each(|it| drop(it.diagnostic(&plans, &[])));
+    let Some(first) = first.filter(|_| report.findings.is_empty() && report.not_checked.is_empty()) else {
+        return Ok(());
+    };
+    // What the checker finds nothing in has one result, whatever the order.
+    for schedule in [Schedule::Program, Schedule::Adversarial, Schedule::Seed(0)] {
+        let Some(other) = run(schedule)? else {
+            return Err(format!(
+                "the checker finds nothing, and schedule {schedule} does not come to its end"
+            ));
+        };
+        let is_same = |(a, b): (&Option<DenseTensor>, &Option<DenseTensor>)| match (a, b) {
+            // Two NaNs print alike and are not equal.
+            (Some(a), Some(b)) => {
+                a.written == b.written
+                    && (a.data == b.data || format!("{:?}", a.data) == format!("{:?}", b.data))
+            }
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if !first.outputs.iter().flatten().zip(other.outputs.iter().flatten()).all(is_same) {
+            return Err(format!("the checker finds nothing, and schedule {schedule} gives another result"));
+        }
+        if !other.notes.unwritten.is_empty() {
+            return Err(format!(
+                "the checker finds nothing, and schedule {schedule} reads unwritten elements"
+            ));
+        }
     }
+    Ok(())
 }
 
 /// Runs passes over a program. They may refuse it with a reason; they may not leave what the verifier rejects or what does not

@@ -20,7 +20,7 @@ use hir::{
     launch::{environment, environment::Launch, handshake::JobManifest, member::Member, spawn},
     out_of_memory::Allocator,
     run::{
-        gpu,
+        checked, gpu,
         inputs::Filling,
         output, per_rank,
         prepare::{Failure, Setup, prepare},
@@ -192,6 +192,9 @@ fn run(
     if options.cudagraph && options.iters == 0 && options.stress.is_none() && !options.profile_host {
         say("# `-G` is for runs that are timed or repeated: none is asked for, by `-n 20` or `--stress 100`"
             .to_owned());
+    }
+    if let Err(verdict) = checked::before_run(options.check, &prepared.sources, plans, screen, &mut say) {
+        return Ok(verdict);
     }
     let task = Task {
         options,

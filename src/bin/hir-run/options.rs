@@ -9,6 +9,7 @@ use hir::{
     io::generate::Kind,
     plan::limits::{self, Limits},
     run::{
+        checked::Mode,
         compare::Tolerance,
         inputs::InputFlag,
         job::Criteria,
@@ -50,6 +51,9 @@ pub struct Options {
     /// Number of ranks; default: the smallest world that holds every mesh.
     #[arg(long, value_parser = tool::ranks)]
     pub ranks: Option<usize>,
+    /// Whether the program is checked before it runs: no race, and every output written.
+    #[arg(long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
+    pub check: Mode,
     /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, or `seed:A..B` for many runs.
     #[arg(long, default_value = "program")]
     pub schedule: Schedules,
@@ -221,6 +225,8 @@ impl Options {
         let mut add = |name: &str, value: Option<String>| {
             text += &value.map_or(String::new(), |it| format!("--{name} {it}\n"));
         };
+        let check = self.check.to_possible_value();
+        add("check", check.map(|it| it.get_name().to_owned()));
         add("passes", self.passes.clone());
         add("remarks", self.remarks.stated());
         add("container", self.container.map(|it| it.to_string()));

@@ -25,8 +25,8 @@ use crate::plan::{Collective, Communication, Direction, Effect, Plan, Transfer};
 #[cfg(test)]
 mod tests;
 
-/// Most numbers that the clocks of all actors may hold together: 4096 actors. A clock has a number for each actor.
-const MOST: usize = 1 << 24;
+/// Most numbers that the clocks of all actors may hold together: 16,384 actors, 1 GiB. A clock has a number for each actor.
+const MOST: usize = 1 << 28;
 
 /// How far all actors have come, at least.
 #[derive(Clone, Debug)]
@@ -75,13 +75,33 @@ impl Clock {
         self.known.len()
     }
 
+    /// Writes down what is out of date, so that who learns this can share it.
+    fn know_oneself(&mut self) {
+        if self.known[self.actor as usize] < self.ended {
+            Rc::make_mut(&mut self.known)[self.actor as usize] = self.ended;
+        }
+    }
+
     /// Learns what another knows.
     fn learn(&mut self, other: &Self) {
-        if !Rc::ptr_eq(&self.known, &other.known)
-            && other.known.iter().zip(self.known.iter()).any(|(theirs, mine)| theirs > mine)
-        {
-            let known = Rc::make_mut(&mut self.known);
-            known.iter_mut().zip(other.known.iter()).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
+        if !Rc::ptr_eq(&self.known, &other.known) {
+            let (mut knows_more, mut knows_less) = (false, false);
+            for (theirs, mine) in other.known.iter().zip(self.known.iter()) {
+                knows_more |= theirs > mine;
+                knows_less |= theirs < mine;
+            }
+            match (knows_more, knows_less) {
+                // Members of a collective come to know the same: they share it.
+                (true, false) => self.known = Rc::clone(&other.known),
+                (true, true) => {
+                    let known = Rc::make_mut(&mut self.known);
+                    known
+                        .iter_mut()
+                        .zip(other.known.iter())
+                        .for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
+                }
+                (false, _) => (),
+            }
         }
         if other.actor != self.actor && other.ended > self.ended(other.actor) {
             Rc::make_mut(&mut self.known)[other.actor as usize] = other.ended;
@@ -136,11 +156,12 @@ struct Item {
     tokens: [u32; 5],
 }
 
-/// Something that happens once.
-#[derive(Default)]
+/// Something that happens once: when all that give it have.
 struct Event {
-    /// The clock when it did, as long as someone needs it.
+    /// What those know that have given it so far, as long as someone needs it.
     clock: Option<Clock>,
+    /// How many have not given it yet.
+    missing: u32,
     /// How many items still need it.
     uses: u32,
     waiters: Vec<usize>,
@@ -165,9 +186,16 @@ struct World {
 /// What is known while plans are read.
 struct Reader<'m> {
     matched: &'m Matched,
-    /// By communication: the token of its first part that others wait for: of a collective, member 0's.
+    /// By communication: the token of its first part that others wait for: of a collective, member 0's; behind those of its members,
+    /// one that they all give.
     tokens: Vec<u32>,
     events: Vec<Event>,
+}
+
+impl Event {
+    fn given_by(missing: u32) -> Self {
+        Self { clock: None, missing, uses: 0, waiters: Vec::new() }
+    }
 }
 
 impl World {
@@ -242,7 +270,7 @@ impl World {
     /// Learns from all events of a range; false, and nothing learnt, where one has not happened: then it wakes the actor up.
     fn take(&mut self, at: usize, from: u32, to: u32) -> bool {
         let tokens = &self.tokens[from as usize..to as usize];
-        if let Some(missing) = tokens.iter().find(|it| self.events[**it as usize].clock.is_none()) {
+        if let Some(missing) = tokens.iter().find(|it| self.events[**it as usize].missing > 0) {
             self.events[*missing as usize].waiters.push(at);
             return false;
         }
@@ -263,8 +291,23 @@ impl World {
     fn give(&mut self, at: usize, from: u32, to: u32, ready: &mut Vec<usize>) {
         for token in &self.tokens[from as usize..to as usize] {
             let event = &mut self.events[*token as usize];
-            if event.uses > 0 && event.clock.is_none() {
-                event.clock = Some(self.actors[at].clock.clone());
+            // A flag that is raised again says nothing new.
+            if event.uses == 0 || event.missing == 0 {
+                continue;
+            }
+            let clock = &self.actors[at].clock;
+            event.missing -= 1;
+            match &mut event.clock {
+                None => event.clock = Some(clock.clone()),
+                Some(all) => {
+                    all.learn(clock);
+                    // All members will share it.
+                    if event.missing == 0 {
+                        all.know_oneself();
+                    }
+                }
+            }
+            if event.missing == 0 {
                 ready.append(&mut event.waiters);
             }
         }
@@ -277,15 +320,21 @@ impl<'m> Reader<'m> {
         let mut first = |comm: &Comm| {
             let before = count;
             count += match comm.key {
-                Key::Collective(group, _) => matched.groups[group as usize].team.len() as u32,
+                Key::Collective(group, _) => matched.groups[group as usize].team.len() as u32 + 1,
                 // The send has begun, the flag is raised.
                 Key::Message(..) | Key::Signal(_) => 1,
                 Key::Handle(..) | Key::Barrier(_) => 0,
             };
             before
         };
-        let tokens = matched.comms.iter().map(&mut first).collect();
-        let events = (0..count).map(|_| Event::default()).collect();
+        let tokens: Vec<u32> = matched.comms.iter().map(&mut first).collect();
+        let mut events: Vec<Event> = (0..count).map(|_| Event::given_by(1)).collect();
+        for (comm, first) in matched.comms.iter().zip(&tokens) {
+            if let Key::Collective(group, _) = comm.key {
+                let members = matched.groups[group as usize].team.len() as u32;
+                events[(first + members) as usize] = Event::given_by(members);
+            }
+        }
         Self { matched, tokens, events }
     }
 
@@ -330,7 +379,7 @@ impl<'m> Reader<'m> {
                 }
                 Effect::Reshard(it) => {
                     let me = it.team.iter().position(|it| *it == rank);
-                    self.meet(comms, me, &(0..it.team.len()).collect::<Vec<_>>(), &mut deps);
+                    self.meet(comms, me, it.team.len(), &(0..it.team.len()).collect::<Vec<_>>(), &mut deps);
                     None
                 }
                 Effect::Post(it) => {
@@ -338,7 +387,7 @@ impl<'m> Reader<'m> {
                         Communication::Collective(it) => {
                             let team = &plan.communicators[it.communicator as usize].team;
                             let me = team.iter().position(|it| *it == rank);
-                            self.meet(comms, me, &givers(it, team, rank), &mut deps);
+                            self.meet(comms, me, team.len(), &givers(it, team, rank), &mut deps);
                         }
                         Communication::Transfer(it) => self.pass(comms, it, &mut deps),
                     }
@@ -360,15 +409,21 @@ impl<'m> Reader<'m> {
     }
 
     fn event(&mut self) -> u32 {
-        self.events.push(Event::default());
+        self.events.push(Event::given_by(1));
         self.events.len() as u32 - 1
     }
 
     /// A collective or resharding operator begins, and ends after `givers` have begun; all count within the team.
-    fn meet(&self, comms: &[CommNo], me: Option<usize>, givers: &[usize], deps: &mut Deps) {
+    fn meet(&self, comms: &[CommNo], me: Option<usize>, members: usize, givers: &[usize], deps: &mut Deps) {
         let (Some(comm), Some(me)) = (comms.first(), me) else { return };
         let token = |member: usize| self.tokens[*comm as usize] + member as u32;
-        deps.begun.push(token(me));
+        deps.begun.extend([token(me), token(members)]);
+        // Who waits for all others waits for what they know together: n tokens for a team of n, and not n².
+        let others = givers.iter().filter(|it| **it != me).count();
+        if others > 1 && others + 1 == members {
+            deps.to_end.push(token(members));
+            return;
+        }
         deps.to_end.extend(givers.iter().filter(|it| **it != me).map(|it| token(*it)));
     }
 

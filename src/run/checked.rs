@@ -1,0 +1,95 @@
+//! The check of a program before anything runs.
+//!
+//! Every process of a job checks for itself: the plans are those of all ranks and the check is deterministic, so all come to the same
+//! verdict without a message, and no rank waits for another one meanwhile.
+
+use std::time::Instant;
+
+use clap::ValueEnum;
+use grammar::{codes::Severity, diagnostic::Diagnostic};
+
+use super::ranks::Verdict;
+use crate::{
+    check::{Checks, check},
+    exit::Exit,
+    plan::Plan,
+    source::Source,
+    tool::Screen,
+};
+
+/// Most instructions of all ranks that are checked where nobody asked for it.
+const MOST_INSTRUCTIONS: usize = 2_000_000;
+
+/// What happens with faults that the check finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// They end the run before it begins, with exit code 7.
+    Error,
+    /// They are printed, and the program runs.
+    Warn,
+    /// Nothing is checked.
+    Off,
+}
+
+/// Checks the plans of all ranks. A deadlock is left to the run, which reports it by itself before any GPU is touched (exit code 4).
+///
+/// # Errors
+/// The verdict over a program with faults.
+pub fn before_run(
+    mode: Mode,
+    sources: &[Source],
+    plans: &[Plan],
+    screen: Screen,
+    say: &mut dyn FnMut(String),
+) -> Result<(), Verdict> {
+    if mode == Mode::Off {
+        return Ok(());
+    }
+    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    if instructions > MOST_INSTRUCTIONS {
+        say(format!(
+            "# not checked: {instructions} instructions are more than {MOST_INSTRUCTIONS}; `hir-opt --check` checks them"
+        ));
+        return Ok(());
+    }
+    let start = Instant::now();
+    let report = check(plans, Checks { comm: false, ..Checks::ALL });
+    let mut found: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();
+    for (text, it) in report.findings.iter().map(|it| it.diagnostic(plans, sources)) {
+        // The run warns of unwritten reads itself, with those that only a value decides.
+        if it.severity() == Severity::Error {
+            found[text].push(it);
+        }
+    }
+    for (source, found) in sources.iter().zip(&found) {
+        screen.draw(source, found);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let is_stuck = report.is_stuck;
+    for reason in report.not_checked.iter().filter(|_| !is_stuck) {
+        say(format!("# not checked: {reason}"));
+    }
+    let mut all = found.iter().flatten();
+    let Some(first) = all.next() else {
+        if report.not_checked.is_empty() {
+            say(format!(
+                "# check: no race, every output written; {instructions} instructions, {seconds:.3} s"
+            ));
+        }
+        return Ok(());
+    };
+    let more = match all.count() {
+        0 => String::new(),
+        1 => " (and 1 more fault)".to_owned(),
+        more => format!(" (and {more} more faults)"),
+    };
+    if mode == Mode::Warn {
+        say(format!(
+            "# the check found faults, and the program runs (--check=warn): {}{more}",
+            first.message
+        ));
+        return Ok(());
+    }
+    let line = format!("[FAILED] {}{more}; `--check=warn` runs the program all the same", first.message);
+    Err(Verdict { exit: Exit::Check, summary: line.clone(), line: Some(line) })
+}
