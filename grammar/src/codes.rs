@@ -169,11 +169,13 @@ codes! {
     /// when the program has returned, because the Wait of a send is missing.
     RaceWithCaller = "E0702", Error;
     /// A stream uses the storage of an ALLOCATE without waiting for the stream on which the ALLOCATE was issued. A caching allocator
-    /// hands out memory that earlier work of the allocating stream still uses.
+    /// hands out memory that earlier work of the allocating stream still uses. Or storage is freed, by Deallocate or by the end of the
+    /// program, while another stream still uses it: the allocator hands it out again to the stream of its ALLOCATE. Let that stream wait
+    /// before the storage is freed.
     StorageRace = "E0703", Error;
-    /// Nothing writes some elements of an output before the program ends.
+    /// Nothing writes some elements of an output. Write them, or allocate the output with `zero_init=true`.
     UnwrittenOutput = "E0704", Error;
-    /// The ranks come to a state in which none of them goes on, found by `--check`. The message names what is never posted, or the
+    /// A deadlock, found by `--check`: all ranks are blocked. The message names what is never posted, or the
     /// statements in which ranks wait for each other; the note lists what every rank waits for.
     CheckedDeadlock = "E0705", Error;
 

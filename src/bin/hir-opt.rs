@@ -543,9 +543,12 @@ impl Tool<'_> {
             outcome.failure = Some((Exit::Check, format!("the check found {errors} fault{s} ({world})")));
             return None;
         }
-        if report.not_checked.is_empty() {
-            self.screen.say(&format!("the check found no fault ({world})"));
+        if !report.not_checked.is_empty() {
+            let message = format!("the check found no fault in what it could check ({world})");
+            outcome.failure = Some((Exit::Check, message));
+            return None;
         }
+        self.screen.say(&format!("the check found no fault ({world})"));
         Some(())
     }
 

@@ -3,12 +3,12 @@
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use super::{
-    finding::{Elsewhere, Finding},
+    conflict::{Party, Race, Reused},
+    finding::{Finding, Occurrences},
     memory::Unwritten,
     overlap::Range,
-    race::{Party, Race},
     reason::Reason,
-    side::Side,
+    side::RaceSide,
 };
 use crate::{
     plan::{InstKind, Plan, sync::Deadlock},
@@ -53,8 +53,8 @@ impl Texts<'_> {
         span.unwrap_or_else(|| Span::new(header, (header + "%HostIrContainer".len()).min(source.text.len())))
     }
 
-    fn race(&self, race: &Race, more: &Elsewhere) -> (usize, Diagnostic) {
-        let mut sides = [0, 1].map(|which| Side::of(self.plans, race, which));
+    fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {
+        let mut sides = [0, 1].map(|which| RaceSide::of(self.plans, race, which));
         // On one rank, in the order in which the program issues them; between ranks, the write first.
         let [a, b] = &sides;
         let is_swapped = match a.plan.rank == b.plan.rank {
@@ -66,7 +66,7 @@ impl Texts<'_> {
         }
         let [first, second] = &sides;
         let (code, message) = self.headline(race, first, second);
-        let shown: Vec<&Side<'_>> = sides.iter().filter(|it| it.is_in_program()).collect();
+        let shown: Vec<&RaceSide<'_>> = sides.iter().filter(|it| it.is_in_program()).collect();
         let text = self.text_of(shown.first().map_or(race.rank, |it| it.plan.rank));
         let mut labels: Vec<(Span, String)> = Vec::new();
         let mut notes = Vec::new();
@@ -85,15 +85,12 @@ impl Texts<'_> {
             }
         }
         if let Some(it) = race.reused {
-            let plan = &self.plans[race.rank];
-            let (line, buffer) =
-                (plan.origins[it.freed as usize].line, &plan.buffers[it.later as usize].name);
-            notes.push(format!("line {line} frees the storage, and `{buffer}` gets it"));
+            notes.push(self.reuse(race.rank, &it));
         }
         labels.sort_by_key(|it| it.0.start);
         let reason = Reason::of(race, first, second);
         notes.extend(reason.why);
-        notes.extend(more.note(&sides.each_ref().map(Side::line)));
+        notes.extend(more.note(&sides.each_ref().map(RaceSide::line)));
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
         let mut it = Diagnostic::new(code, span, message, label);
@@ -102,39 +99,46 @@ impl Texts<'_> {
         (text, if let Some(help) = reason.help { it.help(help) } else { it })
     }
 
-    fn headline(&self, race: &Race, first: &Side<'_>, second: &Side<'_>) -> (Code, String) {
-        let name = &self.plans[race.rank].buffers[race.buffer as usize].name;
-        let on = format!("`{name}` of rank {}", race.rank);
-        let elements = elements(race.elements);
-        if let Party::CallerBefore = first.party {
-            let message = format!(
-                "race with the caller on {on}: nothing orders this after the caller's writes to the input"
-            );
-            return (Code::RaceWithCaller, message);
-        }
-        if [first, second].iter().any(|it| matches!(it.party, Party::CallerAfter(_))) {
-            return (
-                Code::RaceWithCaller,
-                format!("race with the caller on {on}: this may run after the program has returned"),
-            );
-        }
-        if race.reused.is_some() {
-            return (
-                Code::StorageRace,
-                format!("race on the storage of {on}: it is freed and used again while this may still run"),
-            );
-        }
-        if first.allocates() || second.allocates() {
-            return (
-                Code::StorageRace,
-                format!("race on the storage of {on}: nothing orders this use after the ALLOCATE"),
-            );
-        }
-        let verbs = if first.writes && second.writes { "two writes" } else { "a write and a read" };
-        (Code::Race, format!("race on {on}: nothing orders {verbs} of {elements}"))
+    /// Who frees storage and who gets it.
+    fn reuse(&self, rank: usize, it: &Reused) -> String {
+        let plan = &self.plans[rank];
+        let freed = it.freed.map_or("the end of the program".to_owned(), |origin| {
+            format!("line {}", plan.origins[origin as usize].line)
+        });
+        let next = it
+            .later
+            .map_or("the caller".to_owned(), |buffer| format!("`{}`", plan.buffers[buffer as usize].name));
+        format!("{freed} frees the storage, and {next} may get it")
     }
 
-    fn unwritten(&self, read: &Unwritten, more: &Elsewhere) -> (usize, Diagnostic) {
+    fn headline(&self, race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> (Code, String) {
+        let name = &self.plans[race.rank].buffers[race.buffer as usize].name;
+        let on = format!("`{name}` of rank {}", race.rank);
+        let code = RaceSide::code(race, [first, second]);
+        let message = match (code, first.party) {
+            (Code::RaceWithCaller, Party::CallerBefore) => {
+                format!("race with the caller on {on}: nothing orders this access after the caller's writes")
+            }
+            (Code::RaceWithCaller, _) => {
+                format!("race with the caller on {on}: the program can return before this access ends")
+            }
+            (Code::StorageRace, _) if race.reused.is_some() => {
+                format!(
+                    "race on the storage of {on}: it is freed, and may be used again before this access ends"
+                )
+            }
+            (Code::StorageRace, _) => {
+                format!("race on the storage of {on}: the stream of its ALLOCATE may still use it")
+            }
+            _ => {
+                let verbs = if first.writes && second.writes { "two writes" } else { "a write and a read" };
+                format!("race on {on}: nothing orders {verbs} of {}", elements(race.elements))
+            }
+        };
+        (code, message)
+    }
+
+    fn unwritten(&self, read: &Unwritten, more: &Occurrences) -> (usize, Diagnostic) {
         let plan = &self.plans[read.at.rank];
         let inst = &plan.code[read.at.inst];
         let name = &self.plans[read.rank].buffers[read.buffer as usize].name;
@@ -151,8 +155,13 @@ impl Texts<'_> {
             let what =
                 if missing == all { String::new() } else { format!("{missing} of the {all} elements of ") };
             let message = format!("nothing writes {what}output `{name}` on rank {}", read.rank);
-            Diagnostic::new(Code::UnwrittenOutput, self.span(text, 0), message, format!("the first: {first}"))
-                .help("write these elements, or allocate the output with zero_init=true")
+            Diagnostic::new(
+                Code::UnwrittenOutput,
+                self.span(text, 0),
+                message,
+                format!("{first} are the first that nothing writes"),
+            )
+            .help("write these elements, or allocate the output with zero_init=true")
         } else {
             let message = format!("{some}`{name}` of rank {} read before anything writes them", read.rank);
             let help = "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
@@ -169,8 +178,11 @@ impl Texts<'_> {
         let report = deadlock.to_string();
         let mut lines = report.lines();
         let message = lines.next().unwrap_or_default().to_owned();
-        let label =
-            if deadlock.skips.is_empty() { "a rank waits here forever" } else { "a rank does not post this" };
+        let label = if deadlock.skips.is_empty() {
+            "a rank waits here for ever"
+        } else {
+            "a rank does not post this"
+        };
         let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
         let mut it = Diagnostic::new(Code::CheckedDeadlock, self.span(text, line), message, label);
         if !notes.is_empty() {
@@ -188,14 +200,14 @@ fn elements(it: Range) -> String {
     }
 }
 
-impl Elsewhere {
+impl Occurrences {
     fn note(&self, shown: &[u32]) -> Option<String> {
-        let ranks = (self.ranks.len() > 1).then(|| format!("on ranks {}", list(self.ranks.iter())));
         let others: Vec<&u32> = self.lines.iter().filter(|it| !shown.contains(it)).collect();
-        let lines = (!others.is_empty()).then(|| format!("at lines {}", list(others.into_iter())));
-        let times = (self.count > self.ranks.len()).then(|| format!("{} times in all", self.count));
-        let parts: Vec<String> = [ranks, lines, times].into_iter().flatten().collect();
-        (!parts.is_empty()).then(|| format!("also found {}", parts.join(", ")))
+        let ranks = (self.ranks.len() > 1).then(|| format!("on ranks {}", list(self.ranks.iter())));
+        let lines = (!others.is_empty()).then(|| format!("also at lines {}", list(others.into_iter())));
+        let count = (self.count > 1).then(|| format!("{} occurrences", self.count));
+        let parts: Vec<String> = [count, ranks, lines].into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
     }
 }
 

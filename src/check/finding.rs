@@ -5,8 +5,12 @@ use std::collections::BTreeSet;
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{memory::Unwritten, race::Race, side::Side};
-use crate::plan::{BufferNo, Plan, sync::Deadlock};
+use super::{
+    conflict::{Party, Race},
+    memory::Unwritten,
+    side::RaceSide,
+};
+use crate::plan::{BufferNo, InstKind, Plan, sync::Deadlock};
 
 /// What is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,14 +68,14 @@ pub enum Finding {
         /// The first of them.
         race: Race,
         /// Where else the same two statements race.
-        more: Elsewhere,
+        more: Occurrences,
     },
     /// Elements that are read, or returned, and that nothing has written.
     Unwritten {
         /// The first read of them.
         read: Unwritten,
         /// Where else the same statement reads such elements.
-        more: Elsewhere,
+        more: Occurrences,
     },
     /// Ranks wait for what never happens.
     Deadlock(Box<Deadlock>),
@@ -85,7 +89,7 @@ impl Finding {
         };
         match self {
             Self::Race { race, .. } => {
-                let sides = [0, 1].map(|which| Side::of(plans, race, which));
+                let sides = [0, 1].map(|which| RaceSide::of(plans, race, which));
                 let sides = sides.iter().filter(|it| it.is_in_program());
                 sides.filter_map(|it| place(it.plan.rank, it.origin, it.label())).collect()
             }
@@ -103,7 +107,7 @@ impl Finding {
 
 /// Other ranks and iterations with the same finding.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Elsewhere {
+pub struct Occurrences {
     /// All ranks with the finding, the first included.
     pub ranks: BTreeSet<usize>,
     /// How often it occurs.
@@ -112,7 +116,7 @@ pub struct Elsewhere {
     pub lines: BTreeSet<u32>,
 }
 
-/// What a check comes to.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// What is wrong, in the order of the program.
@@ -133,12 +137,13 @@ impl Report {
         let mut by_actors = FxHashMap::default();
         // A statement may race both with what it reads and with what it writes: the write says more.
         races.sort_by_key(|race| {
-            let mut sides = [0, 1].into_iter().map(|which| Side::of(plans, race, which));
-            !sides.any(|it| it.is_in_program() && it.writes)
+            let sides = [0, 1].map(|which| RaceSide::of(plans, race, which));
+            let writes = sides.iter().any(|it| it.is_in_program() && it.writes && !it.allocates());
+            (!writes, sides.iter().any(RaceSide::allocates))
         });
         for race in races {
             let name = &plans[race.rank].buffers[race.buffer as usize].name;
-            let sides = [0, 1].map(|which| Side::of(plans, &race, which));
+            let sides = [0, 1].map(|which| RaceSide::of(plans, &race, which));
             let mut lines =
                 sides.each_ref().map(|it| (it.plan.program, it.is_in_program().then(|| it.line())));
             let mut actors = sides
@@ -146,13 +151,17 @@ impl Report {
                 .map(|it| (it.is_in_program(), it.plan.rank == race.rank, it.actor(), it.allocates()));
             lines.sort_unstable();
             actors.sort_unstable();
-            let actors = (name, sides[0].plan.program, actors);
-            let known = by_lines.get(&lines).or_else(|| by_actors.get(&actors)).copied();
+            // What is missing at entry is not what is missing at exit.
+            let is_entry = sides.iter().any(|it| it.party == Party::CallerBefore);
+            let kind = (RaceSide::code(&race, [&sides[0], &sides[1]]), is_entry);
+            let actors = (name, sides[0].plan.program, actors, kind);
+            let lines_key = (lines, kind);
+            let known = by_lines.get(&lines_key).or_else(|| by_actors.get(&actors)).copied();
             let at = known.unwrap_or(self.findings.len());
-            by_lines.entry(lines).or_insert(at);
+            by_lines.entry(lines_key).or_insert(at);
             if known.is_none() {
                 by_actors.insert(actors, at);
-                self.findings.push(Finding::Race { race, more: Elsewhere::default() });
+                self.findings.push(Finding::Race { race, more: Occurrences::default() });
             }
             if let Finding::Race { more, .. } = &mut self.findings[at] {
                 more.add(race.rank);
@@ -164,15 +173,19 @@ impl Report {
     /// Adds unwritten reads: one for each line and buffer name.
     pub(super) fn add_unwritten(&mut self, plans: &[Plan], reads: Vec<Unwritten>) {
         let mut known = FxHashMap::default();
-        // What a race lets be read too early is not missing.
-        for read in reads.into_iter().filter(|it| !self.racing.contains(&(it.rank, it.buffer))) {
+        for read in reads {
+            // What a race lets be read too early is not missing; what nothing writes is.
+            let is_end = matches!(plans[read.at.rank].code[read.at.inst].kind, InstKind::Finish);
+            if !is_end && self.racing.contains(&(read.rank, read.buffer)) {
+                continue;
+            }
             let plan = &plans[read.at.rank];
             let name = plans[read.rank].buffers[read.buffer as usize].name.clone();
             let line = line_of(plans, plan.rank, plan.code[read.at.inst].origin);
             let at = *known.entry((name, plan.program, line)).or_insert(self.findings.len());
             let rank = read.at.rank;
             if at == self.findings.len() {
-                self.findings.push(Finding::Unwritten { read, more: Elsewhere::default() });
+                self.findings.push(Finding::Unwritten { read, more: Occurrences::default() });
             }
             if let Finding::Unwritten { more, .. } = &mut self.findings[at] {
                 more.add(rank);
@@ -181,7 +194,7 @@ impl Report {
     }
 }
 
-impl Elsewhere {
+impl Occurrences {
     fn add(&mut self, rank: usize) {
         self.ranks.insert(rank);
         self.count += 1;

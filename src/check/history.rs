@@ -1,12 +1,51 @@
-//! Accesses to a buffer, found by the elements that they touch: a loop that gives every iteration a slice of its own is compared with few.
+//! Accesses to a buffer, found by the elements that they touch: a loop that gives every iteration a row or a column of its own is compared
+//! with few.
 
 use std::collections::BTreeMap;
 
-/// Accesses with the first and the last element of each.
+use super::overlap::Footprint;
+
+/// Accesses by where they lie.
 #[derive(Debug)]
 pub struct History<A> {
-    /// By size class: accesses that span less than 2^class elements, by first element. Most buffers have few, and loops mostly add them in
-    /// order, so that a list is smaller and not slower than a tree.
+    /// Accesses to columns by the width of the matrix, each by the columns that it touches; with width 0 all others, by their first and
+    /// last element.
+    groups: BTreeMap<usize, Spans<A>>,
+}
+
+impl<A> Default for History<A> {
+    fn default() -> Self {
+        Self { groups: BTreeMap::new() }
+    }
+}
+
+impl<A> History<A> {
+    /// Adds an access.
+    pub fn push(&mut self, at: &Footprint, access: A) {
+        let (width, (first, last)) = match at.columns(at.width) {
+            Some(columns) => (at.width, columns),
+            None => (0, (at.first, at.last)),
+        };
+        self.groups.entry(width).or_default().push(first, last, access);
+    }
+
+    /// Shows all accesses that may overlap with this place; those stay for which the answer is true.
+    pub fn retain(&mut self, at: &Footprint, mut is_kept: impl FnMut(&A) -> bool) {
+        for (width, spans) in &mut self.groups {
+            let (first, last) = match width {
+                0 => (at.first, at.last),
+                _ => at.columns(*width).unwrap_or((0, usize::MAX)),
+            };
+            spans.retain(first, last, &mut is_kept);
+        }
+    }
+}
+
+/// Accesses with the first and the last number of each.
+#[derive(Debug)]
+struct Spans<A> {
+    /// By size class: accesses that span less than 2^class numbers, by the first. Most buffers have few, and loops mostly add them in order,
+    /// so that a list is smaller and not slower than a tree.
     classes: BTreeMap<u32, Vec<Entry<A>>>,
 }
 
@@ -17,74 +56,93 @@ struct Entry<A> {
     access: A,
 }
 
-impl<A> Default for History<A> {
+impl<A> Default for Spans<A> {
     fn default() -> Self {
         Self { classes: BTreeMap::new() }
     }
 }
 
-impl<A> History<A> {
-    /// Adds an access.
-    pub fn push(&mut self, first: usize, last: usize, access: A) {
+impl<A> Spans<A> {
+    fn push(&mut self, first: usize, last: usize, access: A) {
         let class = usize::BITS - (last - first).leading_zeros();
         let entries = self.classes.entry(class).or_default();
         let at = entries.partition_point(|it| it.first <= first);
         entries.insert(at, Entry { first, last, access });
     }
 
-    /// Shows all accesses whose bounds overlap with these; those stay for which the answer is true.
-    pub fn retain(&mut self, first: usize, last: usize, mut is_kept: impl FnMut(&A) -> bool) {
+    /// Shows all that overlap with these numbers; those stay for which the answer is true.
+    fn retain(&mut self, first: usize, last: usize, is_kept: &mut impl FnMut(&A) -> bool) {
         for (class, entries) in &mut self.classes {
             let reach = 1_usize.checked_shl(*class).unwrap_or(usize::MAX);
             let from = entries.partition_point(|it| it.first < first.saturating_sub(reach));
-            let mut at = from;
-            while let Some(it) = entries.get(at).filter(|it| it.first <= last) {
-                if first > it.last || is_kept(&it.access) {
-                    at += 1;
-                } else {
-                    entries.remove(at);
+            let to = entries.partition_point(|it| it.first <= last);
+            let mut is_gone = Vec::new();
+            for (at, it) in entries[from..to].iter().enumerate().filter(|(_, it)| first <= it.last) {
+                if !is_kept(&it.access) {
+                    is_gone.push(from + at);
+                }
+            }
+            match is_gone.as_slice() {
+                [] => (),
+                [only] => drop(entries.remove(*only)),
+                many => {
+                    let mut gone = many.iter().copied().peekable();
+                    let mut at = 0;
+                    entries.retain(|_| {
+                        at += 1;
+                        gone.next_if_eq(&(at - 1)).is_none()
+                    });
                 }
             }
         }
-    }
-
-    /// All accesses, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = &A> {
-        self.classes.values().flatten().map(|it| &it.access)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::generate::split_mix;
+    use crate::{
+        check::overlap::{Overlap, overlap},
+        io::generate::split_mix,
+        plan::View,
+    };
 
     #[test]
     fn it_finds_what_overlaps() {
         let mut state = 5;
         let mut below = |n: u64| (split_mix(&mut state) % n) as usize;
-        for _ in 0..200 {
+        let mut overlapping = 0;
+        for _ in 0..300 {
             let mut history = History::default();
-            let mut known: Vec<(usize, usize)> = Vec::new();
-            for _ in 0..60 {
-                let first = below(100);
-                let last = first + below(2) * below(70) + below(4);
+            let mut known: Vec<View> = Vec::new();
+            for number in 0..60 {
+                let dims = below(3);
+                let strides = [1, 8, 8, 24, 3];
+                let view = View {
+                    buffer: 0,
+                    offset: below(40),
+                    shape: (0..dims).map(|_| 1 + below(4)).collect(),
+                    strides: (0..dims).map(|_| strides[below(5)]).collect(),
+                };
+                let Some(at) = Footprint::of(&view) else { continue };
                 let mut found = Vec::new();
-                let is_kept = |it: &(usize, usize)| it.0 % 3 != 0;
-                history.retain(first, last, |it| {
+                history.retain(&at, |it: &usize| {
                     found.push(*it);
-                    is_kept(it)
+                    !it.is_multiple_of(3)
                 });
-                let overlaps = |it: &(usize, usize)| it.0 <= last && first <= it.1;
-                let mut wanted: Vec<(usize, usize)> = known.iter().copied().filter(overlaps).collect();
-                found.sort_unstable();
-                wanted.sort_unstable();
-                assert_eq!(found, wanted);
-                known.retain(|it| !overlaps(it) || is_kept(it));
-                known.push((first, last));
-                history.push(first, last, (first, last));
+                // What is not shown does not overlap.
+                for (other, it) in known.iter().enumerate().filter(|(_, it)| it.buffer == 0) {
+                    if let Overlap::Some(_) = overlap(it, &view) {
+                        assert!(found.contains(&other), "{it:?} {view:?}");
+                        overlapping += 1;
+                    }
+                }
+                found.iter().filter(|it| it.is_multiple_of(3)).for_each(|it| known[*it].buffer = 1);
+                known.resize(number, View { buffer: 1, ..view.clone() });
+                known.push(view);
+                history.push(&at, number);
             }
-            assert_eq!(history.iter().count(), known.len());
         }
+        assert!(overlapping > 10_000, "{overlapping}");
     }
 }

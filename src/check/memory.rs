@@ -2,7 +2,10 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{overlap::Range, written::Written};
+use super::{
+    overlap::Range,
+    written::{Missing, Written},
+};
 use crate::plan::{BufferNo, InstKind, Plan, View, sync::InstRef, sync::order::Occurrence};
 
 /// Elements that nothing has written when they are read.
@@ -26,9 +29,11 @@ pub struct Memory<'p> {
     written: FxHashMap<(usize, BufferNo), Written>,
     /// Statements that have been reported, by rank and buffer.
     reported: FxHashSet<(usize, u32, usize, BufferNo)>,
+    /// The ends of the ranks.
+    ends: Vec<InstRef>,
     /// What was found.
     pub found: Vec<Unwritten>,
-    /// Writes of too many pieces to follow.
+    /// Reads and writes of too many pieces to follow.
     pub not_checked: usize,
 }
 
@@ -39,6 +44,7 @@ impl<'p> Memory<'p> {
             plans,
             written: FxHashMap::default(),
             reported: FxHashSet::default(),
+            ends: Vec::new(),
             found: Vec::new(),
             not_checked: 0,
         };
@@ -55,10 +61,8 @@ impl<'p> Memory<'p> {
         let plan = &self.plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
         match &plan.code[it.inst].kind {
-            InstKind::Finish => {
-                let outputs = plan.outputs.iter().filter_map(|port| port.shard.view.as_ref());
-                outputs.for_each(|view| self.read(at, it.rank, view));
-            }
+            // Elements of an output that a write comes too late for are a race; those are looked at that nothing writes.
+            InstKind::Finish => self.ends.push(at),
             InstKind::Alloc { buffer, zero: true } => {
                 let whole = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
                 self.write(it.rank, &whole);
@@ -78,19 +82,30 @@ impl<'p> Memory<'p> {
         }
     }
 
+    /// Everything has been visited: looks at the outputs.
+    pub fn finish(&mut self) {
+        for at in std::mem::take(&mut self.ends) {
+            let outputs = self.plans[at.rank].outputs.iter().filter_map(|port| port.shard.view.as_ref());
+            outputs.for_each(|view| self.read(at, at.rank, view));
+        }
+    }
+
     fn write(&mut self, rank: usize, view: &View) {
         let is_known = self.written.entry((rank, view.buffer)).or_default().write(view);
         self.not_checked += usize::from(!is_known);
     }
 
     fn read(&mut self, at: InstRef, rank: usize, view: &View) {
-        let Some((elements, count)) = self.written.entry((rank, view.buffer)).or_default().missing(view)
-        else {
-            return;
+        let (elements, missing) = match self.written.entry((rank, view.buffer)).or_default().missing(view) {
+            Missing::Nothing => return,
+            Missing::Some { first, count, all } => (first, (count, all)),
+            Missing::Unknown => {
+                self.not_checked += 1;
+                return;
+            }
         };
         let origin = self.plans[at.rank].code[at.inst].origin;
         if self.reported.insert((at.rank, origin, rank, view.buffer)) {
-            let missing = (count, view.len());
             self.found.push(Unwritten { at, rank, buffer: view.buffer, elements, missing });
         }
     }

@@ -6,26 +6,27 @@
 //!
 //! # What orders two accesses
 //!
-//! Only what CUDA and NCCL document. An order that an executor happens to give beyond this does not count.
+//! What CUDA, NCCL and PyTorch document, and no more: an order that an executor happens to give beyond this does not count.
 //!
 //! | order | source |
 //! |---|---|
 //! | Work on one stream runs in the order of issue. | CUDA C++ Programming Guide, Streams |
-//! | `Synchronize` is an event: the waiting stream continues after all work that the other stream had when the event was recorded. | CUDA Runtime API, `cudaStreamWaitEvent` |
-//! | A stream that waits on a memory value continues after the write of that value, and after the writes before it. | CUDA Driver API, Stream Memory Operations |
-//! | A communication starts after what its stream had when it was posted; a stream continues after it only behind a `Wait`. | PyTorch, `ProcessGroupNCCL` and `Work::wait` |
-//! | Communications of one communicator run in the order of posting. | NCCL User Guide, Using NCCL with CUDA Streams |
-//! | A communication ends on a member once the data that this member receives is there. A member that receives nothing from a peer does not wait for it: the root of a broadcast ends early. | NCCL User Guide, Collective Operations |
-//! | The operations of a group run concurrently: a receive may write before a send of the same group has read. | NCCL User Guide, Group Calls |
+//! | `Synchronize(S)` records an event on S, and the current stream waits for it. | CUDA Runtime API, `cudaEventRecord`, `cudaStreamWaitEvent` |
+//! | A stream that waits for a memory value continues after the work before the write of that value: the write fences, by its default flags. | CUDA Driver API, Stream Memory Operations |
+//! | A communication starts after the work that its stream had when it was posted; a stream continues after it only by a `Wait`. | PyTorch, `ProcessGroupNCCL`, `Work.wait` |
+//! | Communications of one communicator run in the order of posting: a communicator has one stream. | PyTorch, `ProcessGroupNCCL` with eager initialization; without it, sends and receives of each pair of ranks have a stream of their own, which is not modelled |
+//! | A communication ends on a member once the data that this member receives is there. A member that receives nothing from a peer does not wait for it: the root of a broadcast may end early. | NCCL documents no barrier between members: only the data orders them |
+//! | The operations of a group run concurrently: a receive may write before a send of the same group has read. | NCCL User Guide, Point-to-point communication |
 //! | `ShareMemHandles` and barriers order hosts. Streams run behind their hosts, so these order no memory access. | CUDA C++ Programming Guide, Asynchronous Concurrent Execution |
-//! | Memory from `ALLOCATE` may be used after the work that the stream of the `ALLOCATE` had by then: a caching allocator hands out memory that this work still uses. | PyTorch, CUDA semantics, Memory management |
-//! | The caller writes inputs before the stream that is current at entry begins; outputs and inputs are its own once the stream that is current at exit has done all its work. | PyTorch, CUDA semantics |
+//! | Storage may be used after the work that the stream of its `ALLOCATE` had by then, and is handed out again to that stream once no tensor and no communication holds it. | PyTorch, `Tensor.record_stream` |
+//! | The caller writes inputs before the stream that is current at entry begins; inputs, outputs and freed storage are its own once the stream that is current at exit has done its work. | the same rule, with the caller's current stream; a convention of this project |
 //!
 //! # What is found
 //!
 //! `race`: two accesses to an element, one a write, that nothing orders. `memory`: elements that are read, or returned, and that nothing
-//! has written. `comm`: ranks that wait for what never happens.
+//! has written. `comm`: a deadlock; since nothing that comes after it runs, it is reported whatever was asked for.
 
+mod conflict;
 mod explain;
 mod finding;
 mod history;
@@ -34,12 +35,13 @@ mod overlap;
 mod race;
 mod reason;
 mod side;
+mod storage;
 mod written;
 
+pub use conflict::{Party, Race};
 pub use finding::{Checks, Finding, Report};
 pub use memory::Unwritten;
 pub use overlap::Range;
-pub use race::{Party, Race};
 
 use crate::plan::{
     Plan,
@@ -53,12 +55,9 @@ use crate::plan::{
 pub fn check(plans: &[Plan], checks: Checks) -> Report {
     let mut report = Report::default();
     if let Some(it) = deadlock(plans) {
-        // What happens behind a deadlock never happens.
+        // What comes after a deadlock never runs: nothing else can be said.
         report.is_stuck = true;
-        report
-            .not_checked
-            .extend(checks.any_access().then(|| "races and memory: the program deadlocks".to_owned()));
-        report.findings.extend(checks.comm.then(|| Finding::Deadlock(Box::new(it))));
+        report.findings.push(Finding::Deadlock(Box::new(it)));
         return report;
     }
     if !checks.any_access() {
@@ -90,8 +89,11 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
             .push(format!("{} pairs of views that have too many pieces to compare", races.not_compared));
     }
     if memory.not_checked > 0 {
-        report.not_checked.push(format!("{} writes that have too many pieces to record", memory.not_checked));
+        report
+            .not_checked
+            .push(format!("{} reads and writes that have too many pieces to record", memory.not_checked));
     }
+    memory.finish();
     report.add_races(plans, races.found);
     report.add_unwritten(plans, memory.found);
     report

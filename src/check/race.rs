@@ -10,41 +10,15 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
+    conflict::{Party, Race},
     history::History,
-    overlap::{Overlap, Range, covers, overlap},
+    overlap::{Footprint, Overlap, Range, covers, overlap},
+    storage::{Conflict, Storage},
 };
 use crate::plan::{
-    BufferNo, Direction, InstKind, Plan, Reused, Side, Transfer, View,
+    BufferNo, Direction, InstKind, Plan, Side, Transfer, View,
     sync::{InstRef, order::Occurrence},
 };
-
-/// One side of a race.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Party {
-    /// An instruction of the program.
-    Inst(InstRef),
-    /// One operation of a group of sends and receives: the group, and the statement of the operation, an index into `Plan::origins`.
-    Side(InstRef, u32),
-    /// The caller, before the program begins: it has written the inputs.
-    CallerBefore,
-    /// The caller, after `Finish` of a rank: it may read the outputs, and overwrite or free everything that is its own.
-    CallerAfter(InstRef),
-}
-
-/// Two accesses that nothing orders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Race {
-    /// The rank whose memory it is.
-    pub rank: usize,
-    /// The buffer.
-    pub buffer: BufferNo,
-    /// Elements of the buffer that both access: the first run of them.
-    pub elements: Range,
-    /// Both sides and whether they write, in the order in which `order` visits them.
-    pub parties: [(Party, bool); 2],
-    /// Where the two access different buffers, one of which gets the storage of the other.
-    pub reused: Option<Reused>,
-}
 
 /// An access that a later one may race with.
 struct Access {
@@ -56,6 +30,35 @@ struct Access {
     writes: bool,
 }
 
+/// Most races that are collected: programs with more have many of one kind.
+const MAX_RACES: usize = 4_096;
+
+/// Where a buffer is allocated.
+#[derive(Clone, Copy)]
+struct Allocated {
+    inst: usize,
+    actor: u32,
+    /// How many instructions its stream has before it.
+    before: u32,
+}
+
+/// Where the buffers of a rank are allocated; `first` is the actor of its stream 0.
+fn allocations(plan: &Plan, first: u32) -> Vec<Option<Allocated>> {
+    let mut found = vec![None; plan.buffers.len()];
+    let mut counts = vec![0; plan.streams.len()];
+    for (inst, it) in plan.code.iter().enumerate().filter(|(_, it)| !it.kind.effect().is_on_host()) {
+        let before = counts[it.stream as usize];
+        counts[it.stream as usize] += 1;
+        if let InstKind::Alloc { buffer, .. } = it.kind {
+            found[buffer as usize] = Some(Allocated { inst, actor: first + it.stream, before });
+        }
+    }
+    found
+}
+
+/// A pair of statements that race: the rank and the buffer, and the rank and the origin of each statement.
+type Reported = (usize, BufferNo, [(usize, u32); 2]);
+
 /// Follows all accesses while `order::walk` visits the instructions.
 pub struct Races<'p> {
     plans: &'p [Plan],
@@ -65,11 +68,11 @@ pub struct Races<'p> {
     inputs: Vec<FxHashSet<BufferNo>>,
     /// By rank and buffer: the accesses that no later write covers.
     accesses: FxHashMap<(usize, BufferNo), History<Access>>,
-    /// By rank and buffer: the reuse that it takes part in as the earlier, and as the later buffer.
-    handed_on: FxHashMap<(usize, BufferNo), Reused>,
-    taken_over: FxHashMap<(usize, BufferNo), Reused>,
-    /// Pairs of statements that race, by rank.
-    reported: FxHashSet<(BufferNo, [(usize, u32); 2])>,
+    storage: Storage<'p>,
+    /// By rank and buffer: the ALLOCATE.
+    allocated: Vec<Vec<Option<Allocated>>>,
+    /// Pairs of statements that race, each with the rank and the buffer.
+    reported: FxHashSet<Reported>,
     /// The first race of each pair of statements and ranks.
     pub found: Vec<Race>,
     /// Pairs of views that are too large to compare.
@@ -85,8 +88,8 @@ impl<'p> Races<'p> {
             next += (plan.streams.len() + plan.communicators.len()) as u32;
             actor
         };
-        let entry = plans.iter().map(&mut first).collect();
-        let all_reused = || plans.iter().flat_map(|plan| plan.reused.iter().map(|it| (plan.rank, *it)));
+        let entry: Vec<u32> = plans.iter().map(&mut first).collect();
+        let allocated = plans.iter().zip(&entry).map(|(plan, first)| allocations(plan, *first)).collect();
         let inputs =
             |plan: &Plan| plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer)).collect();
         Self {
@@ -94,8 +97,8 @@ impl<'p> Races<'p> {
             entry,
             inputs: plans.iter().map(inputs).collect(),
             accesses: FxHashMap::default(),
-            handed_on: all_reused().map(|(rank, it)| ((rank, it.earlier), it)).collect(),
-            taken_over: all_reused().map(|(rank, it)| ((rank, it.later), it)).collect(),
+            storage: Storage::new(plans),
+            allocated,
             reported: FxHashSet::default(),
             found: Vec::new(),
             not_compared: 0,
@@ -104,6 +107,9 @@ impl<'p> Races<'p> {
 
     /// An instruction, after all that happen before it.
     pub fn visit(&mut self, it: &Occurrence) {
+        if self.found.len() >= MAX_RACES {
+            return;
+        }
         let plan = &self.plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
         let kind = &plan.code[it.inst].kind;
@@ -112,6 +118,8 @@ impl<'p> Races<'p> {
             for view in ports.filter_map(|port| port.shard.view.as_ref()) {
                 self.access(it, Party::CallerAfter(at), it.rank, view, true);
             }
+            let found = self.storage.finish(it);
+            self.reuse(it.rank, found);
             return;
         }
         if let InstKind::Transfer(transfer) = kind {
@@ -121,8 +129,8 @@ impl<'p> Races<'p> {
             self.after_entry(it, access.rank, access.view, access.written);
             self.access(it, Party::Inst(at), access.rank, access.view, access.written);
         }
-        // Storage that a caching allocator hands out may still be in use by what its stream has been given before.
-        if let InstKind::Alloc { buffer, .. } = kind {
+        // Storage that is not zeroed is not touched.
+        if let InstKind::Alloc { buffer, zero: true } = kind {
             let whole = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
             self.access(it, Party::Inst(at), it.rank, &whole, true);
         }
@@ -133,7 +141,7 @@ impl<'p> Races<'p> {
         let sides: Vec<&Side> = transfer.sides.iter().filter(|it| !it.view.is_empty()).collect();
         for (number, side) in sides.iter().enumerate() {
             for earlier in &sides[..number] {
-                let party = |it: &Side| (Party::Side(at, it.origin), it.direction == Direction::Recv);
+                let party = |it: &Side| (Party::Operation(at, it.origin), it.direction == Direction::Recv);
                 let parties = [party(earlier), party(side)];
                 if !parties.iter().any(|it| it.1) {
                     continue;
@@ -174,13 +182,35 @@ impl<'p> Races<'p> {
         });
     }
 
+    /// A use of storage has to come after the work that the stream of its ALLOCATE had by then: an allocator hands out storage that this work
+    /// still uses.
+    fn after_allocation(
+        &mut self,
+        it: &Occurrence,
+        side: (Party, bool),
+        rank: usize,
+        view: &View,
+        place: &Footprint,
+    ) {
+        let Some(allocated) = self.allocated[rank][view.buffer as usize] else { return };
+        let is_after = it.actor == allocated.actor || it.before.ended(allocated.actor) >= allocated.before;
+        if is_after || matches!(side.0, Party::CallerAfter(_)) {
+            return;
+        }
+        let at = InstRef { rank, inst: allocated.inst };
+        let elements = Range { start: place.first, end: place.last + 1 };
+        let parties = [(Party::Inst(at), true), side];
+        self.report(Race { rank, buffer: view.buffer, elements, parties, reused: None });
+    }
+
     /// Compares an access with those before it, and keeps it.
     fn access(&mut self, it: &Occurrence, party: Party, rank: usize, view: &View, writes: bool) {
-        let Some((first, last)) = view.bounds() else { return };
+        let Some(place) = Footprint::of(view) else { return };
+        self.after_allocation(it, (party, writes), rank, view, &place);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
         let mut found = Vec::new();
         let mut not_compared = 0;
-        known.retain(first, last, |earlier| {
+        known.retain(&place, |earlier| {
             // An instruction does not race with itself: it reads before it writes.
             let is_same = (earlier.actor, earlier.number) == (it.actor, it.number);
             let is_ordered = is_same || it.before.ended(earlier.actor) >= earlier.number;
@@ -200,42 +230,19 @@ impl<'p> Races<'p> {
         });
         self.not_compared += not_compared;
         found.into_iter().for_each(|it| self.report(it));
-        self.storage(it, party, rank, view, writes);
+        let found = self.storage.access(it, (party, writes), rank, view.buffer);
+        self.reuse(rank, found);
         let (actor, number) = (it.actor, it.number);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
-        known.push(first, last, Access { party, actor, number, view: view.clone(), writes });
+        known.push(&place, Access { party, actor, number, view: view.clone(), writes });
     }
 
-    /// Compares an access with those to the buffers that the same storage is before and after. Frameworks keep the operands of a
-    /// communication until it is done, so these do not count.
-    fn storage(&mut self, it: &Occurrence, party: Party, rank: usize, view: &View, writes: bool) {
-        let is_use = |party: Party| match party {
-            Party::Inst(at) => {
-                let kind = &self.plans[at.rank].code[at.inst].kind;
-                !matches!(kind, InstKind::Alloc { .. }) && kind.communication().is_none()
-            }
-            Party::Side(..) | Party::CallerBefore | Party::CallerAfter(_) => false,
-        };
-        if !is_use(party) {
-            return;
-        }
-        let key = (rank, view.buffer);
-        let neighbours = [
-            self.taken_over.get(&key).map(|it| (it.earlier, *it)),
-            self.handed_on.get(&key).map(|it| (it.later, *it)),
-        ];
-        for (other, reused) in neighbours.into_iter().flatten() {
-            let Some(known) = self.accesses.get(&(rank, other)) else { continue };
-            let is_racing = |earlier: &&Access| {
-                it.before.ended(earlier.actor) < earlier.number
-                    && (earlier.actor, earlier.number) != (it.actor, it.number)
-                    && (earlier.writes || writes)
-                    && is_use(earlier.party)
-            };
-            let Some(earlier) = known.iter().find(is_racing) else { continue };
-            let elements = Range { start: 0, end: self.plans[rank].buffers[reused.earlier as usize].len };
-            let parties = [(earlier.party, earlier.writes), (party, writes)];
-            self.report(Race { rank, buffer: reused.earlier, elements, parties, reused: Some(reused) });
+    /// Keeps the conflicts over a block of storage.
+    fn reuse(&mut self, rank: usize, found: Vec<Conflict>) {
+        for it in found {
+            let elements = Range { start: 0, end: self.plans[rank].buffers[it.reused.earlier as usize].len };
+            let (buffer, parties) = (it.reused.earlier, [it.earlier, it.later]);
+            self.report(Race { rank, buffer, elements, parties, reused: Some(it.reused) });
         }
     }
 
@@ -243,11 +250,13 @@ impl<'p> Races<'p> {
     fn report(&mut self, race: Race) {
         let statement = |(party, _): (Party, bool)| match party {
             Party::Inst(at) => (at.rank, self.plans[at.rank].code[at.inst].origin),
-            Party::Side(at, origin) => (at.rank, origin),
+            Party::Operation(at, origin) => (at.rank, origin),
             Party::CallerBefore => (race.rank, u32::MAX),
             Party::CallerAfter(at) => (at.rank, u32::MAX - 1),
         };
-        if self.reported.insert((race.buffer, race.parties.map(statement))) {
+        if self.found.len() < MAX_RACES
+            && self.reported.insert((race.rank, race.buffer, race.parties.map(statement)))
+        {
             self.found.push(race);
         }
     }

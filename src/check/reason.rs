@@ -1,8 +1,8 @@
 //! Why nothing orders the two sides of a race, and the edit that does.
 
 use super::{
-    race::{Party, Race},
-    side::{Side, stream_of},
+    conflict::{Party, Race, Reused},
+    side::{RaceSide, is_of_program, stream_of},
 };
 use crate::plan::{BufferNo, InstKind, Plan};
 
@@ -21,8 +21,8 @@ impl Reason {
     }
 
     /// The reason for a race. On one rank `first` is issued before `second`.
-    pub fn of(race: &Race, first: &Side<'_>, second: &Side<'_>) -> Self {
-        if let (Party::Side(..), Party::Side(..)) = (first.party, second.party) {
+    pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+        if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
             return Self::new(
                 "operations between StartCoalescing and EndCoalescing run at the same time",
                 "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
@@ -44,47 +44,53 @@ impl Reason {
                     Self { why: Some(why), help: None }
                 });
         }
-        if let Some(it) = Self::kept_storage(race.buffer, first, second) {
+        if let Some(reused) = race.reused {
+            return Self::reused(&reused, first);
+        }
+        if let Some(it) = Self::same_buffer_in_all_iterations(race.buffer, first, second) {
             return it;
+        }
+        if first.allocates() {
+            return Self::allocated(first, second);
         }
         let (before, waiting) = match second.party {
             Party::CallerAfter(_) => {
                 let stream = format!("the stream that is current at exit ({})", second.stream());
                 ("at the end of the program".to_owned(), stream)
             }
-            Party::Inst(_) | Party::Side(..) | Party::CallerBefore => {
+            Party::Inst(_) | Party::Operation(..) | Party::CallerBefore => {
                 let stream = second.stream();
                 (format!("before {}, where {stream} is current", second.place()), stream.to_owned())
             }
         };
-        if race.reused.is_some() {
-            return Self::new(
-                format!("an allocator hands the storage out again without waiting for {}", first.stream()),
-                format!(
-                    "put {} before the storage is freed, where {} is current",
-                    synchronize(first.stream()),
-                    second.stream()
-                ),
+        if !first.is_posted() {
+            let until = if second.is_in_program() { second.place() } else { "the end".to_owned() };
+            let why = format!(
+                "{waiting} does not wait for {} between {} and {until}",
+                first.stream(),
+                first.place()
             );
-        }
-        if first.communication().is_none() {
-            let why = format!("{waiting} does not wait for {} in between", first.stream());
             return Self::new(why, format!("put {} {before}", synchronize(first.stream())));
         }
         let name = first.plan.describe(first.origin);
         match first.wait() {
+            // Its Wait is lowered as it is.
+            None if first.communication().is_none() => Self::new(
+                format!("{waiting} does not wait for {name} before this access"),
+                format!("put a Wait for {name} {before}"),
+            ),
             None => Self::new(format!("nothing waits for {name}"), format!("put a Wait for {name} {before}")),
             Some(at) => {
                 let (place, stream) = (first.plan.place(&first.plan.code[at]), stream_of(first.plan, at));
                 match second.inst().is_some_and(|it| at < it) {
                     true => Self::new(
                         format!(
-                            "the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} behind it"
+                            "the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} after it"
                         ),
                         format!("put {} {before}", synchronize(stream)),
                     ),
                     false => Self::new(
-                        format!("the Wait for {name} is behind this, at {place}"),
+                        format!("the Wait for {name} is at {place}, after this access"),
                         format!("put the Wait {before}"),
                     ),
                 }
@@ -92,8 +98,40 @@ impl Reason {
         }
     }
 
+    /// Storage that the allocator hands out again while the first side uses it.
+    fn reused(reused: &Reused, first: &RaceSide<'_>) -> Self {
+        let plan = first.plan;
+        let allocation = plan.allocations.iter().find(|it| it.buffer == reused.earlier);
+        let stream = allocation.map_or("main", |it| plan.streams[it.stream as usize].as_str());
+        let place = match reused.freed {
+            Some(origin) => {
+                format!("before line {}, where {stream} is current", plan.origins[origin as usize].line)
+            }
+            None => "at the end of the program".to_owned(),
+        };
+        Self::new(
+            format!(
+                "the allocator hands the storage out again on {stream}, which does not wait for {}",
+                first.actor()
+            ),
+            format!("put {} {place}", edit(first)),
+        )
+    }
+
+    /// Storage that the stream of its ALLOCATE may still use.
+    fn allocated(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+        let (stream, other) = (first.stream(), second.stream());
+        Self::new(
+            format!(
+                "{other} does not wait for what {stream} has to do before the ALLOCATE on line {}",
+                first.line()
+            ),
+            format!("put {} before {}, where {other} is current", synchronize(stream), second.place()),
+        )
+    }
+
     /// An access to an input that does not follow the caller's.
-    fn entry(second: &Side<'_>) -> Self {
+    fn entry(second: &RaceSide<'_>) -> Self {
         let why = format!("{} does not wait for the stream that is current at entry", second.stream());
         let help = format!(
             "capture that stream on top, `Stream s0 = GetCurrentStream()`, and put `Synchronize(Stream s0)` before {}, where {} is current",
@@ -104,21 +142,29 @@ impl Reason {
     }
 
     /// An ALLOCATE of a loop that gives no new storage, since its name is bound already.
-    fn kept_storage(buffer: BufferNo, first: &Side<'_>, second: &Side<'_>) -> Option<Self> {
+    fn same_buffer_in_all_iterations(
+        buffer: BufferNo,
+        first: &RaceSide<'_>,
+        second: &RaceSide<'_>,
+    ) -> Option<Self> {
         let plan = Some(first.plan).filter(|it| it.rank == first.owner)?;
         let alloc = plan
             .code
             .iter()
             .find(|it| matches!(it.kind, InstKind::Alloc { buffer: it, .. } if it == buffer))?;
         let origin = plan.origins[alloc.origin as usize];
-        let allocated = plan.loops_around(origin.frame);
-        let (name, value) = allocated.last()?;
-        let value_at = |side: &Side<'_>| {
-            let around = plan.loops_around(plan.origins[side.origin as usize].frame);
-            around.get(allocated.len() - 1).filter(|it| it.0 == *name).map(|it| it.1)
+        let frame = origin.frame?;
+        let (name, value) = plan.loops_around(Some(frame)).pop()?;
+        // A statement of the same loop: it is executed in the iteration of the ALLOCATE, too.
+        let value_at = |side: &RaceSide<'_>| {
+            let it = plan.origins[side.origin as usize];
+            let is_there =
+                plan.origins.iter().any(|other| other.stmt == it.stmt && other.frame == Some(frame));
+            let around = plan.loops_around(it.frame).pop().filter(|it| is_there && it.0 == name);
+            around.map(|it| it.1)
         };
         let (one, other) = (value_at(first)?, value_at(second)?);
-        let later = [one, other].into_iter().find(|it| it != value)?;
+        let later = [one, other].into_iter().find(|it| *it != value)?;
         if one == other || first.allocates() || second.allocates() {
             return None;
         }
@@ -128,16 +174,21 @@ impl Reason {
                 origin.line
             ),
             format!(
-                "use the short ALLOCATE, which gives every iteration storage of its own, or let {} wait for {}",
-                second.stream(),
-                first.actor()
+                "use the short ALLOCATE, which gives every iteration storage of its own, or put {} before {}, where {} is current",
+                edit(first),
+                second.place(),
+                second.stream()
             ),
         ))
     }
 
     /// A transfer over peer memory: `far` is the peer's copy, which runs between two flags that `near`'s rank has to raise and to await.
-    fn between_ranks(near: &Side<'_>, far: &Side<'_>) -> Option<Self> {
+    fn between_ranks(near: &RaceSide<'_>, far: &RaceSide<'_>) -> Option<Self> {
         let (mine, theirs) = (near.plan, far.plan);
+        // The copy is the peer's access to the memory of another rank.
+        if theirs.rank == far.owner {
+            return None;
+        }
         let copy = far.inst()?;
         let here = near.inst()?;
         let stream = theirs.code[copy].stream;
@@ -160,17 +211,26 @@ impl Reason {
         let verb = if far.writes { "write" } else { "read" };
         if here < raised {
             // What this rank does before it is ready.
-            let (posts, stream) = (stream_of(mine, raised), near.stream());
+            let posts = stream_of(mine, raised);
+            let before = match near.is_posted() {
+                true => mine.describe(near.origin),
+                false => near.stream().to_owned(),
+            };
             return Some(Self::new(
                 format!(
-                    "rank {} may {verb} it once {name} is posted on {posts}, which does not wait for {stream} before",
+                    "rank {} may {verb} it once {name} is posted, and nothing waits for {before} before that",
                     theirs.rank
                 ),
-                format!("put {} before {name}, where {posts} is current", synchronize(stream)),
+                match is_of_program(posts) {
+                    true => format!("put {} before {name}, where {posts} is current", edit(near)),
+                    false => format!("put {} before {name}", edit(near)),
+                },
             ));
         }
+        // What a queue awaits for itself is not what a stream of the program waits for.
         let awaited = done
-            .and_then(|slot| find(mine, |kind| matches!(kind, InstKind::Await { slot: it } if *it == slot)));
+            .and_then(|slot| find(mine, |kind| matches!(kind, InstKind::Await { slot: it } if *it == slot)))
+            .filter(|at| is_of_program(stream_of(mine, *at)));
         let stream = near.stream();
         Some(match awaited {
             None => Self::new(
@@ -182,7 +242,7 @@ impl Reason {
             ),
             Some(at) if at > here => Self::new(
                 format!(
-                    "rank {} may still {verb} it: the Wait for {name} is behind this, at {}",
+                    "rank {} may still {verb} it: the Wait for {name} comes after this access, at {}",
                     theirs.rank,
                     mine.place(&mine.code[at])
                 ),
@@ -192,7 +252,7 @@ impl Reason {
                 let other = stream_of(mine, at);
                 Self::new(
                     format!(
-                        "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} behind it",
+                        "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} after it",
                         mine.place(&mine.code[at])
                     ),
                     format!(
@@ -207,12 +267,20 @@ impl Reason {
 }
 
 /// Where a wait has to stand at the latest.
-fn end_or_place(side: &Side<'_>) -> String {
+fn end_or_place(side: &RaceSide<'_>) -> String {
     if side.is_in_program() { side.place() } else { "the end of the program".to_owned() }
 }
 
 fn find(plan: &Plan, is_it: impl Fn(&InstKind) -> bool) -> Option<usize> {
     plan.code.iter().position(|it| is_it(&it.kind))
+}
+
+/// The statement that waits for a side.
+fn edit(side: &RaceSide<'_>) -> String {
+    match side.is_posted() {
+        true => format!("a Wait for {}", side.plan.describe(side.origin)),
+        false => synchronize(side.stream()),
+    }
 }
 
 /// The statement that waits for a stream.

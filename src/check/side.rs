@@ -1,11 +1,13 @@
 //! One side of a race, in words.
 
-use super::race::{Party, Race};
+use grammar::codes::Code;
+
+use super::conflict::{Party, Race};
 use crate::plan::{Communication, Effect, InstKind, Plan, Runner, iteration_text, sync::InstRef};
 
 /// One side of a race.
 #[derive(Clone)]
-pub struct Side<'a> {
+pub struct RaceSide<'a> {
     /// The plan of the rank that accesses; of the caller, of the rank whose memory it is.
     pub plan: &'a Plan,
     /// The rank whose memory it is.
@@ -20,18 +22,32 @@ pub struct Side<'a> {
     pub origin: u32,
 }
 
-impl<'a> Side<'a> {
+impl<'a> RaceSide<'a> {
     /// A side of a race.
     pub fn of(plans: &'a [Plan], race: &Race, which: usize) -> Self {
         let (party, writes) = race.parties[which];
         let (at, origin) = match party {
             Party::Inst(at) | Party::CallerAfter(at) => (Some(at), None),
-            Party::Side(at, origin) => (Some(at), Some(origin)),
+            Party::Operation(at, origin) => (Some(at), Some(origin)),
             Party::CallerBefore => (None, None),
         };
         let plan = &plans[at.map_or(race.rank, |it| it.rank)];
         let origin = origin.or(at.map(|it| plan.code[it.inst].origin)).unwrap_or(0);
         Self { plan, owner: race.rank, party, writes, at, origin }
+    }
+
+    /// What a race between two sides is called.
+    pub fn code(race: &Race, sides: [&Self; 2]) -> Code {
+        let is_caller = |it: &&Self| matches!(it.party, Party::CallerBefore | Party::CallerAfter(_));
+        if race.reused.is_some() {
+            Code::StorageRace
+        } else if sides.iter().any(is_caller) {
+            Code::RaceWithCaller
+        } else if sides.iter().any(|it| it.allocates()) {
+            Code::StorageRace
+        } else {
+            Code::Race
+        }
     }
 
     fn kind(&self) -> Option<&'a InstKind> {
@@ -45,7 +61,7 @@ impl<'a> Side<'a> {
 
     /// Whether it is a statement, and not the caller.
     pub fn is_in_program(&self) -> bool {
-        matches!(self.party, Party::Inst(_) | Party::Side(..))
+        matches!(self.party, Party::Inst(_) | Party::Operation(..))
     }
 
     /// Whether it only allocates the storage.
@@ -64,6 +80,11 @@ impl<'a> Side<'a> {
             Some(Runner::Queue(it)) => Some(it),
             Some(Runner::Host | Runner::Stream) | None => None,
         }
+    }
+
+    /// Whether the program posts it, and a Wait waits for it: a communication, or a part of one that a queue of its own runs.
+    pub fn is_posted(&self) -> bool {
+        self.communication().is_some() || !is_of_program(self.stream())
     }
 
     /// The stream that it is issued on.
@@ -101,12 +122,12 @@ impl<'a> Side<'a> {
         iteration_text(&self.plan.loops_around(self.plan.origins[self.origin as usize].frame))
     }
 
-    /// `line 10`, `line 10 of i535=1`.
+    /// `line 10`, `line 10 (i535=1)`.
     pub fn place(&self) -> String {
         let iteration = self.iteration();
         match iteration.is_empty() {
             true => format!("line {}", self.line()),
-            false => format!("line {} of {iteration}", self.line()),
+            false => format!("line {} ({iteration})", self.line()),
         }
     }
 
@@ -116,6 +137,11 @@ impl<'a> Side<'a> {
         let is_wait = |kind: &InstKind| matches!(kind, InstKind::Wait { work: it } if *it == work);
         self.plan.code.iter().position(|it| is_wait(&it.kind))
     }
+}
+
+/// Whether the program names a stream: queues of communications have others.
+pub fn is_of_program(stream: &str) -> bool {
+    stream == "main" || stream.starts_with("stream ")
 }
 
 /// The stream of an instruction.

@@ -4,7 +4,9 @@ use super::overlap::Range;
 use crate::plan::View;
 
 /// Most runs that a view may have: of a view with more, nothing is recorded and nothing is known.
-const MAX_RUNS: usize = 1 << 16;
+const MAX_RUNS: usize = 1 << 20;
+/// Runs that are added one by one.
+const FEW: usize = 8;
 
 /// The elements of a buffer that have been written.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +24,9 @@ impl Written {
             self.unknown = true;
             return false;
         };
-        for run in new {
-            self.insert(run);
+        match new.as_slice() {
+            few if few.len() <= FEW => few.iter().for_each(|run| self.insert(*run)),
+            many => self.merge(many),
         }
         true
     }
@@ -38,14 +41,30 @@ impl Written {
         self.runs.splice(first..last, [Range { start, end }]);
     }
 
-    /// The first elements of a view that have not been written, and how many there are of them.
-    pub fn missing(&self, view: &View) -> Option<(Range, usize)> {
-        if self.unknown {
-            return None;
+    /// Adds many runs at once.
+    fn merge(&mut self, new: &[Range]) {
+        let mut all = std::mem::take(&mut self.runs);
+        all.extend_from_slice(new);
+        all.sort_unstable_by_key(|it| it.start);
+        for run in all {
+            match self.runs.last_mut().filter(|it| run.start <= it.end) {
+                Some(last) => last.end = last.end.max(run.end),
+                None => self.runs.push(run),
+            }
         }
-        let mut first = None;
-        let mut count = 0;
-        for run in runs(view)? {
+    }
+
+    /// What of a view has not been written.
+    pub fn missing(&self, view: &View) -> Missing {
+        let Some((start, end)) = view.bounds() else { return Missing::Nothing };
+        let before = self.runs.partition_point(|it| it.start <= start);
+        if before > 0 && end < self.runs[before - 1].end {
+            return Missing::Nothing;
+        }
+        let Some(read) = runs(view).filter(|_| !self.unknown) else { return Missing::Unknown };
+        let (mut first, mut count, mut all) = (None, 0, 0);
+        for run in read {
+            all += run.end - run.start;
             let mut at = run.start;
             let from = self.runs.partition_point(|it| it.end <= run.start);
             let within = self.runs[from..].iter().take_while(|it| it.start < run.end);
@@ -58,8 +77,26 @@ impl Written {
                 at = at.max(next.end);
             }
         }
-        first.map(|it| (it, count))
+        first.map_or(Missing::Nothing, |first| Missing::Some { first, count, all })
     }
+}
+
+/// What of a view has not been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Nothing.
+    Nothing,
+    /// Some elements.
+    Some {
+        /// The first of them.
+        first: Range,
+        /// How many there are, and how many elements the view has; elements that it repeats count as often as its runs name them.
+        count: usize,
+        /// All elements of the view.
+        all: usize,
+    },
+    /// The view, or one that was written, has too many pieces.
+    Unknown,
 }
 
 /// The runs of a view, each once where the view repeats elements, ascending where its strides descend; `None`: too many.
@@ -130,8 +167,12 @@ mod tests {
             missing.sort_unstable();
             missing.dedup();
             let found = written.missing(&read);
-            assert_eq!(found.is_none(), missing.is_empty(), "{read:?}");
-            assert!(found.is_none_or(|(it, _)| missing.contains(&it.start)), "{read:?} {found:?}");
+            assert_ne!(found, Missing::Unknown, "few runs");
+            match found {
+                Missing::Nothing => assert!(missing.is_empty(), "{read:?}"),
+                Missing::Some { first, .. } => assert!(missing.contains(&first.start), "{read:?} {found:?}"),
+                Missing::Unknown => (),
+            }
         }
     }
 }

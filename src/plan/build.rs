@@ -23,6 +23,7 @@ pub(super) fn build_rank(program: &Program, lines: &LineIndex, rank: usize, team
         builder.block(body)?;
     }
     builder.outputs()?;
+    builder.keep_held();
     Ok(builder.plan)
 }
 

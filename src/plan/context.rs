@@ -18,8 +18,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, Plan, Port, Side, StreamNo,
-    View, ViewKey, WorkNo,
+    Backend, Buffer, BufferNo, CommunicatorNo, Effect, Inst, InstKind, Number, Origin, Plan, Port, Side,
+    StreamNo, View, ViewKey, WorkNo,
     allocator::Allocator,
     limits,
     scalar::{ScalarFault, Scalars, Value},
@@ -54,8 +54,10 @@ pub(super) struct Builder<'p> {
     /// Arrays that definitions so far have named: `a5 = {i0, i1}`.
     pub(super) arrays: FxHashMap<SymbolId, Result<Array>>,
     pub(super) bindings: Vec<Option<Binding>>,
-    /// How many names each buffer has.
+    /// How many names each buffer has, and communications that nothing has waited for.
     names: FxHashMap<BufferNo, usize>,
+    /// The buffers of communications that nothing has waited for.
+    held: FxHashMap<WorkNo, Vec<BufferNo>>,
     allocator: Allocator,
     /// The stream's slice that a tensor holds, of tensors that this rank holds no part of.
     pub(super) slices: FxHashMap<TensorId, usize>,
@@ -118,6 +120,7 @@ impl<'p> Builder<'p> {
             arrays: FxHashMap::default(),
             bindings: vec![None; program.tensors.len()],
             names: FxHashMap::default(),
+            held: FxHashMap::default(),
             allocator: Allocator::default(),
             slices: FxHashMap::default(),
             plan: Plan::empty(rank, teams.world().len(), vec!["main".to_owned()]),
@@ -207,13 +210,17 @@ impl Builder<'_> {
 
     /// Storage without a name is free, unless it is the caller's.
     fn drop_name(&mut self, before: Option<Binding>) {
-        let Some(buffer) = before.map(|it| it.view.buffer) else { return };
+        before.map(|it| it.view.buffer).into_iter().for_each(|buffer| self.release(buffer));
+    }
+
+    /// A name, or a communication, that holds a buffer is gone.
+    fn release(&mut self, buffer: BufferNo) {
         let Some(count) = self.names.get_mut(&buffer) else { return };
         *count -= 1;
         let is_input = |it: &Port| it.shard.view.as_ref().is_some_and(|view| view.buffer == buffer);
         if *count == 0 && !self.plan.inputs.iter().any(is_input) {
-            let (bytes, freed) = (self.plan.buffers[buffer as usize].bytes(), self.origin_no());
-            self.allocator.free(buffer, bytes, freed);
+            let freed = self.origin_no();
+            self.allocator.free(&mut self.plan.allocations, buffer, freed);
         }
     }
 
@@ -232,7 +239,7 @@ impl Builder<'_> {
         let view = View::contiguous(buffer, shape);
         self.emit(InstKind::Alloc { buffer, zero });
         let bytes = self.plan.buffers[buffer as usize].bytes();
-        self.plan.reused.extend(self.allocator.allocate(buffer, bytes, self.current));
+        self.allocator.allocate(&mut self.plan.allocations, buffer, bytes, self.current);
         self.bind(tensor, view.clone(), None);
         Ok(view)
     }
@@ -363,7 +370,38 @@ impl Builder<'_> {
 
     pub(super) fn emit_on(&mut self, stream: StreamNo, kind: InstKind) {
         let origin = self.origin_no();
+        // A posted communication keeps its operands until it is waited for.
+        match kind.effect() {
+            Effect::Post(it) => {
+                let work = it.work();
+                let mut held = Vec::new();
+                kind.visit_accesses(self.plan.rank, &mut |it| held.push(it.view.buffer));
+                held.iter().for_each(|buffer| *self.names.entry(*buffer).or_default() += 1);
+                self.held.insert(work, held);
+            }
+            Effect::Wait(work) => {
+                let held = self.held.remove(&work).unwrap_or_default();
+                held.into_iter().for_each(|buffer| self.release(buffer));
+            }
+            Effect::Share(_)
+            | Effect::Barrier
+            | Effect::Compute
+            | Effect::Record(_)
+            | Effect::Join(_)
+            | Effect::Signal(_)
+            | Effect::Await(_)
+            | Effect::Reshard(_)
+            | Effect::Finish => (),
+        }
         self.plan.code.push(Inst { kind, stream, origin });
+    }
+
+    /// The program has ended: what a communication keeps that nothing waits for is not freed.
+    pub(super) fn keep_held(&mut self) {
+        let held: FxHashSet<BufferNo> = self.held.values().flatten().copied().collect();
+        for it in &mut self.plan.allocations {
+            it.is_held = held.contains(&it.buffer);
+        }
     }
 
     /// The number of the statement under the cursor in `Plan::origins`.

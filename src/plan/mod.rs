@@ -94,8 +94,8 @@ pub struct Plan {
     pub named: Vec<Port>,
     /// Buffers besides those of the outputs that somebody reads when all has run: what is in them has to stay.
     pub kept: Vec<BufferNo>,
-    /// Storage that an allocator would hand out a second time.
-    pub reused: Vec<Reused>,
+    /// The storage that statements allocate, in the order of the program.
+    pub allocations: Vec<Allocation>,
     /// Ranges of `code` that an executor may run as one kernel, or ignore: the meaning is the same. Ranges are disjoint, ascending and
     /// not empty; the instructions of one follow each other on one stream: an all-reduce over peer memory with its signals.
     pub kernels: Vec<Range<usize>>,
@@ -120,16 +120,20 @@ pub type EventNo = u32;
 /// A posted communication of the rank.
 pub type WorkNo = u32;
 
-/// Storage that a program frees and that an allocator would hand out again. Executors place buffers by `sync::order` and do not read this;
-/// the checker does, since frameworks allocate as the program runs.
+/// Storage of a buffer as a framework's caching allocator would give it. Executors place buffers by `sync::order` and do not read this; the
+/// checker does, since frameworks allocate as the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reused {
-    /// The buffer that is allocated later.
-    pub later: BufferNo,
-    /// The buffer whose storage it gets.
-    pub earlier: BufferNo,
-    /// The statement that frees the earlier buffer, an index into `Plan::origins`.
-    pub freed: u32,
+pub struct Allocation {
+    /// The buffer.
+    pub buffer: BufferNo,
+    /// Its block: buffers with the same one follow each other in the same memory.
+    pub block: u32,
+    /// The stream that it is allocated on, which alone the allocator knows of.
+    pub stream: StreamNo,
+    /// The statement behind which no tensor is bound to it, an index into `Plan::origins`; `None`: the end of the program.
+    pub freed: Option<u32>,
+    /// Whether a communication that nothing waits for keeps it at the end.
+    pub is_held: bool,
 }
 
 /// Where an instruction comes from.
@@ -171,7 +175,7 @@ impl Plan {
             outputs: Vec::new(),
             named: Vec::new(),
             kept: Vec::new(),
-            reused: Vec::new(),
+            allocations: Vec::new(),
             kernels: Vec::new(),
             events: 0,
             works: 0,
@@ -191,7 +195,7 @@ impl Plan {
         self.code.shrink_to_fit();
         self.buffers.shrink_to_fit();
         self.skips.shrink_to_fit();
-        self.reused.shrink_to_fit();
+        self.allocations.shrink_to_fit();
     }
 
     /// `line 14, streamIdx=3`: the place of an instruction, as reports print it.

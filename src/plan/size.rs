@@ -16,11 +16,11 @@ impl Plan {
         let frames = self.frames.len() * size_of::<super::Frame>() / Arc::strong_count(&self.frames);
         let ports: usize = ports.map(|it| size_of::<Port>() + shard(&it.shard)).sum();
         let skips: usize = self.skips.iter().map(super::Skip::bytes).sum();
-        let reused = self.reused.len() * size_of::<super::Reused>();
+        let allocations = self.allocations.len() * size_of::<super::Allocation>();
         size_of::<Self>()
             + code
             + skips
-            + reused
+            + allocations
             + origins
             + frames
             + ports

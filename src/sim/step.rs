@@ -110,11 +110,12 @@ impl Space<'_> {
     /// Runs an instruction that touches memory and nothing else.
     pub fn run(&mut self, rank: usize, kind: &InstKind, notes: &mut Notes) -> Result<(), StepError> {
         let (out, block) = match kind {
-            InstKind::Alloc { buffer, zero } => {
+            // The host allocates; no stream does anything. Every buffer is unwritten at first.
+            InstKind::Alloc { zero: false, .. } => return Ok(()),
+            InstKind::Alloc { buffer, zero: true } => {
                 let cell = self.cell(rank, &View::contiguous(*buffer, vec![0]))?;
                 let (dtype, len) = (cell.data.dtype(), cell.data.len());
-                let fresh = if *zero { Cell::zeroed(dtype, len) } else { Cell::unwritten(dtype, len) };
-                *cell = fresh.map_err(KernelError::from)?;
+                *cell = Cell::zeroed(dtype, len).map_err(KernelError::from)?;
                 notes.tainted.remove(&(rank, *buffer));
                 return Ok(());
             }

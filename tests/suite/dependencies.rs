@@ -31,6 +31,7 @@ const LAYERS: &[(&str, &[Row])] = &[
     ("src/plan", PLAN),
     ("src/plan/sync", SYNC),
     ("src/plan/transport", TRANSPORT),
+    ("src/check", CHECK),
     ("src/cuda", CUDA),
 ];
 
@@ -140,8 +141,9 @@ const HIR: &[Row] = &[
 const PLAN: &[Row] = &[
     ("limits scalar teams view", &[]),
     ("inst", BEFORE),
-    ("access algorithm contract homes names shape show size", BEFORE),
-    ("context effect", BEFORE),
+    ("access algorithm allocator contract homes names shape show size", BEFORE),
+    ("effect", BEFORE),
+    ("context", BEFORE),
     ("bind comm compute construct index ports reshard skip unbound unit", BEFORE),
     ("sync", BEFORE),
     ("transport", BEFORE),
@@ -159,6 +161,17 @@ const SYNC: &[Row] = &[
     ("words", &["deadlock", "matching", "wait_graph"]),
     ("agreement", &["matching", "words"]),
     ("explain progress", &["deadlock", "matching", "skipped", "wait_graph", "words"]),
+];
+
+const CHECK: &[Row] = &[
+    ("overlap", &[]),
+    ("conflict history written", &["overlap"]),
+    ("memory storage", &["conflict", "overlap", "written"]),
+    ("race", &["conflict", "history", "overlap", "storage"]),
+    ("side", &["conflict"]),
+    ("reason", &["conflict", "side"]),
+    ("finding", &["conflict", "memory", "side"]),
+    ("explain", BEFORE),
 ];
 
 const TRANSPORT: &[Row] = &[

@@ -1,0 +1,161 @@
+//! Storage that is handed out again while something still uses it.
+//!
+//! An allocator knows one stream for each block, that of its ALLOCATE. It hands a freed block out again to that stream at once, and to the
+//! caller once the program has returned. So every use of a block has to happen before every use by a later owner. Frameworks keep the
+//! operands of a communication until it is waited for, so a communication is no use that has to be over; it is one that has to come after.
+//!
+//! Uses that happen before a later one are forgotten: what is not ordered with them is not ordered with that one either.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::conflict::{Party, Reused};
+use crate::plan::{BufferNo, InstKind, Plan, sync::InstRef, sync::order::Occurrence};
+
+/// A use of a block.
+struct Use {
+    party: Party,
+    writes: bool,
+    actor: u32,
+    number: u32,
+    /// Which of the block's owners uses it, in the order of the program.
+    owner: u32,
+    is_communication: bool,
+}
+
+/// A buffer in its block.
+#[derive(Clone, Copy)]
+struct Owner {
+    block: u32,
+    /// Which of the block's owners it is.
+    number: u32,
+}
+
+/// A block of a rank.
+#[derive(Default)]
+struct Block {
+    /// Its buffers in the order of the program, each with the statement that frees it.
+    owners: Vec<(BufferNo, Option<u32>)>,
+    uses: Vec<Use>,
+}
+
+/// The blocks of all ranks.
+pub struct Storage<'p> {
+    plans: &'p [Plan],
+    owners: FxHashMap<(usize, BufferNo), Owner>,
+    blocks: FxHashMap<(usize, u32), Block>,
+}
+
+/// A use of a block that nothing orders with the use by another owner: the first owner's, the later one's.
+pub struct Conflict {
+    /// The use by the earlier owner, and whether it writes.
+    pub earlier: (Party, bool),
+    /// The use by the later owner, and whether it writes.
+    pub later: (Party, bool),
+    /// The two owners.
+    pub reused: Reused,
+}
+
+impl<'p> Storage<'p> {
+    /// Before the first instruction.
+    pub fn new(plans: &'p [Plan]) -> Self {
+        let mut it = Self { plans, owners: FxHashMap::default(), blocks: FxHashMap::default() };
+        for plan in plans {
+            for allocation in &plan.allocations {
+                let block = it.blocks.entry((plan.rank, allocation.block)).or_default();
+                let owner = Owner { block: allocation.block, number: block.owners.len() as u32 };
+                block.owners.push((allocation.buffer, allocation.freed));
+                it.owners.insert((plan.rank, allocation.buffer), owner);
+            }
+        }
+        it
+    }
+
+    /// An access to a buffer, after all that happen before it.
+    pub fn access(
+        &mut self,
+        it: &Occurrence,
+        (party, writes): (Party, bool),
+        rank: usize,
+        buffer: BufferNo,
+    ) -> Vec<Conflict> {
+        let Some(owner) = self.owners.get(&(rank, buffer)) else { return Vec::new() };
+        let is_communication = match party {
+            Party::Inst(at) => {
+                let kind = &self.plans[at.rank].code[at.inst].kind;
+                // Storage that is not zeroed is not touched.
+                if matches!(kind, InstKind::Alloc { zero: false, .. }) {
+                    return Vec::new();
+                }
+                kind.communication().is_some()
+            }
+            Party::Operation(..) => true,
+            Party::CallerBefore | Party::CallerAfter(_) => return Vec::new(),
+        };
+        let Some(block) = self.blocks.get_mut(&(rank, owner.block)) else { return Vec::new() };
+        let (actor, number) = (it.actor, it.number);
+        let new = Use { party, writes, actor, number, owner: owner.number, is_communication };
+        block.add(it, new)
+    }
+
+    /// The end of a rank: the caller goes on with the stream of `Finish`, and gets what was allocated on it.
+    pub fn finish(&mut self, it: &Occurrence) -> Vec<Conflict> {
+        let plan = &self.plans[it.rank];
+        let at = InstRef { rank: it.rank, inst: it.inst };
+        let stream = plan.code[it.inst].stream;
+        let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|port| port.shard.view.as_ref());
+        let kept: FxHashSet<BufferNo> =
+            ports.map(|view| view.buffer).chain(plan.kept.iter().copied()).collect();
+        let mut found = Vec::new();
+        let mut last = FxHashMap::default();
+        plan.allocations.iter().filter(|it| it.stream == stream).for_each(|it| _ = last.insert(it.block, it));
+        for allocation in plan
+            .allocations
+            .iter()
+            .filter(|it| last.get(&it.block).is_some_and(|last| last.buffer == it.buffer))
+        {
+            let is_kept = allocation.is_held || kept.contains(&allocation.buffer);
+            if allocation.freed.is_none() && is_kept {
+                continue;
+            }
+            let Some(block) = self.blocks.get_mut(&(it.rank, allocation.block)) else { continue };
+            let new = Use {
+                party: Party::CallerAfter(at),
+                writes: true,
+                actor: it.actor,
+                number: it.number,
+                owner: block.owners.len() as u32,
+                is_communication: false,
+            };
+            found.extend(block.add(it, new));
+        }
+        found
+    }
+}
+
+impl Block {
+    /// Compares a use with those before it, and keeps it.
+    fn add(&mut self, it: &Occurrence, new: Use) -> Vec<Conflict> {
+        let mut found = Vec::new();
+        let owners = &self.owners;
+        self.uses.retain(|known| {
+            let is_ordered = (known.actor, known.number) == (new.actor, new.number)
+                || it.before.ended(known.actor) >= known.number;
+            let (earlier, later) = if known.owner < new.owner { (known, &new) } else { (&new, known) };
+            if earlier.owner != later.owner
+                && !earlier.is_communication
+                && (!is_ordered || earlier.owner == new.owner)
+            {
+                let (buffer, freed) = owners[earlier.owner as usize];
+                let next = owners.get(later.owner as usize).map(|it| it.0);
+                found.push(Conflict {
+                    earlier: (earlier.party, earlier.writes),
+                    later: (later.party, later.writes),
+                    reused: Reused { earlier: buffer, later: next, freed },
+                });
+            }
+            !is_ordered || new.is_communication
+        });
+        self.uses.push(new);
+        found
+    }
+}
