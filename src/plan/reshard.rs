@@ -188,7 +188,7 @@ impl Builder<'_> {
         to: &[Sharding],
     ) -> bool {
         let range = |tensor| self.range(tensor, dim, &self.member_layout(tensor).ok()?);
-        from.get(dim).is_some_and(|it| to[dim].ends_with(it))
+        from.get(dim).zip(to.get(dim)).is_some_and(|(from, to)| to.ends_with(from))
             && range(arg).zip(range(out)).is_some_and(|(has, takes)| contains(&has, &takes))
     }
 

@@ -130,7 +130,8 @@ impl<'s> Resolver<'s, '_> {
         (self.diagnostics[errors..].iter().all(|it| !is_error(it))).then_some(stmt)
     }
 
-    fn missing(&mut self, stmt: &OpStmt, span: Span) {
+    /// Reports the attributes that a statement has to have and has not.
+    pub(super) fn missing(&mut self, stmt: &OpStmt, span: Span) {
         let required = stmt.op.row().attrs.iter().filter(|param| param.count == Count::One);
         for param in required.filter(|param| stmt.attr(param.key()).is_none()) {
             // Whoever gave it wrongly was told so.

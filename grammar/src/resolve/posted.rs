@@ -46,6 +46,11 @@ impl<'s> Resolver<'s, '_> {
                 }
                 self.complete(&mut stmt);
                 self.settle_root(&mut stmt, span);
+                let errors = self.diagnostics.len();
+                self.missing(&stmt, span);
+                if self.diagnostics.len() > errors {
+                    return None;
+                }
                 stmt.number = Some(self.fresh_number());
                 super::params::order_attrs(&mut stmt);
                 Some(stmt)
