@@ -17,16 +17,23 @@
 //! or waits, unless on the way one writes what the communication uses, uses what it writes, binds or drops one of its
 //! names, gives its scalars values, communicates itself, waits for the same number, shares handles, or has to do with
 //! streams. So communications keep their order, on every communicator.
+//!
+//! Order can also go through a communicator: a statement comes before a communication of its stream, and that before the next one of the
+//! communicator, which another stream posts. So in a program with several streams a communication stays below a statement that touches
+//! what a communication of another stream uses.
+
+use std::ops::Range;
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{BlockId, Program, Stmt, StmtId},
-    ops::Effect,
+    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+    ops::{Effect, Op},
 };
+use rustc_hash::FxHashMap;
 
 use crate::{
     analysis::{
-        accesses::{Effects, Storage},
+        accesses::{Accesses, Effects, Storage},
         blocks::{any, nested},
     },
     pass::{Arguments, Change, Pass, Remarks},
@@ -43,6 +50,7 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let storage = Storage::of(program);
+    let mut elsewhere = Elsewhere::of(program, &storage, body);
     let mut changed = false;
     for block in nested(program, body) {
         let mut first = 0;
@@ -51,7 +59,8 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
                 first += 1;
                 continue;
             };
-            let to = highest(program, &storage, block, first, last);
+            elsewhere.enter(program, &storage, block, first);
+            let to = highest(program, &storage, &elsewhere, block, first, last);
             if to < first {
                 program.blocks[block][to..=last].rotate_right(last + 1 - first);
                 changed = true;
@@ -60,6 +69,70 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
         }
     }
     Ok(Change::from_flag(changed))
+}
+
+/// How many communications read and write each storage.
+#[derive(Default)]
+struct Counts {
+    reads: FxHashMap<TensorId, usize>,
+    writes: FxHashMap<TensorId, usize>,
+}
+
+impl Counts {
+    fn add(&mut self, program: &Program, storage: &Storage, stmt: StmtId) {
+        if matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.row().effect == Effect::Communicate) {
+            let accesses = storage.effects(program, stmt).accesses;
+            accesses.reads.iter().for_each(|it| *self.reads.entry(*it).or_default() += 1);
+            accesses.writes.iter().for_each(|it| *self.writes.entry(*it).or_default() += 1);
+        }
+    }
+}
+
+/// The communications of a program that may be posted on another stream.
+struct Elsewhere {
+    /// Of the whole program; `None`: it has one stream.
+    all: Option<Counts>,
+    /// Statements of a block between two that choose a stream, and what is posted there.
+    segment: Option<(BlockId, Range<usize>, Counts)>,
+}
+
+impl Elsewhere {
+    fn of(program: &Program, storage: &Storage, body: BlockId) -> Self {
+        let (mut all, mut has_streams) = (Counts::default(), false);
+        program.walk(body, &mut |stmt| {
+            has_streams |= matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream);
+            all.add(program, storage, stmt);
+        });
+        Self { all: has_streams.then_some(all), segment: None }
+    }
+
+    /// Goes to the statement at `at` of a block.
+    fn enter(&mut self, program: &Program, storage: &Storage, block: BlockId, at: usize) {
+        let is_there = self.segment.as_ref().is_some_and(|it| it.0 == block && it.1.contains(&at));
+        if self.all.is_none() || is_there {
+            return;
+        }
+        let stmts = program.block(block);
+        let chooses = |stmt: &StmtId| {
+            let is_it = |it| matches!(&program.stmts[it], Stmt::Op(it) if it.op == Op::SetCurrentStream);
+            any(program, *stmt, &is_it)
+        };
+        let from = stmts[..at].iter().rposition(chooses).map_or(0, |it| it + 1);
+        let to = stmts[at..].iter().position(chooses).map_or(stmts.len(), |it| at + it);
+        let mut own = Counts::default();
+        stmts[from..to].iter().for_each(|it| own.add(program, storage, *it));
+        self.segment = Some((block, from..to, own));
+    }
+
+    /// Whether a communication that may be posted on another stream uses what this writes, or writes what this uses.
+    fn conflicts(&self, accesses: &Accesses) -> bool {
+        let (Some(all), Some((_, _, own))) = (&self.all, &self.segment) else { return false };
+        let count = |counts: &FxHashMap<TensorId, usize>, it: &TensorId| counts.get(it).copied().unwrap_or(0);
+        let is_read = |it: &TensorId| count(&all.reads, it) > count(&own.reads, it);
+        let is_written = |it: &TensorId| count(&all.writes, it) > count(&own.writes, it);
+        accesses.reads.iter().any(is_written)
+            || accesses.writes.iter().any(|it| is_read(it) || is_written(it))
+    }
 }
 
 /// The index of the last statement of the communication that begins at `first`; `None` where none begins.
@@ -87,13 +160,20 @@ fn communication(program: &Program, block: BlockId, first: usize) -> Option<usiz
 }
 
 /// The index that the communication from `first` to `last` may go up to.
-fn highest(program: &Program, storage: &Storage, block: BlockId, first: usize, last: usize) -> usize {
+fn highest(
+    program: &Program,
+    storage: &Storage,
+    elsewhere: &Elsewhere,
+    block: BlockId,
+    first: usize,
+    last: usize,
+) -> usize {
     let stmts = program.block(block);
     let posted = storage.all_effects(program, &stmts[first..=last]);
     let mut to = first;
     for at in (0..first).rev() {
         let above = storage.effects(program, stmts[at]);
-        if stops(storage, &above, &posted) {
+        if stops(storage, &above, &posted) || elsewhere.conflicts(&above.accesses) {
             break;
         }
         if works(program, stmts[at]) {
