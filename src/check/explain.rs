@@ -49,8 +49,13 @@ impl Texts<'_> {
         let Some(source) = self.sources.get(text) else { return Span::default() };
         let header = source.text.find("%HostIrContainer").unwrap_or(0);
         let span = source.line_span(line).filter(|it| it.start as usize >= header);
-        let span = span.map(|it| Span::new(it.start as usize, it.end.min(it.start + MAX_LABEL) as usize));
-        span.unwrap_or_else(|| Span::new(header, (header + "%HostIrContainer".len()).min(source.text.len())))
+        let shortened = |it: Span| {
+            let most = it.end.min(it.start + MAX_LABEL) as usize;
+            let end = (it.start as usize..=most).rev().find(|at| source.text.is_char_boundary(*at));
+            Span::new(it.start as usize, end.unwrap_or(most))
+        };
+        span.map(shortened)
+            .unwrap_or_else(|| Span::new(header, (header + "%HostIrContainer".len()).min(source.text.len())))
     }
 
     fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {
@@ -141,7 +146,10 @@ impl Texts<'_> {
     fn unwritten(&self, read: &Unwritten, more: &Occurrences) -> (usize, Diagnostic) {
         let plan = &self.plans[read.at.rank];
         let inst = &plan.code[read.at.inst];
-        let name = &self.plans[read.rank].buffers[read.buffer as usize].name;
+        let name = match read.output {
+            Some(output) => &plan.outputs[output].name,
+            None => &self.plans[read.rank].buffers[read.buffer as usize].name,
+        };
         let (missing, all) = read.missing;
         let some = if missing == all {
             "all elements of ".to_owned()
@@ -155,15 +163,11 @@ impl Texts<'_> {
             let what =
                 if missing == all { String::new() } else { format!("{missing} of the {all} elements of ") };
             let message = format!("nothing writes {what}output `{name}` on rank {}", read.rank);
-            Diagnostic::new(
-                Code::UnwrittenOutput,
-                self.span(text, 0),
-                message,
-                format!("{first} are the first that nothing writes"),
-            )
-            .help("write these elements, or allocate the output with zero_init=true")
+            Diagnostic::new(Code::UnwrittenOutput, self.span(text, 0), message, format!("first: {first}"))
+                .help("write these elements, or allocate the output with zero_init=true")
         } else {
-            let message = format!("{some}`{name}` of rank {} read before anything writes them", read.rank);
+            let message =
+                format!("{some}`{name}` of rank {} are read before anything writes them", read.rank);
             let help = "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
                         `zero_init=true` in ALLOCATE writes zeros";
             Diagnostic::new(Code::UnwrittenRead, span, message, format!("reads {first}")).help(help)

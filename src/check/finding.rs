@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use grammar::ir::StmtId;
+use grammar::{codes::Code, ir::StmtId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
@@ -140,6 +140,17 @@ impl Report {
             let sides = [0, 1].map(|which| RaceSide::of(plans, race, which));
             let writes = sides.iter().any(|it| it.is_in_program() && it.writes && !it.allocates());
             (!writes, sides.iter().any(RaceSide::allocates))
+        });
+        // Statements that race for a buffer are not ordered with its ALLOCATE either, mostly: one edit ends both.
+        let code = |race: &Race| {
+            let sides = [0, 1].map(|which| RaceSide::of(plans, race, which));
+            RaceSide::code(race, [&sides[0], &sides[1]])
+        };
+        let plain: FxHashSet<(usize, BufferNo)> =
+            races.iter().filter(|it| code(it) == Code::Race).map(|it| (it.rank, it.buffer)).collect();
+        races.retain(|it| {
+            let is_consequence = it.reused.is_none() && code(it) == Code::StorageRace;
+            !is_consequence || !plain.contains(&(it.rank, it.buffer))
         });
         for race in races {
             let name = &plans[race.rank].buffers[race.buffer as usize].name;

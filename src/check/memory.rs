@@ -17,6 +17,8 @@ pub struct Unwritten {
     pub rank: usize,
     /// The buffer.
     pub buffer: BufferNo,
+    /// The output that it is, an index into `Plan::outputs`; `None`: an operand.
+    pub output: Option<usize>,
     /// The first unwritten elements of the buffer that it reads.
     pub elements: Range,
     /// How many it reads that are unwritten, and how many it reads.
@@ -70,7 +72,7 @@ impl<'p> Memory<'p> {
             kind => {
                 kind.visit_accesses(it.rank, &mut |access| {
                     if !access.written {
-                        self.read(at, access.rank, access.view);
+                        self.read(at, access.rank, access.view, None);
                     }
                 });
                 kind.visit_accesses(it.rank, &mut |access| {
@@ -85,8 +87,9 @@ impl<'p> Memory<'p> {
     /// Everything has been visited: looks at the outputs.
     pub fn finish(&mut self) {
         for at in std::mem::take(&mut self.ends) {
-            let outputs = self.plans[at.rank].outputs.iter().filter_map(|port| port.shard.view.as_ref());
-            outputs.for_each(|view| self.read(at, at.rank, view));
+            for (output, port) in self.plans[at.rank].outputs.iter().enumerate() {
+                port.shard.view.iter().for_each(|view| self.read(at, at.rank, view, Some(output)));
+            }
         }
     }
 
@@ -95,7 +98,7 @@ impl<'p> Memory<'p> {
         self.not_checked += usize::from(!is_known);
     }
 
-    fn read(&mut self, at: InstRef, rank: usize, view: &View) {
+    fn read(&mut self, at: InstRef, rank: usize, view: &View, output: Option<usize>) {
         let (elements, missing) = match self.written.entry((rank, view.buffer)).or_default().missing(view) {
             Missing::Nothing => return,
             Missing::Some { first, count, all } => (first, (count, all)),
@@ -106,7 +109,7 @@ impl<'p> Memory<'p> {
         };
         let origin = self.plans[at.rank].code[at.inst].origin;
         if self.reported.insert((at.rank, origin, rank, view.buffer)) {
-            self.found.push(Unwritten { at, rank, buffer: view.buffer, elements, missing });
+            self.found.push(Unwritten { at, rank, buffer: view.buffer, output, elements, missing });
         }
     }
 }

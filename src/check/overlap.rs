@@ -31,7 +31,7 @@ pub fn overlap(a: &View, b: &View) -> Overlap {
         return Overlap::None;
     }
     let (a, b) = (Lattice::of(a), Lattice::of(b));
-    if a.is_beside(&b) {
+    if a.is_disjoint_modulo_width(&b) {
         return Overlap::None;
     }
     let (few, other) = if a.runs() <= b.runs() { (a, b) } else { (b, a) };
@@ -119,7 +119,7 @@ impl Lattice {
 
     /// Whether the two are columns of one matrix that have nothing in common: all strides are multiples of one number, and the runs
     /// are apart modulo that number. Quick, and true of most views that do not overlap.
-    fn is_beside(&self, other: &Self) -> bool {
+    fn is_disjoint_modulo_width(&self, other: &Self) -> bool {
         let width = self.dims.iter().chain(&other.dims).fold(0, |width, it| gcd(it.1, width));
         if width == 0 || self.run > width || other.run > width {
             return false;

@@ -184,29 +184,30 @@ impl<'p> Races<'p> {
 
     /// A use of storage has to come after the work that the stream of its ALLOCATE had by then: an allocator hands out storage that this work
     /// still uses.
-    fn after_allocation(
+    fn is_after_allocation(
         &mut self,
         it: &Occurrence,
         side: (Party, bool),
         rank: usize,
         view: &View,
         place: &Footprint,
-    ) {
-        let Some(allocated) = self.allocated[rank][view.buffer as usize] else { return };
+    ) -> bool {
+        let Some(allocated) = self.allocated[rank][view.buffer as usize] else { return true };
         let is_after = it.actor == allocated.actor || it.before.ended(allocated.actor) >= allocated.before;
         if is_after || matches!(side.0, Party::CallerAfter(_)) {
-            return;
+            return true;
         }
         let at = InstRef { rank, inst: allocated.inst };
         let elements = Range { start: place.first, end: place.last + 1 };
         let parties = [(Party::Inst(at), true), side];
         self.report(Race { rank, buffer: view.buffer, elements, parties, reused: None });
+        false
     }
 
     /// Compares an access with those before it, and keeps it.
     fn access(&mut self, it: &Occurrence, party: Party, rank: usize, view: &View, writes: bool) {
         let Some(place) = Footprint::of(view) else { return };
-        self.after_allocation(it, (party, writes), rank, view, &place);
+        let is_after = self.is_after_allocation(it, (party, writes), rank, view, &place);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
         let mut found = Vec::new();
         let mut not_compared = 0;
@@ -230,8 +231,11 @@ impl<'p> Races<'p> {
         });
         self.not_compared += not_compared;
         found.into_iter().for_each(|it| self.report(it));
-        let found = self.storage.access(it, (party, writes), rank, view.buffer);
-        self.reuse(rank, found);
+        // A use that does not follow its own ALLOCATE follows no earlier owner either.
+        if is_after {
+            let found = self.storage.access(it, (party, writes), rank, view.buffer);
+            self.reuse(rank, found);
+        }
         let (actor, number) = (it.actor, it.number);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
         known.push(&place, Access { party, actor, number, view: view.clone(), writes });

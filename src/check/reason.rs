@@ -2,7 +2,7 @@
 
 use super::{
     conflict::{Party, Race, Reused},
-    side::{RaceSide, is_of_program, stream_of},
+    side::{RaceSide, is_of_program, stream_of, wait_for},
 };
 use crate::plan::{BufferNo, InstKind, Plan};
 
@@ -74,11 +74,6 @@ impl Reason {
         }
         let name = first.plan.describe(first.origin);
         match first.wait() {
-            // Its Wait is lowered as it is.
-            None if first.communication().is_none() => Self::new(
-                format!("{waiting} does not wait for {name} before this access"),
-                format!("put a Wait for {name} {before}"),
-            ),
             None => Self::new(format!("nothing waits for {name}"), format!("put a Wait for {name} {before}")),
             Some(at) => {
                 let (place, stream) = (first.plan.place(&first.plan.code[at]), stream_of(first.plan, at));
@@ -103,9 +98,10 @@ impl Reason {
         let plan = first.plan;
         let allocation = plan.allocations.iter().find(|it| it.buffer == reused.earlier);
         let stream = allocation.map_or("main", |it| plan.streams[it.stream as usize].as_str());
-        let place = match reused.freed {
-            Some(origin) => {
-                format!("before line {}, where {stream} is current", plan.origins[origin as usize].line)
+        let is_next = |kind: &InstKind| matches!((kind, reused.later), (InstKind::Alloc { buffer, .. }, Some(later)) if *buffer == later);
+        let place = match plan.code.iter().find(|it| is_next(&it.kind)) {
+            Some(it) => {
+                format!("before line {}, where {stream} is current", plan.origins[it.origin as usize].line)
             }
             None => "at the end of the program".to_owned(),
         };
@@ -228,9 +224,12 @@ impl Reason {
             ));
         }
         // What a queue awaits for itself is not what a stream of the program waits for.
-        let awaited = done
-            .and_then(|slot| find(mine, |kind| matches!(kind, InstKind::Await { slot: it } if *it == slot)))
-            .filter(|at| is_of_program(stream_of(mine, *at)));
+        let awaited = match is_of_program(stream_of(mine, raised)) {
+            true => done.and_then(|slot| {
+                find(mine, |kind| matches!(kind, InstKind::Await { slot: it } if *it == slot))
+            }),
+            false => wait_for(mine, raised),
+        };
         let stream = near.stream();
         Some(match awaited {
             None => Self::new(

@@ -131,11 +131,9 @@ impl<'a> RaceSide<'a> {
         }
     }
 
-    /// Where the plan waits for this communication: the first `Wait`.
+    /// Where a stream of the program waits for this communication: the first such instruction.
     pub fn wait(&self) -> Option<usize> {
-        let work = self.communication()?.work();
-        let is_wait = |kind: &InstKind| matches!(kind, InstKind::Wait { work: it } if *it == work);
-        self.plan.code.iter().position(|it| is_wait(&it.kind))
+        wait_for(self.plan, self.at?.inst)
     }
 }
 
@@ -147,4 +145,24 @@ pub fn is_of_program(stream: &str) -> bool {
 /// The stream of an instruction.
 pub fn stream_of(plan: &Plan, inst: usize) -> &str {
     plan.code.get(inst).and_then(|it| plan.streams.get(it.stream as usize)).map_or("main", String::as_str)
+}
+
+/// Where a stream of the program first waits for a communication, or for the communication that an instruction is a part of.
+pub fn wait_for(plan: &Plan, inst: usize) -> Option<usize> {
+    let is_it = |kind: &InstKind, is_wait: &dyn Fn(&InstKind) -> bool, at: usize| {
+        is_wait(kind) && is_of_program(stream_of(plan, at))
+    };
+    let first = |is_wait: &dyn Fn(&InstKind) -> bool| {
+        plan.code.iter().enumerate().find(|(at, it)| is_it(&it.kind, is_wait, *at)).map(|it| it.0)
+    };
+    if let Some(it) = plan.code[inst].kind.communication() {
+        return first(&|kind| matches!(kind, InstKind::Wait { work } if *work == it.work()));
+    }
+    // A queue records an event behind each communication that it runs by itself.
+    let queue = plan.code[inst].stream;
+    let recorded = plan.code[inst..].iter().filter(|it| it.stream == queue).find_map(|it| match it.kind {
+        InstKind::Record { event } => Some(event),
+        _ => None,
+    })?;
+    first(&|kind| matches!(kind, InstKind::Join { event } if *event == recorded))
 }

@@ -2,7 +2,8 @@
 //!
 //! An allocator knows one stream for each block, that of its ALLOCATE. It hands a freed block out again to that stream at once, and to the
 //! caller once the program has returned. So every use of a block has to happen before every use by a later owner. Frameworks keep the
-//! operands of a communication until it is waited for, so a communication is no use that has to be over; it is one that has to come after.
+//! operands of a communication until the program waits for it, on whatever stream: then the block is free, and is used without waiting for
+//! that stream.
 //!
 //! Uses that happen before a later one are forgotten: what is not ordered with them is not ordered with that one either.
 
@@ -19,7 +20,6 @@ struct Use {
     number: u32,
     /// Which of the block's owners uses it, in the order of the program.
     owner: u32,
-    is_communication: bool,
 }
 
 /// A buffer in its block.
@@ -79,21 +79,20 @@ impl<'p> Storage<'p> {
         buffer: BufferNo,
     ) -> Vec<Conflict> {
         let Some(owner) = self.owners.get(&(rank, buffer)) else { return Vec::new() };
-        let is_communication = match party {
+        match party {
+            // Storage that is not zeroed is not touched.
             Party::Inst(at) => {
                 let kind = &self.plans[at.rank].code[at.inst].kind;
-                // Storage that is not zeroed is not touched.
                 if matches!(kind, InstKind::Alloc { zero: false, .. }) {
                     return Vec::new();
                 }
-                kind.communication().is_some()
             }
-            Party::Operation(..) => true,
+            Party::Operation(..) => (),
             Party::CallerBefore | Party::CallerAfter(_) => return Vec::new(),
-        };
+        }
         let Some(block) = self.blocks.get_mut(&(rank, owner.block)) else { return Vec::new() };
         let (actor, number) = (it.actor, it.number);
-        let new = Use { party, writes, actor, number, owner: owner.number, is_communication };
+        let new = Use { party, writes, actor, number, owner: owner.number };
         block.add(it, new)
     }
 
@@ -124,7 +123,6 @@ impl<'p> Storage<'p> {
                 actor: it.actor,
                 number: it.number,
                 owner: block.owners.len() as u32,
-                is_communication: false,
             };
             found.extend(block.add(it, new));
         }
@@ -141,10 +139,7 @@ impl Block {
             let is_ordered = (known.actor, known.number) == (new.actor, new.number)
                 || it.before.ended(known.actor) >= known.number;
             let (earlier, later) = if known.owner < new.owner { (known, &new) } else { (&new, known) };
-            if earlier.owner != later.owner
-                && !earlier.is_communication
-                && (!is_ordered || earlier.owner == new.owner)
-            {
+            if earlier.owner != later.owner && (!is_ordered || earlier.owner == new.owner) {
                 let (buffer, freed) = owners[earlier.owner as usize];
                 let next = owners.get(later.owner as usize).map(|it| it.0);
                 found.push(Conflict {
@@ -153,7 +148,7 @@ impl Block {
                     reused: Reused { earlier: buffer, later: next, freed },
                 });
             }
-            !is_ordered || new.is_communication
+            !is_ordered
         });
         self.uses.push(new);
         found

@@ -106,6 +106,15 @@ impl Builder<'_> {
                 }
             }
         }
+        // The unit's own names end with it, and with them the storage that no other name holds.
+        self.origin = origin;
+        let inputs = Program::tensors_of(&unit.inputs);
+        inputs.chain(ports.iter().map(|it| it.0)).for_each(|inner| self.unbind(inner));
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt] {
+                Program::tensors_of(&it.outs).for_each(|out| self.unbind(out));
+            }
+        });
         Ok(())
     }
 

@@ -1,13 +1,17 @@
 //! Random lowered programs through the passes that rewrite them: streams, joins, posted communications and their Waits, loops
 //! that may run zero times, and more synchronisation than they need. What is right before a pass is right behind it.
 //!
-//! A program is kept if it gives one result under every schedule of the semantic oracle, that is, if it is free of races there.
+//! What the checker finds nothing in has one result, and passes leave it so. A program is kept if it gives one result under every schedule of the semantic oracle, that is, if it is free of races there.
 //! `HIR_LOWERED=5000` tries more, `HIR_SEED=7` others. A failure prints the program and the command line that shows it.
 
 use std::{fmt::Write, fs, process::Command};
 
-use grammar::{diagnostic::has_errors, span::LineIndex};
-use hir::run::oracle::Oracle;
+use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
+use hir::{
+    check::{Checks, check},
+    plan,
+    run::oracle::Oracle,
+};
 use libtest_mimic::Trial;
 use passes::{SemanticOracle, Settings, Verify};
 
@@ -100,7 +104,12 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
     }
     let lines = LineIndex::new(text);
     let oracle = Oracle { lines: &lines, ranks: None };
-    let Ok(meaning) = oracle.meaning(&program) else { return Ok(false) };
+    let is_clean = fault_in(&program, &lines).is_none();
+    let meaning = match oracle.meaning(&program) {
+        Ok(meaning) => meaning,
+        Err(faults) if is_clean => return Err(format!("the checker finds nothing, and: {}", first(&faults))),
+        Err(_) => return Ok(false),
+    };
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Structural, roundtrip: true };
     match passes::run(&mut program, &calls, settings, &mut |_| ()) {
@@ -108,6 +117,9 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
         // A pass may refuse a program with a reason.
         Err(_) => return Ok(true),
         Ok(()) => (),
+    }
+    if let Some(fault) = fault_in(&program, &lines).filter(|_| is_clean) {
+        return Err(format!("`{pipeline}` makes a fault: {fault}\n{}", grammar::print(&program)));
     }
     let kept = meaning.is_kept(&program);
     kept.map(|()| true).or_else(|it| {
@@ -119,12 +131,23 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
     })
 }
 
+/// What the checker finds first in a program, or why it cannot be planned.
+fn fault_in(program: &Program, lines: &LineIndex) -> Option<String> {
+    match plan::build(program, lines, plan::smallest_world(program)) {
+        Err(faults) => faults.first().map(|it| it.message.clone()),
+        Ok(plans) => {
+            let report = check(&plans, Checks::ALL);
+            report.findings.first().map(|it| it.diagnostic(&plans, &[]).1.message)
+        }
+    }
+}
+
 /// Whether many schedules give several results.
 fn races(text: &str) -> Result<bool, String> {
     let file = tempfile::NamedTempFile::new().map_err(|it| it.to_string())?;
     fs::write(file.path(), text).map_err(|it| it.to_string())?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
-    let command = command.arg(file.path()).args(["--device=sim", "--schedule", SCHEDULES]);
+    let command = command.arg(file.path()).args(["--device=sim", "--check=off", "--schedule", SCHEDULES]);
     command.limited().map(|it| !it.status.success()).map_err(|it| it.to_string())
 }
 

@@ -1,4 +1,4 @@
-//! What happens before what: the order that the instructions of all ranks give, told from the plans alone.
+//! What happens before what: the order of the instructions of all ranks, derived from the plans.
 //!
 //! `walk` visits all instructions of all ranks, each after everything that happens before it, with the clock that it begins with: how
 //! many instructions of every actor have ended by then. X happens before Y exactly where the clock of Y says that X has ended.
@@ -75,15 +75,15 @@ impl Clock {
         self.known.len()
     }
 
-    /// Writes down what is out of date, so that who learns this can share it.
-    fn know_oneself(&mut self) {
+    /// Stores the actor's own count in the vector, so that other clocks can share the vector.
+    fn store_own_count(&mut self) {
         if self.known[self.actor as usize] < self.ended {
             Rc::make_mut(&mut self.known)[self.actor as usize] = self.ended;
         }
     }
 
-    /// Learns what another knows.
-    fn learn(&mut self, other: &Self) {
+    /// Joins another clock to this one: the maximum for each actor.
+    fn join(&mut self, other: &Self) {
         if !Rc::ptr_eq(&self.known, &other.known) {
             let (mut knows_more, mut knows_less) = (false, false);
             for (theirs, mine) in other.known.iter().zip(self.known.iter()) {
@@ -91,7 +91,7 @@ impl Clock {
                 knows_less |= theirs < mine;
             }
             match (knows_more, knows_less) {
-                // Members of a collective come to know the same: they share it.
+                // The members of a collective end with equal clocks: they share one vector.
                 (true, false) => self.known = Rc::clone(&other.known),
                 (true, true) => {
                     let known = Rc::make_mut(&mut self.known);
@@ -156,11 +156,11 @@ struct Item {
     tokens: [u32; 5],
 }
 
-/// Something that happens once: when all that give it have.
+/// An event that happens once: when all that signal it have done so.
 struct Event {
-    /// What those know that have given it so far, as long as someone needs it.
+    /// The joined clock of those that have signalled it, as long as an item needs it.
     clock: Option<Clock>,
-    /// How many have not given it yet.
+    /// How many have not signalled it yet.
     missing: u32,
     /// How many items still need it.
     uses: u32,
@@ -176,7 +176,7 @@ struct Deps {
     ended: Vec<u32>,
 }
 
-/// All actors, and what they tell each other.
+/// All actors, and the events between them.
 struct World {
     actors: Vec<Actor>,
     tokens: Vec<u32>,
@@ -186,14 +186,14 @@ struct World {
 /// What is known while plans are read.
 struct Reader<'m> {
     matched: &'m Matched,
-    /// By communication: the token of its first part that others wait for: of a collective, member 0's; behind those of its members,
-    /// one that they all give.
+    /// By communication: the token of its first part that others wait for. A collective has one for each member, in team order, and then
+    /// one that all members signal.
     tokens: Vec<u32>,
     events: Vec<Event>,
 }
 
 impl Event {
-    fn given_by(missing: u32) -> Self {
+    fn with_signals(missing: u32) -> Self {
         Self { clock: None, missing, uses: 0, waiters: Vec::new() }
     }
 }
@@ -277,7 +277,7 @@ impl World {
         for token in tokens {
             let event = &mut self.events[*token as usize];
             if let Some(clock) = &event.clock {
-                self.actors[at].clock.learn(clock);
+                self.actors[at].clock.join(clock);
             }
             event.uses -= 1;
             if event.uses == 0 {
@@ -291,7 +291,7 @@ impl World {
     fn give(&mut self, at: usize, from: u32, to: u32, ready: &mut Vec<usize>) {
         for token in &self.tokens[from as usize..to as usize] {
             let event = &mut self.events[*token as usize];
-            // A flag that is raised again says nothing new.
+            // A flag that is raised a second time is ignored.
             if event.uses == 0 || event.missing == 0 {
                 continue;
             }
@@ -300,10 +300,10 @@ impl World {
             match &mut event.clock {
                 None => event.clock = Some(clock.clone()),
                 Some(all) => {
-                    all.learn(clock);
+                    all.join(clock);
                     // All members will share it.
                     if event.missing == 0 {
-                        all.know_oneself();
+                        all.store_own_count();
                     }
                 }
             }
@@ -328,11 +328,11 @@ impl<'m> Reader<'m> {
             before
         };
         let tokens: Vec<u32> = matched.comms.iter().map(&mut first).collect();
-        let mut events: Vec<Event> = (0..count).map(|_| Event::given_by(1)).collect();
+        let mut events: Vec<Event> = (0..count).map(|_| Event::with_signals(1)).collect();
         for (comm, first) in matched.comms.iter().zip(&tokens) {
             if let Key::Collective(group, _) = comm.key {
                 let members = matched.groups[group as usize].team.len() as u32;
-                events[(first + members) as usize] = Event::given_by(members);
+                events[(first + members) as usize] = Event::with_signals(members);
             }
         }
         Self { matched, tokens, events }
@@ -409,7 +409,7 @@ impl<'m> Reader<'m> {
     }
 
     fn event(&mut self) -> u32 {
-        self.events.push(Event::given_by(1));
+        self.events.push(Event::with_signals(1));
         self.events.len() as u32 - 1
     }
 
@@ -418,7 +418,8 @@ impl<'m> Reader<'m> {
         let (Some(comm), Some(me)) = (comms.first(), me) else { return };
         let token = |member: usize| self.tokens[*comm as usize] + member as u32;
         deps.begun.extend([token(me), token(members)]);
-        // Who waits for all others waits for what they know together: n tokens for a team of n, and not n².
+        // A member that needs all others waits for one event with their joined clock: n tokens for a team of n, and not n². Each member
+        // signals that event exactly once.
         let others = givers.iter().filter(|it| **it != me).count();
         if others > 1 && others + 1 == members {
             deps.to_end.push(token(members));
