@@ -56,6 +56,14 @@ impl Source {
         (len > 0).then(|| Span::new(start + indent, start + indent + len))
     }
 
+    /// A line as `line_span`, or the container's header for a statement that has no line of its own: one that a pass made.
+    pub fn line_or_header(&self, line: u32) -> Span {
+        let marker = "%HostIrContainer";
+        let header = self.text.find(marker).unwrap_or(0);
+        let span = self.line_span(line).filter(|it| it.start as usize >= header);
+        span.unwrap_or_else(|| Span::new(header, (header + marker.len()).min(self.text.len())))
+    }
+
     /// Reads and verifies every container. Errors come with whatever could be read all the same.
     pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
         let (programs, mut diagnostics) = grammar::read(&self.text);

@@ -18,6 +18,10 @@ use crate::{
 /// Most bytes of a line that a label underlines: lines are long, and the text of the label stands under the middle.
 const MAX_LABEL: u32 = 48;
 
+/// What to do about a read of elements that nothing has written.
+pub const UNWRITTEN_HELP: &str = "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
+                                  `zero_init=true` in ALLOCATE writes zeros";
+
 /// Most ranks or lines that a note lists.
 const MAX_LISTED: usize = 16;
 
@@ -47,19 +51,14 @@ impl Texts<'_> {
     /// A line of a text; of an instruction that has none, the header.
     fn span(&self, text: usize, line: u32) -> Span {
         let Some(source) = self.sources.get(text) else { return Span::default() };
-        let header = source.text.find("%HostIrContainer").unwrap_or(0);
-        let span = source.line_span(line).filter(|it| it.start as usize >= header);
-        let shortened = |it: Span| {
-            let most = it.end.min(it.start + MAX_LABEL) as usize;
-            let end = (it.start as usize..=most).rev().find(|at| source.text.is_char_boundary(*at));
-            Span::new(it.start as usize, end.unwrap_or(most))
-        };
-        span.map(shortened)
-            .unwrap_or_else(|| Span::new(header, (header + "%HostIrContainer".len()).min(source.text.len())))
+        let it = source.line_or_header(line);
+        let most = it.end.min(it.start + MAX_LABEL) as usize;
+        let end = (it.start as usize..=most).rev().find(|at| source.text.is_char_boundary(*at));
+        Span::new(it.start as usize, end.unwrap_or(most))
     }
 
     fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {
-        let mut sides = [0, 1].map(|which| RaceSide::of(self.plans, race, which));
+        let mut sides = RaceSide::both(self.plans, race);
         // On one rank, in the order in which the program issues them; between ranks, the write first.
         let [a, b] = &sides;
         let is_swapped = match a.plan.rank == b.plan.rank {
@@ -70,7 +69,8 @@ impl Texts<'_> {
             sides.swap(0, 1);
         }
         let [first, second] = &sides;
-        let (code, message) = self.headline(race, first, second);
+        let code = RaceSide::code(race, &sides);
+        let message = self.headline(code, race, first, second);
         let shown: Vec<&RaceSide<'_>> = sides.iter().filter(|it| it.is_in_program()).collect();
         let text = self.text_of(shown.first().map_or(race.rank, |it| it.plan.rank));
         let mut labels: Vec<(Span, String)> = Vec::new();
@@ -116,11 +116,10 @@ impl Texts<'_> {
         format!("{freed} frees the storage, and {next} may get it")
     }
 
-    fn headline(&self, race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> (Code, String) {
+    fn headline(&self, code: Code, race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> String {
         let name = &self.plans[race.rank].buffers[race.buffer as usize].name;
         let on = format!("`{name}` of rank {}", race.rank);
-        let code = RaceSide::code(race, [first, second]);
-        let message = match (code, first.party) {
+        match (code, first.party) {
             (Code::RaceWithCaller, Party::CallerBefore) => {
                 format!("race with the caller on {on}: nothing orders this access after the caller's writes")
             }
@@ -139,8 +138,7 @@ impl Texts<'_> {
                 let verbs = if first.writes && second.writes { "two writes" } else { "a write and a read" };
                 format!("race on {on}: nothing orders {verbs} of {}", elements(race.elements))
             }
-        };
-        (code, message)
+        }
     }
 
     fn unwritten(&self, read: &Unwritten, more: &Occurrences) -> (usize, Diagnostic) {
@@ -151,26 +149,20 @@ impl Texts<'_> {
             None => &self.plans[read.rank].buffers[read.buffer as usize].name,
         };
         let (missing, all) = read.missing;
-        let some = if missing == all {
-            "all elements of ".to_owned()
-        } else {
-            format!("{missing} of the {all} elements of ")
-        };
         let text = self.text_of(read.at.rank);
         let span = self.span(text, plan.origins[inst.origin as usize].line);
         let first = elements(read.elements);
+        let some = format!("{missing} of the {all} elements of ");
         let it = if let InstKind::Finish = inst.kind {
-            let what =
-                if missing == all { String::new() } else { format!("{missing} of the {all} elements of ") };
+            let what = if missing == all { String::new() } else { some };
             let message = format!("nothing writes {what}output `{name}` on rank {}", read.rank);
             Diagnostic::new(Code::UnwrittenOutput, self.span(text, 0), message, format!("first: {first}"))
                 .help("write these elements, or allocate the output with zero_init=true")
         } else {
+            let what = if missing == all { "all elements of ".to_owned() } else { some };
             let message =
-                format!("{some}`{name}` of rank {} are read before anything writes them", read.rank);
-            let help = "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
-                        `zero_init=true` in ALLOCATE writes zeros";
-            Diagnostic::new(Code::UnwrittenRead, span, message, format!("reads {first}")).help(help)
+                format!("{what}`{name}` of rank {} are read before anything writes them", read.rank);
+            Diagnostic::new(Code::UnwrittenRead, span, message, format!("reads {first}")).help(UNWRITTEN_HELP)
         };
         let it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
         (text, it)
@@ -179,20 +171,7 @@ impl Texts<'_> {
     fn deadlock(&self, deadlock: &Deadlock) -> (usize, Diagnostic) {
         let (rank, line) = deadlock.line(self.plans).unwrap_or((0, 0));
         let text = self.text_of(rank);
-        let report = deadlock.to_string();
-        let mut lines = report.lines();
-        let message = lines.next().unwrap_or_default().to_owned();
-        let label = if deadlock.skips.is_empty() {
-            "a rank waits here for ever"
-        } else {
-            "a rank does not post this"
-        };
-        let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
-        let mut it = Diagnostic::new(Code::CheckedDeadlock, self.span(text, line), message, label);
-        if !notes.is_empty() {
-            it = it.note(notes.join("\n"));
-        }
-        (text, if let Some(help) = deadlock.help() { it.help(help) } else { it })
+        (text, deadlock.diagnostic(Code::CheckedDeadlock, self.span(text, line), str::to_owned))
     }
 }
 

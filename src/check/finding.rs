@@ -10,7 +10,7 @@ use super::{
     memory::Unwritten,
     side::RaceSide,
 };
-use crate::plan::{BufferNo, InstKind, Plan, sync::Deadlock};
+use crate::plan::{BufferNo, Plan, sync::Deadlock};
 
 /// What is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Finding {
         };
         match self {
             Self::Race { race, .. } => {
-                let sides = [0, 1].map(|which| RaceSide::of(plans, race, which));
+                let sides = RaceSide::both(plans, race);
                 let sides = sides.iter().filter(|it| it.is_in_program());
                 sides.filter_map(|it| place(it.plan.rank, it.origin, it.label())).collect()
             }
@@ -123,29 +123,35 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// What could not be checked, and why.
     pub not_checked: Vec<String>,
-    /// Whether the program deadlocks.
-    pub is_stuck: bool,
-    /// By rank, the buffers that statements race on.
-    racing: FxHashSet<(usize, BufferNo)>,
 }
 
 impl Report {
+    /// Whether the program deadlocks.
+    pub fn is_stuck(&self) -> bool {
+        self.findings.iter().any(|it| matches!(it, Finding::Deadlock(_)))
+    }
+
+    /// Adds what was found.
+    pub(super) fn add(&mut self, plans: &[Plan], races: Vec<Race>, mut reads: Vec<Unwritten>) {
+        // What a race lets be read too early is not missing; an output that nothing writes is.
+        let racing: FxHashSet<(usize, BufferNo)> = races.iter().map(|it| (it.rank, it.buffer)).collect();
+        reads.retain(|it| it.output.is_some() || !racing.contains(&(it.rank, it.buffer)));
+        self.add_races(plans, races);
+        self.add_unwritten(plans, reads);
+    }
+
     /// Adds races: one for each pair of lines, and one for each pair of streams and queues, that race on a tensor.
-    pub(super) fn add_races(&mut self, plans: &[Plan], mut races: Vec<Race>) {
-        self.racing.extend(races.iter().map(|it| (it.rank, it.buffer)));
+    fn add_races(&mut self, plans: &[Plan], mut races: Vec<Race>) {
         let mut by_lines = FxHashMap::default();
         let mut by_actors = FxHashMap::default();
         // A statement may race both with what it reads and with what it writes: the write says more.
         races.sort_by_key(|race| {
-            let sides = [0, 1].map(|which| RaceSide::of(plans, race, which));
+            let sides = RaceSide::both(plans, race);
             let writes = sides.iter().any(|it| it.is_in_program() && it.writes && !it.allocates());
             (!writes, sides.iter().any(RaceSide::allocates))
         });
         // Statements that race for a buffer are not ordered with its ALLOCATE either, mostly: one edit ends both.
-        let code = |race: &Race| {
-            let sides = [0, 1].map(|which| RaceSide::of(plans, race, which));
-            RaceSide::code(race, [&sides[0], &sides[1]])
-        };
+        let code = |race: &Race| RaceSide::code(race, &RaceSide::both(plans, race));
         let plain: FxHashSet<(usize, BufferNo)> =
             races.iter().filter(|it| code(it) == Code::Race).map(|it| (it.rank, it.buffer)).collect();
         races.retain(|it| {
@@ -154,7 +160,7 @@ impl Report {
         });
         for race in races {
             let name = &plans[race.rank].buffers[race.buffer as usize].name;
-            let sides = [0, 1].map(|which| RaceSide::of(plans, &race, which));
+            let sides = RaceSide::both(plans, &race);
             let mut lines =
                 sides.each_ref().map(|it| (it.plan.program, it.is_in_program().then(|| it.line())));
             let mut actors = sides
@@ -164,7 +170,7 @@ impl Report {
             actors.sort_unstable();
             // What is missing at entry is not what is missing at exit.
             let is_entry = sides.iter().any(|it| it.party == Party::CallerBefore);
-            let kind = (RaceSide::code(&race, [&sides[0], &sides[1]]), is_entry);
+            let kind = (RaceSide::code(&race, &sides), is_entry);
             let actors = (name, sides[0].plan.program, actors, kind);
             let lines_key = (lines, kind);
             let known = by_lines.get(&lines_key).or_else(|| by_actors.get(&actors)).copied();
@@ -182,17 +188,12 @@ impl Report {
     }
 
     /// Adds unwritten reads: one for each line and buffer name.
-    pub(super) fn add_unwritten(&mut self, plans: &[Plan], reads: Vec<Unwritten>) {
+    fn add_unwritten(&mut self, plans: &[Plan], reads: Vec<Unwritten>) {
         let mut known = FxHashMap::default();
         for read in reads {
-            // What a race lets be read too early is not missing; what nothing writes is.
-            let is_end = matches!(plans[read.at.rank].code[read.at.inst].kind, InstKind::Finish);
-            if !is_end && self.racing.contains(&(read.rank, read.buffer)) {
-                continue;
-            }
             let plan = &plans[read.at.rank];
             let name = plans[read.rank].buffers[read.buffer as usize].name.clone();
-            let line = line_of(plans, plan.rank, plan.code[read.at.inst].origin);
+            let line = plan.origins[plan.code[read.at.inst].origin as usize].line;
             let at = *known.entry((name, plan.program, line)).or_insert(self.findings.len());
             let rank = read.at.rank;
             if at == self.findings.len() {
@@ -210,8 +211,4 @@ impl Occurrences {
         self.ranks.insert(rank);
         self.count += 1;
     }
-}
-
-fn line_of(plans: &[Plan], rank: usize, origin: u32) -> u32 {
-    plans[rank].origins[origin as usize].line
 }

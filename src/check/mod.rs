@@ -39,6 +39,7 @@ mod storage;
 mod written;
 
 pub use conflict::{Party, Race};
+pub use explain::UNWRITTEN_HELP;
 pub use finding::{Checks, Finding, Report};
 pub use memory::Unwritten;
 pub use overlap::Range;
@@ -46,25 +47,26 @@ pub use overlap::Range;
 use crate::plan::{
     Plan,
     sync::{
-        deadlock,
+        Matched, explain,
         order::{self, Unordered},
+        stuck,
     },
 };
 
 /// Checks the plans of all ranks.
 pub fn check(plans: &[Plan], checks: Checks) -> Report {
     let mut report = Report::default();
-    if let Some(it) = deadlock(plans) {
+    let matched = Matched::of(plans);
+    if let Some(state) = stuck(plans, &matched) {
         // What comes after a deadlock never runs: nothing else can be said.
-        report.is_stuck = true;
-        report.findings.push(Finding::Deadlock(Box::new(it)));
+        report.findings.push(Finding::Deadlock(Box::new(explain(plans, &matched, &state))));
         return report;
     }
     if !checks.any_access() {
         return report;
     }
     let (mut races, mut memory) = (race::Races::new(plans), memory::Memory::new(plans));
-    let walked = order::walk(plans, &mut |it| {
+    let walked = order::walk(plans, &matched, &mut |it| {
         if checks.race {
             races.visit(&it);
         }
@@ -94,7 +96,6 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
             .push(format!("{} reads and writes that have too many pieces to record", memory.not_checked));
     }
     memory.finish();
-    report.add_races(plans, races.found);
-    report.add_unwritten(plans, memory.found);
+    report.add(plans, races.found, memory.found);
     report
 }

@@ -2,7 +2,7 @@
 
 use crate::plan::View;
 
-/// Most runs of one view that are compared with the other: beyond, nothing is said.
+/// Most runs of a view that are listed, or compared with another view: beyond, nothing is said.
 const MAX_RUNS: usize = 1 << 20;
 
 /// Elements of a buffer: the first, and one past the last.
@@ -25,32 +25,27 @@ pub enum Overlap {
     Unknown,
 }
 
-/// The first run of elements that both views contain. The views are of one buffer.
-pub fn overlap(a: &View, b: &View) -> Overlap {
-    if !a.may_alias(b) {
+/// The first run of elements that both contain. The two are views of one buffer.
+pub fn overlap(a: &Footprint, b: &Footprint) -> Overlap {
+    if a.last < b.first || b.last < a.first || a.is_disjoint_modulo_width(b) {
         return Overlap::None;
     }
-    let (a, b) = (Lattice::of(a), Lattice::of(b));
-    if a.is_disjoint_modulo_width(&b) {
-        return Overlap::None;
-    }
-    let (few, other) = if a.runs() <= b.runs() { (a, b) } else { (b, a) };
-    if few.runs() > MAX_RUNS {
+    let (few, other) = if a.count() <= b.count() { (a, b) } else { (b, a) };
+    if few.count() > MAX_RUNS {
         return Overlap::Unknown;
     }
-    few.find_run(|run| other.first_within(run)).map_or(Overlap::None, Overlap::Some)
+    let first = |run| within(&other.dims, other.run, other.first, run);
+    few.find_run(first).map_or(Overlap::None, Overlap::Some)
 }
 
-/// Whether a view certainly contains all elements of another: it is the same, or has all elements from its first to its last.
-pub fn covers(view: &View, other: &View) -> bool {
-    let Some(((start, end), (first, last))) = view.bounds().zip(other.bounds()) else {
-        return other.is_empty();
-    };
-    view == other || (start <= first && last <= end && Lattice::of(view).runs() == 1)
+/// Whether one certainly contains all elements of another: it is the same, or has all elements from its first to its last.
+pub fn covers(it: &Footprint, other: &Footprint) -> bool {
+    it == other || (it.first <= other.first && other.last <= it.last && it.dims.is_empty())
 }
 
-/// Where a view lies: its first and last element and, where it is columns of a matrix, which.
-#[derive(Clone, Copy, Debug)]
+/// The elements of a view: `first + Σ i·stride` with `i < extent`, and the `run - 1` that follow each. Views of one buffer with the same
+/// elements have the same footprint, unless their dimensions overlap.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footprint {
     /// The first element.
     pub first: usize,
@@ -58,39 +53,16 @@ pub struct Footprint {
     pub last: usize,
     /// The number that all distances between its runs are multiples of; 0: it is one run, or its runs are longer.
     pub width: usize,
-    /// Elements of a run.
-    run: usize,
-}
-
-impl Footprint {
-    /// Where a view lies; `None`: it has no elements.
-    pub fn of(view: &View) -> Option<Self> {
-        let (first, last) = view.bounds()?;
-        let lattice = Lattice::of(view);
-        let width = lattice.dims.iter().fold(0, |width, it| gcd(it.1, width));
-        let width = if lattice.run > width { 0 } else { width };
-        Some(Self { first, last, width, run: if width == 0 { last - first + 1 } else { lattice.run } })
-    }
-
-    /// The first and the last column of a matrix of this width that it touches, where these are some of them.
-    pub fn columns(&self, width: usize) -> Option<(usize, usize)> {
-        let is_narrow = width > 0 && self.run <= width && self.width.is_multiple_of(width);
-        let start = self.first.checked_rem(width).filter(|start| is_narrow && start + self.run <= width)?;
-        Some((start, start + self.run - 1))
-    }
-}
-
-/// A view as sums of multiples: `offset + Σ i·stride` with `i < extent`, strides descending, neighbours merged.
-struct Lattice {
-    offset: usize,
-    /// Extent and stride of each dimension, without those of one element or stride 0.
+    /// Extent and stride of each dimension, strides descending, neighbours merged, without those of one element or stride 0.
     dims: Vec<(usize, usize)>,
     /// Elements of a run: consecutive in memory.
     run: usize,
 }
 
-impl Lattice {
-    fn of(view: &View) -> Self {
+impl Footprint {
+    /// The elements of a view; `None`: it has none.
+    pub fn of(view: &View) -> Option<Self> {
+        let (first, last) = view.bounds()?;
         let mut dims: Vec<(usize, usize)> = view
             .shape
             .iter()
@@ -107,37 +79,54 @@ impl Lattice {
                 _ => merged.push((extent, stride)),
             }
         }
-        let run = match merged.last() {
-            Some((extent, 1)) => *extent,
-            _ => 1,
-        };
-        if run > 1 {
-            merged.pop();
+        let run = merged.pop_if(|it| it.1 == 1).map_or(1, |it| it.0);
+        let width = Some(common_stride(&merged)).filter(|it| run <= *it).unwrap_or(0);
+        Some(Self { first, last, width, dims: merged, run })
+    }
+
+    /// The first and the last column of a matrix of this width that it touches, where these are some of them.
+    pub fn columns(&self, width: usize) -> Option<(usize, usize)> {
+        let run = if self.width == 0 { self.last - self.first + 1 } else { self.run };
+        let is_narrow = width > 0 && run <= width && self.width.is_multiple_of(width);
+        let start = self.first.checked_rem(width).filter(|start| is_narrow && start + run <= width)?;
+        Some((start, start + run - 1))
+    }
+
+    /// All runs, ascending unless dimensions overlap; `None`: too many.
+    pub fn runs(&self) -> Option<Vec<Range>> {
+        if self.count() > MAX_RUNS {
+            return None;
         }
-        Self { offset: view.offset, dims: merged, run }
+        let mut starts = vec![self.first];
+        for &(extent, stride) in &self.dims {
+            starts =
+                starts.into_iter().flat_map(|start| (0..extent).map(move |at| start + at * stride)).collect();
+        }
+        Some(starts.into_iter().map(|start| Range { start, end: start + self.run }).collect())
     }
 
     /// Whether the two are columns of one matrix that have nothing in common: all strides are multiples of one number, and the runs
     /// are apart modulo that number. Quick, and true of most views that do not overlap.
     fn is_disjoint_modulo_width(&self, other: &Self) -> bool {
-        let width = self.dims.iter().chain(&other.dims).fold(0, |width, it| gcd(it.1, width));
+        let width = gcd(common_stride(&self.dims), common_stride(&other.dims));
         if width == 0 || self.run > width || other.run > width {
             return false;
         }
-        let (mine, theirs) = (self.offset % width, other.offset % width);
+        let (mine, theirs) = (self.first % width, other.first % width);
         let from = |start: usize, other: usize| (other + width - start) % width;
         from(mine, theirs) >= self.run && from(theirs, mine) >= other.run
     }
 
-    fn runs(&self) -> usize {
+    /// The number of runs.
+    fn count(&self) -> usize {
         self.dims.iter().fold(1, |count: usize, it| count.saturating_mul(it.0))
     }
 
     /// The first result for a run, in the order of the dimensions.
-    fn find_run(&self, mut test: impl FnMut(Range) -> Option<Range>) -> Option<Range> {
+    fn find_run(&self, test: impl Fn(Range) -> Option<Range>) -> Option<Range> {
         let mut index = vec![0; self.dims.len()];
         loop {
-            let start = self.offset + index.iter().zip(&self.dims).map(|(at, it)| at * it.1).sum::<usize>();
+            let start = self.first + index.iter().zip(&self.dims).map(|(at, it)| at * it.1).sum::<usize>();
             if let Some(found) = test(Range { start, end: start + self.run }) {
                 return Some(found);
             }
@@ -146,11 +135,11 @@ impl Lattice {
             index[at + 1..].fill(0);
         }
     }
+}
 
-    /// The first elements of a range that the lattice contains.
-    fn first_within(&self, range: Range) -> Option<Range> {
-        within(&self.dims, self.run, self.offset, range)
-    }
+/// The number that all strides are multiples of; 0: there is none.
+fn common_stride(dims: &[(usize, usize)]) -> usize {
+    dims.iter().fold(0, |width, it| gcd(it.1, width))
 }
 
 fn gcd(a: usize, b: usize) -> usize {
@@ -172,11 +161,12 @@ fn within(dims: &[(usize, usize)], run: usize, offset: usize, range: Range) -> O
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::io::generate::split_mix;
 
-    fn elements(view: &View) -> Vec<usize> {
+    /// The elements of a view, each once.
+    pub fn elements(view: &View) -> Vec<usize> {
         let mut all = vec![view.offset];
         for (extent, stride) in view.shape.iter().zip(&view.strides) {
             all = all.into_iter().flat_map(|it| (0..*extent).map(move |at| it + at * stride)).collect();
@@ -186,25 +176,28 @@ mod tests {
         all
     }
 
+    /// A view of at most three dimensions, in which `below` chooses all numbers.
+    pub fn random_view(offsets: u64, below: &mut impl FnMut(u64) -> usize) -> View {
+        let dims = below(4);
+        View {
+            buffer: 0,
+            offset: below(offsets),
+            shape: (0..dims).map(|_| below(4)).collect(),
+            strides: (0..dims).map(|_| below(9)).collect(),
+        }
+    }
+
     #[test]
     fn it_is_what_the_elements_say() {
         let mut state = 7;
         let mut below = |n: u64| (split_mix(&mut state) % n) as usize;
         let mut seen = [0; 2];
         for _ in 0..20_000 {
-            let mut view = || {
-                let dims = below(4);
-                View {
-                    buffer: 0,
-                    offset: below(12),
-                    shape: (0..dims).map(|_| below(4)).collect(),
-                    strides: (0..dims).map(|_| below(9)).collect(),
-                }
-            };
-            let (a, b) = (view(), view());
+            let (a, b) = (random_view(12, &mut below), random_view(12, &mut below));
             let (left, right) = (elements(&a), elements(&b));
             let common: Vec<usize> = left.into_iter().filter(|it| right.contains(it)).collect();
-            let found = overlap(&a, &b);
+            let footprints = Footprint::of(&a).zip(Footprint::of(&b));
+            let found = footprints.as_ref().map_or(Overlap::None, |(a, b)| overlap(a, b));
             assert_ne!(found, Overlap::Unknown, "few elements");
             match found {
                 Overlap::None => assert_eq!(common, [0; 0], "{a:?} {b:?}"),
@@ -213,7 +206,7 @@ mod tests {
                 }
                 Overlap::Unknown => (),
             }
-            if covers(&a, &b) {
+            if footprints.is_some_and(|(a, b)| covers(&a, &b)) {
                 assert_eq!(common, right, "{a:?} {b:?}");
             }
             seen[usize::from(common.is_empty())] += 1;

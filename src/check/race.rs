@@ -17,7 +17,10 @@ use super::{
 };
 use crate::plan::{
     BufferNo, Direction, InstKind, Plan, Side, Transfer, View,
-    sync::{InstRef, order::Occurrence},
+    sync::{
+        InstRef,
+        order::{self, Occurrence},
+    },
 };
 
 /// An access that a later one may race with.
@@ -26,7 +29,7 @@ struct Access {
     /// Which of the actor's instructions it is.
     actor: u32,
     number: u32,
-    view: View,
+    place: Footprint,
     writes: bool,
 }
 
@@ -82,13 +85,7 @@ pub struct Races<'p> {
 impl<'p> Races<'p> {
     /// Before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
-        let mut next = 0;
-        let mut first = |plan: &Plan| {
-            let actor = next;
-            next += (plan.streams.len() + plan.communicators.len()) as u32;
-            actor
-        };
-        let entry: Vec<u32> = plans.iter().map(&mut first).collect();
+        let entry = order::first_actors(plans);
         let allocated = plans.iter().zip(&entry).map(|(plan, first)| allocations(plan, *first)).collect();
         let inputs =
             |plan: &Plan| plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer)).collect();
@@ -138,15 +135,19 @@ impl<'p> Races<'p> {
 
     /// The operations of a group run at the same time.
     fn group(&mut self, at: InstRef, transfer: &Transfer) {
-        let sides: Vec<&Side> = transfer.sides.iter().filter(|it| !it.view.is_empty()).collect();
-        for (number, side) in sides.iter().enumerate() {
-            for earlier in &sides[..number] {
+        let sides: Vec<(&Side, Footprint)> =
+            transfer.sides.iter().filter_map(|it| Some((it, Footprint::of(&it.view)?))).collect();
+        for (number, (side, place)) in sides.iter().enumerate() {
+            for (earlier, before) in &sides[..number] {
+                if earlier.view.buffer != side.view.buffer {
+                    continue;
+                }
                 let party = |it: &Side| (Party::Operation(at, it.origin), it.direction == Direction::Recv);
                 let parties = [party(earlier), party(side)];
                 if !parties.iter().any(|it| it.1) {
                     continue;
                 }
-                match overlap(&earlier.view, &side.view) {
+                match overlap(before, place) {
                     Overlap::None => (),
                     Overlap::Unknown => self.not_compared += 1,
                     Overlap::Some(elements) => {
@@ -216,7 +217,7 @@ impl<'p> Races<'p> {
             let is_same = (earlier.actor, earlier.number) == (it.actor, it.number);
             let is_ordered = is_same || it.before.ended(earlier.actor) >= earlier.number;
             if !is_ordered && (writes || earlier.writes) {
-                match overlap(&earlier.view, view) {
+                match overlap(&earlier.place, &place) {
                     Overlap::None => (),
                     Overlap::Unknown => not_compared += 1,
                     Overlap::Some(elements) => {
@@ -226,7 +227,7 @@ impl<'p> Races<'p> {
                 }
             }
             // What is not ordered with the earlier one is not ordered with this one either, and this one is compared with it.
-            let is_covered = is_ordered && (writes || !earlier.writes) && covers(view, &earlier.view);
+            let is_covered = is_ordered && (writes || !earlier.writes) && covers(&place, &earlier.place);
             !is_covered
         });
         self.not_compared += not_compared;
@@ -238,7 +239,7 @@ impl<'p> Races<'p> {
         }
         let (actor, number) = (it.actor, it.number);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
-        known.push(&place, Access { party, actor, number, view: view.clone(), writes });
+        known.push(&place, Access { party, actor, number, place: place.clone(), writes });
     }
 
     /// Keeps the conflicts over a block of storage.

@@ -23,8 +23,12 @@ pub struct RaceSide<'a> {
 }
 
 impl<'a> RaceSide<'a> {
-    /// A side of a race.
-    pub fn of(plans: &'a [Plan], race: &Race, which: usize) -> Self {
+    /// Both sides of a race.
+    pub fn both(plans: &'a [Plan], race: &Race) -> [Self; 2] {
+        [0, 1].map(|which| Self::of(plans, race, which))
+    }
+
+    fn of(plans: &'a [Plan], race: &Race, which: usize) -> Self {
         let (party, writes) = race.parties[which];
         let (at, origin) = match party {
             Party::Inst(at) | Party::CallerAfter(at) => (Some(at), None),
@@ -37,13 +41,13 @@ impl<'a> RaceSide<'a> {
     }
 
     /// What a race between two sides is called.
-    pub fn code(race: &Race, sides: [&Self; 2]) -> Code {
-        let is_caller = |it: &&Self| matches!(it.party, Party::CallerBefore | Party::CallerAfter(_));
+    pub fn code(race: &Race, sides: &[Self; 2]) -> Code {
+        let is_caller = |it: &Self| matches!(it.party, Party::CallerBefore | Party::CallerAfter(_));
         if race.reused.is_some() {
             Code::StorageRace
         } else if sides.iter().any(is_caller) {
             Code::RaceWithCaller
-        } else if sides.iter().any(|it| it.allocates()) {
+        } else if sides.iter().any(Self::allocates) {
             Code::StorageRace
         } else {
             Code::Race

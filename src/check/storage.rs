@@ -10,7 +10,10 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::conflict::{Party, Reused};
-use crate::plan::{BufferNo, InstKind, Plan, sync::InstRef, sync::order::Occurrence};
+use crate::plan::{
+    BufferNo, Plan,
+    sync::{InstRef, order::Occurrence},
+};
 
 /// A use of a block.
 struct Use {
@@ -79,16 +82,8 @@ impl<'p> Storage<'p> {
         buffer: BufferNo,
     ) -> Vec<Conflict> {
         let Some(owner) = self.owners.get(&(rank, buffer)) else { return Vec::new() };
-        match party {
-            // Storage that is not zeroed is not touched.
-            Party::Inst(at) => {
-                let kind = &self.plans[at.rank].code[at.inst].kind;
-                if matches!(kind, InstKind::Alloc { zero: false, .. }) {
-                    return Vec::new();
-                }
-            }
-            Party::Operation(..) => (),
-            Party::CallerBefore | Party::CallerAfter(_) => return Vec::new(),
+        if let Party::CallerBefore | Party::CallerAfter(_) = party {
+            return Vec::new();
         }
         let Some(block) = self.blocks.get_mut(&(rank, owner.block)) else { return Vec::new() };
         let (actor, number) = (it.actor, it.number);
@@ -105,18 +100,14 @@ impl<'p> Storage<'p> {
         let kept: FxHashSet<BufferNo> =
             ports.map(|view| view.buffer).chain(plan.kept.iter().copied()).collect();
         let mut found = Vec::new();
-        let mut last = FxHashMap::default();
-        plan.allocations.iter().filter(|it| it.stream == stream).for_each(|it| _ = last.insert(it.block, it));
-        for allocation in plan
-            .allocations
-            .iter()
-            .filter(|it| last.get(&it.block).is_some_and(|last| last.buffer == it.buffer))
-        {
-            let is_kept = allocation.is_held || kept.contains(&allocation.buffer);
-            if allocation.freed.is_none() && is_kept {
+        for allocation in plan.allocations.iter().filter(|it| it.stream == stream) {
+            let Some(block) = self.blocks.get_mut(&(it.rank, allocation.block)) else { continue };
+            let is_last = block.owners.last().is_some_and(|it| it.0 == allocation.buffer);
+            let is_kept =
+                allocation.freed.is_none() && (allocation.is_held || kept.contains(&allocation.buffer));
+            if !is_last || is_kept {
                 continue;
             }
-            let Some(block) = self.blocks.get_mut(&(it.rank, allocation.block)) else { continue };
             let new = Use {
                 party: Party::CallerAfter(at),
                 writes: true,

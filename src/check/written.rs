@@ -1,10 +1,8 @@
 //! Which elements of a buffer have been written, as runs.
 
-use super::overlap::Range;
+use super::overlap::{Footprint, Range};
 use crate::plan::View;
 
-/// Most runs that a view may have: of a view with more, nothing is recorded and nothing is known.
-const MAX_RUNS: usize = 1 << 20;
 /// Runs that are added one by one.
 const FEW: usize = 8;
 
@@ -13,14 +11,15 @@ const FEW: usize = 8;
 pub struct Written {
     /// Disjoint, ascending, no two adjacent.
     runs: Vec<Range>,
-    /// Whether a write was too fine to record: then every element counts as written.
+    /// Whether a write had too many pieces to record.
     unknown: bool,
 }
 
 impl Written {
     /// Records a write. False where the view has too many runs.
     pub fn write(&mut self, view: &View) -> bool {
-        let Some(new) = runs(view) else {
+        let Some(written) = Footprint::of(view) else { return true };
+        let Some(new) = written.runs() else {
             self.unknown = true;
             return false;
         };
@@ -56,12 +55,12 @@ impl Written {
 
     /// What of a view has not been written.
     pub fn missing(&self, view: &View) -> Missing {
-        let Some((start, end)) = view.bounds() else { return Missing::Nothing };
-        let before = self.runs.partition_point(|it| it.start <= start);
-        if before > 0 && end < self.runs[before - 1].end {
+        let Some(read) = Footprint::of(view) else { return Missing::Nothing };
+        let before = self.runs.partition_point(|it| it.start <= read.first);
+        if before > 0 && read.last < self.runs[before - 1].end {
             return Missing::Nothing;
         }
-        let Some(read) = runs(view).filter(|_| !self.unknown) else { return Missing::Unknown };
+        let Some(read) = read.runs().filter(|_| !self.unknown) else { return Missing::Unknown };
         let (mut first, mut count, mut all) = (None, 0, 0);
         for run in read {
             all += run.end - run.start;
@@ -99,73 +98,28 @@ pub enum Missing {
     Unknown,
 }
 
-/// The runs of a view, each once where the view repeats elements, ascending where its strides descend; `None`: too many.
-fn runs(view: &View) -> Option<Vec<Range>> {
-    if view.is_empty() {
-        return Some(Vec::new());
-    }
-    let mut dims: Vec<(usize, usize)> = view
-        .shape
-        .iter()
-        .copied()
-        .zip(view.strides.iter().copied())
-        .filter(|it| it.0 > 1 && it.1 > 0)
-        .collect();
-    dims.sort_by_key(|it| std::cmp::Reverse(it.1));
-    let mut len = 1;
-    while let Some((extent, _)) = dims.pop_if(|it| it.1 == len) {
-        len *= extent;
-    }
-    let count = dims.iter().fold(1, |count: usize, it| count.saturating_mul(it.0));
-    if count > MAX_RUNS {
-        return None;
-    }
-    let mut starts = vec![view.offset];
-    for (extent, stride) in dims {
-        starts =
-            starts.into_iter().flat_map(|start| (0..extent).map(move |at| start + at * stride)).collect();
-    }
-    Some(starts.into_iter().map(|start| Range { start, end: start + len }).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::generate::split_mix;
-
-    fn elements(view: &View) -> Vec<usize> {
-        let mut all = vec![view.offset];
-        for (extent, stride) in view.shape.iter().zip(&view.strides) {
-            all = all.into_iter().flat_map(|it| (0..*extent).map(move |at| it + at * stride)).collect();
-        }
-        all
-    }
+    use crate::{
+        check::overlap::tests::{elements, random_view},
+        io::generate::split_mix,
+    };
 
     #[test]
     fn missing_elements_are_those_that_no_write_names() {
         let mut state = 3;
         let mut below = |n: u64| (split_mix(&mut state) % n) as usize;
         for _ in 0..5_000 {
-            let mut view = || {
-                let dims = below(4);
-                View {
-                    buffer: 0,
-                    offset: below(20),
-                    shape: (0..dims).map(|_| below(4)).collect(),
-                    strides: (0..dims).map(|_| below(9)).collect(),
-                }
-            };
             let mut written = Written::default();
             let mut known = [false; 128];
             for _ in 0..4 {
-                let it = view();
+                let it = random_view(20, &mut below);
                 assert!(written.write(&it));
                 elements(&it).into_iter().for_each(|at| known[at] = true);
             }
-            let read = view();
-            let mut missing: Vec<usize> = elements(&read).into_iter().filter(|at| !known[*at]).collect();
-            missing.sort_unstable();
-            missing.dedup();
+            let read = random_view(20, &mut below);
+            let missing: Vec<usize> = elements(&read).into_iter().filter(|at| !known[*at]).collect();
             let found = written.missing(&read);
             assert_ne!(found, Missing::Unknown, "few runs");
             match found {

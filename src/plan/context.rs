@@ -18,8 +18,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Buffer, BufferNo, CommunicatorNo, Effect, Inst, InstKind, Number, Origin, Plan, Port, Side,
-    StreamNo, View, ViewKey, WorkNo,
+    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, Plan, Port, Side, StreamNo,
+    View, ViewKey, WorkNo,
     allocator::Allocator,
     limits,
     scalar::{ScalarFault, Scalars, Value},
@@ -371,27 +371,14 @@ impl Builder<'_> {
     pub(super) fn emit_on(&mut self, stream: StreamNo, kind: InstKind) {
         let origin = self.origin_no();
         // A posted communication keeps its operands until it is waited for.
-        match kind.effect() {
-            Effect::Post(it) => {
-                let work = it.work();
-                let mut held = Vec::new();
-                kind.visit_accesses(self.plan.rank, &mut |it| held.push(it.view.buffer));
-                held.iter().for_each(|buffer| *self.names.entry(*buffer).or_default() += 1);
-                self.held.insert(work, held);
-            }
-            Effect::Wait(work) => {
-                let held = self.held.remove(&work).unwrap_or_default();
-                held.into_iter().for_each(|buffer| self.release(buffer));
-            }
-            Effect::Share(_)
-            | Effect::Barrier
-            | Effect::Compute
-            | Effect::Record(_)
-            | Effect::Join(_)
-            | Effect::Signal(_)
-            | Effect::Await(_)
-            | Effect::Reshard(_)
-            | Effect::Finish => (),
+        if let Some(posted) = kind.communication() {
+            let mut held = Vec::new();
+            kind.visit_accesses(self.plan.rank, &mut |it| held.push(it.view.buffer));
+            held.iter().for_each(|buffer| *self.names.entry(*buffer).or_default() += 1);
+            self.held.insert(posted.work(), held);
+        } else if let InstKind::Wait { work } = kind {
+            let held = self.held.remove(&work).unwrap_or_default();
+            held.into_iter().for_each(|buffer| self.release(buffer));
         }
         self.plan.code.push(Inst { kind, stream, origin });
     }

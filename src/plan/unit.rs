@@ -41,11 +41,6 @@ impl Builder<'_> {
             );
             return Err(self.fault(Code::BadOperands, message, "posted here"));
         }
-        program.walk(body, &mut |stmt| {
-            if let Stmt::Op(it) = &program.stmts[stmt] {
-                Program::tensors_of(&it.outs).for_each(|out| self.unbind(out));
-            }
-        });
         for (inner, outer) in unit.inputs.iter().zip(inputs) {
             match (inner, outer) {
                 (Operand::Tensor(inner), Operand::Tensor(outer)) => {

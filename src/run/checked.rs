@@ -54,7 +54,7 @@ pub fn before_run(
     }
     let start = Instant::now();
     let report = check(plans, Checks { comm: false, ..Checks::ALL });
-    if report.is_stuck {
+    if report.is_stuck() {
         return Ok(());
     }
     let mut found: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();

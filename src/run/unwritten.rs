@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use crate::{
+    check::UNWRITTEN_HELP,
     plan::Plan,
     sim::{Notes, Schedule},
     source::Source,
@@ -84,10 +85,7 @@ impl UnwrittenReads {
             let (Some(source), Some(warnings)) = (sources.get(key.text), texts.get_mut(key.text)) else {
                 continue;
             };
-            // A statement that a pass made has no line of its own.
-            let header = source.text.find("%HostIrContainer").unwrap_or(0);
-            let span = source.line_span(key.line).filter(|it| it.start as usize >= header);
-            warnings.push(reads.warning(&key.tensor, span.unwrap_or(Span::new(header, header + 16))));
+            warnings.push(reads.warning(&key.tensor, source.line_or_header(key.line)));
         }
         texts
     }
@@ -118,10 +116,7 @@ impl Reads {
         if self.schedule != Schedule::Program {
             note += &format!(", first under `--schedule={}`", self.schedule);
         }
-        Diagnostic::new(Code::UnwrittenRead, span, what, label).note(note).help(
-            "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
-             `zero_init=true` in ALLOCATE writes zeros",
-        )
+        Diagnostic::new(Code::UnwrittenRead, span, what, label).note(note).help(UNWRITTEN_HELP)
     }
 }
 

@@ -20,7 +20,10 @@ use hir::{
     io::{data::Data, generate::Kind},
     plan::{
         self, InstKind, Plan,
-        sync::order::{Occurrence, walk},
+        sync::{
+            Matched,
+            order::{Occurrence, walk},
+        },
     },
     run::inputs::Filling,
     sim::footprint,
@@ -187,7 +190,7 @@ fn communicates(kind: &InstKind, rank: usize) -> bool {
 /// begins.
 fn concurrent(plans: &[Plan]) -> Result<Vec<usize>, String> {
     let (mut moves, mut products): (Vec<Occurrence>, Vec<Occurrence>) = Default::default();
-    walk(plans, &mut |moment| match &plans[moment.rank].code[moment.inst].kind {
+    walk(plans, &Matched::of(plans), &mut |moment| match &plans[moment.rank].code[moment.inst].kind {
         InstKind::Gemm(_) => products.push(moment),
         kind if communicates(kind, moment.rank) => moves.push(moment),
         _ => (),

@@ -88,6 +88,10 @@ impl Counts {
     }
 }
 
+fn chooses_stream(program: &Program, stmt: StmtId) -> bool {
+    matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream)
+}
+
 /// The communications of a program that may be posted on another stream.
 struct Elsewhere {
     /// Of the whole program; `None`: it has one stream.
@@ -100,7 +104,7 @@ impl Elsewhere {
     fn of(program: &Program, storage: &Storage, body: BlockId) -> Self {
         let (mut all, mut has_streams) = (Counts::default(), false);
         program.walk(body, &mut |stmt| {
-            has_streams |= matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream);
+            has_streams |= chooses_stream(program, stmt);
             all.add(program, storage, stmt);
         });
         Self { all: has_streams.then_some(all), segment: None }
@@ -113,10 +117,7 @@ impl Elsewhere {
             return;
         }
         let stmts = program.block(block);
-        let chooses = |stmt: &StmtId| {
-            let is_it = |it| matches!(&program.stmts[it], Stmt::Op(it) if it.op == Op::SetCurrentStream);
-            any(program, *stmt, &is_it)
-        };
+        let chooses = |stmt: &StmtId| any(program, *stmt, &|it| chooses_stream(program, it));
         let from = stmts[..at].iter().rposition(chooses).map_or(0, |it| it + 1);
         let to = stmts[at..].iter().position(chooses).map_or(stmts.len(), |it| at + it);
         let mut own = Counts::default();

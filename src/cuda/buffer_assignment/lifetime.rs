@@ -2,7 +2,10 @@
 
 use crate::plan::{
     Plan,
-    sync::order::{Clock, Occurrence, walk},
+    sync::{
+        Matched,
+        order::{Clock, Occurrence, walk},
+    },
 };
 
 /// The use of one buffer, by all ranks.
@@ -61,7 +64,7 @@ pub(super) fn lifetimes(plans: &[Plan]) -> Vec<Vec<Lifetime>> {
         }
     }
     let mut at = 0;
-    let walked = walk(plans, &mut |moment| {
+    let walked = walk(plans, &Matched::of(plans), &mut |moment| {
         for (rank, buffer, written) in plans[moment.rank].code[moment.inst].kind.touched(moment.rank) {
             let it = all.get_mut(rank).and_then(|it| it.get_mut(buffer as usize));
             if let Some(it) = it.filter(|it| !it.fixed) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use grammar::ir::StmtId;
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 
 use super::InstRef;
 use crate::plan::Plan;
@@ -177,6 +177,21 @@ impl Deadlock {
         let plan = plans.get(rank)?;
         let origin = plan.origins.iter().find(|it| it.stmt == Some(stmt)).map(|it| it.line);
         Some((rank, plan.names.line(stmt).or(origin)?))
+    }
+
+    /// The deadlock at a place of a text; `message` is the cause as it is to be worded.
+    pub fn diagnostic(&self, code: Code, span: Span, message: impl FnOnce(&str) -> String) -> Diagnostic {
+        let text = self.to_string();
+        let mut lines = text.lines();
+        let message = message(lines.next().unwrap_or_default());
+        let label =
+            if self.skips.is_empty() { "a rank waits here for ever" } else { "a rank does not post this" };
+        let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
+        let mut it = Diagnostic::new(code, span, message, label);
+        if !notes.is_empty() {
+            it = it.note(notes.join("\n"));
+        }
+        if let Some(help) = self.help() { it.help(help) } else { it }
     }
 
     /// What may help.

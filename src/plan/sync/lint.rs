@@ -50,17 +50,7 @@ fn warning(
 ) -> Diagnostic {
     let stmt = deadlock.stmt(plans);
     let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
-    let text = deadlock.to_string();
-    let mut lines = text.lines();
-    let message = assumed(lines.next().unwrap_or_default());
-    let label =
-        if deadlock.skips.is_empty() { "a rank waits here for ever" } else { "a rank does not post this" };
-    let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
-    let mut it = Diagnostic::new(Code::Deadlock, span, message, label);
-    if !notes.is_empty() {
-        it = it.note(notes.join("\n"));
-    }
-    if let Some(help) = deadlock.help() { it.help(help) } else { it }
+    deadlock.diagnostic(Code::Deadlock, span, assumed)
 }
 
 fn communicates(program: &Program) -> bool {

@@ -116,6 +116,17 @@ impl Occurrence {
     }
 }
 
+/// By rank, the actor of its stream 0: its other streams follow, and then its communicators' queues.
+pub fn first_actors(plans: &[Plan]) -> Vec<u32> {
+    let mut next = 0;
+    let first = |plan: &Plan| {
+        let actor = next;
+        next += (plan.streams.len() + plan.communicators.len()) as u32;
+        actor
+    };
+    plans.iter().map(first).collect()
+}
+
 /// Visits every instruction of all ranks but `Exchange` and `Barrier`, each after all that happen before it. The same plans
 /// are always visited in the same order.
 ///
@@ -124,8 +135,8 @@ impl Occurrence {
 ///
 /// # Errors
 /// Plans that never end, after some visits; a world of too many streams, before any.
-pub fn walk(plans: &[Plan], visit: &mut dyn FnMut(Occurrence)) -> Result<(), Unordered> {
-    let mut world = World::of(plans)?;
+pub fn walk(plans: &[Plan], matched: &Matched, visit: &mut dyn FnMut(Occurrence)) -> Result<(), Unordered> {
+    let mut world = World::of(plans, matched)?;
     let mut ready: Vec<usize> = (0..world.actors.len()).rev().collect();
     let mut left = world.actors.iter().filter(|it| !it.items.is_empty()).count();
     while let Some(actor) = ready.pop() {
@@ -199,17 +210,16 @@ impl Event {
 }
 
 impl World {
-    fn of(plans: &[Plan]) -> Result<Self, Unordered> {
+    fn of(plans: &[Plan], matched: &Matched) -> Result<Self, Unordered> {
         let count = plans.iter().map(|it| it.streams.len() + it.communicators.len()).sum::<usize>();
         if count.saturating_mul(count) > MOST {
             return Err(Unordered::Large);
         }
         let known = Rc::new(vec![0; count]);
         let mut world = Self { actors: Vec::with_capacity(count), tokens: Vec::new(), events: Vec::new() };
-        let matched = Matched::of(plans);
-        let mut reader = Reader::new(&matched);
-        for plan in plans {
-            let first = world.actors.len();
+        let mut reader = Reader::new(matched);
+        for (plan, first) in plans.iter().zip(first_actors(plans)) {
+            let first = first as usize;
             for actor in first..first + plan.streams.len() + plan.communicators.len() {
                 let clock = Clock { known: Rc::clone(&known), actor: actor as u32, ended: 0 };
                 world.actors.push(Actor { rank: plan.rank, items: Vec::new(), next: 0, begun: false, clock });

@@ -1,6 +1,6 @@
 //! Orders of plans built by hand.
 
-use super::{Occurrence, Unordered, walk};
+use super::{Matched, Occurrence, Unordered, walk};
 use crate::plan::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Meaning, Number, Plan,
     ReduceOp, Side, Slot, Transfer, View,
@@ -62,7 +62,7 @@ struct Walked(Vec<Occurrence>);
 impl Walked {
     fn of(plans: &[Plan]) -> Result<Self, Unordered> {
         let mut all = Vec::new();
-        walk(plans, &mut |it| all.push(it))?;
+        walk(plans, &Matched::of(plans), &mut |it| all.push(it))?;
         Ok(Self(all))
     }
 
@@ -245,10 +245,10 @@ fn receives_follow_the_sends_they_match() -> Result<(), Unordered> {
 fn what_has_no_end_has_no_order() {
     let slot = Slot { from: 1, to: 0, meaning: Meaning::Done, index: 7 };
     let plans = [plan(0, 2, vec![(0, InstKind::Await { slot })]), plan(1, 2, vec![(0, fill())])];
-    assert_eq!(walk(&plans, &mut |_| ()), Err(Unordered::Stuck));
+    assert_eq!(walk(&plans, &Matched::of(&plans), &mut |_| ()), Err(Unordered::Stuck));
     let one_sided = [plan(0, 2, vec![(0, transfer(0, &[(Direction::Recv, 1, 1)]))]), plan(1, 2, Vec::new())];
-    assert_eq!(walk(&one_sided, &mut |_| ()), Err(Unordered::Stuck));
+    assert_eq!(walk(&one_sided, &Matched::of(&one_sided), &mut |_| ()), Err(Unordered::Stuck));
     let wide = [plan(0, 1, vec![(20_000, fill())])];
-    assert_eq!(walk(&wide, &mut |_| ()), Err(Unordered::Large));
-    assert_eq!(walk(&[], &mut |_| ()), Ok(()));
+    assert_eq!(walk(&wide, &Matched::of(&wide), &mut |_| ()), Err(Unordered::Large));
+    assert_eq!(walk(&[], &Matched::default(), &mut |_| ()), Ok(()));
 }
