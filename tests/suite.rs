@@ -61,6 +61,8 @@ mod dice;
 mod emulated;
 #[path = "suite/emulator.rs"]
 mod emulator;
+#[path = "suite/exploration.rs"]
+mod exploration;
 #[path = "suite/files.rs"]
 mod files;
 #[path = "suite/generator.rs"]
@@ -149,6 +151,7 @@ fn main() -> ExitCode {
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());
+    trials.extend(exploration::trials());
     trials.extend(stuck::trials());
     trials.extend(dependencies::trials());
     trials.extend(rendezvous::trials());

@@ -2,7 +2,7 @@
 
 use std::{
     io::Write,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -16,16 +16,22 @@ use grammar::{
     render::Format,
 };
 use hir::{
-    check::{self, Checks},
+    check::{self, Checks, Finding, Report, Steps},
     exit::Exit,
     interrupt::{self, Activity},
     out_of_memory::Allocator,
     plan::{
         self, Plan,
         limits::{self, Limits},
-        sync,
+        sync::{
+            self, Matched,
+            order::{Graph, Unordered},
+        },
     },
-    run::oracle::{Checked, Oracle},
+    run::{
+        oracle::{Checked, Oracle},
+        schedules,
+    },
     source::{Binding, Source, bind},
     tool::{
         self, Color, Screen,
@@ -118,6 +124,12 @@ struct Options {
     /// look for: `race`, `comm`, `memory`; default: all.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Checks>,
+    /// Where the steps go that show the first race that `--check` finds: `hir-run --check=warn --schedule=@FILE` runs them in that order.
+    #[arg(long, value_name = "FILE", requires = "check")]
+    witness: Option<PathBuf>,
+    /// Print what happens before what on all ranks, as a graph in Graphviz's DOT language, instead of the program.
+    #[arg(long, conflicts_with = "print_plan")]
+    print_hb: bool,
     /// Number of ranks; default: the smallest world that holds every mesh.
     #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
@@ -374,7 +386,7 @@ impl Tool<'_> {
             return None;
         }
         // A plan that is asked for reports these as errors.
-        if !self.options.print_plan && self.options.check.is_none() {
+        if !self.options.print_plan && !self.options.print_hb && self.options.check.is_none() {
             outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.ranks));
         }
         let result = match self.options.bisect {
@@ -396,9 +408,10 @@ impl Tool<'_> {
         if let Some(checks) = self.options.check {
             self.check(program, part, checks, outcome)?;
         }
-        match self.options.print_plan {
-            true => self.plans(program, part, outcome),
-            false => {
+        match (self.options.print_plan, self.options.print_hb) {
+            (true, _) => self.plans(program, part, outcome),
+            (false, true) => self.order(program, part, outcome),
+            (false, false) => {
                 let (text, losses) = grammar::print_as(program, self.options.print_dialect);
                 outcome.diagnostics.extend(losses);
                 Some(text)
@@ -475,6 +488,7 @@ impl Tool<'_> {
         let switches = [
             (options.verify_roundtrip, "--verify-roundtrip"),
             (options.print_plan, "--print-plan"),
+            (options.print_hb, "--print-hb"),
             (options.bisect, "--bisect"),
         ];
         flags.extend(switches.into_iter().filter(|it| it.0).map(|it| it.1.to_owned()));
@@ -523,6 +537,9 @@ impl Tool<'_> {
             self.screen.say(&format!("not checked: {reason}"));
         }
         let sources = std::slice::from_ref(source);
+        if let Some(path) = &self.options.witness {
+            self.witness(path, &plans, &report, sources);
+        }
         let found: Vec<Diagnostic> =
             report.findings.iter().map(|it| it.diagnostic(&plans, sources).1).collect();
         let errors = found.iter().filter(|it| it.severity() == Severity::Error).count();
@@ -556,6 +573,47 @@ impl Tool<'_> {
         let plans = self.world(program, part, outcome)?;
         let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));
         Some(shown.map(plan::show).collect())
+    }
+
+    /// What happens before what; `None` after saying why that is not known.
+    fn order(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
+        let plans = self.world(program, part, outcome)?;
+        match Graph::of(&plans, &Matched::of(&plans)) {
+            Ok(graph) => Some(graph.dot(&plans)),
+            Err(Unordered::Large | Unordered::Stuck) => {
+                let message = "`--print-hb`: the world has too many streams and communicators".to_owned();
+                outcome.failure = Some((Exit::Usage, message));
+                None
+            }
+        }
+    }
+
+    /// Writes the steps that show the first race that has such steps.
+    fn witness(&self, path: &Path, plans: &[Plan], report: &Report, sources: &[Source]) {
+        let steps = match Steps::of(plans, &Matched::of(plans)) {
+            Ok(steps) => steps,
+            Err(fault) => return self.screen.say(&format!("no witness: {fault}")),
+        };
+        let shown = report.findings.iter().find_map(|it| match it {
+            Finding::Race { race, .. } => Some((it, steps.witness(race)?)),
+            Finding::Unwritten { .. } | Finding::Deadlock(_) => None,
+        });
+        let Some((finding, steps)) = shown else {
+            return self.screen.say(
+                "no witness: no order of the program's own steps shows what was found; the caller, or the allocator, takes part",
+            );
+        };
+        let found = finding.diagnostic(plans, sources).1;
+        let path_text = path.display();
+        let title = format!(
+            "[{}] {}\nhir-run --check=warn --schedule=@{path_text} runs these steps in this order, and then the others.\n\
+             rank, instruction, step of the instruction",
+            found.code.text(),
+            found.message
+        );
+        if self.screen.write(&schedules::write(plans, &steps, &title), Some(path)) == Exit::Success {
+            self.screen.say(&format!("wrote the order that shows: {}", found.message));
+        }
     }
 
     /// The plans of all ranks; `None` after saying why there are none.

@@ -101,7 +101,17 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
         return Err(screen.fail(Exit::Usage, message));
     }
     let start = start(options, screen)?;
-    let schedules = options.schedule.clone().map_or_else(oracle::schedules, |it| it.0);
+    let schedules = match &options.schedule {
+        None => oracle::schedules(),
+        Some(Schedules::Named(them)) => them.clone(),
+        Some(it @ (Schedules::Explore(_) | Schedules::File(_))) => {
+            let message = format!(
+                "`--schedule={it}`: the steps of a program change as it gets smaller; name schedules, or leave `--schedule` out: \
+                 the checker then says whether a race is left"
+            );
+            return Err(screen.fail(Exit::Usage, &message));
+        }
+    };
     let folder = tempfile::Builder::new().prefix("hir-reduce-").tempdir();
     let folder = folder.map_err(|fault| {
         screen.fail(Exit::Environment, &format!("cannot create a temporary folder: {fault}"))

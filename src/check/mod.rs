@@ -31,6 +31,7 @@ mod explain;
 mod finding;
 mod history;
 mod memory;
+mod orders;
 mod overlap;
 mod race;
 mod reason;
@@ -42,6 +43,7 @@ pub use conflict::{Party, Race};
 pub use explain::UNWRITTEN_HELP;
 pub use finding::{Checks, Finding, Report};
 pub use memory::Unwritten;
+pub use orders::{Orders, Steps, TooLarge};
 pub use overlap::Range;
 
 use crate::plan::{

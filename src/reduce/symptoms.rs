@@ -217,7 +217,7 @@ impl Examiner<'_> {
         let inputs = fill(&filling, &plans)?;
         let expected = match self.test {
             Test::Race => {
-                let ran = trial(&plans, &inputs, Schedule::Program, &[]);
+                let ran = trial(&plans, &inputs, &Schedule::Program, &[]);
                 let ran = ran.map_err(|it| format!("it fails under schedule program: {}", it.message))?;
                 expectations(ran.outputs, "schedule program", Basis::Simulated { exact: ran.exact })
             }
@@ -227,7 +227,7 @@ impl Examiner<'_> {
         let mut symptoms = Symptoms::new();
         let (mut found, mut instead) = (false, None);
         for schedule in self.schedules {
-            let Err(mishap) = trial(&plans, &inputs, *schedule, &expected) else { continue };
+            let Err(mishap) = trial(&plans, &inputs, schedule, &expected) else { continue };
             match self.judge(&mishap) {
                 Verdict::Looked => {
                     found = true;
@@ -289,7 +289,7 @@ impl Examiner<'_> {
             });
         }
         let plans = self.plan(&candidate.program, candidate)?;
-        let ran = trial(&plans, &fill(filling, &plans)?, Schedule::Program, &[]);
+        let ran = trial(&plans, &fill(filling, &plans)?, &Schedule::Program, &[]);
         let ran = ran.map_err(|it| format!("it fails before the passes: {}", it.message))?;
         let basis = Basis::Reference { exact: ran.exact };
         Ok(expectations(ran.outputs, "the program before the passes", basis))

@@ -120,7 +120,7 @@ pub fn simulated(
     inputs: Vec<Vec<Data>>,
     origin: &str,
 ) -> Result<(Vec<Expectation>, Notes), Failure> {
-    let outcome = simulate(plans, inputs, Schedule::Program, Vec::new())?;
+    let outcome = simulate(plans, inputs, &Schedule::Program, Vec::new())?;
     let outputs = results::outputs(plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(Failure::Other(Exit::WrongResult, format!("under schedule program: {fault}")));
@@ -184,7 +184,7 @@ pub fn simulation(plans: &[Plan], watch: Vec<Place>) -> sim::Options {
 pub fn simulate(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
-    schedule: Schedule,
+    schedule: &Schedule,
     watch: Vec<Place>,
 ) -> Result<Outcome, RunError> {
     Ok(sim::run(plans, &Matched::of(plans), inputs, schedule, &simulation(plans, watch))?)
@@ -208,7 +208,7 @@ pub fn reference(
         return Err(Failure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
     }
     let inputs = filling.fill_other(plans, &prepared.plans)?;
-    let outcome = simulate(&prepared.plans, inputs, Schedule::Program, Vec::new())?;
+    let outcome = simulate(&prepared.plans, inputs, &Schedule::Program, Vec::new())?;
     let outputs = results::outputs(&prepared.plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(Failure::Other(

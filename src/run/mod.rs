@@ -17,6 +17,7 @@ pub mod per_rank;
 pub mod prepare;
 pub mod ranks;
 pub mod results;
+pub mod schedules;
 pub mod table;
 pub mod trial;
 pub mod unsharded;

@@ -67,7 +67,7 @@ impl SemanticOracle for Oracle<'_> {
         let inputs = filling.clone().fill(&plans).map_err(|it| refuse(it.to_string()))?;
         let mut outputs = Vec::new();
         for schedule in schedules() {
-            let ran = trial(&plans, &inputs, schedule, &outputs)
+            let ran = trial(&plans, &inputs, &schedule, &outputs)
                 .map_err(|it| vec![diagnose(Code::Unjudged, &it, &plans, &|_| program)])?;
             if outputs.is_empty() {
                 let basis = Basis::Simulated { exact: ran.exact };
@@ -151,7 +151,7 @@ impl Given<'_> {
         inputs: &[Vec<Data>],
         schedule: Schedule,
     ) -> Result<(), Diagnostic> {
-        trial(plans, inputs, schedule, &self.outputs).map(|_| ()).map_err(|mishap| {
+        trial(plans, inputs, &schedule, &self.outputs).map(|_| ()).map_err(|mishap| {
             let programs = |rank| runs_on(program, &self.program, rank);
             diagnose(Code::Miscompiled, &mishap, plans, &programs)
         })

@@ -128,6 +128,7 @@ impl From<RunError> for Failure {
             RunError::Fault(fault) => match fault {
                 Fault::Deadlock(_) => Exit::Hang,
                 Fault::Program { .. } | Fault::Unsupported { .. } => Exit::Rejected,
+                Fault::Steps(_) => Exit::Usage,
                 Fault::Internal(_) => Exit::Bug,
             },
         };

@@ -68,7 +68,7 @@ pub struct Ran {
 pub fn trial(
     plans: &[Plan],
     inputs: &[Vec<Data>],
-    schedule: Schedule,
+    schedule: &Schedule,
     expectations: &[Expectation],
 ) -> Result<Ran, Box<Mishap>> {
     let stopped = |fault: RunError| Box::new(Mishap::stopped(schedule, &fault));
@@ -90,7 +90,7 @@ pub fn trial(
     let at =
         verdict.wrong.and_then(|it| (0..plans.len()).find_map(|rank| suspect(plans, &outcome, rank, it)));
     Err(Box::new(Mishap {
-        schedule,
+        schedule: schedule.clone(),
         trouble,
         message: verdict.line.trim_start_matches("[FAILED] ").to_owned(),
         report: Vec::new(),
@@ -100,7 +100,7 @@ pub fn trial(
 }
 
 impl Mishap {
-    fn stopped(schedule: Schedule, fault: &RunError) -> Self {
+    fn stopped(schedule: &Schedule, fault: &RunError) -> Self {
         let text = fault.to_string();
         let mut lines = text.lines().map(str::to_owned);
         let message = lines.next().unwrap_or_default();
@@ -113,14 +113,16 @@ impl Mishap {
                 };
                 (trouble, blocked(it))
             }
-            RunError::Fault(Fault::Program { .. } | Fault::Unsupported { .. } | Fault::Internal(_))
+            RunError::Fault(
+                Fault::Program { .. } | Fault::Unsupported { .. } | Fault::Steps(_) | Fault::Internal(_),
+            )
             | RunError::Io(_)
             | RunError::Given { .. }
             | RunError::Tensor(_)
             | RunError::Dtype(_)
             | RunError::Shard(_) => (Trouble::Stopped, None),
         };
-        Self { schedule, trouble, message, report: lines.collect(), at, output: None }
+        Self { schedule: schedule.clone(), trouble, message, report: lines.collect(), at, output: None }
     }
 
     /// The statement to look at.

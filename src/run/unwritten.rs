@@ -50,7 +50,7 @@ struct Reads {
 
 impl UnwrittenReads {
     /// Adds the reads of a run; each rank runs the text of its number, and the last one where there are fewer.
-    pub fn add(&mut self, plans: &[Plan], notes: &Notes, schedule: Schedule, texts: usize) {
+    pub fn add(&mut self, plans: &[Plan], notes: &Notes, schedule: &Schedule, texts: usize) {
         for read in &notes.unwritten {
             let Some(plan) = plans.get(read.at.rank) else { continue };
             let Some(inst) = plan.code.get(read.at.inst) else { continue };
@@ -67,7 +67,7 @@ impl UnwrittenReads {
                 owners: BTreeSet::new(),
                 first: iteration.clone(),
                 iterations: BTreeSet::new(),
-                schedule,
+                schedule: schedule.clone(),
             });
             if read.missing > reads.worst.0 {
                 reads.worst = (read.missing, read.elements);

@@ -2,11 +2,14 @@
 
 use super::{
     Fault, InstRef, Options, Outcome,
-    machine::{Condition, Machine, Progress, Role},
+    machine::{Condition, Machine, Open, Progress, Role},
     schedule::Action,
     step::Space,
 };
-use crate::plan::{Communication, Effect, sync};
+use crate::plan::{
+    Communication, Effect, InstKind,
+    sync::{self, halves},
+};
 
 impl Machine<'_> {
     /// Goes on until nothing may happen.
@@ -14,7 +17,7 @@ impl Machine<'_> {
         for rank in 0..self.plans.len() {
             self.consider(self.host_of(rank));
         }
-        while let Some(actor) = self.ready.pop() {
+        while let Some(actor) = self.ready.pop().map_err(Fault::Steps)? {
             self.actors[actor].ready = false;
             self.outcome.steps += 1;
             if let Some(it) = &options.inquiry {
@@ -54,15 +57,42 @@ impl Machine<'_> {
         match (self.actors[actor].role, self.effect(rank, inst)) {
             (Role::Queue, effect) => {
                 if self.progress[rank][inst] == Progress::Posted && self.actors[actor].open.is_none() {
-                    if let Effect::Post(Communication::Transfer(transfer)) = effect {
-                        self.open_transfer(actor, inst, transfer);
-                    } else {
-                        self.open_collective(actor, inst);
+                    match effect {
+                        Effect::Post(Communication::Transfer(transfer)) if self.meets => {
+                            self.open_transfer(actor, inst, transfer);
+                        }
+                        Effect::Post(Communication::Transfer(transfer)) => {
+                            self.open_sides(actor, transfer);
+                        }
+                        _ if self.meets => self.open_collective(actor, inst),
+                        _ => self.open_member(actor),
                     }
                 }
             }
             (Role::Stream, Effect::Reshard(_)) => self.open_collective(actor, inst),
             (Role::Host | Role::Stream, _) => self.make_ready(actor),
+        }
+    }
+
+    /// Whether what an actor does next touches memory.
+    fn touches(&self, actor: usize, at: InstRef) -> bool {
+        let part = |part: u32| !sync::Step { at, part }.touched(self.plans, self.matched).is_empty();
+        let it = &self.actors[actor];
+        match (it.role, &it.open) {
+            // A posting touches nothing.
+            (Role::Stream, _) if matches!(self.effect(at.rank, at.inst), Effect::Post(_)) => false,
+            (_, Some(Open::Half)) => part(1),
+            (_, Some(Open::Member { begun })) => part(u32::from(*begun)),
+            (_, Some(Open::Sides { ready, .. })) => ready.iter().any(|it| part(*it)),
+            (_, Some(Open::Collective | Open::Transfer { .. }) | None) => part(0),
+        }
+    }
+
+    /// That a step is the one that is given, where steps are.
+    pub fn expect_part(&self, at: InstRef, part: u32) -> Result<(), Fault> {
+        match self.ready.current() {
+            Some(step) if step != (sync::Step { at, part }) => Err(Fault::Steps(step)),
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -76,7 +106,9 @@ impl Machine<'_> {
         it.ready = true;
         let host = matches!(it.role, Role::Host);
         let stamp = it.items.front().map_or(self.issued, |&(_, stamp)| stamp);
-        self.ready.push(Action { actor, host, inst, rank: it.rank, stamp });
+        let rank = it.rank;
+        let touches = !host && self.ready.is_given() && self.touches(actor, InstRef { rank, inst });
+        self.ready.push(Action { actor, host, inst, rank, stamp, touches });
     }
 
     /// Makes a condition true.
@@ -167,9 +199,21 @@ impl Machine<'_> {
             Effect::Finish => self.finish(rank, inst)?,
             Effect::Compute => {
                 let (plans, kind) = (self.plans, &self.plans[rank].code[inst].kind);
+                let is_second = matches!(self.actors[actor].open, Some(Open::Half));
+                let halves = if self.meets { None } else { halves(rank, kind) };
+                let half = halves.map(|it| {
+                    let [from, to] = it[usize::from(is_second)].clone().map(Box::new);
+                    InstKind::Copy { from, to }
+                });
+                self.expect_part(InstRef { rank, inst }, u32::from(is_second))?;
                 Space::World(&mut self.memories)
-                    .run(rank, kind, &mut self.outcome.notes)
+                    .run(rank, half.as_ref().unwrap_or(kind), &mut self.outcome.notes)
                     .map_err(|it| it.at(plans, InstRef { rank, inst }))?;
+                if half.is_some() && !is_second {
+                    self.actors[actor].open = Some(Open::Half);
+                    self.make_ready(actor);
+                    return Ok(());
+                }
             }
             Effect::Share(_) | Effect::Barrier => {
                 return Err(Fault::Internal("a host instruction is on a stream".to_owned()));

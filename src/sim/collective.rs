@@ -1,8 +1,7 @@
-//! What communications do to memory, once all who take part are there.
+//! What communications do to memory.
 //!
-//! Every collective is: each output is a row of parts of what the members give, or of all of it combined.
-//!
-//! Invariant: all inputs are read before any output is written.
+//! Every collective is: each output is a row of parts of what the members give, or of all of it combined. All members run it at once, or
+//! each reads what it gives, and writes what it gets once those have read who give it.
 
 use grammar::dtype::DType;
 
@@ -27,45 +26,134 @@ pub(super) fn run(
     notes: &mut Notes,
 ) -> Result<(), Fault> {
     let kind = |it: &InstRef| &plans[it.rank].code[it.inst].kind;
-    let collectives: Option<Vec<&Collective>> = members
-        .iter()
-        .map(|it| if let InstKind::Collective(it) = kind(it) { Some(&**it) } else { None })
-        .collect();
     let reshards: Option<Vec<&Reshard>> = members
         .iter()
         .map(|it| if let InstKind::Reshard(it) = kind(it) { Some(&**it) } else { None })
         .collect();
-    let mut space = Space::World(memories);
-    match (collectives, reshards) {
-        (Some(them), _) => TeamCollective { plans, members, them: &them }.run(&mut space, notes),
-        (_, Some(them)) => {
-            reshard::run(&them, members, &mut space, notes).map_err(|it| it.at(plans, members[0]))
+    if let Some(them) = reshards {
+        let mut space = Space::World(memories);
+        return reshard::run(&them, members, &mut space, notes).map_err(|it| it.at(plans, members[0]));
+    }
+    let mut given = Given::of(plans, members)?;
+    let everyone = 0..members.len();
+    // All read before one writes.
+    for member in everyone.clone() {
+        given.gather(plans, member, memories, notes)?;
+    }
+    everyone.into_iter().try_for_each(|member| given.write(plans, member, memories, notes))
+}
+
+/// A collective whose members begin and end one by one: what they have given so far.
+pub(super) struct Given {
+    /// Where each member posted it, in team order.
+    members: Vec<InstRef>,
+    /// By member, once it has begun.
+    inputs: Vec<Option<DenseTensor>>,
+    /// All inputs, combined.
+    combined: Option<DenseTensor>,
+}
+
+impl Given {
+    /// Nothing yet. The members are in team order.
+    ///
+    /// # Errors
+    /// Members that post collectives of other kinds than the first.
+    pub fn of(plans: &[Plan], members: &[InstRef]) -> Result<Self, Fault> {
+        TeamCollective::of(plans, members)?.check_kinds()?;
+        Ok(Self { members: members.to_vec(), inputs: vec![None; members.len()], combined: None })
+    }
+
+    /// A member reads what it gives, and takes the elements that it will write.
+    pub fn begin(
+        &mut self,
+        plans: &[Plan],
+        member: usize,
+        memories: &mut [Memory],
+        notes: &mut Notes,
+    ) -> Result<(), Fault> {
+        let team = TeamCollective::of(plans, &self.members)?;
+        if team.them[member].input.is_some() {
+            team.load(member, &mut self.inputs, &mut Space::World(memories), notes)?;
         }
-        (None, None) => {
-            Err(Fault::Internal("a collective and a resharding operator in one communication".to_owned()))
+        match &team.them[member].output {
+            // It gets something.
+            Some(output) if !team.them[member].kind.givers(member, self.members.len()).is_empty() => {
+                take(plans, self.members[member], output, memories)
+            }
+            Some(_) | None => Ok(()),
         }
+    }
+
+    /// Reads what a member gets, as far as it has not been read.
+    fn gather(
+        &mut self,
+        plans: &[Plan],
+        member: usize,
+        memories: &mut [Memory],
+        notes: &mut Notes,
+    ) -> Result<(), Fault> {
+        let team = TeamCollective::of(plans, &self.members)?;
+        team.gather(member, &mut self.inputs, &mut self.combined, &mut Space::World(memories), notes)
+    }
+
+    /// A member writes what it gets; everything that it gets has been given.
+    pub fn write(
+        &mut self,
+        plans: &[Plan],
+        member: usize,
+        memories: &mut [Memory],
+        notes: &mut Notes,
+    ) -> Result<(), Fault> {
+        self.gather(plans, member, memories, notes)?;
+        let team = TeamCollective::of(plans, &self.members)?;
+        team.write(member, &self.inputs, self.combined.as_ref(), &mut Space::World(memories), notes)
+    }
+
+    /// The members whose data a member gets.
+    pub fn givers(&self, plans: &[Plan], member: usize) -> Result<Vec<usize>, Fault> {
+        let team = TeamCollective::of(plans, &self.members)?;
+        let it = team.them[member];
+        if it.output.as_ref().is_none_or(View::is_empty) {
+            return Ok(Vec::new());
+        }
+        team.deliveries(member)?;
+        Ok(it.kind.givers(member, self.members.len()))
     }
 }
 
-/// Moves what a send gives to where its receive wants it.
-pub(super) fn deliver(
+/// A communication takes the elements that it will write: they have no value until then.
+pub(super) fn take(plans: &[Plan], at: InstRef, view: &View, memories: &mut [Memory]) -> Result<(), Fault> {
+    Space::World(memories).forget(at.rank, view).map_err(|it| it.at(plans, at))
+}
+
+/// What a send gives.
+pub(super) fn send(
     plans: &[Plan],
     (from, send): (InstRef, &Side),
+    memories: &mut [Memory],
+    notes: &mut Notes,
+) -> Result<DenseTensor, Fault> {
+    notes.at = Some(from);
+    Space::World(memories).read(from.rank, &send.view, notes).map_err(|it| it.at(plans, from))
+}
+
+/// Puts what a send at `from` gave to where the receive wants it.
+pub(super) fn receive(
+    plans: &[Plan],
+    (from, block): (InstRef, &DenseTensor),
     (to, recv): (InstRef, &Side),
     memories: &mut [Memory],
     notes: &mut Notes,
 ) -> Result<(), Fault> {
     let mut space = Space::World(memories);
-    notes.at = Some(from);
-    let block = space.read(from.rank, &send.view, notes).map_err(|it| it.at(plans, from))?;
     let dtype = space.dtype(to.rank, &recv.view).map_err(|it| it.at(plans, to))?;
     if block.data.len() != recv.view.len() || block.data.dtype() != dtype {
         let other = located(plans, to).1;
-        let (given, wanted) = (amount_of(&block), amount(recv.view.len(), dtype));
+        let (given, wanted) = (amount_of(block), amount(recv.view.len(), dtype));
         let message = format!("sends {given}, but rank {} at {other} receives {wanted}", to.rank);
         return Err(Fault::program(plans, from, message));
     }
-    space.store(to.rank, &recv.view, &block, notes).map_err(|it| it.at(plans, to))
+    space.store(to.rank, &recv.view, block, notes).map_err(|it| it.at(plans, to))
 }
 
 /// One collective of all members.
@@ -74,46 +162,74 @@ struct TeamCollective<'a> {
     /// Where each member posted it, in team order.
     members: &'a [InstRef],
     /// What each posted.
-    them: &'a [&'a Collective],
+    them: Vec<&'a Collective>,
 }
 
-impl TeamCollective<'_> {
-    fn run(&self, space: &mut Space<'_>, notes: &mut Notes) -> Result<(), Fault> {
+impl<'a> TeamCollective<'a> {
+    fn of(plans: &'a [Plan], members: &'a [InstRef]) -> Result<Self, Fault> {
+        let collective = |it: &InstRef| match &plans[it.rank].code[it.inst].kind {
+            InstKind::Collective(it) => Ok(&**it),
+            _ => {
+                Err(Fault::Internal("a collective and a resharding operator in one communication".to_owned()))
+            }
+        };
+        Ok(Self { plans, members, them: members.iter().map(collective).collect::<Result<_, _>>()? })
+    }
+
+    fn check_kinds(&self) -> Result<(), Fault> {
         for (member, it) in self.them.iter().enumerate() {
             if !it.kind.is_same_as(self.them[0].kind) {
                 return Err(self.clash(member, it.kind.name(), 0, self.them[0].kind.name()));
             }
         }
-        let mut wanted = Vec::new();
-        for (member, it) in self.them.iter().enumerate() {
-            if let Some(output) = &it.output {
-                wanted.push((member, output, self.deliveries(member)?));
-            }
+        Ok(())
+    }
+
+    /// Reads what a member gets, as far as it has not been read.
+    fn gather(
+        &self,
+        member: usize,
+        inputs: &mut [Option<DenseTensor>],
+        combined: &mut Option<DenseTensor>,
+        space: &mut Space<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), Fault> {
+        if self.them[member].output.is_none() {
+            return Ok(());
         }
-        let mut inputs = vec![None; self.them.len()];
-        let mut combined = None;
-        for delivery in wanted.iter().flat_map(|(_, _, deliveries)| deliveries) {
+        for delivery in self.deliveries(member)? {
             match delivery.from {
-                Source::Member(from) => self.load(from, &mut inputs, space, notes)?,
+                Source::Member(from) => self.load(from, inputs, space, notes)?,
                 Source::Combined if combined.is_none() => {
-                    combined = Some(self.combine(&mut inputs, space, notes)?);
+                    *combined = Some(self.combine(inputs, space, notes)?);
                 }
                 Source::Combined => {}
             }
         }
-        for (member, output, deliveries) in wanted {
-            let mut pieces = Vec::new();
-            for it in deliveries {
-                let whole = it.member().map_or(combined.as_ref(), |from| inputs[from].as_ref());
-                if let Some(whole) = whole {
-                    pieces.push((whole, self.part(member, whole.data.len(), it)?));
-                }
-            }
-            if let Some(block) = concatenate(&pieces).map_err(|it| self.fault(member, it))? {
-                self.deliver(member, output, &block, space, notes)?;
+        Ok(())
+    }
+
+    /// Writes what a member gets, all of which has been read.
+    fn write(
+        &self,
+        member: usize,
+        inputs: &[Option<DenseTensor>],
+        combined: Option<&DenseTensor>,
+        space: &mut Space<'_>,
+        notes: &mut Notes,
+    ) -> Result<(), Fault> {
+        let Some(output) = &self.them[member].output else { return Ok(()) };
+        let mut pieces = Vec::new();
+        for it in self.deliveries(member)? {
+            let whole = it.member().map_or(combined, |from| inputs[from].as_ref());
+            if let Some(whole) = whole {
+                pieces.push((whole, self.part(member, whole.data.len(), it)?));
             }
         }
-        Ok(())
+        match concatenate(&pieces).map_err(|it| self.fault(member, it))? {
+            Some(block) => self.deliver(member, output, &block, space, notes),
+            None => Ok(()),
+        }
     }
 
     /// Puts a member's result where it wants it.

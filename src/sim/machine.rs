@@ -12,10 +12,16 @@ use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Fault, InstRef, Outcome, Schedule, conditions::Conditions, memory::Memory, schedule::Ready};
-use crate::plan::{
-    CommunicatorNo, Effect, Plan, StreamNo,
-    sync::{CommNo, Matched, Position, State},
+use super::{
+    Fault, InstRef, Outcome, Schedule, collective::Given, conditions::Conditions, memory::Memory,
+    schedule::Ready,
+};
+use crate::{
+    io::dense::DenseTensor,
+    plan::{
+        CommunicatorNo, Effect, Plan, StreamNo,
+        sync::{CommNo, Matched, Position, State, stuck},
+    },
 };
 
 /// Something that becomes true once and stays true.
@@ -79,17 +85,31 @@ pub(super) enum Role {
     Queue,
 }
 
-/// A head that needs other actors.
+/// A head that has begun, and needs other actors or another step.
 pub(super) enum Open {
-    /// A collective or a resharding operator that has arrived at its communication.
+    /// A collective or a resharding operator that has arrived at its communication, which runs for all members at once.
     Collective,
-    /// A transfer whose sides have arrived at their messages.
+    /// A transfer whose sides have arrived at their messages, each of which runs for both sides at once.
     Transfer {
         /// Sides that have not run.
         left: usize,
         /// Messages to send whose receiver has arrived.
         ready: VecDeque<Message>,
     },
+    /// A collective that this member runs by itself: whether it has read what it gives.
+    Member {
+        /// Whether it has.
+        begun: bool,
+    },
+    /// A transfer whose sides run one by one.
+    Sides {
+        /// Sides that have not run.
+        left: usize,
+        /// Steps that may happen (`plan::sync::Step::part`).
+        ready: VecDeque<u32>,
+    },
+    /// A copy whose first half has been done.
+    Half,
 }
 
 /// A side of a transfer at the head of a queue.
@@ -110,6 +130,16 @@ pub(super) struct Message {
     pub recv: OpenSide,
 }
 
+/// A collective that some members have begun and not all have ended.
+pub(super) struct Begun {
+    /// What they have given.
+    pub given: Given,
+    /// By member: whether it has begun, and the actors that wait for that.
+    pub members: Vec<(bool, Vec<usize>)>,
+    /// Members that have not ended.
+    pub left: usize,
+}
+
 /// All ranks, their memory and their synchronisation.
 pub(super) struct Machine<'a> {
     /// What the ranks do.
@@ -124,8 +154,15 @@ pub(super) struct Machine<'a> {
     pub matched: &'a Matched,
     /// Parts that have arrived, by communication.
     pub arrived: Vec<u32>,
+    /// Whether nobody goes on from a communication before all who take part are there. NCCL does not promise it, so most schedules do
+    /// not count on it; it shows deadlocks.
+    pub meets: bool,
     /// Sides of messages that have arrived before the other side.
     pub single_sides: FxHashMap<CommNo, OpenSide>,
+    /// Messages that have been sent and not been received.
+    pub sent: FxHashMap<CommNo, DenseTensor>,
+    /// Collectives that some members have begun and not all have ended.
+    pub begun: FxHashMap<CommNo, Begun>,
     /// What is true and who waits for it.
     pub conditions: Conditions,
     /// The actors that may go on.
@@ -153,9 +190,14 @@ impl<'a> Machine<'a> {
         plans: &'a [Plan],
         matched: &'a Matched,
         memories: Vec<Memory>,
-        schedule: Schedule,
+        schedule: &Schedule,
     ) -> Result<Self, Fault> {
         let world = plans.len();
+        check_teams(plans, matched)?;
+        let meets = *schedule == Schedule::Program || stuck(plans, matched).is_some();
+        let program = Schedule::Program;
+        // Steps are those of a program that comes to its end.
+        let schedule = if meets && matches!(schedule, Schedule::Steps { .. }) { &program } else { schedule };
         let mut machine = Self {
             plans,
             hosts: vec![Host::default(); world],
@@ -163,7 +205,10 @@ impl<'a> Machine<'a> {
             progress: plans.iter().map(|it| vec![Progress::Pending; it.code.len()]).collect(),
             matched,
             arrived: vec![0; matched.comms.len()],
+            meets,
             single_sides: FxHashMap::default(),
+            sent: FxHashMap::default(),
+            begun: FxHashMap::default(),
             conditions: Conditions::new(plans, matched),
             ready: Ready::new(schedule, 0, 0),
             issued: 0,
@@ -173,7 +218,6 @@ impl<'a> Machine<'a> {
             first: Vec::new(),
             queues: Vec::new(),
         };
-        check_teams(plans, matched)?;
         for (rank, plan) in plans.iter().enumerate() {
             machine.first.push(machine.actors.len());
             machine.actors.push(Actor::new(rank, Role::Host));

@@ -14,7 +14,7 @@ use crate::{
     io::{data::Data, dense::DenseTensor},
     plan::{
         BufferNo, InstKind, Place, Plan,
-        sync::{Deadlock, Matched},
+        sync::{Deadlock, Matched, Step},
     },
 };
 
@@ -25,6 +25,7 @@ mod footprint;
 mod inquiry;
 pub mod kernels;
 mod machine;
+mod member;
 pub mod memory;
 mod queue;
 mod reshard;
@@ -135,6 +136,13 @@ pub enum Fault {
         /// What is not supported.
         message: String,
     },
+    /// A given step may not happen when its turn comes.
+    #[error(
+        "the given order asks for step {} of instruction {} on rank {} before it may happen: it is the order of another program, \
+         or of another number of ranks",
+        .0.part, .0.at.inst, .0.at.rank
+    )]
+    Steps(Step),
     /// The plans are inconsistent: our bug.
     #[error("internal error: {0}")]
     Internal(String),
@@ -151,7 +159,7 @@ pub fn run(
     plans: &[Plan],
     matched: &Matched,
     inputs: Vec<Vec<Data>>,
-    schedule: Schedule,
+    schedule: &Schedule,
     options: &Options,
 ) -> Result<Outcome, Fault> {
     for (rank, plan) in plans.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! When communications run: a collective or resharding operator once all members have arrived, a message once both sides have.
+//! Communications that run at once for all who take part: a collective or resharding operator once all members have arrived, a message
+//! once both sides have. `member` has those whose parts run one by one.
 //!
 //! `plan::sync` says which instructions are parts of one communication; here their actors arrive, one by one.
 
@@ -63,7 +64,7 @@ impl<'a> Machine<'a> {
     }
 
     /// The actor whose head a part of a collective or resharding operator is, once it has arrived.
-    fn actor_of(&self, part: &Part) -> Option<usize> {
+    pub fn actor_of(&self, part: &Part) -> Option<usize> {
         let InstRef { rank, inst } = part.at;
         match self.effect(rank, inst) {
             Effect::Post(it) => self.queue_of(rank, it.communicator()).ok(),
@@ -102,8 +103,12 @@ impl<'a> Machine<'a> {
 
     /// Runs the collective at a queue's head, or one message of the transfer that it is.
     pub fn run_queue(&mut self, actor: usize) -> Result<(), Fault> {
-        let Some(Open::Transfer { ready, .. }) = &mut self.actors[actor].open else {
-            return self.run_collective(actor);
+        let ready = match &mut self.actors[actor].open {
+            Some(Open::Transfer { ready, .. }) => ready,
+            Some(Open::Sides { .. }) => return self.run_side(actor),
+            Some(Open::Member { begun: false }) => return self.begin_member(actor),
+            Some(Open::Member { begun: true }) => return self.end_member(actor),
+            Some(Open::Collective | Open::Half) | None => return self.run_collective(actor),
         };
         let at = self.ready.pick(ready.len());
         let Some(Message { send, recv }) = ready.remove(at) else {
@@ -111,7 +116,9 @@ impl<'a> Machine<'a> {
             return Ok(());
         };
         if let (Some(from), Some(to)) = (self.open_side(send), self.open_side(recv)) {
-            collective::deliver(self.plans, from, to, &mut self.memories, &mut self.outcome.notes)?;
+            let notes = &mut self.outcome.notes;
+            let block = collective::send(self.plans, from, &mut self.memories, notes)?;
+            collective::receive(self.plans, (from.0, &block), to, &mut self.memories, notes)?;
         }
         self.close_sides(send.queue, 1);
         self.close_sides(recv.queue, 1);
@@ -170,7 +177,7 @@ impl<'a> Machine<'a> {
     }
 
     /// A communication is complete, and so is its work.
-    fn finish_communication(&mut self, actor: usize, at: InstRef) {
+    pub fn finish_communication(&mut self, actor: usize, at: InstRef) {
         if let Effect::Post(it) = self.effect(at.rank, at.inst) {
             self.raise(Condition::Work(at.rank, it.work()));
         }

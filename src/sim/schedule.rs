@@ -2,17 +2,23 @@
 //!
 //! Invariant: the same schedule and the same plans give the same choices.
 
-use crate::io::generate::split_mix;
 use std::{
-    collections::{BinaryHeap, VecDeque},
+    collections::{BTreeMap, BinaryHeap, VecDeque},
     fmt,
+    path::PathBuf,
     str::FromStr,
+    sync::Arc,
 };
 
 use thiserror::Error;
 
+use crate::{
+    io::generate::split_mix,
+    plan::sync::{InstRef, Step},
+};
+
 /// How the simulator chooses among actions that may run. Spelt `program`, `seed:7`, `adversarial`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Schedule {
     /// The earliest instruction: the smallest index in its rank's code, then the smallest rank. Every instruction runs
     /// as soon as it is issued and allowed.
@@ -24,11 +30,21 @@ pub enum Schedule {
     Seed(u64),
     /// Hosts run ahead as far as they can, then the instruction that was issued last runs first.
     Adversarial,
+    /// The steps that touch memory in this order, and then the others in the order of `Program`. What touches no memory happens as soon
+    /// as it may.
+    Steps {
+        /// What reports call it.
+        name: Arc<str>,
+        /// The steps.
+        steps: Arc<[Step]>,
+    },
 }
 
 /// A schedule that does not parse.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown schedule `{0}`: expected `program`, `adversarial` or `seed:N`")]
+#[error(
+    "unknown schedule `{0}`: expected `program`, `adversarial`, `seed:N`, `seed:A..B`, `explore:N` or `@FILE`"
+)]
 pub struct ScheduleError(String);
 
 impl FromStr for Schedule {
@@ -47,9 +63,36 @@ impl FromStr for Schedule {
 /// Most schedules of one run.
 const MOST: u64 = 10_000_000;
 
-/// One schedule, or one for every seed of a range: `seed:0..50`.
+/// Which schedules a program runs under.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Schedules(pub Vec<Schedule>);
+pub enum Schedules {
+    /// One schedule, or one for every seed of a range: `seed:0..50`.
+    Named(Vec<Schedule>),
+    /// At most so many orders of the steps that conflict, each of which may give another result: `explore:100`.
+    Explore(usize),
+    /// The order that a file gives: `@FILE`.
+    File(PathBuf),
+}
+
+impl Schedules {
+    /// Whether it is the order of the program alone.
+    pub fn is_program(&self) -> bool {
+        matches!(self, Self::Named(them) if *them == [Schedule::Program])
+    }
+}
+
+impl fmt::Display for Schedules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(them) => match them.as_slice() {
+                [first, .., last] => write!(f, "{first} to {last}"),
+                it => it.iter().try_for_each(|it| it.fmt(f)),
+            },
+            Self::Explore(most) => write!(f, "explore:{most}"),
+            Self::File(path) => write!(f, "@{}", path.display()),
+        }
+    }
+}
 
 impl FromStr for Schedules {
     type Err = String;
@@ -61,12 +104,23 @@ impl FromStr for Schedules {
                     Err(format!("`{text}` has {} seeds: a run takes {MOST} at most", last - first))
                 }
                 (Ok(first), Ok(last)) if first < last => {
-                    Ok(Self((first..last).map(Schedule::Seed).collect()))
+                    Ok(Self::Named((first..last).map(Schedule::Seed).collect()))
                 }
                 _ => Err(format!("`{text}` is no range of seeds: expected `seed:0..50`")),
             };
         }
-        text.parse().map(|it| Self(vec![it])).map_err(|fault: ScheduleError| fault.to_string())
+        if let Some(most) = text.strip_prefix("explore:") {
+            return match most.parse() {
+                Ok(most) if (1..=MOST).contains(&most) => Ok(Self::Explore(most as usize)),
+                _ => Err(format!("`{text}` is no number of orders: expected `explore:100`, at most {MOST}")),
+            };
+        }
+        match text.strip_prefix('@') {
+            Some(path) => Ok(Self::File(path.into())),
+            None => {
+                text.parse().map(|it| Self::Named(vec![it])).map_err(|fault: ScheduleError| fault.to_string())
+            }
+        }
     }
 }
 
@@ -76,6 +130,7 @@ impl fmt::Display for Schedule {
             Self::Program => f.write_str("program"),
             Self::Seed(seed) => write!(f, "seed:{seed}"),
             Self::Adversarial => f.write_str("adversarial"),
+            Self::Steps { name, .. } => f.write_str(name),
         }
     }
 }
@@ -93,6 +148,8 @@ pub(super) struct Action {
     pub rank: usize,
     /// When it was issued, among all ranks.
     pub stamp: u64,
+    /// Whether it touches memory; looked at only where steps are given.
+    pub touches: bool,
 }
 
 /// The actions that may happen now, one for each actor at most.
@@ -109,6 +166,13 @@ enum Actions {
     Priorities { of: Vec<u64>, changes: VecDeque<u64>, heap: BinaryHeap<(u64, usize)> },
     /// Any.
     Uniform { bag: Vec<usize>, random: Random },
+    /// Those that touch no memory, then the next of the given steps, then the earliest instruction.
+    Given {
+        free: Vec<usize>,
+        touching: BTreeMap<(usize, usize), usize>,
+        steps: VecDeque<Step>,
+        current: Option<Step>,
+    },
 }
 
 /// Most priority changes in one run.
@@ -116,13 +180,19 @@ const MAX_CHANGES: u64 = 12;
 
 impl Ready {
     /// An empty set for so many actors, which will take about so many steps.
-    pub fn new(schedule: Schedule, actors: usize, steps: u64) -> Self {
+    pub fn new(schedule: &Schedule, actors: usize, steps: u64) -> Self {
         let ordered = |adversarial| Actions::Ordered { adversarial, heap: BinaryHeap::new() };
         let actions = match schedule {
             Schedule::Program => ordered(false),
             Schedule::Adversarial => ordered(true),
+            Schedule::Steps { steps, .. } => Actions::Given {
+                free: Vec::new(),
+                touching: BTreeMap::new(),
+                steps: steps.iter().copied().collect(),
+                current: None,
+            },
             Schedule::Seed(seed) => {
-                let mut random = Random(seed);
+                let mut random = Random(*seed);
                 if seed % 2 == 0 {
                     let of = (0..actors).map(|_| random.next() | 1 << 63).collect();
                     let mut changes: Vec<u64> =
@@ -149,13 +219,23 @@ impl Ready {
             }
             Actions::Priorities { of, heap, .. } => heap.push((of[action.actor], action.actor)),
             Actions::Uniform { bag, .. } => bag.push(action.actor),
+            Actions::Given { free, touching, .. } => {
+                if action.touches {
+                    touching.insert((action.inst, action.rank), action.actor);
+                } else {
+                    free.push(action.actor);
+                }
+            }
         }
     }
 
     /// Takes the actor whose action happens next; `None` where nothing may happen.
-    pub fn pop(&mut self) -> Option<usize> {
+    ///
+    /// # Errors
+    /// The given step that may not happen now.
+    pub fn pop(&mut self) -> Result<Option<usize>, Step> {
         self.steps += 1;
-        match &mut self.actions {
+        Ok(match &mut self.actions {
             Actions::Ordered { heap, .. } => heap.pop().map(|(_, actor)| actor),
             Actions::Priorities { of, changes, heap } => {
                 while changes.front().is_some_and(|&at| at < self.steps) {
@@ -170,6 +250,33 @@ impl Ready {
             Actions::Uniform { bag, random } => {
                 (!bag.is_empty()).then(|| bag.swap_remove(random.below(bag.len() as u64) as usize))
             }
+            Actions::Given { free, touching, steps, current } => {
+                *current = None;
+                if let Some(actor) = free.pop() {
+                    return Ok(Some(actor));
+                }
+                *current = steps.pop_front();
+                match current {
+                    Some(step) => {
+                        let InstRef { rank, inst } = step.at;
+                        Some(touching.remove(&(inst, rank)).ok_or(*step)?)
+                    }
+                    None => touching.pop_first().map(|it| it.1),
+                }
+            }
+        })
+    }
+
+    /// Whether steps are given.
+    pub fn is_given(&self) -> bool {
+        matches!(self.actions, Actions::Given { .. })
+    }
+
+    /// The given step that happens now.
+    pub fn current(&self) -> Option<Step> {
+        match &self.actions {
+            Actions::Given { current, .. } => *current,
+            Actions::Ordered { .. } | Actions::Priorities { .. } | Actions::Uniform { .. } => None,
         }
     }
 
@@ -177,7 +284,9 @@ impl Ready {
     pub fn pick(&mut self, count: usize) -> usize {
         match &mut self.actions {
             Actions::Ordered { adversarial: true, .. } => count.saturating_sub(1),
-            Actions::Ordered { adversarial: false, .. } | Actions::Priorities { .. } => 0,
+            Actions::Ordered { adversarial: false, .. }
+            | Actions::Priorities { .. }
+            | Actions::Given { .. } => 0,
             Actions::Uniform { random, .. } => random.below(count as u64) as usize,
         }
     }

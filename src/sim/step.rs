@@ -84,6 +84,15 @@ impl Space<'_> {
         Ok(block)
     }
 
+    /// The elements of a view have no value any more.
+    pub fn forget(&mut self, rank: usize, view: &View) -> Result<(), StepError> {
+        let cell = self.cell(rank, view)?;
+        let Cell { data, written, shadow } =
+            Cell::unwritten(cell.data.dtype(), view.len()).map_err(KernelError::from)?;
+        memory::scatter(cell, view, &DenseTensor { shape: view.shape.clone(), data, written, shadow });
+        Ok(())
+    }
+
     /// Puts elements into a view; their type converts.
     pub fn store(
         &mut self,

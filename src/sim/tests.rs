@@ -134,7 +134,7 @@ fn floats(them: &[f32]) -> Data {
     Data::F32(them.to_vec())
 }
 
-fn go(plans: &[Plan], inputs: Vec<Vec<Data>>, schedule: Schedule) -> Result<Outcome, Fault> {
+fn go(plans: &[Plan], inputs: Vec<Vec<Data>>, schedule: &Schedule) -> Result<Outcome, Fault> {
     run(plans, &sync::Matched::of(plans), inputs, schedule, &Options { trace: true, ..Options::default() })
 }
 
@@ -166,7 +166,7 @@ fn collective(
     input: usize,
     output: usize,
     kind: impl Fn(usize) -> CollectiveKind,
-    schedule: Schedule,
+    schedule: &Schedule,
 ) -> Result<Vec<Vec<f64>>, Fault> {
     let (mut plans, mut inputs) = (Vec::new(), Vec::new());
     for rank in 0..4 {
@@ -193,26 +193,26 @@ fn collectives_on_an_arbitrary_team() -> Result<(), Fault> {
     let op = ReduceOp::Sum;
     let none = |len: usize| vec![-1.0; len];
     for schedule in schedules(20) {
-        let res = collective(2, 2, |_| Broadcast { root: 1 }, schedule)?;
+        let res = collective(2, 2, |_| Broadcast { root: 1 }, &schedule)?;
         assert_eq!(res, vec![vec![20.0, 21.0]; 3]);
-        let res = collective(1, 3, |_| Gather { root: 2 }, schedule)?;
+        let res = collective(1, 3, |_| Gather { root: 2 }, &schedule)?;
         assert_eq!(res, [none(3), none(3), vec![10.0, 20.0, 30.0]]);
-        let res = collective(2, 6, |_| Allgather, schedule)?;
+        let res = collective(2, 6, |_| Allgather, &schedule)?;
         assert_eq!(res, vec![vec![10.0, 11.0, 20.0, 21.0, 30.0, 31.0]; 3]);
-        let res = collective(3, 1, |_| Scatter { root: 0 }, schedule)?;
+        let res = collective(3, 1, |_| Scatter { root: 0 }, &schedule)?;
         assert_eq!(res, [[10.0], [11.0], [12.0]]);
-        let res = collective(2, 2, |_| Reduce { root: 0, op }, schedule)?;
+        let res = collective(2, 2, |_| Reduce { root: 0, op }, &schedule)?;
         assert_eq!(res, [vec![60.0, 63.0], none(2), none(2)]);
-        let res = collective(2, 2, |_| Allreduce { op }, schedule)?;
+        let res = collective(2, 2, |_| Allreduce { op }, &schedule)?;
         assert_eq!(res, vec![vec![60.0, 63.0]; 3]);
-        let res = collective(3, 1, |_| ReduceScatter { op }, schedule)?;
+        let res = collective(3, 1, |_| ReduceScatter { op }, &schedule)?;
         assert_eq!(res, [[60.0], [63.0], [66.0]]);
-        let res = collective(3, 3, |_| AllToAll, schedule)?;
+        let res = collective(3, 3, |_| AllToAll, &schedule)?;
         assert_eq!(res, [[10.0, 20.0, 30.0], [11.0, 21.0, 31.0], [12.0, 22.0, 32.0]]);
-        let res = collective(1, 1, |_| SendRecv { root: 1 }, schedule)?;
+        let res = collective(1, 1, |_| SendRecv { root: 1 }, &schedule)?;
         assert_eq!(res, [[20.0], [-1.0], [-1.0]]);
         let permute = |it| Permute { send_peer: (it + 1) % 3, recv_peer: (it + 2) % 3 };
-        assert_eq!(collective(1, 1, permute, schedule)?, [[30.0], [10.0], [20.0]]);
+        assert_eq!(collective(1, 1, permute, &schedule)?, [[30.0], [10.0], [20.0]]);
     }
     Ok(())
 }
@@ -221,17 +221,17 @@ fn collectives_on_an_arbitrary_team() -> Result<(), Fault> {
 fn mismatching_collectives_name_both_places() {
     use CollectiveKind::*;
     let root = |member| Broadcast { root: usize::from(member == 2) };
-    let res = collective(2, 2, root, Schedule::Program).err().map(|it| it.to_string());
+    let res = collective(2, 2, root, &Schedule::Program).err().map(|it| it.to_string());
     assert_eq!(
         res.as_deref(),
         Some("rank 3: line 1: Broadcast from member 1; rank 2 at line 1: Broadcast from member 0")
     );
-    let res = collective(2, 1, |_| ReduceScatter { op: ReduceOp::Sum }, Schedule::Program);
+    let res = collective(2, 1, |_| ReduceScatter { op: ReduceOp::Sum }, &Schedule::Program);
     assert_eq!(
         res.err().map(|it| it.to_string()).as_deref(),
         Some("rank 2: line 1: ReduceScatter (Sum) of 2 elements does not divide by 3 members")
     );
-    let res = collective(2, 5, |_| Allgather, Schedule::Program).err().map(|it| it.to_string());
+    let res = collective(2, 5, |_| Allgather, &Schedule::Program).err().map(|it| it.to_string());
     assert_eq!(res.as_deref(), Some("rank 2: line 1: Allgather delivers 6 x f32, the output holds 5 x f32"));
 }
 
@@ -256,7 +256,7 @@ fn transfers_among_all_pairs() -> Result<(), Fault> {
         plans.push(it.finish());
     }
     for schedule in schedules(20) {
-        let outcome = go(&plans, no_inputs(&plans), schedule)?;
+        let outcome = go(&plans, no_inputs(&plans), &schedule)?;
         for rank in 0..world {
             let want: Vec<f64> = (0..world).map(|it| (10 * it + rank) as f64).collect();
             assert_eq!(values(&outcome, rank), want, "{schedule}");
@@ -291,11 +291,11 @@ fn ring(world: usize, grouped: bool) -> Vec<Plan> {
 fn a_ring_works_as_one_transfer_and_hangs_as_two() -> Result<(), Fault> {
     for schedule in schedules(20) {
         let plans = ring(3, true);
-        let outcome = go(&plans, no_inputs(&plans), schedule)?;
+        let outcome = go(&plans, no_inputs(&plans), &schedule)?;
         assert_eq!([values(&outcome, 0), values(&outcome, 1), values(&outcome, 2)], [[2.0], [0.0], [1.0]]);
         let plans = ring(3, false);
         assert_eq!(
-            text(go(&plans, no_inputs(&plans), schedule)),
+            text(go(&plans, no_inputs(&plans), &schedule)),
             "deadlock: each rank sends before it receives: 0 → 1 → 2 → 0\n\
              help: put the send and the receive between StartCoalescing and EndCoalescing, or let one rank \
              receive first\n\
@@ -320,7 +320,7 @@ fn transfers_must_agree_on_size_and_type() {
         receiver.fill(0, &got, 0).transfer(communicators.1, &[(Direction::Recv, 0, &got)]);
         [sender.finish(), receiver.finish()]
     };
-    let run = |plans: [Plan; 2]| text(go(&plans, no_inputs(&plans), Schedule::Program));
+    let run = |plans: [Plan; 2]| text(go(&plans, no_inputs(&plans), &Schedule::Program));
     assert_eq!(run(plans(DType::Float, 2)), "no fault");
     let message = "rank 0: line 1: sends 2 x f32, but rank 1 at line 2 receives";
     assert_eq!(run(plans(DType::Float, 3)), format!("{message} 3 x f32"));
@@ -342,7 +342,7 @@ fn a_member_that_never_comes_is_named() {
         plans.push(it.finish());
     }
     assert_eq!(
-        text(go(&plans, no_inputs(&plans), Schedule::Program)),
+        text(go(&plans, no_inputs(&plans), &Schedule::Program)),
         "deadlock: rank 1 never posts the 1st collective of team (0 1 2), line 2 (Allgather) of rank 0\n\
          rank 0 posts 1 collective on this team, rank 1 posts 0\n\
          ranks 0 2: line 2 (Allgather) on NCCL (0 1 2): waits for rank 1; rank 1 has finished"
@@ -382,10 +382,10 @@ fn get_and_put_protocols() -> Result<(), Fault> {
     for get in [true, false] {
         let guarded = one_sided(get, true);
         for schedule in schedules(50) {
-            assert_eq!(values(&go(&guarded, no_inputs(&guarded), schedule)?, 1), [7.0], "{schedule}");
+            assert_eq!(values(&go(&guarded, no_inputs(&guarded), &schedule)?, 1), [7.0], "{schedule}");
         }
         let bare = one_sided(get, false);
-        let wrong = |it| go(&bare, no_inputs(&bare), it).is_ok_and(|it| values(&it, 1) != [7.0]);
+        let wrong = |it: Schedule| go(&bare, no_inputs(&bare), &it).is_ok_and(|it| values(&it, 1) != [7.0]);
         assert!(schedules(50).any(wrong));
     }
     Ok(())
@@ -410,11 +410,12 @@ fn two_streams(joined: [bool; 2]) -> Vec<Plan> {
 fn a_missing_join_is_found() -> Result<(), Fault> {
     let sound = two_streams([true, true]);
     for schedule in schedules(50) {
-        assert_eq!(values(&go(&sound, no_inputs(&sound), schedule)?, 0), [5.0]);
+        assert_eq!(values(&go(&sound, no_inputs(&sound), &schedule)?, 0), [5.0]);
     }
     for joined in [[false, true], [true, false]] {
         let plans = two_streams(joined);
-        let wrong = |it| go(&plans, no_inputs(&plans), it).is_ok_and(|it| values(&it, 0) == [-1.0]);
+        let wrong =
+            |it: Schedule| go(&plans, no_inputs(&plans), &it).is_ok_and(|it| values(&it, 0) == [-1.0]);
         assert!(wrong(Schedule::Adversarial));
         assert!((0..50).step_by(2).map(Schedule::Seed).any(wrong), "by priorities");
         assert!((1..50).step_by(2).map(Schedule::Seed).any(wrong), "by uniform choice");
@@ -435,7 +436,7 @@ fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), Fault> {
         ..Options::default()
     };
     let outcome =
-        run(&plans, &sync::Matched::of(&plans), no_inputs(&plans), Schedule::Adversarial, &options)?;
+        run(&plans, &sync::Matched::of(&plans), no_inputs(&plans), &Schedule::Adversarial, &options)?;
     assert_eq!(values(&outcome, 0), [-1.0]);
     assert_eq!(outcome.watched[0].data, floats(&[5.0]));
     let copy = InstRef { rank: 0, inst: 3 };
@@ -443,7 +444,7 @@ fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), Fault> {
     assert_eq!(super::describe(&plans, copy), "line 4 on stream 1");
     assert_eq!(outcome.trace.map(|it| it.len()), Some(plans[0].code.len()));
     let unordered = two_streams([false, true]);
-    let outcome = go(&unordered, no_inputs(&unordered), Schedule::Adversarial)?;
+    let outcome = go(&unordered, no_inputs(&unordered), &Schedule::Adversarial)?;
     let read =
         UnwrittenRead { at: InstRef { rank: 0, inst: 2 }, rank: 0, buffer: 0, missing: 1, elements: 1 };
     assert_eq!(outcome.notes.unwritten, [read]);
@@ -454,7 +455,7 @@ fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), Fault> {
 #[test]
 fn the_same_seed_gives_the_same_trace() -> Result<(), Fault> {
     let plans = ring(5, true);
-    let trace = |seed| go(&plans, no_inputs(&plans), Schedule::Seed(seed)).map(|it| it.trace);
+    let trace = |seed| go(&plans, no_inputs(&plans), &Schedule::Seed(seed)).map(|it| it.trace);
     let mut different = 0;
     for seed in 0..20 {
         assert_eq!(trace(seed)?, trace(seed)?);
@@ -476,7 +477,7 @@ fn exchanges_match_by_channel_and_index() -> Result<(), Fault> {
     let ring = |at: usize| share(at, 3, vec![handle(send, (at + 1) % 3, 4), handle(recv, (at + 2) % 3, 5)]);
     let plans: Vec<Plan> = (0..3).map(ring).collect();
     for schedule in schedules(10) {
-        go(&plans, no_inputs(&plans), schedule)?;
+        go(&plans, no_inputs(&plans), &schedule)?;
     }
     let plans = [
         share(0, 3, vec![handle(send, 1, 38)]),
@@ -484,7 +485,7 @@ fn exchanges_match_by_channel_and_index() -> Result<(), Fault> {
         share(2, 3, vec![handle(send, 0, 38)]),
     ];
     assert_eq!(
-        text(go(&plans, no_inputs(&plans), Schedule::Program)),
+        text(go(&plans, no_inputs(&plans), &Schedule::Program)),
         "deadlock: rank 1 never shares P2PCommunication 38 as receiver from rank 0, for which rank 0 waits in \
          line 1 (ShareMemHandles)\n\
          rank 0: line 1 (ShareMemHandles): waits for rank 1 to share P2PCommunication 38 as receiver from rank 0; \
@@ -502,7 +503,7 @@ fn exchanges_match_by_channel_and_index() -> Result<(), Fault> {
         it.finish()
     };
     let plans: Vec<Plan> = (0..3).map(twice).collect();
-    let report = text(go(&plans, no_inputs(&plans), Schedule::Seed(3)));
+    let report = text(go(&plans, no_inputs(&plans), &Schedule::Seed(3)));
     assert_eq!(
         report.lines().take(2).collect::<Vec<_>>(),
         [
@@ -525,7 +526,7 @@ fn a_barrier_without_one_rank_hangs() {
     };
     let plans: Vec<Plan> = (0..3).map(plan).collect();
     assert_eq!(
-        text(go(&plans, no_inputs(&plans), Schedule::Program)),
+        text(go(&plans, no_inputs(&plans), &Schedule::Program)),
         "deadlock: rank 2 never executes the 1st ShareMemHandles, where all ranks wait: rank 0 in line 1 (a \
          barrier)\n\
          rank 0 executes 1 ShareMemHandles, rank 2 executes 0\n\
@@ -539,7 +540,7 @@ fn a_rank_may_wait_for_itself() {
     it.on(0, InstKind::Join { event: 0 }).on(0, InstKind::Record { event: 0 });
     it.on(1, InstKind::Join { event: 0 });
     assert_eq!(
-        text(go(&[it.finish()], vec![Vec::new()], Schedule::Program)),
+        text(go(&[it.finish()], vec![Vec::new()], &Schedule::Program)),
         "deadlock: rank 0 waits for itself\n\
          rank 0: line 1, on stream 0: waits for line 2 on stream 0\n\
          rank 0: line 3, on stream 1: waits for line 2 on stream 0"
@@ -551,7 +552,7 @@ fn an_event_that_is_never_recorded_is_told() {
     let mut it = Rank::new(0, 1, 1);
     it.on(0, InstKind::Join { event: 0 });
     assert_eq!(
-        text(go(&[it.finish()], vec![Vec::new()], Schedule::Program)),
+        text(go(&[it.finish()], vec![Vec::new()], &Schedule::Program)),
         "deadlock: rank 0 waits at line 1 for an event that it never records\n\
          rank 0: line 1, on stream 0: waits for an event that is never recorded"
     );
@@ -590,7 +591,7 @@ fn a_row_sharded_matrix_reshards() -> Result<(), Fault> {
     let plans = [plan(0), plan(1)];
     for schedule in schedules(10) {
         let inputs = vec![vec![floats(&[0.0, 1.0, 2.0, 3.0])], vec![floats(&[4.0, 5.0, 6.0, 7.0])]];
-        let outcome = go(&plans, inputs, schedule)?;
+        let outcome = go(&plans, inputs, &schedule)?;
         assert_eq!(values(&outcome, 0), [0.0, 2.0, 4.0, 6.0]);
         assert_eq!(values(&outcome, 1), [1.0, 3.0, 5.0, 7.0]);
     }
@@ -620,8 +621,8 @@ fn postings_order_a_queue_and_only_waits_order_a_stream() -> Result<(), Fault> {
     let (sound, racy) = (plans(true), plans(false));
     let mut seen = Vec::new();
     for schedule in schedules(50) {
-        assert_eq!(values(&go(&sound, no_inputs(&sound), schedule)?, 1), [2.0]);
-        seen.extend(values(&go(&racy, no_inputs(&racy), schedule)?, 1));
+        assert_eq!(values(&go(&sound, no_inputs(&sound), &schedule)?, 1), [2.0]);
+        seen.extend(values(&go(&racy, no_inputs(&racy), &schedule)?, 1));
     }
     seen.sort_by(f64::total_cmp);
     seen.dedup();
@@ -648,7 +649,7 @@ fn instructions_that_compute() -> Result<(), Fault> {
     let init = Number::Int(0);
     let sum = Reduce { op: ReduceOp::Sum, init, input, axes: vec![0], out: scalar };
     it.on(0, InstKind::Reduce(Box::new(sum)));
-    let outcome = go(&[it.finish()], vec![Vec::new()], Schedule::Program)?;
+    let outcome = go(&[it.finish()], vec![Vec::new()], &Schedule::Program)?;
     assert_eq!(values(&outcome, 0), [265.0, 24.0, -1.0]);
     assert!(outcome.notes.exactness.is_exact() && outcome.notes.unwritten.is_empty());
     Ok(())
@@ -662,7 +663,9 @@ fn schedules_parse_and_print() {
     let error = "seed:x".parse::<Schedule>().err().map(|it| it.to_string());
     assert_eq!(
         error.as_deref(),
-        Some("unknown schedule `seed:x`: expected `program`, `adversarial` or `seed:N`")
+        Some(
+            "unknown schedule `seed:x`: expected `program`, `adversarial`, `seed:N`, `seed:A..B`, `explore:N` or `@FILE`"
+        )
     );
 }
 
@@ -691,7 +694,7 @@ fn a_long_program_runs_quickly() -> Result<(), Fault> {
     let plans: Vec<Plan> = (0..world).map(plan).collect();
     for schedule in schedules(2) {
         let start = std::time::Instant::now();
-        go(&plans, no_inputs(&plans), schedule)?;
+        go(&plans, no_inputs(&plans), &schedule)?;
         let time = start.elapsed();
         assert!(time.as_secs() < 30, "{schedule}: {time:?}");
     }
@@ -754,9 +757,9 @@ fn what_hangs_hangs_alike_under_every_schedule() {
     let (mut hung, mut ran) = (0, 0);
     for _ in 0..2000 {
         let plans = random_program(&mut random);
-        let first = text(go(&plans, no_inputs(&plans), Schedule::Program));
+        let first = text(go(&plans, no_inputs(&plans), &Schedule::Program));
         for schedule in schedules(6) {
-            assert_eq!(text(go(&plans, no_inputs(&plans), schedule)), first, "{schedule}");
+            assert_eq!(text(go(&plans, no_inputs(&plans), &schedule)), first, "{schedule}");
         }
         assert!(first == "no fault" || first.starts_with("deadlock: "), "{first}");
         if first == "no fault" { ran += 1 } else { hung += 1 }

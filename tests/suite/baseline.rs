@@ -136,7 +136,7 @@ fn world(program: &Program, lines: &LineIndex) -> String {
     };
     let mut wanted = Vec::new();
     for schedule in oracle::schedules() {
-        match trial(&plans, &inputs, schedule, &wanted) {
+        match trial(&plans, &inputs, &schedule, &wanted) {
             Ok(ran) if wanted.is_empty() => {
                 wanted = expectations(ran.outputs, "program", Basis::Simulated { exact: ran.exact });
             }
@@ -155,7 +155,7 @@ fn world(program: &Program, lines: &LineIndex) -> String {
             .for_each(|it| mutant.blocks[it].retain(|it| *it != stmt));
         let outcome = mutated(&mutant, lines, |plans| {
             let found =
-                oracle::schedules().into_iter().find_map(|it| trial(plans, &inputs, it, &wanted).err());
+                oracle::schedules().into_iter().find_map(|it| trial(plans, &inputs, &it, &wanted).err());
             match found {
                 None => foretold(None, plans, "right") + &checked(plans),
                 Some(it) => told(&it, plans) + &confirmed(&it, plans),

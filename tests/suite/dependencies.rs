@@ -155,7 +155,9 @@ const PLAN: &[Row] = &[
 const SYNC: &[Row] = &[
     ("matching", &[]),
     // Guaranteed and blocking order are never mixed.
-    ("order wait_graph", BEFORE),
+    ("step", BEFORE),
+    ("order", BEFORE),
+    ("wait_graph", &["matching"]),
     ("deadlock skipped stuck", &["matching", "wait_graph"]),
     ("lint", &["deadlock"]),
     ("words", &["deadlock", "matching", "wait_graph"]),
@@ -166,6 +168,7 @@ const SYNC: &[Row] = &[
 const CHECK: &[Row] = &[
     ("overlap", &[]),
     ("conflict history written", &["overlap"]),
+    ("orders", &["conflict", "overlap"]),
     ("memory storage", &["conflict", "overlap", "written"]),
     ("race", &["conflict", "history", "overlap", "storage"]),
     ("side", &["conflict"]),

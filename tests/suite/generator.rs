@@ -166,7 +166,7 @@ pub fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
     let before = planned("does not plan", &program, &lines, ranks)?;
     let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), &before);
     let inputs = filling.fill(&before).map_err(|it| it.to_string())?;
-    let outcome = simulate(&before, inputs, Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
+    let outcome = simulate(&before, inputs, &Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
     let is_exact = outcome.notes.exactness.is_exact();
     let outputs = results::outputs(&before, &outcome).map_err(|it| it.to_string())?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
@@ -210,7 +210,7 @@ pub fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
     let seeds = (0..18).map(Schedule::Seed);
     for schedule in [Schedule::Program, Schedule::Adversarial].into_iter().chain(seeds) {
         let fault = |it: &dyn std::fmt::Display| format!("{it}, schedule {schedule}");
-        let outcome = simulate(&after, inputs.clone(), schedule, Vec::new()).map_err(|it| fault(&it))?;
+        let outcome = simulate(&after, inputs.clone(), &schedule, Vec::new()).map_err(|it| fault(&it))?;
         let criteria = Criteria { exact: Some(outcome.notes.exactness.is_exact()), ..Criteria::default() };
         let verdict = judge(&after, &outcome, &expected, &criteria);
         let verdict = verdict.map_err(|it| fault(&it))?;
@@ -237,7 +237,7 @@ fn whole_tensors(
         Err(fault) => return Err(format!("has no whole tensors: {}", fault.message)),
     };
     let inputs = filling.fill(&erased).map_err(|it| it.to_string())?;
-    let outcome = simulate(&erased, inputs, Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
+    let outcome = simulate(&erased, inputs, &Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
     let outputs = results::outputs(&erased, &outcome).map_err(|it| it.to_string())?;
     let exact = outcome.notes.exactness.is_exact();
     let outputs = expectations(outputs, "the program without shardings", Basis::Reference { exact });

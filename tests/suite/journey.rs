@@ -141,13 +141,18 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
     plans.iter().for_each(|plan| drop(plan::show(plan)));
     let Ok(inputs) = Filling::new(Kind::Rank, 0, Vec::new(), &plans).fill(&plans) else { return Ok(()) };
     let matched = plan::sync::Matched::of(&plans);
-    let run = |schedule| match sim::run(&plans, &matched, inputs.clone(), schedule, &sim::Options::default())
-    {
+    let run = |schedule: &Schedule| match sim::run(
+        &plans,
+        &matched,
+        inputs.clone(),
+        schedule,
+        &sim::Options::default(),
+    ) {
         Ok(outcome) => Ok(Some(outcome)),
         Err(Fault::Deadlock(_) | Fault::Program { .. } | Fault::Unsupported { .. }) => Ok(None),
-        Err(fault @ Fault::Internal(_)) => Err(fault.to_string()),
+        Err(fault @ (Fault::Internal(_) | Fault::Steps(_))) => Err(fault.to_string()),
     };
-    let first = run(Schedule::Program)?;
+    let first = run(&Schedule::Program)?;
     let report = check(&plans, Checks::ALL);
     report.findings.iter().for_each(|it| drop(it.diagnostic(&plans, &[])));
     let Some(first) = first.filter(|_| report.findings.is_empty() && report.not_checked.is_empty()) else {
@@ -155,7 +160,7 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
     };
     // What the checker finds nothing in has one result, whatever the order.
     for schedule in [Schedule::Program, Schedule::Adversarial, Schedule::Seed(0)] {
-        let Some(other) = run(schedule)? else {
+        let Some(other) = run(&schedule)? else {
             return Err(format!(
                 "the checker finds nothing, and schedule {schedule} does not come to its end"
             ));

@@ -82,7 +82,7 @@ fn holds(plans: &[Plan]) -> Result<bool, String> {
                     plans,
                     &plan::sync::Matched::of(plans),
                     inputs.clone(),
-                    schedule,
+                    &schedule,
                     &Options::default(),
                 )
                 .map_err(|it| it.to_string())

@@ -46,7 +46,7 @@ fn agrees(seed: u64) -> Result<bool, String> {
             &plans,
             &sync::Matched::of(&plans),
             vec![Vec::new(); plans.len()],
-            schedule,
+            &schedule,
             &Options::default(),
         ) {
             Ok(_) => None,

@@ -81,7 +81,7 @@ fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<Ve
     let plans = plan::build(&program, &LineIndex::new(text), 2)
         .map_err(|it| format!("{pipeline}: {:?}", it.first().map(|it| it.message.clone())))?;
     let inputs = Filling::new(Kind::Exact, 0, Vec::new(), &plans).fill(&plans)?;
-    let outcome = simulate(&plans, inputs, Schedule::Seed(1), Vec::new())?;
+    let outcome = simulate(&plans, inputs, &Schedule::Seed(1), Vec::new())?;
     let exact = Some(outcome.notes.exactness.is_exact());
     Ok(Some(judge(&plans, &outcome, expected, &Criteria { exact, ..Criteria::default() })?))
 }

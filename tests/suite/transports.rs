@@ -87,7 +87,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: Way) -> Option<Result<(), S
         return None;
     }
     let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
-    let run = |plans: &[plan::Plan], inputs, schedule| simulate(plans, inputs, schedule, Vec::new());
+    let run = |plans: &[plan::Plan], inputs, schedule| simulate(plans, inputs, &schedule, Vec::new());
     let first = run(&plans, filling.fill(&plans).ok()?, Schedule::Program).ok()?;
     let wanted = results::outputs(&plans, &first).ok()?;
     let basis = || Basis::Reference { exact: true };

@@ -60,8 +60,8 @@ fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
     }
     let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
     let [inputs, whole] = [filling.fill(&plans).ok()?, filling.fill(&erased).ok()?];
-    let outcome = simulate(&plans, inputs, Schedule::Program, Vec::new()).ok()?;
-    let wanted = simulate(&erased, whole, Schedule::Program, Vec::new()).ok()?;
+    let outcome = simulate(&plans, inputs, &Schedule::Program, Vec::new()).ok()?;
+    let wanted = simulate(&erased, whole, &Schedule::Program, Vec::new()).ok()?;
     if !outcome.notes.exactness.is_exact() || !wanted.notes.exactness.is_exact() {
         return None;
     }

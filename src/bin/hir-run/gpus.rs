@@ -36,7 +36,7 @@ pub fn are_for(options: &Options) -> bool {
         Device::Cuda => true,
         // Standard input is for one process.
         Device::Auto => {
-            options.schedule.0 == [Schedule::Program]
+            options.schedule.is_program()
                 && options.file.as_deref() != Some("-")
                 && cuda::devices().is_ok_and(|it| it.len() >= ranks)
         }
@@ -65,9 +65,7 @@ pub fn choose<'a>(
         }
         // What is missing here is told before anything is computed.
         Device::Cuda => Ok(Ok(settled(gpu, peers)?)),
-        Device::Auto if options.schedule.0 != [Schedule::Program] => {
-            Ok(Err("only it has schedules".to_owned()))
-        }
+        Device::Auto if !options.schedule.is_program() => Ok(Err("only it has schedules".to_owned())),
         Device::Auto => {
             Ok(gpu::runs(plans, peers).and_then(|()| settled(gpu, peers).map_err(|it| it.to_string())))
         }
@@ -144,7 +142,7 @@ impl Wanted {
             expected.extend(found);
             exact = Some(notes.exactness.is_exact());
             let mut reads = UnwrittenReads::default();
-            reads.add(plans, &notes, Schedule::Program, task.prepared.sources.len());
+            reads.add(plans, &notes, &Schedule::Program, task.prepared.sources.len());
             task.warn(&reads);
         }
         Ok(Self { inputs, expected, exact })

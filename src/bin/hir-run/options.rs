@@ -16,7 +16,7 @@ use hir::{
         output::OutputFlag,
         prepare::{Failure, Texts},
     },
-    sim::{Schedule, Schedules},
+    sim::Schedules,
     source::Binding,
     tool::{self, Color, remarks::RemarkFlags},
 };
@@ -54,9 +54,13 @@ pub struct Options {
     /// Whether the program is checked before it runs: no race, and every output written.
     #[arg(long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
     pub check: Mode,
-    /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, or `seed:A..B` for many runs.
+    /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, `seed:A..B` for many
+    /// runs, `explore:N` for at most N orders of the accesses that conflict, `@FILE` for the order that `hir-opt --witness` writes.
     #[arg(long, default_value = "program")]
     pub schedule: Schedules,
+    /// Where the order of steps goes under which `--schedule=explore:N` finds another result: `--schedule=@FILE` runs it again.
+    #[arg(long, value_name = "FILE")]
+    pub witness: Option<std::path::PathBuf>,
     /// Values of inputs that are not given.
     #[arg(long, default_value = "exact", value_name = "exact|random|rank|zeros")]
     pub inputs: Kind,
@@ -181,9 +185,11 @@ impl Options {
              orders"
         } else if !on_gpus && self.profile_host {
             "`--profile-host` times the calls of a GPU's host: add `--device=cuda`"
-        } else if on_gpus && self.schedule.0 != [Schedule::Program] {
+        } else if on_gpus && !self.schedule.is_program() {
             "`--schedule` is for the simulator: GPUs take the order that comes; `--stress 100` holds back their streams at \
              random"
+        } else if self.witness.is_some() && !matches!(self.schedule, Schedules::Explore(_)) {
+            "`--witness` writes an order that `--schedule=explore:N` finds: add that"
         } else if self.json.is_some() && self.iters == 0 && !self.profile_host {
             "`-J` writes times: ask for some by `-n 20` or `--profile-host`"
         } else {
@@ -230,12 +236,8 @@ impl Options {
         add("passes", self.passes.clone());
         add("remarks", self.remarks.stated());
         add("container", self.container.map(|it| it.to_string()));
-        // One schedule, or a range of seeds.
-        let schedule = match self.schedule.0.as_slice() {
-            [first, .., last] => Some(format!("{first} to {last}")),
-            it => it.first().map(ToString::to_string),
-        };
-        add("schedule", schedule);
+        add("schedule", Some(self.schedule.to_string()));
+        add("witness", self.witness.as_ref().map(|_| "yes".to_owned()));
         add("rtol", self.rtol.map(|it| it.to_string()));
         add("atol", self.atol.map(|it| it.to_string()));
         self.set.iter().for_each(|it| add("set", Some(format!("{}={}", it.name, it.value))));

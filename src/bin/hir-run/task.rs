@@ -7,6 +7,7 @@ use std::{
 };
 
 use hir::{
+    atomic_file,
     exit::Exit,
     interrupt::{self, Activity},
     plan::{Plan, Port, sync::Matched},
@@ -17,6 +18,7 @@ use hir::{
         output, per_rank,
         prepare::{Failure, Prepared, Setup},
         ranks::Verdict,
+        schedules::{self, Runs},
         unsharded,
         unwritten::UnwrittenReads,
     },
@@ -121,7 +123,7 @@ impl Task<'_> {
         let inputs = filling.fill(plans)?;
         let mut expectations = self.expectations(&filling)?;
         let expects_sim = options.expect.iter().any(|it| matches!(it, Expect::Sim));
-        let is_plain = options.schedule.0 == [Schedule::Program];
+        let is_plain = options.schedule.is_program();
         if !is_plain && (expectations.is_empty() || expects_sim) {
             expectations.extend(job::self_reference(plans, inputs.clone())?);
         }
@@ -150,13 +152,16 @@ impl Task<'_> {
         let inquiry = Some(Arc::clone(&self.watched.inquiry));
         let sim = sim::Options { inquiry, ..job::simulation(plans, watch) };
         let matched = Matched::of(plans);
-        for (done, schedule) in options.schedule.0.iter().enumerate() {
-            self.watched.activity.set(match options.schedule.0.len() {
-                1 => format!("while simulating schedule {schedule}"),
-                all if done == 0 => format!("after 0 of {all} schedules"),
-                all => format!("after {done} of {all} schedules{difference}"),
+        let mut runs = Runs::new(&options.schedule, plans, &matched)?;
+        let all = runs.left().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
+        let (mut done, mut last) = (0, Schedule::Program);
+        while let Some(schedule) = runs.next() {
+            let difference = if done == 0 { "" } else { difference };
+            self.watched.activity.set(match done + runs.left().unwrap_or(1) {
+                0 => format!("while simulating schedule {schedule}"),
+                _ => format!("after {done} {all}{difference}"),
             });
-            let outcome = match sim::run(plans, &matched, inputs.clone(), *schedule, &sim) {
+            let outcome = match sim::run(plans, &matched, inputs.clone(), &schedule, &sim) {
                 Ok(outcome) => outcome,
                 Err(fault) => {
                     self.warn(&reads);
@@ -164,13 +169,14 @@ impl Task<'_> {
                     return Err(RunError::from(fault).into());
                 }
             };
-            reads.add(plans, &outcome.notes, *schedule, self.prepared.sources.len());
+            reads.add(plans, &outcome.notes, &schedule, self.prepared.sources.len());
             let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false);
             let judged = job::judge(plans, &outcome, &expectations, &criteria)?;
             output::write_outputs(plans, &outcome, &options.output, self.owner, say)?;
             if judged.exit != Exit::Success {
                 self.warn(&reads);
                 say(format!("# schedule {schedule}"));
+                self.write_witness(&schedule, &judged.line, say)?;
                 return Ok(Verdict {
                     exit: judged.exit,
                     summary: judged.line.clone(),
@@ -187,17 +193,35 @@ impl Task<'_> {
                 ));
             }
             verdict = Some(judged);
+            (done, last) = (done + 1, schedule);
         }
         self.warn(&reads);
         let Some(verdict) = verdict else {
             return Ok(Verdict { exit: Exit::Success, line: None, summary: String::new() });
         };
-        let schedules = match options.schedule.0.as_slice() {
-            [only] => format!("schedule {only}"),
-            many => format!("{} schedules", many.len()),
-        };
+        let schedules = runs.summary(&last, done);
         say(format!("# {schedules}, {:.3} s", self.start.elapsed().as_secs_f64()));
         Ok(conclude(verdict, say))
+    }
+
+    /// Writes the order under which a run fails.
+    fn write_witness(
+        &self,
+        schedule: &Schedule,
+        verdict: &str,
+        say: &mut dyn FnMut(String),
+    ) -> Result<(), Failure> {
+        let (Some(path), Schedule::Steps { steps, .. }) = (&self.options.witness, schedule) else {
+            return Ok(());
+        };
+        let title =
+            format!("{}\n{verdict}\nrank, instruction, step of the instruction", self.names.join(", "));
+        let text = schedules::write(self.plans, steps, &title);
+        atomic_file::write(path, text.as_bytes()).map_err(|fault| {
+            Failure::Other(Exit::Environment, format!("cannot write {}: {fault}", path.display()))
+        })?;
+        say(format!("# `--schedule=@{}` runs this order again", path.display()));
+        Ok(())
     }
 
     /// What outputs are compared with.

@@ -5,6 +5,7 @@
 //! | `matching` | Which instructions of the ranks are parts of one communication? |
 //! | `agreement` | Do the parts of a communication agree on kind, root, element count and dtype? |
 //! | `order` | What happens before what, whatever executor runs the plans? (guaranteed order: races) |
+//! | `step` | In which steps does an instruction touch memory? |
 //! | `wait_graph` | In a given state, who may wait for whom? (blocking order: deadlocks) |
 //! | `stuck` | Do the plans come to their ends? |
 //! | `explain`, `deadlock`, `words` | Why does nobody go on? |
@@ -22,6 +23,7 @@ mod matching;
 pub mod order;
 mod progress;
 mod skipped;
+mod step;
 mod stuck;
 mod wait_graph;
 mod words;
@@ -33,6 +35,7 @@ pub use lint::lint;
 pub use matching::{Comm, CommNo, Group, GroupNo, InstRef, Key, Matched, Part, Role};
 pub use progress::{Job, Progress};
 use skipped::Alignment;
+pub use step::{Step, Touched, halves, team};
 pub use stuck::stuck;
 pub use wait_graph::{Actor, Need, Position, State, WaitGraph};
 

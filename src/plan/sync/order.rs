@@ -22,8 +22,12 @@ use std::rc::Rc;
 use super::{Comm, CommNo, InstRef, Key, Matched};
 use crate::plan::{Collective, Communication, Direction, Effect, Plan, Transfer};
 
+mod dot;
+mod graph;
 #[cfg(test)]
 mod tests;
+
+pub use graph::{Graph, Node};
 
 /// Most numbers that the clocks of all actors may hold together: 16,384 actors, 1 GiB. A clock has a number for each actor.
 const MOST: usize = 1 << 28;

@@ -1,0 +1,256 @@
+//! The orders in which a program's steps may happen, one for each result that they may give.
+//!
+//! Two orders give the same result where all pairs of conflicting steps (they touch the same elements, and one writes) happen in the same
+//! order: they are one trace in the sense of Mazurkiewicz (1977). From the order of the program on, the next traces are those in which
+//! one conflicting pair is exchanged, with what has to go along. All traces are reached that way: between any two linear extensions of a
+//! partial order there is a path that exchanges neighbours. The traces with few exchanges come first.
+
+use std::collections::VecDeque;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{
+    conflict::{Party, Race},
+    overlap::{Footprint, Overlap, overlap},
+};
+use crate::plan::{
+    BufferNo, Plan,
+    sync::{
+        InstRef, Matched, Step,
+        order::{Graph, Unordered},
+    },
+};
+
+/// Most things that happen in a program whose orders are listed: the order of all pairs is kept, a bit each.
+const MOST_NODES: usize = 30_000;
+
+/// Why the orders of a program are not listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the program is too large: its {0} steps and synchronizations are more than {MOST_NODES}")]
+pub struct TooLarge(usize);
+
+/// A set of steps.
+#[derive(Clone, Default)]
+struct Set(Vec<u64>);
+
+impl Set {
+    fn with_room(count: usize) -> Self {
+        Self(vec![0; count.div_ceil(64)])
+    }
+
+    fn has(&self, at: usize) -> bool {
+        self.0[at / 64] >> (at % 64) & 1 == 1
+    }
+
+    fn insert(&mut self, at: usize) {
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine |= theirs);
+    }
+}
+
+/// The steps of all ranks that touch memory, and what orders them.
+pub struct Steps {
+    /// In an order that is possible: that of the program, as far as it can be.
+    pub steps: Vec<Step>,
+    /// By step: those that happen before it in every order.
+    before: Vec<Set>,
+    /// By step: those that conflict with it, in no certain order.
+    conflicting: Vec<Set>,
+    /// All pairs that conflict and have no certain order; a pair of statements that has not been seen first.
+    pub conflicts: Vec<(usize, usize)>,
+}
+
+impl Steps {
+    /// The steps of plans that come to their ends.
+    ///
+    /// # Errors
+    /// A program that is too large.
+    pub fn of(plans: &[Plan], matched: &Matched) -> Result<Self, TooLarge> {
+        let instructions = plans.iter().map(|it| it.code.len()).sum::<usize>();
+        if instructions > MOST_NODES {
+            return Err(TooLarge(instructions));
+        }
+        let graph = Graph::of(plans, matched)
+            .map_err(|(Unordered::Large | Unordered::Stuck)| TooLarge(instructions))?;
+        if graph.nodes.len() > MOST_NODES {
+            return Err(TooLarge(graph.nodes.len()));
+        }
+        let sorted = graph.sorted();
+        let touched = |node: &u32| {
+            let step = graph.nodes[*node as usize].step?;
+            let touched = step.touched(plans, matched);
+            (!touched.is_empty()).then_some((*node, step, touched))
+        };
+        let all: Vec<_> = sorted.iter().filter_map(touched).collect();
+        let number: FxHashMap<u32, usize> = all.iter().enumerate().map(|(at, it)| (it.0, at)).collect();
+        let mut known = vec![Set::default(); graph.nodes.len()];
+        for node in sorted {
+            let mut set = Set::with_room(all.len());
+            for it in &graph.before[node as usize] {
+                set.join(&known[*it as usize]);
+                if let Some(step) = number.get(it) {
+                    set.insert(*step);
+                }
+            }
+            known[node as usize] = set;
+        }
+        let before: Vec<Set> = all.iter().map(|it| std::mem::take(&mut known[it.0 as usize])).collect();
+        let mut conflicting = vec![Set::with_room(all.len()); all.len()];
+        let mut conflicts = Vec::new();
+        let mut accesses: FxHashMap<(usize, BufferNo), Vec<(usize, Footprint, bool)>> = FxHashMap::default();
+        for (at, (_, _, touched)) in all.iter().enumerate() {
+            for it in touched {
+                let Some(place) = Footprint::of(&it.view) else { continue };
+                let known = accesses.entry((it.rank, it.view.buffer)).or_default();
+                for (other, elsewhere, written) in known.iter() {
+                    let is_conflict = *other != at
+                        && (*written || it.written)
+                        && !before[at].has(*other)
+                        && overlap(elsewhere, &place) != Overlap::None;
+                    if is_conflict && !conflicting[at].has(*other) {
+                        conflicting[at].insert(*other);
+                        conflicting[*other].insert(at);
+                        conflicts.push((*other, at));
+                    }
+                }
+                known.push((at, place, it.written));
+            }
+        }
+        let steps: Vec<Step> = all.iter().map(|it| it.1).collect();
+        let origin = |it: usize| {
+            let InstRef { rank, inst } = steps[it].at;
+            plans[rank].origins[plans[rank].code[inst].origin as usize].line
+        };
+        let mut seen = FxHashSet::default();
+        let (mut first, again): (Vec<_>, Vec<_>) =
+            conflicts.into_iter().partition(|it| seen.insert((origin(it.0), origin(it.1))));
+        first.extend(again);
+        Ok(Self { steps, before, conflicting, conflicts: first })
+    }
+
+    /// Whether `first` has to happen before `second` in every order that has the conflicts of this one.
+    fn precedes(&self, first: usize, second: usize) -> bool {
+        self.before[second].has(first) || self.conflicting[second].has(first)
+    }
+
+    /// The order in which `late` happens before `early`, which it conflicts with, and everything else as before; `None`: something between
+    /// them has to be exchanged first.
+    fn exchange(&self, order: &[u32], position: &[u32], early: usize, late: usize) -> Option<Vec<u32>> {
+        let (from, to) = (position[early] as usize, position[late] as usize);
+        let mut moved = vec![late];
+        for at in (from + 1..to).rev() {
+            let it = order[at] as usize;
+            if moved.iter().any(|later| self.precedes(it, *later)) {
+                moved.push(it);
+            }
+        }
+        if moved[1..].iter().any(|it| self.precedes(early, *it)) {
+            return None;
+        }
+        moved.reverse();
+        let mut next = order[..from].to_vec();
+        next.extend(moved.iter().map(|it| *it as u32));
+        next.extend(order[from..=to].iter().filter(|it| !moved.contains(&(**it as usize))));
+        next.extend(&order[to + 1..]);
+        Some(next)
+    }
+
+    /// The steps up to `late`, in an order in which it happens before `early`. Nothing may order the two.
+    pub fn ahead(&self, early: usize, late: usize) -> Vec<Step> {
+        let is_needed = |it: usize| it == late || self.before[late].has(it);
+        (0..self.steps.len()).filter(|it| is_needed(*it) && *it != early).map(|it| self.steps[it]).collect()
+    }
+
+    /// The steps of an order that shows a race: the side that comes later in the order of the program comes first. `None`: no order of
+    /// the program's own steps shows it, since the caller or the allocator takes part.
+    pub fn witness(&self, race: &Race) -> Option<Vec<Step>> {
+        let at = |party: Party| match party {
+            Party::Inst(at) | Party::Operation(at, _) | Party::CallerAfter(at) => Some(at),
+            Party::CallerBefore => None,
+        };
+        let [(a, _), (b, _)] = race.parties;
+        let (a, b) = at(a).zip(at(b)).filter(|_| race.reused.is_none())?;
+        let is_pair = |one: usize, other: usize| self.steps[one].at == a && self.steps[other].at == b;
+        let mut pairs = self.conflicts.iter().copied();
+        let (early, late) = pairs.find(|it| is_pair(it.0, it.1) || is_pair(it.1, it.0))?;
+        Some(self.ahead(early, late))
+    }
+}
+
+/// All orders that may give different results, that of the program first.
+pub struct Orders {
+    steps: Steps,
+    /// Orders whose neighbours have not been looked at.
+    next: VecDeque<Vec<u32>>,
+    /// By trace: which of the conflicting pairs are exchanged.
+    seen: FxHashSet<Vec<u64>>,
+    /// Most orders that are listed.
+    most: usize,
+    /// Whether there are more than that.
+    cut: bool,
+}
+
+impl Orders {
+    /// At most so many orders.
+    pub fn new(steps: Steps, most: usize) -> Self {
+        let first: Vec<u32> = (0..steps.steps.len() as u32).collect();
+        let mut it =
+            Self { steps, next: VecDeque::new(), seen: FxHashSet::default(), most: most.max(1), cut: false };
+        it.add(first);
+        it
+    }
+
+    /// How many pairs of steps conflict in no certain order.
+    pub fn conflicts(&self) -> usize {
+        self.steps.conflicts.len()
+    }
+
+    /// Whether no order was left out, once all have been taken.
+    pub fn is_complete(&self) -> bool {
+        !self.cut
+    }
+
+    fn add(&mut self, order: Vec<u32>) {
+        let mut position = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(at, it)| position[*it as usize] = at);
+        let mut trace = Set::with_room(self.steps.conflicts.len());
+        for (number, (a, b)) in self.steps.conflicts.iter().enumerate() {
+            if position[*b] < position[*a] {
+                trace.insert(number);
+            }
+        }
+        if self.seen.contains(&trace.0) {
+            return;
+        }
+        if self.seen.len() == self.most {
+            self.cut = true;
+            return;
+        }
+        self.seen.insert(trace.0);
+        self.next.push_back(order);
+    }
+}
+
+impl Iterator for Orders {
+    type Item = Vec<Step>;
+
+    fn next(&mut self) -> Option<Vec<Step>> {
+        let order = self.next.pop_front()?;
+        let mut position = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(at, it)| position[*it as usize] = at as u32);
+        for number in 0..self.steps.conflicts.len() {
+            if self.cut {
+                break;
+            }
+            let (a, b) = self.steps.conflicts[number];
+            let (early, late) = if position[a] < position[b] { (a, b) } else { (b, a) };
+            if let Some(next) = self.steps.exchange(&order, &position, early, late) {
+                self.add(next);
+            }
+        }
+        Some(order.iter().map(|it| self.steps.steps[*it as usize]).collect())
+    }
+}

@@ -1,0 +1,130 @@
+//! The steps in which instructions touch memory. An order of all steps of a world says what a run of it does.
+//!
+//! Most instructions have one step. Those whose effect others may see in between have several:
+//!
+//! | instruction | steps |
+//! |---|---|
+//! | collective | 0: it reads what this rank gives, and takes the elements that it writes later; 1: it writes what this rank gets, and gives back what it read |
+//! | transfer | 2 n: its side n, which receives, takes the elements; 2 n + 1: its side n sends, or receives; behind those of its last side: it gives back what it sent |
+//! | copy from or to a peer | 0 and 1: the two halves of its elements |
+//!
+//! What a communication reads and writes is its own from its beginning to its end: elements that it writes have no value in between, and
+//! elements that it reads may be read as late as at the end. NCCL, as MPI, promises nothing about buffers of an operation that is not
+//! complete.
+//!
+//! A resharding operator is one step of its team's first member. What touches no memory is no step: it happens as soon as it may.
+
+use std::borrow::Cow;
+
+use super::{InstRef, Key, Matched};
+use crate::plan::{Access, Direction, InstKind, Place, Plan, Side, View};
+
+/// A step of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Step {
+    /// The instruction.
+    pub at: InstRef,
+    /// Which of its steps.
+    pub part: u32,
+}
+
+/// What a step reads or writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Touched<'p> {
+    /// The rank whose memory it is.
+    pub rank: usize,
+    /// The elements.
+    pub view: Cow<'p, View>,
+    /// Whether they are written.
+    pub written: bool,
+}
+
+impl<'p> From<Access<'p>> for Touched<'p> {
+    fn from(it: Access<'p>) -> Self {
+        Self { rank: it.rank, view: Cow::Borrowed(it.view), written: it.written }
+    }
+}
+
+impl Step {
+    /// What the step reads and writes. Nothing: it is no step.
+    pub fn touched<'p>(self, plans: &'p [Plan], matched: &Matched) -> Vec<Touched<'p>> {
+        let InstRef { rank, inst } = self.at;
+        let Some(kind) = plans.get(rank).and_then(|it| it.code.get(inst)).map(|it| &it.kind) else {
+            return Vec::new();
+        };
+        let whole = |rank: usize, kind: &'p InstKind| kind.accesses(rank).into_iter().map(Touched::from);
+        let mut all: Vec<Touched<'p>> = match (kind, self.part) {
+            (InstKind::Collective(_), 0) => whole(rank, kind).collect(),
+            (InstKind::Collective(_), 1) => whole(rank, kind).collect(),
+            (InstKind::Transfer(it), part) if part as usize == 2 * it.sides.len() => {
+                whole(rank, kind).filter(|it| !it.written).collect()
+            }
+            (InstKind::Transfer(it), part) => {
+                let side = it.sides.get(part as usize / 2);
+                let is_there = |it: &&Side| it.direction == Direction::Recv || part % 2 == 1;
+                let touched = |it: &'p Side| Touched {
+                    rank,
+                    view: Cow::Borrowed(&it.view),
+                    written: it.direction == Direction::Recv,
+                };
+                side.filter(is_there).map(touched).into_iter().collect()
+            }
+            (InstKind::Copy { .. }, half) => match halves(rank, kind) {
+                Some(halves) => halves.into_iter().nth(half as usize).map_or(Vec::new(), |[from, to]| {
+                    let touched =
+                        |it: Place, written| Touched { rank: it.rank, view: Cow::Owned(it.view), written };
+                    vec![touched(from, false), touched(to, true)]
+                }),
+                None if half == 0 => whole(rank, kind).collect(),
+                None => Vec::new(),
+            },
+            (InstKind::Finish, 0) => {
+                let views = plans[rank].outputs.iter().filter_map(|it| it.shard.view.as_ref());
+                views.map(|view| Touched { rank, view: Cow::Borrowed(view), written: false }).collect()
+            }
+            (InstKind::Alloc { buffer, zero: true }, 0) => {
+                let whole = View::contiguous(*buffer, vec![plans[rank].buffers[*buffer as usize].len]);
+                vec![Touched { rank, view: Cow::Owned(whole), written: true }]
+            }
+            (InstKind::Reshard(_), 0) => match team(matched, self.at) {
+                Some(members) if members.first() == Some(&self.at) => {
+                    members.iter().flat_map(|it| whole(it.rank, &plans[it.rank].code[it.inst].kind)).collect()
+                }
+                Some(_) | None => Vec::new(),
+            },
+            (_, 0) => whole(rank, kind).collect(),
+            _ => Vec::new(),
+        };
+        all.retain(|it| !it.view.is_empty());
+        all
+    }
+}
+
+/// The members of a collective or resharding operator, the one that comes first in its rank's code first.
+pub fn team(matched: &Matched, at: InstRef) -> Option<Vec<InstRef>> {
+    let comm = matched.comm(*matched.comms_of(at).first()?);
+    if !matches!(comm.key, Key::Collective(..)) {
+        return None;
+    }
+    let mut members: Vec<InstRef> = comm.parts.iter().map(|it| it.at).collect();
+    members.sort_by_key(|it| (it.inst, it.rank));
+    Some(members)
+}
+
+/// Source and destination of both halves of a copy from or to a peer's memory; `None`: it is another instruction, or one element.
+pub fn halves(rank: usize, kind: &InstKind) -> Option<[[Place; 2]; 2]> {
+    let InstKind::Copy { from, to } = kind else { return None };
+    if from.rank == rank && to.rank == rank || from.view.shape != to.view.shape {
+        return None;
+    }
+    let dim = from.view.shape.iter().position(|extent| *extent > 1).filter(|_| !from.view.is_empty())?;
+    let middle = from.view.shape[dim] / 2;
+    let half = |it: &Place, first: usize, extent: usize| {
+        let mut view = it.view.clone();
+        view.offset += first * view.strides[dim];
+        view.shape[dim] = extent;
+        Place { rank: it.rank, view }
+    };
+    let both = |first, extent| [half(from, first, extent), half(to, first, extent)];
+    Some([both(0, middle), both(middle, from.view.shape[dim] - middle)])
+}

@@ -1,0 +1,141 @@
+//! The schedules of a run: those that are named, all orders of the steps that conflict, or one order that a file gives.
+//!
+//! A file has a line for each step: rank, instruction (its index in the rank's plan), step of the instruction. `#` begins a comment.
+
+use std::{fmt::Write, path::Path, sync::Arc};
+
+use crate::{
+    check::{Orders, Steps},
+    exit::Exit,
+    plan::{
+        Plan,
+        sync::{InstRef, Matched, Step},
+    },
+    run::prepare::Failure,
+    sim::{self, Schedule, Schedules},
+};
+
+/// The schedules of a run, one after the other.
+pub enum Runs {
+    /// Those that are named.
+    Named(std::vec::IntoIter<Schedule>),
+    /// All orders of the steps that conflict.
+    Explored {
+        /// The orders.
+        orders: Box<Orders>,
+        /// How many have been taken.
+        taken: usize,
+    },
+}
+
+impl Runs {
+    /// The schedules for these plans.
+    ///
+    /// # Errors
+    /// A program that is too large to list its orders, or that deadlocks; a file that does not read.
+    pub fn new(schedules: &Schedules, plans: &[Plan], matched: &Matched) -> Result<Self, Failure> {
+        match schedules {
+            Schedules::Named(them) => Ok(Self::Named(them.clone().into_iter())),
+            // A program that deadlocks does so in every order.
+            Schedules::Explore(_) if crate::plan::sync::stuck(plans, matched).is_some() => {
+                Ok(Self::Named(vec![Schedule::Program].into_iter()))
+            }
+            Schedules::Explore(most) => {
+                let steps = Steps::of(plans, matched).map_err(|it| {
+                    let message =
+                        format!("`--schedule=explore:{most}`: {it}; `seed:0..{most}` tries some orders");
+                    Failure::Other(Exit::Usage, message)
+                })?;
+                Ok(Self::Explored { orders: Box::new(Orders::new(steps, *most)), taken: 0 })
+            }
+            Schedules::File(path) => {
+                let steps = read(path)?;
+                let name = format!("@{}", path.display()).into();
+                Ok(Self::Named(vec![Schedule::Steps { name, steps }].into_iter()))
+            }
+        }
+    }
+
+    /// How many schedules are left, if that is known.
+    pub fn left(&self) -> Option<usize> {
+        match self {
+            Self::Named(them) => Some(them.len()),
+            Self::Explored { .. } => None,
+        }
+    }
+
+    /// What there is to say once all have been taken: `12 schedules`.
+    pub fn summary(&self, last: &Schedule, count: usize) -> String {
+        match self {
+            Self::Named(_) if count == 1 => format!("schedule {last}"),
+            Self::Named(_) => format!("{count} schedules"),
+            Self::Explored { orders, .. } => {
+                let conflicts = orders.conflicts();
+                match (orders.is_complete(), conflicts) {
+                    (true, 0) => "1 order: no two conflicting accesses may change places".to_owned(),
+                    (true, _) => format!(
+                        "{count} orders, all that {conflicts} unordered pairs of conflicting accesses allow"
+                    ),
+                    (false, _) => format!(
+                        "{count} orders of more that {conflicts} unordered pairs of conflicting accesses allow"
+                    ),
+                }
+            }
+        }
+    }
+}
+
+impl Iterator for Runs {
+    type Item = Schedule;
+
+    fn next(&mut self) -> Option<Schedule> {
+        match self {
+            Self::Named(them) => them.next(),
+            Self::Explored { orders, taken } => {
+                let steps = orders.next()?.into();
+                *taken += 1;
+                Some(Schedule::Steps { name: format!("explore:{taken}").into(), steps })
+            }
+        }
+    }
+}
+
+/// The steps of a file.
+fn read(path: &Path) -> Result<Arc<[Step]>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|fault| {
+        Failure::Other(Exit::Environment, format!("cannot read `{}`: {fault}", path.display()))
+    })?;
+    let mut steps = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let numbers = line.split('#').next().unwrap_or_default();
+        let numbers: Vec<&str> = numbers.split_whitespace().collect();
+        let parsed: Option<Vec<usize>> = numbers.iter().map(|it| it.parse().ok()).collect();
+        match parsed.as_deref() {
+            Some([]) => (),
+            Some(&[rank, inst, part]) if u32::try_from(part).is_ok() => {
+                steps.push(Step { at: InstRef { rank, inst }, part: part as u32 });
+            }
+            Some(_) | None => {
+                let message = format!(
+                    "`{}`, line {}: expected rank, instruction and step, three numbers",
+                    path.display(),
+                    number + 1
+                );
+                return Err(Failure::Other(Exit::Usage, message));
+            }
+        }
+    }
+    Ok(steps.into())
+}
+
+/// Steps as a file that `@FILE` reads, each with what it does; `title` stands on top.
+pub fn write(plans: &[Plan], steps: &[Step], title: &str) -> String {
+    let mut text = String::new();
+    title.lines().for_each(|line| _ = writeln!(text, "# {line}"));
+    for it in steps {
+        let InstRef { rank, inst } = it.at;
+        let kind = crate::plan::inst_text(&plans[rank], &plans[rank].code[inst]);
+        _ = writeln!(text, "{rank} {inst} {}  # {}: {kind}", it.part, sim::describe(plans, it.at));
+    }
+    text
+}

@@ -1,0 +1,338 @@
+//! Random plans with random synchronisation: what the checker proves, all orders of conflicting steps, and the simulator's own schedules
+//! agree.
+//!
+//! * Every order that `check::Orders` lists is one that the simulator can run.
+//! * Where the list is complete, no schedule of the simulator, which knows nothing of it, gives a result that none of the orders gives.
+//! * The checker finds a race exactly where the list has more than one order; each race has an order that shows it.
+//!
+//! `HIR_EXPLORE=20000` tries more, `HIR_SEED=7` others.
+
+use std::collections::BTreeSet;
+
+use grammar::{dtype::DType, ops::Op};
+use hir::{
+    check::{Checks, Finding, Orders, Party, Steps, check},
+    plan::{
+        Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Layout,
+        Meaning, Number, Place, Plan, Port, ReduceOp, Shard, Side, Slot, Transfer, View, sync,
+    },
+    sim::{self, Fault, Options, Schedule},
+};
+use libtest_mimic::{Failed, Trial};
+
+use crate::dice::Dice;
+
+/// Worlds, unless told.
+const WORLDS: usize = 1500;
+/// Most orders of a world.
+const MOST: usize = 400;
+/// Seeds of schedules for each world.
+const SEEDS: u64 = 24;
+/// Elements of a buffer.
+const LEN: usize = 3;
+/// Buffers of a rank; the first is its output.
+const BUFFERS: usize = 3;
+
+/// The trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
+    let (count, seed) = (number("HIR_EXPLORE", WORLDS), number("HIR_SEED", 0) * 1_000_000);
+    let all = move || {
+        let mut seen = Seen::default();
+        for seed in (0..count).map(|at| (seed + at) as u64) {
+            seen.world(seed).map_err(|fault| format!("seed {seed}: {fault}"))?;
+        }
+        if std::env::var("HIR_EXPLORE").is_ok() {
+            eprintln!("{seen:?}");
+        }
+        // Worlds of one kind only prove nothing of the other.
+        let is_enough =
+            [seen.clean, seen.racing, seen.complete, seen.several].iter().all(|it| it * 20 > count);
+        if is_enough { Ok(()) } else { Err(Failed::from(format!("of {count} worlds: {seen:?}"))) }
+    };
+    vec![Trial::test("checker_orders_and_schedules_agree", all)]
+}
+
+/// What the worlds were.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Deadlocked.
+    stuck: usize,
+    /// Without a race.
+    clean: usize,
+    /// With one.
+    racing: usize,
+    /// Of these, those all of whose orders were run.
+    complete: usize,
+    /// Of these, those that give several results.
+    several: usize,
+}
+
+impl Seen {
+    fn world(&mut self, seed: u64) -> Result<(), String> {
+        let plans = plans(seed);
+        let matched = sync::Matched::of(&plans);
+        if sync::stuck(&plans, &matched).is_some() {
+            self.stuck += 1;
+            return Ok(());
+        }
+        let steps = || Steps::of(&plans, &matched).map_err(|it| it.to_string());
+        let run = |schedule: &Schedule| result(&plans, &matched, schedule);
+        let mut orders = Orders::new(steps()?, MOST);
+        let mut results = BTreeSet::new();
+        for (number, steps) in orders.by_ref().enumerate() {
+            let name = format!("order {number}").into();
+            results.insert(run(&Schedule::Steps { name, steps: steps.into() })?);
+        }
+        let schedules = [Schedule::Program, Schedule::Adversarial].into_iter();
+        for schedule in schedules.chain((0..SEEDS).map(Schedule::Seed)).filter(|_| orders.is_complete()) {
+            let found = run(&schedule)?;
+            if !results.contains(&found) {
+                return Err(format!("{schedule} gives what no order gives:\n{found}\n{}", show(&plans)));
+            }
+        }
+        let conflicts = steps()?.conflicts;
+        let report = check(&plans, Checks { race: true, comm: true, memory: false });
+        let races = report.findings.iter().filter_map(|it| match it {
+            Finding::Race { race, .. } => Some(race),
+            Finding::Unwritten { .. } | Finding::Deadlock(_) => None,
+        });
+        let is_within = |it: &Party| matches!(it, Party::Inst(_) | Party::Operation(..));
+        let has_race = races.clone().any(|it| it.parties.iter().all(|it| is_within(&it.0)));
+        if has_race && conflicts.is_empty() {
+            return Err(format!("the checker finds a race, and no two steps conflict\n{}", show(&plans)));
+        }
+        if races.count() == 0 && !conflicts.is_empty() {
+            return Err(format!("steps conflict, and the checker finds no race\n{}", show(&plans)));
+        }
+        if conflicts.is_empty() {
+            self.clean += 1;
+            return if results.len() == 1 { Ok(()) } else { Err("no conflict, several results".to_owned()) };
+        }
+        self.racing += 1;
+        let listed = steps()?;
+        for (early, late) in conflicts {
+            let ahead = listed.ahead(early, late);
+            let shown = run(&Schedule::Steps { name: "ahead".into(), steps: ahead.into() })?;
+            if orders.is_complete() && !results.contains(&shown) {
+                return Err(format!("a witness gives what no order gives\n{}", show(&plans)));
+            }
+        }
+        self.complete += usize::from(orders.is_complete());
+        self.several += usize::from(orders.is_complete() && results.len() > 1);
+        Ok(())
+    }
+}
+
+fn show(plans: &[Plan]) -> String {
+    plans.iter().map(hir::plan::show).collect()
+}
+
+/// What a run leaves: the outputs, and all memory.
+fn result(plans: &[Plan], matched: &sync::Matched, schedule: &Schedule) -> Result<String, String> {
+    let place = |rank, buffer| Place { rank, view: View::contiguous(buffer, vec![LEN]) };
+    let watch =
+        (0..plans.len()).flat_map(|rank| (0..BUFFERS as u32).map(move |it| place(rank, it))).collect();
+    let options = Options { watch, ..Options::default() };
+    match sim::run(plans, matched, vec![Vec::new(); plans.len()], schedule, &options) {
+        Ok(it) => Ok(format!("{:?}\n{:?}", it.outputs, it.watched)),
+        Err(fault @ (Fault::Deadlock(_) | Fault::Program { .. })) => Err(format!("{schedule}: {fault}")),
+        Err(fault @ (Fault::Unsupported { .. } | Fault::Steps(_) | Fault::Internal(_))) => {
+            Err(format!("{schedule}: {fault}\n{}", show(plans)))
+        }
+    }
+}
+
+/// Two or three ranks with two streams each.
+struct World {
+    dice: Dice,
+    plans: Vec<Plan>,
+    numbers: u32,
+    /// Communications that nothing has waited for yet: rank and work.
+    open: Vec<(usize, u32)>,
+}
+
+fn plans(seed: u64) -> Vec<Plan> {
+    let mut dice = Dice(seed ^ 0x0e_c5);
+    let ranks = 2 + dice.roll(2);
+    let plan = |rank| {
+        let mut plan = Plan {
+            communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
+            ..Plan::empty(rank, ranks, vec!["main".to_owned(), "stream 1".to_owned()])
+        };
+        for name in ["T0", "T1", "T2"] {
+            plan.buffers.push(Buffer { name: name.into(), dtype: DType::Float, len: LEN });
+        }
+        plan.outputs.push(Port {
+            name: "T0".into(),
+            dtype: DType::Float,
+            shard: Shard { view: Some(View::contiguous(0, vec![LEN])), layout: Layout::whole(&[LEN]) },
+            printed: None,
+            broadcast: vec![false],
+            per_rank: true,
+        });
+        plan
+    };
+    let mut world = World { dice, plans: (0..ranks).map(plan).collect(), numbers: 0, open: Vec::new() };
+    for rank in 0..ranks {
+        let to = Box::new(View::contiguous(1, vec![LEN]));
+        world.on(rank, 0, InstKind::Fill { to, value: Number::Int(rank as i64 + 1) });
+        if world.dice.roll(2) == 0 {
+            world.join(rank, 0, 1);
+        }
+    }
+    for _ in 0..2 + world.dice.roll(5) {
+        world.step();
+    }
+    for (rank, work) in std::mem::take(&mut world.open) {
+        if world.dice.roll(3) > 0 {
+            world.on(rank, 0, InstKind::Wait { work });
+        }
+    }
+    for rank in 0..ranks {
+        if world.dice.roll(3) > 0 {
+            world.join(rank, 1, 0);
+        }
+        world.on(rank, 0, InstKind::Finish);
+    }
+    world.plans
+}
+
+impl World {
+    fn on(&mut self, rank: usize, stream: u32, kind: InstKind) {
+        self.plans[rank].code.push(Inst { kind, stream, origin: 0 });
+    }
+
+    fn work(&mut self, rank: usize) -> u32 {
+        self.plans[rank].works += 1;
+        let work = self.plans[rank].works as u32 - 1;
+        self.open.push((rank, work));
+        work
+    }
+
+    /// Stream `to` waits for stream `from`.
+    fn join(&mut self, rank: usize, from: u32, to: u32) {
+        self.plans[rank].events += 1;
+        let event = self.plans[rank].events as u32 - 1;
+        self.on(rank, from, InstKind::Record { event });
+        self.on(rank, to, InstKind::Join { event });
+    }
+
+    fn stream(&mut self) -> u32 {
+        self.dice.roll(2) as u32
+    }
+
+    /// Some elements of some buffer.
+    fn view(&mut self, len: usize) -> View {
+        let buffer = self.dice.roll(BUFFERS) as u32;
+        let offset = self.dice.roll(LEN - len + 1);
+        View { buffer, offset, shape: vec![len], strides: vec![1] }
+    }
+
+    fn len(&mut self) -> usize {
+        1 + self.dice.roll(LEN)
+    }
+
+    /// A flag from one rank to another.
+    fn flag(&mut self, from: usize, to: usize) {
+        self.numbers += 1;
+        let slot = Slot { from, to, meaning: Meaning::Ready, index: self.numbers };
+        let (raises, awaits) = (self.stream(), self.stream());
+        self.on(from, raises, InstKind::Signal { slot });
+        self.on(to, awaits, InstKind::Await { slot });
+    }
+
+    /// One thing that all ranks, or two of them, do together, or one alone.
+    fn step(&mut self) {
+        let ranks = self.plans.len();
+        let rank = self.dice.roll(ranks);
+        let peer = (rank + 1 + self.dice.roll(ranks - 1)) % ranks;
+        let stream = self.stream();
+        self.numbers += 1;
+        match self.dice.roll(9) {
+            0 => {
+                let len = self.len();
+                let to = Box::new(self.view(len));
+                let value = Number::Int(10 + i64::from(self.numbers));
+                self.on(rank, stream, InstKind::Fill { to, value });
+            }
+            1 => {
+                let len = self.len();
+                let args = vec![Arg::View(self.view(len)), Arg::View(self.view(len))];
+                let out = Box::new(self.view(len));
+                self.on(rank, stream, InstKind::Map { op: Op::Add, args, out });
+            }
+            2 => {
+                let len = self.len();
+                let (mine, theirs) = (self.view(len), self.view(len));
+                let mine = Box::new(Place { rank, view: mine });
+                let theirs = Box::new(Place { rank: peer, view: theirs });
+                let (from, to) = if self.dice.roll(2) == 0 { (mine, theirs) } else { (theirs, mine) };
+                if self.dice.roll(2) == 0 {
+                    self.flag(peer, rank);
+                }
+                self.on(rank, stream, InstKind::Copy { from, to });
+                if self.dice.roll(2) == 0 {
+                    self.flag(rank, peer);
+                }
+            }
+            3 => self.join(rank, stream, 1 - stream),
+            4 => self.flag(rank, peer),
+            5 if !self.open.is_empty() => {
+                let at = self.dice.roll(self.open.len());
+                let (rank, work) = self.open.swap_remove(at);
+                self.on(rank, stream, InstKind::Wait { work });
+            }
+            5 | 6 => self.transfers(rank, peer),
+            _ => self.collective(),
+        }
+    }
+
+    /// Ranks exchange parts, or one sends to the other.
+    fn transfers(&mut self, rank: usize, peer: usize) {
+        let len = self.len();
+        let both = self.dice.roll(2) == 0;
+        for (me, other, first) in [(rank, peer, Direction::Send), (peer, rank, Direction::Recv)] {
+            let mut sides = vec![first];
+            sides.extend(both.then(|| first.mirror()));
+            let sides = sides
+                .into_iter()
+                .map(|direction| Side { direction, peer: other, view: self.view(len), origin: 0 })
+                .collect();
+            let (work, stream) = (self.work(me), self.stream());
+            self.on(
+                me,
+                stream,
+                InstKind::Transfer(Transfer { communicator: 0, protocol: None, sides, work }),
+            );
+        }
+    }
+
+    fn collective(&mut self) {
+        let ranks = self.plans.len();
+        let root = self.dice.roll(ranks);
+        let op = ReduceOp::Sum;
+        let (kind, input, output) = match self.dice.roll(5) {
+            0 => (CollectiveKind::Broadcast { root }, 1, 1),
+            1 => (CollectiveKind::Reduce { root, op }, 1, 1),
+            2 => (CollectiveKind::Allreduce { op }, 2, 2),
+            3 => (CollectiveKind::Gather { root }, 1, ranks),
+            _ => (CollectiveKind::Scatter { root }, ranks, 1),
+        };
+        for rank in 0..ranks {
+            let (input, output) = (Some(self.view(input)), Some(self.view(output)));
+            let (work, stream) = (self.work(rank), self.stream());
+            let gives = match kind {
+                CollectiveKind::Broadcast { root } | CollectiveKind::Scatter { root } => root == rank,
+                _ => true,
+            };
+            let gets = match kind {
+                CollectiveKind::Reduce { root, .. } | CollectiveKind::Gather { root } => root == rank,
+                _ => true,
+            };
+            let (input, output) = (input.filter(|_| gives), output.filter(|_| gets));
+            let it = Collective { communicator: 0, kind, algo: None, input, output, work };
+            self.on(rank, stream, InstKind::Collective(Box::new(it)));
+        }
+    }
+}
