@@ -81,6 +81,8 @@ mod limited;
 mod lowered;
 #[path = "suite/measured.rs"]
 mod measured;
+#[path = "suite/mutants.rs"]
+mod mutants;
 #[path = "suite/mutations.rs"]
 mod mutations;
 #[path = "suite/operators.rs"]
@@ -88,6 +90,8 @@ mod operators;
 #[allow(dead_code, reason = "a part of hir-run")]
 #[path = "../src/bin/hir-run/options.rs"]
 mod options;
+#[path = "suite/pages.rs"]
+mod pages;
 #[path = "suite/pass_mutations.rs"]
 mod pass_mutations;
 #[path = "suite/pipelines.rs"]
@@ -152,6 +156,7 @@ fn main() -> ExitCode {
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());
     trials.extend(exploration::trials());
+    trials.extend(pages::trials());
     trials.extend(stuck::trials());
     trials.extend(dependencies::trials());
     trials.extend(rendezvous::trials());
@@ -168,6 +173,7 @@ fn main() -> ExitCode {
     trials.push(unsharded::trial(&cases));
     trials.extend(pipelines::trials(&cases));
     trials.extend(baseline::trials(&cases));
+    trials.extend(mutants::trials(&cases));
     trials.extend(files::trials());
     trials.extend(scaling::trials());
     trials.extend(signals::trials());

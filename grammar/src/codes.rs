@@ -179,6 +179,11 @@ codes! {
     /// statements in which ranks wait for each other; the note lists what every rank waits for.
     CheckedDeadlock = "E0705", Error;
 
+    /// Two consecutive runs of the program race, as in a captured graph that is replayed: on each rank the next run begins once this rank
+    /// has ended the last one, and another rank may still be in that one. Let the rank wait, or put a barrier of all ranks between the
+    /// runs. `--check=repeat` looks for these.
+    RaceBetweenRuns = "E0706", Error;
+
     /// A statement reads memory that nothing has written: as an operand of a computation, or as the source of a copy, a send or a
     /// collective. The warning counts the elements that the statement reads, and not the buffer that they lie in. Elements that
     /// were moved or computed from unwritten ones are not reported again where they are read next. On a GPU such an element has

@@ -121,7 +121,7 @@ struct Options {
     #[arg(long)]
     print_plan: bool,
     /// Prove that the result is free of races, deadlocks and lifetime errors, or show where it is not; the exit code is 7 then. What to
-    /// look for: `race`, `comm`, `memory`; default: all.
+    /// look for: `race`, `comm`, `memory`, `repeat` (two runs, one behind the other); default: the first three.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Checks>,
     /// Where the steps go that show the first race that `--check` finds: `hir-run --check=warn --schedule=@FILE` runs them in that order.
@@ -599,9 +599,11 @@ impl Tool<'_> {
             Finding::Unwritten { .. } | Finding::Deadlock(_) => None,
         });
         let Some((finding, steps)) = shown else {
-            return self.screen.say(
-                "no witness: no order of the program's own steps shows what was found; the caller, or the allocator, takes part",
-            );
+            let is_race = |it: &Finding| matches!(it, Finding::Race { .. });
+            return self.screen.say(match report.findings.iter().any(is_race) {
+                true => "no witness: no order of the program's own steps shows a race with the caller or over storage",
+                false => "no witness: the check found no race",
+            });
         };
         let found = finding.diagnostic(plans, sources).1;
         let path_text = path.display();

@@ -29,6 +29,8 @@ pub struct Race {
     pub parties: [(Party, bool); 2],
     /// Where the two access different buffers, one of which gets the storage of the other.
     pub reused: Option<Reused>,
+    /// Whether the second side is one of the next run of the program.
+    pub between_runs: bool,
 }
 
 /// Two buffers that get the same storage.

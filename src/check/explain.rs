@@ -62,6 +62,7 @@ impl Texts<'_> {
         // On one rank, in the order in which the program issues them; between ranks, the write first.
         let [a, b] = &sides;
         let is_swapped = match a.plan.rank == b.plan.rank {
+            _ if race.between_runs => false,
             true => a.inst() > b.inst(),
             false => b.writes && !a.writes,
         };
@@ -77,16 +78,21 @@ impl Texts<'_> {
         let mut notes = Vec::new();
         for side in shown {
             let (rank, line) = (side.plan.rank, side.line());
+            let label = match (race.between_runs, std::ptr::eq(side, first)) {
+                (false, _) => side.label(),
+                (true, true) => format!("{}, first run", side.label()),
+                (true, false) => format!("{}, next run", side.label()),
+            };
             if self.text_of(rank) != text {
                 let file = &self.sources[self.text_of(rank)].name;
-                notes.push(format!("{file}, line {line}: {}", side.label()));
+                notes.push(format!("{file}, line {line}: {label}"));
                 continue;
             }
             let span = self.span(text, line);
             // A statement that races with itself in another iteration is one place.
             match labels.iter_mut().find(|it| it.0 == span) {
-                Some(it) => it.1 = format!("{}; {}", it.1, side.label()),
-                None => labels.push((span, side.label())),
+                Some(it) => it.1 = format!("{}; {label}", it.1),
+                None => labels.push((span, label)),
             }
         }
         if let Some(it) = race.reused {
@@ -126,6 +132,9 @@ impl Texts<'_> {
             (Code::RaceWithCaller, _) => {
                 format!("race with the caller on {on}: the program can return before this access ends")
             }
+            (Code::RaceBetweenRuns, _) => format!(
+                "race on {on} between two runs of the program: the next run may begin before this access ends"
+            ),
             (Code::StorageRace, _) if race.reused.is_some() => {
                 format!(
                     "race on the storage of {on}: it is freed, and may be used again before this access ends"

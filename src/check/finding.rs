@@ -21,39 +21,46 @@ pub struct Checks {
     pub comm: bool,
     /// Elements that nothing has written.
     pub memory: bool,
+    /// Accesses of two consecutive runs that nothing orders, where one run has no race.
+    pub repeat: bool,
 }
 
 impl Checks {
-    /// Everything.
-    pub const ALL: Self = Self { race: true, comm: true, memory: true };
+    /// Everything that is asked of one run.
+    pub const ALL: Self = Self { race: true, comm: true, memory: true, repeat: false };
 
     /// Whether anything is checked that looks at memory.
     pub(super) fn any_access(self) -> bool {
-        self.race || self.memory
+        self.race || self.memory || self.repeat
     }
 }
 
 impl std::fmt::Display for Checks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let words = [(self.race, "race"), (self.comm, "comm"), (self.memory, "memory")];
+        let words =
+            [(self.race, "race"), (self.comm, "comm"), (self.memory, "memory"), (self.repeat, "repeat")];
         let words: Vec<&str> = words.into_iter().filter(|it| it.0).map(|it| it.1).collect();
         f.write_str(&words.join(","))
     }
 }
 
-/// `race,comm,memory`, or `all`.
+/// `race,comm,memory,repeat`; `all` is the first three.
 impl std::str::FromStr for Checks {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut checks = Self { race: false, comm: false, memory: false };
+        let mut checks = Self { race: false, comm: false, memory: false, repeat: false };
         for word in text.split(',') {
             match word.trim() {
-                "all" => checks = Self::ALL,
+                "all" => checks = Self { repeat: checks.repeat, ..Self::ALL },
                 "race" => checks.race = true,
                 "comm" => checks.comm = true,
                 "memory" => checks.memory = true,
-                other => return Err(format!("`{other}` is no check: expected race, comm, memory or all")),
+                // Races of one run are races of two.
+                "repeat" => (checks.race, checks.repeat) = (true, true),
+                other => {
+                    return Err(format!("`{other}` is no check: expected race, comm, memory, repeat or all"));
+                }
             }
         }
         Ok(checks)
@@ -138,6 +145,11 @@ impl Report {
         reads.retain(|it| it.output.is_some() || !racing.contains(&(it.rank, it.buffer)));
         self.add_races(plans, races);
         self.add_unwritten(plans, reads);
+    }
+
+    /// Adds races between two runs.
+    pub(super) fn add_repeated(&mut self, plans: &[Plan], races: Vec<Race>) {
+        self.add_races(plans, races);
     }
 
     /// Adds races: one for each pair of lines, and one for each pair of streams and queues, that race on a tensor.

@@ -24,7 +24,7 @@
 //! # What is found
 //!
 //! `race`: two accesses to an element, one a write, that nothing orders. `memory`: elements that are read, or returned, and that nothing
-//! has written. `comm`: a deadlock; since nothing that comes after it runs, it is reported whatever was asked for.
+//! has written. `repeat`: accesses of two consecutive runs that nothing orders. `comm`: a deadlock; since nothing that comes after it runs, it is reported whatever was asked for.
 
 mod conflict;
 mod explain;
@@ -35,6 +35,7 @@ mod orders;
 mod overlap;
 mod race;
 mod reason;
+mod repeat;
 mod side;
 mod storage;
 mod written;
@@ -98,6 +99,22 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
             .push(format!("{} reads and writes that have too many pieces to record", memory.not_checked));
     }
     memory.finish();
+    let races_once = !races.found.is_empty();
     report.add(plans, races.found, memory.found);
+    if checks.repeat && !races_once {
+        match repeat::races(plans) {
+            Ok((races, not_compared)) => {
+                report.add_repeated(plans, races);
+                if not_compared > 0 {
+                    report.not_checked.push(format!(
+                        "{not_compared} pairs of views of two runs that have too many pieces to compare"
+                    ));
+                }
+            }
+            Err(Unordered::Large | Unordered::Stuck) => {
+                report.not_checked.push("two runs: no order of all their instructions was found".to_owned());
+            }
+        }
+    }
     report
 }

@@ -157,6 +157,7 @@ impl<'p> Races<'p> {
                             elements,
                             parties,
                             reused: None,
+                            between_runs: false,
                         });
                     }
                 }
@@ -180,6 +181,7 @@ impl<'p> Races<'p> {
             elements: Range { start, end: end + 1 },
             parties,
             reused: None,
+            between_runs: false,
         });
     }
 
@@ -201,7 +203,7 @@ impl<'p> Races<'p> {
         let at = InstRef { rank, inst: allocated.inst };
         let elements = Range { start: place.first, end: place.last + 1 };
         let parties = [(Party::Inst(at), true), side];
-        self.report(Race { rank, buffer: view.buffer, elements, parties, reused: None });
+        self.report(Race { rank, buffer: view.buffer, elements, parties, reused: None, between_runs: false });
         false
     }
 
@@ -222,7 +224,14 @@ impl<'p> Races<'p> {
                     Overlap::Unknown => not_compared += 1,
                     Overlap::Some(elements) => {
                         let parties = [(earlier.party, earlier.writes), (party, writes)];
-                        found.push(Race { rank, buffer: view.buffer, elements, parties, reused: None });
+                        found.push(Race {
+                            rank,
+                            buffer: view.buffer,
+                            elements,
+                            parties,
+                            reused: None,
+                            between_runs: false,
+                        });
                     }
                 }
             }
@@ -247,7 +256,14 @@ impl<'p> Races<'p> {
         for it in found {
             let elements = Range { start: 0, end: self.plans[rank].buffers[it.reused.earlier as usize].len };
             let (buffer, parties) = (it.reused.earlier, [it.earlier, it.later]);
-            self.report(Race { rank, buffer, elements, parties, reused: Some(it.reused) });
+            self.report(Race {
+                rank,
+                buffer,
+                elements,
+                parties,
+                reused: Some(it.reused),
+                between_runs: false,
+            });
         }
     }
 

@@ -28,6 +28,15 @@ impl Reason {
                 "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
             );
         }
+        if race.between_runs {
+            let (a, b) = (first.plan.rank, second.plan.rank);
+            return Self::new(
+                format!("in the first run, rank {b} ends without waiting for {} on rank {a}", first.place()),
+                format!(
+                    "let rank {b} wait for it before the program ends, or put a barrier of all ranks between the runs"
+                ),
+            );
+        }
         if let Party::CallerBefore = first.party {
             return Self::entry(second);
         }

@@ -43,7 +43,9 @@ impl<'a> RaceSide<'a> {
     /// What a race between two sides is called.
     pub fn code(race: &Race, sides: &[Self; 2]) -> Code {
         let is_caller = |it: &Self| matches!(it.party, Party::CallerBefore | Party::CallerAfter(_));
-        if race.reused.is_some() {
+        if race.between_runs {
+            Code::RaceBetweenRuns
+        } else if race.reused.is_some() {
             Code::StorageRace
         } else if sides.iter().any(is_caller) {
             Code::RaceWithCaller

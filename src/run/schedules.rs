@@ -71,14 +71,15 @@ impl Runs {
             Self::Named(_) => format!("{count} schedules"),
             Self::Explored { orders, .. } => {
                 let conflicts = orders.conflicts();
+                let of = match conflicts {
+                    1 => "1 pair of conflicting accesses that nothing orders".to_owned(),
+                    _ => format!("{conflicts} pairs of conflicting accesses that nothing orders"),
+                };
+                let s = if count == 1 { "" } else { "s" };
                 match (orders.is_complete(), conflicts) {
-                    (true, 0) => "1 order: no two conflicting accesses may change places".to_owned(),
-                    (true, _) => format!(
-                        "{count} orders, all that {conflicts} unordered pairs of conflicting accesses allow"
-                    ),
-                    (false, _) => format!(
-                        "{count} orders of more that {conflicts} unordered pairs of conflicting accesses allow"
-                    ),
+                    (true, 0) => "1 order: all conflicting accesses are ordered".to_owned(),
+                    (true, _) => format!("all {count} order{s} of {of}"),
+                    (false, _) => format!("{count} order{s}, not all, of {of}"),
                 }
             }
         }

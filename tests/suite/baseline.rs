@@ -95,12 +95,24 @@ fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
 
 /// The rows of one file; none where nothing of it runs.
 fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
+    let mut rows = String::new();
+    for (program, lines) in programs(path, pipeline)? {
+        let told = world(&program, &lines);
+        if !told.is_empty() {
+            let _ = write!(rows, "{}: {told}", shown(path));
+        }
+    }
+    Ok(rows)
+}
+
+/// The programs of a file, or what a pipeline makes of those that it is for; without those that are rejected.
+pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, LineIndex)>, String> {
     let text = fs::read_to_string(path).map_err(|it| it.to_string())?;
     let (programs, diagnostics) = grammar::read(&text);
     if has_errors(&diagnostics) {
-        return Ok(String::new());
+        return Ok(Vec::new());
     }
-    let mut rows = String::new();
+    let mut found = Vec::new();
     for mut program in programs {
         // Cases say themselves what is bound.
         if bind(&mut program, &bindings(&text)).is_err() || has_errors(&grammar::verify(&program)) {
@@ -120,12 +132,9 @@ fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
                 LineIndex::new(&printed)
             }
         };
-        let told = world(&program, &lines);
-        if !told.is_empty() {
-            let _ = write!(rows, "{}: {told}", shown(path));
-        }
+        found.push((program, lines));
     }
-    Ok(rows)
+    Ok(found)
 }
 
 /// The rows of a program: its own, and one for each synchronisation that it may go without.
@@ -183,7 +192,7 @@ fn mutated(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> String
 }
 
 /// The plans of a program that is small enough to run often.
-fn small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
+pub fn small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
     let ranks = Some(plan::smallest_world(program)).filter(|it| *it <= RANKS)?;
     let plans = plan::build(program, lines, ranks).ok()?;
     let computes = plans.iter().flat_map(|it| &it.buffers).all(|it| Data::zeros(it.dtype, 0).is_ok());

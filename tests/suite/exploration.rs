@@ -92,7 +92,7 @@ impl Seen {
             }
         }
         let conflicts = steps()?.conflicts;
-        let report = check(&plans, Checks { race: true, comm: true, memory: false });
+        let report = check(&plans, Checks { memory: false, ..Checks::ALL });
         let races = report.findings.iter().filter_map(|it| match it {
             Finding::Race { race, .. } => Some(race),
             Finding::Unwritten { .. } | Finding::Deadlock(_) => None,

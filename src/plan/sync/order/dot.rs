@@ -47,8 +47,10 @@ impl Graph {
             if shown.insert(name(number)) {
                 let plan = &plans[it.at.rank];
                 let inst = &plan.code[it.at.inst];
-                let posts = if it.posts { "post " } else { "" };
-                let label = format!("{}: {posts}{}", plan.place(inst), inst_text(plan, inst));
+                let shown = inst_text(plan, inst);
+                // Where it runs, it is not posted.
+                let shown = if it.posts { &shown } else { shown.trim_start_matches("post ") };
+                let label = format!("{}: {shown}", plan.place(inst));
                 _ = writeln!(text, "      {} [label=\"{}\"];", name(number), escaped(&label));
             }
         }

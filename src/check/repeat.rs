@@ -1,0 +1,134 @@
+//! Two consecutive runs of a program with nothing between them, as a captured graph that is replayed: on each rank the next run begins on
+//! the stream that is current at entry once the stream that is current at exit has done its work. Other ranks may be a run behind.
+//!
+//! Buffers and inputs are those of the first run, flags count the runs. Where nothing races, no barrier of all ranks is needed between
+//! the runs.
+
+use super::{
+    conflict::{Party, Race},
+    race::Races,
+};
+use crate::plan::{
+    Inst, InstKind, Number, Plan, Slot, View,
+    sync::{InstRef, Matched, order, order::Unordered, stuck},
+};
+
+/// Two runs of a plan as one, and where its instructions come from.
+struct Twice {
+    plan: Plan,
+    /// By instruction: its index in the plan, and whether it is of the second run. `None`: it stands between the runs.
+    from: Vec<Option<(usize, bool)>>,
+}
+
+/// The races between two runs of plans that race neither with themselves nor with the caller, in the numbers of one run; those of the first
+/// run first. Then, how many pairs of views are too large to compare.
+///
+/// # Errors
+/// A world of too many streams, or two runs that deadlock.
+pub(super) fn races(plans: &[Plan]) -> Result<(Vec<Race>, usize), Unordered> {
+    let flags = plans.iter().flat_map(|it| &it.code).filter_map(|it| flag(&it.kind)).map(|it| it.index + 1);
+    let flags = flags.max().unwrap_or(0);
+    let twice: Vec<Twice> = plans.iter().map(|it| Twice::of(it, flags)).collect();
+    let (both, from): (Vec<Plan>, Vec<_>) = twice.into_iter().map(|it| (it.plan, it.from)).unzip();
+    let matched = Matched::of(&both);
+    if stuck(&both, &matched).is_some() {
+        return Err(Unordered::Stuck);
+    }
+    let mut races = Races::new(&both);
+    order::walk(&both, &matched, &mut |it| races.visit(&it))?;
+    let single = |party: Party| {
+        let at = |at: InstRef| from[at.rank][at.inst].map(|(inst, second)| (InstRef { inst, ..at }, second));
+        match party {
+            Party::Inst(it) => at(it).map(|(it, second)| (Party::Inst(it), second)),
+            Party::Operation(it, origin) => at(it).map(|(it, second)| (Party::Operation(it, origin), second)),
+            Party::CallerBefore | Party::CallerAfter(_) => None,
+        }
+    };
+    let between = |race: Race| {
+        let [(a, writes), (b, also)] = race.parties;
+        let ((a, first), (b, second)) = single(a).zip(single(b))?;
+        let parties = if first { [(b, also), (a, writes)] } else { [(a, writes), (b, also)] };
+        (first != second).then_some(Race { parties, between_runs: true, ..race })
+    };
+    let not_compared = races.not_compared;
+    Ok((races.found.into_iter().filter_map(between).collect(), not_compared))
+}
+
+fn flag(kind: &InstKind) -> Option<Slot> {
+    match kind {
+        InstKind::Signal { slot } | InstKind::Await { slot } => Some(*slot),
+        _ => None,
+    }
+}
+
+impl Twice {
+    fn of(plan: &Plan, flags: u32) -> Self {
+        let mut it = Self {
+            plan: Plan { code: Vec::new(), allocations: Vec::new(), ..plan.clone() },
+            from: Vec::new(),
+        };
+        it.plan.events = 2 * plan.events + 1;
+        it.plan.works = 2 * plan.works;
+        let end = plan.code.last().filter(|it| matches!(it.kind, InstKind::Finish));
+        for second in [false, true] {
+            for (number, inst) in plan.code.iter().enumerate() {
+                if let Some(kind) = again(&inst.kind, plan, flags, second) {
+                    it.push(Inst { kind, ..inst.clone() }, Some((number, second)));
+                }
+            }
+            if let (Some(end), false) = (end, second) {
+                // The next run begins where this one has ended.
+                let event = 2 * plan.events as u32;
+                it.push(Inst { kind: InstKind::Record { event }, ..end.clone() }, None);
+                it.push(Inst { kind: InstKind::Join { event }, stream: 0, origin: end.origin }, None);
+            }
+        }
+        it
+    }
+
+    fn push(&mut self, inst: Inst, from: Option<(usize, bool)>) {
+        self.plan.code.push(inst);
+        self.from.push(from);
+    }
+}
+
+/// An instruction of the first or the second run; `None`: the runs have none in its place. What hosts do orders nothing, storage stays where
+/// it is, and the caller waits for the end of both.
+fn again(kind: &InstKind, plan: &Plan, flags: u32, second: bool) -> Option<InstKind> {
+    let shift = |count: usize| if second { count as u32 } else { 0 };
+    let (events, works) = (shift(plan.events), shift(plan.works));
+    let slot = |it: Slot| Slot { index: it.index + if second { flags } else { 0 }, ..it };
+    Some(match kind {
+        InstKind::Exchange { .. }
+        | InstKind::Barrier
+        | InstKind::Finish
+        | InstKind::Alloc { zero: false, .. } => return None,
+        InstKind::Alloc { buffer, zero: true } => {
+            let to = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
+            InstKind::Fill { to: Box::new(to), value: Number::Int(0) }
+        }
+        InstKind::Record { event } => InstKind::Record { event: event + events },
+        InstKind::Join { event } => InstKind::Join { event: event + events },
+        InstKind::Wait { work } => InstKind::Wait { work: work + works },
+        InstKind::Signal { slot: it } => InstKind::Signal { slot: slot(*it) },
+        InstKind::Await { slot: it } => InstKind::Await { slot: slot(*it) },
+        InstKind::Collective(it) => {
+            let mut it = it.clone();
+            it.work += works;
+            InstKind::Collective(it)
+        }
+        InstKind::Transfer(it) => {
+            let mut it = it.clone();
+            it.work += works;
+            InstKind::Transfer(it)
+        }
+        InstKind::Copy { .. }
+        | InstKind::Fill { .. }
+        | InstKind::Iota { .. }
+        | InstKind::Gemm(_)
+        | InstKind::Map { .. }
+        | InstKind::Reduce(_)
+        | InstKind::Combine { .. }
+        | InstKind::Reshard(_) => kind.clone(),
+    })
+}

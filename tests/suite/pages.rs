@@ -1,0 +1,100 @@
+//! Commands that README.md and the pages in `docs/` show: they run, and what stands below a command is what it prints.
+//!
+//! A block of ```` ```text ```` whose first line begins with `$ ` is a command and lines of its output. Lines that are left out are not
+//! missed, and `…` stands for any text; times do not count. Later commands of a block are begun by `$ ` again.
+
+use std::{fs, path::Path, process::Command};
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::{ROOT, shown};
+
+/// A trial for each page that shows commands.
+pub fn trials() -> Vec<Trial> {
+    let mut pages = vec![Path::new(ROOT).join("README.md"), Path::new(ROOT).join("CONTRIBUTING.md")];
+    let docs = fs::read_dir(Path::new(ROOT).join("docs")).into_iter().flatten().flatten();
+    pages.extend(docs.map(|it| it.path()).filter(|it| it.extension().is_some_and(|it| it == "md")));
+    pages.sort();
+    let trial = |page: std::path::PathBuf| {
+        let text = fs::read_to_string(&page).unwrap_or_default();
+        let commands = commands(&text);
+        let name = format!("page {}", shown(&page));
+        (!commands.is_empty()).then(|| Trial::test(name, move || commands.iter().try_for_each(check)))
+    };
+    pages.into_iter().filter_map(trial).collect()
+}
+
+/// A command, and the lines below it.
+struct Shown {
+    command: String,
+    lines: Vec<String>,
+}
+
+fn commands(text: &str) -> Vec<Shown> {
+    let mut found: Vec<Shown> = Vec::new();
+    // Within a block of text; and within the output of a command.
+    let (mut is_block, mut is_output) = (false, false);
+    for line in text.lines() {
+        if line.starts_with("```") {
+            (is_block, is_output) = (!is_block && line == "```text", false);
+        } else if let Some(command) = line.strip_prefix("$ ").filter(|_| is_block) {
+            found.push(Shown { command: command.to_owned(), lines: Vec::new() });
+            is_output = true;
+        } else if let Some(it) = found.last_mut().filter(|_| is_output) {
+            it.lines.push(line.to_owned());
+        }
+    }
+    found.retain(|it| it.command.starts_with("hir-"));
+    found
+}
+
+/// Runs a command and looks for the lines in what it prints, in their order.
+fn check(it: &Shown) -> Result<(), Failed> {
+    let mut words = it.command.split_whitespace();
+    let tool = match words.next() {
+        Some("hir-opt") => env!("CARGO_BIN_EXE_hir-opt"),
+        Some("hir-run") => env!("CARGO_BIN_EXE_hir-run"),
+        Some("hir-reduce") => env!("CARGO_BIN_EXE_hir-reduce"),
+        other => return Err(format!("`{}`: no tool {other:?}", it.command).into()),
+    };
+    let out = Command::new(tool).args(words).current_dir(ROOT).env("NO_COLOR", "1").output()?;
+    let [out, err] = [out.stdout, out.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    let printed = format!("{err}{out}");
+    let mut lines = printed.lines().map(plain);
+    for wanted in it.lines.iter().filter(|it| it.trim() != "…" && !it.trim().is_empty()) {
+        let wanted = plain(wanted);
+        if !lines.any(|line| is_like(&wanted, &line)) {
+            return Err(format!("`{}` does not print:\n{wanted}\nbut:\n{printed}", it.command).into());
+        }
+    }
+    Ok(())
+}
+
+/// A line without the space at its end, and with a 0 for each number of seconds.
+fn plain(line: &str) -> String {
+    let words = line.trim_end().split(' ').collect::<Vec<_>>();
+    let is_time = |at: usize| {
+        words.get(at + 1).is_some_and(|it| it.starts_with('s') && it.len() <= 2)
+            && words[at].trim_start_matches('(').parse::<f64>().is_ok()
+    };
+    let shown: Vec<&str> = (0..words.len()).map(|at| if is_time(at) { "0" } else { words[at] }).collect();
+    shown.join(" ")
+}
+
+/// Whether a line is one in which `…` stands for any text.
+fn is_like(wanted: &str, line: &str) -> bool {
+    let mut rest = line;
+    let mut parts = wanted.split('…');
+    let Some(first) = parts.next() else { return true };
+    let Some(it) = rest.strip_prefix(first) else { return false };
+    rest = it;
+    let mut ends = first.len() == wanted.len() && rest.is_empty();
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+        ends = part.is_empty() || rest.is_empty();
+    }
+    ends
+}
