@@ -3,6 +3,8 @@
 //!
 //! * Every order that `check::Orders` lists is one that the simulator can run.
 //! * Where the list is complete, no schedule of the simulator, which knows nothing of it, gives a result that none of the orders gives.
+//! * Of small worlds, all orders that the synchronisation allows are run, equivalent or not: they give the results that the listed orders
+//!   give, and no others.
 //! * The checker finds a race exactly where the list has more than one order; each race has an order that shows it.
 //!
 //! `HIR_EXPLORE=20000` tries more, `HIR_SEED=7` others.
@@ -26,6 +28,8 @@ use crate::dice::Dice;
 const WORLDS: usize = 1500;
 /// Most orders of a world.
 const MOST: usize = 400;
+/// Most orders that are run of a small world, equivalent ones included.
+const ALL: usize = 300;
 /// Seeds of schedules for each world.
 const SEEDS: u64 = 24;
 /// Elements of a buffer.
@@ -46,8 +50,9 @@ pub fn trials() -> Vec<Trial> {
             eprintln!("{seen:?}");
         }
         // Worlds of one kind only prove nothing of the other.
-        let is_enough =
-            [seen.clean, seen.racing, seen.complete, seen.several].iter().all(|it| it * 20 > count);
+        let is_enough = [seen.clean, seen.racing, seen.complete, seen.several, seen.brute]
+            .iter()
+            .all(|it| it * 20 > count);
         if is_enough { Ok(()) } else { Err(Failed::from(format!("of {count} worlds: {seen:?}"))) }
     };
     vec![Trial::test("checker_orders_and_schedules_agree", all)]
@@ -66,6 +71,8 @@ struct Seen {
     complete: usize,
     /// Of these, those that give several results.
     several: usize,
+    /// Of all, those all of whose orders were run, equivalent ones included.
+    brute: usize,
 }
 
 impl Seen {
@@ -89,6 +96,21 @@ impl Seen {
             let found = run(&schedule)?;
             if !results.contains(&found) {
                 return Err(format!("{schedule} gives what no order gives:\n{found}\n{}", show(&plans)));
+            }
+        }
+        if let Some(all) = all_orders(&plans, &matched).filter(|_| orders.is_complete()) {
+            self.brute += 1;
+            let mut found = BTreeSet::new();
+            for steps in all {
+                found.insert(run(&Schedule::Steps { name: "brute force".into(), steps: steps.into() })?);
+            }
+            if found != results {
+                return Err(format!(
+                    "all orders give {} results, those listed {}\n{}",
+                    found.len(),
+                    results.len(),
+                    show(&plans)
+                ));
             }
         }
         let conflicts = steps()?.conflicts;
@@ -122,6 +144,40 @@ impl Seen {
         self.several += usize::from(orders.is_complete() && results.len() > 1);
         Ok(())
     }
+}
+
+/// All orders of the steps that touch memory; `None`: there are too many.
+fn all_orders(plans: &[Plan], matched: &sync::Matched) -> Option<Vec<Vec<sync::Step>>> {
+    let graph = sync::order::Graph::of(plans, matched).ok()?;
+    let touches = |it: &sync::Step| !it.touched(plans, matched).is_empty();
+    let steps: Vec<(u32, sync::Step)> =
+        (0..).zip(&graph.nodes).filter_map(|(number, it)| Some((number, it.step.filter(touches)?))).collect();
+    // By step: those that have to come first.
+    let mut first: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); graph.nodes.len()];
+    for node in graph.sorted() {
+        let before = &graph.before[node as usize];
+        first[node as usize] =
+            before.iter().flat_map(|it| first[*it as usize].iter().chain([it])).copied().collect();
+    }
+    let mut all = Vec::new();
+    let mut open = vec![Vec::<usize>::new()];
+    while let Some(done) = open.pop() {
+        if done.len() == steps.len() {
+            all.push(done.iter().map(|it| steps[*it].1).collect());
+            if all.len() > ALL {
+                return None;
+            }
+            continue;
+        }
+        let is_done = |number: u32| done.iter().any(|it| steps[*it].0 == number);
+        let is_step = |number: &u32| steps.iter().any(|it| it.0 == *number);
+        for (at, (number, _)) in steps.iter().enumerate().filter(|it| !is_done(it.1.0)) {
+            if first[*number as usize].iter().filter(|it| is_step(it)).all(|it| is_done(*it)) {
+                open.push(done.iter().copied().chain([at]).collect());
+            }
+        }
+    }
+    Some(all)
 }
 
 fn show(plans: &[Plan]) -> String {
