@@ -1,7 +1,10 @@
 //! Runs the plans of all ranks in one process. What the simulator does for an instruction is what it means.
 //!
-//! `machine` holds the state of all ranks, `advance` and `queue` say what may happen next, `schedule` chooses; `step`,
+//! `machine` holds the state of all ranks, `advance`, `queue` and `member` say what may happen next, `schedule` chooses; `step`,
 //! `collective` and `reshard` touch `memory` by means of `kernels`; `plan::sync` explains why nothing may happen any more.
+//!
+//! Under schedule `program`, and in programs that deadlock, a communication happens at once for all who take part (`queue`). Under all
+//! others each rank begins and ends it by itself, and waits for nobody whose data it does not get (`member`).
 //!
 //! Invariant: a run depends on the plans, the inputs and the schedule, and on nothing else.
 
