@@ -23,11 +23,23 @@ use crate::plan::{
 
 /// Most things that happen in a program whose orders are listed: the order of all pairs is kept, a bit each.
 const MOST_NODES: usize = 30_000;
+/// Most pairs that conflict.
+const MOST_CONFLICTS: usize = 1 << 22;
+/// Most numbers that are kept of orders whose neighbours have not been looked at, and of traces that have been seen.
+const MOST_KEPT: usize = 1 << 27;
 
 /// Why the orders of a program are not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the program is too large: its {0} steps and synchronizations are more than {MOST_NODES}")]
-pub struct TooLarge(usize);
+pub enum TooLarge {
+    /// It has too many instructions.
+    #[error("the program is too large: its {0} steps and synchronizations are more than {MOST_NODES}")]
+    Nodes(usize),
+    /// It has too many races.
+    #[error(
+        "the program has too many pairs of conflicting accesses that nothing orders: more than {MOST_CONFLICTS}"
+    )]
+    Conflicts,
+}
 
 /// A set of steps.
 #[derive(Clone, Default)]
@@ -71,12 +83,12 @@ impl Steps {
     pub fn of(plans: &[Plan], matched: &Matched) -> Result<Self, TooLarge> {
         let instructions = plans.iter().map(|it| it.code.len()).sum::<usize>();
         if instructions > MOST_NODES {
-            return Err(TooLarge(instructions));
+            return Err(TooLarge::Nodes(instructions));
         }
         let graph = Graph::of(plans, matched)
-            .map_err(|(Unordered::Large | Unordered::Stuck)| TooLarge(instructions))?;
+            .map_err(|(Unordered::Large | Unordered::Stuck)| TooLarge::Nodes(instructions))?;
         if graph.nodes.len() > MOST_NODES {
-            return Err(TooLarge(graph.nodes.len()));
+            return Err(TooLarge::Nodes(graph.nodes.len()));
         }
         let sorted = graph.sorted();
         let touched = |node: &u32| {
@@ -111,6 +123,9 @@ impl Steps {
                         && !before[at].has(*other)
                         && overlap(elsewhere, &place) != Overlap::None;
                     if is_conflict && !conflicting[at].has(*other) {
+                        if conflicts.len() == MOST_CONFLICTS {
+                            return Err(TooLarge::Conflicts);
+                        }
                         conflicting[at].insert(*other);
                         conflicting[*other].insert(at);
                         conflicts.push((*other, at));
@@ -225,7 +240,8 @@ impl Orders {
         if self.seen.contains(&trace.0) {
             return;
         }
-        if self.seen.len() == self.most {
+        let kept = self.seen.len() * (trace.0.len() + 8) + (self.next.len() + 1) * order.len();
+        if self.seen.len() == self.most || kept > MOST_KEPT {
             self.cut = true;
             return;
         }
