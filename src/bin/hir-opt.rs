@@ -115,7 +115,8 @@ struct Options {
     #[arg(long)]
     print_plan: bool,
     /// Prove that the result is free of races, deadlocks and lifetime errors, or show where it is not; the exit code is 7 then. What to
-    /// look for: `race`, `comm`, `memory`; default: all.
+    /// look for: `race`, `comm`, `memory`, and `excess`, what the program could do without: remarks, which do not change the exit code.
+    /// Default: all.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Checks>,
     /// Number of ranks; default: the smallest world that holds every mesh.
@@ -521,6 +522,9 @@ impl Tool<'_> {
         let report = check::check(&plans, checks);
         for reason in &report.not_checked {
             self.screen.say(&format!("not checked: {reason}"));
+        }
+        for reason in &report.not_searched {
+            self.screen.say(&format!("not searched for excess: {reason}"));
         }
         let sources = std::slice::from_ref(source);
         let found: Vec<Diagnostic> =

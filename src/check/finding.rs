@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, Race},
+    excess::Excess,
     memory::Unwritten,
     side::RaceSide,
 };
@@ -21,39 +22,49 @@ pub struct Checks {
     pub comm: bool,
     /// Elements that nothing has written.
     pub memory: bool,
+    /// What the program could do without: remarks, which are no faults.
+    pub excess: bool,
 }
 
 impl Checks {
     /// Everything.
-    pub const ALL: Self = Self { race: true, comm: true, memory: true };
+    pub const ALL: Self = Self { excess: true, ..Self::FAULTS };
+    /// Everything that a program has to be free of.
+    pub const FAULTS: Self = Self { race: true, comm: true, memory: true, excess: false };
+    /// Nothing but deadlocks, which are always looked for.
+    const NONE: Self = Self { race: false, comm: false, memory: false, excess: false };
 
     /// Whether anything is checked that looks at memory.
     pub(super) fn any_access(self) -> bool {
-        self.race || self.memory
+        self.race || self.memory || self.excess
     }
 }
 
 impl std::fmt::Display for Checks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let words = [(self.race, "race"), (self.comm, "comm"), (self.memory, "memory")];
+        let words =
+            [(self.race, "race"), (self.comm, "comm"), (self.memory, "memory"), (self.excess, "excess")];
         let words: Vec<&str> = words.into_iter().filter(|it| it.0).map(|it| it.1).collect();
         f.write_str(&words.join(","))
     }
 }
 
-/// `race,comm,memory`, or `all`.
+/// `race,comm,memory,excess`, or `all`.
 impl std::str::FromStr for Checks {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut checks = Self { race: false, comm: false, memory: false };
+        let mut checks = Self::NONE;
         for word in text.split(',') {
             match word.trim() {
                 "all" => checks = Self::ALL,
                 "race" => checks.race = true,
                 "comm" => checks.comm = true,
                 "memory" => checks.memory = true,
-                other => return Err(format!("`{other}` is no check: expected race, comm, memory or all")),
+                "excess" => checks.excess = true,
+                other => {
+                    return Err(format!("`{other}` is no check: expected race, comm, memory, excess or all"));
+                }
             }
         }
         Ok(checks)
@@ -79,6 +90,8 @@ pub enum Finding {
     },
     /// Ranks wait for what never happens.
     Deadlock(Box<Deadlock>),
+    /// What the program could do without.
+    Excess(Box<Excess>),
 }
 
 impl Finding {
@@ -100,6 +113,10 @@ impl Finding {
             Self::Deadlock(it) => {
                 let rank = it.line(plans).map_or(0, |it| it.0);
                 it.stmt(plans).map(|stmt| (rank, stmt, "a rank waits here".to_owned())).into_iter().collect()
+            }
+            Self::Excess(it) => {
+                let (rank, origin) = it.at;
+                place(rank, origin, "the program could do without this".to_owned()).into_iter().collect()
             }
         }
     }
@@ -123,6 +140,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// What could not be checked, and why.
     pub not_checked: Vec<String>,
+    /// Where excess was not looked for, and why.
+    pub not_searched: Vec<String>,
 }
 
 impl Report {

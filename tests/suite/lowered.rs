@@ -136,7 +136,7 @@ fn fault_in(program: &Program, lines: &LineIndex) -> Option<String> {
     match plan::build(program, lines, plan::smallest_world(program)) {
         Err(faults) => faults.first().map(|it| it.message.clone()),
         Ok(plans) => {
-            let report = check(&plans, Checks::ALL);
+            let report = check(&plans, Checks::FAULTS);
             report.findings.first().map(|it| it.diagnostic(&plans, &[]).1.message)
         }
     }
