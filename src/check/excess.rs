@@ -80,6 +80,8 @@ pub enum ExcessKind {
     NotDeallocated {
         /// The name of the buffer.
         name: String,
+        /// The tensors that are bound to it when the program ends.
+        bound: Vec<String>,
         /// The last statement that uses it.
         last: Option<Place>,
     },

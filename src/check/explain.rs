@@ -58,6 +58,13 @@ impl Texts<'_> {
         Span::new(it.start as usize, end.unwrap_or(most))
     }
 
+    /// The text of a line; empty where it has none.
+    pub(super) fn line(&self, text: usize, line: u32) -> &str {
+        let Some(source) = self.sources.get(text) else { return "" };
+        let span = source.line_or_header(line);
+        source.text.get(span.start as usize..span.end as usize).unwrap_or_default()
+    }
+
     fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {
         let mut sides = RaceSide::both(self.plans, race);
         // On one rank, in the order in which the program issues them; between ranks, the write first.

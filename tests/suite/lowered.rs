@@ -72,6 +72,11 @@ pub fn trials() -> Vec<Trial> {
     (0..SHARDS).map(shard).collect()
 }
 
+/// The program of a seed.
+pub fn program(seed: u64) -> String {
+    Writer::program(seed)
+}
+
 /// Whether a program is free of races.
 ///
 /// # Errors

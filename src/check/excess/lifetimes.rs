@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use grammar::ir::StmtId;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Excess, ExcessKind, Place};
 use crate::plan::{BufferNo, Inst, InstKind, Plan};
@@ -33,7 +33,7 @@ pub fn lifetimes(plans: &[Plan]) -> Vec<Excess> {
             add(&mut once, plan, skipped.stmt, it.origin, kind);
         }
         if plan.deallocates {
-            let caller = callers(plan);
+            let (caller, bound) = (callers(plan), bound(plan));
             let is_kept: FxHashSet<BufferNo> = plan
                 .allocations
                 .iter()
@@ -42,9 +42,11 @@ pub fn lifetimes(plans: &[Plan]) -> Vec<Excess> {
                 .collect();
             for it in allocated.iter().filter(|it| is_kept.contains(&it.buffer)) {
                 let Some(stmt) = plan.origins[it.origin as usize].stmt else { continue };
+                // What only a HostUnit has a name for, the program cannot deallocate.
+                let Some(bound) = bound.get(&it.buffer) else { continue };
                 let kind = || {
                     let name = plan.buffers[it.buffer as usize].name.clone();
-                    ExcessKind::NotDeallocated { name, last: last_use(plan, it.buffer) }
+                    ExcessKind::NotDeallocated { name, bound: bound.clone(), last: last_use(plan, it.buffer) }
                 };
                 add(&mut kept, plan, stmt, it.origin, kind);
             }
@@ -82,6 +84,17 @@ fn allocated(plan: &Plan) -> Vec<Allocated> {
 fn callers(plan: &Plan) -> FxHashSet<BufferNo> {
     let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
     ports.map(|it| it.buffer).chain(plan.kept.iter().copied()).collect()
+}
+
+/// The tensors that are bound to each buffer when the program ends.
+fn bound(plan: &Plan) -> FxHashMap<BufferNo, Vec<String>> {
+    let mut bound: FxHashMap<BufferNo, Vec<String>> = FxHashMap::default();
+    for port in &plan.named {
+        if let Some(view) = &port.shard.view {
+            bound.entry(view.buffer).or_default().push(port.name.clone());
+        }
+    }
+    bound
 }
 
 /// The last statement of the rank that uses a buffer.

@@ -3,10 +3,7 @@
 use grammar::{codes::Code, diagnostic::Diagnostic};
 
 use super::{Excess, ExcessKind, Place};
-use crate::{
-    check::explain::{Texts, list},
-    plan::Plan,
-};
+use crate::check::explain::{Texts, list};
 
 impl Texts<'_> {
     /// What the program could do without.
@@ -15,13 +12,14 @@ impl Texts<'_> {
         let plan = &self.plans[rank];
         let text = self.text_of(rank);
         let line = |origin: u32| plan.origins[origin as usize].line;
-        let place = |it: Place| describe(&self.plans[it.0], it.1);
+        let place = |it: Place| self.plans[it.0].describe(it.1);
         let span = self.span(text, line(origin));
         let found = match &it.kind {
             ExcessKind::Implied => {
                 let message = "other statements give the order of this wait already";
                 Diagnostic::new(Code::ImpliedWait, span, message, "not needed")
                     .note("without it, all work still follows the same other work, on all ranks")
+                    .help("remove it, and check again: others may be needed then")
             }
             ExcessKind::Unneeded { pair } => {
                 let pair = pair.map(|it| (it.rank, self.plans[it.rank].code[it.inst].origin));
@@ -37,19 +35,31 @@ impl Texts<'_> {
                         }
                     }
                 }
-                found.note(format!("{} waits for {}", self.on_rank(second), self.on_rank(first)))
+                let of = |it: Place| match first.0 == second.0 {
+                    true => place(it),
+                    false => format!("{} of rank {}", place(it), it.0),
+                };
+                found
+                    .note(format!("{} waits for {}", of(second), of(first)))
+                    .help("remove it, unless it limits what runs at the same time, and check again: others may be needed then")
             }
             ExcessKind::Unread { target: (name, owner), overwritten, is_allocation, communicates } => {
-                let of = if *owner == rank { String::new() } else { format!(" of rank {owner}") };
+                // The tensors of a HostUnit have names of their own.
+                let is_named = self.line(text, line(origin)).contains(&format!("{name}_"));
+                let to = match *owner == rank {
+                    true => format!(" to `{name}`"),
+                    false => format!(" to `{name}` of rank {owner}"),
+                };
                 let message = match is_allocation {
                     true => format!("nothing reads the zeros of `{name}`"),
-                    false => format!("nothing reads what this statement writes to `{name}`{of}"),
+                    false if is_named => format!("nothing reads what this statement writes{to}"),
+                    false => "nothing reads what this statement writes".to_owned(),
                 };
                 let found = Diagnostic::new(Code::UnreadWrite, span, message, "writes it");
                 let found = match overwritten {
                     Some(by) => found.note(format!("{} overwrites it", place(*by))),
                     None if *is_allocation => found,
-                    None => found.note(format!("`{name}` is no output, and no memory of the caller")),
+                    None => found.note("it is no output, and no memory of the caller"),
                 };
                 found.help(match (is_allocation, communicates) {
                     (true, _) => "use `zero_init=false`",
@@ -76,12 +86,14 @@ impl Texts<'_> {
                     false => found,
                 }
             }
-            ExcessKind::NotDeallocated { name, last } => {
-                let message =
-                    format!("nothing deallocates `{name}`, and the program deallocates other storage");
+            ExcessKind::NotDeallocated { name, bound, last } => {
+                let message = format!(
+                    "the storage of `{name}` is kept until the end, and the program deallocates other storage"
+                );
+                let bound = bound.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(" and ");
                 let found = Diagnostic::new(Code::NotDeallocated, span, message, "allocates it");
                 match last {
-                    Some(last) => found.help(format!("put a Deallocate of `{name}` behind {}", place(*last))),
+                    Some(last) => found.help(format!("put a Deallocate of {bound} behind {}", place(*last))),
                     None => found.note("no statement uses it"),
                 }
             }
@@ -91,13 +103,4 @@ impl Texts<'_> {
         let parts: Vec<String> = [count, ranks].into_iter().flatten().collect();
         (text, if parts.is_empty() { found } else { found.note(parts.join(", ")) })
     }
-
-    fn on_rank(&self, (rank, origin): Place) -> String {
-        let text = describe(&self.plans[rank], origin);
-        if self.plans.len() > 1 { format!("{text}, on rank {rank},") } else { text }
-    }
-}
-
-fn describe(plan: &Plan, origin: u32) -> String {
-    plan.describe(origin)
 }

@@ -18,29 +18,24 @@ use crate::{
 };
 
 /// Most instructions that are walked for all candidates together.
-const INSTRUCTIONS: usize = 4_000_000;
+const INSTRUCTIONS: usize = 2_000_000;
 /// Most numbers that are compared for all candidates together.
-const COMPARISONS: usize = 1 << 30;
+const COMPARISONS: usize = 1 << 28;
 
 /// All waits that the program does not need, and what was not looked at. The plans have no race.
 pub fn waits(plans: &[Plan], matched: &Matched) -> (Vec<Excess>, Option<String>) {
-    let candidates = candidates(plans, matched);
-    if candidates.is_empty() {
-        return (Vec::new(), None);
-    }
-    let Some(order) = WorkOrder::of(plans, matched) else {
-        return (
-            Vec::new(),
-            Some(format!("{} statements that wait: too many instructions", candidates.len())),
-        );
-    };
+    let mut candidates = candidates(plans, matched);
+    let all = candidates.len();
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
-    let most = (INSTRUCTIONS / instructions.max(1)).min(COMPARISONS / order.size().max(1)).max(1);
-    let left = candidates.len().saturating_sub(most);
-    let found =
-        candidates.into_iter().take(most).filter_map(|it| judge(plans, matched, &order, &it)).collect();
-    let left =
-        (left > 0).then(|| format!("{left} of {} statements that wait: too many instructions", left + most));
+    candidates.truncate(INSTRUCTIONS / instructions.max(1));
+    let mut found = Vec::new();
+    let order = if candidates.is_empty() { None } else { WorkOrder::of(plans, matched) };
+    candidates.truncate(order.as_ref().map_or(0, |it| COMPARISONS / it.size().max(1)));
+    if let Some(order) = &order {
+        found.extend(candidates.iter().filter_map(|it| judge(plans, matched, order, it)));
+    }
+    let left = all - candidates.len();
+    let left = (left > 0).then(|| format!("{left} of {all} statements that wait: the program is too large"));
     (found, left)
 }
 

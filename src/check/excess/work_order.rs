@@ -26,6 +26,7 @@ struct Items {
     work: Vec<InstRef>,
     /// Whether it is the stream that is current at entry.
     is_entry: bool,
+    rank: usize,
 }
 
 /// The order of all work.
@@ -41,7 +42,7 @@ pub enum Difference {
     None,
     /// It does not follow this instruction, which it follows here.
     Later(InstRef),
-    /// It does not follow the caller's work any more.
+    /// It does not follow the work of its rank's caller any more.
     Entry,
 }
 
@@ -93,7 +94,8 @@ impl WorkOrder {
             }
             let items = &self.actors[actor];
             let entry = u32::from(items.is_entry);
-            if now < entry {
+            // The caller's work of another rank matters to accesses to its inputs, which the search for races looks at.
+            if now < entry && items.rank == at.rank {
                 return Difference::Entry;
             }
             let last = (*before - entry).checked_sub(1).and_then(|at| items.work.get(at as usize));
@@ -125,6 +127,7 @@ fn actors(plans: &[Plan], matched: &Matched) -> Vec<Items> {
             work_before: vec![0],
             is_entry: at == 0,
             work: Vec::new(),
+            rank: plan.rank,
         }));
         for (inst, it) in plan.code.iter().enumerate() {
             let at = InstRef { rank: plan.rank, inst };
