@@ -189,9 +189,9 @@ codes! {
     /// ranks still happens after the same others. The remark is about removing this statement alone: without it, another one may become
     /// necessary.
     ImpliedWait = "R0701", Remark;
-    /// A Synchronize or a Wait that orders statements which share no memory: without it the program has no race, and more of it may run at
-    /// the same time. The labels show the first two statements that it serialises. It may stand there to limit what runs at the same
-    /// time, which the checker cannot know. The remark is about removing this statement alone.
+    /// A Synchronize or a Wait that no two accesses to the same memory depend on: without it the program has no race, and more of it may
+    /// run at the same time. The labels show the first two statements that it serialises. It may stand there to limit what runs at the
+    /// same time, which the checker cannot know. The remark is about removing this statement alone.
     UnneededWait = "R0702", Remark;
     /// Nothing reads what a statement writes, on any rank and in any iteration, before it is overwritten or the program ends; and it is
     /// neither an output nor memory of the caller.

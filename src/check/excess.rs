@@ -25,6 +25,7 @@ pub(super) use unread::Unread;
 
 use std::collections::BTreeSet;
 
+use super::conflict::Race;
 use crate::plan::{
     Plan,
     sync::{InstRef, Matched},
@@ -88,14 +89,15 @@ pub enum ExcessKind {
 }
 
 /// Everything that is found of excess, in the order of the program, and where it was not looked for. `unread` has seen all
-/// instructions; `None`: the program has races.
+/// instructions; `None`: the program has races. The ALLOCATE of a buffer that is raced for gets no remark: the race says more.
 pub(super) fn excess(
     plans: &[Plan],
     matched: &Matched,
     unread: Option<Unread<'_>>,
+    races: &[Race],
 ) -> (Vec<Excess>, Vec<String>) {
     let mut not_searched = Vec::new();
-    let mut found = lifetimes::lifetimes(plans);
+    let mut found = lifetimes::lifetimes(plans, &races.iter().map(|it| (it.rank, it.buffer)).collect());
     match unread {
         Some(unread) => {
             let (waits, left) = waits::waits(plans, matched);

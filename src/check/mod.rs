@@ -95,7 +95,7 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
     }
     if checks.excess {
         let is_clean = races.found.is_empty() && races.not_compared == 0;
-        let (found, not_searched) = excess::excess(plans, &matched, is_clean.then_some(unread));
+        let (found, not_searched) = excess::excess(plans, &matched, is_clean.then_some(unread), &races.found);
         // Whoever asked for races sees them.
         if is_clean || !checks.race {
             report.not_searched = not_searched;

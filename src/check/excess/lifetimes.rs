@@ -15,8 +15,8 @@ struct Allocated {
     origin: u32,
 }
 
-/// What is found about storage, one finding for each statement.
-pub fn lifetimes(plans: &[Plan]) -> Vec<Excess> {
+/// What is found about storage, one finding for each statement; nothing about the ALLOCATE of buffers that are raced for.
+pub fn lifetimes(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> Vec<Excess> {
     let mut once: BTreeMap<(usize, StmtId), Excess> = BTreeMap::new();
     let mut kept: BTreeMap<(usize, StmtId), Excess> = BTreeMap::new();
     for plan in plans {
@@ -25,6 +25,9 @@ pub fn lifetimes(plans: &[Plan]) -> Vec<Excess> {
             // An ALLOCATE that never allocates is what the verifier warns of.
             let is_it = |it: &&Allocated| plan.origins[it.origin as usize].stmt == Some(skipped.stmt);
             let Some(it) = allocated.iter().find(is_it) else { continue };
+            if raced.contains(&(plan.rank, it.buffer)) {
+                continue;
+            }
             let kind = || ExcessKind::AllocatedOnce {
                 name: plan.buffers[it.buffer as usize].name.clone(),
                 skipped: skipped.count,
