@@ -64,8 +64,8 @@ impl Texts<'_> {
                 found.help(match (is_allocation, communicates) {
                     (true, _) => "use `zero_init=false`",
                     (false, true) => {
-                        "remove it, together with the other sides of this communication and their Waits; a name that a \
-                         later statement uses still needs its storage"
+                        "remove it, together with the other sides of this communication and their Waits, and check again: a Wait \
+                         orders other accesses, too, and a name that a later statement uses still needs its storage"
                     }
                     (false, false) => {
                         "remove it; a name that a later statement uses still needs storage: put an ALLOCATE in its place"
