@@ -21,7 +21,8 @@
 //! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
 //! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`), and so does a changed program that a pass
 //! breaks (`pass_mutations`), and so does a program that
-//! the lowering passes change the meaning of (`generator`) or the passes behind them (`lowered`), and so does a layout that puts buffers into the same place that
+//! the lowering passes change the meaning of (`generator`) or the passes behind them (`lowered`), and so does a statement that the checker
+//! takes for excess and that is needed (`excess`), and so does a layout that puts buffers into the same place that
 //! are in use at the same time (`layouts`), and so does an operator or a cast whose kernel rounds otherwise than the simulator
 //! (`operators`).
 
@@ -61,6 +62,8 @@ mod dice;
 mod emulated;
 #[path = "suite/emulator.rs"]
 mod emulator;
+#[path = "suite/excess.rs"]
+mod excess;
 #[path = "suite/exploration.rs"]
 mod exploration;
 #[path = "suite/files.rs"]
@@ -152,6 +155,7 @@ fn main() -> ExitCode {
     trials.extend(pass_mutations::trials(&cases));
     trials.extend(generator::trials());
     trials.extend(lowered::trials());
+    trials.extend(excess::trials());
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());

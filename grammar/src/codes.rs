@@ -1,7 +1,7 @@
 //! The codes of all diagnostics, with the paragraph that `--explain` prints.
 //!
 //! Numbers are stable: E01xx reading, E02xx names and shapes, E03xx verification, E04xx planning, E05xx linking ranks,
-//! E06xx pass pipelines, R06xx remarks of passes, E07xx checking, W07xx running; `lossy-…` warnings name what a dump leaves open.
+//! E06xx pass pipelines, R06xx remarks of passes, E07xx checking, R07xx remarks of the checker, W07xx running; `lossy-…` warnings name what a dump leaves open.
 
 /// How bad it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,7 +10,7 @@ pub enum Severity {
     Error,
     /// The program is accepted, and the reader should know something.
     Warning,
-    /// A pass reports what it did, or did not do, with a statement.
+    /// A pass reports what it did, or did not do, with a statement; or the checker reports what a program could do without.
     Remark,
 }
 
@@ -189,6 +189,23 @@ codes! {
     /// were moved or computed from unwritten ones are not reported again where they are read next. On a GPU such an element has
     /// any value. The statement that writes it is missing, or nothing makes the reader wait for it.
     UnwrittenRead = "W0701", Warning;
+
+    /// A Synchronize or a Wait whose order other statements give already: without it every computation, copy and communication of all
+    /// ranks still happens after the same others. The remark is about removing this statement alone: without it, another one may become
+    /// necessary.
+    ImpliedWait = "R0701", Remark;
+    /// A Synchronize or a Wait that no two accesses to the same memory depend on: without it the program has no race, and more of it may
+    /// run at the same time. The labels show the first two statements that it serialises. It may stand there to limit what runs at the
+    /// same time, which the checker cannot know. The remark is about removing this statement alone.
+    UnneededWait = "R0702", Remark;
+    /// Nothing reads what a statement writes, on any rank and in any iteration, before it is overwritten or the program ends; and it is
+    /// neither an output nor memory of the caller.
+    UnreadWrite = "R0703", Remark;
+    /// The long ALLOCATE skips bound names: in a loop it allocates in the first iteration only, and all iterations use one buffer. The
+    /// short ALLOCATE, `ALLOCATE(mem_type=global, zero_init=false)`, gives every iteration storage of its own.
+    AllocatedOnce = "R0704", Remark;
+    /// A program that deallocates other storage keeps this one until its end.
+    NotDeallocated = "R0705", Remark;
 
     /// Indentation was lost and could be recovered: the nesting is certain from SetCurrentStream and Synchronize.
     LossyIndent = "lossy-indent", Warning;

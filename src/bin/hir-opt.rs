@@ -121,7 +121,8 @@ struct Options {
     #[arg(long)]
     print_plan: bool,
     /// Prove that the result is free of races, deadlocks and lifetime errors, or show where it is not; the exit code is 7 then. What to
-    /// look for: `race`, `comm`, `memory`, `repeat` (two runs, one behind the other); default: the first three.
+    /// look for: `race`, `comm`, `memory`, and `excess`, what the program could do without: remarks, which do not change the exit code;
+    /// `repeat`: races of two runs, one behind the other. Default: all but `repeat`.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Checks>,
     /// Where the steps go that show the first race that `--check` finds: `hir-run --check=warn --schedule=@FILE` runs them in that order.
@@ -536,6 +537,9 @@ impl Tool<'_> {
         for reason in &report.not_checked {
             self.screen.say(&format!("not checked: {reason}"));
         }
+        for reason in &report.not_searched {
+            self.screen.say(&format!("not searched for excess: {reason}"));
+        }
         let sources = std::slice::from_ref(source);
         if let Some(path) = &self.options.witness {
             self.witness(path, &plans, &report, sources);
@@ -596,7 +600,7 @@ impl Tool<'_> {
         };
         let shown = report.findings.iter().find_map(|it| match it {
             Finding::Race { race, .. } => Some((it, steps.witness(race)?)),
-            Finding::Unwritten { .. } | Finding::Deadlock(_) => None,
+            Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => None,
         });
         let Some((finding, steps)) = shown else {
             let is_race = |it: &Finding| matches!(it, Finding::Race { .. });

@@ -33,28 +33,36 @@ impl Finding {
             Self::Race { race, more } => texts.race(race, more),
             Self::Unwritten { read, more } => texts.unwritten(read, more),
             Self::Deadlock(it) => texts.deadlock(it),
+            Self::Excess(it) => texts.excess(it),
         }
     }
 }
 
 /// The plans of all ranks and the texts that they come from.
-struct Texts<'a> {
-    plans: &'a [Plan],
+pub(super) struct Texts<'a> {
+    pub(super) plans: &'a [Plan],
     sources: &'a [Source],
 }
 
 impl Texts<'_> {
-    fn text_of(&self, rank: usize) -> usize {
+    pub(super) fn text_of(&self, rank: usize) -> usize {
         self.plans[rank].program.min(self.sources.len().saturating_sub(1))
     }
 
     /// A line of a text; of an instruction that has none, the header.
-    fn span(&self, text: usize, line: u32) -> Span {
+    pub(super) fn span(&self, text: usize, line: u32) -> Span {
         let Some(source) = self.sources.get(text) else { return Span::default() };
         let it = source.line_or_header(line);
         let most = it.end.min(it.start + MAX_LABEL) as usize;
         let end = (it.start as usize..=most).rev().find(|at| source.text.is_char_boundary(*at));
         Span::new(it.start as usize, end.unwrap_or(most))
+    }
+
+    /// The text of a line; empty where it has none.
+    pub(super) fn line(&self, text: usize, line: u32) -> &str {
+        let Some(source) = self.sources.get(text) else { return "" };
+        let span = source.line_or_header(line);
+        source.text.get(span.start as usize..span.end as usize).unwrap_or_default()
     }
 
     fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {
@@ -204,7 +212,7 @@ impl Occurrences {
 }
 
 /// Numbers, and how many more there are.
-fn list<T: ToString>(all: impl ExactSizeIterator<Item = T>) -> String {
+pub(super) fn list<T: ToString>(all: impl ExactSizeIterator<Item = T>) -> String {
     let more = all.len().saturating_sub(MAX_LISTED);
     let numbers: Vec<String> = all.take(MAX_LISTED).map(|it| it.to_string()).collect();
     if more == 0 { numbers.join(" ") } else { format!("{} and {more} more", numbers.join(" ")) }

@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, Race},
+    excess::Excess,
     memory::Unwritten,
     side::RaceSide,
 };
@@ -21,45 +22,59 @@ pub struct Checks {
     pub comm: bool,
     /// Elements that nothing has written.
     pub memory: bool,
+    /// What the program could do without: remarks, which are no faults.
+    pub excess: bool,
     /// Accesses of two consecutive runs that nothing orders, where one run has no race.
     pub repeat: bool,
 }
 
 impl Checks {
     /// Everything that is asked of one run.
-    pub const ALL: Self = Self { race: true, comm: true, memory: true, repeat: false };
+    pub const ALL: Self = Self { excess: true, ..Self::FAULTS };
+    /// Everything that a program has to be free of.
+    pub const FAULTS: Self = Self { race: true, comm: true, memory: true, ..Self::NONE };
+    /// Nothing but deadlocks, which are always looked for.
+    const NONE: Self = Self { race: false, comm: false, memory: false, excess: false, repeat: false };
 
     /// Whether anything is checked that looks at memory.
     pub(super) fn any_access(self) -> bool {
-        self.race || self.memory || self.repeat
+        self.race || self.memory || self.excess || self.repeat
     }
 }
 
 impl std::fmt::Display for Checks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let words =
-            [(self.race, "race"), (self.comm, "comm"), (self.memory, "memory"), (self.repeat, "repeat")];
+        let words = [
+            (self.race, "race"),
+            (self.comm, "comm"),
+            (self.memory, "memory"),
+            (self.excess, "excess"),
+            (self.repeat, "repeat"),
+        ];
         let words: Vec<&str> = words.into_iter().filter(|it| it.0).map(|it| it.1).collect();
         f.write_str(&words.join(","))
     }
 }
 
-/// `race,comm,memory,repeat`; `all` is the first three.
+/// `race,comm,memory,excess,repeat`; `all` is all but the last.
 impl std::str::FromStr for Checks {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut checks = Self { race: false, comm: false, memory: false, repeat: false };
+        let mut checks = Self::NONE;
         for word in text.split(',') {
             match word.trim() {
                 "all" => checks = Self { repeat: checks.repeat, ..Self::ALL },
                 "race" => checks.race = true,
                 "comm" => checks.comm = true,
                 "memory" => checks.memory = true,
+                "excess" => checks.excess = true,
                 // Races of one run are races of two.
                 "repeat" => (checks.race, checks.repeat) = (true, true),
                 other => {
-                    return Err(format!("`{other}` is no check: expected race, comm, memory, repeat or all"));
+                    return Err(format!(
+                        "`{other}` is no check: expected race, comm, memory, excess, repeat or all"
+                    ));
                 }
             }
         }
@@ -86,6 +101,8 @@ pub enum Finding {
     },
     /// Ranks wait for what never happens.
     Deadlock(Box<Deadlock>),
+    /// What the program could do without.
+    Excess(Box<Excess>),
 }
 
 impl Finding {
@@ -107,6 +124,10 @@ impl Finding {
             Self::Deadlock(it) => {
                 let rank = it.line(plans).map_or(0, |it| it.0);
                 it.stmt(plans).map(|stmt| (rank, stmt, "a rank waits here".to_owned())).into_iter().collect()
+            }
+            Self::Excess(it) => {
+                let (rank, origin) = it.at;
+                place(rank, origin, "the program could do without this".to_owned()).into_iter().collect()
             }
         }
     }
@@ -130,6 +151,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// What could not be checked, and why.
     pub not_checked: Vec<String>,
+    /// Where excess was not looked for, and why.
+    pub not_searched: Vec<String>,
 }
 
 impl Report {

@@ -24,9 +24,11 @@
 //! # What is found
 //!
 //! `race`: two accesses to an element, one a write, that nothing orders. `memory`: elements that are read, or returned, and that nothing
-//! has written. `repeat`: accesses of two consecutive runs that nothing orders. `comm`: a deadlock; since nothing that comes after it runs, it is reported whatever was asked for.
+//! has written. `repeat`: accesses of two consecutive runs that nothing orders. `comm`: a deadlock; since nothing that comes after it runs,
+//! it is reported whatever was asked for. `excess`: what the program could do without, as remarks.
 
 mod conflict;
+mod excess;
 mod explain;
 mod finding;
 mod history;
@@ -41,6 +43,7 @@ mod storage;
 mod written;
 
 pub use conflict::{Party, Race};
+pub use excess::{Excess, ExcessKind};
 pub use explain::UNWRITTEN_HELP;
 pub use finding::{Checks, Finding, Report};
 pub use memory::Unwritten;
@@ -69,9 +72,14 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
         return report;
     }
     let (mut races, mut memory) = (race::Races::new(plans), memory::Memory::new(plans));
+    let (mut unread, mut excessive) = (excess::Unread::new(plans), Vec::new());
     let walked = order::walk(plans, &matched, &mut |it| {
-        if checks.race {
+        // Excess is judged where there is no race.
+        if checks.race || checks.excess {
             races.visit(&it);
+        }
+        if checks.excess {
+            unread.visit(&it);
         }
         if checks.memory {
             memory.visit(&it);
@@ -87,6 +95,19 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
             report.not_checked.push("races and memory: no order of all instructions was found".to_owned());
             return report;
         }
+    }
+    if checks.excess {
+        let is_clean = races.found.is_empty() && races.not_compared == 0;
+        let (found, not_searched) = excess::excess(plans, &matched, is_clean.then_some(unread), &races.found);
+        // Whoever asked for races sees them.
+        if is_clean || !checks.race {
+            report.not_searched = not_searched;
+        }
+        excessive = found;
+    }
+    if !checks.race {
+        races.found.clear();
+        races.not_compared = 0;
     }
     if races.not_compared > 0 {
         report
@@ -116,5 +137,6 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
             }
         }
     }
+    report.findings.extend(excessive.into_iter().map(|it| Finding::Excess(Box::new(it))));
     report
 }

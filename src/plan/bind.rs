@@ -8,8 +8,8 @@ use grammar::{
 };
 
 use super::{
-    InstKind, StreamNo, View,
-    context::{Builder, Result, StreamKey},
+    BoundAllocation, InstKind, StreamNo, View,
+    context::{Builder, OriginNo, Result, StreamKey},
     shape,
 };
 
@@ -64,7 +64,11 @@ impl Builder<'_> {
     pub(super) fn allocation(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(tensor) = stmt.out_tensor() else { return Ok(()) };
         let bound = self.binding(tensor).is_some();
-        if !self.is_here(tensor) || bound && stmt.op == Op::AllocateOnce {
+        if !self.is_here(tensor) {
+            return Ok(());
+        }
+        if bound && stmt.op == Op::AllocateOnce {
+            self.note_bound_allocation();
             return Ok(());
         }
         if let Some(alias) = stmt.get(attr::ALIAS) {
@@ -74,6 +78,19 @@ impl Builder<'_> {
             return Ok(());
         }
         self.allocate(tensor, stmt.get(attr::ZERO_INIT) == Some(true)).map(|_| ())
+    }
+
+    /// An ALLOCATE of a loop has no effect in this iteration.
+    fn note_bound_allocation(&mut self) {
+        let stmt = match self.origin {
+            OriginNo::Known(origin) => self.plan.origins[origin as usize].stmt,
+            OriginNo::New(it) => it.stmt,
+        };
+        let Some(stmt) = stmt.filter(|_| self.frame.is_some()) else { return };
+        match self.plan.bound_allocations.iter_mut().find(|it| it.stmt == stmt) {
+            Some(it) => it.count += 1,
+            None => self.plan.bound_allocations.push(BoundAllocation { stmt, count: 1 }),
+        }
     }
 
     /// A name is bound to a view of as many dimensions as it has.
@@ -90,6 +107,7 @@ impl Builder<'_> {
     pub(super) fn deallocate(&mut self, tensor: TensorId) -> Result<()> {
         if self.is_here(tensor) {
             self.view(tensor)?;
+            self.plan.deallocates = true;
             self.unbind(tensor);
         }
         Ok(())

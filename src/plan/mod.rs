@@ -96,6 +96,10 @@ pub struct Plan {
     pub kept: Vec<BufferNo>,
     /// The storage that statements allocate, in the order of the program.
     pub allocations: Vec<Allocation>,
+    /// ALLOCATE statements of loops that have no effect in some iterations, since their name is bound.
+    pub bound_allocations: Vec<BoundAllocation>,
+    /// Whether the rank executes a Deallocate.
+    pub deallocates: bool,
     /// Ranges of `code` that an executor may run as one kernel, or ignore: the meaning is the same. Ranges are disjoint, ascending and
     /// not empty; the instructions of one follow each other on one stream: an all-reduce over peer memory with its signals.
     pub kernels: Vec<Range<usize>>,
@@ -134,6 +138,15 @@ pub struct Allocation {
     pub freed: Option<u32>,
     /// Whether a communication that nothing waits for keeps it at the end.
     pub is_held: bool,
+}
+
+/// An ALLOCATE of a loop that skips a bound name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoundAllocation {
+    /// The statement.
+    pub stmt: StmtId,
+    /// How many times the rank executes it without effect.
+    pub count: usize,
 }
 
 /// Where an instruction comes from.
@@ -176,6 +189,8 @@ impl Plan {
             named: Vec::new(),
             kept: Vec::new(),
             allocations: Vec::new(),
+            bound_allocations: Vec::new(),
+            deallocates: false,
             kernels: Vec::new(),
             events: 0,
             works: 0,

@@ -16,7 +16,8 @@ impl Plan {
         let frames = self.frames.len() * size_of::<super::Frame>() / Arc::strong_count(&self.frames);
         let ports: usize = ports.map(|it| size_of::<Port>() + shard(&it.shard)).sum();
         let skips: usize = self.skips.iter().map(super::Skip::bytes).sum();
-        let allocations = self.allocations.len() * size_of::<super::Allocation>();
+        let allocations = self.allocations.len() * size_of::<super::Allocation>()
+            + self.bound_allocations.len() * size_of::<super::BoundAllocation>();
         size_of::<Self>()
             + code
             + skips

@@ -236,7 +236,7 @@ fn foretold(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
 
 /// What the checker finds in a program that comes to its end; nothing where it finds nothing.
 fn checked(plans: &[Plan]) -> String {
-    let report = check::check(plans, check::Checks::ALL);
+    let report = check::check(plans, check::Checks::FAULTS);
     let found = report.findings.iter().map(|it| it.diagnostic(plans, &[]).1);
     let first = found.min_by_key(|it| it.severity() != Severity::Error);
     first.map_or(String::new(), |it| format!("; check: {} {}", it.code.text(), it.message))

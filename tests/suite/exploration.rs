@@ -114,10 +114,10 @@ impl Seen {
             }
         }
         let conflicts = steps()?.conflicts;
-        let report = check(&plans, Checks { memory: false, ..Checks::ALL });
+        let report = check(&plans, Checks { memory: false, ..Checks::FAULTS });
         let races = report.findings.iter().filter_map(|it| match it {
             Finding::Race { race, .. } => Some(race),
-            Finding::Unwritten { .. } | Finding::Deadlock(_) => None,
+            Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => None,
         });
         let is_within = |it: &Party| matches!(it, Party::Inst(_) | Party::Operation(..));
         let has_race = races.clone().any(|it| it.parties.iter().all(|it| is_within(&it.0)));

@@ -153,7 +153,7 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
         Err(fault @ (Fault::Internal(_) | Fault::Steps(_))) => Err(fault.to_string()),
     };
     let first = run(&Schedule::Program)?;
-    let report = check(&plans, Checks::ALL);
+    let report = check(&plans, Checks::FAULTS);
     report.findings.iter().for_each(|it| drop(it.diagnostic(&plans, &[])));
     let Some(first) = first.filter(|_| report.findings.is_empty() && report.not_checked.is_empty()) else {
         return Ok(());

@@ -72,6 +72,11 @@ pub fn trials() -> Vec<Trial> {
     (0..SHARDS).map(shard).collect()
 }
 
+/// The program of a seed.
+pub fn program(seed: u64) -> String {
+    Writer::program(seed)
+}
+
 /// Whether a program is free of races.
 ///
 /// # Errors
@@ -136,7 +141,7 @@ fn fault_in(program: &Program, lines: &LineIndex) -> Option<String> {
     match plan::build(program, lines, plan::smallest_world(program)) {
         Err(faults) => faults.first().map(|it| it.message.clone()),
         Ok(plans) => {
-            let report = check(&plans, Checks::ALL);
+            let report = check(&plans, Checks::FAULTS);
             report.findings.first().map(|it| it.diagnostic(&plans, &[]).1.message)
         }
     }

@@ -126,7 +126,7 @@ fn show(title: &str, table: &Table) -> String {
 fn mutants(plans: &[Plan], count: usize, seed: usize, table: &Table) -> Result<(), String> {
     let Ok(inputs) = Filling::new(Kind::Exact, 0, Vec::new(), plans).fill(plans) else { return Ok(()) };
     // Mutants of a program that is flagged itself show nothing.
-    if !check(plans, Checks::ALL).findings.is_empty() {
+    if !check(plans, Checks::FAULTS).findings.is_empty() {
         return Ok(());
     }
     let Some(right) = result(plans, &inputs, &Schedule::Program)? else { return Ok(()) };
@@ -166,7 +166,7 @@ enum Verdict {
 
 fn verdict(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<Verdict, String> {
     let matched = sync::Matched::of(plans);
-    let report = check(plans, Checks::ALL);
+    let report = check(plans, Checks::FAULTS);
     if report.findings.iter().any(|it| matches!(it, Finding::Deadlock(_))) {
         return Ok(Verdict::Flagged);
     }
@@ -179,7 +179,7 @@ fn verdict(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<Verdict, String> {
                 && race.parties.iter().all(|it| within(&it.0))
                 && !race.parties.iter().any(|it| allocates(plans, it.0))
         }
-        Finding::Unwritten { .. } | Finding::Deadlock(_) => false,
+        Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => false,
     };
     if report.findings.iter().any(is_race) && steps.conflicts.is_empty() {
         return Err("FALSE ALARM: a race, and no steps that conflict".to_owned());

@@ -140,7 +140,21 @@ pub fn first_actors(plans: &[Plan]) -> Vec<u32> {
 /// # Errors
 /// Plans that never end, after some visits; a world of too many streams, before any.
 pub fn walk(plans: &[Plan], matched: &Matched, visit: &mut dyn FnMut(Occurrence)) -> Result<(), Unordered> {
-    let mut world = World::of(plans, matched)?;
+    walk_without(plans, matched, &|_| false, visit)
+}
+
+/// As `walk`, of plans in which instructions that order others have no effect: `is_dropped` is asked for each that records an event, or
+/// waits for an event, a work or a flag.
+///
+/// # Errors
+/// As `walk`.
+pub fn walk_without(
+    plans: &[Plan],
+    matched: &Matched,
+    is_dropped: &dyn Fn(InstRef) -> bool,
+    visit: &mut dyn FnMut(Occurrence),
+) -> Result<(), Unordered> {
+    let mut world = World::of(plans, matched, is_dropped)?;
     let mut ready: Vec<usize> = (0..world.actors.len()).rev().collect();
     let mut left = world.actors.iter().filter(|it| !it.items.is_empty()).count();
     while let Some(actor) = ready.pop() {
@@ -214,7 +228,11 @@ impl Event {
 }
 
 impl World {
-    fn of(plans: &[Plan], matched: &Matched) -> Result<Self, Unordered> {
+    fn of(
+        plans: &[Plan],
+        matched: &Matched,
+        is_dropped: &dyn Fn(InstRef) -> bool,
+    ) -> Result<Self, Unordered> {
         let count = plans.iter().map(|it| it.streams.len() + it.communicators.len()).sum::<usize>();
         if count.saturating_mul(count) > MOST {
             return Err(Unordered::Large);
@@ -228,7 +246,7 @@ impl World {
                 let clock = Clock { known: Rc::clone(&known), actor: actor as u32, ended: 0 };
                 world.actors.push(Actor { rank: plan.rank, items: Vec::new(), next: 0, begun: false, clock });
             }
-            reader.plan(plan, first, &mut world);
+            reader.plan(plan, first, is_dropped, &mut world);
         }
         world.events = reader.events;
         for it in &world.actors {
@@ -353,7 +371,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Gives a rank's instructions to its actors: streams from `first` on, then queues.
-    fn plan(&mut self, plan: &Plan, first: usize, world: &mut World) {
+    fn plan(&mut self, plan: &Plan, first: usize, is_dropped: &dyn Fn(InstRef) -> bool, world: &mut World) {
         let rank = plan.rank;
         let queue = |number: u32| {
             first + plan.streams.len() + self.matched.queue_of(rank, number).unwrap_or(number) as usize
@@ -369,6 +387,11 @@ impl<'m> Reader<'m> {
             let queued = match it.kind.effect() {
                 Effect::Share(_) | Effect::Barrier => continue,
                 Effect::Compute | Effect::Finish => None,
+                Effect::Record(_) | Effect::Join(_) | Effect::Wait(_) | Effect::Await(_)
+                    if is_dropped(InstRef { rank, inst }) =>
+                {
+                    None
+                }
                 Effect::Record(event) => {
                     let token = self.event();
                     events[event as usize] = Some(token);

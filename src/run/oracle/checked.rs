@@ -45,7 +45,7 @@ impl Meaning for Clean<'_> {
 
 /// The first fault that the checker finds.
 fn fault<'p>(plans: &[Plan], code: Code, program: &dyn Fn(usize) -> &'p Program) -> Option<Diagnostic> {
-    let report = check(plans, Checks::ALL);
+    let report = check(plans, Checks::FAULTS);
     report.findings.iter().find_map(|finding| {
         let found = finding.diagnostic(plans, &[]).1;
         if found.severity() != Severity::Error {

@@ -39,7 +39,7 @@ impl Graph {
     /// # Errors
     /// A world of too many streams.
     pub fn of(plans: &[Plan], matched: &Matched) -> Result<Self, Unordered> {
-        let world = World::of(plans, matched)?;
+        let world = World::of(plans, matched, &|_| false)?;
         let mut graph = Self::default();
         // By token: the nodes that give it, and those that take it.
         let mut tokens: Vec<[Vec<u32>; 2]> = vec![Default::default(); world.events.len()];

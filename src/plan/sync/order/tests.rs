@@ -1,6 +1,6 @@
 //! Orders of plans built by hand.
 
-use super::{Matched, Occurrence, Unordered, walk};
+use super::{InstRef, Matched, Occurrence, Unordered, walk, walk_without};
 use crate::plan::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Meaning, Number, Plan,
     ReduceOp, Side, Slot, Transfer, View,
@@ -94,6 +94,22 @@ fn events_order_streams() -> Result<(), Unordered> {
     // An event that is recorded only later is not waited for.
     let code = vec![(1, join()), (1, fill()), (0, fill()), (0, InstKind::Record { event: 0 })];
     assert_eq!(ordered(&[plan(0, 1, code)], &[((0, 2), (0, 1))])?, [false]);
+    Ok(())
+}
+
+#[test]
+fn without_its_wait_nothing_orders_two_streams() -> Result<(), Unordered> {
+    let record = InstKind::Record { event: 0 };
+    let code = vec![(0, fill()), (0, record), (1, InstKind::Join { event: 0 }), (1, fill())];
+    let plans = [plan(0, 1, code)];
+    for (dropped, is_ordered) in [(None, true), (Some(0), true), (Some(1), false), (Some(2), false)] {
+        let mut all = Vec::new();
+        let is_dropped = |at: InstRef| Some(at.inst) == dropped;
+        walk_without(&plans, &Matched::of(&plans), &is_dropped, &mut |it| all.push(it))?;
+        // What is dropped is visited all the same: numbers stay.
+        assert_eq!(all.len(), 4, "{dropped:?}");
+        assert_eq!(Walked(all).before((0, 0), (0, 3)), is_ordered, "{dropped:?}");
+    }
     Ok(())
 }
 

@@ -1,0 +1,115 @@
+//! What a program could do without: waits that order nothing new, writes that nothing reads, storage that is not given back.
+//!
+//! None of it is a fault. Each finding is about one statement, with all its iterations on all ranks, and about removing this statement
+//! alone: of two waits that imply each other, both are reported, and one has to stay.
+//!
+//! | module | question |
+//! |---|---|
+//! | `candidates` | Which statements only make a stream wait, so that the plans without them are known? |
+//! | `work_order` | Which work has ended when other work begins, with all waits and without those of a statement? |
+//! | `waits` | Does the program need a wait? |
+//! | `unread` | Does anything read what a statement writes? |
+//! | `lifetimes` | Which ALLOCATE has no effect, and what does nothing deallocate? |
+//! | `text` | The findings as diagnostics. |
+//!
+//! Waits and writes are judged only where the program has no race: the order of accesses says nothing of a program with one.
+
+mod candidates;
+mod lifetimes;
+mod text;
+mod unread;
+mod waits;
+mod work_order;
+
+pub(super) use unread::Unread;
+
+use std::collections::BTreeSet;
+
+use super::conflict::Race;
+use crate::plan::{
+    Plan,
+    sync::{InstRef, Matched},
+};
+
+/// A statement of a rank: the rank, and an index into its `Plan::origins`.
+pub type Place = (usize, u32);
+
+/// What the program could do without.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Excess {
+    /// The statement, where it is executed first.
+    pub at: Place,
+    /// Why it is not needed.
+    pub kind: ExcessKind,
+    /// The ranks that execute it.
+    pub ranks: BTreeSet<usize>,
+    /// Instances on all ranks.
+    pub count: usize,
+}
+
+/// Kinds of excess.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExcessKind {
+    /// A wait: other statements give its order.
+    Implied,
+    /// A wait: no two accesses to the same elements depend on its order.
+    Unneeded {
+        /// The first two instructions that it alone orders.
+        pair: [InstRef; 2],
+    },
+    /// Nothing reads what it writes.
+    Unread {
+        /// What it writes: the name of the buffer, and the rank whose memory it is.
+        target: (String, usize),
+        /// The statement that overwrites it; `None`: none does.
+        overwritten: Option<Place>,
+        /// Whether it is an ALLOCATE, which only writes zeros.
+        is_allocation: bool,
+        /// Whether it takes part in a communication.
+        communicates: bool,
+    },
+    /// A long ALLOCATE of a loop that skips a bound name.
+    AllocatedOnce {
+        /// The name of the buffer.
+        name: String,
+        /// How many times it has no effect.
+        skipped: usize,
+        /// Whether it writes zeros, once.
+        is_zeroed: bool,
+    },
+    /// Storage that is kept until the end of the program.
+    NotDeallocated {
+        /// The name of the buffer.
+        name: String,
+        /// The tensors that are bound to it when the program ends.
+        bound: Vec<String>,
+        /// The last statement that uses it.
+        last: Option<Place>,
+    },
+}
+
+/// Everything that is found of excess, in the order of the program, and where it was not looked for. `unread` has seen all
+/// instructions; `None`: the program has races. The ALLOCATE of a buffer that is raced for gets no remark: the race says more.
+pub(super) fn excess(
+    plans: &[Plan],
+    matched: &Matched,
+    unread: Option<Unread<'_>>,
+    races: &[Race],
+) -> (Vec<Excess>, Vec<String>) {
+    let mut not_searched = Vec::new();
+    let mut found = lifetimes::lifetimes(plans, &races.iter().map(|it| (it.rank, it.buffer)).collect());
+    match unread {
+        Some(unread) => {
+            let (waits, left) = waits::waits(plans, matched);
+            found.extend(waits);
+            not_searched.extend(left);
+            found.extend(unread.finish(matched));
+        }
+        None => {
+            not_searched.push("waits and writes that are not needed: the program has races".to_owned());
+        }
+    }
+    let line = |it: &Excess| (plans[it.at.0].program, plans[it.at.0].origins[it.at.1 as usize].line);
+    found.sort_by_key(line);
+    (found, not_searched)
+}

@@ -1,0 +1,111 @@
+//! Storage that lives longer than the text suggests: a long ALLOCATE that allocates once, and buffers that nothing deallocates.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use grammar::ir::StmtId;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Excess, ExcessKind, Place};
+use crate::plan::{BufferNo, Inst, InstKind, Plan};
+
+/// Where a rank allocates a buffer.
+struct Allocated {
+    buffer: BufferNo,
+    zero: bool,
+    origin: u32,
+}
+
+/// What is found about storage, one finding for each statement; nothing about the ALLOCATE of buffers that are raced for.
+pub fn lifetimes(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> Vec<Excess> {
+    let mut once: BTreeMap<(usize, StmtId), Excess> = BTreeMap::new();
+    let mut kept: BTreeMap<(usize, StmtId), Excess> = BTreeMap::new();
+    for plan in plans {
+        let allocated = allocated(plan);
+        for skipped in &plan.bound_allocations {
+            // An ALLOCATE that never allocates is what the verifier warns of.
+            let is_it = |it: &&Allocated| plan.origins[it.origin as usize].stmt == Some(skipped.stmt);
+            let Some(it) = allocated.iter().find(is_it) else { continue };
+            if raced.contains(&(plan.rank, it.buffer)) {
+                continue;
+            }
+            let kind = || ExcessKind::AllocatedOnce {
+                name: plan.buffers[it.buffer as usize].name.clone(),
+                skipped: skipped.count,
+                is_zeroed: it.zero,
+            };
+            add(&mut once, plan, skipped.stmt, it.origin, kind);
+        }
+        if plan.deallocates {
+            let (caller, bound) = (callers(plan), bound(plan));
+            let is_kept: FxHashSet<BufferNo> = plan
+                .allocations
+                .iter()
+                .filter(|it| it.freed.is_none() && !it.is_held && !caller.contains(&it.buffer))
+                .map(|it| it.buffer)
+                .collect();
+            for it in allocated.iter().filter(|it| is_kept.contains(&it.buffer)) {
+                let Some(stmt) = plan.origins[it.origin as usize].stmt else { continue };
+                // What only a HostUnit has a name for, the program cannot deallocate.
+                let Some(bound) = bound.get(&it.buffer) else { continue };
+                let kind = || {
+                    let name = plan.buffers[it.buffer as usize].name.clone();
+                    ExcessKind::NotDeallocated { name, bound: bound.clone(), last: last_use(plan, it.buffer) }
+                };
+                add(&mut kept, plan, stmt, it.origin, kind);
+            }
+        }
+    }
+    once.into_values().chain(kept.into_values()).collect()
+}
+
+fn add(
+    all: &mut BTreeMap<(usize, StmtId), Excess>,
+    plan: &Plan,
+    stmt: StmtId,
+    origin: u32,
+    kind: impl FnOnce() -> ExcessKind,
+) {
+    let it = all.entry((plan.program, stmt)).or_insert_with(|| Excess {
+        at: (plan.rank, origin),
+        kind: kind(),
+        ranks: BTreeSet::new(),
+        count: 0,
+    });
+    it.ranks.insert(plan.rank);
+    it.count += 1;
+}
+
+fn allocated(plan: &Plan) -> Vec<Allocated> {
+    let of = |it: &Inst| match it.kind {
+        InstKind::Alloc { buffer, zero } => Some(Allocated { buffer, zero, origin: it.origin }),
+        _ => None,
+    };
+    plan.code.iter().filter_map(of).collect()
+}
+
+/// Buffers of inputs and outputs, and what somebody reads when all has run.
+fn callers(plan: &Plan) -> FxHashSet<BufferNo> {
+    let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
+    ports.map(|it| it.buffer).chain(plan.kept.iter().copied()).collect()
+}
+
+/// The tensors that are bound to each buffer when the program ends.
+fn bound(plan: &Plan) -> FxHashMap<BufferNo, Vec<String>> {
+    let mut bound: FxHashMap<BufferNo, Vec<String>> = FxHashMap::default();
+    for port in &plan.named {
+        if let Some(view) = &port.shard.view {
+            bound.entry(view.buffer).or_default().push(port.name.clone());
+        }
+    }
+    bound
+}
+
+/// The last statement of the rank that uses a buffer.
+fn last_use(plan: &Plan, buffer: BufferNo) -> Option<Place> {
+    let uses = |kind: &InstKind| {
+        let mut uses = false;
+        kind.visit_accesses(plan.rank, &mut |it| uses |= it.rank == plan.rank && it.view.buffer == buffer);
+        uses
+    };
+    plan.code.iter().rfind(|it| uses(&it.kind)).map(|it| (plan.rank, it.origin))
+}

@@ -1,0 +1,230 @@
+//! Writes that nothing reads.
+//!
+//! The plans have no race, so a read gets what the last write before it, in the order of the walk, has left. A write is read if a later
+//! read by another statement overlaps it, and no single write has covered it since. What several writes cover together counts as
+//! read where any of it is: less is found than could be, and nothing that is read.
+//!
+//! A statement is reported if nothing reads any of its writes, on all ranks and in all iterations. Statements that take part in one
+//! communication stand or fall together: without one of them the others would wait for ever.
+
+use std::collections::BTreeSet;
+
+use grammar::ir::StmtId;
+use rustc_hash::FxHashMap;
+
+use super::{Excess, ExcessKind, Place};
+use crate::{
+    check::{
+        history::History,
+        overlap::{Footprint, Overlap, covers, overlap},
+    },
+    plan::{
+        BufferNo, Communication, Direction, Effect, InstKind, Plan, View,
+        sync::{Matched, order::Occurrence},
+    },
+};
+
+/// Most writes that are kept: beyond, statements count as read.
+const MOST: usize = 1 << 22;
+
+/// What is known of a statement that writes.
+struct Statement {
+    at: Place,
+    /// What it writes first: the buffer, and the rank whose memory it is.
+    target: (BufferNo, usize),
+    is_read: bool,
+    overwritten: Option<Place>,
+    is_allocation: bool,
+    ranks: BTreeSet<usize>,
+    count: usize,
+}
+
+/// A write that nothing has read so far.
+struct Write {
+    statement: u32,
+    place: Footprint,
+}
+
+/// Follows writes while `order::walk` visits the instructions.
+pub struct Unread<'p> {
+    plans: &'p [Plan],
+    /// By program and statement, an index into `statements`.
+    numbers: FxHashMap<(usize, StmtId), u32>,
+    statements: Vec<Statement>,
+    writes: FxHashMap<(usize, BufferNo), History<Write>>,
+    kept: usize,
+}
+
+impl<'p> Unread<'p> {
+    /// Before the first instruction.
+    pub fn new(plans: &'p [Plan]) -> Self {
+        Self {
+            plans,
+            numbers: FxHashMap::default(),
+            statements: Vec::new(),
+            writes: FxHashMap::default(),
+            kept: 0,
+        }
+    }
+
+    /// An instruction, after all that happen before it.
+    pub fn visit(&mut self, it: &Occurrence) {
+        let plan = &self.plans[it.rank];
+        let inst = &plan.code[it.inst];
+        if let InstKind::Alloc { buffer, zero: true } = inst.kind {
+            let whole = View::contiguous(buffer, vec![plan.buffers[buffer as usize].len]);
+            self.write((it.rank, inst.origin), it.rank, &whole, true);
+            return;
+        }
+        // Sides of a transfer have statements of their own; all other accesses are the instruction's.
+        let mut accesses: Vec<(u32, usize, &View, bool)> = Vec::new();
+        match inst.kind.effect() {
+            Effect::Post(Communication::Transfer(transfer)) => {
+                let sides = transfer.sides.iter();
+                accesses.extend(
+                    sides.map(|it| (it.origin, plan.rank, &it.view, it.direction == Direction::Recv)),
+                );
+            }
+            _ => inst.kind.visit_accesses(it.rank, &mut |access| {
+                accesses.push((inst.origin, access.rank, access.view, access.written));
+            }),
+        }
+        for (origin, rank, view, _) in accesses.iter().filter(|it| !it.3) {
+            let reader = plan.origins[*origin as usize].stmt.map(|it| (plan.program, it));
+            self.read(reader, *rank, view);
+        }
+        for (origin, rank, view, _) in accesses.iter().filter(|it| it.3) {
+            self.write((it.rank, *origin), *rank, view, false);
+        }
+    }
+
+    /// A read by a statement, or by the caller.
+    fn read(&mut self, reader: Option<(usize, StmtId)>, rank: usize, view: &View) {
+        let Some(place) = Footprint::of(view) else { return };
+        let Some(history) = self.writes.get_mut(&(rank, view.buffer)) else { return };
+        let reader = reader.and_then(|it| self.numbers.get(&it).copied());
+        let statements = &mut self.statements;
+        history.retain(&place, |it| {
+            let statement = &mut statements[it.statement as usize];
+            if Some(it.statement) != reader && overlap(&it.place, &place) != Overlap::None {
+                statement.is_read = true;
+            }
+            !statement.is_read
+        });
+    }
+
+    fn write(&mut self, at: Place, rank: usize, view: &View, is_allocation: bool) {
+        let Some(place) = Footprint::of(view) else { return };
+        let plan = &self.plans[at.0];
+        let Some(stmt) = plan.origins[at.1 as usize].stmt else { return };
+        let next = self.statements.len() as u32;
+        let number = *self.numbers.entry((plan.program, stmt)).or_insert(next);
+        if number == next {
+            self.statements.push(Statement {
+                at,
+                target: (view.buffer, rank),
+                is_read: false,
+                overwritten: None,
+                is_allocation,
+                ranks: BTreeSet::new(),
+                count: 0,
+            });
+        }
+        let history = self.writes.entry((rank, view.buffer)).or_default();
+        let statements = &mut self.statements;
+        history.retain(&place, |it| {
+            let is_covered = covers(&place, &it.place);
+            let statement = &mut statements[it.statement as usize];
+            if is_covered && it.statement != number {
+                statement.overwritten.get_or_insert(at);
+            }
+            !is_covered && !statement.is_read
+        });
+        let statement = &mut self.statements[number as usize];
+        statement.ranks.insert(at.0);
+        statement.count += 1;
+        self.kept += 1;
+        statement.is_read |= self.kept > MOST;
+        if !statement.is_read {
+            history.push(&place, Write { statement: number, place: place.clone() });
+        }
+    }
+
+    /// Everything has been visited: the caller reads its memory.
+    pub fn finish(mut self, matched: &Matched) -> Vec<Excess> {
+        let plans = self.plans;
+        for plan in plans {
+            let outputs = plan.outputs.iter().filter_map(|it| it.shard.view.as_ref());
+            outputs.for_each(|view| self.read(None, plan.rank, view));
+            let inputs = plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer));
+            for buffer in inputs.chain(plan.kept.iter().copied()) {
+                let whole = View::contiguous(buffer, vec![plan.buffers[buffer as usize].len]);
+                self.read(None, plan.rank, &whole);
+            }
+        }
+        let communicates = self.communications(matched);
+        let of = |it: &Statement| {
+            let (buffer, rank) = it.target;
+            let stmt = plans[it.at.0].origins[it.at.1 as usize].stmt;
+            ExcessKind::Unread {
+                target: (plans[rank].buffers[buffer as usize].name.clone(), rank),
+                overwritten: it.overwritten,
+                is_allocation: it.is_allocation,
+                communicates: stmt
+                    .is_some_and(|it_stmt| communicates.contains_key(&(plans[it.at.0].program, it_stmt))),
+            }
+        };
+        let unread = self.statements.iter().filter(|it| !it.is_read);
+        unread
+            .map(|it| Excess { at: it.at, kind: of(it), ranks: it.ranks.clone(), count: it.count })
+            .collect()
+    }
+
+    /// Statements that communicate, by program; those that take part in one communication are all read if one is.
+    fn communications(&mut self, matched: &Matched) -> FxHashMap<(usize, StmtId), usize> {
+        let mut sets: FxHashMap<(usize, StmtId), usize> = FxHashMap::default();
+        let mut parents: Vec<usize> = Vec::new();
+        for (number, comm) in (0..).zip(&matched.comms) {
+            let mut first = None;
+            for part in &comm.parts {
+                let plan = &self.plans[part.at.rank];
+                let origin = matched.origin(self.plans, part.at, number);
+                let Some(stmt) = plan.origins[origin as usize].stmt else { continue };
+                let set = *sets.entry((plan.program, stmt)).or_insert_with(|| {
+                    parents.push(parents.len());
+                    parents.len() - 1
+                });
+                let root = find(&mut parents, set);
+                match first {
+                    None => first = Some(root),
+                    Some(it) => {
+                        let it = find(&mut parents, it);
+                        parents[root] = it;
+                    }
+                }
+            }
+        }
+        let mut is_read = vec![false; parents.len()];
+        let mut roots: FxHashMap<u32, usize> = FxHashMap::default();
+        for (stmt, set) in &sets {
+            if let Some(number) = self.numbers.get(stmt) {
+                let root = find(&mut parents, *set);
+                is_read[root] |= self.statements[*number as usize].is_read;
+                roots.insert(*number, root);
+            }
+        }
+        for (number, root) in roots {
+            self.statements[number as usize].is_read |= is_read[root];
+        }
+        sets
+    }
+}
+
+/// The set that a number belongs to.
+fn find(parents: &mut [usize], mut it: usize) -> usize {
+    while parents[it] != it {
+        parents[it] = parents[parents[it]];
+        it = parents[it];
+    }
+    it
+}

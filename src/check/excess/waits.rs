@@ -1,0 +1,86 @@
+//! Waits that the program does not need.
+//!
+//! The plans are walked once more for each wait, without it. Where all work follows the same other work, the wait is implied. Where some
+//! does not, and the checker finds no race without the wait, no two accesses depend on it. What the end of the program and the caller's
+//! work at entry order is always needed: the caller may depend on it in the next run.
+
+use super::{
+    Excess, ExcessKind,
+    candidates::{Candidate, candidates},
+    work_order::{Difference, WorkOrder, is_work},
+};
+use crate::{
+    check::race::Races,
+    plan::{
+        InstKind, Plan,
+        sync::{InstRef, Matched, order},
+    },
+};
+
+/// Most instructions that are walked for all candidates together.
+const INSTRUCTIONS: usize = 2_000_000;
+/// Most numbers that are compared for all candidates together.
+const COMPARISONS: usize = 1 << 28;
+
+/// All waits that the program does not need, and what was not looked at. The plans have no race.
+pub fn waits(plans: &[Plan], matched: &Matched) -> (Vec<Excess>, Option<String>) {
+    let mut candidates = candidates(plans, matched);
+    let all = candidates.len();
+    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    candidates.truncate(INSTRUCTIONS / instructions.max(1));
+    let mut found = Vec::new();
+    let order = if candidates.is_empty() { None } else { WorkOrder::of(plans, matched) };
+    candidates.truncate(order.as_ref().map_or(0, |it| COMPARISONS / it.size().max(1)));
+    if let Some(order) = &order {
+        found.extend(candidates.iter().filter_map(|it| judge(plans, matched, order, it)));
+    }
+    let left = all - candidates.len();
+    let left = (left > 0).then(|| format!("{left} of {all} statements that wait: the program is too large"));
+    (found, left)
+}
+
+/// Whether the program can do without a wait.
+fn judge(plans: &[Plan], matched: &Matched, order: &WorkOrder, it: &Candidate) -> Option<Excess> {
+    let mut races = Races::new(plans);
+    let mut pair = None;
+    let mut is_needed = false;
+    let walked = order::walk_without(plans, matched, &|at| it.insts.contains(&at), &mut |at| {
+        if is_needed {
+            return;
+        }
+        races.visit(&at);
+        is_needed = !races.found.is_empty() || races.not_compared > 0;
+        let kind = &plans[at.rank].code[at.inst].kind;
+        if is_needed || !is_work(kind) {
+            return;
+        }
+        match order.difference(&at) {
+            Difference::None => (),
+            Difference::Entry => is_needed = true,
+            Difference::Later(_) if matches!(kind, InstKind::Finish) => is_needed = true,
+            Difference::Later(earlier) => {
+                pair.get_or_insert([earlier, InstRef { rank: at.rank, inst: at.inst }]);
+            }
+        }
+    });
+    if walked.is_err() || is_needed {
+        return None;
+    }
+    let kind = pair.map_or(ExcessKind::Implied, |pair| ExcessKind::Unneeded { pair });
+    let origin = plans[it.first.rank].code[it.first.inst].origin;
+    Some(Excess {
+        at: (it.first.rank, origin),
+        kind,
+        ranks: it.insts.iter().map(|it| it.rank).collect(),
+        count: instances(plans, it),
+    })
+}
+
+/// How often a statement is executed, on all ranks.
+fn instances(plans: &[Plan], it: &Candidate) -> usize {
+    let mut all: Vec<(usize, u32)> =
+        it.insts.iter().map(|at| (at.rank, plans[at.rank].code[at.inst].origin)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.len()
+}

@@ -1,0 +1,163 @@
+//! Which work has ended when other work begins. Work is what touches memory: an order of waits alone does not count.
+//!
+//! A clock counts all instructions of an actor; here it counts the work among them. Two walks give the same numbers for a pair of work
+//! items exactly where both order the two alike.
+
+use rustc_hash::FxHashMap;
+
+use crate::plan::{
+    Effect, InstKind, Plan,
+    sync::{
+        InstRef, Matched,
+        order::{self, Clock, Occurrence, Unordered},
+    },
+};
+
+/// Most numbers that are kept.
+const MOST: usize = 1 << 24;
+
+/// An actor's items.
+#[derive(Default)]
+struct Items {
+    /// By item, from 1: how much of the actor's work lies up to it. The first item of a rank's stream 0 counts once more: the caller's
+    /// work ends there.
+    work_before: Vec<u32>,
+    /// The instruction that counts, by count from 1.
+    work: Vec<InstRef>,
+    /// Whether it is the stream that is current at entry.
+    is_entry: bool,
+    rank: usize,
+}
+
+/// The order of all work.
+pub struct WorkOrder {
+    actors: Vec<Items>,
+    /// By actor and number of an item of work: how much work of each actor has ended when it begins.
+    ended: FxHashMap<(u32, u32), Box<[u32]>>,
+}
+
+/// How another walk orders an item of work.
+pub enum Difference {
+    /// As this one.
+    None,
+    /// It does not follow this instruction, which it follows here.
+    Later(InstRef),
+    /// It does not follow the work of its rank's caller any more.
+    Entry,
+}
+
+/// Whether an instruction is work, and not only synchronisation.
+pub fn is_work(kind: &InstKind) -> bool {
+    match kind.effect() {
+        Effect::Compute => !matches!(kind, InstKind::Alloc { zero: false, .. }),
+        Effect::Post(_) | Effect::Reshard(_) | Effect::Finish => true,
+        Effect::Share(_)
+        | Effect::Barrier
+        | Effect::Record(_)
+        | Effect::Join(_)
+        | Effect::Wait(_)
+        | Effect::Signal(_)
+        | Effect::Await(_) => false,
+    }
+}
+
+impl WorkOrder {
+    /// The order with all instructions; `None`: it is too large, or there is none.
+    pub fn of(plans: &[Plan], matched: &Matched) -> Option<Self> {
+        let mut it = Self { actors: actors(plans, matched), ended: FxHashMap::default() };
+        let work: usize = it.actors.iter().map(|it| it.work.len()).sum();
+        if work.saturating_mul(it.actors.len()) > MOST {
+            return None;
+        }
+        let mut ended = FxHashMap::default();
+        let walked: Result<(), Unordered> = order::walk(plans, matched, &mut |at| {
+            if is_work(&plans[at.rank].code[at.inst].kind) {
+                ended.insert((at.actor, at.number), it.counts(&at.before).collect());
+            }
+        });
+        it.ended = ended;
+        walked.is_ok().then_some(it)
+    }
+
+    /// Numbers that each further walk compares.
+    pub fn size(&self) -> usize {
+        self.ended.len().saturating_mul(self.actors.len())
+    }
+
+    /// What an item of work of another walk, of the same plans with fewer waits, does not follow any more.
+    pub fn difference(&self, at: &Occurrence) -> Difference {
+        let Some(known) = self.ended.get(&(at.actor, at.number)) else { return Difference::None };
+        let mut first = None;
+        for (actor, (now, before)) in self.counts(&at.before).zip(known).enumerate() {
+            if now >= *before {
+                continue;
+            }
+            let items = &self.actors[actor];
+            let entry = u32::from(items.is_entry);
+            // The caller's work of another rank matters to accesses to its inputs, which the search for races looks at.
+            if now < entry && items.rank == at.rank {
+                return Difference::Entry;
+            }
+            let last = (*before - entry).checked_sub(1).and_then(|at| items.work.get(at as usize));
+            // What the same rank does says more.
+            let is_better = |it: &InstRef, known: &InstRef| it.rank == at.rank && known.rank != at.rank;
+            if let Some(last) = last.filter(|it| first.as_ref().is_none_or(|known| is_better(it, known))) {
+                first = Some(*last);
+            }
+        }
+        first.map_or(Difference::None, Difference::Later)
+    }
+
+    fn counts<'a>(&'a self, clock: &'a Clock) -> impl Iterator<Item = u32> + 'a {
+        let count = |(actor, it): (usize, &Items)| {
+            let ended = clock.ended(actor as u32) as usize;
+            it.work_before.get(ended).or(it.work_before.last()).copied().unwrap_or(0)
+        };
+        self.actors.iter().enumerate().map(count)
+    }
+}
+
+/// The items of all actors, as `order::walk` numbers them.
+fn actors(plans: &[Plan], matched: &Matched) -> Vec<Items> {
+    let mut actors: Vec<Items> = Vec::new();
+    for plan in plans {
+        let first = actors.len();
+        let count = plan.streams.len() + plan.communicators.len();
+        actors.extend((0..count).map(|at| Items {
+            work_before: vec![0],
+            is_entry: at == 0,
+            work: Vec::new(),
+            rank: plan.rank,
+        }));
+        for (inst, it) in plan.code.iter().enumerate() {
+            let at = InstRef { rank: plan.rank, inst };
+            let stream = first + it.stream as usize;
+            match it.kind.effect() {
+                Effect::Share(_) | Effect::Barrier => (),
+                Effect::Post(posted) => {
+                    let number = posted.communicator();
+                    let queue = matched.queue_of(plan.rank, number).unwrap_or(number) as usize;
+                    actors[stream].push(None);
+                    actors[first + plan.streams.len() + queue].push(Some(at));
+                }
+                Effect::Compute
+                | Effect::Record(_)
+                | Effect::Join(_)
+                | Effect::Wait(_)
+                | Effect::Signal(_)
+                | Effect::Await(_)
+                | Effect::Reshard(_)
+                | Effect::Finish => actors[stream].push(is_work(&it.kind).then_some(at)),
+            }
+        }
+    }
+    actors
+}
+
+impl Items {
+    /// Adds an item, and whether it is work.
+    fn push(&mut self, work: Option<InstRef>) {
+        self.work.extend(work);
+        self.work_before.push(self.work.len() as u32 + u32::from(self.is_entry));
+    }
+}

@@ -1,0 +1,152 @@
+//! What the checker says that random programs can do without: the program without one such statement is free of faults, and gives the
+//! same outputs under several schedules.
+//!
+//! `HIR_EXCESS=5000` tries more, `HIR_SEED=7` others. A failure prints the program and the line.
+
+use grammar::{
+    attr,
+    ir::{Program, Stmt, StmtId},
+    ops::Effect,
+    span::LineIndex,
+};
+use hir::{
+    check::{Checks, Excess, ExcessKind, Finding, check},
+    plan::{self, Plan},
+    run::oracle::Oracle,
+};
+use libtest_mimic::{Failed, Trial};
+use passes::{SemanticOracle, Settings};
+
+use crate::{dice::Dice, generator, lowered, programs};
+
+/// Programs of a trial, unless told.
+const PROGRAMS: usize = 400;
+
+/// What was found: waits that are implied, waits that are not needed, writes that nothing reads.
+type Found = [usize; 3];
+
+/// The trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
+    let (count, seed) = (number("HIR_EXCESS", PROGRAMS), number("HIR_SEED", 0) * 1_000_000);
+    let all = move |of: fn(u64) -> Option<(String, Program)>, least: Found, count: usize| {
+        let mut sum = Found::default();
+        for seed in (0..count).map(|at| (seed + at) as u64) {
+            let Some((text, program)) = of(seed) else { continue };
+            let found = holds(&text, &program).map_err(|fault| format!("seed {seed}: {fault}\n{text}"))?;
+            sum.iter_mut().zip(found).for_each(|(sum, it)| *sum += it);
+        }
+        // What finds nothing proves nothing.
+        match sum.iter().zip(least).all(|(sum, least)| *sum * PROGRAMS >= least * count) {
+            true => Ok(()),
+            false => Err(Failed::from(format!("only {sum:?} were found in {count} programs"))),
+        }
+    };
+    vec![
+        Trial::test("excess_of_random_streams", move || all(streams, [100, 100, 100], count)),
+        Trial::test("excess_of_random_lowered_programs", move || all(lowerings, [1, 1, 0], count / 4)),
+    ]
+}
+
+/// A random program of streams and communications.
+fn streams(seed: u64) -> Option<(String, Program)> {
+    let text = lowered::program(seed);
+    let program = grammar::read(&text).0.pop()?;
+    Some((text, program))
+}
+
+/// A random program behind a random pipeline, where that accepts it.
+fn lowerings(seed: u64) -> Option<(String, Program)> {
+    let mut dice = Dice(seed ^ 0xe8c5);
+    let pipeline = generator::pipeline(&mut dice);
+    let mut program = grammar::read(&programs::program(seed, 1 + dice.roll(4))).0.pop()?;
+    let calls = passes::parse(&pipeline).ok()?;
+    passes::run(&mut program, &calls, Settings::default(), &mut |_| ()).ok()?;
+    let text = grammar::print(&program);
+    let program = grammar::read(&text).0.pop()?;
+    Some((text, program))
+}
+
+/// How many findings of each kind the program can do without.
+fn holds(text: &str, program: &Program) -> Result<Found, String> {
+    let lines = LineIndex::new(text);
+    let ranks = plan::smallest_world(program);
+    let Ok(plans) = plan::build(program, &lines, ranks) else { return Ok(Found::default()) };
+    let report = check(&plans, Checks::ALL);
+    let excess: Vec<&Excess> = report
+        .findings
+        .iter()
+        .filter_map(|it| if let Finding::Excess(it) = it { Some(it.as_ref()) } else { None })
+        .collect();
+    let faults = check(&plans, Checks::FAULTS).findings.len();
+    if faults + excess.len() != report.findings.len() {
+        return Err("the search for excess changes what else is found".to_owned());
+    }
+    if faults > 0 {
+        // What reads unwritten elements has no one meaning.
+        return Ok(Found::default());
+    }
+    let oracle = Oracle { lines: &lines, ranks: Some(ranks) };
+    let mut found = Found::default();
+    let mut meaning = None;
+    for it in excess {
+        let kind = match &it.kind {
+            ExcessKind::Implied => 0,
+            ExcessKind::Unneeded { .. } => 1,
+            ExcessKind::Unread { is_allocation: false, .. } => 2,
+            ExcessKind::Unread { .. }
+            | ExcessKind::AllocatedOnce { .. }
+            | ExcessKind::NotDeallocated { .. } => {
+                continue;
+            }
+        };
+        let (line, without) = without(program, &plans, it);
+        let fault = |what: String| format!("without line {line}, {what}");
+        let after = match plan::build(&without, &lines, ranks) {
+            Ok(after) => after,
+            // A name has lost its storage, or a communication its other side.
+            Err(_) if kind == 2 => continue,
+            Err(faults) => return Err(fault(format!("no plan: {}", faults[0].message))),
+        };
+        let report = check(&after, Checks::FAULTS);
+        if let Some(first) = report.findings.first() {
+            if matches!(it.kind, ExcessKind::Unread { communicates: true, .. }) {
+                // Its Waits have ordered other accesses, or its other side is a statement of its own.
+                continue;
+            }
+            return Err(fault(format!("a fault: {}", first.diagnostic(&after, &[]).1.message)));
+        }
+        if meaning.is_none() {
+            meaning = Some(oracle.meaning(program).map_err(|it| fault(it[0].message.clone()))?);
+        }
+        if let Some(meaning) = &meaning {
+            meaning.is_kept(&without).map_err(|it| fault(it.message))?;
+        }
+        found[kind] += 1;
+    }
+    Ok(found)
+}
+
+/// The program without a statement, of a communication also without its Waits; and its line.
+fn without(program: &Program, plans: &[Plan], it: &Excess) -> (u32, Program) {
+    let mut program = program.clone();
+    let origin = plans[it.at.0].origins[it.at.1 as usize];
+    let number = origin.stmt.and_then(|stmt| match &program.stmts[stmt] {
+        Stmt::Op(it) if it.op.row().effect == Effect::Communicate => it.number,
+        _ => None,
+    });
+    let goes = |stmt: StmtId| {
+        Some(stmt) == origin.stmt
+            || number.is_some()
+                && matches!(&program.stmts[stmt], Stmt::Op(it) if it.get(attr::WORK) == number)
+    };
+    let blocks: Vec<_> = program.blocks.ids().collect();
+    let kept: Vec<Vec<StmtId>> = blocks
+        .iter()
+        .map(|it| program.blocks[*it].iter().copied().filter(|it| !goes(*it)).collect())
+        .collect();
+    for (block, kept) in blocks.into_iter().zip(kept) {
+        program.blocks[block] = kept;
+    }
+    (origin.line, program)
+}
