@@ -26,9 +26,12 @@
 //! `race`: two accesses to an element, one a write, that nothing orders. `memory`: elements that are read, or returned, and that nothing
 //! has written. `comm`: a deadlock; since nothing that comes after it runs, it is reported whatever was asked for.
 
+mod apply;
 mod conflict;
+mod edit;
 mod explain;
 mod finding;
+mod fix;
 mod history;
 mod memory;
 mod overlap;
@@ -39,31 +42,48 @@ mod storage;
 mod written;
 
 pub use conflict::{Party, Race};
+pub use edit::{Edit, Place, Statement, WaitedStream};
 pub use explain::UNWRITTEN_HELP;
 pub use finding::{Checks, Finding, Report};
+pub use fix::{Fixed, Made, Planner, fix};
 pub use memory::Unwritten;
 pub use overlap::Range;
+
+use side::RaceSide;
 
 use crate::plan::{
     Plan,
     sync::{
-        Matched, explain,
+        Deadlock, Matched, explain,
         order::{self, Unordered},
         stuck,
     },
 };
 
+/// What the checks find, before it is folded into a report.
+#[derive(Clone, Debug, Default)]
+struct Examined {
+    deadlock: Option<Box<Deadlock>>,
+    races: Vec<Race>,
+    reads: Vec<Unwritten>,
+    not_checked: Vec<String>,
+}
+
 /// Checks the plans of all ranks.
 pub fn check(plans: &[Plan], checks: Checks) -> Report {
-    let mut report = Report::default();
+    examine(plans, checks).report(plans)
+}
+
+fn examine(plans: &[Plan], checks: Checks) -> Examined {
+    let mut found = Examined::default();
     let matched = Matched::of(plans);
     if let Some(state) = stuck(plans, &matched) {
         // What comes after a deadlock never runs: nothing else can be said.
-        report.findings.push(Finding::Deadlock(Box::new(explain(plans, &matched, &state))));
-        return report;
+        found.deadlock = Some(Box::new(explain(plans, &matched, &state)));
+        return found;
     }
     if !checks.any_access() {
-        return report;
+        return found;
     }
     let (mut races, mut memory) = (race::Races::new(plans), memory::Memory::new(plans));
     let walked = order::walk(plans, &matched, &mut |it| {
@@ -77,25 +97,41 @@ pub fn check(plans: &[Plan], checks: Checks) -> Report {
     match walked {
         Ok(()) => (),
         Err(Unordered::Large) => {
-            report.not_checked.push("races and memory: too many streams and communicators".to_owned());
-            return report;
+            found.not_checked.push("races and memory: too many streams and communicators".to_owned());
+            return found;
         }
         Err(Unordered::Stuck) => {
-            report.not_checked.push("races and memory: no order of all instructions was found".to_owned());
-            return report;
+            found.not_checked.push("races and memory: no order of all instructions was found".to_owned());
+            return found;
         }
     }
     if races.not_compared > 0 {
-        report
+        found
             .not_checked
             .push(format!("{} pairs of views that have too many pieces to compare", races.not_compared));
     }
     if memory.not_checked > 0 {
-        report
+        found
             .not_checked
             .push(format!("{} reads and writes that have too many pieces to record", memory.not_checked));
     }
     memory.finish();
-    report.add(plans, races.found, memory.found);
-    report
+    (found.races, found.reads) = (races.found, memory.found);
+    found
+}
+
+impl Examined {
+    /// Whether nothing is wrong: reads of unwritten elements, outputs excepted, are no faults.
+    fn is_clean(&self) -> bool {
+        let Self { deadlock, races, reads, not_checked } = self;
+        let is_whole = reads.iter().all(|it| it.output.is_none());
+        deadlock.is_none() && races.is_empty() && is_whole && not_checked.is_empty()
+    }
+
+    fn report(self, plans: &[Plan]) -> Report {
+        let mut report = Report { findings: Vec::new(), not_checked: self.not_checked };
+        report.findings.extend(self.deadlock.map(Finding::Deadlock));
+        report.add(plans, self.races, self.reads);
+        report
+    }
 }

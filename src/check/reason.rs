@@ -1,7 +1,10 @@
-//! Why nothing orders the two sides of a race, and the edit that does.
+//! Why nothing orders the two sides of a race, and the edits that do.
+
+use grammar::ir::StmtId;
 
 use super::{
     conflict::{Party, Race, Reused},
+    edit::{Edit, Place, Statement, WaitedStream},
     side::{RaceSide, is_of_program, stream_of, wait_for},
 };
 use crate::plan::{BufferNo, InstKind, Plan};
@@ -11,22 +14,36 @@ use crate::plan::{BufferNo, InstKind, Plan};
 pub struct Reason {
     /// What is missing.
     pub why: Option<String>,
-    /// The edit.
-    pub help: Option<String>,
+    /// The edits, each of which makes the order.
+    pub edits: Vec<Edit>,
+    /// What to do where no edit of the list does it.
+    advice: Option<&'static str>,
 }
 
 impl Reason {
-    fn new(why: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { why: Some(why.into()), help: Some(help.into()) }
+    fn new(why: impl Into<String>, edit: Edit) -> Self {
+        Self { why: Some(why.into()), edits: vec![edit], advice: None }
+    }
+
+    /// The edits, or the advice, in words.
+    pub fn help(&self) -> Option<String> {
+        let edits: Vec<String> = self.edits.iter().map(ToString::to_string).collect();
+        match edits.is_empty() {
+            true => self.advice.map(str::to_owned),
+            false => Some(edits.join(", or ")),
+        }
     }
 
     /// The reason for a race. On one rank `first` is issued before `second`.
     pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
         if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
-            return Self::new(
-                "operations between StartCoalescing and EndCoalescing run at the same time",
-                "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
-            );
+            return Self {
+                why: Some("operations between StartCoalescing and EndCoalescing run at the same time".to_owned()),
+                edits: Vec::new(),
+                advice: Some(
+                    "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
+                ),
+            };
         }
         if let Party::CallerBefore = first.party {
             return Self::entry(second);
@@ -41,7 +58,7 @@ impl Reason {
                         first.place(),
                         second.place()
                     );
-                    Self { why: Some(why), help: None }
+                    Self { why: Some(why), ..Self::default() }
                 });
         }
         if let Some(reused) = race.reused {
@@ -56,11 +73,10 @@ impl Reason {
         let (before, waiting) = match second.party {
             Party::CallerAfter(_) => {
                 let stream = format!("the stream that is current at exit ({})", second.stream());
-                ("at the end of the program".to_owned(), stream)
+                (Place::End { current: None }, stream)
             }
             Party::Inst(_) | Party::Operation(..) | Party::CallerBefore => {
-                let stream = second.stream();
-                (format!("before {}, where {stream} is current", second.place()), stream.to_owned())
+                (Place::before(second), second.stream().to_owned())
             }
         };
         if !first.is_posted() {
@@ -70,11 +86,11 @@ impl Reason {
                 first.stream(),
                 first.place()
             );
-            return Self::new(why, format!("put {} {before}", synchronize(first.stream())));
+            return Self::new(why, Edit::wait_for(first, before));
         }
         let name = first.plan.describe(first.origin);
         match first.wait() {
-            None => Self::new(format!("nothing waits for {name}"), format!("put a Wait for {name} {before}")),
+            None => Self::new(format!("nothing waits for {name}"), Edit::wait_for(first, before)),
             Some(at) => {
                 let (place, stream) = (first.plan.place(&first.plan.code[at]), stream_of(first.plan, at));
                 match second.inst().is_some_and(|it| at < it) {
@@ -82,11 +98,11 @@ impl Reason {
                         format!(
                             "the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} after it"
                         ),
-                        format!("put {} {before}", synchronize(stream)),
+                        Edit::InsertSynchronize { stream: WaitedStream::of(stream), before },
                     ),
                     false => Self::new(
                         format!("the Wait for {name} is at {place}, after this access"),
-                        format!("put the Wait {before}"),
+                        Edit::MoveWait { wait: stmt_of(first.plan, at), before },
                     ),
                 }
             }
@@ -101,16 +117,18 @@ impl Reason {
         let is_next = |kind: &InstKind| matches!((kind, reused.later), (InstKind::Alloc { buffer, .. }, Some(later)) if *buffer == later);
         let place = match plan.code.iter().find(|it| is_next(&it.kind)) {
             Some(it) => {
-                format!("before line {}, where {stream} is current", plan.origins[it.origin as usize].line)
+                let origin = plan.origins[it.origin as usize];
+                let statement = Statement { stmt: origin.stmt, name: format!("line {}", origin.line) };
+                Place::Before { statement, current: Some(stream.to_owned()) }
             }
-            None => "at the end of the program".to_owned(),
+            None => Place::End { current: None },
         };
         Self::new(
             format!(
                 "the allocator hands the storage out again on {stream}, which does not wait for {}",
                 first.actor()
             ),
-            format!("put {} {place}", edit(first)),
+            Edit::wait_for(first, place),
         )
     }
 
@@ -122,19 +140,16 @@ impl Reason {
                 "{other} does not wait for what {stream} has to do before the ALLOCATE on line {}",
                 first.line()
             ),
-            format!("put {} before {}, where {other} is current", synchronize(stream), second.place()),
+            Edit::InsertSynchronize { stream: WaitedStream::of(stream), before: Place::before(second) },
         )
     }
 
     /// An access to an input that does not follow the caller's.
     fn entry(second: &RaceSide<'_>) -> Self {
         let why = format!("{} does not wait for the stream that is current at entry", second.stream());
-        let help = format!(
-            "capture that stream on top, `Stream s0 = GetCurrentStream()`, and put `Synchronize(Stream s0)` before {}, where {} is current",
-            second.place(),
-            second.stream()
-        );
-        Self { why: Some(why), help: (second.plan.rank == second.owner).then_some(help) }
+        let is_own = second.plan.rank == second.owner;
+        let edit = is_own.then(|| Edit::CaptureEntryStream { before: Place::before(second) });
+        Self { why: Some(why), edits: edit.into_iter().collect(), advice: None }
     }
 
     /// An ALLOCATE of a loop that gives no new storage, since its name is bound already.
@@ -164,18 +179,17 @@ impl Reason {
         if one == other || first.allocates() || second.allocates() {
             return None;
         }
-        Some(Self::new(
-            format!(
-                "both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound",
-                origin.line
-            ),
-            format!(
-                "use the short ALLOCATE, which gives every iteration storage of its own, or put {} before {}, where {} is current",
-                edit(first),
-                second.place(),
-                second.stream()
-            ),
-        ))
+        // Storage that every iteration zeroes would not hold what earlier iterations added.
+        let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zero: true, .. });
+        let mut edits = vec![Edit::wait_for(first, Place::before(second))];
+        if !is_zeroed {
+            edits.insert(0, Edit::ShortAllocate { allocate: origin.stmt });
+        }
+        let why = format!(
+            "both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound",
+            origin.line
+        );
+        Some(Self { why: Some(why), edits, advice: None })
     }
 
     /// A transfer over peer memory: `far` is the peer's copy, which runs between two flags that `near`'s rank has to raise and to await.
@@ -217,10 +231,13 @@ impl Reason {
                     "rank {} may {verb} it once {name} is posted, and nothing waits for {before} before that",
                     theirs.rank
                 ),
-                match is_of_program(posts) {
-                    true => format!("put {} before {name}, where {posts} is current", edit(near)),
-                    false => format!("put {} before {name}", edit(near)),
-                },
+                Edit::wait_for(
+                    near,
+                    Place::Before {
+                        statement: Statement::described(mine, mine.code[raised].origin),
+                        current: is_of_program(posts).then(|| posts.to_owned()),
+                    },
+                ),
             ));
         }
         // What a queue awaits for itself is not what a stream of the program waits for.
@@ -237,7 +254,10 @@ impl Reason {
                     "rank {} may still {verb} it: rank {} does not wait for {name}",
                     theirs.rank, mine.rank
                 ),
-                format!("put a Wait for {name} before {}, where {stream} is current", end_or_place(near)),
+                Edit::InsertWait {
+                    communication: Statement::described(mine, mine.code[raised].origin),
+                    before: Place::before(near),
+                },
             ),
             Some(at) if at > here => Self::new(
                 format!(
@@ -245,7 +265,7 @@ impl Reason {
                     theirs.rank,
                     mine.place(&mine.code[at])
                 ),
-                format!("put the Wait before {}, where {stream} is current", end_or_place(near)),
+                Edit::MoveWait { wait: stmt_of(mine, at), before: Place::before(near) },
             ),
             Some(at) => {
                 let other = stream_of(mine, at);
@@ -254,38 +274,18 @@ impl Reason {
                         "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} after it",
                         mine.place(&mine.code[at])
                     ),
-                    format!(
-                        "put {} before {}, where {stream} is current",
-                        synchronize(other),
-                        end_or_place(near)
-                    ),
+                    Edit::InsertSynchronize { stream: WaitedStream::of(other), before: Place::before(near) },
                 )
             }
         })
     }
 }
 
-/// Where a wait has to stand at the latest.
-fn end_or_place(side: &RaceSide<'_>) -> String {
-    if side.is_in_program() { side.place() } else { "the end of the program".to_owned() }
+/// The statement of an instruction.
+fn stmt_of(plan: &Plan, inst: usize) -> Option<StmtId> {
+    plan.origins[plan.code[inst].origin as usize].stmt
 }
 
 fn find(plan: &Plan, is_it: impl Fn(&InstKind) -> bool) -> Option<usize> {
     plan.code.iter().position(|it| is_it(&it.kind))
-}
-
-/// The statement that waits for a side.
-fn edit(side: &RaceSide<'_>) -> String {
-    match side.is_posted() {
-        true => format!("a Wait for {}", side.plan.describe(side.origin)),
-        false => synchronize(side.stream()),
-    }
-}
-
-/// The statement that waits for a stream.
-fn synchronize(stream: &str) -> String {
-    match stream.strip_prefix("stream ") {
-        Some(index) => format!("`Synchronize(Stream {index})`"),
-        None => "`Synchronize(Stream s0)`, where s0 is the stream that is current at entry,".to_owned(),
-    }
 }

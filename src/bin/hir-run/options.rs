@@ -120,8 +120,8 @@ pub struct Options {
     /// How long ranks wait for one of them, and for a run on GPUs, in seconds, before the job is given up.
     #[arg(short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
-    /// How diagnostics are drawn.
-    #[arg(long, default_value = "human", value_name = "human|short|json")]
+    /// How diagnostics are drawn. `sarif`: standard error is one SARIF log, of everything that is reported.
+    #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
     pub error_format: Format,
     /// When to colour them.
     #[arg(long, value_enum, default_value = "auto")]
