@@ -63,6 +63,8 @@ mod emulated;
 mod emulator;
 #[path = "suite/files.rs"]
 mod files;
+#[path = "suite/fixes.rs"]
+mod fixes;
 #[path = "suite/generator.rs"]
 mod generator;
 #[path = "suite/journey.rs"]
@@ -165,6 +167,7 @@ fn main() -> ExitCode {
     trials.push(unsharded::trial(&cases));
     trials.extend(pipelines::trials(&cases));
     trials.extend(baseline::trials(&cases));
+    trials.extend(fixes::trials(&cases));
     trials.extend(files::trials());
     trials.extend(scaling::trials());
     trials.extend(signals::trials());

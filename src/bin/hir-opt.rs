@@ -17,7 +17,7 @@ use grammar::{
     span::LineIndex,
 };
 use hir::{
-    check::{self, Checks},
+    check::{self, Checks, Model},
     exit::Exit,
     interrupt::{self, Activity},
     out_of_memory::Allocator,
@@ -121,6 +121,9 @@ struct Options {
     /// look for: `race`, `comm`, `memory`; default: all.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Checks>,
+    /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document; `hir`, what hir-run's own executors give besides.
+    #[arg(long, value_enum, default_value = "nccl")]
+    check_model: Model,
     /// Number of ranks; default: the smallest world that holds every mesh.
     #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
@@ -390,6 +393,11 @@ impl Tool<'_> {
         Outcome { text, ..outcome }
     }
 
+    /// What is checked, by whose rules.
+    fn checks(&self) -> Checks {
+        Checks { model: self.options.check_model, ..self.options.check.unwrap_or(Checks::ALL) }
+    }
+
     /// The text after the edits that end the races of its programs; says which edits were made.
     fn fix_findings(&self, mut text: String, name: &str) -> String {
         self.activity.set("while fixing what the check finds");
@@ -399,7 +407,7 @@ impl Tool<'_> {
             plan::build_within(program, lines, ranks, &self.limits()).ok()
         };
         for number in 0..grammar::read(&text).0.len() {
-            let fixed = check::fix(&text, number, self.options.check.unwrap_or(Checks::ALL), &plan);
+            let fixed = check::fix(&text, number, self.checks(), &plan);
             for edit in &fixed.edits {
                 self.screen.say(&format!("{name} (fixed), line {}: {}", edit.line, edit.what));
             }
@@ -411,7 +419,7 @@ impl Tool<'_> {
     /// Checks all programs of a text; false after saying why they are not free of faults.
     fn check_all(&self, programs: &mut [Program], part: &Source, outcome: &mut Outcome) -> bool {
         programs.iter_mut().all(|program| match bind(program, &self.options.set) {
-            Ok(()) => self.check(program, part, self.options.check.unwrap_or(Checks::ALL), outcome).is_some(),
+            Ok(()) => self.check(program, part, self.checks(), outcome).is_some(),
             Err(fault) => {
                 outcome.elsewhere = Some(fault);
                 false
@@ -445,7 +453,8 @@ impl Tool<'_> {
             outcome.failure = Some((Exit::Rejected, message));
             return None;
         }
-        if let Some(checks) = self.options.check {
+        if self.options.check.is_some() {
+            let checks = self.checks();
             self.check(program, part, checks, outcome)?;
         }
         match self.options.print_plan {
@@ -531,6 +540,8 @@ impl Tool<'_> {
         ];
         flags.extend(switches.into_iter().filter(|it| it.0).map(|it| it.1.to_owned()));
         flags.extend(options.check.map(|it| format!("--check={it}")));
+        let model = Some(options.check_model).filter(|it| *it != Model::default());
+        flags.extend(model.map(|it| format!("--check-model={it}")));
         flags.extend(options.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
         flags.push(format!("--max-ranks={}", options.max_ranks));

@@ -243,7 +243,7 @@ impl Editor<'_> {
         let mut it = self.insert(text, before)?;
         it.lines = it.lines.without(&[self.lines.lines[from].id]);
         it.replaced.push(stmt);
-        it.what = format!("moved `{statement}` here from line {}", from + 1);
+        it.what = format!("moved `{statement}` up to here");
         Some(it)
     }
 

@@ -8,6 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{
     conflict::{Party, Race},
     memory::Unwritten,
+    model::Model,
     side::RaceSide,
 };
 use crate::plan::{BufferNo, Plan, sync::Deadlock};
@@ -21,11 +22,13 @@ pub struct Checks {
     pub comm: bool,
     /// Elements that nothing has written.
     pub memory: bool,
+    /// Whose rules give an order.
+    pub model: Model,
 }
 
 impl Checks {
-    /// Everything.
-    pub const ALL: Self = Self { race: true, comm: true, memory: true };
+    /// Everything, by the documented rules.
+    pub const ALL: Self = Self { race: true, comm: true, memory: true, model: Model::Nccl };
 
     /// Whether anything is checked that looks at memory.
     pub(super) fn any_access(self) -> bool {
@@ -46,7 +49,7 @@ impl std::str::FromStr for Checks {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut checks = Self { race: false, comm: false, memory: false };
+        let mut checks = Self { race: false, comm: false, memory: false, ..Self::ALL };
         for word in text.split(',') {
             match word.trim() {
                 "all" => checks = Self::ALL,

@@ -10,11 +10,13 @@ use std::collections::BTreeSet;
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
 
 use super::{
-    Checks, Examined, Finding, Party, Race, RaceSide,
     apply::{Applied, Lines},
+    conflict::{Party, Race},
     edit::Edit,
-    examine,
+    examine::{Examined, examine},
+    finding::{Checks, Finding},
     reason::Reason,
+    side::RaceSide,
 };
 use crate::{plan::Plan, source::Source};
 

@@ -21,6 +21,15 @@
 //! | Storage may be used after the work that the stream of its `ALLOCATE` had by then, and is handed out again to that stream once no tensor and no communication holds it. | PyTorch, `Tensor.record_stream` |
 //! | The caller writes inputs before the stream that is current at entry begins; inputs, outputs and freed storage are its own once the stream that is current at exit has done its work. | the same rule, with the caller's current stream; a convention of this project |
 //!
+//! With `Model::Hir` (`--check-model=hir`) counts besides what hir's executor on GPUs gives (the simulator gives it too: every buffer has
+//! memory of its own there, and the outputs are all that is read):
+//!
+//! | order | place in the code |
+//! |---|---|
+//! | All streams of all ranks begin after the inputs are in memory on all ranks. | `Engine::fill` ends with a barrier of all ranks, `Engine::reset` with `Engine::meet`; in `Engine::begin` every stream waits for the first |
+//! | At exit the outputs are read, on the stream that is current there. Until all streams of all ranks have ended, nothing of the program is overwritten or freed. | `Engine::join`, then `Engine::meet` at the start of `Engine::reset`; `run::gpu::run` fills memory again only after all ranks have given their outputs |
+//! | A buffer gets the place of another only where every use of the other, by all ranks, happens before every use of it. | `cuda::buffer_assignment`, by `plan::sync::order` |
+//!
 //! # What is found
 //!
 //! `race`: two accesses to an element, one a write, that nothing orders. `memory`: elements that are read, or returned, and that nothing
@@ -29,11 +38,13 @@
 mod apply;
 mod conflict;
 mod edit;
+mod examine;
 mod explain;
 mod finding;
 mod fix;
 mod history;
 mod memory;
+mod model;
 mod overlap;
 mod race;
 mod reason;
@@ -47,91 +58,12 @@ pub use explain::UNWRITTEN_HELP;
 pub use finding::{Checks, Finding, Report};
 pub use fix::{Fixed, Made, Planner, fix};
 pub use memory::Unwritten;
+pub use model::Model;
 pub use overlap::Range;
 
-use side::RaceSide;
-
-use crate::plan::{
-    Plan,
-    sync::{
-        Deadlock, Matched, explain,
-        order::{self, Unordered},
-        stuck,
-    },
-};
-
-/// What the checks find, before it is folded into a report.
-#[derive(Clone, Debug, Default)]
-struct Examined {
-    deadlock: Option<Box<Deadlock>>,
-    races: Vec<Race>,
-    reads: Vec<Unwritten>,
-    not_checked: Vec<String>,
-}
+use crate::plan::Plan;
 
 /// Checks the plans of all ranks.
 pub fn check(plans: &[Plan], checks: Checks) -> Report {
-    examine(plans, checks).report(plans)
-}
-
-fn examine(plans: &[Plan], checks: Checks) -> Examined {
-    let mut found = Examined::default();
-    let matched = Matched::of(plans);
-    if let Some(state) = stuck(plans, &matched) {
-        // What comes after a deadlock never runs: nothing else can be said.
-        found.deadlock = Some(Box::new(explain(plans, &matched, &state)));
-        return found;
-    }
-    if !checks.any_access() {
-        return found;
-    }
-    let (mut races, mut memory) = (race::Races::new(plans), memory::Memory::new(plans));
-    let walked = order::walk(plans, &matched, &mut |it| {
-        if checks.race {
-            races.visit(&it);
-        }
-        if checks.memory {
-            memory.visit(&it);
-        }
-    });
-    match walked {
-        Ok(()) => (),
-        Err(Unordered::Large) => {
-            found.not_checked.push("races and memory: too many streams and communicators".to_owned());
-            return found;
-        }
-        Err(Unordered::Stuck) => {
-            found.not_checked.push("races and memory: no order of all instructions was found".to_owned());
-            return found;
-        }
-    }
-    if races.not_compared > 0 {
-        found
-            .not_checked
-            .push(format!("{} pairs of views that have too many pieces to compare", races.not_compared));
-    }
-    if memory.not_checked > 0 {
-        found
-            .not_checked
-            .push(format!("{} reads and writes that have too many pieces to record", memory.not_checked));
-    }
-    memory.finish();
-    (found.races, found.reads) = (races.found, memory.found);
-    found
-}
-
-impl Examined {
-    /// Whether nothing is wrong: reads of unwritten elements, outputs excepted, are no faults.
-    fn is_clean(&self) -> bool {
-        let Self { deadlock, races, reads, not_checked } = self;
-        let is_whole = reads.iter().all(|it| it.output.is_none());
-        deadlock.is_none() && races.is_empty() && is_whole && not_checked.is_empty()
-    }
-
-    fn report(self, plans: &[Plan]) -> Report {
-        let mut report = Report { findings: Vec::new(), not_checked: self.not_checked };
-        report.findings.extend(self.deadlock.map(Finding::Deadlock));
-        report.add(plans, self.races, self.reads);
-        report
-    }
+    examine::examine(plans, checks).report(plans)
 }

@@ -320,7 +320,7 @@ fn fill(filling: &Filling, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String> {
 
 /// The races that the checker finds: the tensor, and both statements by operator and tensors.
 fn races(program: &Program, plans: &[Plan]) -> Result<Symptoms, String> {
-    let report = check(plans, Checks { race: true, comm: false, memory: false });
+    let report = check(plans, Checks { comm: false, memory: false, ..Checks::ALL });
     if report.is_stuck() {
         return Err("it deadlocks".to_owned());
     }

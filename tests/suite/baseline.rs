@@ -95,12 +95,24 @@ fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
 
 /// The rows of one file; none where nothing of it runs.
 fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
+    let mut rows = String::new();
+    for (program, lines) in programs(path, pipeline)? {
+        let told = world(&program, &lines);
+        if !told.is_empty() {
+            let _ = write!(rows, "{}: {told}", shown(path));
+        }
+    }
+    Ok(rows)
+}
+
+/// The programs of a file with the lines of their texts; for a pipeline, what it makes of those that nothing has lowered.
+pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, LineIndex)>, String> {
     let text = fs::read_to_string(path).map_err(|it| it.to_string())?;
     let (programs, diagnostics) = grammar::read(&text);
+    let mut found = Vec::new();
     if has_errors(&diagnostics) {
-        return Ok(String::new());
+        return Ok(found);
     }
-    let mut rows = String::new();
     for mut program in programs {
         // Cases say themselves what is bound.
         if bind(&mut program, &bindings(&text)).is_err() || has_errors(&grammar::verify(&program)) {
@@ -120,12 +132,9 @@ fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
                 LineIndex::new(&printed)
             }
         };
-        let told = world(&program, &lines);
-        if !told.is_empty() {
-            let _ = write!(rows, "{}: {told}", shown(path));
-        }
+        found.push((program, lines));
     }
-    Ok(rows)
+    Ok(found)
 }
 
 /// The rows of a program: its own, and one for each synchronisation that it may go without.
@@ -146,13 +155,7 @@ fn world(program: &Program, lines: &LineIndex) -> String {
     }
     let mut rows = format!("right{}\n", checked(&plans));
     for (stmt, op) in synchronisations(program) {
-        let mut mutant = program.clone();
-        mutant
-            .blocks
-            .ids()
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|it| mutant.blocks[it].retain(|it| *it != stmt));
+        let mutant = without(program, stmt);
         let outcome = mutated(&mutant, lines, |plans| {
             let found =
                 oracle::schedules().into_iter().find_map(|it| trial(plans, &inputs, it, &wanted).err());
@@ -165,6 +168,15 @@ fn world(program: &Program, lines: &LineIndex) -> String {
         let _ = writeln!(rows, "  without {} (line {line}): {outcome}", op.name());
     }
     rows
+}
+
+/// A program without a statement.
+pub fn without(program: &Program, stmt: StmtId) -> Program {
+    let mut mutant = program.clone();
+    for block in mutant.blocks.ids().collect::<Vec<_>>() {
+        mutant.blocks[block].retain(|it| *it != stmt);
+    }
+    mutant
 }
 
 /// What becomes of a program that lacks a statement, where it runs at all.
@@ -183,7 +195,7 @@ fn mutated(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> String
 }
 
 /// The plans of a program that is small enough to run often.
-fn small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
+pub fn small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
     let ranks = Some(plan::smallest_world(program)).filter(|it| *it <= RANKS)?;
     let plans = plan::build(program, lines, ranks).ok()?;
     let computes = plans.iter().flat_map(|it| &it.buffers).all(|it| Data::zeros(it.dtype, 0).is_ok());
@@ -192,7 +204,7 @@ fn small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
 }
 
 /// The statements that only order others, in the order of the text.
-fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
+pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
     let mut found = Vec::new();
     let Some(body) = program.body else { return found };
     program.walk(body, &mut |stmt| {

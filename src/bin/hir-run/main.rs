@@ -203,7 +203,8 @@ fn run(
         say("# `-G` is for runs that are timed or repeated: none is asked for, by `-n 20` or `--stress 100`"
             .to_owned());
     }
-    if let Err(verdict) = checked::before_run(options.check, &prepared.sources, plans, screen, &mut say) {
+    let check = (options.check, options.check_model);
+    if let Err(verdict) = checked::before_run(check, &prepared.sources, plans, screen, &mut say) {
         return Ok(verdict);
     }
     let task = Task {

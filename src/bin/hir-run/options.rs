@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use grammar::render::Format;
 use hir::{
+    check::Model,
     exit::Exit,
     io::generate::Kind,
     plan::limits::{self, Limits},
@@ -54,6 +55,9 @@ pub struct Options {
     /// Whether the program is checked before it runs: no race, and every output written.
     #[arg(long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
     pub check: Mode,
+    /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document; `hir`, what hir-run's own executors give besides.
+    #[arg(long, value_enum, default_value = "nccl")]
+    pub check_model: Model,
     /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, or `seed:A..B` for many runs.
     #[arg(long, default_value = "program")]
     pub schedule: Schedules,
@@ -227,6 +231,7 @@ impl Options {
         };
         let check = self.check.to_possible_value();
         add("check", check.map(|it| it.get_name().to_owned()));
+        add("check-model", Some(self.check_model.to_string()));
         add("passes", self.passes.clone());
         add("remarks", self.remarks.stated());
         add("container", self.container.map(|it| it.to_string()));
