@@ -98,6 +98,29 @@ impl Lines {
     }
 }
 
+/// Whether an edit is inside of a loop, and so is made for every iteration.
+pub fn is_in_loop(program: &Program, edit: &Edit) -> bool {
+    let place = match edit {
+        Edit::InsertSynchronize { before, .. }
+        | Edit::CaptureEntryStream { before }
+        | Edit::InsertWait { before, .. }
+        | Edit::MoveWait { before, .. } => before,
+        Edit::ShortAllocate { .. } => return true,
+    };
+    let stmt = match place {
+        Place::Before { statement, .. } | Place::BlockEnd { of: statement } => statement.stmt,
+        Place::End { .. } => None,
+    };
+    let mut is_inside = false;
+    let mut loops = |it: StmtId| {
+        if let Stmt::For(it) = &program.stmts[it] {
+            program.walk(it.body, &mut |inner| is_inside |= Some(inner) == stmt);
+        }
+    };
+    program.body.into_iter().for_each(|body| program.walk(body, &mut loops));
+    is_inside
+}
+
 /// A text and the program that it contains.
 struct Editor<'a> {
     lines: &'a Lines,
@@ -123,8 +146,28 @@ impl Editor<'_> {
 
     /// The line that an insertion comes before, from 0, and its indentation.
     fn position(&self, place: &Place) -> Option<(usize, String)> {
-        let line = match place {
-            Place::Before { statement, .. } => self.line_of(self.outside_of_groups(statement.stmt?))?,
+        match place {
+            Place::Before { statement, .. } => {
+                let line = self.line_of(self.outside_of_groups(statement.stmt?))?;
+                // The comments above a statement stay with it.
+                let is_comment = |line: &&Line| line.text.trim_start().starts_with("//");
+                let comments = self.lines.lines[..line].iter().rev().take_while(is_comment).count();
+                return Some((line - comments, self.indentation(line).to_owned()));
+            }
+            Place::BlockEnd { of } => {
+                let last = *self.program.block(self.block_of(of.stmt?)?).last()?;
+                let mut end = self.program.stmt_span(last).end;
+                let inner = match &self.program.stmts[last] {
+                    Stmt::Op(_) | Stmt::Let(..) => Vec::new(),
+                    Stmt::For(it) => vec![it.body],
+                    Stmt::If(it) => [it.then].into_iter().chain(it.other).collect(),
+                };
+                for block in inner {
+                    self.program.walk(block, &mut |it| end = end.max(self.program.stmt_span(it).end));
+                }
+                let line = self.index.line(end.checked_sub(1)?) as usize;
+                return Some((line, self.indentation(self.line_of(last)?).to_owned()));
+            }
             Place::End { .. } => {
                 let body = self.program.body?;
                 let mut end = 0;
@@ -133,17 +176,19 @@ impl Editor<'_> {
                 let is_end = |it: &&Line| it.text.trim_start().starts_with('}');
                 let closing = last + self.lines.lines[last..].iter().take_while(|it| !is_end(it)).count();
                 let first = self.line_of(*self.program.body().first()?)?;
-                return (closing < self.lines.lines.len())
-                    .then(|| (closing, self.indentation(first).to_owned()));
+                (closing < self.lines.lines.len()).then(|| (closing, self.indentation(first).to_owned()))
             }
-        };
-        Some((line, self.indentation(line).to_owned()))
+        }
+    }
+
+    /// The block that contains a statement.
+    fn block_of(&self, stmt: StmtId) -> Option<BlockId> {
+        self.program.blocks.ids().find(|it| self.program.block(*it).contains(&stmt))
     }
 
     /// The StartCoalescing of the group that a statement is a part of, or the statement itself: nothing is inserted into groups.
     fn outside_of_groups(&self, stmt: StmtId) -> StmtId {
-        let block = |it: &BlockId| self.program.block(*it).contains(&stmt);
-        let Some(block) = self.program.blocks.ids().find(block) else { return stmt };
+        let Some(block) = self.block_of(stmt) else { return stmt };
         let mut start = None;
         for it in self.program.block(block) {
             let op = operator(self.program, *it);

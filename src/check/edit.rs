@@ -71,6 +71,11 @@ pub enum Place {
         /// The stream.
         current: Option<String>,
     },
+    /// At the end of the block of a statement, which nothing behind the block can name.
+    BlockEnd {
+        /// The statement.
+        of: Statement,
+    },
     /// Behind the last statement; `current` is the stream that is current there, where a report has not said so.
     End {
         /// The stream.
@@ -105,20 +110,28 @@ impl Place {
         }
     }
 
-    /// The statement that it is before.
-    pub fn stmt(&self) -> Option<StmtId> {
-        match self {
-            Self::Before { statement, .. } => statement.stmt,
-            Self::End { .. } => None,
-        }
-    }
 }
 
 impl Edit {
-    /// The insertion that makes the stream that is current at `before` wait for a side.
-    pub fn wait_for(side: &RaceSide<'_>, before: Place) -> Self {
+    /// The Wait for the communication that an origin posts. One that is posted in a loop is waited for in that iteration: `frame` is the
+    /// iteration of the place.
+    pub fn insert_wait(plan: &Plan, origin: u32, before: Place, frame: Option<u32>) -> Self {
+        let communication = Statement::described(plan, origin);
+        let posted = plan.origins[origin as usize].frame;
+        let is_around = |outer: u32| {
+            std::iter::successors(frame, |it| plan.frames[*it as usize].parent).any(|it| it == outer)
+        };
+        let before = match posted.is_none_or(is_around) {
+            true => before,
+            false => Place::BlockEnd { of: communication.clone() },
+        };
+        Self::InsertWait { communication, before }
+    }
+
+    /// The insertion that makes the stream that is current at `before` wait for a side; `frame` is the iteration of the place.
+    pub fn wait_for(side: &RaceSide<'_>, before: Place, frame: Option<u32>) -> Self {
         match side.is_posted() {
-            true => Self::InsertWait { communication: Statement::described(side.plan, side.origin), before },
+            true => Self::insert_wait(side.plan, side.origin, before, frame),
             false => Self::InsertSynchronize { stream: WaitedStream::of(side.stream()), before },
         }
     }
@@ -131,6 +144,7 @@ impl fmt::Display for Place {
                 write!(f, "before {}", statement.name)?;
                 current
             }
+            Self::BlockEnd { .. } => return f.write_str("at the end of the loop's body"),
             Self::End { current: None } => return f.write_str("at the end of the program"),
             Self::End { current } => {
                 f.write_str("before the end of the program")?;

@@ -2,15 +2,16 @@
 //!
 //! An edit is taken where it is the only one of a finding that helps: the edited text reads as the same program but for the edit, the
 //! finding is gone in all iterations and on all ranks, and there is no other finding that was not there before, a deadlock least of all.
+//! Where no edit does that, one outside of loops is taken that ends the race of the two streams at hand: a loop's streams are joined one by one.
 //! Insertions and moves of Synchronize and Wait only add orders that the order of the statements has already, so a program that is right in
 //! that order gives the same results.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
 
 use super::{
-    apply::{Applied, Lines},
+    apply::{Applied, Lines, is_in_loop},
     conflict::{Party, Race},
     edit::Edit,
     examine::{Examined, examine},
@@ -52,7 +53,10 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> Fixe
     let Some(mut state) = world.state(Lines::of(text)) else { return unchanged() };
     let mut made: Vec<Applied> = Vec::new();
     while made.len() < MOST_EDITS && !state.is_clean() {
-        let Some((applied, next)) = state.findings().find_map(|it| world.fix_one(&state, it)) else { break };
+        let mut attempts = Attempts::new();
+        let races = state.races();
+        let fixed = races.iter().find_map(|it| world.fix_one(&state, it, &mut attempts));
+        let Some((applied, next)) = fixed else { break };
         made.push(applied);
         state = next;
     }
@@ -88,22 +92,53 @@ struct Key {
     is_entry: bool,
     is_reuse: bool,
     buffer: String,
-    /// The numbers of the lines, those of races in ascending order; `None`: the caller.
-    lines: [Option<u32>; 2],
+    /// The lines of both sides and the streams or queues that execute them, in ascending order; `None`: the caller.
+    sides: [Option<(u32, String)>; 2],
 }
+
+impl Key {
+    /// Whether two are the same but for streams and queues.
+    fn is_like(&self, other: &Self) -> bool {
+        let lines = |it: &Self| it.sides.each_ref().map(|it| it.as_ref().map(|it| it.0));
+        let rest = |it: &Self| (it.code, it.is_entry, it.is_reuse);
+        rest(self) == rest(other) && self.buffer == other.buffer && lines(self) == lines(other)
+    }
+}
+
+/// How far an edit helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Help {
+    /// The finding is gone.
+    Whole,
+    /// The race of the two streams is gone, and the finding is left between others.
+    Part,
+}
+
+/// Edited texts of a state: several races have the same edit.
+type Attempts = BTreeMap<String, Option<Attempt>>;
+
+/// What is found in an edited text that reads as the same program but for the edit.
+struct Attempt {
+    keys: BTreeSet<Key>,
+    reads: usize,
+}
+
+/// Most texts that are tried before an edit is taken.
+const MOST_ATTEMPTS: usize = 256;
 
 impl State {
     fn is_clean(&self) -> bool {
         self.found.is_clean()
     }
 
-    /// The races that reports show.
-    fn findings(&self) -> impl Iterator<Item = Race> + use<> {
-        let found = self.found.clone().report(&self.plans).findings.into_iter();
-        found.filter_map(|it| match it {
+    /// The races, those that reports show first.
+    fn races(&self) -> Vec<Race> {
+        let shown = self.found.clone().report(&self.plans).findings.into_iter();
+        let shown = shown.filter_map(|it| match it {
             Finding::Race { race, .. } => Some(race),
             Finding::Unwritten { .. } | Finding::Deadlock(_) => None,
-        })
+        });
+        shown.chain(self.found.races.iter().copied()).collect()
     }
 
     fn key(&self, race: &Race) -> Key {
@@ -113,14 +148,17 @@ impl State {
 
 fn race_key(lines: &Lines, plans: &[Plan], race: &Race) -> Key {
     let sides = RaceSide::both(plans, race);
-    let mut at = sides.each_ref().map(|it| it.is_in_program().then(|| lines.id(it.line())).flatten());
-    at.sort_unstable();
+    let mut places = sides.each_ref().map(|it| {
+        let line = it.is_in_program().then(|| lines.id(it.line())).flatten()?;
+        Some((line, it.actor().to_owned()))
+    });
+    places.sort_unstable();
     Key {
         code: RaceSide::code(race, &sides).text(),
         is_entry: sides.iter().any(|it| it.party == Party::CallerBefore),
         is_reuse: race.reused.is_some(),
         buffer: plans[race.rank].buffers[race.buffer as usize].name.clone(),
-        lines: at,
+        sides: places,
     }
 }
 
@@ -144,36 +182,38 @@ impl World<'_> {
                 is_entry: false,
                 is_reuse: false,
                 buffer: plans[read.rank].buffers[read.buffer as usize].name.clone(),
-                lines: [lines.id(line), None],
+                sides: [lines.id(line).map(|line| (line, String::new())), None],
             }
         }));
         Some(State { lines, program, plans, found, keys })
     }
 
     /// The only edit of a race that helps, and the text after it.
-    fn fix_one(&self, state: &State, race: Race) -> Option<(Applied, State)> {
-        let [first, second] = RaceSide::in_order(&state.plans, &race);
-        let edits = Reason::of(&race, &first, &second).edits;
-        let key = state.key(&race);
-        let mut helpful = edits.iter().filter_map(|edit| self.helps(state, &key, edit));
-        let only = helpful.next()?;
-        helpful.next().is_none().then_some(only)
+    fn fix_one(&self, state: &State, race: &Race, attempts: &mut Attempts) -> Option<(Applied, State)> {
+        let [first, second] = RaceSide::in_order(&state.plans, race);
+        let key = state.key(race);
+        let mut helpful: Vec<(Help, Applied)> = Vec::new();
+        for edit in Reason::of(race, &first, &second).edits {
+            let Some(applied) = state.lines.apply(&state.program, &edit) else { continue };
+            let text = applied.lines.text();
+            if attempts.len() >= MOST_ATTEMPTS && !attempts.contains_key(&text) {
+                continue;
+            }
+            let attempt = attempts.entry(text).or_insert_with(|| self.attempt(state, &applied));
+            let help = attempt.as_ref().and_then(|it| help(state, &key, &edit, it));
+            helpful.extend(help.map(|help| (help, applied)));
+        }
+        let best = if helpful.iter().any(|it| it.0 == Help::Whole) { Help::Whole } else { Help::Part };
+        let mut helpful = helpful.into_iter().filter(|it| it.0 == best);
+        let (_, applied) = helpful.next()?;
+        let next = self.state(applied.lines.clone()).filter(|_| helpful.next().is_none())?;
+        Some((applied, next))
     }
 
-    fn helps(&self, state: &State, key: &Key, edit: &Edit) -> Option<(Applied, State)> {
-        let applied = state.lines.apply(&state.program, edit)?;
+    fn attempt(&self, state: &State, applied: &Applied) -> Option<Attempt> {
         let next = self.state(applied.lines.clone())?;
-        let is_better = !next.keys.contains(key) && next.keys.is_subset(&state.keys);
-        // What an iteration reads and has not written came from an earlier one.
-        let is_safe = match edit {
-            Edit::ShortAllocate { .. } => next.found.reads.is_empty(),
-            Edit::InsertSynchronize { .. }
-            | Edit::CaptureEntryStream { .. }
-            | Edit::InsertWait { .. }
-            | Edit::MoveWait { .. } => true,
-        };
-        let is_right = is_better && is_safe && applied.changes_nothing_else(&state.program, &next.program);
-        is_right.then_some((applied, next))
+        let is_same = applied.changes_nothing_else(&state.program, &next.program);
+        is_same.then(|| Attempt { keys: next.keys, reads: next.found.reads.len() })
     }
 
     /// Takes insertions back that later ones have made needless.
@@ -189,4 +229,22 @@ impl World<'_> {
             }
         }
     }
+}
+
+/// How far an edit helps against a race; `None`: not at all, or it does harm.
+fn help(state: &State, key: &Key, edit: &Edit, next: &Attempt) -> Option<Help> {
+    if next.keys.contains(key) || !next.keys.is_subset(&state.keys) {
+        return None;
+    }
+    // What an iteration reads and has not written came from an earlier one.
+    let is_safe = match edit {
+        Edit::ShortAllocate { .. } => next.reads == 0,
+        Edit::InsertSynchronize { .. }
+        | Edit::CaptureEntryStream { .. }
+        | Edit::InsertWait { .. }
+        | Edit::MoveWait { .. } => true,
+    };
+    let help = if next.keys.iter().any(|it| it.is_like(key)) { Help::Part } else { Help::Whole };
+    let is_taken = is_safe && (help == Help::Whole || !is_in_loop(&state.program, edit));
+    is_taken.then_some(help)
 }

@@ -86,11 +86,11 @@ impl Reason {
                 first.stream(),
                 first.place()
             );
-            return Self::new(why, Edit::wait_for(first, before));
+            return Self::new(why, Edit::wait_for(first, before, second.frame()));
         }
         let name = first.plan.describe(first.origin);
         match first.wait() {
-            None => Self::new(format!("nothing waits for {name}"), Edit::wait_for(first, before)),
+            None => Self::new(format!("nothing waits for {name}"), Edit::wait_for(first, before, second.frame())),
             Some(at) => {
                 let (place, stream) = (first.plan.place(&first.plan.code[at]), stream_of(first.plan, at));
                 match second.inst().is_some_and(|it| at < it) {
@@ -115,20 +115,20 @@ impl Reason {
         let allocation = plan.allocations.iter().find(|it| it.buffer == reused.earlier);
         let stream = allocation.map_or("main", |it| plan.streams[it.stream as usize].as_str());
         let is_next = |kind: &InstKind| matches!((kind, reused.later), (InstKind::Alloc { buffer, .. }, Some(later)) if *buffer == later);
-        let place = match plan.code.iter().find(|it| is_next(&it.kind)) {
+        let (place, frame) = match plan.code.iter().find(|it| is_next(&it.kind)) {
             Some(it) => {
                 let origin = plan.origins[it.origin as usize];
                 let statement = Statement { stmt: origin.stmt, name: format!("line {}", origin.line) };
-                Place::Before { statement, current: Some(stream.to_owned()) }
+                (Place::Before { statement, current: Some(stream.to_owned()) }, origin.frame)
             }
-            None => Place::End { current: None },
+            None => (Place::End { current: None }, None),
         };
         Self::new(
             format!(
                 "the allocator hands the storage out again on {stream}, which does not wait for {}",
                 first.actor()
             ),
-            Edit::wait_for(first, place),
+            Edit::wait_for(first, place, frame),
         )
     }
 
@@ -181,7 +181,7 @@ impl Reason {
         }
         // Storage that every iteration zeroes would not hold what earlier iterations added.
         let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zero: true, .. });
-        let mut edits = vec![Edit::wait_for(first, Place::before(second))];
+        let mut edits = vec![Edit::wait_for(first, Place::before(second), second.frame())];
         if !is_zeroed {
             edits.insert(0, Edit::ShortAllocate { allocate: origin.stmt });
         }
@@ -237,6 +237,7 @@ impl Reason {
                         statement: Statement::described(mine, mine.code[raised].origin),
                         current: is_of_program(posts).then(|| posts.to_owned()),
                     },
+                    mine.origins[mine.code[raised].origin as usize].frame,
                 ),
             ));
         }
@@ -254,10 +255,7 @@ impl Reason {
                     "rank {} may still {verb} it: rank {} does not wait for {name}",
                     theirs.rank, mine.rank
                 ),
-                Edit::InsertWait {
-                    communication: Statement::described(mine, mine.code[raised].origin),
-                    before: Place::before(near),
-                },
+                Edit::insert_wait(mine, mine.code[raised].origin, Place::before(near), near.frame()),
             ),
             Some(at) if at > here => Self::new(
                 format!(

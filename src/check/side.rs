@@ -92,6 +92,11 @@ impl<'a> RaceSide<'a> {
         self.plan.origins[self.origin as usize].line
     }
 
+    /// The innermost loop iteration of the statement.
+    pub fn frame(&self) -> Option<u32> {
+        self.plan.origins[self.origin as usize].frame
+    }
+
     /// The communication that the statement posts.
     pub fn communication(&self) -> Option<Communication<'a>> {
         match self.kind().map(InstKind::effect).map(Effect::runner) {

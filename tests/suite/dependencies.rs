@@ -360,7 +360,7 @@ fn sources(folder: &str) -> Result<Vec<PathBuf>, Failed> {
 
 /// A source without comments and without its unit tests, which stand last.
 fn production(text: &str) -> String {
-    let tests = ["\n#[cfg(test)]\nmod tests {", "\n#[cfg(all(test"];
+    let tests = ["\n#[cfg(test)]\nmod tests {", "\n#[cfg(test)]\npub(super) mod tests {", "\n#[cfg(all(test"];
     let end = tests.iter().filter_map(|it| text.find(it)).min();
     let lines = text[..end.unwrap_or(text.len())].lines();
     lines.filter(|it| !it.trim_start().starts_with("//")).map(|it| it.to_owned() + "\n").collect()
