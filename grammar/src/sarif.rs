@@ -10,7 +10,8 @@ use crate::{
     span::{LineIndex, Span},
 };
 
-const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
+const SCHEMA: &str =
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
 /// A run of a tool, as far as it has come.
 #[derive(Debug, Default)]
@@ -131,8 +132,7 @@ impl Text<'_> {
         }
         if !it.fixes.is_empty() {
             let replacements: Vec<Value> = it.fixes.iter().map(|it| self.replacement(it)).collect();
-            let change =
-                json!({ "artifactLocation": { "uri": self.uri }, "replacements": replacements });
+            let change = json!({ "artifactLocation": { "uri": self.uri }, "replacements": replacements });
             object.insert("fixes".to_owned(), json!([{ "artifactChanges": [change] }]));
         }
         result

@@ -109,7 +109,6 @@ impl Place {
             false => Self::End { current },
         }
     }
-
 }
 
 impl Edit {

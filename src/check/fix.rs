@@ -175,7 +175,8 @@ impl World<'_> {
         }
         let mut keys: BTreeSet<Key> = found.races.iter().map(|it| race_key(&lines, &plans, it)).collect();
         keys.extend(found.reads.iter().map(|read| {
-            let line = plans[read.at.rank].origins[plans[read.at.rank].code[read.at.inst].origin as usize].line;
+            let line =
+                plans[read.at.rank].origins[plans[read.at.rank].code[read.at.inst].origin as usize].line;
             let code = if read.output.is_some() { Code::UnwrittenOutput } else { Code::UnwrittenRead };
             Key {
                 code: code.text(),

@@ -174,8 +174,7 @@ impl<'p> Races<'p> {
     /// An access to an input has to come after the caller's work, which ends where stream 0 begins.
     fn after_entry(&mut self, it: &Occurrence, rank: usize, view: &View, writes: bool) {
         let entry = self.entry[rank];
-        let is_after =
-            self.model.begins_together() || it.actor == entry || it.before.ended(entry) > 0;
+        let is_after = self.model.begins_together() || it.actor == entry || it.before.ended(entry) > 0;
         if is_after || !self.inputs[rank].contains(&view.buffer) {
             return;
         }

@@ -38,7 +38,9 @@ impl Reason {
     pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
         if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
             return Self {
-                why: Some("operations between StartCoalescing and EndCoalescing run at the same time".to_owned()),
+                why: Some(
+                    "operations between StartCoalescing and EndCoalescing run at the same time".to_owned(),
+                ),
                 edits: Vec::new(),
                 advice: Some(
                     "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
@@ -90,7 +92,9 @@ impl Reason {
         }
         let name = first.plan.describe(first.origin);
         match first.wait() {
-            None => Self::new(format!("nothing waits for {name}"), Edit::wait_for(first, before, second.frame())),
+            None => {
+                Self::new(format!("nothing waits for {name}"), Edit::wait_for(first, before, second.frame()))
+            }
             Some(at) => {
                 let (place, stream) = (first.plan.place(&first.plan.code[at]), stream_of(first.plan, at));
                 match second.inst().is_some_and(|it| at < it) {

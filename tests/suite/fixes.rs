@@ -96,11 +96,15 @@ fn mutants(program: &Program, lines: &LineIndex, name: &str, count: &mut Count) 
         let text = grammar::print(&without(program, stmt));
         let Some(before) = planned(&text).map(|it| faults(&it)).filter(|it| !it.is_empty()) else { continue };
         // A deadlock is not for edits to end.
-        if before.iter().all(|it| !it.starts_with("E0701") && !it.starts_with("E0702") && !it.starts_with("E0703")) {
+        if before
+            .iter()
+            .all(|it| !it.starts_with("E0701") && !it.starts_with("E0702") && !it.starts_with("E0703"))
+        {
             continue;
         }
         count.racy += 1;
-        let place = format!("{name} without {} (line {})", op.name(), lines.line(program.stmt_span(stmt).start));
+        let place =
+            format!("{name} without {} (line {})", op.name(), lines.line(program.stmt_span(stmt).start));
         let fixed = fix(&text, 0, Checks::ALL, &|program, lines| {
             plan::build(program, lines, plan::smallest_world(program)).ok()
         });
@@ -120,7 +124,8 @@ fn mutants(program: &Program, lines: &LineIndex, name: &str, count: &mut Count) 
 /// The plans of a text, if it has any.
 fn planned(text: &str) -> Option<Vec<Plan>> {
     let (mut programs, diagnostics) = grammar::read(text);
-    let program = programs.pop().filter(|it| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it)))?;
+    let program =
+        programs.pop().filter(|it| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it)))?;
     plan::build(&program, &LineIndex::new(text), plan::smallest_world(&program)).ok()
 }
 
