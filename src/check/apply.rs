@@ -152,7 +152,7 @@ impl Editor<'_> {
                 // The comments above a statement stay with it.
                 let is_comment = |line: &&Line| line.text.trim_start().starts_with("//");
                 let comments = self.lines.lines[..line].iter().rev().take_while(is_comment).count();
-                return Some((line - comments, self.indentation(line).to_owned()));
+                Some((line - comments, self.indentation(line).to_owned()))
             }
             Place::BlockEnd { of } => {
                 let last = *self.program.block(self.block_of(of.stmt?)?).last()?;
@@ -166,7 +166,7 @@ impl Editor<'_> {
                     self.program.walk(block, &mut |it| end = end.max(self.program.stmt_span(it).end));
                 }
                 let line = self.index.line(end.checked_sub(1)?) as usize;
-                return Some((line, self.indentation(self.line_of(last)?).to_owned()));
+                Some((line, self.indentation(self.line_of(last)?).to_owned()))
             }
             Place::End { .. } => {
                 let body = self.program.body?;

@@ -214,7 +214,7 @@ impl World<'_> {
     fn attempt(&self, state: &State, applied: &Applied) -> Option<Attempt> {
         let next = self.state(applied.lines.clone())?;
         let is_same = applied.changes_nothing_else(&state.program, &next.program);
-        is_same.then(|| Attempt { keys: next.keys, reads: next.found.reads.len() })
+        is_same.then_some(Attempt { keys: next.keys, reads: next.found.reads.len() })
     }
 
     /// Takes insertions back that later ones have made needless.

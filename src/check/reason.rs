@@ -48,7 +48,7 @@ impl Reason {
             };
         }
         if let Party::CallerBefore = first.party {
-            return Self::entry(second);
+            return Self::entry(first.plan, second);
         }
         if first.plan.rank != second.plan.rank {
             return Self::between_ranks(first, second)
@@ -149,7 +149,19 @@ impl Reason {
     }
 
     /// An access to an input that does not follow the caller's.
-    fn entry(second: &RaceSide<'_>) -> Self {
+    fn entry(mine: &Plan, second: &RaceSide<'_>) -> Self {
+        if let Some(raised) = raised_for(mine, second).filter(|_| second.plan.rank != second.owner) {
+            let (name, posts) = (mine.describe(mine.code[raised].origin), stream_of(mine, raised));
+            let verb = if second.writes { "write" } else { "read" };
+            let why = format!(
+                "rank {} may {verb} it once {name} is posted, and {posts} does not wait for the stream that is current at entry before that",
+                second.plan.rank
+            );
+            let statement = Statement::described(mine, mine.code[raised].origin);
+            let before = Place::Before { statement, current: Some(posts.to_owned()) };
+            let edit = is_of_program(posts).then_some(Edit::CaptureEntryStream { before });
+            return Self { why: Some(why), edits: edit.into_iter().collect(), advice: None };
+        }
         let why = format!("{} does not wait for the stream that is current at entry", second.stream());
         let is_own = second.plan.rank == second.owner;
         let edit = is_own.then(|| Edit::CaptureEntryStream { before: Place::before(second) });
@@ -185,10 +197,15 @@ impl Reason {
         }
         // Storage that every iteration zeroes would not hold what earlier iterations added.
         let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zero: true, .. });
-        let mut edits = vec![Edit::wait_for(first, Place::before(second), second.frame())];
-        if !is_zeroed {
-            edits.insert(0, Edit::ShortAllocate { allocate: origin.stmt });
-        }
+        let short = (!is_zeroed).then_some(Edit::ShortAllocate { allocate: origin.stmt });
+        // A stream that waits for the communication already is the one to wait for.
+        let before = Place::before(second);
+        let waiting = first.wait().filter(|at| first.is_posted() && second.inst().is_some_and(|it| *at < it));
+        let order = match waiting.map(|at| WaitedStream::of(stream_of(first.plan, at))) {
+            Some(stream) => Edit::InsertSynchronize { stream, before },
+            None => Edit::wait_for(first, before, second.frame()),
+        };
+        let edits = short.into_iter().chain([order]).collect();
         let why = format!(
             "both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound",
             origin.line
@@ -213,14 +230,7 @@ impl Reason {
                 InstKind::Signal { slot } if slot.to == mine.rank => Some(slot),
                 _ => None,
             });
-        // It has awaited one of this rank's before.
-        let ready = (0..copy).rev().filter(on_stream).find_map(|it| match theirs.code[it].kind {
-            InstKind::Await { slot } if slot.from == mine.rank => Some(slot),
-            _ => None,
-        });
-        let raised = ready.and_then(|slot| {
-            find(mine, |kind| matches!(kind, InstKind::Signal { slot: it } if *it == slot))
-        })?;
+        let raised = raised_for(mine, far)?;
         let name = mine.describe(mine.code[raised].origin);
         let verb = if far.writes { "write" } else { "read" };
         if here < raised {
@@ -281,6 +291,18 @@ impl Reason {
             }
         })
     }
+}
+
+/// Where a rank raises the flag that a peer awaits before it copies from or to the rank's memory.
+fn raised_for(mine: &Plan, far: &RaceSide<'_>) -> Option<usize> {
+    let (theirs, copy) = (far.plan, far.inst()?);
+    let stream = theirs.code[copy].stream;
+    let before = theirs.code[..copy].iter().rev().filter(|it| it.stream == stream);
+    let ready = before.into_iter().find_map(|it| match it.kind {
+        InstKind::Await { slot } if slot.from == mine.rank => Some(slot),
+        _ => None,
+    })?;
+    find(mine, |kind| matches!(kind, InstKind::Signal { slot } if *slot == ready))
 }
 
 /// The statement of an instruction.

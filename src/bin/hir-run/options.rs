@@ -231,7 +231,8 @@ impl Options {
         };
         let check = self.check.to_possible_value();
         add("check", check.map(|it| it.get_name().to_owned()));
-        add("check-model", Some(self.check_model.to_string()));
+        let model = Some(self.check_model).filter(|it| *it != Model::default());
+        add("check-model", model.map(|it| it.to_string()));
         add("passes", self.passes.clone());
         add("remarks", self.remarks.stated());
         add("container", self.container.map(|it| it.to_string()));
