@@ -68,6 +68,8 @@ mod excess;
 mod exploration;
 #[path = "suite/files.rs"]
 mod files;
+#[path = "suite/fixes.rs"]
+mod fixes;
 #[path = "suite/generator.rs"]
 mod generator;
 #[path = "suite/journey.rs"]
@@ -178,6 +180,7 @@ fn main() -> ExitCode {
     trials.extend(pipelines::trials(&cases));
     trials.extend(baseline::trials(&cases));
     trials.extend(mutants::trials(&cases));
+    trials.extend(fixes::trials(&cases));
     trials.extend(files::trials());
     trials.extend(scaling::trials());
     trials.extend(signals::trials());

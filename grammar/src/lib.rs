@@ -46,6 +46,7 @@ mod verify;
 pub mod codes;
 pub mod diagnostic;
 pub mod render;
+pub mod sarif;
 
 pub use canonical::{print, write};
 pub use dependents::dependents;

@@ -1,10 +1,10 @@
-//! Draws diagnostics: for people (ariadne), one line each, or as JSON lines.
+//! Draws diagnostics: for people (ariadne), one line each, as JSON lines, or as a SARIF log.
 
 use std::{io, ops::Range, str::FromStr};
 
 use ariadne::{Color, Config, IndexType, Label, Report, ReportKind, Source};
 
-use crate::{codes::Severity, diagnostic::Diagnostic, span::LineIndex};
+use crate::{codes::Severity, diagnostic::Diagnostic, sarif::Log, span::LineIndex};
 
 /// How diagnostics are drawn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -16,6 +16,8 @@ pub enum Format {
     Short,
     /// One JSON object a line.
     Json,
+    /// A SARIF log.
+    Sarif,
 }
 
 impl FromStr for Format {
@@ -26,12 +28,13 @@ impl FromStr for Format {
             "human" => Ok(Self::Human),
             "short" => Ok(Self::Short),
             "json" => Ok(Self::Json),
-            _ => Err(format!("`{text}` is no error format: expected human, short or json")),
+            "sarif" => Ok(Self::Sarif),
+            _ => Err(format!("`{text}` is no error format: expected human, short, json or sarif")),
         }
     }
 }
 
-/// Writes all diagnostics about `source`, which was read from `file`.
+/// Writes all diagnostics about `source`, which was read from `file`. A SARIF log is whole: `sarif::Log` makes one of several texts.
 ///
 /// # Errors
 /// What `out` fails with.
@@ -43,6 +46,11 @@ pub fn render(
     color: bool,
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
+    if format == Format::Sarif {
+        let mut log = Log::new();
+        log.add(diagnostics, file, source);
+        return out.write_all(log.text("hir", env!("CARGO_PKG_VERSION"), None).as_bytes());
+    }
     let lines = LineIndex::new(source);
     let text = Source::from(if format == Format::Human { source } else { "" });
     let shown = if format == Format::Human { diagnostics.len().min(MOST_DRAWN) } else { diagnostics.len() };
@@ -53,7 +61,7 @@ pub fn render(
         }
         Format::Human => human(it, file, &text, color, out),
         Format::Short => short(it, file, &lines, out),
-        Format::Json => json(it, file, &lines, out),
+        Format::Json | Format::Sarif => json(it, file, &lines, out),
     })?;
     if !more.is_empty() {
         writeln!(out, "{} more: `--error-format=short` shows all of them", more.len())?;
@@ -63,7 +71,7 @@ pub fn render(
         Format::Human | Format::Short => {
             remedies.into_iter().try_for_each(|it| writeln!(out, "add to the command line: {it}"))
         }
-        Format::Json => Ok(()),
+        Format::Json | Format::Sarif => Ok(()),
     }
 }
 

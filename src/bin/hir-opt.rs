@@ -14,9 +14,10 @@ use grammar::{
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     render::Format,
+    span::LineIndex,
 };
 use hir::{
-    check::{self, Checks, Finding, Report, Steps},
+    check::{self, Checks, Finding, Model, Report, Steps},
     exit::Exit,
     interrupt::{self, Activity},
     out_of_memory::Allocator,
@@ -98,9 +99,11 @@ struct Options {
     /// Treat the parts of the file between `// -----` lines as files of their own.
     #[arg(long)]
     split_input_file: bool,
-    /// Print the text itself, with everything that reading guessed written down, instead of the canonical text.
-    #[arg(long, conflicts_with_all = ["passes", "print_plan", "split_input_file"])]
-    fix: bool,
+    /// Print the text itself, with everything that reading guessed written down, instead of the canonical text. `check` also makes the
+    /// edits that end races, where a race has only one, and checks the result.
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
+        conflicts_with_all = ["passes", "print_plan", "split_input_file"])]
+    fix: Option<Fixes>,
     /// Compare diagnostics with `// expected-error@+1 {{text}}` comments instead of printing them.
     #[arg(long)]
     verify_diagnostics: bool,
@@ -131,6 +134,9 @@ struct Options {
     /// Print what happens before what on all ranks, as a graph in Graphviz's DOT language, instead of the program.
     #[arg(long, conflicts_with = "print_plan")]
     print_hb: bool,
+    /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document; `hir`, what hir-run's own executors give besides.
+    #[arg(long, value_enum, default_value = "nccl")]
+    check_model: Model,
     /// Number of ranks; default: the smallest world that holds every mesh.
     #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
@@ -146,12 +152,21 @@ struct Options {
     /// A symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
-    /// How diagnostics are drawn.
-    #[arg(long, default_value = "human", value_name = "human|short|json")]
+    /// How diagnostics are drawn. `sarif`: standard error is one SARIF log, of everything that is reported.
+    #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
     error_format: Format,
     /// When to colour them.
     #[arg(long, value_enum, default_value = "auto")]
     color: Color,
+}
+
+/// Which edits `--fix` makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Fixes {
+    /// Those of diagnostics about reading.
+    Reading,
+    /// Those, and then those of the checker's findings.
+    Check,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -178,7 +193,9 @@ fn main() -> ExitCode {
             let path = options.crash_reproducer.as_deref();
             own_bug::guarded(screen, path, || run(&options).unwrap_or_else(|exit| exit))
         };
-        options().map_or_else(|exit| exit, guarded).into()
+        let exit = options().map_or_else(|exit| exit, guarded);
+        tool::log::close(exit, true);
+        exit.into()
     })
 }
 
@@ -220,8 +237,9 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         move || screen.say(&asked.what()),
         move |signal| {
             stopped.stop(|what| {
-                let signal = interrupt::name(signal);
-                screen.say(&format!("stopped by {signal} {what}: no result is written"));
+                let name = interrupt::name(signal);
+                screen.say(&format!("stopped by {name} {what}: no result is written"));
+                tool::log::close(Exit::from_signal(signal), true);
             })
         },
     )
@@ -314,8 +332,13 @@ impl Tool<'_> {
         for text in parts {
             let mut part = Source::new(source.name.clone(), "\n".repeat(lines_before) + text);
             lines_before += text.lines().count() + 1;
-            if self.options.fix && grammar::is_fixable(&part.programs().1) {
-                let text = grammar::fix(&part.text).into_owned();
+            if let Some(fixes) = self.options.fix
+                && grammar::is_fixable(&part.programs().1)
+            {
+                let mut text = grammar::fix(&part.text).into_owned();
+                if fixes == Fixes::Check {
+                    text = self.fix_findings(text, &part.name);
+                }
                 // Errors that are left stand in a text that the user has not seen.
                 let name = if text == part.text { part.name } else { format!("{} (fixed)", part.name) };
                 part = Source::new(name, text);
@@ -365,7 +388,10 @@ impl Tool<'_> {
         if has_errors(&outcome.diagnostics) {
             return outcome;
         }
-        if self.options.fix {
+        if let Some(fixes) = self.options.fix {
+            if fixes == Fixes::Check && !self.check_all(&mut programs, part, &mut outcome) {
+                return outcome;
+            }
             return Outcome { text: part.text.clone(), ..outcome };
         }
         let mut text = String::new();
@@ -378,6 +404,40 @@ impl Tool<'_> {
         // The process ends soon: taking a large program apart piece by piece would only take time.
         std::mem::forget(programs);
         Outcome { text, ..outcome }
+    }
+
+    /// What is checked, by whose rules.
+    fn checks(&self) -> Checks {
+        Checks { model: self.options.check_model, ..self.options.check.unwrap_or(Checks::ALL) }
+    }
+
+    /// The text after the edits that end the races of its programs; says which edits were made.
+    fn fix_findings(&self, mut text: String, name: &str) -> String {
+        self.activity.set("while fixing what the check finds");
+        let plan = |program: &mut Program, lines: &LineIndex| {
+            bind(program, &self.options.set).ok()?;
+            let ranks = self.options.ranks.unwrap_or(0).max(plan::smallest_world(program));
+            plan::build_within(program, lines, ranks, &self.limits()).ok()
+        };
+        for number in 0..grammar::read(&text).0.len() {
+            let fixed = check::fix(&text, number, self.checks(), &plan);
+            for edit in &fixed.edits {
+                self.screen.say(&format!("{name} (fixed), line {}: {}", edit.line, edit.what));
+            }
+            text = fixed.text;
+        }
+        text
+    }
+
+    /// Checks all programs of a text; false after saying why they are not free of faults.
+    fn check_all(&self, programs: &mut [Program], part: &Source, outcome: &mut Outcome) -> bool {
+        programs.iter_mut().all(|program| match bind(program, &self.options.set) {
+            Ok(()) => self.check(program, part, self.checks(), outcome).is_some(),
+            Err(fault) => {
+                outcome.elsewhere = Some(fault);
+                false
+            }
+        })
     }
 
     /// What a program is turned into; `None` after saying why it is not.
@@ -406,7 +466,8 @@ impl Tool<'_> {
             outcome.failure = Some((Exit::Rejected, message));
             return None;
         }
-        if let Some(checks) = self.options.check {
+        if self.options.check.is_some() {
+            let checks = self.checks();
             self.check(program, part, checks, outcome)?;
         }
         match (self.options.print_plan, self.options.print_hb) {
@@ -494,6 +555,8 @@ impl Tool<'_> {
         ];
         flags.extend(switches.into_iter().filter(|it| it.0).map(|it| it.1.to_owned()));
         flags.extend(options.check.map(|it| format!("--check={it}")));
+        let model = Some(options.check_model).filter(|it| *it != Model::default());
+        flags.extend(model.map(|it| format!("--check-model={it}")));
         flags.extend(options.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
         flags.push(format!("--max-ranks={}", options.max_ranks));
@@ -579,6 +642,12 @@ impl Tool<'_> {
         Some(shown.map(plan::show).collect())
     }
 
+    /// What the plans of all ranks may take.
+    fn limits(&self) -> Limits {
+        let memory = (self.options.memory_limit as usize) << 30;
+        Limits { ranks: self.options.max_ranks, memory, ..Limits::default() }
+    }
+
     /// What happens before what; `None` after saying why that is not known.
     fn order(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
         let plans = self.world(program, part, outcome)?;
@@ -637,10 +706,8 @@ impl Tool<'_> {
             outcome.failure = Some((Exit::Usage, format!("`--rank {rank}`: there are {ranks} ranks")));
             return None;
         }
-        let memory = (self.options.memory_limit as usize) << 30;
-        let limits = Limits { ranks: self.options.max_ranks, memory, ..Limits::default() };
         self.activity.set("while planning");
-        match plan::build_within(program, &part.lines, ranks, &limits) {
+        match plan::build_within(program, &part.lines, ranks, &self.limits()) {
             Ok(plans) => Some(plans),
             Err(faults) => {
                 outcome.diagnostics.extend(faults);

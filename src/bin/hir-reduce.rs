@@ -65,8 +65,8 @@ struct Options {
     /// Where the result goes.
     #[arg(short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// How diagnostics are drawn.
-    #[arg(long, default_value = "human", value_name = "human|short|json")]
+    /// How diagnostics are drawn. `sarif`: standard error is one SARIF log, of everything that is reported.
+    #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
     error_format: Format,
     /// When to colour them.
     #[arg(long, value_enum, default_value = "auto")]
@@ -82,7 +82,9 @@ fn main() -> ExitCode {
     with_large_stack(|| match Options::try_parse() {
         Ok(options) => {
             let screen = Screen::new("hir-reduce", options.error_format, options.color);
-            own_bug::guarded(screen, None, || run(&options, screen).unwrap_or_else(|exit| exit)).into()
+            let exit = own_bug::guarded(screen, None, || run(&options, screen).unwrap_or_else(|exit| exit));
+            tool::log::close(exit, true);
+            exit.into()
         }
         Err(error) => usage("hir-reduce", &error).into(),
     })

@@ -25,7 +25,7 @@ pub(super) use unread::Unread;
 
 use std::collections::BTreeSet;
 
-use super::conflict::Race;
+use super::{conflict::Race, model::Model};
 use crate::plan::{
     Plan,
     sync::{InstRef, Matched},
@@ -95,12 +95,13 @@ pub(super) fn excess(
     matched: &Matched,
     unread: Option<Unread<'_>>,
     races: &[Race],
+    model: Model,
 ) -> (Vec<Excess>, Vec<String>) {
     let mut not_searched = Vec::new();
     let mut found = lifetimes::lifetimes(plans, &races.iter().map(|it| (it.rank, it.buffer)).collect());
     match unread {
         Some(unread) => {
-            let (waits, left) = waits::waits(plans, matched);
+            let (waits, left) = waits::waits(plans, matched, model);
             found.extend(waits);
             not_searched.extend(left);
             found.extend(unread.finish(matched));

@@ -66,17 +66,7 @@ impl Texts<'_> {
     }
 
     fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {
-        let mut sides = RaceSide::both(self.plans, race);
-        // On one rank, in the order in which the program issues them; between ranks, the write first.
-        let [a, b] = &sides;
-        let is_swapped = match a.plan.rank == b.plan.rank {
-            _ if race.between_runs => false,
-            true => a.inst() > b.inst(),
-            false => b.writes && !a.writes,
-        };
-        if is_swapped {
-            sides.swap(0, 1);
-        }
+        let sides = RaceSide::in_order(self.plans, race);
         let [first, second] = &sides;
         let code = RaceSide::code(race, &sides);
         let message = self.headline(code, race, first, second);
@@ -108,6 +98,7 @@ impl Texts<'_> {
         }
         labels.sort_by_key(|it| it.0.start);
         let reason = Reason::of(race, first, second);
+        let help = reason.help();
         notes.extend(reason.why);
         notes.extend(more.note(&sides.each_ref().map(RaceSide::line)));
         let mut labels = labels.into_iter();
@@ -115,7 +106,7 @@ impl Texts<'_> {
         let mut it = Diagnostic::new(code, span, message, label);
         it.labels.extend(labels);
         it.notes = notes;
-        (text, if let Some(help) = reason.help { it.help(help) } else { it })
+        (text, if let Some(help) = help { it.help(help) } else { it })
     }
 
     /// Who frees storage and who gets it.

@@ -9,6 +9,7 @@ use super::{
     conflict::{Party, Race},
     excess::Excess,
     memory::Unwritten,
+    model::Model,
     side::RaceSide,
 };
 use crate::plan::{BufferNo, Plan, sync::Deadlock};
@@ -26,15 +27,18 @@ pub struct Checks {
     pub excess: bool,
     /// Accesses of two consecutive runs that nothing orders, where one run has no race.
     pub repeat: bool,
+    /// Whose rules give an order.
+    pub model: Model,
 }
 
 impl Checks {
-    /// Everything that is asked of one run.
+    /// Everything that is asked of one run, by the documented rules.
     pub const ALL: Self = Self { excess: true, ..Self::FAULTS };
-    /// Everything that a program has to be free of.
+    /// Everything that a program has to be free of, by the documented rules.
     pub const FAULTS: Self = Self { race: true, comm: true, memory: true, ..Self::NONE };
     /// Nothing but deadlocks, which are always looked for.
-    const NONE: Self = Self { race: false, comm: false, memory: false, excess: false, repeat: false };
+    const NONE: Self =
+        Self { race: false, comm: false, memory: false, excess: false, repeat: false, model: Model::Nccl };
 
     /// Whether anything is checked that looks at memory.
     pub(super) fn any_access(self) -> bool {
@@ -168,11 +172,6 @@ impl Report {
         reads.retain(|it| it.output.is_some() || !racing.contains(&(it.rank, it.buffer)));
         self.add_races(plans, races);
         self.add_unwritten(plans, reads);
-    }
-
-    /// Adds races between two runs.
-    pub(super) fn add_repeated(&mut self, plans: &[Plan], races: Vec<Race>) {
-        self.add_races(plans, races);
     }
 
     /// Adds races: one for each pair of lines, and one for each pair of streams and queues, that race on a tensor.

@@ -21,18 +21,32 @@
 //! | Storage may be used after the work that the stream of its `ALLOCATE` had by then, and is handed out again to that stream once no tensor and no communication holds it. | PyTorch, `Tensor.record_stream` |
 //! | The caller writes inputs before the stream that is current at entry begins; inputs, outputs and freed storage are its own once the stream that is current at exit has done its work. | the same rule, with the caller's current stream; a convention of this project |
 //!
+//! With `Model::Hir` (`--check-model=hir`) counts besides what hir's executor on GPUs gives (the simulator gives it too: every buffer has
+//! memory of its own there, and the outputs are all that is read):
+//!
+//! | order | place in the code |
+//! |---|---|
+//! | All streams of all ranks begin after the inputs are in memory on all ranks. | `Engine::fill` ends with a barrier of all ranks, `Engine::reset` with `Engine::meet`; in `Engine::begin` every stream waits for the first |
+//! | At exit the outputs are read, on the stream that is current there. Until all streams of all ranks have ended, nothing of the program is overwritten or freed. | `Engine::join`, then `Engine::meet` at the start of `Engine::reset`; `run::gpu::run` fills memory again only after all ranks have given their outputs |
+//! | A buffer gets the place of another only where every use of the other, by all ranks, happens before every use of it. | `cuda::buffer_assignment`, by `plan::sync::order` |
+//!
 //! # What is found
 //!
 //! `race`: two accesses to an element, one a write, that nothing orders. `memory`: elements that are read, or returned, and that nothing
 //! has written. `repeat`: accesses of two consecutive runs that nothing orders. `comm`: a deadlock; since nothing that comes after it runs,
 //! it is reported whatever was asked for. `excess`: what the program could do without, as remarks.
 
+mod apply;
 mod conflict;
+mod edit;
+mod examine;
 mod excess;
 mod explain;
 mod finding;
+mod fix;
 mod history;
 mod memory;
+mod model;
 mod orders;
 mod overlap;
 mod race;
@@ -43,100 +57,19 @@ mod storage;
 mod written;
 
 pub use conflict::{Party, Race};
+pub use edit::{Edit, Place, Statement, WaitedStream};
 pub use excess::{Excess, ExcessKind};
 pub use explain::UNWRITTEN_HELP;
 pub use finding::{Checks, Finding, Report};
+pub use fix::{Fixed, Made, Planner, fix};
 pub use memory::Unwritten;
+pub use model::Model;
 pub use orders::{Orders, Steps, TooLarge};
 pub use overlap::Range;
 
-use crate::plan::{
-    Plan,
-    sync::{
-        Matched, explain,
-        order::{self, Unordered},
-        stuck,
-    },
-};
+use crate::plan::Plan;
 
 /// Checks the plans of all ranks.
 pub fn check(plans: &[Plan], checks: Checks) -> Report {
-    let mut report = Report::default();
-    let matched = Matched::of(plans);
-    if let Some(state) = stuck(plans, &matched) {
-        // What comes after a deadlock never runs: nothing else can be said.
-        report.findings.push(Finding::Deadlock(Box::new(explain(plans, &matched, &state))));
-        return report;
-    }
-    if !checks.any_access() {
-        return report;
-    }
-    let (mut races, mut memory) = (race::Races::new(plans), memory::Memory::new(plans));
-    let (mut unread, mut excessive) = (excess::Unread::new(plans), Vec::new());
-    let walked = order::walk(plans, &matched, &mut |it| {
-        // Excess is judged where there is no race.
-        if checks.race || checks.excess {
-            races.visit(&it);
-        }
-        if checks.excess {
-            unread.visit(&it);
-        }
-        if checks.memory {
-            memory.visit(&it);
-        }
-    });
-    match walked {
-        Ok(()) => (),
-        Err(Unordered::Large) => {
-            report.not_checked.push("races and memory: too many streams and communicators".to_owned());
-            return report;
-        }
-        Err(Unordered::Stuck) => {
-            report.not_checked.push("races and memory: no order of all instructions was found".to_owned());
-            return report;
-        }
-    }
-    if checks.excess {
-        let is_clean = races.found.is_empty() && races.not_compared == 0;
-        let (found, not_searched) = excess::excess(plans, &matched, is_clean.then_some(unread), &races.found);
-        // Whoever asked for races sees them.
-        if is_clean || !checks.race {
-            report.not_searched = not_searched;
-        }
-        excessive = found;
-    }
-    if !checks.race {
-        races.found.clear();
-        races.not_compared = 0;
-    }
-    if races.not_compared > 0 {
-        report
-            .not_checked
-            .push(format!("{} pairs of views that have too many pieces to compare", races.not_compared));
-    }
-    if memory.not_checked > 0 {
-        report
-            .not_checked
-            .push(format!("{} reads and writes that have too many pieces to record", memory.not_checked));
-    }
-    memory.finish();
-    let races_once = !races.found.is_empty();
-    report.add(plans, races.found, memory.found);
-    if checks.repeat && !races_once {
-        match repeat::races(plans) {
-            Ok((races, not_compared)) => {
-                report.add_repeated(plans, races);
-                if not_compared > 0 {
-                    report.not_checked.push(format!(
-                        "{not_compared} pairs of views of two runs that have too many pieces to compare"
-                    ));
-                }
-            }
-            Err(Unordered::Large | Unordered::Stuck) => {
-                report.not_checked.push("two runs: no order of all their instructions was found".to_owned());
-            }
-        }
-    }
-    report.findings.extend(excessive.into_iter().map(|it| Finding::Excess(Box::new(it))));
-    report
+    examine::examine(plans, checks).report(plans)
 }

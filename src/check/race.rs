@@ -12,6 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{
     conflict::{Party, Race},
     history::History,
+    model::Model,
     overlap::{Footprint, Overlap, Range, covers, overlap},
     storage::{Conflict, Storage},
 };
@@ -65,6 +66,7 @@ type Reported = (usize, BufferNo, [(usize, u32); 2]);
 /// Follows all accesses while `order::walk` visits the instructions.
 pub struct Races<'p> {
     plans: &'p [Plan],
+    model: Model,
     /// The actor of each rank's stream 0.
     entry: Vec<u32>,
     /// By rank: the buffers of its inputs.
@@ -84,13 +86,14 @@ pub struct Races<'p> {
 
 impl<'p> Races<'p> {
     /// Before the first instruction.
-    pub fn new(plans: &'p [Plan]) -> Self {
+    pub fn new(plans: &'p [Plan], model: Model) -> Self {
         let entry = order::first_actors(plans);
         let allocated = plans.iter().zip(&entry).map(|(plan, first)| allocations(plan, *first)).collect();
         let inputs =
             |plan: &Plan| plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer)).collect();
         Self {
             plans,
+            model,
             entry,
             inputs: plans.iter().map(inputs).collect(),
             accesses: FxHashMap::default(),
@@ -111,12 +114,16 @@ impl<'p> Races<'p> {
         let at = InstRef { rank: it.rank, inst: it.inst };
         let kind = &plan.code[it.inst].kind;
         if matches!(kind, InstKind::Finish) {
-            let ports = plan.inputs.iter().chain(&plan.outputs);
-            for view in ports.filter_map(|port| port.shard.view.as_ref()) {
-                self.access(it, Party::CallerAfter(at), it.rank, view, true);
+            // The caller overwrites inputs and outputs, or only reads the outputs here.
+            let writes = !self.model.ends_together();
+            let inputs = plan.inputs.iter().filter(|_| writes);
+            for view in inputs.chain(&plan.outputs).filter_map(|port| port.shard.view.as_ref()) {
+                self.access(it, Party::CallerAfter(at), it.rank, view, writes);
             }
-            let found = self.storage.finish(it);
-            self.reuse(it.rank, found);
+            if !self.model.ends_together() {
+                let found = self.storage.finish(it);
+                self.reuse(it.rank, found);
+            }
             return;
         }
         if let InstKind::Transfer(transfer) = kind {
@@ -168,7 +175,7 @@ impl<'p> Races<'p> {
     /// An access to an input has to come after the caller's work, which ends where stream 0 begins.
     fn after_entry(&mut self, it: &Occurrence, rank: usize, view: &View, writes: bool) {
         let entry = self.entry[rank];
-        let is_after = it.actor == entry || it.before.ended(entry) > 0;
+        let is_after = self.model.begins_together() || it.actor == entry || it.before.ended(entry) > 0;
         if is_after || !self.inputs[rank].contains(&view.buffer) {
             return;
         }
@@ -196,6 +203,9 @@ impl<'p> Races<'p> {
         place: &Footprint,
     ) -> bool {
         let Some(allocated) = self.allocated[rank][view.buffer as usize] else { return true };
+        if self.model.reuses_in_order() {
+            return true;
+        }
         let is_after = it.actor == allocated.actor || it.before.ended(allocated.actor) >= allocated.before;
         if is_after || matches!(side.0, Party::CallerAfter(_)) {
             return true;
@@ -242,7 +252,7 @@ impl<'p> Races<'p> {
         self.not_compared += not_compared;
         found.into_iter().for_each(|it| self.report(it));
         // A use that does not follow its own ALLOCATE follows no earlier owner either.
-        if is_after {
+        if is_after && !self.model.reuses_in_order() {
             let found = self.storage.access(it, (party, writes), rank, view.buffer);
             self.reuse(rank, found);
         }

@@ -1,7 +1,10 @@
-//! Why nothing orders the two sides of a race, and the edit that does.
+//! Why nothing orders the two sides of a race, and the edits that do.
+
+use grammar::ir::StmtId;
 
 use super::{
     conflict::{Party, Race, Reused},
+    edit::{Edit, Place, Statement, WaitedStream},
     side::{RaceSide, is_of_program, stream_of, wait_for},
 };
 use crate::plan::{BufferNo, InstKind, Plan};
@@ -11,34 +14,52 @@ use crate::plan::{BufferNo, InstKind, Plan};
 pub struct Reason {
     /// What is missing.
     pub why: Option<String>,
-    /// The edit.
-    pub help: Option<String>,
+    /// The edits, each of which makes the order.
+    pub edits: Vec<Edit>,
+    /// What to do where no edit of the list does it.
+    advice: Option<&'static str>,
 }
 
 impl Reason {
-    fn new(why: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { why: Some(why.into()), help: Some(help.into()) }
+    fn new(why: impl Into<String>, edit: Edit) -> Self {
+        Self { why: Some(why.into()), edits: vec![edit], advice: None }
+    }
+
+    /// The edits, or the advice, in words.
+    pub fn help(&self) -> Option<String> {
+        let edits: Vec<String> = self.edits.iter().map(ToString::to_string).collect();
+        match edits.is_empty() {
+            true => self.advice.map(str::to_owned),
+            false => Some(edits.join(", or ")),
+        }
     }
 
     /// The reason for a race. On one rank `first` is issued before `second`.
     pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
         if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
-            return Self::new(
-                "operations between StartCoalescing and EndCoalescing run at the same time",
-                "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
-            );
+            return Self {
+                why: Some(
+                    "operations between StartCoalescing and EndCoalescing run at the same time".to_owned(),
+                ),
+                edits: Vec::new(),
+                advice: Some(
+                    "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
+                ),
+            };
         }
         if race.between_runs {
             let (a, b) = (first.plan.rank, second.plan.rank);
-            return Self::new(
-                format!("in the first run, rank {b} ends without waiting for {} on rank {a}", first.place()),
-                format!(
-                    "let rank {b} wait for it before the program ends, or put a barrier of all ranks between the runs"
+            let place = first.place();
+            return Self {
+                why: Some(format!("in the first run, rank {b} ends without waiting for {place} on rank {a}")),
+                edits: Vec::new(),
+                advice: Some(
+                    "let that rank wait for it before the program ends, or put a barrier of all ranks between the runs",
                 ),
-            );
+            };
         }
         if let Party::CallerBefore = first.party {
-            return Self::entry(second);
+            return Self::entry(first.plan, second);
         }
         if first.plan.rank != second.plan.rank {
             return Self::between_ranks(first, second)
@@ -50,7 +71,7 @@ impl Reason {
                         first.place(),
                         second.place()
                     );
-                    Self { why: Some(why), help: None }
+                    Self { why: Some(why), ..Self::default() }
                 });
         }
         if let Some(reused) = race.reused {
@@ -65,11 +86,10 @@ impl Reason {
         let (before, waiting) = match second.party {
             Party::CallerAfter(_) => {
                 let stream = format!("the stream that is current at exit ({})", second.stream());
-                ("at the end of the program".to_owned(), stream)
+                (Place::End { current: None }, stream)
             }
             Party::Inst(_) | Party::Operation(..) | Party::CallerBefore => {
-                let stream = second.stream();
-                (format!("before {}, where {stream} is current", second.place()), stream.to_owned())
+                (Place::before(second), second.stream().to_owned())
             }
         };
         if !first.is_posted() {
@@ -79,11 +99,13 @@ impl Reason {
                 first.stream(),
                 first.place()
             );
-            return Self::new(why, format!("put {} {before}", synchronize(first.stream())));
+            return Self::new(why, Edit::wait_for(first, before, second.frame()));
         }
         let name = first.plan.describe(first.origin);
         match first.wait() {
-            None => Self::new(format!("nothing waits for {name}"), format!("put a Wait for {name} {before}")),
+            None => {
+                Self::new(format!("nothing waits for {name}"), Edit::wait_for(first, before, second.frame()))
+            }
             Some(at) => {
                 let (place, stream) = (first.plan.place(&first.plan.code[at]), stream_of(first.plan, at));
                 match second.inst().is_some_and(|it| at < it) {
@@ -91,11 +113,11 @@ impl Reason {
                         format!(
                             "the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} after it"
                         ),
-                        format!("put {} {before}", synchronize(stream)),
+                        Edit::InsertSynchronize { stream: WaitedStream::of(stream), before },
                     ),
                     false => Self::new(
                         format!("the Wait for {name} is at {place}, after this access"),
-                        format!("put the Wait {before}"),
+                        Edit::MoveWait { wait: stmt_of(first.plan, at), before },
                     ),
                 }
             }
@@ -108,18 +130,20 @@ impl Reason {
         let allocation = plan.allocations.iter().find(|it| it.buffer == reused.earlier);
         let stream = allocation.map_or("main", |it| plan.streams[it.stream as usize].as_str());
         let is_next = |kind: &InstKind| matches!((kind, reused.later), (InstKind::Alloc { buffer, .. }, Some(later)) if *buffer == later);
-        let place = match plan.code.iter().find(|it| is_next(&it.kind)) {
+        let (place, frame) = match plan.code.iter().find(|it| is_next(&it.kind)) {
             Some(it) => {
-                format!("before line {}, where {stream} is current", plan.origins[it.origin as usize].line)
+                let origin = plan.origins[it.origin as usize];
+                let statement = Statement { stmt: origin.stmt, name: format!("line {}", origin.line) };
+                (Place::Before { statement, current: Some(stream.to_owned()) }, origin.frame)
             }
-            None => "at the end of the program".to_owned(),
+            None => (Place::End { current: None }, None),
         };
         Self::new(
             format!(
                 "the allocator hands the storage out again on {stream}, which does not wait for {}",
                 first.actor()
             ),
-            format!("put {} {place}", edit(first)),
+            Edit::wait_for(first, place, frame),
         )
     }
 
@@ -131,19 +155,28 @@ impl Reason {
                 "{other} does not wait for what {stream} has to do before the ALLOCATE on line {}",
                 first.line()
             ),
-            format!("put {} before {}, where {other} is current", synchronize(stream), second.place()),
+            Edit::InsertSynchronize { stream: WaitedStream::of(stream), before: Place::before(second) },
         )
     }
 
     /// An access to an input that does not follow the caller's.
-    fn entry(second: &RaceSide<'_>) -> Self {
+    fn entry(mine: &Plan, second: &RaceSide<'_>) -> Self {
+        if let Some(raised) = raised_for(mine, second).filter(|_| second.plan.rank != second.owner) {
+            let (name, posts) = (mine.describe(mine.code[raised].origin), stream_of(mine, raised));
+            let verb = if second.writes { "write" } else { "read" };
+            let why = format!(
+                "rank {} may {verb} it once {name} is posted, and {posts} does not wait for the stream that is current at entry before that",
+                second.plan.rank
+            );
+            let statement = Statement::described(mine, mine.code[raised].origin);
+            let before = Place::Before { statement, current: Some(posts.to_owned()) };
+            let edit = is_of_program(posts).then_some(Edit::CaptureEntryStream { before });
+            return Self { why: Some(why), edits: edit.into_iter().collect(), advice: None };
+        }
         let why = format!("{} does not wait for the stream that is current at entry", second.stream());
-        let help = format!(
-            "capture that stream on top, `Stream s0 = GetCurrentStream()`, and put `Synchronize(Stream s0)` before {}, where {} is current",
-            second.place(),
-            second.stream()
-        );
-        Self { why: Some(why), help: (second.plan.rank == second.owner).then_some(help) }
+        let is_own = second.plan.rank == second.owner;
+        let edit = is_own.then(|| Edit::CaptureEntryStream { before: Place::before(second) });
+        Self { why: Some(why), edits: edit.into_iter().collect(), advice: None }
     }
 
     /// An ALLOCATE of a loop that gives no new storage, since its name is bound already.
@@ -173,18 +206,22 @@ impl Reason {
         if one == other || first.allocates() || second.allocates() {
             return None;
         }
-        Some(Self::new(
-            format!(
-                "both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound",
-                origin.line
-            ),
-            format!(
-                "use the short ALLOCATE, which gives every iteration storage of its own, or put {} before {}, where {} is current",
-                edit(first),
-                second.place(),
-                second.stream()
-            ),
-        ))
+        // Storage that every iteration zeroes would not hold what earlier iterations added.
+        let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zero: true, .. });
+        let short = (!is_zeroed).then_some(Edit::ShortAllocate { allocate: origin.stmt });
+        // A stream that waits for the communication already is the one to wait for.
+        let before = Place::before(second);
+        let waiting = first.wait().filter(|at| first.is_posted() && second.inst().is_some_and(|it| *at < it));
+        let order = match waiting.map(|at| WaitedStream::of(stream_of(first.plan, at))) {
+            Some(stream) => Edit::InsertSynchronize { stream, before },
+            None => Edit::wait_for(first, before, second.frame()),
+        };
+        let edits = short.into_iter().chain([order]).collect();
+        let why = format!(
+            "both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound",
+            origin.line
+        );
+        Some(Self { why: Some(why), edits, advice: None })
     }
 
     /// A transfer over peer memory: `far` is the peer's copy, which runs between two flags that `near`'s rank has to raise and to await.
@@ -204,14 +241,7 @@ impl Reason {
                 InstKind::Signal { slot } if slot.to == mine.rank => Some(slot),
                 _ => None,
             });
-        // It has awaited one of this rank's before.
-        let ready = (0..copy).rev().filter(on_stream).find_map(|it| match theirs.code[it].kind {
-            InstKind::Await { slot } if slot.from == mine.rank => Some(slot),
-            _ => None,
-        });
-        let raised = ready.and_then(|slot| {
-            find(mine, |kind| matches!(kind, InstKind::Signal { slot: it } if *it == slot))
-        })?;
+        let raised = raised_for(mine, far)?;
         let name = mine.describe(mine.code[raised].origin);
         let verb = if far.writes { "write" } else { "read" };
         if here < raised {
@@ -226,10 +256,14 @@ impl Reason {
                     "rank {} may {verb} it once {name} is posted, and nothing waits for {before} before that",
                     theirs.rank
                 ),
-                match is_of_program(posts) {
-                    true => format!("put {} before {name}, where {posts} is current", edit(near)),
-                    false => format!("put {} before {name}", edit(near)),
-                },
+                Edit::wait_for(
+                    near,
+                    Place::Before {
+                        statement: Statement::described(mine, mine.code[raised].origin),
+                        current: is_of_program(posts).then(|| posts.to_owned()),
+                    },
+                    mine.origins[mine.code[raised].origin as usize].frame,
+                ),
             ));
         }
         // What a queue awaits for itself is not what a stream of the program waits for.
@@ -246,7 +280,7 @@ impl Reason {
                     "rank {} may still {verb} it: rank {} does not wait for {name}",
                     theirs.rank, mine.rank
                 ),
-                format!("put a Wait for {name} before {}, where {stream} is current", end_or_place(near)),
+                Edit::insert_wait(mine, mine.code[raised].origin, Place::before(near), near.frame()),
             ),
             Some(at) if at > here => Self::new(
                 format!(
@@ -254,7 +288,7 @@ impl Reason {
                     theirs.rank,
                     mine.place(&mine.code[at])
                 ),
-                format!("put the Wait before {}, where {stream} is current", end_or_place(near)),
+                Edit::MoveWait { wait: stmt_of(mine, at), before: Place::before(near) },
             ),
             Some(at) => {
                 let other = stream_of(mine, at);
@@ -263,38 +297,30 @@ impl Reason {
                         "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} after it",
                         mine.place(&mine.code[at])
                     ),
-                    format!(
-                        "put {} before {}, where {stream} is current",
-                        synchronize(other),
-                        end_or_place(near)
-                    ),
+                    Edit::InsertSynchronize { stream: WaitedStream::of(other), before: Place::before(near) },
                 )
             }
         })
     }
 }
 
-/// Where a wait has to stand at the latest.
-fn end_or_place(side: &RaceSide<'_>) -> String {
-    if side.is_in_program() { side.place() } else { "the end of the program".to_owned() }
+/// Where a rank raises the flag that a peer awaits before it copies from or to the rank's memory.
+fn raised_for(mine: &Plan, far: &RaceSide<'_>) -> Option<usize> {
+    let (theirs, copy) = (far.plan, far.inst()?);
+    let stream = theirs.code[copy].stream;
+    let before = theirs.code[..copy].iter().rev().filter(|it| it.stream == stream);
+    let ready = before.into_iter().find_map(|it| match it.kind {
+        InstKind::Await { slot } if slot.from == mine.rank => Some(slot),
+        _ => None,
+    })?;
+    find(mine, |kind| matches!(kind, InstKind::Signal { slot } if *slot == ready))
+}
+
+/// The statement of an instruction.
+fn stmt_of(plan: &Plan, inst: usize) -> Option<StmtId> {
+    plan.origins[plan.code[inst].origin as usize].stmt
 }
 
 fn find(plan: &Plan, is_it: impl Fn(&InstKind) -> bool) -> Option<usize> {
     plan.code.iter().position(|it| is_it(&it.kind))
-}
-
-/// The statement that waits for a side.
-fn edit(side: &RaceSide<'_>) -> String {
-    match side.is_posted() {
-        true => format!("a Wait for {}", side.plan.describe(side.origin)),
-        false => synchronize(side.stream()),
-    }
-}
-
-/// The statement that waits for a stream.
-fn synchronize(stream: &str) -> String {
-    match stream.strip_prefix("stream ") {
-        Some(index) => format!("`Synchronize(Stream {index})`"),
-        None => "`Synchronize(Stream s0)`, where s0 is the stream that is current at entry,".to_owned(),
-    }
 }

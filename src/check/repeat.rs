@@ -6,6 +6,7 @@
 
 use super::{
     conflict::{Party, Race},
+    model::Model,
     race::Races,
 };
 use crate::plan::{
@@ -25,7 +26,7 @@ struct Twice {
 ///
 /// # Errors
 /// A world of too many streams, or two runs that deadlock.
-pub(super) fn races(plans: &[Plan]) -> Result<(Vec<Race>, usize), Unordered> {
+pub(super) fn races(plans: &[Plan], model: Model) -> Result<(Vec<Race>, usize), Unordered> {
     let flags = plans.iter().flat_map(|it| &it.code).filter_map(|it| flag(&it.kind)).map(|it| it.index + 1);
     let flags = flags.max().unwrap_or(0);
     let twice: Vec<Twice> = plans.iter().map(|it| Twice::of(it, flags)).collect();
@@ -34,7 +35,7 @@ pub(super) fn races(plans: &[Plan]) -> Result<(Vec<Race>, usize), Unordered> {
     if stuck(&both, &matched).is_some() {
         return Err(Unordered::Stuck);
     }
-    let mut races = Races::new(&both);
+    let mut races = Races::new(&both, model);
     order::walk(&both, &matched, &mut |it| races.visit(&it))?;
     let single = |party: Party| {
         let at = |at: InstRef| from[at.rank][at.inst].map(|(inst, second)| (InstRef { inst, ..at }, second));

@@ -28,6 +28,21 @@ impl<'a> RaceSide<'a> {
         [0, 1].map(|which| Self::of(plans, race, which))
     }
 
+    /// Both sides: on one rank, in the order in which the program issues them; between ranks, the write first.
+    pub fn in_order(plans: &'a [Plan], race: &Race) -> [Self; 2] {
+        let mut sides = Self::both(plans, race);
+        let [a, b] = &sides;
+        let is_swapped = match a.plan.rank == b.plan.rank {
+            _ if race.between_runs => false,
+            true => a.inst() > b.inst(),
+            false => b.writes && !a.writes,
+        };
+        if is_swapped {
+            sides.swap(0, 1);
+        }
+        sides
+    }
+
     fn of(plans: &'a [Plan], race: &Race, which: usize) -> Self {
         let (party, writes) = race.parties[which];
         let (at, origin) = match party {
@@ -78,6 +93,11 @@ impl<'a> RaceSide<'a> {
     /// The line of the statement.
     pub fn line(&self) -> u32 {
         self.plan.origins[self.origin as usize].line
+    }
+
+    /// The innermost loop iteration of the statement.
+    pub fn frame(&self) -> Option<u32> {
+        self.plan.origins[self.origin as usize].frame
     }
 
     /// The communication that the statement posts.

@@ -10,7 +10,7 @@ use grammar::{codes::Severity, diagnostic::Diagnostic};
 
 use super::ranks::Verdict;
 use crate::{
-    check::{Checks, check},
+    check::{Checks, Model, check},
     exit::Exit,
     plan::Plan,
     source::Source,
@@ -36,7 +36,7 @@ pub enum Mode {
 /// # Errors
 /// The verdict over a program with faults.
 pub fn before_run(
-    mode: Mode,
+    (mode, model): (Mode, Model),
     sources: &[Source],
     plans: &[Plan],
     screen: Screen,
@@ -53,7 +53,7 @@ pub fn before_run(
         return Ok(());
     }
     let start = Instant::now();
-    let report = check(plans, Checks { comm: false, ..Checks::FAULTS });
+    let report = check(plans, Checks { comm: false, model, ..Checks::FAULTS });
     if report.is_stuck() {
         return Ok(());
     }
@@ -74,8 +74,9 @@ pub fn before_run(
     let mut all = found.iter().flatten();
     let Some(first) = all.next() else {
         if report.not_checked.is_empty() {
+            let model = if model == Model::default() { String::new() } else { format!(" ({model})") };
             say(format!(
-                "# check: no race, every output written; {instructions} instructions, {seconds:.3} s"
+                "# check{model}: no race, every output written; {instructions} instructions, {seconds:.3} s"
             ));
         }
         return Ok(());

@@ -12,7 +12,7 @@ use crate::{
     input_file,
     launch::{LaunchError, environment::Launch, handshake::JobManifest, member::Member, watchdog::End},
     source::Source,
-    tool::{Screen, print},
+    tool::{Screen, log, print},
 };
 
 /// How a run ends: its exit code, and its last line.
@@ -150,6 +150,7 @@ pub fn end(last: impl Fn(Exit) + Send + 'static) -> End {
         if let Some(it) = report {
             tell(&it, if exit.is_stop() { "[STOPPED]" } else { "[FAILED]" });
             last(exit);
+            log::close(exit, true);
         }
         exit.now()
     })

@@ -5,6 +5,7 @@
 pub mod dump;
 pub mod expect;
 pub mod listing;
+pub mod log;
 pub mod remarks;
 pub mod reproducer;
 pub mod stack;
@@ -57,6 +58,9 @@ impl Screen {
                 io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
             }
         };
+        if format == Format::Sarif {
+            log::open();
+        }
         Self { tool, format, color, quiet: false }
     }
 
@@ -75,6 +79,9 @@ impl Screen {
         if self.quiet {
             return;
         }
+        if self.format == Format::Sarif {
+            return log::add(source, diagnostics);
+        }
         let mut text = Vec::new();
         let drawn = render(diagnostics, &source.name, &source.text, self.format, self.color, &mut text);
         // Where standard error is closed, nobody is there to be told.
@@ -83,15 +90,23 @@ impl Screen {
 
     /// One line that no place in a text belongs to.
     pub fn say(&self, message: &str) {
-        if !self.quiet {
-            let _ = writeln!(io::stderr(), "{}: {message}", self.tool);
-        }
+        self.report(message, false);
     }
 
     /// A line, and the exit code that it explains.
     pub fn fail(&self, exit: Exit, message: &str) -> Exit {
-        self.say(message);
+        self.report(message, exit != Exit::Success);
         exit
+    }
+
+    fn report(&self, message: &str, is_error: bool) {
+        match self.format {
+            _ if self.quiet => (),
+            Format::Sarif => log::note(message, is_error),
+            Format::Human | Format::Short | Format::Json => {
+                let _ = writeln!(io::stderr(), "{}: {message}", self.tool);
+            }
+        }
     }
 
     /// The passes of `--passes`; a fault is drawn with a caret into its text.

@@ -105,14 +105,14 @@ fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
     Ok(rows)
 }
 
-/// The programs of a file, or what a pipeline makes of those that it is for; without those that are rejected.
+/// The programs of a file with the lines of their texts; for a pipeline, what it makes of those that nothing has lowered.
 pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, LineIndex)>, String> {
     let text = fs::read_to_string(path).map_err(|it| it.to_string())?;
     let (programs, diagnostics) = grammar::read(&text);
-    if has_errors(&diagnostics) {
-        return Ok(Vec::new());
-    }
     let mut found = Vec::new();
+    if has_errors(&diagnostics) {
+        return Ok(found);
+    }
     for mut program in programs {
         // Cases say themselves what is bound.
         if bind(&mut program, &bindings(&text)).is_err() || has_errors(&grammar::verify(&program)) {
@@ -155,13 +155,7 @@ fn world(program: &Program, lines: &LineIndex) -> String {
     }
     let mut rows = format!("right{}\n", checked(&plans));
     for (stmt, op) in synchronisations(program) {
-        let mut mutant = program.clone();
-        mutant
-            .blocks
-            .ids()
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|it| mutant.blocks[it].retain(|it| *it != stmt));
+        let mutant = without(program, stmt);
         let outcome = mutated(&mutant, lines, |plans| {
             let found =
                 oracle::schedules().into_iter().find_map(|it| trial(plans, &inputs, &it, &wanted).err());
@@ -174,6 +168,15 @@ fn world(program: &Program, lines: &LineIndex) -> String {
         let _ = writeln!(rows, "  without {} (line {line}): {outcome}", op.name());
     }
     rows
+}
+
+/// A program without a statement.
+pub fn without(program: &Program, stmt: StmtId) -> Program {
+    let mut mutant = program.clone();
+    for block in mutant.blocks.ids().collect::<Vec<_>>() {
+        mutant.blocks[block].retain(|it| *it != stmt);
+    }
+    mutant
 }
 
 /// What becomes of a program that lacks a statement, where it runs at all.
@@ -201,7 +204,7 @@ pub fn small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
 }
 
 /// The statements that only order others, in the order of the text.
-fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
+pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
     let mut found = Vec::new();
     let Some(body) = program.body else { return found };
     program.walk(body, &mut |stmt| {

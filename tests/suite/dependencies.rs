@@ -39,6 +39,7 @@ const GRAMMAR: &[Row] = &[
     ("arena arithmetic codes dtype numbering span suggest words", &[]),
     // The IR: operators have attributes, statements have operators.
     ("allreduce_table diagnostic ids", BEFORE),
+    ("sarif", &["codes", "diagnostic", "span"]),
     ("attr", BEFORE),
     ("ops", BEFORE),
     ("ir", BEFORE),
@@ -166,16 +167,20 @@ const SYNC: &[Row] = &[
 ];
 
 const CHECK: &[Row] = &[
-    ("overlap", &[]),
+    ("model overlap", &[]),
     ("conflict history written", &["overlap"]),
     ("orders", &["conflict", "overlap"]),
     ("memory storage", &["conflict", "overlap", "written"]),
-    ("race", &["conflict", "history", "overlap", "storage"]),
-    ("repeat", &["conflict", "race"]),
+    ("race", &["conflict", "history", "model", "overlap", "storage"]),
+    ("repeat", &["conflict", "model", "race"]),
     ("side", &["conflict"]),
-    ("reason", &["conflict", "side"]),
-    ("finding", &["conflict", "memory", "side"]),
+    ("edit", &["side"]),
+    ("reason", &["conflict", "edit", "side"]),
+    ("finding", &["conflict", "memory", "model", "side"]),
     ("explain", BEFORE),
+    ("examine", &["conflict", "finding", "memory", "race"]),
+    ("apply", &["edit"]),
+    ("fix", &["apply", "conflict", "edit", "examine", "finding", "reason", "side"]),
 ];
 
 const TRANSPORT: &[Row] = &[

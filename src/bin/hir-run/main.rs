@@ -56,14 +56,24 @@ fn tool() -> ExitCode {
         Ok(programs) => programs,
         Err((exit, message)) => return screen.fail(exit, &message).into(),
     };
+    // One process of a job reports for it.
+    let mut reports = true;
     let work = || match environment::detect(|name| std::env::var(name).ok()) {
         Err(fault) => screen.fail(fault.exit().into(), &fault.to_string()),
-        Ok(Some(launch)) if launch.size > 1 => member(&options, &programs, screen, &launch),
-        Ok(_) if gpus::are_for(&options) => spawned(options.ranks.unwrap_or(1), screen),
+        Ok(Some(launch)) if launch.size > 1 => {
+            reports = launch.rank == 0;
+            member(&options, &programs, screen, &launch)
+        }
+        Ok(_) if gpus::are_for(&options) => {
+            reports = false;
+            spawned(options.ranks.unwrap_or(1), screen)
+        }
         Ok(_) => alone(&programs, screen),
     };
     let exit = own_bug::guarded(screen, None, work);
-    screen.finish(exit).into()
+    let exit = screen.finish(exit);
+    tool::log::close(exit, reports);
+    exit.into()
 }
 
 /// The only process of a job.
@@ -193,7 +203,8 @@ fn run(
         say("# `-G` is for runs that are timed or repeated: none is asked for, by `-n 20` or `--stress 100`"
             .to_owned());
     }
-    if let Err(verdict) = checked::before_run(options.check, &prepared.sources, plans, screen, &mut say) {
+    let check = (options.check, options.check_model);
+    if let Err(verdict) = checked::before_run(check, &prepared.sources, plans, screen, &mut say) {
         return Ok(verdict);
     }
     let task = Task {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use grammar::render::Format;
 use hir::{
+    check::Model,
     exit::Exit,
     io::generate::Kind,
     plan::limits::{self, Limits},
@@ -54,6 +55,9 @@ pub struct Options {
     /// Whether the program is checked before it runs: no race, and every output written.
     #[arg(long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
     pub check: Mode,
+    /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document; `hir`, what hir-run's own executors give besides.
+    #[arg(long, value_enum, default_value = "nccl")]
+    pub check_model: Model,
     /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, `seed:A..B` for many
     /// runs, `explore:N` for at most N orders of the accesses that conflict, `@FILE` for the order that `hir-opt --witness` writes.
     #[arg(long, default_value = "program")]
@@ -124,8 +128,8 @@ pub struct Options {
     /// How long ranks wait for one of them, and for a run on GPUs, in seconds, before the job is given up.
     #[arg(short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
-    /// How diagnostics are drawn.
-    #[arg(long, default_value = "human", value_name = "human|short|json")]
+    /// How diagnostics are drawn. `sarif`: standard error is one SARIF log, of everything that is reported.
+    #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
     pub error_format: Format,
     /// When to colour them.
     #[arg(long, value_enum, default_value = "auto")]
@@ -233,6 +237,8 @@ impl Options {
         };
         let check = self.check.to_possible_value();
         add("check", check.map(|it| it.get_name().to_owned()));
+        let model = Some(self.check_model).filter(|it| *it != Model::default());
+        add("check-model", model.map(|it| it.to_string()));
         add("passes", self.passes.clone());
         add("remarks", self.remarks.stated());
         add("container", self.container.map(|it| it.to_string()));

@@ -23,7 +23,7 @@ use hir::{
         unwritten::UnwrittenReads,
     },
     sim::{self, Inquiry, Schedule},
-    tool::Screen,
+    tool::{Screen, log},
 };
 
 use crate::options::{Expect, Options};
@@ -83,7 +83,9 @@ impl Watched {
                 let mut out = io::stdout().lock();
                 let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
                 drop(out);
-                last(Exit::from_signal(signal));
+                let exit = Exit::from_signal(signal);
+                last(exit);
+                log::close(exit, true);
             })
         };
         interrupt::watch(report, end)

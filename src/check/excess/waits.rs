@@ -10,7 +10,7 @@ use super::{
     work_order::{Difference, WorkOrder, is_work},
 };
 use crate::{
-    check::race::Races,
+    check::{model::Model, race::Races},
     plan::{
         InstKind, Plan,
         sync::{InstRef, Matched, order},
@@ -23,7 +23,7 @@ const INSTRUCTIONS: usize = 2_000_000;
 const COMPARISONS: usize = 1 << 28;
 
 /// All waits that the program does not need, and what was not looked at. The plans have no race.
-pub fn waits(plans: &[Plan], matched: &Matched) -> (Vec<Excess>, Option<String>) {
+pub fn waits(plans: &[Plan], matched: &Matched, model: Model) -> (Vec<Excess>, Option<String>) {
     let mut candidates = candidates(plans, matched);
     let all = candidates.len();
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
@@ -32,7 +32,7 @@ pub fn waits(plans: &[Plan], matched: &Matched) -> (Vec<Excess>, Option<String>)
     let order = if candidates.is_empty() { None } else { WorkOrder::of(plans, matched) };
     candidates.truncate(order.as_ref().map_or(0, |it| COMPARISONS / it.size().max(1)));
     if let Some(order) = &order {
-        found.extend(candidates.iter().filter_map(|it| judge(plans, matched, order, it)));
+        found.extend(candidates.iter().filter_map(|it| judge(plans, matched, model, order, it)));
     }
     let left = all - candidates.len();
     let left = (left > 0).then(|| format!("{left} of {all} statements that wait: the program is too large"));
@@ -40,8 +40,14 @@ pub fn waits(plans: &[Plan], matched: &Matched) -> (Vec<Excess>, Option<String>)
 }
 
 /// Whether the program can do without a wait.
-fn judge(plans: &[Plan], matched: &Matched, order: &WorkOrder, it: &Candidate) -> Option<Excess> {
-    let mut races = Races::new(plans);
+fn judge(
+    plans: &[Plan],
+    matched: &Matched,
+    model: Model,
+    order: &WorkOrder,
+    it: &Candidate,
+) -> Option<Excess> {
+    let mut races = Races::new(plans, model);
     let mut pair = None;
     let mut is_needed = false;
     let walked = order::walk_without(plans, matched, &|at| it.insts.contains(&at), &mut |at| {

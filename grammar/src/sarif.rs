@@ -1,0 +1,193 @@
+//! Diagnostics as a SARIF 2.1.0 log (OASIS, "Static Analysis Results Interchange Format"), which code hosts and editors read.
+//!
+//! A log has one run: `add` collects results, `text` is the log. Its rules are the codes of its results.
+
+use serde_json::{Value, json};
+
+use crate::{
+    codes::{Code, Severity},
+    diagnostic::{Diagnostic, Fix},
+    span::{LineIndex, Span},
+};
+
+const SCHEMA: &str =
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
+
+/// A run of a tool, as far as it has come.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Codes of the results so far: a result names its rule by the index.
+    rules: Vec<Code>,
+    results: Vec<Value>,
+    notifications: Vec<Value>,
+}
+
+/// How a tool ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ending {
+    /// Its exit code.
+    pub code: u8,
+    /// Whether it did what it was asked for, whatever it found.
+    pub is_success: bool,
+}
+
+impl Log {
+    /// An empty log.
+    pub const fn new() -> Self {
+        Self { rules: Vec::new(), results: Vec::new(), notifications: Vec::new() }
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.results.is_empty() && self.notifications.is_empty()
+    }
+
+    /// Adds diagnostics about a text, which was read from `file`.
+    pub fn add(&mut self, diagnostics: &[Diagnostic], file: &str, source: &str) {
+        let text = Text { uri: uri(file), source, lines: LineIndex::new(source) };
+        for it in diagnostics {
+            let known = self.rules.iter().position(|rule| *rule == it.code);
+            let rule = known.unwrap_or(self.rules.len());
+            if known.is_none() {
+                self.rules.push(it.code);
+            }
+            self.results.push(text.result(it, rule));
+        }
+    }
+
+    /// Adds a line that no place in a text belongs to.
+    pub fn note(&mut self, message: &str, is_error: bool) {
+        let level = if is_error { "error" } else { "note" };
+        self.notifications.push(json!({ "level": level, "message": { "text": message } }));
+    }
+
+    /// The log as JSON; `ending` is how the tool ended, where it has.
+    pub fn text(&self, tool: &str, version: &str, ending: Option<Ending>) -> String {
+        let rules: Vec<Value> = self.rules.iter().map(|it| rule(*it)).collect();
+        let mut run = json!({
+            "tool": { "driver": { "name": tool, "version": version, "rules": rules } },
+            "columnKind": "utf16CodeUnits",
+            "results": self.results,
+        });
+        if let (Some(ending), Some(run)) = (ending, run.as_object_mut()) {
+            let invocation = json!({
+                "executionSuccessful": ending.is_success,
+                "exitCode": ending.code,
+                "toolExecutionNotifications": self.notifications,
+            });
+            run.insert("invocations".to_owned(), json!([invocation]));
+        }
+        format!("{:#}\n", json!({ "$schema": SCHEMA, "version": "2.1.0", "runs": [run] }))
+    }
+}
+
+/// The level of a severity.
+fn level(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Remark => "note",
+    }
+}
+
+/// A code with what `--explain` prints.
+fn rule(code: Code) -> Value {
+    let lines: Vec<&str> = code.explanation().lines().map(str::trim).collect();
+    let whole = lines.join(" ").trim().to_owned();
+    let short = whole.find(". ").map_or(whole.as_str(), |end| &whole[..=end]);
+    json!({
+        "id": code.text(),
+        "name": format!("{code:?}"),
+        "shortDescription": { "text": short },
+        "help": { "text": whole },
+        "defaultConfiguration": { "level": level(code.severity()) },
+    })
+}
+
+/// A text that results are about.
+struct Text<'a> {
+    uri: String,
+    source: &'a str,
+    lines: LineIndex,
+}
+
+impl Text<'_> {
+    fn result(&self, it: &Diagnostic, rule: usize) -> Value {
+        let mut message = it.message.clone();
+        it.notes.iter().for_each(|note| message += &format!("\nnote: {note}"));
+        it.help.iter().for_each(|help| message += &format!("\nhelp: {help}"));
+        it.remedy.iter().for_each(|flags| message += &format!("\nadd to the command line: {flags}"));
+        let mut labels = it.labels.iter();
+        let mut result = json!({
+            "ruleId": it.code.text(),
+            "ruleIndex": rule,
+            "level": level(it.severity()),
+            "message": { "text": message },
+            "locations": labels.next().map(|label| self.location(label, None)).into_iter().collect::<Vec<_>>(),
+        });
+        let related: Vec<Value> = labels.zip(1..).map(|(label, id)| self.location(label, Some(id))).collect();
+        let Some(object) = result.as_object_mut() else { return result };
+        if !related.is_empty() {
+            object.insert("relatedLocations".to_owned(), json!(related));
+        }
+        if !it.fixes.is_empty() {
+            let replacements: Vec<Value> = it.fixes.iter().map(|it| self.replacement(it)).collect();
+            let change = json!({ "artifactLocation": { "uri": self.uri }, "replacements": replacements });
+            object.insert("fixes".to_owned(), json!([{ "artifactChanges": [change] }]));
+        }
+        result
+    }
+
+    fn location(&self, (span, label): &(Span, String), id: Option<u32>) -> Value {
+        let mut region = self.region(*span);
+        let snippet = span.text(self.source);
+        if let Some(region) = region.as_object_mut().filter(|_| !snippet.is_empty()) {
+            region.insert("snippet".to_owned(), json!({ "text": snippet }));
+        }
+        let mut location =
+            json!({ "physicalLocation": { "artifactLocation": { "uri": self.uri }, "region": region } });
+        let Some(object) = location.as_object_mut() else { return location };
+        if !label.is_empty() {
+            object.insert("message".to_owned(), json!({ "text": label }));
+        }
+        object.extend(id.map(|id| ("id".to_owned(), json!(id))));
+        location
+    }
+
+    fn replacement(&self, fix: &Fix) -> Value {
+        json!({ "deletedRegion": self.region(fix.span), "insertedContent": { "text": fix.text } })
+    }
+
+    /// Lines and columns from 1; the end is one past the last character.
+    fn region(&self, span: Span) -> Value {
+        json!({
+            "startLine": self.lines.line(span.start),
+            "startColumn": self.column(span.start),
+            "endLine": self.lines.line(span.end),
+            "endColumn": self.column(span.end),
+        })
+    }
+
+    /// The column of a byte offset in UTF-16 code units, from 1.
+    fn column(&self, offset: u32) -> usize {
+        let start = (offset + 1).saturating_sub(self.lines.column(offset)) as usize;
+        let before = self.source.get(start..offset as usize).unwrap_or_default();
+        before.encode_utf16().count() + 1
+    }
+}
+
+/// A file's name as a URI reference: what RFC 3986 does not allow in a path is percent-encoded.
+fn uri(file: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=@/".contains(&byte);
+    let mut uri = String::with_capacity(file.len());
+    for byte in file.bytes() {
+        match is_plain(byte) {
+            true => uri.push(byte as char),
+            false => uri += &format!("%{byte:02X}"),
+        }
+    }
+    uri
+}
+
+#[cfg(test)]
+mod tests;

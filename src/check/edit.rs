@@ -1,0 +1,181 @@
+//! The edits that order two accesses: a closed list. A finding's help is their sentences, and `--fix=check` applies them (`apply`).
+
+use std::fmt;
+
+use grammar::ir::StmtId;
+
+use super::side::RaceSide;
+use crate::plan::Plan;
+
+/// An edit of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// Insert `Synchronize(Stream …)`: the current stream waits for the work that another stream has by then.
+    InsertSynchronize {
+        /// The stream that is waited for.
+        stream: WaitedStream,
+        /// Where it is inserted.
+        before: Place,
+    },
+    /// Capture the stream that is current at entry, and insert a `Synchronize` with it.
+    CaptureEntryStream {
+        /// Where the `Synchronize` is inserted.
+        before: Place,
+    },
+    /// Insert `Wait(Communication …)`.
+    InsertWait {
+        /// The statement that posts the communication.
+        communication: Statement,
+        /// Where it is inserted.
+        before: Place,
+    },
+    /// Move a `Wait` up.
+    MoveWait {
+        /// The `Wait`.
+        wait: Option<StmtId>,
+        /// Where it is moved to.
+        before: Place,
+    },
+    /// Turn a long ALLOCATE, which skips a name that is bound already, into the short one, which allocates every time.
+    ShortAllocate {
+        /// The ALLOCATE.
+        allocate: Option<StmtId>,
+    },
+}
+
+/// A stream that `Synchronize` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitedStream {
+    /// The one that is current at entry: a program names it by a GetCurrentStream.
+    Entry,
+    /// The one with this index.
+    Index(String),
+}
+
+/// A statement, and what reports call it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The statement.
+    pub stmt: Option<StmtId>,
+    /// `Communication 3 (Allreduce, line 5)`.
+    pub name: String,
+}
+
+/// Where a statement is inserted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before a statement; `current` is the stream that is current there.
+    Before {
+        /// The statement.
+        statement: Statement,
+        /// The stream.
+        current: Option<String>,
+    },
+    /// At the end of the block of a statement, which nothing behind the block can name.
+    BlockEnd {
+        /// The statement.
+        of: Statement,
+    },
+    /// Behind the last statement; `current` is the stream that is current there, where a report has not said so.
+    End {
+        /// The stream.
+        current: Option<String>,
+    },
+}
+
+impl WaitedStream {
+    /// A stream of a plan, by its name.
+    pub fn of(stream: &str) -> Self {
+        stream.strip_prefix("stream ").map_or(Self::Entry, |index| Self::Index(index.to_owned()))
+    }
+}
+
+impl Statement {
+    /// The statement of an origin, as `Plan::describe` calls it.
+    pub fn described(plan: &Plan, origin: u32) -> Self {
+        Self { stmt: plan.origins[origin as usize].stmt, name: plan.describe(origin) }
+    }
+}
+
+impl Place {
+    /// Before a side of a race, or at the end where that is the caller.
+    pub fn before(side: &RaceSide<'_>) -> Self {
+        let current = Some(side.stream().to_owned());
+        match side.is_in_program() {
+            true => {
+                let stmt = side.plan.origins[side.origin as usize].stmt;
+                Self::Before { statement: Statement { stmt, name: side.place() }, current }
+            }
+            false => Self::End { current },
+        }
+    }
+}
+
+impl Edit {
+    /// The Wait for the communication that an origin posts. One that is posted in a loop is waited for in that iteration: `frame` is the
+    /// iteration of the place.
+    pub fn insert_wait(plan: &Plan, origin: u32, before: Place, frame: Option<u32>) -> Self {
+        let communication = Statement::described(plan, origin);
+        let posted = plan.origins[origin as usize].frame;
+        let is_around = |outer: u32| {
+            std::iter::successors(frame, |it| plan.frames[*it as usize].parent).any(|it| it == outer)
+        };
+        let before = match posted.is_none_or(is_around) {
+            true => before,
+            false => Place::BlockEnd { of: communication.clone() },
+        };
+        Self::InsertWait { communication, before }
+    }
+
+    /// The insertion that makes the stream that is current at `before` wait for a side; `frame` is the iteration of the place.
+    pub fn wait_for(side: &RaceSide<'_>, before: Place, frame: Option<u32>) -> Self {
+        match side.is_posted() {
+            true => Self::insert_wait(side.plan, side.origin, before, frame),
+            false => Self::InsertSynchronize { stream: WaitedStream::of(side.stream()), before },
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let current = match self {
+            Self::Before { statement, current } => {
+                write!(f, "before {}", statement.name)?;
+                current
+            }
+            Self::BlockEnd { .. } => return f.write_str("at the end of the loop's body"),
+            Self::End { current: None } => return f.write_str("at the end of the program"),
+            Self::End { current } => {
+                f.write_str("before the end of the program")?;
+                current
+            }
+        };
+        current.as_ref().map_or(Ok(()), |it| write!(f, ", where {it} is current"))
+    }
+}
+
+/// The sentence of a help.
+impl fmt::Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InsertSynchronize { stream: WaitedStream::Index(index), before } => {
+                write!(f, "put `Synchronize(Stream {index})` {before}")
+            }
+            Self::InsertSynchronize { stream: WaitedStream::Entry, before } => write!(
+                f,
+                "put `Synchronize(Stream s0)`, where s0 is the stream that is current at entry, {before}"
+            ),
+            Self::CaptureEntryStream { before } => write!(
+                f,
+                "capture that stream on top, `Stream s0 = GetCurrentStream()`, and put `Synchronize(Stream s0)` {before}"
+            ),
+            Self::InsertWait { communication, before } => {
+                write!(f, "put a Wait for {} {before}", communication.name)
+            }
+            Self::MoveWait { before, .. } => write!(f, "put the Wait {before}"),
+            Self::ShortAllocate { .. } => {
+                f.write_str("use the short ALLOCATE, which gives every iteration storage of its own")
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `--fix=check` on right programs that lack one of their synchronisations: what it says is fixed has no fault, and gives what the right
+//! program gives, under every schedule that is tried.
+//!
+//! The programs are those of `baseline`. A file of `tests/baseline/fixes` counts, for each folder of cases and each pipeline, the programs
+//! with a race, and lists those that no edit fixes; `INSTA_UPDATE=always` writes it anew.
+
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use grammar::{
+    codes::Severity,
+    diagnostic::has_errors,
+    ir::Program,
+    ops::{Effect, Op},
+    span::LineIndex,
+};
+use hir::{
+    check::{Checks, check, fix},
+    io::{data::Data, generate::Kind},
+    plan::{self, Plan},
+    run::{
+        inputs::Filling,
+        job::{Basis, Expectation, expectations},
+        trial::trial,
+    },
+    sim::Schedule,
+};
+use libtest_mimic::{Failed, Trial};
+use passes::PIPELINES;
+
+use crate::{
+    ROOT,
+    baseline::{programs, small, synchronisations, without},
+    shown,
+};
+
+/// A trial for all cases as they are, and one for each pipeline.
+pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
+    let pipelines = PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@default").map(Some);
+    let trial = |pipeline: Option<&'static str>| {
+        let cases = cases.to_vec();
+        let name = pipeline.unwrap_or("cases").trim_start_matches('@');
+        Trial::test(format!("fixes::{name}"), move || table(name, &cases, pipeline))
+    };
+    [None].into_iter().chain(pipelines).map(trial).collect()
+}
+
+/// What became of the programs that lack a synchronisation.
+#[derive(Default)]
+struct Count {
+    /// Those with a race.
+    racy: usize,
+    /// Of these, those that edits have fixed.
+    fixed: usize,
+    /// How many edits that took.
+    edits: usize,
+    /// The others, one a line.
+    left: String,
+}
+
+fn table(name: &str, cases: &[PathBuf], pipeline: Option<&str>) -> Result<(), Failed> {
+    let mut count = Count::default();
+    for path in cases {
+        for (program, lines) in programs(path, pipeline)? {
+            mutants(&program, &lines, &shown(path), &mut count)?;
+        }
+    }
+    let Count { racy, fixed, edits, left } = count;
+    let text = format!("{fixed} of {racy} programs with a race are fixed, by {edits} edits; not:\n{left}");
+    let file = Path::new(ROOT).join("tests/baseline/fixes").join(format!("{name}.txt"));
+    let recorded = fs::read_to_string(&file).unwrap_or_default();
+    if text == recorded {
+        return Ok(());
+    }
+    if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
+        fs::create_dir_all(file.parent().ok_or("no folder")?)?;
+        return Ok(fs::write(&file, text)?);
+    }
+    let diff = similar::TextDiff::from_lines(&recorded, &text);
+    Err(diff.unified_diff().context_radius(0).header("recorded", "now").to_string().into())
+}
+
+/// Counts the programs that lack one synchronisation of a right program.
+fn mutants(program: &Program, lines: &LineIndex, name: &str, count: &mut Count) -> Result<(), String> {
+    let Some(plans) = small(program, lines).filter(|it| faults(it).is_empty()) else { return Ok(()) };
+    let Ok(inputs) = Filling::new(Kind::Exact, 0, Vec::new(), &plans).fill(&plans) else { return Ok(()) };
+    let Ok(ran) = trial(&plans, &inputs, &Schedule::Program, &[]) else { return Ok(()) };
+    let wanted = expectations(ran.outputs, "program", Basis::Simulated { exact: ran.exact });
+    for (stmt, op) in synchronisations(program) {
+        if !matches!(op.row().effect, Effect::Stream | Effect::Wait) || op == Op::SetCurrentStream {
+            continue;
+        }
+        let text = grammar::print(&without(program, stmt));
+        let Some(before) = planned(&text).map(|it| faults(&it)).filter(|it| !it.is_empty()) else { continue };
+        // A deadlock is not for edits to end.
+        if before
+            .iter()
+            .all(|it| !it.starts_with("E0701") && !it.starts_with("E0702") && !it.starts_with("E0703"))
+        {
+            continue;
+        }
+        count.racy += 1;
+        let place =
+            format!("{name} without {} (line {})", op.name(), lines.line(program.stmt_span(stmt).start));
+        let fixed = fix(&text, 0, Checks::ALL, &|program, lines| {
+            plan::build(program, lines, plan::smallest_world(program)).ok()
+        });
+        let plans = planned(&fixed.text).ok_or_else(|| format!("{place}: the edited text is rejected"))?;
+        match faults(&plans).first() {
+            None => {
+                right(&plans, &inputs, &wanted).map_err(|it| format!("{place}: {it}\n{}", fixed.text))?;
+                count.fixed += 1;
+                count.edits += fixed.edits.len();
+            }
+            Some(fault) => _ = writeln!(count.left, "{place}: {fault}"),
+        }
+    }
+    Ok(())
+}
+
+/// The plans of a text, if it has any.
+fn planned(text: &str) -> Option<Vec<Plan>> {
+    let (mut programs, diagnostics) = grammar::read(text);
+    let program =
+        programs.pop().filter(|it| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it)))?;
+    plan::build(&program, &LineIndex::new(text), plan::smallest_world(&program)).ok()
+}
+
+/// What the checker finds, warnings left out.
+fn faults(plans: &[Plan]) -> Vec<String> {
+    let found = check(plans, Checks::ALL).findings;
+    let found = found.iter().map(|it| it.diagnostic(plans, &[]).1);
+    let faults = found.filter(|it| it.severity() == Severity::Error);
+    faults.map(|it| format!("{} {}", it.code.text(), it.message)).collect()
+}
+
+/// That plans give what is wanted, under several schedules.
+fn right(plans: &[Plan], inputs: &[Vec<Data>], wanted: &[Expectation]) -> Result<(), String> {
+    let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..4).map(Schedule::Seed));
+    schedules.into_iter().try_for_each(|it| match trial(plans, inputs, &it, wanted) {
+        Ok(_) => Ok(()),
+        Err(mishap) => Err(format!("{}: {}", mishap.schedule, mishap.message)),
+    })
+}
