@@ -29,6 +29,7 @@
 
 mod conflict;
 mod excess;
+mod excess_text;
 mod explain;
 mod finding;
 mod history;

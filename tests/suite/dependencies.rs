@@ -170,8 +170,10 @@ const CHECK: &[Row] = &[
     ("race", &["conflict", "history", "overlap", "storage"]),
     ("side", &["conflict"]),
     ("reason", &["conflict", "side"]),
-    ("finding", &["conflict", "memory", "side"]),
+    ("excess", &["conflict", "history", "overlap", "race"]),
+    ("finding", &["conflict", "excess", "memory", "side"]),
     ("explain", BEFORE),
+    ("excess_text", BEFORE),
 ];
 
 const TRANSPORT: &[Row] = &[
