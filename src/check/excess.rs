@@ -10,13 +10,13 @@
 //! | `waits` | Does the program need a wait? |
 //! | `unread` | Does anything read what a statement writes? |
 //! | `lifetimes` | Which ALLOCATE has no effect, and what does nothing deallocate? |
-//! | `text` | The findings as diagnostics. |
+//!
+//! `excess_text` puts the findings into words.
 //!
 //! Waits and writes are judged only where the program has no race: the order of accesses says nothing of a program with one.
 
 mod candidates;
 mod lifetimes;
-mod text;
 mod unread;
 mod waits;
 mod work_order;

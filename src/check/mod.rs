@@ -41,6 +41,7 @@ mod conflict;
 mod edit;
 mod examine;
 mod excess;
+mod excess_text;
 mod explain;
 mod finding;
 mod fix;

@@ -176,9 +176,11 @@ const CHECK: &[Row] = &[
     ("side", &["conflict"]),
     ("edit", &["side"]),
     ("reason", &["conflict", "edit", "side"]),
-    ("finding", &["conflict", "memory", "model", "side"]),
+    ("excess", &["conflict", "history", "model", "overlap", "race"]),
+    ("finding", &["conflict", "excess", "memory", "model", "side"]),
     ("explain", BEFORE),
-    ("examine", &["conflict", "finding", "memory", "race"]),
+    ("excess_text", BEFORE),
+    ("examine", &["conflict", "excess", "finding", "memory", "model", "race", "repeat"]),
     ("apply", &["edit"]),
     ("fix", &["apply", "conflict", "edit", "examine", "finding", "reason", "side"]),
 ];

@@ -2,8 +2,10 @@
 
 use grammar::{codes::Code, diagnostic::Diagnostic};
 
-use super::{Excess, ExcessKind, Place};
-use crate::check::explain::{Texts, list};
+use super::{
+    excess::{Excess, ExcessKind, Place},
+    explain::{Texts, list},
+};
 
 impl Texts<'_> {
     /// What the program could do without.
