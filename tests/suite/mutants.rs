@@ -288,7 +288,7 @@ fn changed(plans: &[Plan], change: Change, dice: &mut Dice) -> Option<(Vec<Plan>
         }
         Change::Slice | Change::Count => {
             let lens: Vec<usize> = plans[rank].buffers.iter().map(|it| it.len).collect();
-            let view = view(&mut plans[rank].code[inst].kind, dice)?;
+            let view = view(&mut plans[rank].code[inst].kind, rank, dice)?;
             if change == Change::Count {
                 let dim = view.shape.iter().position(|it| *it > 1)?;
                 view.shape[dim] -= 1;
@@ -345,9 +345,13 @@ fn can(change: Change, kind: &InstKind, streams: usize, world: usize) -> bool {
 }
 
 /// One of the views of an instruction, on its own rank.
-fn view<'p>(kind: &'p mut InstKind, dice: &mut Dice) -> Option<&'p mut View> {
+fn view<'p>(kind: &'p mut InstKind, rank: usize, dice: &mut Dice) -> Option<&'p mut View> {
     match kind {
-        InstKind::Copy { from, to } => Some(if dice.roll(2) == 0 { &mut from.view } else { &mut to.view }),
+        InstKind::Copy { from, to } => {
+            let mut mine = [from, to].into_iter().filter(|it| it.rank == rank);
+            let skipped = dice.roll(2);
+            mine.nth(skipped).map(|it| &mut it.view)
+        }
         InstKind::Fill { to, .. } => Some(&mut **to),
         InstKind::Gemm(it) => Some(if dice.roll(2) == 0 { &mut it.a } else { &mut it.out }),
         InstKind::Map { out, .. } => Some(&mut **out),
