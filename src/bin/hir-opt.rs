@@ -128,7 +128,7 @@ struct Options {
     /// `repeat`: races of two runs, one behind the other. Default: all but `repeat`.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Checks>,
-    /// Where the steps go that show the first race that `--check` finds: `hir-run --check=warn --schedule=@FILE` runs them in that order.
+    /// Write to FILE an order of steps that shows the first race that `--check` finds; `hir-run --check=warn --schedule=@FILE` runs it.
     #[arg(long, value_name = "FILE", requires = "check")]
     witness: Option<PathBuf>,
     /// Print what happens before what on all ranks, as a graph in Graphviz's DOT language, instead of the program.
@@ -225,6 +225,10 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     }
     let calls = screen.pipeline(&options.passes)?;
     options.dumps.check().map_err(|message| screen.fail(Exit::Usage, &message))?;
+    if options.check.is_some_and(|it| it.repeat) && options.check_model == Model::Hir {
+        let message = "`--check=repeat` is for `--check-model=nccl`: hir-run puts a barrier between runs";
+        return Err(screen.fail(Exit::Usage, message));
+    }
     if options.dump_pass_pipeline {
         let names: Vec<String> = calls.iter().map(ToString::to_string).collect();
         let _ = writeln!(std::io::stderr(), "{}", names.join(","));
@@ -651,6 +655,13 @@ impl Tool<'_> {
     /// What happens before what; `None` after saying why that is not known.
     fn order(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
         let plans = self.world(program, part, outcome)?;
+        let report = check::check(&plans, "comm".parse().unwrap_or(Checks::FAULTS));
+        if report.is_stuck() {
+            let sources = std::slice::from_ref(part);
+            outcome.diagnostics.extend(report.findings.iter().map(|it| it.diagnostic(&plans, sources).1));
+            outcome.failure = Some((Exit::Check, "`--print-hb`: the program deadlocks".to_owned()));
+            return None;
+        }
         match Graph::of(&plans, &Matched::of(&plans)) {
             Ok(graph) => Some(graph.dot(&plans)),
             Err(Unordered::Large | Unordered::Stuck) => {
@@ -663,6 +674,9 @@ impl Tool<'_> {
 
     /// Writes the steps that show the first race that has such steps.
     fn witness(&self, path: &Path, plans: &[Plan], report: &Report, sources: &[Source]) {
+        if report.is_stuck() {
+            return self.screen.say("no witness: the program deadlocks");
+        }
         let steps = match Steps::of(plans, &Matched::of(plans)) {
             Ok(steps) => steps,
             Err(fault) => return self.screen.say(&format!("no witness: {fault}")),
@@ -672,10 +686,14 @@ impl Tool<'_> {
             Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => None,
         });
         let Some((finding, steps)) = shown else {
-            let is_race = |it: &Finding| matches!(it, Finding::Race { .. });
-            return self.screen.say(match report.findings.iter().any(is_race) {
-                true => "no witness: no order of the program's own steps shows a race with the caller or over storage",
-                false => "no witness: the check found no race",
+            let races = report.findings.iter().filter_map(|it| match it {
+                Finding::Race { race, .. } => Some(race),
+                Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => None,
+            });
+            return self.screen.say(match races.last() {
+                Some(it) if it.between_runs => "no witness: a race between two runs needs two runs, and hir-run runs one",
+                Some(_) => "no witness: no order of the program's own steps shows a race with the caller or over storage",
+                None => "no witness: the check found no race",
             });
         };
         let found = finding.diagnostic(plans, sources).1;

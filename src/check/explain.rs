@@ -96,7 +96,10 @@ impl Texts<'_> {
         if let Some(it) = race.reused {
             notes.push(self.reuse(race.rank, &it));
         }
-        labels.sort_by_key(|it| it.0.start);
+        // The headline is about the access that has not ended: that of the first run.
+        if !race.between_runs {
+            labels.sort_by_key(|it| it.0.start);
+        }
         let reason = Reason::of(race, first, second);
         let help = reason.help();
         notes.extend(reason.why);
@@ -132,7 +135,8 @@ impl Texts<'_> {
                 format!("race with the caller on {on}: the program can return before this access ends")
             }
             (Code::RaceBetweenRuns, _) => format!(
-                "race on {on} between two runs of the program: the next run may begin before this access ends"
+                "race on {on} between two runs of the program: this access may still run when the next run {} the same elements",
+                if second.writes { "writes" } else { "reads" }
             ),
             (Code::StorageRace, _) if race.reused.is_some() => {
                 format!(

@@ -21,8 +21,8 @@
 //! | Storage may be used after the work that the stream of its `ALLOCATE` had by then, and is handed out again to that stream once no tensor and no communication holds it. | PyTorch, `Tensor.record_stream` |
 //! | The caller writes inputs before the stream that is current at entry begins; inputs, outputs and freed storage are its own once the stream that is current at exit has done its work. | the same rule, with the caller's current stream; a convention of this project |
 //!
-//! With `Model::Hir` (`--check-model=hir`) counts besides what hir's executor on GPUs gives (the simulator gives it too: every buffer has
-//! memory of its own there, and the outputs are all that is read):
+//! With `Model::Hir` (`--check-model=hir`) the following orders count, too. hir's executor on GPUs gives them; so does the simulator, where
+//! every buffer has memory of its own:
 //!
 //! | order | place in the code |
 //! |---|---|
@@ -65,10 +65,16 @@ pub use finding::{Checks, Finding, Report};
 pub use fix::{Fixed, Made, Planner, fix};
 pub use memory::Unwritten;
 pub use model::Model;
-pub use orders::{Orders, Steps, TooLarge};
+pub use orders::{Cut, Orders, Steps, TooLarge};
 pub use overlap::Range;
 
 use crate::plan::Plan;
+
+/// The races of plans, one for each pair of statements and buffer, not folded over ranks and iterations. Of accesses that a later write
+/// covers, only the race with that write may be there.
+pub fn races(plans: &[Plan]) -> Vec<Race> {
+    examine::examine(plans, Checks { memory: false, ..Checks::FAULTS }).races
+}
 
 /// Checks the plans of all ranks.
 pub fn check(plans: &[Plan], checks: Checks) -> Report {

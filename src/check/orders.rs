@@ -31,9 +31,12 @@ const MOST_KEPT: usize = 1 << 27;
 /// Why the orders of a program are not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
-    /// It has too many instructions.
+    /// It has so many instructions, or steps and synchronizations.
     #[error("the program is too large: its {0} steps and synchronizations are more than {MOST_NODES}")]
     Nodes(usize),
+    /// Its world has too many streams and communicators.
+    #[error("the world has too many streams and communicators")]
+    Streams,
     /// It has too many races.
     #[error(
         "the program has too many pairs of conflicting accesses that nothing orders: more than {MOST_CONFLICTS}"
@@ -71,12 +74,12 @@ pub struct Steps {
     before: Vec<Set>,
     /// By step: those that conflict with it, in no certain order.
     conflicting: Vec<Set>,
-    /// All pairs that conflict and have no certain order; a pair of statements that has not been seen first.
+    /// All pairs that conflict and have no certain order: one pair for each pair of source lines first, then the rest.
     pub conflicts: Vec<(usize, usize)>,
 }
 
 impl Steps {
-    /// The steps of plans that come to their ends.
+    /// The steps of plans that do not deadlock.
     ///
     /// # Errors
     /// A program that is too large.
@@ -85,8 +88,8 @@ impl Steps {
         if instructions > MOST_NODES {
             return Err(TooLarge::Nodes(instructions));
         }
-        let graph = Graph::of(plans, matched)
-            .map_err(|(Unordered::Large | Unordered::Stuck)| TooLarge::Nodes(instructions))?;
+        let graph =
+            Graph::of(plans, matched).map_err(|(Unordered::Large | Unordered::Stuck)| TooLarge::Streams)?;
         if graph.nodes.len() > MOST_NODES {
             return Err(TooLarge::Nodes(graph.nodes.len()));
         }
@@ -204,16 +207,25 @@ pub struct Orders {
     seen: FxHashSet<Vec<u64>>,
     /// Most orders that are listed.
     most: usize,
-    /// Whether there are more than that.
-    cut: bool,
+    /// Why there are more that are not listed.
+    cut: Option<Cut>,
+}
+
+/// Why not all orders are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// As many are listed as were asked for.
+    Most,
+    /// The list has reached its memory limit.
+    Memory,
 }
 
 impl Orders {
-    /// At most so many orders.
+    /// At most so many orders, and at least one.
     pub fn new(steps: Steps, most: usize) -> Self {
         let first: Vec<u32> = (0..steps.steps.len() as u32).collect();
         let mut it =
-            Self { steps, next: VecDeque::new(), seen: FxHashSet::default(), most: most.max(1), cut: false };
+            Self { steps, next: VecDeque::new(), seen: FxHashSet::default(), most: most.max(1), cut: None };
         it.add(first);
         it
     }
@@ -223,9 +235,9 @@ impl Orders {
         self.steps.conflicts.len()
     }
 
-    /// Whether no order was left out, once all have been taken.
-    pub fn is_complete(&self) -> bool {
-        !self.cut
+    /// Why some orders were left out, once all listed ones have been taken; `None`: none was.
+    pub fn cut(&self) -> Option<Cut> {
+        self.cut
     }
 
     fn add(&mut self, order: Vec<u32>) {
@@ -242,7 +254,7 @@ impl Orders {
         }
         let kept = self.seen.len() * (trace.0.len() + 8) + (self.next.len() + 1) * order.len();
         if self.seen.len() == self.most || kept > MOST_KEPT {
-            self.cut = true;
+            self.cut = Some(if kept > MOST_KEPT { Cut::Memory } else { Cut::Most });
             return;
         }
         self.seen.insert(trace.0);
@@ -258,7 +270,7 @@ impl Iterator for Orders {
         let mut position = vec![0; order.len()];
         order.iter().enumerate().for_each(|(at, it)| position[*it as usize] = at as u32);
         for number in 0..self.steps.conflicts.len() {
-            if self.cut {
+            if self.cut.is_some() {
                 break;
             }
             let (a, b) = self.steps.conflicts[number];

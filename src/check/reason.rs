@@ -51,10 +51,11 @@ impl Reason {
             let (a, b) = (first.plan.rank, second.plan.rank);
             let place = first.place();
             return Self {
-                why: Some(format!("in the first run, rank {b} ends without waiting for {place} on rank {a}")),
+                why: Some(format!("rank {b} ends its run without waiting for {place} on rank {a}")),
                 edits: Vec::new(),
                 advice: Some(
-                    "let that rank wait for it before the program ends, or put a barrier of all ranks between the runs",
+                    "make that rank wait for it before its program ends (for a send over peer memory: a Wait), or put a barrier of \
+                     all ranks between the runs",
                 ),
             };
         }

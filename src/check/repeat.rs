@@ -1,17 +1,24 @@
 //! Two consecutive runs of a program with nothing between them, as a captured graph that is replayed: on each rank the next run begins on
 //! the stream that is current at entry once the stream that is current at exit has done its work. Other ranks may be a run behind.
 //!
-//! Buffers and inputs are those of the first run, flags count the runs. Where nothing races, no barrier of all ranks is needed between
-//! the runs.
+//! Buffers, their storage and inputs are those of the first run, flags count the runs. Where nothing races, no barrier of all ranks is
+//! needed between the runs.
+
+use rustc_hash::FxHashMap;
 
 use super::{
     conflict::{Party, Race},
     model::Model,
+    overlap::Range,
     race::Races,
 };
 use crate::plan::{
-    Inst, InstKind, Number, Plan, Slot, View,
-    sync::{InstRef, Matched, order, order::Unordered, stuck},
+    Access, BufferNo, Inst, InstKind, Number, Plan, Slot, View,
+    sync::{
+        InstRef, Matched,
+        order::{self, Occurrence, Unordered},
+        stuck,
+    },
 };
 
 /// Two runs of a plan as one, and where its instructions come from.
@@ -36,7 +43,14 @@ pub(super) fn races(plans: &[Plan], model: Model) -> Result<(Vec<Race>, usize), 
         return Err(Unordered::Stuck);
     }
     let mut races = Races::new(&both, model);
-    order::walk(&both, &matched, &mut |it| races.visit(&it))?;
+    let mut blocks = Blocks::new(plans);
+    order::walk(&both, &matched, &mut |it| {
+        races.visit(&it);
+        for access in both[it.rank].code[it.inst].kind.accesses(it.rank) {
+            blocks.access(&it, access);
+        }
+    })?;
+    races.found.extend(blocks.found);
     let single = |party: Party| {
         let at = |at: InstRef| from[at.rank][at.inst].map(|(inst, second)| (InstRef { inst, ..at }, second));
         match party {
@@ -56,9 +70,62 @@ pub(super) fn races(plans: &[Plan], model: Model) -> Result<(Vec<Race>, usize), 
 }
 
 fn flag(kind: &InstKind) -> Option<Slot> {
-    match kind {
-        InstKind::Signal { slot } | InstKind::Await { slot } => Some(*slot),
-        _ => None,
+    if let InstKind::Signal { slot } | InstKind::Await { slot } = kind { Some(*slot) } else { None }
+}
+
+/// An access to a buffer that shares its block of storage with others.
+struct Shared {
+    buffer: BufferNo,
+    at: InstRef,
+    actor: u32,
+    number: u32,
+    written: bool,
+}
+
+/// Accesses to blocks of storage that several buffers of a rank get, one behind the other: each run gives them the same blocks.
+struct Blocks {
+    /// By rank and buffer: the block, where other buffers get it, too.
+    of: FxHashMap<(usize, BufferNo), u32>,
+    /// By rank and block: accesses that do not happen before later ones.
+    accesses: FxHashMap<(usize, u32), Vec<Shared>>,
+    found: Vec<Race>,
+}
+
+impl Blocks {
+    fn new(plans: &[Plan]) -> Self {
+        let mut owners: FxHashMap<(usize, u32), usize> = FxHashMap::default();
+        let all = || plans.iter().flat_map(|plan| plan.allocations.iter().map(|it| (plan.rank, it)));
+        all().for_each(|(rank, it)| *owners.entry((rank, it.block)).or_default() += 1);
+        let shared = all().filter(|(rank, it)| owners[&(*rank, it.block)] > 1);
+        let of = shared.map(|(rank, it)| ((rank, it.buffer), it.block)).collect();
+        Self { of, accesses: FxHashMap::default(), found: Vec::new() }
+    }
+
+    fn access(&mut self, it: &Occurrence, access: Access<'_>) {
+        let buffer = access.view.buffer;
+        let Some(block) = self.of.get(&(access.rank, buffer)) else { return };
+        let at = InstRef { rank: it.rank, inst: it.inst };
+        let (actor, number, written) = (it.actor, it.number, access.written);
+        let known = self.accesses.entry((access.rank, *block)).or_default();
+        known.retain(|earlier| {
+            let is_ordered = (earlier.actor, earlier.number) == (actor, number)
+                || it.before.ended(earlier.actor) >= earlier.number;
+            if !is_ordered && earlier.buffer != buffer && (earlier.written || written) {
+                let bounds = access.view.bounds().unwrap_or((0, 0));
+                let elements = Range { start: bounds.0, end: bounds.1 + 1 };
+                let parties = [(Party::Inst(earlier.at), earlier.written), (Party::Inst(at), written)];
+                self.found.push(Race {
+                    rank: access.rank,
+                    buffer,
+                    elements,
+                    parties,
+                    reused: None,
+                    between_runs: false,
+                });
+            }
+            !is_ordered
+        });
+        known.push(Shared { buffer, at, actor, number, written });
     }
 }
 

@@ -5,7 +5,7 @@
 use std::{fmt::Write, path::Path, sync::Arc};
 
 use crate::{
-    check::{Orders, Steps},
+    check::{Cut, Orders, Steps},
     exit::Exit,
     plan::{
         Plan,
@@ -49,7 +49,7 @@ impl Runs {
                 Ok(Self::Explored { orders: Box::new(Orders::new(steps, *most)), taken: 0 })
             }
             Schedules::File(path) => {
-                let steps = read(path)?;
+                let steps = read(path, plans)?;
                 let name = format!("@{}", path.display()).into();
                 Ok(Self::Named(vec![Schedule::Steps { name, steps }].into_iter()))
             }
@@ -76,10 +76,15 @@ impl Runs {
                     _ => format!("{conflicts} pairs of conflicting accesses that nothing orders"),
                 };
                 let s = if count == 1 { "" } else { "s" };
-                match (orders.is_complete(), conflicts) {
-                    (true, 0) => "1 order: all conflicting accesses are ordered".to_owned(),
-                    (true, _) => format!("all {count} order{s} of {of}"),
-                    (false, _) => format!("{count} order{s}, not all, of {of}"),
+                match orders.cut() {
+                    None if conflicts == 0 => "1 order: all conflicting accesses are ordered".to_owned(),
+                    None => format!("all {count} order{s} of {of}"),
+                    Some(Cut::Most) => format!(
+                        "{count} order{s} of {of}; there are more: raise the number in `explore:{count}`"
+                    ),
+                    Some(Cut::Memory) => {
+                        format!("{count} order{s} of {of}; the list of orders has reached its memory limit")
+                    }
                 }
             }
         }
@@ -102,7 +107,7 @@ impl Iterator for Runs {
 }
 
 /// The steps of a file.
-fn read(path: &Path) -> Result<Arc<[Step]>, Failure> {
+fn read(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|fault| {
         Failure::Other(Exit::Environment, format!("cannot read `{}`: {fault}", path.display()))
     })?;
@@ -114,6 +119,18 @@ fn read(path: &Path) -> Result<Arc<[Step]>, Failure> {
         match parsed.as_deref() {
             Some([]) => (),
             Some(&[rank, inst, part]) if u32::try_from(part).is_ok() => {
+                let count = plans.get(rank).map_or(0, |it| it.code.len());
+                if inst >= count {
+                    let message = format!(
+                        "`{}`, line {}: instruction {inst} of rank {rank} does not exist: the program has {} rank{}, and {count} \
+                         instructions there",
+                        path.display(),
+                        number + 1,
+                        plans.len(),
+                        if plans.len() == 1 { "" } else { "s" }
+                    );
+                    return Err(Failure::Other(Exit::Usage, message));
+                }
                 steps.push(Step { at: InstRef { rank, inst }, part: part as u32 });
             }
             Some(_) | None => {

@@ -167,11 +167,12 @@ struct TeamCollective<'a> {
 
 impl<'a> TeamCollective<'a> {
     fn of(plans: &'a [Plan], members: &'a [InstRef]) -> Result<Self, Fault> {
-        let collective = |it: &InstRef| match &plans[it.rank].code[it.inst].kind {
-            InstKind::Collective(it) => Ok(&**it),
-            _ => {
-                Err(Fault::Internal("a collective and a resharding operator in one communication".to_owned()))
-            }
+        let collective = |it: &InstRef| {
+            let InstKind::Collective(it) = &plans[it.rank].code[it.inst].kind else {
+                let message = "a collective and a resharding operator in one communication";
+                return Err(Fault::Internal(message.to_owned()));
+            };
+            Ok(&**it)
         };
         Ok(Self { plans, members, them: members.iter().map(collective).collect::<Result<_, _>>()? })
     }

@@ -20,7 +20,7 @@ use crate::{
     io::dense::DenseTensor,
     plan::{
         CommunicatorNo, Effect, Plan, StreamNo,
-        sync::{CommNo, Matched, Position, State, stuck},
+        sync::{CommNo, Matched, Position, State},
     },
 };
 
@@ -182,7 +182,7 @@ pub(super) struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// All ranks before their first instruction.
+    /// All ranks before their first instruction. `meets`: see the field.
     ///
     /// # Errors
     /// `Fault::Internal`: a team that is not a set of ranks, or a communicator of others.
@@ -191,10 +191,10 @@ impl<'a> Machine<'a> {
         matched: &'a Matched,
         memories: Vec<Memory>,
         schedule: &Schedule,
+        meets: bool,
     ) -> Result<Self, Fault> {
         let world = plans.len();
         check_teams(plans, matched)?;
-        let meets = *schedule == Schedule::Program || stuck(plans, matched).is_some();
         let program = Schedule::Program;
         // Steps are those of a program that comes to its end.
         let schedule = if meets && matches!(schedule, Schedule::Steps { .. }) { &program } else { schedule };

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::plan::{
     Communication, Direction, Effect, Side, Transfer,
-    sync::{CommNo, Role},
+    sync::{CommNo, Role, give_back, pass, take},
 };
 
 impl Machine<'_> {
@@ -87,12 +87,12 @@ impl Machine<'_> {
     /// The transfer at a queue's head begins: its sends may run, and its receives may take the elements that they write later.
     pub fn open_sides(&mut self, queue: usize, transfer: &Transfer) {
         let first = |(side, it): (usize, &Side)| match it.direction {
-            Direction::Recv if !it.view.is_empty() => 2 * side as u32,
-            Direction::Recv | Direction::Send => 2 * side as u32 + 1,
+            Direction::Recv if !it.view.is_empty() => take(side),
+            Direction::Recv | Direction::Send => pass(side),
         };
         let mut ready: VecDeque<u32> = transfer.sides.iter().enumerate().map(first).collect();
         if ready.is_empty() {
-            ready.push_back(0);
+            ready.push_back(give_back(0));
         }
         self.actors[queue].open = Some(Open::Sides { left: transfer.sides.len(), ready });
         self.make_ready(queue);
@@ -115,7 +115,7 @@ impl Machine<'_> {
             return Err(Fault::Steps(step));
         }
         let number = part.map_or(0, |it| it as usize / 2);
-        let last = 2 * transfer.sides.len() as u32;
+        let last = give_back(transfer.sides.len());
         if part.is_none_or(|it| it == last) {
             self.finish_communication(actor, at);
             return Ok(());
@@ -123,7 +123,7 @@ impl Machine<'_> {
         if let (Some(part), Some(side), Some(comm)) =
             (part, transfer.sides.get(number), self.matched.comms_of(at).get(number))
         {
-            if part % 2 == 0 {
+            if part == take(number) {
                 collective::take(self.plans, at, &side.view, &mut self.memories)?;
                 self.expect_message(OpenSide { queue: actor, side: number }, *comm);
             } else {
@@ -131,7 +131,7 @@ impl Machine<'_> {
             }
         }
         let Some(Open::Sides { ready, left }) = &mut self.actors[actor].open else { return Ok(()) };
-        *left -= usize::from(part.is_some_and(|it| it % 2 == 1));
+        *left -= usize::from(part == Some(pass(number)));
         if *left == 0 {
             ready.push_back(last);
         }
@@ -146,7 +146,7 @@ impl Machine<'_> {
         if !self.sent.contains_key(&comm) {
             self.single_sides.insert(comm, side);
         } else if let Some(Open::Sides { ready, .. }) = &mut self.actors[side.queue].open {
-            ready.push_back(2 * side.side as u32 + 1);
+            ready.push_back(pass(side.side));
         }
     }
 
@@ -159,7 +159,7 @@ impl Machine<'_> {
                 self.sent.insert(comm, block);
                 let Some(waiting) = self.single_sides.remove(&comm) else { return Ok(()) };
                 if let Some(Open::Sides { ready, .. }) = &mut self.actors[waiting.queue].open {
-                    ready.push_back(2 * waiting.side as u32 + 1);
+                    ready.push_back(pass(waiting.side));
                 }
                 self.make_ready(waiting.queue);
                 Ok(())

@@ -17,7 +17,7 @@ use crate::{
     io::{data::Data, dense::DenseTensor},
     plan::{
         BufferNo, InstKind, Place, Plan,
-        sync::{Deadlock, Matched, Step},
+        sync::{Deadlock, Matched, Step, stuck},
     },
 };
 
@@ -56,6 +56,8 @@ pub struct Options {
     pub trace: bool,
     /// Whether to leave out the f64 shadows of inexact values, which take 24 bytes an element.
     pub without_shadows: bool,
+    /// Whether the plans deadlock, if that is known: it costs a walk through all instructions.
+    pub deadlocks: Option<bool>,
     /// Who may ask how far the run is.
     pub inquiry: Option<Arc<Inquiry>>,
 }
@@ -141,7 +143,7 @@ pub enum Fault {
     },
     /// A given step may not happen when its turn comes.
     #[error(
-        "the given order asks for step {} of instruction {} on rank {} before it may happen: it is the order of another program, \
+        "step {} of instruction {} on rank {} is not ready at this point of the given order: the order is that of another program, \
          or of another number of ranks",
         .0.part, .0.at.inst, .0.at.rank
     )]
@@ -174,7 +176,9 @@ pub fn run(
         }
     }
     let memories = fill(plans, inputs)?;
-    let mut machine = machine::Machine::new(plans, matched, memories, schedule)?;
+    let deadlocks = || options.deadlocks.unwrap_or_else(|| stuck(plans, matched).is_some());
+    let meets = *schedule == Schedule::Program || deadlocks();
+    let mut machine = machine::Machine::new(plans, matched, memories, schedule, meets)?;
     machine.outcome.trace = options.trace.then(Vec::new);
     machine.outcome.notes.exactness.shadows = !options.without_shadows;
     machine.run(options)

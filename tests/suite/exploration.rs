@@ -5,18 +5,19 @@
 //! * Where the list is complete, no schedule of the simulator, which knows nothing of it, gives a result that none of the orders gives.
 //! * Of small worlds, all orders that the synchronisation allows are run, equivalent or not: they give the results that the listed orders
 //!   give, and no others.
-//! * The checker finds a race exactly where the list has more than one order; each race has an order that shows it.
+//! * Each race that the checker finds is a pair of instructions whose steps conflict, and has an order that shows it; of each buffer with
+//!   steps that conflict, the checker finds a race.
 //!
 //! `HIR_EXPLORE=20000` tries more, `HIR_SEED=7` others.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use grammar::{dtype::DType, ops::Op};
 use hir::{
-    check::{Checks, Finding, Orders, Party, Steps, check},
+    check::{Orders, Party, Steps, races},
     plan::{
         Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Layout,
-        Meaning, Number, Place, Plan, Port, ReduceOp, Shard, Side, Slot, Transfer, View, sync,
+        Meaning, Number, Origin, Place, Plan, Port, ReduceOp, Shard, Side, Slot, Transfer, View, sync,
     },
     sim::{self, Fault, Options, Schedule},
 };
@@ -92,13 +93,13 @@ impl Seen {
             results.insert(run(&Schedule::Steps { name, steps: steps.into() })?);
         }
         let schedules = [Schedule::Program, Schedule::Adversarial].into_iter();
-        for schedule in schedules.chain((0..SEEDS).map(Schedule::Seed)).filter(|_| orders.is_complete()) {
+        for schedule in schedules.chain((0..SEEDS).map(Schedule::Seed)).filter(|_| orders.cut().is_none()) {
             let found = run(&schedule)?;
             if !results.contains(&found) {
                 return Err(format!("{schedule} gives what no order gives:\n{found}\n{}", show(&plans)));
             }
         }
-        if let Some(all) = all_orders(&plans, &matched).filter(|_| orders.is_complete()) {
+        if let Some(all) = all_orders(&plans, &matched).filter(|_| orders.cut().is_none()) {
             self.brute += 1;
             let mut found = BTreeSet::new();
             for steps in all {
@@ -113,35 +114,55 @@ impl Seen {
                 ));
             }
         }
-        let conflicts = steps()?.conflicts;
-        let report = check(&plans, Checks { memory: false, ..Checks::FAULTS });
-        let races = report.findings.iter().filter_map(|it| match it {
-            Finding::Race { race, .. } => Some(race),
-            Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => None,
-        });
-        let is_within = |it: &Party| matches!(it, Party::Inst(_) | Party::Operation(..));
-        let has_race = races.clone().any(|it| it.parties.iter().all(|it| is_within(&it.0)));
-        if has_race && conflicts.is_empty() {
-            return Err(format!("the checker finds a race, and no two steps conflict\n{}", show(&plans)));
+        let listed = steps()?;
+        let conflicts = listed.conflicts.clone();
+        let races = races(&plans);
+        let places = |step: sync::Step| {
+            let touched = step.touched(&plans, &matched).into_iter();
+            touched.map(|it| (it.rank, it.view.buffer)).collect::<BTreeSet<_>>()
+        };
+        for race in &races {
+            let [Party::Inst(a) | Party::Operation(a, _), Party::Inst(b) | Party::Operation(b, _)] =
+                race.parties.map(|it| it.0)
+            else {
+                continue;
+            };
+            let is_pair = |(x, y): &(usize, usize)| {
+                let [x, y] = [x, y].map(|it| listed.steps[*it].at);
+                (x, y) == (a, b) || (y, x) == (a, b)
+            };
+            if !conflicts.iter().any(is_pair) {
+                return Err(format!(
+                    "{race:?} is a race, and no steps of the two conflict\n{}",
+                    show(&plans)
+                ));
+            }
+            let shown = listed.witness(race).ok_or("a race without a witness")?;
+            if shown.last().is_none_or(|it| it.at != a && it.at != b) {
+                return Err(format!("the witness of {race:?} does not end with one of its sides"));
+            }
         }
-        if races.count() == 0 && !conflicts.is_empty() {
-            return Err(format!("steps conflict, and the checker finds no race\n{}", show(&plans)));
+        for (a, b) in &conflicts {
+            let [a, b] = [a, b].map(|it| places(listed.steps[*it]));
+            if !races.iter().any(|it| a.contains(&(it.rank, it.buffer)) && b.contains(&(it.rank, it.buffer)))
+            {
+                return Err(format!("steps conflict, and the checker finds no race there\n{}", show(&plans)));
+            }
         }
         if conflicts.is_empty() {
             self.clean += 1;
             return if results.len() == 1 { Ok(()) } else { Err("no conflict, several results".to_owned()) };
         }
         self.racing += 1;
-        let listed = steps()?;
         for (early, late) in conflicts {
             let ahead = listed.ahead(early, late);
             let shown = run(&Schedule::Steps { name: "ahead".into(), steps: ahead.into() })?;
-            if orders.is_complete() && !results.contains(&shown) {
+            if orders.cut().is_none() && !results.contains(&shown) {
                 return Err(format!("a witness gives what no order gives\n{}", show(&plans)));
             }
         }
-        self.complete += usize::from(orders.is_complete());
-        self.several += usize::from(orders.is_complete() && results.len() > 1);
+        self.complete += usize::from(orders.cut().is_none());
+        self.several += usize::from(orders.cut().is_none() && results.len() > 1);
         Ok(())
     }
 }
@@ -256,7 +277,11 @@ fn plans(seed: u64) -> Vec<Plan> {
 
 impl World {
     fn on(&mut self, rank: usize, stream: u32, kind: InstKind) {
-        self.plans[rank].code.push(Inst { kind, stream, origin: 0 });
+        let plan = &mut self.plans[rank];
+        let origins = Arc::make_mut(&mut plan.origins);
+        let line = 1000 * rank as u32 + origins.len() as u32;
+        origins.push(Origin { stmt: None, line, frame: None });
+        plan.code.push(Inst { kind, stream, origin: plan.origins.len() as u32 - 1 });
     }
 
     fn work(&mut self, rank: usize) -> u32 {
@@ -353,7 +378,12 @@ impl World {
             sides.extend(both.then(|| first.mirror()));
             let sides = sides
                 .into_iter()
-                .map(|direction| Side { direction, peer: other, view: self.view(len), origin: 0 })
+                .map(|direction| Side {
+                    direction,
+                    peer: other,
+                    view: self.view(len),
+                    origin: self.plans[me].origins.len() as u32,
+                })
                 .collect();
             let (work, stream) = (self.work(me), self.stream());
             self.on(

@@ -62,7 +62,7 @@ pub struct Options {
     /// runs, `explore:N` for at most N orders of the accesses that conflict, `@FILE` for the order that `hir-opt --witness` writes.
     #[arg(long, default_value = "program")]
     pub schedule: Schedules,
-    /// Where the order of steps goes under which `--schedule=explore:N` finds another result: `--schedule=@FILE` runs it again.
+    /// Write to FILE the order for which `--schedule=explore:N` gives another result; `--schedule=@FILE` runs it again.
     #[arg(long, value_name = "FILE")]
     pub witness: Option<std::path::PathBuf>,
     /// Values of inputs that are not given.

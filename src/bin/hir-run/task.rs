@@ -10,7 +10,10 @@ use hir::{
     atomic_file,
     exit::Exit,
     interrupt::{self, Activity},
-    plan::{Plan, Port, sync::Matched},
+    plan::{
+        Plan, Port,
+        sync::{Matched, stuck},
+    },
     run::{
         RunError,
         inputs::Filling,
@@ -152,8 +155,9 @@ impl Task<'_> {
         let mut reads = UnwrittenReads::default();
         let difference = if expectations.is_empty() { "" } else { ", no difference" };
         let inquiry = Some(Arc::clone(&self.watched.inquiry));
-        let sim = sim::Options { inquiry, ..job::simulation(plans, watch) };
         let matched = Matched::of(plans);
+        let deadlocks = Some(stuck(plans, &matched).is_some());
+        let sim = sim::Options { inquiry, deadlocks, ..job::simulation(plans, watch) };
         let mut runs = Runs::new(&options.schedule, plans, &matched)?;
         let all = runs.left().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
         let (mut done, mut last) = (0, Schedule::Program);

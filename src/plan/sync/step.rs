@@ -5,7 +5,7 @@
 //! | instruction | steps |
 //! |---|---|
 //! | collective | 0: it reads what this rank gives, and takes the elements that it writes later; 1: it writes what this rank gets, and gives back what it read |
-//! | transfer | 2 n: its side n, which receives, takes the elements; 2 n + 1: its side n sends, or receives; behind those of its last side: it gives back what it sent |
+//! | transfer | `take`: a side that receives takes its elements; `pass`: a side sends, or receives; `give_back`: what it sent is the program's again |
 //! | copy from or to a peer | 0 and 1: the two halves of its elements |
 //!
 //! What a communication reads and writes is its own from its beginning to its end: elements that it writes have no value in between, and
@@ -17,7 +17,7 @@
 use std::borrow::Cow;
 
 use super::{InstRef, Key, Matched};
-use crate::plan::{Access, Direction, InstKind, Place, Plan, Side, View};
+use crate::plan::{Access, Direction, InstKind, Place, Plan, View};
 
 /// A step of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +45,30 @@ impl<'p> From<Access<'p>> for Touched<'p> {
     }
 }
 
+/// The step in which side `side` of a transfer, which receives, takes the elements.
+pub fn take(side: usize) -> u32 {
+    2 * side as u32
+}
+
+/// The step in which side `side` of a transfer sends, or receives.
+pub fn pass(side: usize) -> u32 {
+    2 * side as u32 + 1
+}
+
+/// The step in which a transfer of so many sides gives back what it sent.
+pub fn give_back(sides: usize) -> u32 {
+    2 * sides as u32
+}
+
+/// The steps at the beginning and at the end of an instruction; those of a transfer's sides lie between.
+pub fn ends(rank: usize, kind: &InstKind) -> [Option<u32>; 2] {
+    match kind {
+        InstKind::Transfer(it) => [None, Some(give_back(it.sides.len()))],
+        InstKind::Collective(_) => [Some(0), Some(1)],
+        kind => [Some(0), halves(rank, kind).map(|_| 1)],
+    }
+}
+
 impl Step {
     /// What the step reads and writes. Nothing: it is no step.
     pub fn touched<'p>(self, plans: &'p [Plan], matched: &Matched) -> Vec<Touched<'p>> {
@@ -53,47 +77,42 @@ impl Step {
             return Vec::new();
         };
         let whole = |rank: usize, kind: &'p InstKind| kind.accesses(rank).into_iter().map(Touched::from);
-        let mut all: Vec<Touched<'p>> = match (kind, self.part) {
-            (InstKind::Collective(_), 0) => whole(rank, kind).collect(),
-            (InstKind::Collective(_), 1) => whole(rank, kind).collect(),
-            (InstKind::Transfer(it), part) if part as usize == 2 * it.sides.len() => {
+        let own = |view: Cow<'p, View>, written: bool| Touched { rank, view, written };
+        let mut all: Vec<Touched<'p>> = match kind {
+            InstKind::Collective(_) if self.part <= 1 => whole(rank, kind).collect(),
+            InstKind::Transfer(it) if self.part == give_back(it.sides.len()) => {
                 whole(rank, kind).filter(|it| !it.written).collect()
             }
-            (InstKind::Transfer(it), part) => {
-                let side = it.sides.get(part as usize / 2);
-                let is_there = |it: &&Side| it.direction == Direction::Recv || part % 2 == 1;
-                let touched = |it: &'p Side| Touched {
-                    rank,
-                    view: Cow::Borrowed(&it.view),
-                    written: it.direction == Direction::Recv,
-                };
-                side.filter(is_there).map(touched).into_iter().collect()
+            InstKind::Transfer(it) => {
+                let side = it.sides.get(self.part as usize / 2);
+                // Only a receive takes.
+                let side = side.filter(|it| it.direction == Direction::Recv || self.part % 2 == 1);
+                let touched = side.map(|it| own(Cow::Borrowed(&it.view), it.direction == Direction::Recv));
+                touched.into_iter().collect()
             }
-            (InstKind::Copy { .. }, half) => match halves(rank, kind) {
-                Some(halves) => halves.into_iter().nth(half as usize).map_or(Vec::new(), |[from, to]| {
-                    let touched =
-                        |it: Place, written| Touched { rank: it.rank, view: Cow::Owned(it.view), written };
-                    vec![touched(from, false), touched(to, true)]
-                }),
-                None if half == 0 => whole(rank, kind).collect(),
-                None => Vec::new(),
-            },
-            (InstKind::Finish, 0) => {
+            InstKind::Copy { .. } if halves(rank, kind).is_some() => {
+                let half = halves(rank, kind).into_iter().flatten().nth(self.part as usize);
+                let touched =
+                    |it: Place, written| Touched { rank: it.rank, view: Cow::Owned(it.view), written };
+                half.map_or(Vec::new(), |[from, to]| vec![touched(from, false), touched(to, true)])
+            }
+            _ if self.part > 0 => Vec::new(),
+            InstKind::Finish => {
                 let views = plans[rank].outputs.iter().filter_map(|it| it.shard.view.as_ref());
-                views.map(|view| Touched { rank, view: Cow::Borrowed(view), written: false }).collect()
+                views.map(|view| own(Cow::Borrowed(view), false)).collect()
             }
-            (InstKind::Alloc { buffer, zero: true }, 0) => {
-                let whole = View::contiguous(*buffer, vec![plans[rank].buffers[*buffer as usize].len]);
-                vec![Touched { rank, view: Cow::Owned(whole), written: true }]
+            InstKind::Alloc { buffer, zero: true } => {
+                let len = plans[rank].buffers[*buffer as usize].len;
+                vec![own(Cow::Owned(View::contiguous(*buffer, vec![len])), true)]
             }
-            (InstKind::Reshard(_), 0) => match team(matched, self.at) {
+            InstKind::Reshard(_) => match team(matched, self.at) {
                 Some(members) if members.first() == Some(&self.at) => {
                     members.iter().flat_map(|it| whole(it.rank, &plans[it.rank].code[it.inst].kind)).collect()
                 }
                 Some(_) | None => Vec::new(),
             },
-            (_, 0) => whole(rank, kind).collect(),
-            _ => Vec::new(),
+            // `accesses` says for each of the others.
+            kind => whole(rank, kind).collect(),
         };
         all.retain(|it| !it.view.is_empty());
         all

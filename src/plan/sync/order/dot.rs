@@ -1,30 +1,47 @@
-//! The guaranteed order in Graphviz's DOT language: an instruction is a node, in a box of its stream or queue, in a box of its rank.
+//! The guaranteed order in Graphviz's DOT language: an instruction is a node, or one for each thing that happens of a communication, in a
+//! box of its stream or queue, in a box of its rank.
 
 use std::{collections::BTreeSet, fmt::Write};
 
-use super::Graph;
-use crate::plan::{Plan, inst_text};
+use super::{Graph, Node};
+use crate::plan::{Effect, Plan, inst_text};
 
 impl Graph {
     /// The graph as text.
     pub fn dot(&self, plans: &[Plan]) -> String {
-        // An instruction that is posted and run has a node for each.
+        // A communication is posted, begins and ends, and its sides happen in between: each is a node. Others are one node.
+        let communicates = |it: &Node| {
+            let effect = plans[it.at.rank].code[it.at.inst].kind.effect();
+            !it.posts && matches!(effect, Effect::Post(_) | Effect::Reshard(_))
+        };
+        let key = |node: usize| self.nodes.get(node).map(|it| (it.at, it.actor));
+        let first = |node: usize| node == 0 || key(node - 1) != key(node);
+        let last = |node: usize| key(node + 1) != key(node);
+        let moment = |node: usize| match (first(node), last(node), self.nodes[node].step) {
+            _ if !communicates(&self.nodes[node]) => None,
+            (true, _, _) => Some("begins".to_owned()),
+            (_, true, _) => Some("ends".to_owned()),
+            (.., Some(step)) if step.part % 2 == 0 => Some(format!("side {} begins", step.part / 2)),
+            (.., Some(step)) => Some(format!("side {}", step.part / 2)),
+            (.., None) => None,
+        };
         let name = |node: usize| {
             let it = self.nodes[node];
             let post = if it.posts { "_post" } else { "" };
-            format!("r{}_i{}{post}", it.at.rank, it.at.inst)
+            let moment = moment(node).map_or(String::new(), |it| format!("_{}", it.replace(' ', "_")));
+            format!("r{}_i{}{post}{moment}", it.at.rank, it.at.inst)
         };
         let mut text = "digraph order {\n  node [shape=box, fontname=monospace];\n".to_owned();
-        let mut last = (None, None);
+        let mut shown_place = (None, None);
         let mut shown = BTreeSet::new();
         for (number, it) in self.nodes.iter().enumerate() {
             let place = (Some(it.at.rank), Some(it.actor));
-            if place != last {
-                if last.1.is_some() {
+            if place != shown_place {
+                if shown_place.1.is_some() {
                     text += "    }\n";
                 }
-                if place.0 != last.0 {
-                    if last.0.is_some() {
+                if place.0 != shown_place.0 {
+                    if shown_place.0.is_some() {
                         text += "  }\n";
                     }
                     _ = writeln!(text, "  subgraph cluster_r{0} {{\n    label=\"rank {0}\";", it.at.rank);
@@ -42,7 +59,7 @@ impl Graph {
                     it.actor,
                     escaped(label)
                 );
-                last = place;
+                shown_place = place;
             }
             if shown.insert(name(number)) {
                 let plan = &plans[it.at.rank];
@@ -50,11 +67,12 @@ impl Graph {
                 let shown = inst_text(plan, inst);
                 // Where it runs, it is not posted.
                 let shown = if it.posts { &shown } else { shown.trim_start_matches("post ") };
-                let label = format!("{}: {shown}", plan.place(inst));
+                let moment = moment(number).map_or(String::new(), |it| format!(" ({it})"));
+                let label = format!("{}: {shown}{moment}", plan.place(inst));
                 _ = writeln!(text, "      {} [label=\"{}\"];", name(number), escaped(&label));
             }
         }
-        if last.0.is_some() {
+        if shown_place.0.is_some() {
             text += "    }\n  }\n";
         }
         let mut edges = BTreeSet::new();

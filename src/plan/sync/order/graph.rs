@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::{Unordered, World};
 use crate::plan::{
     Direction, InstKind, Plan,
-    sync::{CommNo, InstRef, Key, Matched, Step, halves, team},
+    sync::{CommNo, InstRef, Key, Matched, Step, ends, pass, take, team},
 };
 
 /// Something that happens once.
@@ -55,16 +55,16 @@ impl Graph {
                     step: part.filter(|_| !item.posts).map(|part| Step { at, part }),
                     posts: item.posts,
                 };
-                let has_two = matches!(kind, InstKind::Collective(_)) || halves(at.rank, kind).is_some();
+                let [first, second] = ends(at.rank, kind);
                 let sides = if let InstKind::Transfer(it) = kind { Some(&it.sides) } else { None };
                 let sides = sides.filter(|_| !item.posts);
-                let begin = graph.push(node(if sides.is_some() { None } else { Some(0) }));
+                let begin = graph.push(node(first));
                 graph.before[begin as usize].extend(last);
                 let mut inside = vec![begin];
                 for (side, (it, comm)) in sides.into_iter().flatten().zip(matched.comms_of(at)).enumerate() {
-                    let takes = graph.push(node(Some(2 * side as u32)));
+                    let takes = graph.push(node(Some(take(side))));
                     graph.before[takes as usize].push(begin);
-                    let step = graph.push(node(Some(2 * side as u32 + 1)));
+                    let step = graph.push(node(Some(pass(side))));
                     graph.before[step as usize].push(takes);
                     inside.push(step);
                     if !it.view.is_empty() {
@@ -72,11 +72,7 @@ impl Graph {
                             Some(step);
                     }
                 }
-                let end = match sides {
-                    Some(sides) => Some(2 * sides.len() as u32),
-                    None => Some(1).filter(|_| has_two),
-                };
-                let end = graph.push(node(end));
+                let end = graph.push(node(second));
                 graph.before[end as usize].append(&mut inside);
                 last = Some(end);
                 let [start, begun, to_end, ended, stop] = item.tokens;
