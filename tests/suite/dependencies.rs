@@ -172,7 +172,7 @@ const CHECK: &[Row] = &[
     ("orders", &["conflict", "overlap"]),
     ("memory storage", &["conflict", "overlap", "written"]),
     ("race", &["conflict", "history", "model", "overlap", "storage"]),
-    ("repeat", &["conflict", "model", "race"]),
+    ("repeat", &["conflict", "model", "overlap", "race"]),
     ("side", &["conflict"]),
     ("edit", &["side"]),
     ("reason", &["conflict", "edit", "side"]),
