@@ -94,7 +94,7 @@ impl Texts<'_> {
             }
         }
         if let Some(it) = race.reused {
-            notes.push(self.reuse(race.rank, &it));
+            notes.push(self.reuse(race.rank, &it, race.between_runs));
         }
         // The headline is about the access that has not ended: that of the first run.
         if !race.between_runs {
@@ -113,8 +113,14 @@ impl Texts<'_> {
     }
 
     /// Who frees storage and who gets it.
-    fn reuse(&self, rank: usize, it: &Reused) -> String {
+    fn reuse(&self, rank: usize, it: &Reused, between_runs: bool) -> String {
         let plan = &self.plans[rank];
+        if let (true, Some(later)) = (between_runs, it.later) {
+            let [one, other] = [it.earlier, later].map(|it| &plan.buffers[it as usize].name);
+            return format!(
+                "`{one}` and `{other}` share storage: one is freed before the other is allocated"
+            );
+        }
         let freed = it.freed.map_or("the end of the program".to_owned(), |origin| {
             format!("line {}", plan.origins[origin as usize].line)
         });

@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{
-    conflict::{Party, Race},
+    conflict::{Party, Race, Reused},
     model::Model,
     overlap::Range,
     race::Races,
@@ -114,12 +114,13 @@ impl Blocks {
                 let bounds = access.view.bounds().unwrap_or((0, 0));
                 let elements = Range { start: bounds.0, end: bounds.1 + 1 };
                 let parties = [(Party::Inst(earlier.at), earlier.written), (Party::Inst(at), written)];
+                let reused = Some(Reused { earlier: earlier.buffer, later: Some(buffer), freed: None });
                 self.found.push(Race {
                     rank: access.rank,
                     buffer,
                     elements,
                     parties,
-                    reused: None,
+                    reused,
                     between_runs: false,
                 });
             }
