@@ -10,7 +10,7 @@ use std::{
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 use grammar::{
     Dialect,
-    codes::Severity,
+    codes::{Code, Severity},
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     render::Format,
@@ -102,7 +102,7 @@ struct Options {
     /// Print the text itself, with everything that reading guessed written down, instead of the canonical text. `check` also makes the
     /// edits that end races, where a race has only one, and checks the result.
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
-        conflicts_with_all = ["passes", "print_plan", "split_input_file"])]
+        conflicts_with_all = ["passes", "print_plan", "print_hb", "print_dialect", "split_input_file"])]
     fix: Option<Fixes>,
     /// Compare diagnostics with `// expected-error@+1 {{text}}` comments instead of printing them.
     #[arg(long)]
@@ -225,6 +225,25 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     }
     let calls = screen.pipeline(&options.passes)?;
     options.dumps.check().map_err(|message| screen.fail(Exit::Usage, &message))?;
+    let prints = [
+        (options.timing, "--timing"),
+        (options.statistics, "--statistics"),
+        (options.dump_pass_pipeline, "--dump-pass-pipeline"),
+        (options.bisect, "--bisect"),
+        (options.dumps.prints(), "--print-ir-…"),
+    ];
+    if let (Format::Sarif, Some((_, flag))) = (options.error_format, prints.iter().find(|it| it.0)) {
+        let message = format!(
+            "`{flag}` prints text to standard error, which `--error-format=sarif` keeps for one log: leave out one of the two"
+        );
+        return Err(screen.fail(Exit::Usage, &message));
+    }
+    if let Some(path) = &options.witness
+        && std::fs::canonicalize(path)
+            .is_ok_and(|it| std::fs::canonicalize(&options.file).is_ok_and(|file| it == file))
+    {
+        return Err(screen.fail(Exit::Usage, "`--witness` would overwrite the program"));
+    }
     if options.check.is_some_and(|it| it.repeat) && options.check_model == Model::Hir {
         let message = "`--check=repeat` is for `--check-model=nccl`: hir-run puts a barrier between runs";
         return Err(screen.fail(Exit::Usage, message));
@@ -260,6 +279,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         remarks: Vec::new(),
         statistics: Statistics::default(),
         reading: Duration::ZERO,
+        container: None,
     };
     let exit = tool.file(source);
     if options.run_reproducer.is_some() && exit == Exit::Success {
@@ -315,6 +335,8 @@ struct Tool<'o> {
     remarks: Vec<Diagnostic>,
     statistics: Statistics,
     reading: Duration,
+    /// Which container of a text with several is looked at, from 0.
+    container: Option<usize>,
 }
 
 impl Tool<'_> {
@@ -399,10 +421,18 @@ impl Tool<'_> {
             return Outcome { text: part.text.clone(), ..outcome };
         }
         let mut text = String::new();
-        for program in &mut programs {
+        let count = programs.len();
+        for (number, program) in programs.iter_mut().enumerate() {
+            self.container = (count > 1).then_some(number);
             match self.program(program, part, &mut outcome) {
                 Some(it) => text += &it,
-                None => return outcome,
+                None => {
+                    let left = count - 1 - number;
+                    if let (Some((Exit::Check, message)), 1..) = (&mut outcome.failure, left) {
+                        *message += &format!("; the last {left} of {count} containers are not checked");
+                    }
+                    return outcome;
+                }
             }
         }
         // The process ends soon: taking a large program apart piece by piece would only take time.
@@ -681,9 +711,13 @@ impl Tool<'_> {
             Ok(steps) => steps,
             Err(fault) => return self.screen.say(&format!("no witness: {fault}")),
         };
+        // Each buffer has memory of its own in the simulator.
+        let is_shown = |it: &Finding| it.diagnostic(plans, sources).1.code != Code::StorageRace;
         let shown = report.findings.iter().find_map(|it| match it {
-            Finding::Race { race, .. } => Some((it, steps.witness(race)?)),
-            Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => None,
+            Finding::Race { race, .. } if is_shown(it) => Some((it, steps.witness(race)?)),
+            Finding::Race { .. } | Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => {
+                None
+            }
         });
         let Some((finding, steps)) = shown else {
             let races = report.findings.iter().filter_map(|it| match it {
@@ -698,11 +732,20 @@ impl Tool<'_> {
         };
         let found = finding.diagnostic(plans, sources).1;
         let path_text = path.display();
+        let calls: Vec<String> = self.calls.iter().map(ToString::to_string).collect();
+        let flags = [
+            self.container.map(|it| format!(" --container={it}")),
+            (!calls.is_empty()).then(|| format!(" --passes='{}'", calls.join(","))),
+            self.options.ranks.map(|it| format!(" --ranks={it}")),
+        ];
+        let set = self.options.set.iter().map(|it| format!(" --set={}={}", it.name, it.value));
+        let flags: String = flags.into_iter().flatten().chain(set).collect();
         let title = format!(
-            "[{}] {}\nhir-run --check=warn --schedule=@{path_text} runs these steps in this order, and then the others.\n\
-             rank, instruction, step of the instruction",
+            "[{}] {}\nhir-run {}{flags} --check=warn --schedule=@{path_text} runs these steps in this order, and then the \
+             others.\nrank, instruction, step of the instruction",
             found.code.text(),
-            found.message
+            found.message,
+            self.options.file
         );
         if self.screen.write(&schedules::write(plans, &steps, &title), Some(path)) == Exit::Success {
             self.screen.say(&format!("wrote the order that shows: {}", found.message));

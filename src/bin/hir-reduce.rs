@@ -223,13 +223,18 @@ fn shrink(
             return screen.fail(exit, &format!("`{}`: {instead}", options.file));
         }
     };
-    let say = |line: String| drop(writeln!(std::io::stderr(), "# {line}"));
+    let say = |line: String| match options.error_format {
+        // Standard error is one log.
+        Format::Sarif => screen.say(&line),
+        Format::Human | Format::Short | Format::Json => drop(writeln!(std::io::stderr(), "# {line}")),
+    };
     symptoms.iter().for_each(|it| say(it.clone()));
     say(format!("{} statements", start.statements()));
     locked(best).found = Some((start.text.clone(), start.statements()));
     let goal = Recorded { same: Same { examiner, symptoms }, best };
     let reduced = reduce(start, options.max_tests, &goal, &mut |candidate, tests| {
-        say(format!("{} statements after {tests} tests", candidate.statements()));
+        let s = if tests == 1 { "" } else { "s" };
+        say(format!("{} statements after {tests} test{s}", candidate.statements()));
     });
     // Who stops the tool from here on is too late.
     locked(best).is_over = true;

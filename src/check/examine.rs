@@ -86,6 +86,9 @@ pub fn examine(plans: &[Plan], checks: Checks) -> Examined {
         races.found.clear();
         races.not_compared = 0;
     }
+    if races.is_full() {
+        found.not_checked.push(format!("races beyond the first {}", races.found.len()));
+    }
     if races.not_compared > 0 {
         found
             .not_checked

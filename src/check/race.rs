@@ -105,6 +105,11 @@ impl<'p> Races<'p> {
         }
     }
 
+    /// Whether there may be more races than were collected.
+    pub fn is_full(&self) -> bool {
+        self.found.len() >= MAX_RACES
+    }
+
     /// An instruction, after all that happen before it.
     pub fn visit(&mut self, it: &Occurrence) {
         if self.found.len() >= MAX_RACES {

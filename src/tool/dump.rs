@@ -40,6 +40,15 @@ pub struct DumpFlags {
 }
 
 impl DumpFlags {
+    /// Whether programs go to standard error.
+    pub fn prints(&self) -> bool {
+        let Self { print_ir_before, print_ir_after, print_changed, print_ir_tree_dir, .. } = self;
+        let all = [self.print_ir_before_all, self.print_ir_after_all, self.print_ir_after_change];
+        let any = all.into_iter().any(|it| it) || self.print_ir_after_failure;
+        let some = print_ir_before.is_some() || print_ir_after.is_some() || print_changed.is_some();
+        print_ir_tree_dir.is_none() && (any || some)
+    }
+
     /// Says which name of a list is no pass.
     ///
     /// # Errors

@@ -205,6 +205,9 @@ impl Task<'_> {
         let Some(verdict) = verdict else {
             return Ok(Verdict { exit: Exit::Success, line: None, summary: String::new() });
         };
+        if let Some(path) = &options.witness {
+            say(format!("# no order gives another result: `{}` is not written", path.display()));
+        }
         let schedules = runs.summary(&last, done);
         say(format!("# {schedules}, {:.3} s", self.start.elapsed().as_secs_f64()));
         Ok(conclude(verdict, say))
