@@ -190,21 +190,25 @@ codes! {
     /// any value. The statement that writes it is missing, or nothing makes the reader wait for it.
     UnwrittenRead = "W0701", Warning;
 
-    /// A Synchronize or a Wait whose order other statements give already: without it every computation, copy and communication of all
-    /// ranks still happens after the same others. The remark is about removing this statement alone: without it, another one may become
-    /// necessary.
+    /// A redundant Synchronize or Wait: other statements already order everything that it orders. Without it every computation, copy and
+    /// communication on every rank still waits for the same earlier ones. Remove this wait only, then check again: it may make another
+    /// reported wait necessary.
     ImpliedWait = "R0701", Remark;
-    /// A Synchronize or a Wait that no two accesses to the same memory depend on: without it the program has no race, and more of it may
-    /// run at the same time. The labels show the first two statements that it serialises. It may stand there to limit what runs at the
-    /// same time, which the checker cannot know. The remark is about removing this statement alone.
+    /// An unneeded Synchronize or Wait: no two accesses to the same memory are ordered by it alone. Without it the program has no race, and
+    /// more of it may run at the same time. The labels show the first two statements that it alone orders. It may stand there to limit what
+    /// runs at the same time, which the checker cannot know. Remove this wait only, then check again: it may make another reported wait
+    /// necessary.
     UnneededWait = "R0702", Remark;
-    /// Nothing reads what a statement writes, on any rank and in any iteration, before it is overwritten or the program ends; and it is
-    /// neither an output nor memory of the caller.
+    /// Nothing reads what a statement writes: on no rank and in no iteration, before it is overwritten or the program ends; and it is
+    /// not an output or an input. Remove the statement; a communication on all its ranks, with its Waits, and then check again, since a
+    /// Wait may order other accesses. If a later statement uses the name, put an ALLOCATE in its place. Where nothing reads the zeros of
+    /// an ALLOCATE, use `zero_init=false`.
     UnreadWrite = "R0703", Remark;
     /// The long ALLOCATE skips bound names: in a loop it allocates in the first iteration only, and all iterations use one buffer. The
     /// short ALLOCATE, `ALLOCATE(mem_type=global, zero_init=false)`, gives every iteration storage of its own.
     AllocatedOnce = "R0704", Remark;
-    /// A program that deallocates other storage keeps this one until its end.
+    /// A tensor is never deallocated, although the program deallocates other tensors. Insert a Deallocate of it after the last statement
+    /// that uses it; a Deallocate of every tensor that is bound to the storage, where there are several.
     NotDeallocated = "R0705", Remark;
 
     /// Indentation was lost and could be recovered: the nesting is certain from SetCurrentStream and Synchronize.

@@ -59,7 +59,7 @@ pub fn render(
         Format::Human if lines.width(it.span().start, source.len()) > WIDEST_LINE => {
             short(it, file, &lines, out)
         }
-        Format::Human => human(it, file, &text, color, out),
+        Format::Human => human(it, file, (&text, &lines), color, out),
         Format::Short => short(it, file, &lines, out),
         Format::Json | Format::Sarif => json(it, file, &lines, out),
     })?;
@@ -91,7 +91,7 @@ fn word(severity: Severity) -> &'static str {
 fn human(
     it: &Diagnostic,
     file: &str,
-    source: &Source<&str>,
+    (source, lines): (&Source<&str>, &LineIndex),
     color: bool,
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
@@ -106,8 +106,11 @@ fn human(
         .with_config(config)
         .with_code(it.code.text())
         .with_message(&it.message);
-    for (at, (span, label)) in it.labels.iter().enumerate() {
-        let paint = if at == 0 { paint } else { Color::Blue };
+    // Labels that are out of line order make ariadne draw the header of the file again.
+    let mut labels: Vec<_> =
+        it.labels.iter().zip(std::iter::once(paint).chain(std::iter::repeat(Color::Blue))).collect();
+    labels.sort_by_key(|((span, _), _)| lines.line(span.start));
+    for ((span, label), paint) in labels {
         report = report.with_label(Label::new(place(*span)).with_message(label).with_color(paint));
     }
     for note in &it.notes {

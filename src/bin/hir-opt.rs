@@ -17,7 +17,7 @@ use grammar::{
     span::LineIndex,
 };
 use hir::{
-    check::{self, Checks, Finding, Model, Report, Steps},
+    check::{self, Checks, Finding, Model, NotSearched, Report, Steps},
     exit::Exit,
     interrupt::{self, Activity},
     out_of_memory::Allocator,
@@ -124,7 +124,8 @@ struct Options {
     #[arg(long)]
     print_plan: bool,
     /// Prove that the result is free of races, deadlocks and lifetime errors, or show where it is not; the exit code is 7 then. What to
-    /// look for: `race`, `comm`, `memory`, and `excess`, what the program could do without: remarks, which do not change the exit code;
+    /// look for: `race`, `comm`, `memory`, and `excess`, what the program could do without: remarks, which do not change the exit code
+    /// (`excess` alone: 7 where the program has races);
     /// `repeat`: races of two runs, one behind the other. Default: all but `repeat`.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Checks>,
@@ -302,6 +303,13 @@ fn name(verify: VerifyEach) -> String {
     verify.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
 }
 
+/// How many diagnostics have a severity, in words; `None` where none has.
+fn counted(found: &[Diagnostic], severity: Severity, word: &str) -> Option<String> {
+    let count = found.iter().filter(|it| it.severity() == severity).count();
+    let s = if count == 1 { "" } else { "s" };
+    (count > 0).then(|| format!("{count} {word}{s}"))
+}
+
 /// What is asked for about the tool itself.
 fn listing(options: &Options) -> Result<Option<String>, String> {
     Ok(match &options.explain {
@@ -321,6 +329,8 @@ struct Outcome {
     diagnostics: Vec<Diagnostic>,
     /// What is wrong with a text of the command line.
     elsewhere: Option<Box<(Source, Diagnostic)>>,
+    /// What the check says of each program that it found no fault in: comes after the diagnostics.
+    summaries: Vec<String>,
     /// Why there is no result, beyond the diagnostics.
     failure: Option<(Exit, String)>,
 }
@@ -390,13 +400,14 @@ impl Tool<'_> {
         if self.options.verify_diagnostics {
             let mut faults = expect::mismatches(part, &outcome.diagnostics);
             faults.extend(outcome.failure.iter().filter(|it| it.0 == Exit::Bug).map(|it| it.1.clone()));
-            faults.iter().for_each(|fault| self.screen.say(fault));
+            faults.iter().chain(&outcome.summaries).for_each(|it| self.screen.say(it));
             return if faults.is_empty() { Exit::Success } else { Exit::Rejected };
         }
         self.screen.draw(part, &outcome.diagnostics);
         if let Some((source, fault)) = outcome.elsewhere.as_deref() {
             self.screen.draw(source, std::slice::from_ref(fault));
         }
+        outcome.summaries.iter().for_each(|it| self.screen.say(it));
         match &outcome.failure {
             Some((exit, message)) => self.screen.fail(*exit, message),
             None if has_errors(&outcome.diagnostics) || outcome.elsewhere.is_some() => Exit::Rejected,
@@ -643,7 +654,11 @@ impl Tool<'_> {
         }
         let found: Vec<Diagnostic> =
             report.findings.iter().map(|it| it.diagnostic(&plans, sources).1).collect();
-        let errors = found.iter().filter(|it| it.severity() == Severity::Error).count();
+        let errors = counted(&found, Severity::Error, "fault");
+        let others = [(Severity::Warning, "warning"), (Severity::Remark, "remark")];
+        let others: Vec<String> =
+            others.into_iter().filter_map(|(severity, word)| counted(&found, severity, word)).collect();
+        let more: String = others.iter().map(|it| format!(", {it}")).collect();
         if source.name == part.name {
             outcome.diagnostics.extend(found);
         } else {
@@ -656,18 +671,29 @@ impl Tool<'_> {
             if plans.len() == 1 { "" } else { "s" },
             start.elapsed().as_secs_f64()
         );
-        if errors > 0 {
-            let s = if errors == 1 { "" } else { "s" };
-            outcome.failure = Some((Exit::Check, format!("the check found {errors} fault{s} ({world})")));
-            return None;
-        }
-        if !report.not_checked.is_empty() {
-            let message = format!("the check found no fault in what it could check ({world})");
-            outcome.failure = Some((Exit::Check, message));
-            return None;
-        }
-        self.screen.say(&format!("the check found no fault ({world})"));
-        Some(())
+        let unsearched = report.not_searched.iter().find_map(|it| match it {
+            NotSearched::Races => Some("the program has races"),
+            NotSearched::Views => Some("some views have too many pieces to compare, so races are not known"),
+            NotSearched::Waits { .. } | NotSearched::Writes => None,
+        });
+        let failure = if let Some(errors) = errors {
+            format!("the check found {errors}{more} ({world})")
+        } else if !report.not_checked.is_empty() {
+            format!("the check found no fault in what it could check{more} ({world})")
+        } else if let Some(reason) = unsearched.filter(|_| checks.is_excess_alone()) {
+            match others.is_empty() {
+                true => format!("no remark: {reason}; run `--check=race`"),
+                false => {
+                    let found = others.join(", ");
+                    format!("{found}; waits and writes were not searched: {reason}; run `--check=race`")
+                }
+            }
+        } else {
+            outcome.summaries.push(format!("the check found no fault{more} ({world})"));
+            return Some(());
+        };
+        outcome.failure = Some((Exit::Check, failure));
+        None
     }
 
     fn plans(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use super::{
     conflict::Race,
-    excess::{Excess, Unread, excess},
+    excess::{Excess, NotSearched, Unread, excess},
     finding::{Checks, Finding, Report},
     memory::{Memory, Unwritten},
     model::Model,
@@ -32,7 +32,7 @@ pub struct Examined {
     /// What could not be checked, and why.
     pub not_checked: Vec<String>,
     /// Where excess could not be looked for, and why.
-    pub not_searched: Vec<String>,
+    pub not_searched: Vec<NotSearched>,
 }
 
 /// Checks the plans of all ranks.

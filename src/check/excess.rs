@@ -23,7 +23,7 @@ mod work_order;
 
 pub(super) use unread::Unread;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use super::{conflict::Race, model::Model};
 use crate::plan::{
@@ -32,13 +32,13 @@ use crate::plan::{
 };
 
 /// A statement of a rank: the rank, and an index into its `Plan::origins`.
-pub type Place = (usize, u32);
+pub type StmtOnRank = (usize, u32);
 
 /// What the program could do without.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Excess {
     /// The statement, where it is executed first.
-    pub at: Place,
+    pub at: StmtOnRank,
     /// Why it is not needed.
     pub kind: ExcessKind,
     /// The ranks that execute it.
@@ -59,11 +59,11 @@ pub enum ExcessKind {
     },
     /// Nothing reads what it writes.
     Unread {
-        /// What it writes: the name of the buffer, and the rank whose memory it is.
-        target: (String, usize),
+        /// What it writes: the name of the buffer, and the rank whose memory it is; `None`: the program has no name for it.
+        target: Option<(String, usize)>,
         /// The statement that overwrites it; `None`: none does.
-        overwritten: Option<Place>,
-        /// Whether it is an ALLOCATE, which only writes zeros.
+        overwritten: Option<StmtOnRank>,
+        /// Whether it writes only the zeros of an ALLOCATE.
         is_allocation: bool,
         /// Whether it takes part in a communication.
         communicates: bool,
@@ -84,19 +84,52 @@ pub enum ExcessKind {
         /// The tensors that are bound to it when the program ends.
         bound: Vec<String>,
         /// The last statement that uses it.
-        last: Option<Place>,
+        last: Option<StmtOnRank>,
     },
 }
 
+/// Excess that was not looked for, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSearched {
+    /// Waits and writes: the program has races.
+    Races,
+    /// Waits and writes: views have too many pieces to compare, so that races are not known.
+    Views,
+    /// Waits of a large program.
+    Waits {
+        /// How many statements that wait were not judged.
+        left: usize,
+        /// How many there are.
+        all: usize,
+    },
+    /// Statements that write after the first `unread::MAX_WRITES` writes.
+    Writes,
+}
+
+impl fmt::Display for NotSearched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Races => f.write_str("waits and writes: the program has races"),
+            Self::Views => f.write_str("waits and writes: some views have too many pieces to compare"),
+            Self::Waits { left, all } => {
+                write!(f, "{left} of {all} statements that wait: the program is too large")
+            }
+            Self::Writes => {
+                write!(f, "statements that write after the first {} writes", unread::MAX_WRITES)
+            }
+        }
+    }
+}
+
 /// Everything that is found of excess, in the order of the program, and where it was not looked for. `unread` has seen all
-/// instructions; `None`: the program has races. The ALLOCATE of a buffer that is raced for gets no remark: the race says more.
+/// instructions; `None`: the program has races, or may have some. The ALLOCATE of a buffer that is raced for gets no remark: the race says more.
 pub(super) fn excess(
     plans: &[Plan],
     matched: &Matched,
     unread: Option<Unread<'_>>,
     races: &[Race],
     model: Model,
-) -> (Vec<Excess>, Vec<String>) {
+) -> (Vec<Excess>, Vec<NotSearched>) {
     let mut not_searched = Vec::new();
     let mut found = lifetimes::lifetimes(plans, &races.iter().map(|it| (it.rank, it.buffer)).collect());
     match unread {
@@ -104,11 +137,12 @@ pub(super) fn excess(
             let (waits, left) = waits::waits(plans, matched, model);
             found.extend(waits);
             not_searched.extend(left);
-            found.extend(unread.finish(matched));
+            let (writes, left) = unread.finish(matched);
+            found.extend(writes);
+            not_searched.extend(left);
         }
-        None => {
-            not_searched.push("waits and writes that are not needed: the program has races".to_owned());
-        }
+        None if races.is_empty() => not_searched.push(NotSearched::Views),
+        None => not_searched.push(NotSearched::Races),
     }
     let line = |it: &Excess| (plans[it.at.0].program, plans[it.at.0].origins[it.at.1 as usize].line);
     found.sort_by_key(line);

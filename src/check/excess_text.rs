@@ -1,108 +1,176 @@
 //! Excess as diagnostics.
 
-use grammar::{codes::Code, diagnostic::Diagnostic};
+use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use super::{
-    excess::{Excess, ExcessKind, Place},
-    explain::{Texts, list},
+    excess::{Excess, ExcessKind, StmtOnRank},
+    explain::{Texts, occurrences},
 };
+use crate::plan::sync::InstRef;
 
 impl Texts<'_> {
     /// What the program could do without.
     pub fn excess(&self, it: &Excess) -> (usize, Diagnostic) {
-        let (rank, origin) = it.at;
-        let plan = &self.plans[rank];
-        let text = self.text_of(rank);
-        let line = |origin: u32| plan.origins[origin as usize].line;
-        let place = |it: Place| self.plans[it.0].describe(it.1);
-        let span = self.span(text, line(origin));
         let found = match &it.kind {
-            ExcessKind::Implied => {
-                let message = "other statements give the order of this wait already";
-                Diagnostic::new(Code::ImpliedWait, span, message, "not needed")
-                    .note("without it, all work still follows the same other work, on all ranks")
-                    .help("remove it, and check again: others may be needed then")
+            ExcessKind::Implied => self.implied(it.at),
+            ExcessKind::Unneeded { pair } => self.unneeded(it.at, *pair),
+            ExcessKind::Unread { target, overwritten, is_allocation: true, communicates: _ } => {
+                self.unread_zeros(it.at, target.as_ref(), *overwritten)
             }
-            ExcessKind::Unneeded { pair } => {
-                let pair = pair.map(|it| (it.rank, self.plans[it.rank].code[it.inst].origin));
-                let [first, second] = pair;
-                let message = "no accesses to the same memory depend on this wait".to_owned();
-                let mut found = Diagnostic::new(Code::UnneededWait, span, message, "serialises the two");
-                let lines = pair.map(|it| self.plans[it.0].origins[it.1 as usize].line);
-                if self.text_of(first.0) == text && self.text_of(second.0) == text && lines[0] != lines[1] {
-                    for (line, label) in [(lines[0], "this comes first"), (lines[1], "and this waits for it")]
-                    {
-                        if line != plan.origins[origin as usize].line {
-                            found = found.label(self.span(text, line), label);
-                        }
-                    }
-                }
-                let of = |it: Place| match first.0 == second.0 {
-                    true => place(it),
-                    false => format!("{} of rank {}", place(it), it.0),
-                };
-                found
-                    .note(format!("{} waits for {}", of(second), of(first)))
-                    .help("remove it, unless it limits what runs at the same time, and check again: others may be needed then")
-            }
-            ExcessKind::Unread { target: (name, owner), overwritten, is_allocation, communicates } => {
-                // The tensors of a HostUnit have names of their own.
-                let is_named = self.line(text, line(origin)).contains(&format!("{name}_"));
-                let to = match *owner == rank {
-                    true => format!(" to `{name}`"),
-                    false => format!(" to `{name}` of rank {owner}"),
-                };
-                let message = match is_allocation {
-                    true => format!("nothing reads the zeros of `{name}`"),
-                    false if is_named => format!("nothing reads what this statement writes{to}"),
-                    false => "nothing reads what this statement writes".to_owned(),
-                };
-                let found = Diagnostic::new(Code::UnreadWrite, span, message, "writes it");
-                let found = match overwritten {
-                    Some(by) => found.note(format!("{} overwrites it", place(*by))),
-                    None if *is_allocation => found,
-                    None => found.note("it is no output, and no memory of the caller"),
-                };
-                found.help(match (is_allocation, communicates) {
-                    (true, _) => "use `zero_init=false`",
-                    (false, true) => {
-                        "remove it, together with the other sides of this communication and their Waits, and check again: a Wait \
-                         orders other accesses, too, and a name that a later statement uses still needs its storage"
-                    }
-                    (false, false) => {
-                        "remove it; a name that a later statement uses still needs storage: put an ALLOCATE in its place"
-                    }
-                })
+            ExcessKind::Unread { target, overwritten, is_allocation: false, communicates } => {
+                self.unread(it.at, target.as_ref(), *overwritten, *communicates)
             }
             ExcessKind::AllocatedOnce { name, skipped, is_zeroed } => {
-                let times =
-                    if *skipped == 1 { "1 later iteration" } else { &format!("{skipped} later iterations") };
-                let message = format!("this ALLOCATE has no effect in {times}, where `{name}` is bound");
-                let found = Diagnostic::new(Code::AllocatedOnce, span, message, "allocates in the first iteration")
-                    .help(
-                        "put it before the loop, or use the short ALLOCATE, `ALLOCATE(mem_type=…, zero_init=…)`, which \
-                         gives every iteration storage of its own",
-                    );
-                match is_zeroed {
-                    true => found.note("later iterations find what earlier ones have written, and not zeros"),
-                    false => found,
-                }
+                self.allocated_once(it.at, name, *skipped, *is_zeroed)
             }
             ExcessKind::NotDeallocated { name, bound, last } => {
-                let message = format!(
-                    "the storage of `{name}` is kept until the end, and the program deallocates other storage"
-                );
-                let bound = bound.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(" and ");
-                let found = Diagnostic::new(Code::NotDeallocated, span, message, "allocates it");
-                match last {
-                    Some(last) => found.help(format!("put a Deallocate of {bound} behind {}", place(*last))),
-                    None => found.note("no statement uses it"),
-                }
+                self.not_deallocated(it.at, name, bound, *last)
             }
         };
-        let ranks = (it.ranks.len() > 1).then(|| format!("on ranks {}", list(it.ranks.iter())));
-        let count = (it.count > 1).then(|| format!("{} instances", it.count));
-        let parts: Vec<String> = [count, ranks].into_iter().flatten().collect();
-        (text, if parts.is_empty() { found } else { found.note(parts.join(", ")) })
+        let more = occurrences(it.count, &it.ranks);
+        (self.text_of(it.at.0), if more.is_empty() { found } else { found.note(more.join(", ")) })
+    }
+
+    fn implied(&self, at: StmtOnRank) -> Diagnostic {
+        let message = "redundant wait: other statements already order everything that it orders";
+        Diagnostic::new(Code::ImpliedWait, self.stmt_span(at), message, "not needed")
+            .note(
+                "without it, every computation, copy and communication on every rank still waits for the same earlier ones",
+            )
+            .help("remove this wait only, then check again: it may make another reported wait necessary")
+    }
+
+    fn unneeded(&self, at: StmtOnRank, pair: [InstRef; 2]) -> Diagnostic {
+        let pair = pair.map(|it| (it.rank, self.plans[it.rank].code[it.inst].origin));
+        let [first, second] = pair;
+        let mut labels = [(first, "this comes first"), (second, "and this waits for it")];
+        labels.sort_by_key(|it| self.stmt_line(it.0));
+        let is_shown = |it: StmtOnRank| self.text_of(it.0) == self.text_of(at.0);
+        let are_shown = pair.into_iter().all(is_shown) && self.stmt_line(first) != self.stmt_line(second);
+        let message = "unneeded wait: no two accesses to the same memory are ordered by it alone";
+        let label = if are_shown { "orders the other two statements" } else { "not needed" };
+        let mut found = Diagnostic::new(Code::UnneededWait, self.stmt_span(at), message, label);
+        for (stmt, label) in labels.into_iter().filter(|_| are_shown) {
+            found = found.label(self.stmt_span(stmt), label);
+        }
+        let of = |it: StmtOnRank| match first.0 == second.0 {
+            true => self.stmt_name(it),
+            false => format!("{} of rank {}", self.stmt_name(it), it.0),
+        };
+        found.note(format!("{} waits for {}", of(second), of(first))).help(
+            "remove this wait only, unless it limits what runs at the same time, then check again: it may make another reported wait \
+             necessary",
+        )
+    }
+
+    fn unread_zeros(
+        &self,
+        at: StmtOnRank,
+        target: Option<&(String, usize)>,
+        overwritten: Option<StmtOnRank>,
+    ) -> Diagnostic {
+        let message = match target {
+            Some((name, _)) => format!("nothing reads the zeros of `{name}`"),
+            None => "nothing reads the zeros that this statement writes".to_owned(),
+        };
+        let found = Diagnostic::new(Code::UnreadWrite, self.stmt_span(at), message, "writes them")
+            .help("use `zero_init=false`");
+        match overwritten {
+            Some(by) => found.note(format!("{} overwrites them", self.stmt_name(by))),
+            None => found,
+        }
+    }
+
+    fn unread(
+        &self,
+        at: StmtOnRank,
+        target: Option<&(String, usize)>,
+        overwritten: Option<StmtOnRank>,
+        communicates: bool,
+    ) -> Diagnostic {
+        let target = target.map(|(name, owner)| match *owner == at.0 {
+            true => format!("`{name}`"),
+            false => format!("`{name}` of rank {owner}"),
+        });
+        let to = target.as_ref().map(|it| format!(" to {it}")).unwrap_or_default();
+        let message = format!("nothing reads what this statement writes{to}");
+        let note = match overwritten {
+            Some(by) => format!("{} overwrites it", self.stmt_name(by)),
+            None => {
+                let it = target.as_deref().unwrap_or("the tensor");
+                format!("{it} is not an output or an input, and nothing reads it before the program ends")
+            }
+        };
+        Diagnostic::new(Code::UnreadWrite, self.stmt_span(at), message, "writes it").note(note).help(
+            match communicates {
+                true => {
+                    "remove this communication on all its ranks, and its Waits; then check again, since a Wait may order other \
+                     accesses. If a later statement uses the name, put an ALLOCATE in its place."
+                }
+                false => "remove it. If a later statement uses the name, put an ALLOCATE in its place.",
+            },
+        )
+    }
+
+    fn allocated_once(&self, at: StmtOnRank, name: &str, skipped: usize, is_zeroed: bool) -> Diagnostic {
+        let times = if skipped == 1 { "1 later iteration" } else { &format!("{skipped} later iterations") };
+        let message = format!(
+            "this ALLOCATE allocates in the first iteration only: in {times} `{name}` is already bound"
+        );
+        let label = "allocates in the first iteration";
+        let found = Diagnostic::new(Code::AllocatedOnce, self.stmt_span(at), message, label).help(
+            "put it before the loop, or use the short ALLOCATE, `ALLOCATE(mem_type=…, zero_init=…)`, which gives every iteration \
+             storage of its own",
+        );
+        match is_zeroed {
+            true => found.note("later iterations see the values of earlier ones, not zeros"),
+            false => found,
+        }
+    }
+
+    fn not_deallocated(
+        &self,
+        at: StmtOnRank,
+        name: &str,
+        bound: &[String],
+        last: Option<StmtOnRank>,
+    ) -> Diagnostic {
+        let message =
+            format!("`{name}` is never deallocated, although the program deallocates other tensors");
+        let found = Diagnostic::new(Code::NotDeallocated, self.stmt_span(at), message, "allocates it");
+        let Some(last) = last else { return found.note("no statement uses it") };
+        let text = self.text_of(at.0);
+        let statement = |name: &String| {
+            format!("`Deallocate {{ {} }}`", self.spelling(text, name).unwrap_or(name.as_str()))
+        };
+        let statements: Vec<String> = bound.iter().map(statement).collect();
+        // A loop around the last use and not around the ALLOCATE uses the tensor in each of its iterations.
+        let loops = |it: StmtOnRank| {
+            let plan = &self.plans[it.0];
+            plan.loops_around(plan.origins[it.1 as usize].frame)
+        };
+        let of_allocate = loops(at);
+        let shared = of_allocate.iter().zip(loops(last)).take_while(|(a, b)| *a == b).count();
+        let after = match loops(last).get(shared) {
+            Some((index, _)) => {
+                format!("the loop over {index}: the last use is {}", self.stmt_name(last))
+            }
+            None => self.stmt_name(last),
+        };
+        found.help(format!("insert {} after {after}", statements.join(" and ")))
+    }
+
+    /// The line of a statement, from 1; 0 for the end of the program.
+    fn stmt_line(&self, it: StmtOnRank) -> u32 {
+        self.plans[it.0].origins[it.1 as usize].line
+    }
+
+    fn stmt_span(&self, it: StmtOnRank) -> Span {
+        self.span(self.text_of(it.0), self.stmt_line(it))
+    }
+
+    /// What reports call a statement.
+    fn stmt_name(&self, it: StmtOnRank) -> String {
+        self.plans[it.0].describe(it.1)
     }
 }

@@ -1,5 +1,7 @@
 //! Findings as diagnostics: both lines, why nothing orders them, and the edit that does.
 
+use std::collections::BTreeSet;
+
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use super::{
@@ -58,11 +60,20 @@ impl Texts<'_> {
         Span::new(it.start as usize, end.unwrap_or(most))
     }
 
-    /// The text of a line; empty where it has none.
-    pub(super) fn line(&self, text: usize, line: u32) -> &str {
-        let Some(source) = self.sources.get(text) else { return "" };
-        let span = source.line_or_header(line);
-        source.text.get(span.start as usize..span.end as usize).unwrap_or_default()
+    /// How a text spells a tensor where it first mentions it: `T3_g_float[iS3{4}] (DeviceMesh{0 1})`.
+    pub(super) fn spelling(&self, text: usize, name: &str) -> Option<&str> {
+        let source = self.sources.get(text)?.text.as_str();
+        let is_word = |it: char| it.is_alphanumeric() || it == '_';
+        source.match_indices(name).find_map(|(at, _)| {
+            let suffix = source[at + name.len()..].strip_prefix('_')?;
+            let domain = suffix.trim_start_matches(is_word);
+            let is_whole = !source[..at].ends_with(is_word) && domain.starts_with('[');
+            let end = domain.find(']').filter(|_| is_whole)? + 1;
+            let mesh = domain[end..].strip_prefix(" (DeviceMesh").and_then(|it| it.find(')'));
+            let mesh = mesh.map_or(0, |it| " (DeviceMesh".len() + it + 1);
+            let end = source.len() - domain.len() + end + mesh;
+            Some(&source[at..end])
+        })
     }
 
     fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {
@@ -204,16 +215,21 @@ fn elements(it: Range) -> String {
 impl Occurrences {
     fn note(&self, shown: &[u32]) -> Option<String> {
         let others: Vec<&u32> = self.lines.iter().filter(|it| !shown.contains(it)).collect();
-        let ranks = (self.ranks.len() > 1).then(|| format!("on ranks {}", list(self.ranks.iter())));
-        let lines = (!others.is_empty()).then(|| format!("also at lines {}", list(others.into_iter())));
-        let count = (self.count > 1).then(|| format!("{} occurrences", self.count));
-        let parts: Vec<String> = [count, ranks, lines].into_iter().flatten().collect();
+        let mut parts = occurrences(self.count, &self.ranks);
+        parts.extend((!others.is_empty()).then(|| format!("also at lines {}", list(others.into_iter()))));
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 }
 
+/// How often something occurs, and on which ranks, where that is more than once and on more than one.
+pub(super) fn occurrences(count: usize, ranks: &BTreeSet<usize>) -> Vec<String> {
+    let ranks = (ranks.len() > 1).then(|| format!("on ranks {}", list(ranks.iter())));
+    let count = (count > 1).then(|| format!("{count} occurrences"));
+    count.into_iter().chain(ranks).collect()
+}
+
 /// Numbers, and how many more there are.
-pub(super) fn list<T: ToString>(all: impl ExactSizeIterator<Item = T>) -> String {
+fn list<T: ToString>(all: impl ExactSizeIterator<Item = T>) -> String {
     let more = all.len().saturating_sub(MAX_LISTED);
     let numbers: Vec<String> = all.take(MAX_LISTED).map(|it| it.to_string()).collect();
     if more == 0 { numbers.join(" ") } else { format!("{} and {more} more", numbers.join(" ")) }

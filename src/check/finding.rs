@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, Race},
-    excess::Excess,
+    excess::{Excess, NotSearched},
     memory::Unwritten,
     model::Model,
     side::RaceSide,
@@ -39,6 +39,11 @@ impl Checks {
     /// Nothing but deadlocks, which are always looked for.
     const NONE: Self =
         Self { race: false, comm: false, memory: false, excess: false, repeat: false, model: Model::Nccl };
+
+    /// Whether excess is all that is asked for.
+    pub fn is_excess_alone(self) -> bool {
+        self == Self { excess: true, model: self.model, ..Self::NONE }
+    }
 
     /// Whether anything is checked that looks at memory.
     pub(super) fn any_access(self) -> bool {
@@ -156,7 +161,7 @@ pub struct Report {
     /// What could not be checked, and why.
     pub not_checked: Vec<String>,
     /// Where excess was not looked for, and why.
-    pub not_searched: Vec<String>,
+    pub not_searched: Vec<NotSearched>,
 }
 
 impl Report {

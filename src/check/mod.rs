@@ -59,7 +59,7 @@ mod written;
 
 pub use conflict::{Party, Race};
 pub use edit::{Edit, Place, Statement, WaitedStream};
-pub use excess::{Excess, ExcessKind};
+pub use excess::{Excess, ExcessKind, NotSearched};
 pub use explain::UNWRITTEN_HELP;
 pub use finding::{Checks, Finding, Report};
 pub use fix::{Fixed, Made, Planner, fix};

@@ -1,4 +1,4 @@
-//! What reports call the communications of a program: `P2PCommunication 38 (send, line 21)`.
+//! What reports call the communications of a program, `P2PCommunication 38 (send, line 21)`, and whose tensors have names of their own.
 
 use grammar::{
     attr,
@@ -7,11 +7,15 @@ use grammar::{
     span::LineIndex,
     words::{CommunicationType, P2pType},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The names of a program's communications, by statement; shared by the plans of all ranks that run it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Names(FxHashMap<StmtId, Name>);
+pub struct Names {
+    communications: FxHashMap<StmtId, Name>,
+    /// Statements that post a HostUnit, whose tensors have a namespace of their own.
+    units: FxHashSet<StmtId>,
+}
 
 /// What one communication is called.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,24 +30,30 @@ struct Name {
 impl Names {
     /// The names of all communications of a program.
     pub fn of(program: &Program, lines: &LineIndex) -> Self {
-        let mut names = FxHashMap::default();
+        let mut names = Self::default();
         for stmt in program.stmts.ids() {
             if let Stmt::Op(it) = &program.stmts[stmt] {
                 let line = lines.line(program.stmt_span(stmt).start);
-                names.extend(name(it, line).map(|name| (stmt, name)));
+                names.communications.extend(name(it, line).map(|name| (stmt, name)));
+                names.units.extend(it.get(attr::UNIT).map(|_| stmt));
             }
         }
-        Self(names)
+        names
+    }
+
+    /// Whether a statement posts a HostUnit: the buffers that it allocates have names that only the unit knows.
+    pub fn posts_unit(&self, stmt: StmtId) -> bool {
+        self.units.contains(&stmt)
     }
 
     /// The line of a communication.
     pub fn line(&self, stmt: StmtId) -> Option<u32> {
-        self.0.get(&stmt).map(|it| it.line)
+        self.communications.get(&stmt).map(|it| it.line)
     }
 
     /// A communication and, where it is in a loop, its iteration; `None` for other statements.
     pub fn text(&self, stmt: StmtId, iteration: &str) -> Option<String> {
-        let Name { operator, kind, line } = self.0.get(&stmt)?;
+        let Name { operator, kind, line } = self.communications.get(&stmt)?;
         let line = format!("line {line}");
         let parts = [kind, line.as_str(), iteration];
         let parts: Vec<&str> = parts.into_iter().filter(|it| !it.is_empty()).collect();

@@ -88,12 +88,20 @@ pub fn candidates(plans: &[Plan], matched: &Matched) -> Vec<Candidate> {
 
 /// Whether collectives of a plan run over peer memory.
 fn has_team_signals(plan: &Plan) -> bool {
-    let is_of_team = |kind: &InstKind| match kind {
-        InstKind::Signal { slot } | InstKind::Await { slot } => match slot.meaning {
+    let is_of_team = |kind: &InstKind| match kind.effect() {
+        Effect::Signal(slot) | Effect::Await(slot) => match slot.meaning {
             Meaning::TeamReady(_) | Meaning::TeamDone(_) => true,
             Meaning::Ready | Meaning::Done | Meaning::PutReady | Meaning::PutDone => false,
         },
-        _ => false,
+        Effect::Share(_)
+        | Effect::Barrier
+        | Effect::Compute
+        | Effect::Record(_)
+        | Effect::Join(_)
+        | Effect::Wait(_)
+        | Effect::Post(_)
+        | Effect::Reshard(_)
+        | Effect::Finish => false,
     };
     plan.code.iter().any(|it| is_of_team(&it.kind))
 }

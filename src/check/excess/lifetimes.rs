@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Excess, ExcessKind, Place};
+use super::{Excess, ExcessKind, StmtOnRank};
 use crate::plan::{BufferNo, Inst, InstKind, Plan};
 
 /// Where a rank allocates a buffer.
@@ -76,9 +76,9 @@ fn add(
 }
 
 fn allocated(plan: &Plan) -> Vec<Allocated> {
-    let of = |it: &Inst| match it.kind {
-        InstKind::Alloc { buffer, zero } => Some(Allocated { buffer, zero, origin: it.origin }),
-        _ => None,
+    let of = |it: &Inst| {
+        let InstKind::Alloc { buffer, zero } = it.kind else { return None };
+        Some(Allocated { buffer, zero, origin: it.origin })
     };
     plan.code.iter().filter_map(of).collect()
 }
@@ -101,7 +101,7 @@ fn bound(plan: &Plan) -> FxHashMap<BufferNo, Vec<String>> {
 }
 
 /// The last statement of the rank that uses a buffer.
-fn last_use(plan: &Plan, buffer: BufferNo) -> Option<Place> {
+fn last_use(plan: &Plan, buffer: BufferNo) -> Option<StmtOnRank> {
     let uses = |kind: &InstKind| {
         let mut uses = false;
         kind.visit_accesses(plan.rank, &mut |it| uses |= it.rank == plan.rank && it.view.buffer == buffer);

@@ -7,12 +7,10 @@
 //! A statement is reported if nothing reads any of its writes, on all ranks and in all iterations. Statements that take part in one
 //! communication stand or fall together: without one of them the others would wait for ever.
 
-use std::collections::BTreeSet;
-
 use grammar::ir::StmtId;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Excess, ExcessKind, Place};
+use super::{Excess, ExcessKind, NotSearched, StmtOnRank};
 use crate::{
     check::{
         history::History,
@@ -24,19 +22,19 @@ use crate::{
     },
 };
 
-/// Most writes that are kept: beyond, statements count as read.
-const MOST: usize = 1 << 22;
+/// Most writes that are followed: a statement that writes after them counts as read.
+pub const MAX_WRITES: usize = 4_000_000;
 
 /// What is known of a statement that writes.
-struct Statement {
-    at: Place,
-    /// What it writes first: the buffer, and the rank whose memory it is.
-    target: (BufferNo, usize),
+struct WritingStmt {
+    at: StmtOnRank,
+    /// What its first instance writes first and last: the buffer, and the rank whose memory it is. A HostUnit writes tensors of its own first.
+    targets: [(BufferNo, usize); 2],
     is_read: bool,
-    overwritten: Option<Place>,
+    overwritten: Option<StmtOnRank>,
     is_allocation: bool,
-    ranks: BTreeSet<usize>,
-    count: usize,
+    /// Its instances, as long as nothing reads it: the rank, and the loop iteration. A HostUnit has several origins in one instance.
+    instances: FxHashSet<(usize, Option<u32>)>,
 }
 
 /// A write that nothing has read so far.
@@ -50,9 +48,10 @@ pub struct Unread<'p> {
     plans: &'p [Plan],
     /// By program and statement, an index into `statements`.
     numbers: FxHashMap<(usize, StmtId), u32>,
-    statements: Vec<Statement>,
+    statements: Vec<WritingStmt>,
     writes: FxHashMap<(usize, BufferNo), History<Write>>,
-    kept: usize,
+    /// How many writes were seen.
+    seen: usize,
 }
 
 impl<'p> Unread<'p> {
@@ -63,7 +62,7 @@ impl<'p> Unread<'p> {
             numbers: FxHashMap::default(),
             statements: Vec::new(),
             writes: FxHashMap::default(),
-            kept: 0,
+            seen: 0,
         }
     }
 
@@ -85,7 +84,17 @@ impl<'p> Unread<'p> {
                     sides.map(|it| (it.origin, plan.rank, &it.view, it.direction == Direction::Recv)),
                 );
             }
-            _ => inst.kind.visit_accesses(it.rank, &mut |access| {
+            Effect::Post(Communication::Collective(_))
+            | Effect::Share(_)
+            | Effect::Barrier
+            | Effect::Compute
+            | Effect::Record(_)
+            | Effect::Join(_)
+            | Effect::Wait(_)
+            | Effect::Signal(_)
+            | Effect::Await(_)
+            | Effect::Reshard(_)
+            | Effect::Finish => inst.kind.visit_accesses(it.rank, &mut |access| {
                 accesses.push((inst.origin, access.rank, access.view, access.written));
             }),
         }
@@ -113,21 +122,20 @@ impl<'p> Unread<'p> {
         });
     }
 
-    fn write(&mut self, at: Place, rank: usize, view: &View, is_allocation: bool) {
+    fn write(&mut self, at: StmtOnRank, rank: usize, view: &View, is_allocation: bool) {
         let Some(place) = Footprint::of(view) else { return };
         let plan = &self.plans[at.0];
         let Some(stmt) = plan.origins[at.1 as usize].stmt else { return };
         let next = self.statements.len() as u32;
         let number = *self.numbers.entry((plan.program, stmt)).or_insert(next);
         if number == next {
-            self.statements.push(Statement {
+            self.statements.push(WritingStmt {
                 at,
-                target: (view.buffer, rank),
+                targets: [(view.buffer, rank); 2],
                 is_read: false,
                 overwritten: None,
                 is_allocation,
-                ranks: BTreeSet::new(),
-                count: 0,
+                instances: FxHashSet::default(),
             });
         }
         let history = self.writes.entry((rank, view.buffer)).or_default();
@@ -141,17 +149,21 @@ impl<'p> Unread<'p> {
             !is_covered && !statement.is_read
         });
         let statement = &mut self.statements[number as usize];
-        statement.ranks.insert(at.0);
-        statement.count += 1;
-        self.kept += 1;
-        statement.is_read |= self.kept > MOST;
+        let frame = |it: StmtOnRank| plan.origins[it.1 as usize].frame;
+        if statement.at.0 == at.0 && frame(statement.at) == frame(at) {
+            statement.targets[1] = (view.buffer, rank);
+        }
+        statement.is_allocation &= is_allocation;
+        self.seen += 1;
+        statement.is_read |= self.seen > MAX_WRITES;
         if !statement.is_read {
+            statement.instances.insert((at.0, frame(at)));
             history.push(&place, Write { statement: number, place: place.clone() });
         }
     }
 
-    /// Everything has been visited: the caller reads its memory.
-    pub fn finish(mut self, matched: &Matched) -> Vec<Excess> {
+    /// Everything has been visited: the caller reads its memory. What nothing reads, and what was not followed.
+    pub fn finish(mut self, matched: &Matched) -> (Vec<Excess>, Option<NotSearched>) {
         let plans = self.plans;
         for plan in plans {
             let outputs = plan.outputs.iter().filter_map(|it| it.shard.view.as_ref());
@@ -163,11 +175,13 @@ impl<'p> Unread<'p> {
             }
         }
         let communicates = self.communications(matched);
-        let of = |it: &Statement| {
-            let (buffer, rank) = it.target;
+        let of = |it: &WritingStmt| {
             let stmt = plans[it.at.0].origins[it.at.1 as usize].stmt;
             ExcessKind::Unread {
-                target: (plans[rank].buffers[buffer as usize].name.clone(), rank),
+                target: it
+                    .targets
+                    .iter()
+                    .find_map(|(buffer, rank)| Some((name_in_program(&plans[*rank], *buffer)?, *rank))),
                 overwritten: it.overwritten,
                 is_allocation: it.is_allocation,
                 communicates: stmt
@@ -175,9 +189,15 @@ impl<'p> Unread<'p> {
             }
         };
         let unread = self.statements.iter().filter(|it| !it.is_read);
-        unread
-            .map(|it| Excess { at: it.at, kind: of(it), ranks: it.ranks.clone(), count: it.count })
-            .collect()
+        let found = unread
+            .map(|it| Excess {
+                at: it.at,
+                kind: of(it),
+                ranks: it.instances.iter().map(|it| it.0).collect(),
+                count: it.instances.len(),
+            })
+            .collect();
+        (found, (self.seen > MAX_WRITES).then_some(NotSearched::Writes))
     }
 
     /// Statements that communicate, by program; those that take part in one communication are all read if one is.
@@ -218,6 +238,16 @@ impl<'p> Unread<'p> {
         }
         sets
     }
+}
+
+/// The name of a buffer that a statement of the program allocates. The tensors of a HostUnit have names of their own, and the staging
+/// buffers of a communication have none.
+fn name_in_program(plan: &Plan, buffer: BufferNo) -> Option<String> {
+    let is_it = |kind: &InstKind| matches!(kind, InstKind::Alloc { buffer: it, .. } if *it == buffer);
+    let origin = plan.code.iter().find(|it| is_it(&it.kind))?.origin;
+    let stmt = plan.origins[origin as usize].stmt?;
+    let is_in_program = plan.allocations.iter().any(|it| it.buffer == buffer) && !plan.names.posts_unit(stmt);
+    is_in_program.then(|| plan.buffers[buffer as usize].name.clone())
 }
 
 /// The set that a number belongs to.

@@ -5,7 +5,7 @@
 //! work at entry order is always needed: the caller may depend on it in the next run.
 
 use super::{
-    Excess, ExcessKind,
+    Excess, ExcessKind, NotSearched,
     candidates::{Candidate, candidates},
     work_order::{Difference, WorkOrder, is_work},
 };
@@ -23,7 +23,7 @@ const INSTRUCTIONS: usize = 2_000_000;
 const COMPARISONS: usize = 1 << 28;
 
 /// All waits that the program does not need, and what was not looked at. The plans have no race.
-pub fn waits(plans: &[Plan], matched: &Matched, model: Model) -> (Vec<Excess>, Option<String>) {
+pub fn waits(plans: &[Plan], matched: &Matched, model: Model) -> (Vec<Excess>, Option<NotSearched>) {
     let mut candidates = candidates(plans, matched);
     let all = candidates.len();
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
@@ -35,8 +35,7 @@ pub fn waits(plans: &[Plan], matched: &Matched, model: Model) -> (Vec<Excess>, O
         found.extend(candidates.iter().filter_map(|it| judge(plans, matched, model, order, it)));
     }
     let left = all - candidates.len();
-    let left = (left > 0).then(|| format!("{left} of {all} statements that wait: the program is too large"));
-    (found, left)
+    (found, (left > 0).then_some(NotSearched::Waits { left, all }))
 }
 
 /// Whether the program can do without a wait.
