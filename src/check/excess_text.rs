@@ -81,7 +81,7 @@ impl Texts<'_> {
                 let found = Diagnostic::new(Code::AllocatedOnce, span, message, "allocates in the first iteration")
                     .help(
                         "put it before the loop, or use the short ALLOCATE, `ALLOCATE(mem_type=…, zero_init=…)`, which \
-                         gives every iteration storage of its own",
+                         gives every iteration storage of its own, if no iteration reads what an earlier one wrote",
                     );
                 match is_zeroed {
                     true => found.note("later iterations find what earlier ones have written, and not zeros"),
