@@ -100,7 +100,7 @@ struct Options {
     #[arg(long)]
     split_input_file: bool,
     /// Print the text itself, with everything that reading guessed written down, instead of the canonical text. `check` also makes the
-    /// edits that end races, where a race has only one, and checks the result.
+    /// edits that fix races, where exactly one edit fixes the race, and checks the result.
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
         conflicts_with_all = ["passes", "print_plan", "print_hb", "print_dialect", "split_input_file"])]
     fix: Option<Fixes>,
@@ -135,9 +135,10 @@ struct Options {
     /// Print what happens before what on all ranks, as a graph in Graphviz's DOT language, instead of the program.
     #[arg(long, conflicts_with = "print_plan")]
     print_hb: bool,
-    /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document; `hir`, what hir-run's own executors give besides.
-    #[arg(long, value_enum, default_value = "nccl")]
-    check_model: Model,
+    /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document (the default); `hir`, what hir-run's own executors give
+    /// besides. For `--check`, `--fix=check` and `--verify-each=check`.
+    #[arg(long, value_enum)]
+    check_model: Option<Model>,
     /// Number of ranks; default: the smallest world that holds every mesh.
     #[arg(long, value_parser = tool::ranks)]
     ranks: Option<usize>,
@@ -225,6 +226,10 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         return Ok(screen.write(&text, options.output.as_deref()));
     }
     let calls = screen.pipeline(&options.passes)?;
+    if options.check_model.is_some() && !options.checks_orders() {
+        let message = "`--check-model` needs `--check`, `--fix=check` or `--verify-each=check`";
+        return Err(screen.fail(Exit::Usage, message));
+    }
     options.dumps.check().map_err(|message| screen.fail(Exit::Usage, &message))?;
     let prints = [
         (options.timing, "--timing"),
@@ -245,7 +250,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     {
         return Err(screen.fail(Exit::Usage, "`--witness` would overwrite the program"));
     }
-    if options.check.is_some_and(|it| it.repeat) && options.check_model == Model::Hir {
+    if options.check.is_some_and(|it| it.repeat) && options.check_model == Some(Model::Hir) {
         let message = "`--check=repeat` is for `--check-model=nccl`: hir-run puts a barrier between runs";
         return Err(screen.fail(Exit::Usage, message));
     }
@@ -295,6 +300,17 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     match tool.dumper.fault() {
         Some(fault) => Err(screen.fail(Exit::Environment, fault)),
         None => Ok(exit),
+    }
+}
+
+impl Options {
+    /// Whether a check is asked for that `--check-model` counts for.
+    fn checks_orders(&self) -> bool {
+        self.check.is_some() || self.fix == Some(Fixes::Check) || self.verify_each == VerifyEach::Check
+    }
+
+    fn model(&self) -> Model {
+        self.check_model.unwrap_or_default()
     }
 }
 
@@ -367,19 +383,26 @@ impl Tool<'_> {
         let mut lines_before = 0;
         for text in parts {
             let mut part = Source::new(source.name.clone(), "\n".repeat(lines_before) + text);
+            let mut is_edited = false;
             lines_before += text.lines().count() + 1;
             if let Some(fixes) = self.options.fix
                 && grammar::is_fixable(&part.programs().1)
             {
-                let mut text = grammar::fix(&part.text).into_owned();
-                if fixes == Fixes::Check {
-                    text = self.fix_findings(text, &part.name);
-                }
-                // Errors that are left stand in a text that the user has not seen.
-                let name = if text == part.text { part.name } else { format!("{} (fixed)", part.name) };
-                part = Source::new(name, text);
+                let text = grammar::fix(&part.text).into_owned();
+                // Errors that are left stand in a text that the user has not seen, or that is written to a file.
+                let mut name = format!("{} (fixed)", part.name);
+                let text = match fixes {
+                    Fixes::Reading => text,
+                    Fixes::Check => {
+                        let file = self.options.output.as_deref().filter(|it| *it != Path::new("-"));
+                        name = file.map_or(name, |it| it.display().to_string());
+                        self.fix_findings(text, &name)
+                    }
+                };
+                is_edited = text != part.text;
+                part = if is_edited { Source::new(name, text) } else { part };
             }
-            let outcome = self.part(&part);
+            let outcome = self.part(&part, is_edited);
             let exit = self.report(&part, &outcome);
             worst = if worst == Exit::Success { exit } else { worst };
             texts.push(outcome.text);
@@ -415,7 +438,8 @@ impl Tool<'_> {
         }
     }
 
-    fn part(&mut self, part: &Source) -> Outcome {
+    /// What becomes of a part; `is_edited`: `--fix` has made its text.
+    fn part(&mut self, part: &Source, is_edited: bool) -> Outcome {
         own_bug::begin(self.flags());
         own_bug::add(&part.text);
         let start = Instant::now();
@@ -427,6 +451,14 @@ impl Tool<'_> {
         }
         if let Some(fixes) = self.options.fix {
             if fixes == Fixes::Check && !self.check_all(&mut programs, part, &mut outcome) {
+                // Edits that are made are not lost where others are missing.
+                if let Some((Exit::Check, message)) = &mut outcome.failure {
+                    *message += match is_edited {
+                        true => "; the text with the edits so far is written",
+                        false => "; no edit is made, and no text is written",
+                    };
+                    outcome.text = if is_edited { part.text.clone() } else { String::new() };
+                }
                 return outcome;
             }
             return Outcome { text: part.text.clone(), ..outcome };
@@ -453,10 +485,10 @@ impl Tool<'_> {
 
     /// What is checked, by whose rules.
     fn checks(&self) -> Checks {
-        Checks { model: self.options.check_model, ..self.options.check.unwrap_or(Checks::ALL) }
+        Checks { model: self.options.model(), ..self.options.check.unwrap_or(Checks::ALL) }
     }
 
-    /// The text after the edits that end the races of its programs; says which edits were made.
+    /// The text after the edits that fix the races of its programs; says which edits were made. `name` is that of the edited text.
     fn fix_findings(&self, mut text: String, name: &str) -> String {
         self.activity.set("while fixing what the check finds");
         let plan = |program: &mut Program, lines: &LineIndex| {
@@ -467,7 +499,7 @@ impl Tool<'_> {
         for number in 0..grammar::read(&text).0.len() {
             let fixed = check::fix(&text, number, self.checks(), &plan);
             for edit in &fixed.edits {
-                self.screen.say(&format!("{name} (fixed), line {}: {}", edit.line, edit.what));
+                self.screen.say(&format!("{name}, line {}: {}", edit.line, edit.what));
             }
             text = fixed.text;
         }
@@ -529,7 +561,7 @@ impl Tool<'_> {
     /// Runs the passes. The program before one that fails goes into a reproducer.
     fn passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<Failure>> {
         let oracle = Oracle { lines: &part.lines, ranks: self.options.ranks };
-        let checked = Checked(oracle);
+        let checked = Checked { oracle, model: self.options.model() };
         let verify = match self.options.verify_each {
             VerifyEach::Off => Verify::Off,
             VerifyEach::Structural => Verify::Structural,
@@ -600,8 +632,8 @@ impl Tool<'_> {
         ];
         flags.extend(switches.into_iter().filter(|it| it.0).map(|it| it.1.to_owned()));
         flags.extend(options.check.map(|it| format!("--check={it}")));
-        let model = Some(options.check_model).filter(|it| *it != Model::default());
-        flags.extend(model.map(|it| format!("--check-model={it}")));
+        let needs_model = options.check.is_some() || options.verify_each == VerifyEach::Check;
+        flags.extend(options.check_model.filter(|_| needs_model).map(|it| format!("--check-model={it}")));
         flags.extend(options.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
         flags.push(format!("--max-ranks={}", options.max_ranks));
@@ -615,6 +647,8 @@ impl Tool<'_> {
         let Some(path) = &self.options.crash_reproducer else { return };
         let mut flags = vec![format!("--passes={call}"), format!("--verify-each={}", name(verify))];
         flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
+        let model = self.options.check_model.filter(|_| verify == VerifyEach::Check);
+        flags.extend(model.map(|it| format!("--check-model={it}")));
         flags.extend(self.options.ranks.map(|ranks| format!("--ranks={ranks}")));
         if self.screen.write(&reproducer::text("hir-opt", &failure.to_string(), &flags, before), Some(path))
             == Exit::Success

@@ -7,7 +7,7 @@ use grammar::{
     span::LineIndex,
 };
 
-use super::edit::{Edit, Place, WaitedStream};
+use super::edit::{Edit, InsertionPoint, WaitedStream};
 
 /// A line with a number that stays while others are inserted and removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,21 +23,28 @@ pub struct Lines {
     next: u32,
 }
 
+/// A line that an edit has inserted or changed.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The number that stays.
+    pub line: u32,
+    /// What was done, in the past tense.
+    pub what: String,
+    /// Whether the text is right without the line, but for an order.
+    pub is_insertion: bool,
+}
+
 /// A text after an edit.
 #[derive(Clone, Debug)]
 pub struct Applied {
     /// The text.
     pub lines: Lines,
-    /// The lines that the edit has inserted or changed.
-    pub touched: Vec<u32>,
-    /// The line that reports name, one of `touched`.
-    pub line: u32,
+    /// The lines that the edit has inserted or changed; a capture comes before the lines that use it.
+    pub changes: Vec<Change>,
     /// Statements of the program before that the edit has moved or changed.
     pub replaced: Vec<StmtId>,
     /// Whether the text captures one more stream, before all others.
     pub captures: bool,
-    /// What was done, in the past tense.
-    pub what: String,
 }
 
 impl Lines {
@@ -77,13 +84,18 @@ impl Lines {
         id
     }
 
+    fn insert_statement(&mut self, at: usize, indentation: &str, statement: &str) -> Change {
+        let line = self.insert(at, format!("{indentation}{statement}"));
+        Change { line, what: format!("inserted `{statement}`"), is_insertion: true }
+    }
+
     /// The text after an edit of the program that it contains; `None`: the edit cannot be applied to this layout.
     pub fn apply(&self, program: &Program, edit: &Edit) -> Option<Applied> {
         let text = self.text();
         let at = Editor { lines: self, text: &text, index: LineIndex::new(&text), program };
         match edit {
             Edit::InsertSynchronize { stream: WaitedStream::Index(index), before } => {
-                at.synchronize(index, before, None)
+                at.insert(&at.synchronize(index), before)
             }
             Edit::InsertSynchronize { stream: WaitedStream::Entry, before }
             | Edit::CaptureEntryStream { before } => at.synchronize_with_entry(before),
@@ -92,7 +104,9 @@ impl Lines {
                 let wait = at.spelled("Wait", &format!("Communication {number}"));
                 at.insert(&wait, before)
             }
-            Edit::MoveWait { wait, before } => at.move_up((*wait)?, before),
+            Edit::MoveWait { wait, before, synchronize } => {
+                at.move_up((*wait)?, before, synchronize.as_ref())
+            }
             Edit::ShortAllocate { allocate } => at.shorten((*allocate)?),
         }
     }
@@ -108,8 +122,10 @@ pub fn is_in_loop(program: &Program, edit: &Edit) -> bool {
         Edit::ShortAllocate { .. } => return true,
     };
     let stmt = match place {
-        Place::Before { statement, .. } | Place::BlockEnd { of: statement } => statement.stmt,
-        Place::End { .. } => None,
+        InsertionPoint::Before { statement, .. } | InsertionPoint::BlockEnd { of: statement } => {
+            statement.stmt
+        }
+        InsertionPoint::End { .. } => None,
     };
     let mut is_inside = false;
     let mut loops = |it: StmtId| {
@@ -145,16 +161,16 @@ impl Editor<'_> {
     }
 
     /// The line that an insertion comes before, from 0, and its indentation.
-    fn position(&self, place: &Place) -> Option<(usize, String)> {
+    fn position(&self, place: &InsertionPoint) -> Option<(usize, String)> {
         match place {
-            Place::Before { statement, .. } => {
+            InsertionPoint::Before { statement, .. } => {
                 let line = self.line_of(self.outside_of_groups(statement.stmt?))?;
                 // The comments above a statement stay with it.
                 let is_comment = |line: &&Line| line.text.trim_start().starts_with("//");
                 let comments = self.lines.lines[..line].iter().rev().take_while(is_comment).count();
                 Some((line - comments, self.indentation(line).to_owned()))
             }
-            Place::BlockEnd { of } => {
+            InsertionPoint::BlockEnd { of } => {
                 let last = *self.program.block(self.block_of(of.stmt?)?).last()?;
                 let mut end = self.program.stmt_span(last).end;
                 let inner = match &self.program.stmts[last] {
@@ -168,7 +184,7 @@ impl Editor<'_> {
                 let line = self.index.line(end.checked_sub(1)?) as usize;
                 Some((line, self.indentation(self.line_of(last)?).to_owned()))
             }
-            Place::End { .. } => {
+            InsertionPoint::End { .. } => {
                 let body = self.program.body?;
                 let mut end = 0;
                 self.program.walk(body, &mut |stmt| end = end.max(self.program.stmt_span(stmt).end));
@@ -221,31 +237,29 @@ impl Editor<'_> {
         self.lines.lines.iter().any(is_old)
     }
 
-    fn insert(&self, statement: &str, before: &Place) -> Option<Applied> {
+    fn insert(&self, statement: &str, before: &InsertionPoint) -> Option<Applied> {
         let (at, indentation) = self.position(before)?;
         let mut lines = self.lines.clone();
-        let line = lines.insert(at, format!("{indentation}{statement}"));
-        let what = format!("inserted `{statement}`");
-        Some(Applied { lines, touched: vec![line], line, replaced: Vec::new(), captures: false, what })
+        let change = lines.insert_statement(at, &indentation, statement);
+        Some(Applied { lines, changes: vec![change], replaced: Vec::new(), captures: false })
     }
 
-    /// Inserts a Synchronize; `capture` is a statement that has to stand before all others.
-    fn synchronize(&self, stream: &str, before: &Place, capture: Option<&str>) -> Option<Applied> {
-        let mut it = self.insert(&self.spelled("Synchronize", &format!("Stream {stream}")), before)?;
-        let Some(capture) = capture else { return Some(it) };
-        let top = self.line_of(*self.program.body().first()?)?;
-        let line = it.lines.insert(top, format!("{}{capture}", self.indentation(top)));
-        it.touched.push(line);
-        it.captures = true;
-        it.what += &format!(", and `{capture}` before the first statement");
-        Some(it)
+    fn synchronize(&self, stream: &str) -> String {
+        self.spelled("Synchronize", &format!("Stream {stream}"))
     }
 
-    /// Inserts a Synchronize with the stream that is current at entry, by the name that the text has for it or by a new one.
-    fn synchronize_with_entry(&self, before: &Place) -> Option<Applied> {
+    /// Inserts a Synchronize with the stream that is current at entry.
+    fn synchronize_with_entry(&self, before: &InsertionPoint) -> Option<Applied> {
         let at = self.position(before)?.0;
-        if let Some((_, name)) = self.entry_stream().filter(|it| it.0 < at) {
-            return self.synchronize(&name, before, None);
+        let (name, capture) = self.entry_name(at)?;
+        let it = self.insert(&self.synchronize(&name), before)?;
+        self.with_capture(it, capture.as_deref(), at)
+    }
+
+    /// The name that the text has for the stream that is current at entry, before a line, or a new one and the statement that gives it.
+    fn entry_name(&self, before: usize) -> Option<(String, Option<String>)> {
+        if let Some((_, name)) = self.entry_stream().filter(|it| it.0 < before) {
+            return Some((name, None));
         }
         let is_taken = |name: &String| {
             self.text.split(|it: char| !it.is_alphanumeric() && it != '_').any(|word| word == name)
@@ -255,7 +269,17 @@ impl Editor<'_> {
             true => format!("GetCurrentStream into Stream {name}"),
             false => format!("Stream {name} = GetCurrentStream()"),
         };
-        self.synchronize(&name, before, Some(&capture))
+        Some((name, Some(capture)))
+    }
+
+    /// Inserts a capture before all other statements, and before a line that the edit has inserted.
+    fn with_capture(&self, mut it: Applied, capture: Option<&str>, inserted: usize) -> Option<Applied> {
+        let Some(capture) = capture else { return Some(it) };
+        let first = self.line_of(*self.program.body().first()?)?;
+        let change = it.lines.insert_statement(first.min(inserted), self.indentation(first), capture);
+        it.changes.insert(0, change);
+        it.captures = true;
+        Some(it)
     }
 
     /// The first capture while the entry stream is current: its line, from 0, and the name that it gives.
@@ -276,8 +300,13 @@ impl Editor<'_> {
         None
     }
 
-    /// Moves a statement that has a line of its own.
-    fn move_up(&self, stmt: StmtId, before: &Place) -> Option<Applied> {
+    /// Moves a Wait that has a line of its own. Where another stream waits then, a Synchronize with it takes the place of the Wait.
+    fn move_up(
+        &self,
+        stmt: StmtId,
+        before: &InsertionPoint,
+        synchronize: Option<&WaitedStream>,
+    ) -> Option<Applied> {
         let from = self.line_of(stmt)?;
         let text = self.lines.lines[from].text.trim();
         let statement = self.program.stmt_span(stmt).text(self.text);
@@ -285,11 +314,28 @@ impl Editor<'_> {
         if !rest.is_empty() && !rest.starts_with("//") {
             return None;
         }
+        let at = self.position(before)?.0;
         let mut it = self.insert(text, before)?;
-        it.lines = it.lines.without(&[self.lines.lines[from].id]);
+        for change in &mut it.changes {
+            (change.what, change.is_insertion) = (format!("moved `{statement}` up to here"), false);
+        }
         it.replaced.push(stmt);
-        it.what = format!("moved `{statement}` up to here");
-        Some(it)
+        let (name, capture) = match synchronize {
+            None => (None, None),
+            Some(WaitedStream::Index(index)) => (Some(index.clone()), None),
+            Some(WaitedStream::Entry) => {
+                let (name, capture) = self.entry_name(at)?;
+                (Some(name), capture)
+            }
+        };
+        let id = self.lines.lines[from].id;
+        if let Some(name) = name {
+            let old = it.lines.lines.iter().position(|it| it.id == id)?;
+            let change = it.lines.insert_statement(old, self.indentation(from), &self.synchronize(&name));
+            it.changes.push(change);
+        }
+        it.lines = it.lines.without(&[id]);
+        self.with_capture(it, capture.as_deref(), at)
     }
 
     /// Turns a long ALLOCATE into the short one. One that zeroes, or that other names are views of, is left: a later iteration may read what
@@ -320,7 +366,8 @@ impl Editor<'_> {
         lines.lines[line].text = format!("{left}ALLOCATE(mem_type={memory}, zero_init=false){rest}");
         let id = lines.lines[line].id;
         let what = "turned the long ALLOCATE into the short one".to_owned();
-        Some(Applied { lines, touched: vec![id], line: id, replaced: vec![stmt], captures: false, what })
+        let change = Change { line: id, what, is_insertion: false };
+        Some(Applied { lines, changes: vec![change], replaced: vec![stmt], captures: false })
     }
 }
 
@@ -338,7 +385,7 @@ impl Applied {
         let index = LineIndex::new(&self.lines.text());
         let is_touched = |it: StmtId| {
             let line = self.lines.id(index.line(after.stmt_span(it).start));
-            line.is_some_and(|line| self.touched.contains(&line))
+            line.is_some_and(|line| self.changes.iter().any(|it| it.line == line))
         };
         let rest = skeleton(after.clone(), &is_touched, self.captures);
         rest == skeleton(before.clone(), &|it| self.replaced.contains(&it), false)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use grammar::ir::StmtId;
 
-use super::side::RaceSide;
+use super::side::{RaceSide, is_of_program, stream_of};
 use crate::plan::Plan;
 
 /// An edit of a program.
@@ -15,26 +15,29 @@ pub enum Edit {
         /// The stream that is waited for.
         stream: WaitedStream,
         /// Where it is inserted.
-        before: Place,
+        before: InsertionPoint,
     },
     /// Capture the stream that is current at entry, and insert a `Synchronize` with it.
     CaptureEntryStream {
         /// Where the `Synchronize` is inserted.
-        before: Place,
+        before: InsertionPoint,
     },
     /// Insert `Wait(Communication …)`.
     InsertWait {
         /// The statement that posts the communication.
         communication: Statement,
         /// Where it is inserted.
-        before: Place,
+        before: InsertionPoint,
     },
-    /// Move a `Wait` up.
+    /// Move a `Wait` up. A second `Wait` for a communication has no effect, so only one stream can have it.
     MoveWait {
         /// The `Wait`.
         wait: Option<StmtId>,
         /// Where it is moved to.
-        before: Place,
+        before: InsertionPoint,
+        /// The stream that waits then, where it is not the one that waited before: that one waits for it by a `Synchronize`, which is
+        /// inserted where the `Wait` was, and so keeps the order that the `Wait` gave it.
+        synchronize: Option<WaitedStream>,
     },
     /// Turn a long ALLOCATE, which skips a name that is bound already, into the short one, which allocates every time.
     ShortAllocate {
@@ -63,7 +66,7 @@ pub struct Statement {
 
 /// Where a statement is inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum InsertionPoint {
     /// Before a statement; `current` is the stream that is current there.
     Before {
         /// The statement.
@@ -97,7 +100,7 @@ impl Statement {
     }
 }
 
-impl Place {
+impl InsertionPoint {
     /// Before a side of a race, or at the end where that is the caller.
     pub fn before(side: &RaceSide<'_>) -> Self {
         let current = Some(side.stream().to_owned());
@@ -109,12 +112,19 @@ impl Place {
             false => Self::End { current },
         }
     }
+
+    fn current(&self) -> Option<&str> {
+        match self {
+            Self::Before { current, .. } | Self::End { current } => current.as_deref(),
+            Self::BlockEnd { .. } => None,
+        }
+    }
 }
 
 impl Edit {
     /// The Wait for the communication that an origin posts. One that is posted in a loop is waited for in that iteration: `frame` is the
     /// iteration of the place.
-    pub fn insert_wait(plan: &Plan, origin: u32, before: Place, frame: Option<u32>) -> Self {
+    pub fn insert_wait(plan: &Plan, origin: u32, before: InsertionPoint, frame: Option<u32>) -> Self {
         let communication = Statement::described(plan, origin);
         let posted = plan.origins[origin as usize].frame;
         let is_around = |outer: u32| {
@@ -122,21 +132,42 @@ impl Edit {
         };
         let before = match posted.is_none_or(is_around) {
             true => before,
-            false => Place::BlockEnd { of: communication.clone() },
+            false => InsertionPoint::BlockEnd { of: communication.clone() },
         };
         Self::InsertWait { communication, before }
     }
 
-    /// The insertion that makes the stream that is current at `before` wait for a side; `frame` is the iteration of the place.
-    pub fn wait_for(side: &RaceSide<'_>, before: Place, frame: Option<u32>) -> Self {
-        match side.is_posted() {
-            true => Self::insert_wait(side.plan, side.origin, before, frame),
-            false => Self::InsertSynchronize { stream: WaitedStream::of(side.stream()), before },
+    /// The Wait at an instruction, moved to `before`.
+    pub fn move_wait(plan: &Plan, wait: usize, before: InsertionPoint) -> Self {
+        let has_moved = |it: &&str| is_of_program(it) && *it != stream_of(plan, wait);
+        let synchronize = before.current().filter(has_moved).map(WaitedStream::of);
+        Self::MoveWait { wait: plan.origins[plan.code[wait].origin as usize].stmt, before, synchronize }
+    }
+
+    /// The edit that makes the stream that is current at `before` wait for a side. `inst` is the instruction of the place, `None` for the
+    /// end of the program, and `frame` its iteration.
+    pub fn order_after(
+        side: &RaceSide<'_>,
+        before: InsertionPoint,
+        inst: Option<usize>,
+        frame: Option<u32>,
+    ) -> Self {
+        if !side.is_posted() {
+            return Self::InsertSynchronize { stream: WaitedStream::of(side.stream()), before };
+        }
+        match side.wait() {
+            None => Self::insert_wait(side.plan, side.origin, before, frame),
+            // The stream that has waited for the communication already is the one to wait for.
+            Some(wait) if inst.is_none_or(|it| wait < it) => {
+                let stream = WaitedStream::of(stream_of(side.plan, wait));
+                Self::InsertSynchronize { stream, before }
+            }
+            Some(wait) => Self::move_wait(side.plan, wait, before),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for InsertionPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let current = match self {
             Self::Before { statement, current } => {
@@ -172,10 +203,21 @@ impl fmt::Display for Edit {
             Self::InsertWait { communication, before } => {
                 write!(f, "put a Wait for {} {before}", communication.name)
             }
-            Self::MoveWait { before, .. } => write!(f, "put the Wait {before}"),
-            Self::ShortAllocate { .. } => {
-                f.write_str("use the short ALLOCATE, which gives every iteration storage of its own")
+            Self::MoveWait { before, synchronize, .. } => {
+                write!(f, "put the Wait {before}")?;
+                match synchronize {
+                    None => Ok(()),
+                    Some(WaitedStream::Index(index)) => {
+                        write!(f, ", and `Synchronize(Stream {index})` in its old place")
+                    }
+                    Some(WaitedStream::Entry) => f.write_str(
+                        ", and `Synchronize(Stream s0)`, where s0 is the stream that is current at entry, in its old place",
+                    ),
+                }
             }
+            Self::ShortAllocate { .. } => f.write_str(
+                "use the short ALLOCATE, which gives every iteration storage of its own, if no iteration reads what an earlier one wrote",
+            ),
         }
     }
 }

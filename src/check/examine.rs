@@ -125,13 +125,6 @@ impl Examined {
         }
     }
 
-    /// Whether nothing is wrong: reads of unwritten elements, outputs excepted, are no faults.
-    pub fn is_clean(&self) -> bool {
-        let Self { deadlock, races, reads, excess: _, not_checked, not_searched: _ } = self;
-        let is_whole = reads.iter().all(|it| it.output.is_none());
-        deadlock.is_none() && races.is_empty() && is_whole && not_checked.is_empty()
-    }
-
     /// Folds what was found over ranks and iterations.
     pub fn report(self, plans: &[Plan]) -> Report {
         let mut report =

@@ -120,7 +120,7 @@ impl Texts<'_> {
         let label = "allocates in the first iteration";
         let found = Diagnostic::new(Code::AllocatedOnce, self.stmt_span(at), message, label).help(
             "put it before the loop, or use the short ALLOCATE, `ALLOCATE(mem_type=…, zero_init=…)`, which gives every iteration \
-             storage of its own",
+             storage of its own, if no iteration reads what an earlier one wrote",
         );
         match is_zeroed {
             true => found.note("later iterations see the values of earlier ones, not zeros"),

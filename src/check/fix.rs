@@ -1,17 +1,18 @@
 //! `--fix=check`: applies the edits of findings until nothing is left to find.
 //!
-//! An edit is taken where it is the only one of a finding that helps: the edited text reads as the same program but for the edit, the
-//! finding is gone in all iterations and on all ranks, and there is no other finding that was not there before, a deadlock least of all.
-//! Where no edit does that, one outside of loops is taken that ends the race of the two streams at hand: a loop's streams are joined one by one.
-//! Insertions and moves of Synchronize and Wait only add orders that the order of the statements has already, so a program that is right in
-//! that order gives the same results.
+//! An edit is made only if the edited text parses to the same program plus the edit, the finding is gone on all ranks and in all
+//! iterations, and no new finding appears. If several streams race, an edit outside a loop may also remove the race with one of them, so
+//! that they are joined one at a time. If two edits qualify, none is made.
+//!
+//! Insertions and moves of Synchronize and Wait only add orders that the order of the statements has already: a stream that loses its Wait
+//! waits for the stream that gets it. So a program that is right in that order gives the same results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
 
 use super::{
-    apply::{Applied, Lines, is_in_loop},
+    apply::{Applied, Change, Lines, is_in_loop},
     conflict::{Party, Race},
     edit::Edit,
     examine::{Examined, examine},
@@ -24,10 +25,10 @@ use crate::{plan::Plan, source::Source};
 /// Most edits of one program.
 const MOST_EDITS: usize = 64;
 
-/// An edit that was made.
+/// A line that an edit has inserted, moved or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
-    /// The line in the edited text.
+pub struct AppliedEdit {
+    /// The line in the edited text, from 1.
     pub line: u32,
     /// What was done: "inserted `Wait(Communication 3)`".
     pub what: String,
@@ -39,38 +40,52 @@ pub struct Fixed {
     /// The text.
     pub text: String,
     /// The edits, in the order of the text.
-    pub edits: Vec<Made>,
+    pub edits: Vec<AppliedEdit>,
 }
 
 /// Plans a program of a text, for all ranks; `None` where that is not possible.
 pub type Planner<'a> = &'a dyn Fn(&mut Program, &LineIndex) -> Option<Vec<Plan>>;
 
-/// Applies edits to a text until the checks find no fault in its `number`th program, or no edit helps. What is left is for a check of the
+/// Applies edits to a text until its `number`th program, counted from 0, has no race, or no edit helps. What is left is for a check of the
 /// result to report.
+///
+/// The text is returned as it is, without edits, if it has no `number`th program, if that program is rejected, cannot be planned or
+/// deadlocks, or if `checks` does not ask for races. Of `checks` only `race` and `model` count besides: whether an edit does harm is
+/// always judged by all faults of one run.
 pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> Fixed {
-    let world = World { number, checks, plan };
     let unchanged = || Fixed { text: text.to_owned(), edits: Vec::new() };
-    let Some(mut state) = world.state(Lines::of(text)) else { return unchanged() };
-    let mut made: Vec<Applied> = Vec::new();
-    while made.len() < MOST_EDITS && !state.is_clean() {
+    if !checks.race {
+        return unchanged();
+    }
+    // All faults: an edit that leaves a read without its write does harm, whatever the caller asks for.
+    let session = FixSession { number, checks: Checks { model: checks.model, ..Checks::FAULTS }, plan };
+    let Some(mut state) = session.state(Lines::of(text)) else { return unchanged() };
+    let mut changes: Vec<Change> = Vec::new();
+    for _ in 0..MOST_EDITS {
         let mut attempts = Attempts::new();
         let races = state.races();
-        let fixed = races.iter().find_map(|it| world.fix_one(&state, it, &mut attempts));
-        let Some((applied, next)) = fixed else { break };
-        made.push(applied);
+        let fixed = races.iter().find_map(|it| session.fix_one(&state, it, &mut attempts));
+        let Some((mut applied, next)) = fixed else { break };
         state = next;
+        // A Wait that was inserted and then moved was inserted.
+        for gone in changes.extract_if(.., |it| state.lines.line(it.line).is_none()) {
+            if let Some(moved) = applied.changes.iter_mut().find(|it| !it.is_insertion) {
+                (moved.what, moved.is_insertion) = (gone.what, gone.is_insertion);
+            }
+        }
+        changes.append(&mut applied.changes);
     }
-    if state.is_clean() {
-        world.drop_needless(&mut state, &mut made);
+    if state.found.races.is_empty() {
+        session.drop_needless(&mut state, &mut changes);
     }
-    let line = |it: &Applied| state.lines.line(it.line).unwrap_or(0);
-    let mut edits: Vec<Made> = made.iter().map(|it| Made { line: line(it), what: it.what.clone() }).collect();
+    let edit = |it: Change| Some(AppliedEdit { line: state.lines.line(it.line)?, what: it.what });
+    let mut edits: Vec<AppliedEdit> = changes.into_iter().filter_map(edit).collect();
     edits.sort_by_key(|it| it.line);
     Fixed { text: state.lines.text(), edits }
 }
 
 /// What stays the same while a text is edited.
-struct World<'a> {
+struct FixSession<'a> {
     number: usize,
     checks: Checks,
     plan: Planner<'a>,
@@ -120,17 +135,15 @@ type Attempts = BTreeMap<String, Option<Attempt>>;
 /// What is found in an edited text that reads as the same program but for the edit.
 struct Attempt {
     keys: BTreeSet<Key>,
-    reads: usize,
+    /// Whether every read was compared with the writes before it, and all elements that are read are written.
+    is_written: bool,
+    not_checked: Vec<String>,
 }
 
 /// Most texts that are tried before an edit is taken.
 const MOST_ATTEMPTS: usize = 256;
 
 impl State {
-    fn is_clean(&self) -> bool {
-        self.found.is_clean()
-    }
-
     /// The races, those that reports show first.
     fn races(&self) -> Vec<Race> {
         let shown = self.found.clone().report(&self.plans).findings.into_iter();
@@ -162,7 +175,7 @@ fn race_key(lines: &Lines, plans: &[Plan], race: &Race) -> Key {
     }
 }
 
-impl World<'_> {
+impl FixSession<'_> {
     /// Reads, plans and checks a text; `None`: it is rejected, or its ranks get stuck.
     fn state(&self, lines: Lines) -> Option<State> {
         let source = Source::new(String::new(), lines.text());
@@ -214,19 +227,21 @@ impl World<'_> {
     fn attempt(&self, state: &State, applied: &Applied) -> Option<Attempt> {
         let next = self.state(applied.lines.clone())?;
         let is_same = applied.changes_nothing_else(&state.program, &next.program);
-        is_same.then_some(Attempt { keys: next.keys, reads: next.found.reads.len() })
+        let Examined { reads, not_checked, .. } = next.found;
+        let is_written = reads.is_empty() && not_checked.is_empty();
+        is_same.then_some(Attempt { keys: next.keys, is_written, not_checked })
     }
 
-    /// Takes insertions back that later ones have made needless.
-    fn drop_needless(&self, state: &mut State, made: &mut Vec<Applied>) {
-        for at in (0..made.len()).rev() {
-            if !made[at].replaced.is_empty() || made.len() == 1 {
-                continue;
-            }
-            let without = self.state(state.lines.without(&made[at].touched));
-            if let Some(next) = without.filter(|it| it.is_clean() && it.keys.is_subset(&state.keys)) {
+    /// Removes inserted lines that later edits have made redundant. The last line that uses a captured stream goes before the capture.
+    fn drop_needless(&self, state: &mut State, changes: &mut Vec<Change>) {
+        if changes.len() < 2 {
+            return;
+        }
+        for at in (0..changes.len()).rev().filter(|at| changes[*at].is_insertion).collect::<Vec<_>>() {
+            let without = self.state(state.lines.without(&[changes[at].line]));
+            if let Some(next) = without.filter(|it| it.keys.is_subset(&state.keys)) {
                 *state = next;
-                made.remove(at);
+                changes.remove(at);
             }
         }
     }
@@ -234,12 +249,13 @@ impl World<'_> {
 
 /// How far an edit helps against a race; `None`: not at all, or it does harm.
 fn help(state: &State, key: &Key, edit: &Edit, next: &Attempt) -> Option<Help> {
-    if next.keys.contains(key) || !next.keys.is_subset(&state.keys) {
+    let is_checked = next.not_checked.iter().all(|it| state.found.not_checked.contains(it));
+    if next.keys.contains(key) || !next.keys.is_subset(&state.keys) || !is_checked {
         return None;
     }
     // What an iteration reads and has not written came from an earlier one.
     let is_safe = match edit {
-        Edit::ShortAllocate { .. } => next.reads == 0,
+        Edit::ShortAllocate { .. } => next.is_written,
         Edit::InsertSynchronize { .. }
         | Edit::CaptureEntryStream { .. }
         | Edit::InsertWait { .. }

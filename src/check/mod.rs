@@ -58,11 +58,11 @@ mod storage;
 mod written;
 
 pub use conflict::{Party, Race};
-pub use edit::{Edit, Place, Statement, WaitedStream};
+pub use edit::{Edit, InsertionPoint, Statement, WaitedStream};
 pub use excess::{Excess, ExcessKind, NotSearched};
 pub use explain::UNWRITTEN_HELP;
 pub use finding::{Checks, Finding, Report};
-pub use fix::{Fixed, Made, Planner, fix};
+pub use fix::{AppliedEdit, Fixed, Planner, fix};
 pub use memory::Unwritten;
 pub use model::Model;
 pub use orders::{Cut, Orders, Steps, TooLarge};

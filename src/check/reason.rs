@@ -1,10 +1,8 @@
 //! Why nothing orders the two sides of a race, and the edits that do.
 
-use grammar::ir::StmtId;
-
 use super::{
     conflict::{Party, Race, Reused},
-    edit::{Edit, Place, Statement, WaitedStream},
+    edit::{Edit, InsertionPoint, Statement, WaitedStream},
     side::{RaceSide, is_of_program, stream_of, wait_for},
 };
 use crate::plan::{BufferNo, InstKind, Plan};
@@ -87,12 +85,13 @@ impl Reason {
         let (before, waiting) = match second.party {
             Party::CallerAfter(_) => {
                 let stream = format!("the stream that is current at exit ({})", second.stream());
-                (Place::End { current: None }, stream)
+                (InsertionPoint::End { current: None }, stream)
             }
             Party::Inst(_) | Party::Operation(..) | Party::CallerBefore => {
-                (Place::before(second), second.stream().to_owned())
+                (InsertionPoint::before(second), second.stream().to_owned())
             }
         };
+        let edit = Edit::order_after(first, before, second.inst(), second.frame());
         if !first.is_posted() {
             let until = if second.is_in_program() { second.place() } else { "the end".to_owned() };
             let why = format!(
@@ -100,29 +99,22 @@ impl Reason {
                 first.stream(),
                 first.place()
             );
-            return Self::new(why, Edit::wait_for(first, before, second.frame()));
+            return Self::new(why, edit);
         }
         let name = first.plan.describe(first.origin);
-        match first.wait() {
-            None => {
-                Self::new(format!("nothing waits for {name}"), Edit::wait_for(first, before, second.frame()))
-            }
+        let why = match first.wait() {
+            None => format!("nothing waits for {name}"),
             Some(at) => {
                 let (place, stream) = (first.plan.place(&first.plan.code[at]), stream_of(first.plan, at));
-                match second.inst().is_some_and(|it| at < it) {
-                    true => Self::new(
-                        format!(
-                            "the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} after it"
-                        ),
-                        Edit::InsertSynchronize { stream: WaitedStream::of(stream), before },
+                match second.inst().is_none_or(|it| at < it) {
+                    true => format!(
+                        "the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} after it"
                     ),
-                    false => Self::new(
-                        format!("the Wait for {name} is at {place}, after this access"),
-                        Edit::MoveWait { wait: stmt_of(first.plan, at), before },
-                    ),
+                    false => format!("the Wait for {name} is at {place}, after this access"),
                 }
             }
-        }
+        };
+        Self::new(why, edit)
     }
 
     /// Storage that the allocator hands out again while the first side uses it.
@@ -131,20 +123,21 @@ impl Reason {
         let allocation = plan.allocations.iter().find(|it| it.buffer == reused.earlier);
         let stream = allocation.map_or("main", |it| plan.streams[it.stream as usize].as_str());
         let is_next = |kind: &InstKind| matches!((kind, reused.later), (InstKind::Alloc { buffer, .. }, Some(later)) if *buffer == later);
-        let (place, frame) = match plan.code.iter().find(|it| is_next(&it.kind)) {
-            Some(it) => {
-                let origin = plan.origins[it.origin as usize];
+        let next = plan.code.iter().position(|it| is_next(&it.kind));
+        let (place, frame) = match next {
+            Some(at) => {
+                let origin = plan.origins[plan.code[at].origin as usize];
                 let statement = Statement { stmt: origin.stmt, name: format!("line {}", origin.line) };
-                (Place::Before { statement, current: Some(stream.to_owned()) }, origin.frame)
+                (InsertionPoint::Before { statement, current: Some(stream.to_owned()) }, origin.frame)
             }
-            None => (Place::End { current: None }, None),
+            None => (InsertionPoint::End { current: None }, None),
         };
         Self::new(
             format!(
                 "the allocator hands the storage out again on {stream}, which does not wait for {}",
                 first.actor()
             ),
-            Edit::wait_for(first, place, frame),
+            Edit::order_after(first, place, next, frame),
         )
     }
 
@@ -156,7 +149,10 @@ impl Reason {
                 "{other} does not wait for what {stream} has to do before the ALLOCATE on line {}",
                 first.line()
             ),
-            Edit::InsertSynchronize { stream: WaitedStream::of(stream), before: Place::before(second) },
+            Edit::InsertSynchronize {
+                stream: WaitedStream::of(stream),
+                before: InsertionPoint::before(second),
+            },
         )
     }
 
@@ -170,13 +166,13 @@ impl Reason {
                 second.plan.rank
             );
             let statement = Statement::described(mine, mine.code[raised].origin);
-            let before = Place::Before { statement, current: Some(posts.to_owned()) };
+            let before = InsertionPoint::Before { statement, current: Some(posts.to_owned()) };
             let edit = is_of_program(posts).then_some(Edit::CaptureEntryStream { before });
             return Self { why: Some(why), edits: edit.into_iter().collect(), advice: None };
         }
         let why = format!("{} does not wait for the stream that is current at entry", second.stream());
         let is_own = second.plan.rank == second.owner;
-        let edit = is_own.then(|| Edit::CaptureEntryStream { before: Place::before(second) });
+        let edit = is_own.then(|| Edit::CaptureEntryStream { before: InsertionPoint::before(second) });
         Self { why: Some(why), edits: edit.into_iter().collect(), advice: None }
     }
 
@@ -210,13 +206,7 @@ impl Reason {
         // Storage that every iteration zeroes would not hold what earlier iterations added.
         let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zero: true, .. });
         let short = (!is_zeroed).then_some(Edit::ShortAllocate { allocate: origin.stmt });
-        // A stream that waits for the communication already is the one to wait for.
-        let before = Place::before(second);
-        let waiting = first.wait().filter(|at| first.is_posted() && second.inst().is_some_and(|it| *at < it));
-        let order = match waiting.map(|at| WaitedStream::of(stream_of(first.plan, at))) {
-            Some(stream) => Edit::InsertSynchronize { stream, before },
-            None => Edit::wait_for(first, before, second.frame()),
-        };
+        let order = Edit::order_after(first, InsertionPoint::before(second), second.inst(), second.frame());
         let edits = short.into_iter().chain([order]).collect();
         let why = format!(
             "both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound",
@@ -257,12 +247,13 @@ impl Reason {
                     "rank {} may {verb} it once {name} is posted, and nothing waits for {before} before that",
                     theirs.rank
                 ),
-                Edit::wait_for(
+                Edit::order_after(
                     near,
-                    Place::Before {
+                    InsertionPoint::Before {
                         statement: Statement::described(mine, mine.code[raised].origin),
                         current: is_of_program(posts).then(|| posts.to_owned()),
                     },
+                    Some(raised),
                     mine.origins[mine.code[raised].origin as usize].frame,
                 ),
             ));
@@ -281,7 +272,7 @@ impl Reason {
                     "rank {} may still {verb} it: rank {} does not wait for {name}",
                     theirs.rank, mine.rank
                 ),
-                Edit::insert_wait(mine, mine.code[raised].origin, Place::before(near), near.frame()),
+                Edit::insert_wait(mine, mine.code[raised].origin, InsertionPoint::before(near), near.frame()),
             ),
             Some(at) if at > here => Self::new(
                 format!(
@@ -289,7 +280,7 @@ impl Reason {
                     theirs.rank,
                     mine.place(&mine.code[at])
                 ),
-                Edit::MoveWait { wait: stmt_of(mine, at), before: Place::before(near) },
+                Edit::move_wait(mine, at, InsertionPoint::before(near)),
             ),
             Some(at) => {
                 let other = stream_of(mine, at);
@@ -298,7 +289,10 @@ impl Reason {
                         "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} after it",
                         mine.place(&mine.code[at])
                     ),
-                    Edit::InsertSynchronize { stream: WaitedStream::of(other), before: Place::before(near) },
+                    Edit::InsertSynchronize {
+                        stream: WaitedStream::of(other),
+                        before: InsertionPoint::before(near),
+                    },
                 )
             }
         })
@@ -315,11 +309,6 @@ fn raised_for(mine: &Plan, far: &RaceSide<'_>) -> Option<usize> {
         _ => None,
     })?;
     find(mine, |kind| matches!(kind, InstKind::Signal { slot } if *slot == ready))
-}
-
-/// The statement of an instruction.
-fn stmt_of(plan: &Plan, inst: usize) -> Option<StmtId> {
-    plan.origins[plan.code[inst].origin as usize].stmt
 }
 
 fn find(plan: &Plan, is_it: impl Fn(&InstKind) -> bool) -> Option<usize> {

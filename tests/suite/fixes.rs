@@ -45,7 +45,34 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         let name = pipeline.unwrap_or("cases").trim_start_matches('@');
         Trial::test(format!("fixes::{name}"), move || table(name, &cases, pipeline))
     };
-    [None].into_iter().chain(pipelines).map(trial).collect()
+    let tables = [None].into_iter().chain(pipelines).map(trial);
+    tables.chain([Trial::test("fixes::documented", documented)]).collect()
+}
+
+/// `--check=race`.
+const RACE: Checks = Checks { comm: false, memory: false, ..Checks::FAULTS };
+
+/// That `docs/checker.md` says what the files of `tests/baseline/fixes` sum up to.
+fn documented() -> Result<(), Failed> {
+    let (mut fixed, mut racy) = (0, 0);
+    for file in fs::read_dir(Path::new(ROOT).join("tests/baseline/fixes"))? {
+        let text = fs::read_to_string(file?.path())?;
+        // "251 of 259 programs with a race are fixed, …".
+        let mut words = text.split(' ');
+        fixed += words.next().ok_or("no number")?.parse::<usize>()?;
+        racy += words.nth(1).ok_or("no number")?.parse::<usize>()?;
+    }
+    let grouped = |it: usize| match it {
+        0..1000 => it.to_string(),
+        1000.. => format!("{},{:03}", it / 1000, it % 1000),
+    };
+    let sentence = format!("of {} that have a race then, the edits fix {}", grouped(racy), grouped(fixed));
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/checker.md"))?;
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    match page.contains(&sentence) {
+        true => Ok(()),
+        false => Err(format!("docs/checker.md does not say: {sentence}").into()),
+    }
 }
 
 /// What became of the programs that lack a synchronisation.
@@ -65,7 +92,7 @@ fn table(name: &str, cases: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
     let mut count = Count::default();
     for path in cases {
         for (program, lines) in programs(path, pipeline)? {
-            mutants(&program, &lines, &shown(path), &mut count)?;
+            mutants(&program, &lines, &shown(path), pipeline.is_none(), &mut count)?;
         }
     }
     let Count { racy, fixed, edits, left } = count;
@@ -83,8 +110,14 @@ fn table(name: &str, cases: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
     Err(diff.unified_diff().context_radius(0).header("recorded", "now").to_string().into())
 }
 
-/// Counts the programs that lack one synchronisation of a right program.
-fn mutants(program: &Program, lines: &LineIndex, name: &str, count: &mut Count) -> Result<(), String> {
+/// Counts the programs that lack one synchronisation of a right program. `by_race`: those fixed for `--check=race` have to be right, too.
+fn mutants(
+    program: &Program,
+    lines: &LineIndex,
+    name: &str,
+    by_race: bool,
+    count: &mut Count,
+) -> Result<(), String> {
     let Some(plans) = small(program, lines).filter(|it| faults(it).is_empty()) else { return Ok(()) };
     let Ok(inputs) = Filling::new(Kind::Exact, 0, Vec::new(), &plans).fill(&plans) else { return Ok(()) };
     let Ok(ran) = trial(&plans, &inputs, &Schedule::Program, &[]) else { return Ok(()) };
@@ -105,9 +138,19 @@ fn mutants(program: &Program, lines: &LineIndex, name: &str, count: &mut Count) 
         count.racy += 1;
         let place =
             format!("{name} without {} (line {})", op.name(), lines.line(program.stmt_span(stmt).start));
-        let fixed = fix(&text, 0, Checks::ALL, &|program, lines| {
+        let planner = |program: &mut Program, lines: &LineIndex| {
             plan::build(program, lines, plan::smallest_world(program)).ok()
-        });
+        };
+        let fixed = fix(&text, 0, Checks::ALL, &planner);
+        if by_race {
+            let fixed = fix(&text, 0, RACE, &planner);
+            let plans =
+                planned(&fixed.text).ok_or_else(|| format!("{place}: the edited text is rejected"))?;
+            if check(&plans, RACE).findings.is_empty() {
+                right(&plans, &inputs, &wanted)
+                    .map_err(|it| format!("{place}, --check=race: {it}\n{}", fixed.text))?;
+            }
+        }
         let plans = planned(&fixed.text).ok_or_else(|| format!("{place}: the edited text is rejected"))?;
         match faults(&plans).first() {
             None => {

@@ -10,42 +10,53 @@ use passes::{Meaning, SemanticOracle};
 
 use super::{Oracle, runs_on, unplanned};
 use crate::{
-    check::{Checks, check},
+    check::{Checks, Model, check},
     plan::Plan,
 };
 
 /// Checks programs instead of running them: what passes make of a program without faults is free of races, deadlocks and unwritten
 /// outputs on all ranks.
 #[derive(Clone, Copy, Debug)]
-pub struct Checked<'a>(pub Oracle<'a>);
+pub struct Checked<'a> {
+    /// What plans the programs.
+    pub oracle: Oracle<'a>,
+    /// Whose rules give an order.
+    pub model: Model,
+}
 
 /// A program without faults.
 struct Clean<'a> {
-    oracle: Oracle<'a>,
+    judge: Checked<'a>,
     program: Program,
 }
 
 impl SemanticOracle for Checked<'_> {
     fn meaning(&self, program: &Program) -> Result<Box<dyn Meaning + '_>, Vec<Diagnostic>> {
-        let plans = self.0.plan(program, program)?;
-        match fault(&plans, Code::Unjudged, &|_| program) {
+        let plans = self.oracle.plan(program, program)?;
+        match fault(&plans, self.model, Code::Unjudged, &|_| program) {
             Some(it) => Err(vec![it]),
-            None => Ok(Box::new(Clean { oracle: self.0, program: program.clone() })),
+            None => Ok(Box::new(Clean { judge: *self, program: program.clone() })),
         }
     }
 }
 
 impl Meaning for Clean<'_> {
     fn is_kept(&self, program: &Program) -> Result<(), Diagnostic> {
-        let plans = self.oracle.plan(program, &self.program).map_err(|faults| unplanned(program, &faults))?;
+        let Checked { oracle, model } = self.judge;
+        let plans = oracle.plan(program, &self.program).map_err(|faults| unplanned(program, &faults))?;
         let programs = |rank| runs_on(program, &self.program, rank);
-        fault(&plans, Code::Miscompiled, &programs).map_or(Ok(()), Err)
+        fault(&plans, model, Code::Miscompiled, &programs).map_or(Ok(()), Err)
     }
 }
 
 /// The first fault that the checker finds.
-fn fault<'p>(plans: &[Plan], code: Code, program: &dyn Fn(usize) -> &'p Program) -> Option<Diagnostic> {
-    let report = check(plans, Checks::FAULTS);
+fn fault<'p>(
+    plans: &[Plan],
+    model: Model,
+    code: Code,
+    program: &dyn Fn(usize) -> &'p Program,
+) -> Option<Diagnostic> {
+    let report = check(plans, Checks { model, ..Checks::FAULTS });
     report.findings.iter().find_map(|finding| {
         let found = finding.diagnostic(plans, &[]).1;
         if found.severity() != Severity::Error {
