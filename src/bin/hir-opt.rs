@@ -183,6 +183,9 @@ enum VerifyEach {
     Check,
 }
 
+/// Most remarks of `--check` that are printed: each draws lines of the text.
+const MOST_REMARKS: usize = 256;
+
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
@@ -686,8 +689,17 @@ impl Tool<'_> {
         if let Some(path) = &self.options.witness {
             self.witness(path, &plans, &report, sources);
         }
-        let found: Vec<Diagnostic> =
-            report.findings.iter().map(|it| it.diagnostic(&plans, sources).1).collect();
+        let remarks = report.findings.iter().filter(|it| matches!(it, Finding::Excess(_))).count();
+        if let Some(left) = remarks.checked_sub(MOST_REMARKS).filter(|it| *it > 0) {
+            self.screen.say(&format!("not printed: {left} remarks beyond the first {MOST_REMARKS}"));
+        }
+        let mut printed_remarks = 0;
+        let is_printed = |it: &&Finding| {
+            printed_remarks += usize::from(matches!(it, Finding::Excess(_)));
+            !matches!(it, Finding::Excess(_)) || printed_remarks <= MOST_REMARKS
+        };
+        let shown = report.findings.iter().filter(is_printed);
+        let found: Vec<Diagnostic> = shown.map(|it| it.diagnostic(&plans, sources).1).collect();
         let errors = counted(&found, Severity::Error, "fault");
         let others = [(Severity::Warning, "warning"), (Severity::Remark, "remark")];
         let others: Vec<String> =
@@ -699,10 +711,12 @@ impl Tool<'_> {
             self.screen.draw(source, &found);
         }
         let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+        let s = |count: usize| if count == 1 { "" } else { "s" };
         let world = format!(
-            "{} rank{}, {instructions} instructions, {:.3} s",
+            "{} rank{}, {instructions} instruction{}, {:.3} s",
             plans.len(),
-            if plans.len() == 1 { "" } else { "s" },
+            s(plans.len()),
+            s(instructions),
             start.elapsed().as_secs_f64()
         );
         let unsearched = report.not_searched.iter().find_map(|it| match it {

@@ -80,6 +80,9 @@ impl Lines {
     fn insert(&mut self, at: usize, text: String) -> u32 {
         let id = self.next;
         self.next += 1;
+        // Lines of a text with CRLF end with CR.
+        let is_crlf = self.lines.first().is_some_and(|it| it.text.ends_with('\r'));
+        let text = if is_crlf && !text.ends_with('\r') { text + "\r" } else { text };
         self.lines.insert(at, Line { id, text });
         id
     }

@@ -7,7 +7,10 @@
 //! Insertions and moves of Synchronize and Wait only add orders that the order of the statements has already: a stream that loses its Wait
 //! waits for the stream that gets it. So a program that is right in that order gives the same results.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
 
@@ -58,7 +61,8 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> Fixe
         return unchanged();
     }
     // All faults: an edit that leaves a read without its write does harm, whatever the caller asks for.
-    let session = FixSession { number, checks: Checks { model: checks.model, ..Checks::FAULTS }, plan };
+    let checks = Checks { model: checks.model, ..Checks::FAULTS };
+    let session = FixSession { number, checks, plan, instructions: Cell::new(0) };
     let Some(mut state) = session.state(Lines::of(text)) else { return unchanged() };
     let mut changes: Vec<Change> = Vec::new();
     for _ in 0..MOST_EDITS {
@@ -89,6 +93,8 @@ struct FixSession<'a> {
     number: usize,
     checks: Checks,
     plan: Planner<'a>,
+    /// Instructions of all texts that have been tried.
+    instructions: Cell<usize>,
 }
 
 /// A text, and what the checks find in it.
@@ -142,6 +148,8 @@ struct Attempt {
 
 /// Most texts that are tried before an edit is taken.
 const MOST_ATTEMPTS: usize = 256;
+/// Most instructions of all texts that are tried.
+const MOST_INSTRUCTIONS: usize = 2_000_000;
 
 impl State {
     /// The races, those that reports show first.
@@ -210,7 +218,8 @@ impl FixSession<'_> {
         for edit in Reason::of(race, &first, &second).edits {
             let Some(applied) = state.lines.apply(&state.program, &edit) else { continue };
             let text = applied.lines.text();
-            if attempts.len() >= MOST_ATTEMPTS && !attempts.contains_key(&text) {
+            let is_over = attempts.len() >= MOST_ATTEMPTS || self.instructions.get() > MOST_INSTRUCTIONS;
+            if is_over && !attempts.contains_key(&text) {
                 continue;
             }
             let attempt = attempts.entry(text).or_insert_with(|| self.attempt(state, &applied));
@@ -226,6 +235,8 @@ impl FixSession<'_> {
 
     fn attempt(&self, state: &State, applied: &Applied) -> Option<Attempt> {
         let next = self.state(applied.lines.clone())?;
+        let instructions: usize = next.plans.iter().map(|it| it.code.len()).sum();
+        self.instructions.set(self.instructions.get() + instructions);
         let is_same = applied.changes_nothing_else(&state.program, &next.program);
         let Examined { reads, not_checked, .. } = next.found;
         let is_written = reads.is_empty() && not_checked.is_empty();
