@@ -475,7 +475,8 @@ impl Tool<'_> {
                 None => {
                     let left = count - 1 - number;
                     if let (Some((Exit::Check, message)), 1..) = (&mut outcome.failure, left) {
-                        *message += &format!("; the last {left} of {count} containers are not checked");
+                        let are = if left == 1 { "is" } else { "are" };
+                        *message += &format!("; {left} of {count} containers {are} not checked");
                     }
                     return outcome;
                 }
@@ -794,11 +795,11 @@ impl Tool<'_> {
             }
         });
         let Some((finding, steps)) = shown else {
-            let races = report.findings.iter().filter_map(|it| match it {
+            let mut races = report.findings.iter().filter_map(|it| match it {
                 Finding::Race { race, .. } => Some(race),
                 Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => None,
             });
-            return self.screen.say(match races.last() {
+            return self.screen.say(match races.next() {
                 Some(it) if it.between_runs => "no witness: a race between two runs needs two runs, and hir-run runs one",
                 Some(_) => "no witness: no order of the program's own steps shows a race with the caller or over storage",
                 None => "no witness: the check found no race",

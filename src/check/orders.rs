@@ -66,6 +66,13 @@ impl Set {
     }
 }
 
+/// An access of a step.
+struct StepAccess {
+    step: usize,
+    place: Footprint,
+    written: bool,
+}
+
 /// The steps of all ranks that touch memory, and what orders them.
 pub struct Steps {
     /// In an order that is possible: that of the program, as far as it can be.
@@ -115,12 +122,12 @@ impl Steps {
         let before: Vec<Set> = all.iter().map(|it| std::mem::take(&mut known[it.0 as usize])).collect();
         let mut conflicting = vec![Set::with_room(all.len()); all.len()];
         let mut conflicts = Vec::new();
-        let mut accesses: FxHashMap<(usize, BufferNo), Vec<(usize, Footprint, bool)>> = FxHashMap::default();
+        let mut accesses: FxHashMap<(usize, BufferNo), Vec<StepAccess>> = FxHashMap::default();
         for (at, (_, _, touched)) in all.iter().enumerate() {
             for it in touched {
                 let Some(place) = Footprint::of(&it.view) else { continue };
                 let known = accesses.entry((it.rank, it.view.buffer)).or_default();
-                for (other, elsewhere, written) in known.iter() {
+                for StepAccess { step: other, place: elsewhere, written } in known.iter() {
                     let is_conflict = *other != at
                         && (*written || it.written)
                         && !before[at].has(*other)
@@ -134,7 +141,7 @@ impl Steps {
                         conflicts.push((*other, at));
                     }
                 }
-                known.push((at, place, it.written));
+                known.push(StepAccess { step: at, place, written: it.written });
             }
         }
         let steps: Vec<Step> = all.iter().map(|it| it.1).collect();

@@ -10,7 +10,7 @@
 //!
 //! `HIR_EXPLORE=20000` tries more, `HIR_SEED=7` others.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, io::Write, sync::Arc};
 
 use grammar::{dtype::DType, ops::Op};
 use hir::{
@@ -48,7 +48,7 @@ pub fn trials() -> Vec<Trial> {
             seen.world(seed).map_err(|fault| format!("seed {seed}: {fault}"))?;
         }
         if std::env::var("HIR_EXPLORE").is_ok() {
-            eprintln!("{seen:?}");
+            let _ = writeln!(std::io::stderr(), "{seen:?}");
         }
         // Worlds of one kind only prove nothing of the other.
         let is_enough = [seen.clean, seen.racing, seen.complete, seen.several, seen.brute]

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeSet,
     fmt::Write as _,
+    io::Write as _,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -99,7 +100,8 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
                 }
             }
             if count.is_some() {
-                eprintln!("{}", show(way.unwrap_or("as they are"), &table));
+                let text = show(way.unwrap_or("as they are"), &table);
+                let _ = writeln!(std::io::stderr(), "{text}");
             }
             Ok::<(), Failed>(())
         })
