@@ -179,6 +179,10 @@ codes! {
     /// statements in which ranks wait for each other; the note lists what every rank waits for.
     CheckedDeadlock = "E0705", Error;
 
+    /// Ranks use NCCL communicators in orders that contradict each other. NCCL's kernels wait for each other while they occupy a GPU, and a
+    /// GPU may not run those of two communicators at the same time: then each rank waits in one of them for the other rank. Post the
+    /// communications in the same order on all ranks, or with one team.
+    CommunicatorOrder = "E0707", Error;
     /// Two consecutive runs of the program race, as in a captured graph that is replayed: on each rank the next run begins once this rank
     /// has ended the last one, and another rank may still be in that one. Let the rank wait, or put a barrier of all ranks between the
     /// runs. `--check=repeat` looks for these.

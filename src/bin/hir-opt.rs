@@ -790,14 +790,19 @@ impl Tool<'_> {
         let is_shown = |it: &Finding| it.diagnostic(plans, sources).1.code != Code::StorageRace;
         let shown = report.findings.iter().find_map(|it| match it {
             Finding::Race { race, .. } if is_shown(it) => Some((it, steps.witness(race)?)),
-            Finding::Race { .. } | Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => {
-                None
-            }
+            Finding::Race { .. }
+            | Finding::Unwritten { .. }
+            | Finding::Deadlock(_)
+            | Finding::Crossing(_)
+            | Finding::Excess(_) => None,
         });
         let Some((finding, steps)) = shown else {
             let mut races = report.findings.iter().filter_map(|it| match it {
                 Finding::Race { race, .. } => Some(race),
-                Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => None,
+                Finding::Unwritten { .. }
+                | Finding::Deadlock(_)
+                | Finding::Crossing(_)
+                | Finding::Excess(_) => None,
             });
             return self.screen.say(match races.next() {
                 Some(it) if it.between_runs => "no witness: a race between two runs needs two runs, and hir-run runs one",

@@ -12,7 +12,7 @@ use super::{
 use crate::plan::{
     Plan,
     sync::{
-        Deadlock, Matched, explain,
+        Crossing, Deadlock, Matched, TooMany, crossing, explain,
         order::{self, Unordered},
         stuck,
     },
@@ -23,6 +23,8 @@ use crate::plan::{
 pub struct Examined {
     /// Ranks wait for what never happens: nothing else is known.
     pub deadlock: Option<Box<Deadlock>>,
+    /// Ranks use communicators in orders that contradict each other.
+    pub crossing: Option<Box<Crossing>>,
     /// Accesses that nothing orders.
     pub races: Vec<Race>,
     /// Elements that nothing has written.
@@ -43,6 +45,14 @@ pub fn examine(plans: &[Plan], checks: Checks) -> Examined {
         // What comes after a deadlock never runs: nothing else can be said.
         found.deadlock = Some(Box::new(explain(plans, &matched, &state)));
         return found;
+    }
+    if checks.comm {
+        match crossing(plans, &matched) {
+            Ok(it) => found.crossing = it.map(Box::new),
+            Err(TooMany) => {
+                found.not_checked.push("the order of communicators: too many communications".to_owned());
+            }
+        }
     }
     if !checks.any_access() {
         return found;
@@ -130,6 +140,7 @@ impl Examined {
         let mut report =
             Report { findings: Vec::new(), not_checked: self.not_checked, not_searched: self.not_searched };
         report.findings.extend(self.deadlock.map(Finding::Deadlock));
+        report.findings.extend(self.crossing.map(Finding::Crossing));
         report.add(plans, self.races, self.reads);
         report.findings.extend(self.excess.into_iter().map(|it| Finding::Excess(Box::new(it))));
         report

@@ -13,7 +13,10 @@ use super::{
     side::RaceSide,
 };
 use crate::{
-    plan::{InstKind, Plan, sync::Deadlock},
+    plan::{
+        InstKind, Plan,
+        sync::{Crossing, Deadlock, InstRef},
+    },
     source::Source,
 };
 
@@ -35,6 +38,7 @@ impl Finding {
             Self::Race { race, more } => texts.race(race, more),
             Self::Unwritten { read, more } => texts.unwritten(read, more),
             Self::Deadlock(it) => texts.deadlock(it),
+            Self::Crossing(it) => texts.crossing(it),
             Self::Excess(it) => texts.excess(it),
         }
     }
@@ -194,6 +198,37 @@ impl Texts<'_> {
             Diagnostic::new(Code::UnwrittenRead, span, message, format!("reads {first}")).help(UNWRITTEN_HELP)
         };
         let it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
+        (text, it)
+    }
+
+    fn crossing(&self, crossing: &Crossing) -> (usize, Diagnostic) {
+        let origin = |at: InstRef| self.plans[at.rank].code[at.inst].origin;
+        let name = |at: InstRef| self.plans[at.rank].describe(origin(at));
+        let orders: Vec<String> = crossing
+            .0
+            .iter()
+            .map(|it| format!("rank {} posts {} before {}", it.first.rank, name(it.first), name(it.second)))
+            .collect();
+        let text = self.text_of(crossing.0.first().map_or(0, |it| it.first.rank));
+        let mut labels: Vec<(Span, String)> = Vec::new();
+        for it in crossing.0.iter().filter(|it| self.text_of(it.first.rank) == text) {
+            let line = self.plans[it.first.rank].origins[origin(it.first) as usize].line;
+            let label = format!("rank {} posts this before {}", it.first.rank, name(it.second));
+            let span = self.span(text, line);
+            match labels.iter_mut().find(|it| it.0 == span) {
+                Some(it) => it.1 = format!("{}; {label}", it.1),
+                None => labels.push((span, label)),
+            }
+        }
+        labels.truncate(MAX_LISTED);
+        let mut labels = labels.into_iter();
+        let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
+        let message = "ranks use NCCL communicators in orders that contradict each other";
+        let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
+            .note(orders.join("\n"))
+            .note("a GPU may not run the kernels of two communicators at the same time: then each rank waits in one for the other rank")
+            .help("post these communications in the same order on all ranks, or with one team");
+        it.labels.extend(labels);
         (text, it)
     }
 

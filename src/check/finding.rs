@@ -12,7 +12,10 @@ use super::{
     model::Model,
     side::RaceSide,
 };
-use crate::plan::{BufferNo, Plan, sync::Deadlock};
+use crate::plan::{
+    BufferNo, Plan,
+    sync::{Before, Crossing, Deadlock},
+};
 
 /// What is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +113,8 @@ pub enum Finding {
     },
     /// Ranks wait for what never happens.
     Deadlock(Box<Deadlock>),
+    /// Ranks use communicators in orders that contradict each other.
+    Crossing(Box<Crossing>),
     /// What the program could do without.
     Excess(Box<Excess>),
 }
@@ -133,6 +138,13 @@ impl Finding {
             Self::Deadlock(it) => {
                 let rank = it.line(plans).map_or(0, |it| it.0);
                 it.stmt(plans).map(|stmt| (rank, stmt, "a rank waits here".to_owned())).into_iter().collect()
+            }
+            Self::Crossing(it) => {
+                let at = |it: &Before| {
+                    let origin = plans[it.first.rank].code[it.first.inst].origin;
+                    place(it.first.rank, origin, format!("rank {} posts this first", it.first.rank))
+                };
+                it.0.iter().filter_map(at).collect()
             }
             Self::Excess(it) => {
                 let (rank, origin) = it.at;

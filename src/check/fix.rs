@@ -157,7 +157,9 @@ impl State {
         let shown = self.found.clone().report(&self.plans).findings.into_iter();
         let shown = shown.filter_map(|it| match it {
             Finding::Race { race, .. } => Some(race),
-            Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Excess(_) => None,
+            Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Crossing(_) | Finding::Excess(_) => {
+                None
+            }
         });
         shown.chain(self.found.races.iter().copied()).collect()
     }

@@ -17,6 +17,7 @@
 //! | Communications of one communicator run in the order of posting: a communicator has one stream. | PyTorch, `ProcessGroupNCCL` with eager initialization; without it, sends and receives of each pair of ranks have a stream of their own, which is not modelled |
 //! | A communication ends on a member once the data that this member receives is there. A member that receives nothing from a peer does not wait for it: the root of a broadcast may end early. | NCCL documents no barrier between members: only the data orders them |
 //! | The operations of a group run concurrently: a receive may write before a send of the same group has read. | NCCL User Guide, Point-to-point communication |
+//! | Operations on different communicators have to be submitted in the same order on all ranks: kernels wait for each other while they occupy a GPU. | NCCL User Guide, Using multiple NCCL communicators concurrently |
 //! | `ShareMemHandles` and barriers order hosts. Streams run behind their hosts, so these order no memory access. | CUDA C++ Programming Guide, Asynchronous Concurrent Execution |
 //! | Storage may be used after the work that the stream of its `ALLOCATE` had by then, and is handed out again to that stream once no tensor and no communication holds it. | PyTorch, `Tensor.record_stream` |
 //! | The caller writes inputs before the stream that is current at entry begins; inputs, outputs and freed storage are its own once the stream that is current at exit has done its work. | the same rule, with the caller's current stream; a convention of this project |

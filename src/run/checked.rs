@@ -53,7 +53,7 @@ pub fn before_run(
         return Ok(());
     }
     let start = Instant::now();
-    let report = check(plans, Checks { comm: false, model, ..Checks::FAULTS });
+    let report = check(plans, Checks { model, ..Checks::FAULTS });
     if report.is_stuck() {
         return Ok(());
     }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use grammar::{
-    codes::Severity,
+    codes::{Code, Severity},
     diagnostic::{Diagnostic, has_errors},
     ir::{Program, Stmt, StmtId},
     ops::{Effect, Op},
@@ -241,7 +241,8 @@ fn foretold(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
 fn checked(plans: &[Plan]) -> String {
     let report = check::check(plans, check::Checks::FAULTS);
     let found = report.findings.iter().map(|it| it.diagnostic(plans, &[]).1);
-    let first = found.min_by_key(|it| it.severity() != Severity::Error);
+    // The order of communicators makes no result wrong.
+    let first = found.min_by_key(|it| (it.severity() != Severity::Error, it.code == Code::CommunicatorOrder));
     first.map_or(String::new(), |it| format!("; check: {} {}", it.code.text(), it.message))
 }
 

@@ -158,6 +158,7 @@ const SYNC: &[Row] = &[
     // Guaranteed and blocking order are never mixed.
     ("step", BEFORE),
     ("order", BEFORE),
+    ("crossing", BEFORE),
     ("wait_graph", &["matching"]),
     ("deadlock skipped stuck", &["matching", "wait_graph"]),
     ("lint", &["deadlock"]),

@@ -6,6 +6,7 @@
 //! | `agreement` | Do the parts of a communication agree on kind, root, element count and dtype? |
 //! | `order` | What happens before what, whatever executor runs the plans? (guaranteed order: races) |
 //! | `step` | In which steps does an instruction touch memory? |
+//! | `crossing` | Do all ranks use their NCCL communicators in one order? |
 //! | `wait_graph` | In a given state, who may wait for whom? (blocking order: deadlocks) |
 //! | `stuck` | Do the plans come to their ends? |
 //! | `explain`, `deadlock`, `words` | Why does nobody go on? |
@@ -16,6 +17,7 @@
 //! Guaranteed and blocking order are never mixed: a broadcast's root waits for no one for certain, and may wait for all.
 
 mod agreement;
+mod crossing;
 mod deadlock;
 mod explain;
 mod lint;
@@ -29,6 +31,7 @@ mod wait_graph;
 mod words;
 
 pub(super) use agreement::agreement;
+pub use crossing::{Before, Crossing, TooMany, crossing};
 pub use deadlock::{Cause, Deadlock, Facing, NeverPosted, Wait, lines_by_rank, names};
 pub use explain::explain;
 pub use lint::lint;
