@@ -760,10 +760,9 @@ impl Tool<'_> {
     /// What happens before what; `None` after saying why that is not known.
     fn order(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
         let plans = self.world(program, part, outcome)?;
-        let report = check::check(&plans, "comm".parse().unwrap_or(Checks::FAULTS));
-        if report.is_stuck() {
-            let sources = std::slice::from_ref(part);
-            outcome.diagnostics.extend(report.findings.iter().map(|it| it.diagnostic(&plans, sources).1));
+        if let Some(deadlock) = sync::deadlock(&plans) {
+            let found = Finding::Deadlock(Box::new(deadlock));
+            outcome.diagnostics.push(found.diagnostic(&plans, std::slice::from_ref(part)).1);
             outcome.failure = Some((Exit::Check, "`--print-hb`: the program deadlocks".to_owned()));
             return None;
         }

@@ -67,7 +67,7 @@ impl Set {
 }
 
 /// An access of a step.
-struct StepAccess {
+struct StepFootprint {
     step: usize,
     place: Footprint,
     written: bool,
@@ -122,12 +122,12 @@ impl Steps {
         let before: Vec<Set> = all.iter().map(|it| std::mem::take(&mut known[it.0 as usize])).collect();
         let mut conflicting = vec![Set::with_room(all.len()); all.len()];
         let mut conflicts = Vec::new();
-        let mut accesses: FxHashMap<(usize, BufferNo), Vec<StepAccess>> = FxHashMap::default();
+        let mut accesses: FxHashMap<(usize, BufferNo), Vec<StepFootprint>> = FxHashMap::default();
         for (at, (_, _, touched)) in all.iter().enumerate() {
             for it in touched {
                 let Some(place) = Footprint::of(&it.view) else { continue };
                 let known = accesses.entry((it.rank, it.view.buffer)).or_default();
-                for StepAccess { step: other, place: elsewhere, written } in known.iter() {
+                for StepFootprint { step: other, place: elsewhere, written } in known.iter() {
                     let is_conflict = *other != at
                         && (*written || it.written)
                         && !before[at].has(*other)
@@ -141,7 +141,7 @@ impl Steps {
                         conflicts.push((*other, at));
                     }
                 }
-                known.push(StepAccess { step: at, place, written: it.written });
+                known.push(StepFootprint { step: at, place, written: it.written });
             }
         }
         let steps: Vec<Step> = all.iter().map(|it| it.1).collect();
@@ -166,19 +166,24 @@ impl Steps {
     fn exchange(&self, order: &[u32], position: &[u32], early: usize, late: usize) -> Option<Vec<u32>> {
         let (from, to) = (position[early] as usize, position[late] as usize);
         let mut moved = vec![late];
+        let mut stays = vec![early as u32];
         for at in (from + 1..to).rev() {
             let it = order[at] as usize;
             if moved.iter().any(|later| self.precedes(it, *later)) {
                 moved.push(it);
+            } else {
+                stays.push(it as u32);
             }
         }
+        // Both were collected from the end; `early` stays first.
+        stays[1..].reverse();
         if moved[1..].iter().any(|it| self.precedes(early, *it)) {
             return None;
         }
         moved.reverse();
         let mut next = order[..from].to_vec();
         next.extend(moved.iter().map(|it| *it as u32));
-        next.extend(order[from..=to].iter().filter(|it| !moved.contains(&(**it as usize))));
+        next.extend(stays);
         next.extend(&order[to + 1..]);
         Some(next)
     }

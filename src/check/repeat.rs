@@ -22,7 +22,7 @@ use crate::plan::{
 };
 
 /// Two runs of a plan as one, and where its instructions come from.
-struct Twice {
+struct TwoRuns {
     plan: Plan,
     /// By instruction: its index in the plan, and whether it is of the second run. `None`: it stands between the runs.
     from: Vec<Option<(usize, bool)>>,
@@ -36,7 +36,7 @@ struct Twice {
 pub(super) fn races(plans: &[Plan], model: Model) -> Result<(Vec<Race>, usize), Unordered> {
     let flags = plans.iter().flat_map(|it| &it.code).filter_map(|it| flag(&it.kind)).map(|it| it.index + 1);
     let flags = flags.max().unwrap_or(0);
-    let twice: Vec<Twice> = plans.iter().map(|it| Twice::of(it, flags)).collect();
+    let twice: Vec<TwoRuns> = plans.iter().map(|it| TwoRuns::of(it, flags)).collect();
     let (both, from): (Vec<Plan>, Vec<_>) = twice.into_iter().map(|it| (it.plan, it.from)).unzip();
     let matched = Matched::of(&both);
     if stuck(&both, &matched).is_some() {
@@ -130,7 +130,7 @@ impl Blocks {
     }
 }
 
-impl Twice {
+impl TwoRuns {
     fn of(plan: &Plan, flags: u32) -> Self {
         let mut it = Self {
             plan: Plan { code: Vec::new(), allocations: Vec::new(), ..plan.clone() },

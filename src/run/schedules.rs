@@ -7,6 +7,7 @@ use std::{fmt::Write, path::Path, sync::Arc};
 use crate::{
     check::{Cut, Orders, Steps},
     exit::Exit,
+    input_file,
     plan::{
         Plan,
         sync::{InstRef, Matched, Step},
@@ -108,9 +109,11 @@ impl Iterator for Runs {
 
 /// The steps of a file.
 fn read(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|fault| {
+    let cannot = |fault: &dyn std::fmt::Display| {
         Failure::Other(Exit::Environment, format!("cannot read `{}`: {fault}", path.display()))
-    })?;
+    };
+    let bytes = input_file::read(path).map_err(|it| cannot(&it))?;
+    let text = String::from_utf8(bytes).map_err(|it| cannot(&it))?;
     let mut steps = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let numbers = line.split('#').next().unwrap_or_default();

@@ -34,91 +34,12 @@ pub(super) fn run(
         let mut space = Space::World(memories);
         return reshard::run(&them, members, &mut space, notes).map_err(|it| it.at(plans, members[0]));
     }
-    let mut given = Given::of(plans, members)?;
-    let everyone = 0..members.len();
+    let mut team = TeamCollective::of(plans, members.to_vec())?;
     // All read before one writes.
-    for member in everyone.clone() {
-        given.gather(plans, member, memories, notes)?;
+    for member in 0..members.len() {
+        team.gather(member, memories, notes)?;
     }
-    everyone.into_iter().try_for_each(|member| given.write(plans, member, memories, notes))
-}
-
-/// A collective whose members begin and end one by one: what they have given so far.
-pub(super) struct Given {
-    /// Where each member posted it, in team order.
-    members: Vec<InstRef>,
-    /// By member, once it has begun.
-    inputs: Vec<Option<DenseTensor>>,
-    /// All inputs, combined.
-    combined: Option<DenseTensor>,
-}
-
-impl Given {
-    /// Nothing yet. The members are in team order.
-    ///
-    /// # Errors
-    /// Members that post collectives of other kinds than the first.
-    pub fn of(plans: &[Plan], members: &[InstRef]) -> Result<Self, Fault> {
-        TeamCollective::of(plans, members)?.check_kinds()?;
-        Ok(Self { members: members.to_vec(), inputs: vec![None; members.len()], combined: None })
-    }
-
-    /// A member reads what it gives, and takes the elements that it will write.
-    pub fn begin(
-        &mut self,
-        plans: &[Plan],
-        member: usize,
-        memories: &mut [Memory],
-        notes: &mut Notes,
-    ) -> Result<(), Fault> {
-        let team = TeamCollective::of(plans, &self.members)?;
-        if team.them[member].input.is_some() {
-            team.load(member, &mut self.inputs, &mut Space::World(memories), notes)?;
-        }
-        match &team.them[member].output {
-            // It gets something.
-            Some(output) if !team.them[member].kind.givers(member, self.members.len()).is_empty() => {
-                take(plans, self.members[member], output, memories)
-            }
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Reads what a member gets, as far as it has not been read.
-    fn gather(
-        &mut self,
-        plans: &[Plan],
-        member: usize,
-        memories: &mut [Memory],
-        notes: &mut Notes,
-    ) -> Result<(), Fault> {
-        let team = TeamCollective::of(plans, &self.members)?;
-        team.gather(member, &mut self.inputs, &mut self.combined, &mut Space::World(memories), notes)
-    }
-
-    /// A member writes what it gets; everything that it gets has been given.
-    pub fn write(
-        &mut self,
-        plans: &[Plan],
-        member: usize,
-        memories: &mut [Memory],
-        notes: &mut Notes,
-    ) -> Result<(), Fault> {
-        self.gather(plans, member, memories, notes)?;
-        let team = TeamCollective::of(plans, &self.members)?;
-        team.write(member, &self.inputs, self.combined.as_ref(), &mut Space::World(memories), notes)
-    }
-
-    /// The members whose data a member gets.
-    pub fn givers(&self, plans: &[Plan], member: usize) -> Result<Vec<usize>, Fault> {
-        let team = TeamCollective::of(plans, &self.members)?;
-        let it = team.them[member];
-        if it.output.as_ref().is_none_or(View::is_empty) {
-            return Ok(Vec::new());
-        }
-        team.deliveries(member)?;
-        Ok(it.kind.givers(member, self.members.len()))
-    }
+    (0..members.len()).try_for_each(|member| team.write(member, memories, notes))
 }
 
 /// A communication takes the elements that it will write: they have no value until then.
@@ -156,17 +77,25 @@ pub(super) fn receive(
     space.store(to.rank, &recv.view, block, notes).map_err(|it| it.at(plans, to))
 }
 
-/// One collective of all members.
-struct TeamCollective<'a> {
+/// One collective of all members, and what has been read of it.
+pub(super) struct TeamCollective<'a> {
     plans: &'a [Plan],
     /// Where each member posted it, in team order.
-    members: &'a [InstRef],
+    members: Vec<InstRef>,
     /// What each posted.
     them: Vec<&'a Collective>,
+    /// What members give, as far as it has been read.
+    inputs: Vec<Option<DenseTensor>>,
+    /// All inputs, combined.
+    combined: Option<DenseTensor>,
 }
 
 impl<'a> TeamCollective<'a> {
-    fn of(plans: &'a [Plan], members: &'a [InstRef]) -> Result<Self, Fault> {
+    /// Before anything is read. The members are in team order.
+    ///
+    /// # Errors
+    /// Members that post collectives of other kinds than the first.
+    pub fn of(plans: &'a [Plan], members: Vec<InstRef>) -> Result<Self, Fault> {
         let collective = |it: &InstRef| {
             let InstKind::Collective(it) = &plans[it.rank].code[it.inst].kind else {
                 let message = "a collective and a resharding operator in one communication";
@@ -174,36 +103,50 @@ impl<'a> TeamCollective<'a> {
             };
             Ok(&**it)
         };
-        Ok(Self { plans, members, them: members.iter().map(collective).collect::<Result<_, _>>()? })
-    }
-
-    fn check_kinds(&self) -> Result<(), Fault> {
-        for (member, it) in self.them.iter().enumerate() {
-            if !it.kind.is_same_as(self.them[0].kind) {
-                return Err(self.clash(member, it.kind.name(), 0, self.them[0].kind.name()));
+        let them = members.iter().map(collective).collect::<Result<Vec<_>, _>>()?;
+        let it = Self { plans, inputs: vec![None; members.len()], members, them, combined: None };
+        for (member, other) in it.them.iter().enumerate() {
+            if !other.kind.is_same_as(it.them[0].kind) {
+                return Err(it.clash(member, other.kind.name(), 0, it.them[0].kind.name()));
             }
         }
-        Ok(())
+        Ok(it)
+    }
+
+    /// A member reads what it gives, and takes the elements that it will write.
+    pub fn begin(&mut self, member: usize, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
+        let it = self.them[member];
+        if it.input.is_some() {
+            self.load(member, memories, notes)?;
+        }
+        match &it.output {
+            // It gets something.
+            Some(output) if !it.kind.givers(member, self.members.len()).is_empty() => {
+                take(self.plans, self.members[member], output, memories)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The members whose data a member gets.
+    pub fn givers(&self, member: usize) -> Result<Vec<usize>, Fault> {
+        let it = self.them[member];
+        if it.output.as_ref().is_none_or(View::is_empty) {
+            return Ok(Vec::new());
+        }
+        self.deliveries(member)?;
+        Ok(it.kind.givers(member, self.members.len()))
     }
 
     /// Reads what a member gets, as far as it has not been read.
-    fn gather(
-        &self,
-        member: usize,
-        inputs: &mut [Option<DenseTensor>],
-        combined: &mut Option<DenseTensor>,
-        space: &mut Space<'_>,
-        notes: &mut Notes,
-    ) -> Result<(), Fault> {
+    pub fn gather(&mut self, member: usize, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
         if self.them[member].output.is_none() {
             return Ok(());
         }
         for delivery in self.deliveries(member)? {
             match delivery.from {
-                Source::Member(from) => self.load(from, inputs, space, notes)?,
-                Source::Combined if combined.is_none() => {
-                    *combined = Some(self.combine(inputs, space, notes)?);
-                }
+                Source::Member(from) => self.load(from, memories, notes)?,
+                Source::Combined if self.combined.is_none() => self.combine(memories, notes)?,
                 Source::Combined => {}
             }
         }
@@ -211,24 +154,17 @@ impl<'a> TeamCollective<'a> {
     }
 
     /// Writes what a member gets, all of which has been read.
-    fn write(
-        &self,
-        member: usize,
-        inputs: &[Option<DenseTensor>],
-        combined: Option<&DenseTensor>,
-        space: &mut Space<'_>,
-        notes: &mut Notes,
-    ) -> Result<(), Fault> {
+    pub fn write(&self, member: usize, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
         let Some(output) = &self.them[member].output else { return Ok(()) };
         let mut pieces = Vec::new();
         for it in self.deliveries(member)? {
-            let whole = it.member().map_or(combined, |from| inputs[from].as_ref());
+            let whole = it.member().map_or(self.combined.as_ref(), |from| self.inputs[from].as_ref());
             if let Some(whole) = whole {
                 pieces.push((whole, self.part(member, whole.data.len(), it)?));
             }
         }
         match concatenate(&pieces).map_err(|it| self.fault(member, it))? {
-            Some(block) => self.deliver(member, output, &block, space, notes),
+            Some(block) => self.deliver(member, output, &block, &mut Space::World(memories), notes),
             None => Ok(()),
         }
     }
@@ -268,29 +204,24 @@ impl<'a> TeamCollective<'a> {
     }
 
     /// Reads what a member gives. All that are read must be of one type and size.
-    fn load(
-        &self,
-        from: usize,
-        inputs: &mut [Option<DenseTensor>],
-        space: &mut Space<'_>,
-        notes: &mut Notes,
-    ) -> Result<(), Fault> {
+    fn load(&mut self, from: usize, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
         let kind = self.them[0].kind.name();
-        let Some(at) = self.members.get(from) else {
+        let Some(at) = self.members.get(from).copied() else {
             let message = format!("{kind}: the team has no member {from}");
             return Err(Fault::program(self.plans, self.members[0], message));
         };
-        if inputs[from].is_some() {
+        if self.inputs[from].is_some() {
             return Ok(());
         }
         let Some(view) = &self.them[from].input else {
-            return Err(Fault::program(self.plans, *at, format!("{kind} without an input")));
+            return Err(Fault::program(self.plans, at, format!("{kind} without an input")));
         };
-        notes.at = Some(*at);
-        let mut block = space.read(at.rank, view, notes).map_err(|it| self.fault(from, it))?;
+        notes.at = Some(at);
+        let mut block =
+            Space::World(memories).read(at.rank, view, notes).map_err(|it| self.fault(from, it))?;
         // Members may give differently shaped views of the same size.
         block.shape = vec![block.data.len()];
-        for (other, theirs) in inputs.iter().enumerate() {
+        for (other, theirs) in self.inputs.iter().enumerate() {
             if let Some(theirs) = theirs
                 && (theirs.data.len(), theirs.data.dtype()) != (block.data.len(), block.data.dtype())
             {
@@ -298,27 +229,23 @@ impl<'a> TeamCollective<'a> {
                 return Err(self.clash(from, mine, other, format!("gives {}", amount_of(theirs))));
             }
         }
-        inputs[from] = Some(block);
+        self.inputs[from] = Some(block);
         Ok(())
     }
 
-    /// All members' inputs combined.
-    fn combine(
-        &self,
-        inputs: &mut [Option<DenseTensor>],
-        space: &mut Space<'_>,
-        notes: &mut Notes,
-    ) -> Result<DenseTensor, Fault> {
+    /// Combines all members' inputs.
+    fn combine(&mut self, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
         for from in 0..self.them.len() {
-            self.load(from, inputs, space, notes)?;
+            self.load(from, memories, notes)?;
         }
         // What combines delivers nothing else: the inputs are not wanted any more.
-        let parts: Vec<DenseTensor> = inputs.iter_mut().filter_map(Option::take).collect();
+        let parts: Vec<DenseTensor> = self.inputs.iter_mut().filter_map(Option::take).collect();
         let Some(op) = self.them[0].kind.reduce_op() else {
             return Err(Fault::Internal("a collective that combines nothing".to_owned()));
         };
-        kernels::combine(op, &parts, parts[0].data.dtype(), &mut notes.exactness)
-            .map_err(|it| self.fault(0, it.into()))
+        let combined = kernels::combine(op, &parts, parts[0].data.dtype(), &mut notes.exactness);
+        self.combined = Some(combined.map_err(|it| self.fault(0, it.into()))?);
+        Ok(())
     }
 
     /// Where a piece lies in what its giver gives.

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Fault, InstRef, Outcome, Schedule, collective::Given, conditions::Conditions, memory::Memory,
+    Fault, InstRef, Outcome, Schedule, collective::TeamCollective, conditions::Conditions, memory::Memory,
     schedule::Ready,
 };
 use crate::{
@@ -131,13 +131,22 @@ pub(super) struct Message {
 }
 
 /// A collective that some members have begun and not all have ended.
-pub(super) struct Begun {
-    /// What they have given.
-    pub given: Given,
-    /// By member: whether it has begun, and the actors that wait for that.
-    pub members: Vec<(bool, Vec<usize>)>,
+pub(super) struct OpenCollective<'a> {
+    /// What they have posted and given.
+    pub team: TeamCollective<'a>,
+    /// By member.
+    pub members: Vec<OpenMember>,
     /// Members that have not ended.
     pub left: usize,
+}
+
+/// A member of such a collective.
+#[derive(Clone, Default)]
+pub(super) struct OpenMember {
+    /// Whether it has begun.
+    pub has_begun: bool,
+    /// Actors that wait until it has.
+    pub waiting: Vec<usize>,
 }
 
 /// All ranks, their memory and their synchronisation.
@@ -162,7 +171,7 @@ pub(super) struct Machine<'a> {
     /// Messages that have been sent and not been received.
     pub sent: FxHashMap<CommNo, DenseTensor>,
     /// Collectives that some members have begun and not all have ended.
-    pub begun: FxHashMap<CommNo, Begun>,
+    pub begun: FxHashMap<CommNo, OpenCollective<'a>>,
     /// What is true and who waits for it.
     pub conditions: Conditions,
     /// The actors that may go on.

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use super::{
     Fault, InstRef,
-    collective::{self, Given},
-    machine::{Begun, Machine, Open, OpenSide},
+    collective::{self, TeamCollective},
+    machine::{Machine, Open, OpenCollective, OpenMember, OpenSide},
 };
 use crate::plan::{
     Communication, Direction, Effect, Side, Transfer,
@@ -42,14 +42,15 @@ impl Machine<'_> {
             let mut parts: Vec<_> = self.matched.comm(comm).parts.iter().collect();
             parts.sort_by_key(|it| it.role);
             let members: Vec<InstRef> = parts.into_iter().map(|it| it.at).collect();
-            let given = Given::of(self.plans, &members)?;
             let left = members.len();
-            self.begun.insert(comm, Begun { given, members: vec![(false, Vec::new()); left], left });
+            let team = TeamCollective::of(self.plans, members)?;
+            self.begun
+                .insert(comm, OpenCollective { team, members: vec![OpenMember::default(); left], left });
         }
         let Some(it) = self.begun.get_mut(&comm) else { return Ok(()) };
-        it.given.begin(self.plans, member, &mut self.memories, &mut self.outcome.notes)?;
-        it.members[member].0 = true;
-        let waiting = std::mem::take(&mut it.members[member].1);
+        it.team.begin(member, &mut self.memories, &mut self.outcome.notes)?;
+        it.members[member].has_begun = true;
+        let waiting = std::mem::take(&mut it.members[member].waiting);
         self.actors[actor].open = Some(Open::Member { begun: true });
         waiting.into_iter().chain([actor]).try_for_each(|it| self.consider_end(it))
     }
@@ -58,9 +59,9 @@ impl Machine<'_> {
     fn consider_end(&mut self, actor: usize) -> Result<(), Fault> {
         let (comm, _, member) = self.membership(actor)?;
         let Some(it) = self.begun.get_mut(&comm) else { return Ok(()) };
-        let givers = it.given.givers(self.plans, member)?;
-        match givers.into_iter().find(|giver| !it.members[*giver].0) {
-            Some(giver) => it.members[giver].1.push(actor),
+        let givers = it.team.givers(member)?;
+        match givers.into_iter().find(|giver| !it.members[*giver].has_begun) {
+            Some(giver) => it.members[giver].waiting.push(actor),
             None => self.make_ready(actor),
         }
         Ok(())
@@ -71,9 +72,9 @@ impl Machine<'_> {
         let (comm, at, member) = self.membership(actor)?;
         self.expect_part(at, 1)?;
         if let Some(it) = self.begun.get_mut(&comm) {
-            let gets = !it.given.givers(self.plans, member)?.is_empty();
-            if gets {
-                it.given.write(self.plans, member, &mut self.memories, &mut self.outcome.notes)?;
+            if !it.team.givers(member)?.is_empty() {
+                it.team.gather(member, &mut self.memories, &mut self.outcome.notes)?;
+                it.team.write(member, &mut self.memories, &mut self.outcome.notes)?;
             }
             it.left -= 1;
             if it.left == 0 {

@@ -167,7 +167,7 @@ enum Actions {
     /// Any.
     Uniform { bag: Vec<usize>, random: Random },
     /// Those that touch no memory, then the next of the given steps, then the earliest instruction.
-    Given {
+    Listed {
         free: Vec<usize>,
         touching: BTreeMap<(usize, usize), usize>,
         steps: VecDeque<Step>,
@@ -185,7 +185,7 @@ impl Ready {
         let actions = match schedule {
             Schedule::Program => ordered(false),
             Schedule::Adversarial => ordered(true),
-            Schedule::Steps { steps, .. } => Actions::Given {
+            Schedule::Steps { steps, .. } => Actions::Listed {
                 free: Vec::new(),
                 touching: BTreeMap::new(),
                 steps: steps.iter().copied().collect(),
@@ -219,7 +219,7 @@ impl Ready {
             }
             Actions::Priorities { of, heap, .. } => heap.push((of[action.actor], action.actor)),
             Actions::Uniform { bag, .. } => bag.push(action.actor),
-            Actions::Given { free, touching, .. } => {
+            Actions::Listed { free, touching, .. } => {
                 if action.touches {
                     touching.insert((action.inst, action.rank), action.actor);
                 } else {
@@ -250,7 +250,7 @@ impl Ready {
             Actions::Uniform { bag, random } => {
                 (!bag.is_empty()).then(|| bag.swap_remove(random.below(bag.len() as u64) as usize))
             }
-            Actions::Given { free, touching, steps, current } => {
+            Actions::Listed { free, touching, steps, current } => {
                 *current = None;
                 if let Some(actor) = free.pop() {
                     return Ok(Some(actor));
@@ -269,13 +269,13 @@ impl Ready {
 
     /// Whether steps are given.
     pub fn is_given(&self) -> bool {
-        matches!(self.actions, Actions::Given { .. })
+        matches!(self.actions, Actions::Listed { .. })
     }
 
     /// The given step that happens now.
     pub fn current(&self) -> Option<Step> {
         match &self.actions {
-            Actions::Given { current, .. } => *current,
+            Actions::Listed { current, .. } => *current,
             Actions::Ordered { .. } | Actions::Priorities { .. } | Actions::Uniform { .. } => None,
         }
     }
@@ -286,7 +286,7 @@ impl Ready {
             Actions::Ordered { adversarial: true, .. } => count.saturating_sub(1),
             Actions::Ordered { adversarial: false, .. }
             | Actions::Priorities { .. }
-            | Actions::Given { .. } => 0,
+            | Actions::Listed { .. } => 0,
             Actions::Uniform { random, .. } => random.below(count as u64) as usize,
         }
     }

@@ -38,7 +38,7 @@ pub use lint::lint;
 pub use matching::{Comm, CommNo, Group, GroupNo, InstRef, Key, Matched, Part, Role};
 pub use progress::{Job, Progress};
 use skipped::Alignment;
-pub use step::{Step, Touched, ends, give_back, halves, pass, take, team};
+pub use step::{Step, StepAccess, ends, give_back, halves, pass, take, team};
 pub use stuck::stuck;
 pub use wait_graph::{Actor, Need, Position, State, WaitGraph};
 

@@ -30,7 +30,7 @@ pub struct Step {
 
 /// What a step reads or writes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Touched<'p> {
+pub struct StepAccess<'p> {
     /// The rank whose memory it is.
     pub rank: usize,
     /// The elements.
@@ -39,7 +39,7 @@ pub struct Touched<'p> {
     pub written: bool,
 }
 
-impl<'p> From<Access<'p>> for Touched<'p> {
+impl<'p> From<Access<'p>> for StepAccess<'p> {
     fn from(it: Access<'p>) -> Self {
         Self { rank: it.rank, view: Cow::Borrowed(it.view), written: it.written }
     }
@@ -71,14 +71,14 @@ pub fn ends(rank: usize, kind: &InstKind) -> [Option<u32>; 2] {
 
 impl Step {
     /// What the step reads and writes. Nothing: it is no step.
-    pub fn touched<'p>(self, plans: &'p [Plan], matched: &Matched) -> Vec<Touched<'p>> {
+    pub fn touched<'p>(self, plans: &'p [Plan], matched: &Matched) -> Vec<StepAccess<'p>> {
         let InstRef { rank, inst } = self.at;
         let Some(kind) = plans.get(rank).and_then(|it| it.code.get(inst)).map(|it| &it.kind) else {
             return Vec::new();
         };
-        let whole = |rank: usize, kind: &'p InstKind| kind.accesses(rank).into_iter().map(Touched::from);
-        let own = |view: Cow<'p, View>, written: bool| Touched { rank, view, written };
-        let mut all: Vec<Touched<'p>> = match kind {
+        let whole = |rank: usize, kind: &'p InstKind| kind.accesses(rank).into_iter().map(StepAccess::from);
+        let own = |view: Cow<'p, View>, written: bool| StepAccess { rank, view, written };
+        let mut all: Vec<StepAccess<'p>> = match kind {
             InstKind::Collective(_) if self.part <= 1 => whole(rank, kind).collect(),
             InstKind::Transfer(it) if self.part == give_back(it.sides.len()) => {
                 whole(rank, kind).filter(|it| !it.written).collect()
@@ -93,7 +93,7 @@ impl Step {
             InstKind::Copy { .. } if halves(rank, kind).is_some() => {
                 let half = halves(rank, kind).into_iter().flatten().nth(self.part as usize);
                 let touched =
-                    |it: Place, written| Touched { rank: it.rank, view: Cow::Owned(it.view), written };
+                    |it: Place, written| StepAccess { rank: it.rank, view: Cow::Owned(it.view), written };
                 half.map_or(Vec::new(), |[from, to]| vec![touched(from, false), touched(to, true)])
             }
             _ if self.part > 0 => Vec::new(),
