@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 
 fn measure(name: &str, text: &str, ranks: usize, iterations: usize) -> Result<(), String> {
     let program = grammar::read(text).0.pop().ok_or("no program")?;
-    let plans = plan::build_within(&program, &LineIndex::new(text), ranks, &Limits::default())
+    let plans = plan::build_with_limits(&program, &LineIndex::new(text), ranks, &Limits::default())
         .map_err(|it| it.first().map_or(String::new(), |it| it.message.clone()))?;
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
     let mut best = f64::INFINITY;

@@ -15,7 +15,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::out_of_memory::remove_if_refused;
+use crate::out_of_memory::remove_on_out_of_memory;
 
 /// Bytes of one write.
 const CHUNK: usize = 1 << 16;
@@ -30,7 +30,7 @@ const PERMISSIONS: u32 = 0o7777;
 static WRITING: Mutex<()> = Mutex::new(());
 
 /// Waits until no file is being replaced, and lets none be as long as the guard lives: for a process that is about to end.
-pub fn no_writers() -> MutexGuard<'static, ()> {
+pub fn block_writers() -> MutexGuard<'static, ()> {
     WRITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -96,7 +96,7 @@ fn write_in_steps(
         Target::Stderr => all(io::stderr().lock(), contents),
         Target::Direct(path) => all(OpenOptions::new().append(true).open(path)?, contents),
         Target::Regular(path, folder, existing) => {
-            let _writing = no_writers();
+            let _writing = block_writers();
             replace(&path, &folder, existing.as_ref(), contents, before)
         }
     }
@@ -123,7 +123,7 @@ fn replace(
             let (kind, folder) = (fault.kind(), folder.display());
             io::Error::new(kind, format!("{kind}: no new file can be created in {folder}"))
         })?;
-    let _temporary = remove_if_refused(new.path());
+    let _temporary = remove_on_out_of_memory(new.path());
     for chunk in contents.chunks(CHUNK) {
         before(Step::Write)?;
         new.as_file_mut().write_all(chunk)?;

@@ -33,9 +33,9 @@ pub struct IntegerFunction {
 #[derive(Clone, Copy, Debug)]
 pub struct FloatFunction {
     /// Its value where the precision is binary32.
-    pub single: Float,
+    pub single: FloatEval,
     /// Its value where the precision is binary64.
-    pub double: Float,
+    pub double: FloatEval,
     /// The same in CUDA, of `a`, `b` and `c`, which have the computed type `C`. `@` ends the name of a mathematical function:
     /// `expf` computes in binary32, `exp` in binary64.
     pub cuda: &'static str,
@@ -47,7 +47,7 @@ pub struct FloatFunction {
 
 /// A function of floats, by how its rounding is judged.
 #[derive(Clone, Copy, Debug)]
-pub enum Float {
+pub enum FloatEval {
     /// Its binary64 value is the true one.
     Exact(fn([f64; 3]) -> f64),
     /// Tells whether its binary64 value is the true one.
@@ -55,7 +55,7 @@ pub enum Float {
     /// Its binary64 value is the true one where binary32 holds it.
     Rounded(fn([f64; 3]) -> f64),
     /// A comparison.
-    Test(fn([f64; 3]) -> bool),
+    Predicate(fn([f64; 3]) -> bool),
 }
 
 /// The functions of an operator; `None` where it is none of these.
@@ -63,9 +63,9 @@ pub fn elementwise(op: Op) -> Option<&'static Elementwise> {
     table::TABLE.iter().find(|it| it.op == op)
 }
 
-impl Float {
+impl FloatEval {
     /// The value, and whether it is the true one.
-    pub fn at(self, operands: [f64; 3]) -> (f64, bool) {
+    pub fn eval(self, operands: [f64; 3]) -> (f64, bool) {
         match self {
             Self::Exact(function) => (function(operands), true),
             Self::Checked(function) => function(operands),
@@ -73,21 +73,21 @@ impl Float {
                 let value = function(operands);
                 (value, value.is_nan() || f64::from(value as f32) == value)
             }
-            Self::Test(function) => (f64::from(u8::from(function(operands))), true),
+            Self::Predicate(function) => (f64::from(u8::from(function(operands))), true),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use grammar::ops::{Effect, OPS};
+    use grammar::ops::{OPS, OpClass};
 
     use super::*;
 
     #[test]
     fn each_operator_has_one_row() {
         for row in OPS {
-            let is_here = row.effect == Effect::Map
+            let is_here = row.class == OpClass::Elementwise
                 && !matches!(row.op, Op::Cast | Op::BitCast | Op::Complex | Op::Real | Op::Imag);
             let rows = table::TABLE.iter().filter(|it| it.op == row.op).count();
             assert_eq!(rows, usize::from(is_here), "`{}`", row.mnemonic);

@@ -27,7 +27,7 @@ pub enum Exit {
     /// The schedule check found a race, a deadlock or a lifetime error.
     Check = 7,
     /// Our bug.
-    Bug = 101,
+    InternalError = 101,
     /// Stopped by SIGHUP.
     HungUp = 129,
     /// Stopped by SIGINT.
@@ -52,7 +52,7 @@ impl Exit {
             Self::Interrupted,
             Self::Terminated,
         ];
-        all.into_iter().find(|it| *it as u8 == code).unwrap_or(Self::Bug)
+        all.into_iter().find(|it| *it as u8 == code).unwrap_or(Self::InternalError)
     }
 }
 
@@ -67,14 +67,14 @@ impl Exit {
     }
 
     /// Whether a signal stopped the process.
-    pub fn is_stop(self) -> bool {
+    pub fn is_signal(self) -> bool {
         matches!(self, Self::HungUp | Self::Interrupted | Self::Terminated)
     }
 
     /// Whether another program can follow in the same process, or not: a context that has met an error keeps it.
     pub fn flow(self) -> ControlFlow<Self, Self> {
         match self {
-            Self::Device | Self::Bug | Self::HungUp | Self::Interrupted | Self::Terminated => {
+            Self::Device | Self::InternalError | Self::HungUp | Self::Interrupted | Self::Terminated => {
                 ControlFlow::Break(self)
             }
             Self::Success
@@ -88,7 +88,7 @@ impl Exit {
     }
 
     /// Ends the process here and now: what runs at exit may wait for a device that hangs, or for other threads.
-    pub fn now(self) -> ! {
+    pub fn exit_process(self) -> ! {
         signal_hook::low_level::exit(i32::from(self as u8))
     }
 }
@@ -122,13 +122,13 @@ impl FailureExit {
     /// The environment does not fit.
     pub const ENVIRONMENT: Self = Self(Exit::Environment);
     /// Our bug.
-    pub const BUG: Self = Self(Exit::Bug);
+    pub const INTERNAL_ERROR: Self = Self(Exit::InternalError);
 }
 
 /// A failure that claims success is our bug.
 impl From<Exit> for FailureExit {
     fn from(exit: Exit) -> Self {
-        if exit == Exit::Success { Self::BUG } else { Self(exit) }
+        if exit == Exit::Success { Self::INTERNAL_ERROR } else { Self(exit) }
     }
 }
 

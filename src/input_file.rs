@@ -20,19 +20,19 @@ use std::{
     time::Duration,
 };
 
-use crate::{out_of_memory::fallible, threads, tool_name::tool_name};
+use crate::{out_of_memory::with_fallible_allocation, threads, tool_name::tool_name};
 
 /// Most bytes that are read from a FIFO, a device or standard input.
 pub const MAX_STREAM: u64 = 256 << 20;
 
 /// Bytes that one thread digests in less time than many threads start.
-const SMALL: usize = 1 << 20;
+const PARALLEL_HASH_THRESHOLD: usize = 1 << 20;
 
 /// How long a FIFO may have no writer before that is reported.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FIFO_NOTICE_DELAY: Duration = Duration::from_secs(1);
 
 /// What was read from a path before.
-enum Earlier {
+enum PreviousRead {
     /// The digest of a regular file.
     Digest(blake3::Hash),
     /// The bytes of a FIFO or a device.
@@ -41,13 +41,13 @@ enum Earlier {
 
 /// What a run has read.
 #[derive(Default)]
-struct ReadFiles(HashMap<PathBuf, Earlier>);
+struct ReadFiles(HashMap<PathBuf, PreviousRead>);
 
 /// What this run has read.
 static READ_FILES: Mutex<Option<ReadFiles>> = Mutex::new(None);
 
 /// Another run begins, to which files may have other contents.
-pub fn forget() {
+pub fn forget_read_files() {
     *READ_FILES.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
@@ -70,14 +70,14 @@ pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 
 impl ReadFiles {
     fn read(&mut self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        if let Some(Earlier::Bytes(bytes)) = self.0.get(path) {
+        if let Some(PreviousRead::Bytes(bytes)) = self.0.get(path) {
             return Ok(bytes.clone());
         }
         let mut file = open(path)?;
         let about = file.metadata()?;
         if !about.is_file() {
             let bytes = read_stream(file)?;
-            self.0.insert(path.to_owned(), Earlier::Bytes(bytes.clone()));
+            self.0.insert(path.to_owned(), PreviousRead::Bytes(bytes.clone()));
             return Ok(bytes);
         }
         if about.len() > limit {
@@ -86,28 +86,28 @@ impl ReadFiles {
         }
         let mut bytes = Vec::new();
         let size = usize::try_from(about.len()).unwrap_or(usize::MAX);
-        fallible(|| {
+        with_fallible_allocation(|| {
             bytes.try_reserve_exact(size).map_err(|_| {
                 io::Error::new(io::ErrorKind::OutOfMemory, format!("memory cannot hold its {size} bytes"))
             })?;
             file.read_to_end(&mut bytes)
         })?;
         let digest = digest(&bytes);
-        match self.0.insert(path.to_owned(), Earlier::Digest(digest)) {
-            Some(Earlier::Digest(before)) if before != digest => Err(io::Error::other(
+        match self.0.insert(path.to_owned(), PreviousRead::Digest(digest)) {
+            Some(PreviousRead::Digest(before)) if before != digest => Err(io::Error::other(
                 "its contents have changed since this run first read it: run again when nothing writes it",
             )),
-            Some(Earlier::Digest(_) | Earlier::Bytes(_)) | None => Ok(bytes),
+            Some(PreviousRead::Digest(_) | PreviousRead::Bytes(_)) | None => Ok(bytes),
         }
     }
 }
 
 /// The BLAKE3 digest of bytes, computed by many threads where that is faster.
 pub(crate) fn digest(bytes: &[u8]) -> blake3::Hash {
-    if bytes.len() < SMALL {
+    if bytes.len() < PARALLEL_HASH_THRESHOLD {
         return blake3::hash(bytes);
     }
-    threads::start();
+    threads::start_workers();
     let mut hasher = blake3::Hasher::new();
     hasher.update_rayon(bytes);
     hasher.finalize()
@@ -121,7 +121,7 @@ fn open(path: &Path) -> io::Result<File> {
     let (opened, is_opened) = mpsc::channel::<()>();
     let shown = path.display().to_string();
     let tell = move || {
-        if is_opened.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        if is_opened.recv_timeout(FIFO_NOTICE_DELAY) == Err(RecvTimeoutError::Timeout) {
             let _ = writeln!(io::stderr(), "{}: waiting for a writer of the FIFO `{shown}`", tool_name());
         }
     };
@@ -137,7 +137,7 @@ fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// What the operating system says; more than `MAX_STREAM`.
 pub fn read_stream(from: impl Read) -> io::Result<Vec<u8>> {
-    fallible(|| stream_at_most(from, MAX_STREAM))
+    with_fallible_allocation(|| stream_at_most(from, MAX_STREAM))
 }
 
 fn stream_at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {

@@ -23,13 +23,13 @@ use signal_hook::{
 use crate::{atomic_file, exit::Exit};
 
 /// For output that is being written when the tool is stopped.
-const PATIENCE: Duration = Duration::from_secs(2);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The signals that stop a tool.
 const STOPPING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// The name of a signal, `SIGINT`.
-pub fn name(signal: i32) -> &'static str {
+pub fn signal_name(signal: i32) -> &'static str {
     low_level::signal_name(signal).unwrap_or("a signal")
 }
 
@@ -37,8 +37,8 @@ pub fn name(signal: i32) -> &'static str {
 ///
 /// # Errors
 /// What the operating system says.
-pub fn register(stopped: &Arc<AtomicUsize>) -> io::Result<()> {
-    for signal in stopping()? {
+pub fn store_first_signal(stopped: &Arc<AtomicUsize>) -> io::Result<()> {
+    for signal in register_stopping_signals()? {
         flag::register_usize(signal, Arc::clone(stopped), signal as usize)?;
     }
     Ok(())
@@ -46,7 +46,7 @@ pub fn register(stopped: &Arc<AtomicUsize>) -> io::Result<()> {
 
 /// Lets a write beyond `ulimit -f` fail as any other, with an error that is reported. The signal of that limit would end the
 /// process in its place, and leave temporary files.
-pub fn report_large_files() {
+pub fn handle_sigxfsz() {
     // Where it cannot be handled, the process ends as before.
     let _ = flag::register(SIGXFSZ, Arc::default());
 }
@@ -60,7 +60,7 @@ pub fn watch(
     report: impl Fn() + Send + 'static,
     mut end: impl FnMut(i32) -> bool + Send + 'static,
 ) -> io::Result<()> {
-    let mut signals = Signals::new(stopping()?.into_iter().chain([SIGUSR1]))?;
+    let mut signals = Signals::new(register_stopping_signals()?.into_iter().chain([SIGUSR1]))?;
     thread::Builder::new().name("hir-signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             if signal == SIGUSR1 {
@@ -71,17 +71,17 @@ pub fn watch(
             let over = Arc::clone(&is_over);
             // Standard output may be a pipe that nobody reads.
             let late = move || {
-                thread::sleep(PATIENCE);
+                thread::sleep(OUTPUT_TIMEOUT);
                 if !over.load(Relaxed) {
-                    Exit::from_signal(signal).now()
+                    Exit::from_signal(signal).exit_process()
                 }
             };
             // Without a thread only a second signal ends a tool whose output nobody reads.
             let _ = thread::Builder::new().name("hir-late".to_owned()).spawn(late);
             if end(signal) {
                 // A file that is half written has to become whole, or to go.
-                let _writers = atomic_file::no_writers();
-                Exit::from_signal(signal).now()
+                let _writers = atomic_file::block_writers();
+                Exit::from_signal(signal).exit_process()
             }
             is_over.store(true, Relaxed);
         }
@@ -90,8 +90,8 @@ pub fn watch(
 }
 
 /// The signals that stop this process, each set to end it at once when it comes a second time.
-fn stopping() -> io::Result<Vec<i32>> {
-    let ignored = ignored();
+fn register_stopping_signals() -> io::Result<Vec<i32>> {
+    let ignored = ignored_signals();
     let signals = STOPPING.into_iter().filter(|it| ignored >> (it - 1) & 1 == 0);
     let again = Arc::new(AtomicBool::new(false));
     let signals: Vec<i32> = signals.collect();
@@ -106,7 +106,7 @@ fn stopping() -> io::Result<Vec<i32>> {
 }
 
 /// The signals that this process ignores, a bit each; none where the system does not say.
-fn ignored() -> u64 {
+fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|it| it.strip_prefix("SigIgn:"));
     mask.and_then(|it| u64::from_str_radix(it.trim(), 16).ok()).unwrap_or(0)
@@ -114,27 +114,27 @@ fn ignored() -> u64 {
 
 /// What a tool is doing, in words that follow "stopped": `while reading a.hir`.
 #[derive(Clone, Debug, Default)]
-pub struct Activity(Arc<Mutex<State>>);
+pub struct Activity(Arc<Mutex<ActivityState>>);
 
 #[derive(Debug, Default)]
-struct State {
-    what: String,
+struct ActivityState {
+    description: String,
     is_over: bool,
 }
 
 impl Activity {
     /// From here on the tool does this.
     pub fn set(&self, what: impl Into<String>) {
-        self.lock().what = what.into();
+        self.lock().description = what.into();
     }
 
     /// What the tool does.
-    pub fn what(&self) -> String {
-        self.lock().what.clone()
+    pub fn description(&self) -> String {
+        self.lock().description.clone()
     }
 
     /// Prints a result, the `last` one perhaps. Who stops the tool meanwhile waits, and after the last one is too late.
-    pub fn conclude(&self, last: bool, print: impl FnOnce()) {
+    pub fn print_result(&self, last: bool, print: impl FnOnce()) {
         let mut state = self.lock();
         state.is_over |= last;
         print();
@@ -146,13 +146,13 @@ impl Activity {
         if state.is_over {
             return false;
         }
-        tell(&state.what);
+        tell(&state.description);
         // The process ends: the lock is kept.
         std::mem::forget(state);
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ActivityState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -166,10 +166,10 @@ mod tests {
         let mut told = Vec::new();
         let activity = Activity::default();
         activity.set("while reading");
-        activity.conclude(true, || ());
+        activity.print_result(true, || ());
         assert!(!activity.stop(|what| told.push(what.to_owned())));
         let activity = Activity::default();
-        activity.conclude(false, || ());
+        activity.print_result(false, || ());
         activity.set("while reading more");
         assert!(activity.stop(|what| told.push(what.to_owned())));
         assert_eq!(told, ["while reading more"]);

@@ -36,18 +36,18 @@ static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A temporary file or folder; the value is dropped when that is gone, or has another name.
 #[derive(Debug)]
-pub struct Temporary(PathBuf);
+pub struct TemporaryPath(PathBuf);
 
-impl Drop for Temporary {
+impl Drop for TemporaryPath {
     fn drop(&mut self) {
         TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).retain(|it| *it != self.0);
     }
 }
 
 /// Has a temporary file or folder removed where memory is refused: nothing is dropped then. A folder comes behind its files.
-pub fn remove_if_refused(path: &Path) -> Temporary {
+pub fn remove_on_out_of_memory(path: &Path) -> TemporaryPath {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
-    Temporary(path.to_owned())
+    TemporaryPath(path.to_owned())
 }
 
 /// Removes temporary files and folders, unless another thread is changing the list. Memory that this needs itself is refused
@@ -66,7 +66,7 @@ fn remove_temporary() {
 }
 
 /// Runs code that handles refused memory itself, as `Vec::try_reserve` and `Read::read_to_end` do.
-pub fn fallible<T>(work: impl FnOnce() -> T) -> T {
+pub fn with_fallible_allocation<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -85,17 +85,17 @@ pub fn fallible<T>(work: impl FnOnce() -> T) -> T {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, which is that of `System`.
-        granted(unsafe { System.alloc(layout) }, layout.size())
+        exit_if_null(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
-        granted(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as in `alloc`; `memory` came from `System`, as all memory of this allocator.
-        granted(unsafe { System.realloc(memory, layout, size) }, size)
+        exit_if_null(unsafe { System.realloc(memory, layout, size) }, size)
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -104,16 +104,16 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-fn granted(memory: *mut u8, bytes: usize) -> *mut u8 {
+fn exit_if_null(memory: *mut u8, bytes: usize) -> *mut u8 {
     // A thread that is ending may have no variables any more: what it lacks is a refusal like any other.
     if memory.is_null() && !IS_FALLIBLE.try_with(Cell::get).unwrap_or(false) {
-        end(bytes)
+        exit_out_of_memory(bytes)
     }
     memory
 }
 
-fn end(bytes: usize) -> ! {
-    let mut line = Line { bytes: [0; 512], length: 0 };
+fn exit_out_of_memory(bytes: usize) -> ! {
+    let mut line = LineBuffer { bytes: [0; 512], length: 0 };
     // A line that is too long is cut off.
     let _ = writeln!(
         line,
@@ -125,16 +125,16 @@ fn end(bytes: usize) -> ! {
     // Not by the lock of `Stderr`: this thread may hold it.
     let _ = rustix::io::write(io::stderr(), &line.bytes[..line.length]);
     remove_temporary();
-    Exit::Environment.now()
+    Exit::Environment.exit_process()
 }
 
 /// A text in place, without memory of its own.
-struct Line {
+struct LineBuffer {
     bytes: [u8; 512],
     length: usize,
 }
 
-impl Write for Line {
+impl Write for LineBuffer {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let room = &mut self.bytes[self.length..];
         let length = text.len().min(room.len());
@@ -150,15 +150,15 @@ mod tests {
 
     #[test]
     fn a_refusal_is_returned_to_who_handles_it() {
-        assert!(granted(std::ptr::dangling_mut(), 1) == std::ptr::dangling_mut());
-        assert!(fallible(|| granted(std::ptr::null_mut(), 1)).is_null());
-        fallible(|| fallible(|| ()));
+        assert!(exit_if_null(std::ptr::dangling_mut(), 1) == std::ptr::dangling_mut());
+        assert!(with_fallible_allocation(|| exit_if_null(std::ptr::null_mut(), 1)).is_null());
+        with_fallible_allocation(|| with_fallible_allocation(|| ()));
         assert!(!IS_FALLIBLE.get());
     }
 
     #[test]
     fn a_line_that_is_too_long_is_cut_off() {
-        let mut line = Line { bytes: [0; 512], length: 0 };
+        let mut line = LineBuffer { bytes: [0; 512], length: 0 };
         assert!(line.write_str(&"a".repeat(500)).is_ok());
         assert!(line.write_str(&"b".repeat(500)).is_err());
         assert_eq!((line.length, line.bytes[499], line.bytes[511]), (512, b'a', b'b'));

@@ -97,13 +97,13 @@ impl std::str::FromStr for Binding {
 }
 
 /// Names that a program may be told about even if its text does not mention them.
-const OPTIONS: &[&str] = &["numberOfStreams", P2P_PROTOCOL];
+const PROGRAM_OPTIONS: &[&str] = &["numberOfStreams", P2P_PROTOCOL];
 
 impl Binding {
     /// Whether it says something about a program: it binds a scalar that the program names, or is an option of all
     /// programs.
-    pub fn concerns(&self, program: &Program) -> bool {
-        OPTIONS.contains(&self.name.as_str()) || program.find_symbol(&self.name).is_some()
+    pub fn applies_to(&self, program: &Program) -> bool {
+        PROGRAM_OPTIONS.contains(&self.name.as_str()) || program.find_symbol(&self.name).is_some()
     }
 }
 
@@ -112,7 +112,7 @@ impl Binding {
 /// # Errors
 /// A value that is no expression, a name that the program does not mention, a definition in a circle; with the text of the
 /// command line that the diagnostic is about.
-pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Source, Diagnostic)>> {
+pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Source, Diagnostic)>> {
     for Binding { name, value: text } in bindings {
         let stated = Source::new("--set".to_owned(), format!("{name}={text}"));
         let (of_name, of_value) = (Span::new(0, name.len()), Span::new(name.len() + 1, stated.text.len()));
@@ -120,13 +120,13 @@ pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Sour
             Diagnostic::new(Code::UnboundSymbol, span, message, label)
         };
         let known = program.find_symbol(name);
-        if known.is_none() && !OPTIONS.contains(&name.as_str()) {
+        if known.is_none() && !PROGRAM_OPTIONS.contains(&name.as_str()) {
             let it =
                 reject(of_name, format!("the program has no scalar `{name}`"), "not a scalar of the program");
             let it = it.help("bind a scalar that stands in its axes, indices or peers");
             return Err(Box::new((stated, it)));
         }
-        let Some(value) = grammar::scalar(program, text) else {
+        let Some(value) = grammar::read_scalar(program, text) else {
             let it = reject(
                 of_value,
                 format!("`{text}` is not an expression"),
@@ -134,7 +134,7 @@ pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Sour
             );
             return Err(Box::new((stated, it)));
         };
-        match OPTIONS.contains(&name.as_str()) {
+        match PROGRAM_OPTIONS.contains(&name.as_str()) {
             true => {
                 program.options.insert(name.clone(), value);
             }
@@ -149,7 +149,7 @@ pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Sour
             return Err(Box::new((stated, it)));
         }
     }
-    let Some(symbol) = circle(program) else { return Ok(()) };
+    let Some(symbol) = cyclic_symbol(program) else { return Ok(()) };
     let all: Vec<String> = bindings.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
     let stated = Source::new("--set".to_owned(), all.join(" "));
     let message = format!("with these bindings `{}` depends on itself", program.symbols[symbol]);
@@ -158,7 +158,7 @@ pub fn bind(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Sour
 }
 
 /// A symbol whose definition depends on itself.
-fn circle(program: &Program) -> Option<SymbolId> {
+fn cyclic_symbol(program: &Program) -> Option<SymbolId> {
     let mut left: HashMap<SymbolId, bool> = HashMap::new();
     for root in program.definitions.keys() {
         // Depth first: a symbol is entered, then left once what it uses is left.
@@ -173,7 +173,7 @@ fn circle(program: &Program) -> Option<SymbolId> {
                     left.insert(symbol, false);
                     stack.push((symbol, true));
                     let mut used = Vec::new();
-                    program.symbols_of(*value, &mut used);
+                    program.collect_symbols(*value, &mut used);
                     stack.extend(used.into_iter().map(|it| (it, false)));
                 }
                 (false, Some(true), _) | (false, None, None) => (),

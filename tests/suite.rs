@@ -37,11 +37,11 @@ use std::{
 
 use grammar::{ir::Stmt, ops::OPS};
 use libtest_mimic::{Arguments, Failed, Trial};
-use limited::Limited;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
 };
+use timeout::RunWithTimeout;
 
 #[path = "suite/baseline.rs"]
 mod baseline;
@@ -56,12 +56,12 @@ mod command_lines;
 mod delayed;
 #[path = "suite/dependencies.rs"]
 mod dependencies;
-#[path = "suite/dice.rs"]
-mod dice;
 #[path = "suite/emulated.rs"]
 mod emulated;
 #[path = "suite/emulator.rs"]
 mod emulator;
+#[path = "suite/end_to_end_layers.rs"]
+mod end_to_end_layers;
 #[path = "suite/excess.rs"]
 mod excess;
 #[path = "suite/exploration.rs"]
@@ -72,16 +72,12 @@ mod files;
 mod fixes;
 #[path = "suite/generator.rs"]
 mod generator;
-#[path = "suite/journey.rs"]
-mod journey;
+#[path = "suite/invariants.rs"]
+mod invariants;
 #[path = "suite/kernels.rs"]
 mod kernels;
-#[path = "suite/layers.rs"]
-mod layers;
 #[path = "suite/layouts.rs"]
 mod layouts;
-#[path = "suite/limited.rs"]
-mod limited;
 #[path = "suite/lowered.rs"]
 mod lowered;
 #[path = "suite/measured.rs"]
@@ -113,6 +109,8 @@ mod rendezvous;
 mod replay;
 #[path = "suite/resources.rs"]
 mod resources;
+#[path = "suite/rng.rs"]
+mod rng;
 #[path = "suite/scaling.rs"]
 mod scaling;
 #[path = "suite/signals.rs"]
@@ -121,6 +119,8 @@ mod signals;
 mod stdout;
 #[path = "suite/stuck.rs"]
 mod stuck;
+#[path = "suite/timeout.rs"]
+mod timeout;
 #[path = "suite/transformer.rs"]
 mod transformer;
 #[path = "suite/transports.rs"]
@@ -136,7 +136,7 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Has the processes that tests start take stopping signals as they come: a shell's background job ignores SIGINT, `nohup`
 /// ignores SIGHUP, and what a process ignores its children ignore too. What it handles is set back where a child begins.
-fn take_signals() -> std::io::Result<()> {
+fn reset_ignored_signals() -> std::io::Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register_conditional_default(signal, Arc::new(AtomicBool::new(true)))?;
     }
@@ -144,7 +144,7 @@ fn take_signals() -> std::io::Result<()> {
 }
 
 fn main() -> ExitCode {
-    let taken = take_signals().map_err(|it| it.to_string());
+    let taken = reset_ignored_signals().map_err(|it| it.to_string());
     let arguments = Arguments::from_args();
     let mut cases = files(&Path::new(ROOT).join("tests/cases"), "hir");
     let samples = files(&Path::new(ROOT).join("samples"), "hir");
@@ -152,7 +152,7 @@ fn main() -> ExitCode {
     let mut trials: Vec<Trial> = cases.iter().map(|path| trial(path.clone())).collect();
     trials.push(Trial::test("children_take_signals", move || Ok(taken?)));
     let all = cases.clone();
-    trials.push(Trial::test("every_snapshot_has_a_case", move || orphans(&all)));
+    trials.push(Trial::test("every_snapshot_has_a_case", move || check_snapshots(&all)));
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(pass_mutations::trials(&cases));
     trials.extend(generator::trials());
@@ -174,7 +174,7 @@ fn main() -> ExitCode {
     trials.extend(delayed::trials(&cases));
     trials.extend(operators::trials());
     trials.extend(kernels::trials());
-    trials.extend(layers::trials());
+    trials.extend(end_to_end_layers::trials());
     trials.extend(transports::trials(&cases));
     trials.push(unsharded::trial(&cases));
     trials.extend(pipelines::trials(&cases));
@@ -185,8 +185,8 @@ fn main() -> ExitCode {
     trials.extend(scaling::trials());
     trials.extend(signals::trials());
     trials.extend(resources::trials());
-    trials.push(Trial::test("every_operator_has_a_case", move || operators(&cases)));
-    let mut trials = promises::marked(trials);
+    trials.push(Trial::test("every_operator_has_a_case", move || check_operator_coverage(&cases)));
+    let mut trials = promises::mark_hostile(trials);
     let names = trials.iter().map(|it| it.name().to_owned()).collect();
     trials.push(promises::trial(names));
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -289,7 +289,7 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
         command.envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "HOME"));
         command.envs(MPIRUN.iter().copied());
     }
-    let mut output = command.limited().map_err(|fault| format!("{}: {fault}", words[0]))?;
+    let mut output = command.output_with_timeout().map_err(|fault| format!("{}: {fault}", words[0]))?;
     if launched {
         output.stderr = without_boxes(&output.stderr);
     }
@@ -300,7 +300,7 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
 fn lacks_mpirun() -> bool {
     static LACKS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
         std::env::var("HIR_REQUIRE_MPI").as_deref() != Ok("1")
-            && Command::new("mpirun").arg("--version").limited().is_err()
+            && Command::new("mpirun").arg("--version").output_with_timeout().is_err()
     });
     *LACKS
 }
@@ -369,7 +369,7 @@ fn check(path: &Path, transcript: &str) -> Result<(), Failed> {
 }
 
 /// Snapshots that no case has, and snapshots that nobody reviewed.
-fn orphans(cases: &[PathBuf]) -> Result<(), Failed> {
+fn check_snapshots(cases: &[PathBuf]) -> Result<(), Failed> {
     let expected: HashSet<PathBuf> =
         cases.iter().map(|case| PathBuf::from(format!("{}.snap", case.display()))).collect();
     let mut stray = Vec::new();
@@ -389,7 +389,7 @@ fn orphans(cases: &[PathBuf]) -> Result<(), Failed> {
 }
 
 /// Every row of the op table stands in some case.
-fn operators(cases: &[PathBuf]) -> Result<(), Failed> {
+fn check_operator_coverage(cases: &[PathBuf]) -> Result<(), Failed> {
     let mut seen = HashSet::new();
     for case in cases {
         let text = fs::read_to_string(case).map_err(|fault| fault.to_string())?;

@@ -10,7 +10,7 @@ mod programs;
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
-use passes::{Event, Settings, Verify};
+use passes::{PassEvent, Settings, Verify};
 use programs::{AXES, Axis};
 
 const RUNS: usize = 3;
@@ -53,8 +53,8 @@ fn measure(axis: &Axis, size: usize) -> Result<(), String> {
     for _ in 0..RUNS {
         let mut at = 0;
         let settings = Settings { verify: Verify::Structural, roundtrip: false };
-        let mut observe = |event: Event<'_>| {
-            if let Event::After { call, time, checks, .. } = event {
+        let mut observe = |event: PassEvent<'_>| {
+            if let PassEvent::After { call, time, checks, .. } = event {
                 let it = best.entry(at).or_insert((call.pass.name, time, checks));
                 (it.1, it.2) = (it.1.min(time), it.2.min(checks));
                 at += 1;

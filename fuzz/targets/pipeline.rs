@@ -2,13 +2,13 @@
 
 #![no_main]
 
-#[path = "../../tests/suite/journey.rs"]
-mod journey;
+#[path = "../../tests/suite/invariants.rs"]
+mod invariants;
 #[path = "../../tests/suite/untrusted.rs"]
 mod untrusted;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
-    if let Err(fault) = untrusted::pipeline(text, journey::lower) {
+    if let Err(fault) = untrusted::pipeline(text, invariants::lower) {
         panic!("{fault}");
     }
 });

@@ -2,11 +2,11 @@
 
 #![no_main]
 
-#[path = "../../tests/suite/journey.rs"]
-mod journey;
+#[path = "../../tests/suite/invariants.rs"]
+mod invariants;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
-    if let Err(fault) = journey::run(text) {
+    if let Err(fault) = invariants::run(text) {
         panic!("{fault}");
     }
 });

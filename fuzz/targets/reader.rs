@@ -2,11 +2,11 @@
 
 #![no_main]
 
-#[path = "../../tests/suite/journey.rs"]
-mod journey;
+#[path = "../../tests/suite/invariants.rs"]
+mod invariants;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    if let Err(fault) = journey::read(&String::from_utf8_lossy(bytes)) {
+    if let Err(fault) = invariants::read(&String::from_utf8_lossy(bytes)) {
         panic!("{fault}");
     }
 });

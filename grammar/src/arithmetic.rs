@@ -14,7 +14,7 @@ pub enum Constant {
 
 impl Constant {
     /// The integer; a truth value counts as 0 or 1.
-    pub fn int(self) -> i64 {
+    pub fn as_int(self) -> i64 {
         match self {
             Self::Int(value) => value,
             Self::Bool(value) => i64::from(value),
@@ -23,17 +23,17 @@ impl Constant {
 }
 
 /// The value of a sign before an operand; `None` where there is none, or the sign does not take the operand.
-pub fn prefix(sign: &str, operand: Constant) -> Option<Constant> {
+pub fn fold_prefix(sign: &str, operand: Constant) -> Option<Constant> {
     match (sign, operand) {
         ("-", Constant::Int(it)) => it.checked_neg().map(Constant::Int),
         ("~", Constant::Int(it)) => Some(Constant::Int(!it)),
-        ("!", it) => Some(Constant::Bool(it.int() == 0)),
+        ("!", it) => Some(Constant::Bool(it.as_int() == 0)),
         _ => None,
     }
 }
 
 /// The value of a sign between operands; `None` where there is none, or the sign is not known.
-pub fn infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> {
+pub fn fold_infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> {
     if let (Constant::Bool(a), Constant::Bool(b)) = (lhs, rhs) {
         match sign {
             "&" => return Some(Constant::Bool(a && b)),
@@ -42,7 +42,7 @@ pub fn infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> {
             _ => (),
         }
     }
-    let (a, b) = (lhs.int(), rhs.int());
+    let (a, b) = (lhs.as_int(), rhs.as_int());
     let shift = u32::try_from(b).ok();
     let value = match sign {
         "+" => a.checked_add(b),
@@ -69,7 +69,7 @@ pub fn infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> {
 }
 
 /// The value of a function of integers; `None` where there is none, or the function is not one of these.
-pub fn call(name: &str, args: &[Constant]) -> Option<Constant> {
+pub fn fold_call(name: &str, args: &[Constant]) -> Option<Constant> {
     let value = match (name, args) {
         ("ceilDiv", [Constant::Int(a), Constant::Int(b)]) => {
             b.checked_sub(1).and_then(|up| a.checked_add(up)).and_then(|sum| sum.checked_div(*b))

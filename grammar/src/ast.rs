@@ -63,7 +63,7 @@ pub struct Unit<'s> {
     /// Statements of `%kernel { … }`; `None` when the source elided them (`[...]`).
     pub body: Option<Vec<Stmt<'s>>>,
     /// Where its lists would stand, when it has none.
-    pub unlisted: Option<u32>,
+    pub missing_lists_at: Option<u32>,
 }
 
 /// A word with its place.
@@ -110,9 +110,9 @@ pub enum StmtKind<'s> {
     /// May 2024: an operation with its operands, spelled out in words.
     Post(Box<Post<'s>>),
     /// May 2024: waits for the communication whose text it repeats.
-    Await(Box<Operation<'s>>),
+    Wait(Box<Operation<'s>>),
     /// A statement without a result: a call, or one of the keyword forms brought into call form.
-    Do(Expr<'s>),
+    Call(Expr<'s>),
 }
 
 /// A loop.

@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-pub use value::{Attr, Kind, Operand, TensorOrScalar, Value};
+pub use value::{Attr, AttrValue, Operand, OperandKind, TensorOrScalar};
 
 /// The spelling of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -60,7 +60,7 @@ impl<T> Key<T> {
     }
 }
 
-impl<T: Value> Key<T> {
+impl<T: AttrValue> Key<T> {
     /// The attribute with this value.
     pub fn with(self, value: T) -> (AttrName, Attr) {
         (self.name, value.into_attr())
@@ -77,7 +77,7 @@ macro_rules! keys {
 
         /// Every key, for the test that the table uses it.
         #[cfg(test)]
-        const KEYS: &[(&str, Kind)] = &[$($(($text, <$value as Value>::KIND),)+)+];
+        const KEYS: &[(&str, OperandKind)] = &[$($(($text, <$value as AttrValue>::KIND),)+)+];
     };
 }
 

@@ -7,9 +7,9 @@ use std::io;
 use crate::{
     domains,
     ir::Program,
-    mentions::mentioned,
     print::{self as printer, Options},
     roots,
+    tensor_uses::tensors_in_text_order,
 };
 
 /// The canonical text of a container.
@@ -35,8 +35,8 @@ pub(crate) fn domains_section(program: &Program) -> String {
 
 /// What reading the bare text back would infer otherwise.
 fn options(program: &Program) -> Options {
-    let mut explicit = mentioned(program);
+    let mut explicit = tensors_in_text_order(program);
     explicit.retain(|id| !program.has_plain_domains(*id));
-    let is_needed = !explicit.is_empty() || domains::differ_from_text(program);
-    Options { roots_in_team: roots::are_ambiguous(program), domains: is_needed.then_some(explicit) }
+    let is_needed = !explicit.is_empty() || domains::needs_domains_section(program);
+    Options { roots_in_team: roots::has_ambiguous_roots(program), domains: is_needed.then_some(explicit) }
 }

@@ -147,7 +147,7 @@ codes! {
     Miscompiled = "E0604", Error;
     /// The program is no measure of passes: it deadlocks, or its results depend on the schedule or are incomplete, before
     /// any pass has touched it. `hir-run` with the schedule that the note names shows it.
-    Unjudged = "E0605", Error;
+    InvalidReference = "E0605", Error;
 
     /// A pass cannot rewrite a statement as it was asked to: the program is fine, and this transformation of it is not one
     /// that the pass knows to be right. The message names the statement, the help what would make it possible.

@@ -27,7 +27,7 @@ pub fn print_as(program: &Program, dialect: Dialect) -> (String, Vec<Diagnostic>
     match dialect {
         Dialect::Canonical => (print(program), Vec::new()),
         Dialect::Y2025 => {
-            let text = print_2025(&in_terms_of_2025(program));
+            let text = print_2025(&to_2025_program(program));
             let losses = losses(program, &text);
             (text, losses)
         }
@@ -44,7 +44,7 @@ const UNKNOWN_KEYS: [AttrName; 5] = [
 ];
 
 /// The program with devices for roots, the one ALLOCATE of the time, and no key of ours.
-fn in_terms_of_2025(program: &Program) -> Program {
+fn to_2025_program(program: &Program) -> Program {
     let mut res = program.clone();
     let ids: Vec<StmtId> = res.stmts.ids().collect();
     for id in ids {
@@ -52,12 +52,12 @@ fn in_terms_of_2025(program: &Program) -> Program {
         let mut older = stmt.clone();
         older.attrs.retain(|(key, _)| !UNKNOWN_KEYS.contains(key));
         if let Some(device) = root_device(program, stmt) {
-            older.set(attr::ROOT, res.int(device));
+            older.set(attr::ROOT, res.intern_int(device));
         }
         if stmt.op == Op::Allocate
             && let Some(tensor) = stmt.out_tensor()
         {
-            let size = size(&mut res, tensor);
+            let size = element_count(&mut res, tensor);
             older.op = Op::AllocateOnce;
             older.set(attr::BUFFER, tensor);
             older.set(attr::SIZE, size);
@@ -78,16 +78,16 @@ fn root_device(program: &Program, stmt: &OpStmt) -> Option<i64> {
 }
 
 /// The number of elements in memory.
-fn size(program: &mut Program, tensor: TensorId) -> crate::ir::ExprId {
+fn element_count(program: &mut Program, tensor: TensorId) -> crate::ir::ExprId {
     let kept = |it: &&crate::ir::AxisId| program.axes[**it].kind != AxisKind::Reduction;
     let extents: Vec<_> =
-        program.tensors[tensor].loops.iter().filter(kept).map(|it| program.axes[*it].extent).collect();
+        program.tensors[tensor].loop_domain.iter().filter(kept).map(|it| program.axes[*it].extent).collect();
     let product =
         extents.into_iter().reduce(|lhs, rhs| match (program.constant(lhs), program.constant(rhs)) {
-            (Some(lhs), Some(rhs)) => program.int(lhs.wrapping_mul(rhs)),
-            _ => program.expr(Expr::Infix("*", lhs, rhs)),
+            (Some(lhs), Some(rhs)) => program.intern_int(lhs.wrapping_mul(rhs)),
+            _ => program.intern_expr(Expr::Infix("*", lhs, rhs)),
         });
-    product.unwrap_or_else(|| program.int(1))
+    product.unwrap_or_else(|| program.intern_int(1))
 }
 
 /// What the 2025 text of a program does not say.
@@ -97,12 +97,12 @@ fn losses(program: &Program, text: &str) -> Vec<Diagnostic> {
     let [again] = again.as_slice() else {
         return vec![loss(header, "this program", "the text does not read back")];
     };
-    let mut res = options(program, again);
+    let mut res = option_losses(program, again);
     let (ours, theirs) = (statements(program), statements(again));
     for (id, back) in ours.iter().zip(&theirs) {
-        res.extend(newer(program, *id));
+        res.extend(newer_constructs(program, *id));
         if !matches!(&program.stmts[*id], Stmt::Op(it) if it.op == Op::Allocate) {
-            res.extend(differences(program, *id, again, *back));
+            res.extend(stmt_losses(program, *id, again, *back));
         }
     }
     for (symbol, value) in &program.definitions {
@@ -113,12 +113,12 @@ fn losses(program: &Program, text: &str) -> Vec<Diagnostic> {
             let back = back.map(|it| format!("{name} = {}", expr_text(again, *it)));
             res.push(loss(
                 program.symbol_span(*symbol),
-                &quoted(format_args!("{name} = {said}")),
-                &reading(back),
+                &in_backticks(format_args!("{name} = {said}")),
+                &read_back_label(back),
             ));
         }
     }
-    res.extend(domains(program, again));
+    res.extend(domain_losses(program, again));
     if res.is_empty() && (ours.len() != theirs.len() || print(program) != print(again)) {
         res.push(loss(header, "this program", "reads back as another one"));
     }
@@ -129,15 +129,15 @@ fn loss(span: Span, what: &str, label: &str) -> Diagnostic {
     Diagnostic::new(Code::LossyDialect, span, format!("the 2025 dialect cannot say {what}"), label)
 }
 
-fn quoted(text: impl Display) -> String {
+fn in_backticks(text: impl Display) -> String {
     format!("`{text}`")
 }
 
-fn reading(back: Option<String>) -> String {
+fn read_back_label(back: Option<String>) -> String {
     back.map_or_else(|| "reads back without it".to_owned(), |it| format!("reads back as `{it}`"))
 }
 
-fn options(program: &Program, again: &Program) -> Vec<Diagnostic> {
+fn option_losses(program: &Program, again: &Program) -> Vec<Diagnostic> {
     let mut res = Vec::new();
     for (key, value) in &program.options {
         let said = expr_text(program, *value);
@@ -146,8 +146,8 @@ fn options(program: &Program, again: &Program) -> Vec<Diagnostic> {
             let back = back.map(|it| format!("{key}={it}"));
             res.push(loss(
                 program.spans.header,
-                &quoted(format_args!("%options {key}={said}")),
-                &reading(back),
+                &in_backticks(format_args!("%options {key}={said}")),
+                &read_back_label(back),
             ));
         }
     }
@@ -165,7 +165,7 @@ fn statements(program: &Program) -> Vec<StmtId> {
 }
 
 /// What reads back here and means nothing to a tool of the time.
-fn newer(program: &Program, id: StmtId) -> Vec<Diagnostic> {
+fn newer_constructs(program: &Program, id: StmtId) -> Vec<Diagnostic> {
     let Stmt::Op(stmt) = &program.stmts[id] else { return Vec::new() };
     let span = program.stmt_span(id);
     let name = stmt.op.name();
@@ -187,18 +187,18 @@ fn newer(program: &Program, id: StmtId) -> Vec<Diagnostic> {
         _ => None,
     };
     let mut res: Vec<Diagnostic> =
-        what.iter().map(|(what, label)| loss(span, &quoted(what), label)).collect();
+        what.iter().map(|(what, label)| loss(span, &in_backticks(what), label)).collect();
     if let (Op::Communication, Some(root)) = (stmt.op, stmt.get(attr::ROOT))
         && program.constant(root).is_none()
     {
-        let what = quoted(format_args!("root={}", expr_text(program, root)));
+        let what = in_backticks(format_args!("root={}", expr_text(program, root)));
         res.push(loss(span, &what, "a root was the constant number of a device"));
     }
     res
 }
 
 /// What of a statement does not come back.
-fn differences(program: &Program, id: StmtId, again: &Program, back: StmtId) -> Vec<Diagnostic> {
+fn stmt_losses(program: &Program, id: StmtId, again: &Program, back: StmtId) -> Vec<Diagnostic> {
     let (said, read) = (summary(program, id), summary(again, back));
     if said == read {
         return Vec::new();
@@ -212,18 +212,18 @@ fn differences(program: &Program, id: StmtId, again: &Program, back: StmtId) -> 
             let (said, back) = (attr_text(program, attr), theirs.attr(*key).map(|it| attr_text(again, it)));
             if back.as_ref() != Some(&said) {
                 let back = back.map(|it| format!("{key}={it}"));
-                res.push(loss(span, &quoted(format_args!("{key}={said}")), &reading(back)));
+                res.push(loss(span, &in_backticks(format_args!("{key}={said}")), &read_back_label(back)));
             }
         }
     }
     if res.is_empty() {
-        res.push(loss(span, &quoted(&said), &reading(Some(read))));
+        res.push(loss(span, &in_backticks(&said), &read_back_label(Some(read))));
     }
     res
 }
 
 /// Tensors whose logical or allocation domain the text does not give again.
-fn domains(program: &Program, again: &Program) -> Vec<Diagnostic> {
+fn domain_losses(program: &Program, again: &Program) -> Vec<Diagnostic> {
     let container = |program: &Program, id: &TensorId| program.tensors[*id].unit.is_none();
     let theirs: HashMap<String, TensorId> = again
         .tensors
@@ -237,8 +237,8 @@ fn domains(program: &Program, again: &Program) -> Vec<Diagnostic> {
         let said = domain_clauses(program, id);
         let read = domain_clauses(again, *back);
         if said != read {
-            let what = quoted(format_args!("{}: {said}", program.tensor_name(id)));
-            res.push(loss(program.tensor_span(id), &what, &reading(Some(read))));
+            let what = in_backticks(format_args!("{}: {said}", program.tensor_name(id)));
+            res.push(loss(program.tensor_span(id), &what, &read_back_label(Some(read))));
         }
     }
     res.sort_by_key(|it: &Diagnostic| it.span().start);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::{
     attr,
     ir::{AxisId, AxisKind, ExprId, OpStmt, Operand, Program, TensorId},
-    ops::{Op, Rule},
+    ops::{Op, TypeRule},
 };
 
 /// What a dimension of an operand is for the result.
@@ -15,7 +15,7 @@ pub enum DimMap {
     /// It is this dimension of the result, index by index.
     Parallel(usize),
     /// It has one index, which stands for every index of this dimension of the result.
-    Repeated(usize),
+    Broadcast(usize),
     /// The operator combines its elements; a squeeze its only one.
     Reduction,
     /// The operator needs all of it.
@@ -46,17 +46,17 @@ pub enum ResultDim {
     /// It is `Parallel` to a dimension of an operand.
     Mapped,
     /// The operands' elements are repeated along it: a part is made as the whole is.
-    Repeated,
+    Broadcast,
     /// Counts partial sums: each of its indices combines a part of the operands' reductions.
     Partial,
     /// An element depends on its index in the whole dimension, and on no operand.
-    Index,
+    IndexDependent,
     /// No part of it follows from parts of the operands.
-    Whole,
+    RequiresWhole,
 }
 
 /// Tells the value of a scalar expression, where it is known.
-pub type Values<'v> = &'v dyn Fn(ExprId) -> Option<i64>;
+pub type ScalarEvaluator<'v> = &'v dyn Fn(ExprId) -> Option<i64>;
 
 /// What the operand at `position` among `OpStmt::tensor_operands` is for the result; `None` where the operator moves elements
 /// in a way that is not told by dimensions.
@@ -64,48 +64,53 @@ pub fn operand_map(
     program: &Program,
     stmt: &OpStmt,
     position: usize,
-    value: Values<'_>,
+    value: ScalarEvaluator<'_>,
 ) -> Option<OperandMap> {
     let out = stmt.out_tensor()?;
     let args = stmt.tensor_operands();
     let arg = *args.get(position)?;
     let (mine, theirs) = (extents(program, arg), extents(program, out));
-    let ctx = Ctx { program, stmt, value, position, out, mine, theirs };
-    let dims = match stmt.op.row().rule {
-        Rule::Same | Rule::Cast | Rule::Pointwise => (0..ctx.mine.len()).map(DimMap::Parallel).collect(),
-        Rule::Linear => ctx.linear(),
-        Rule::Matmul => {
+    let ctx =
+        OperandContext { program, stmt, value, position, out, operand_extents: mine, result_extents: theirs };
+    let dims = match stmt.op.def().type_rule {
+        TypeRule::Same | TypeRule::Cast | TypeRule::Pointwise => {
+            (0..ctx.operand_extents.len()).map(DimMap::Parallel).collect()
+        }
+        TypeRule::Linear => ctx.linear(),
+        TypeRule::Matmul => {
             let other = program.dimensions(*args.get(1 - position.min(1))?).count();
             ctx.matmul(other)
         }
-        Rule::Reduce => ctx.reduce(),
-        Rule::Broadcast => {
+        TypeRule::Reduce => ctx.reduce(),
+        TypeRule::Broadcast => {
             let new = flagged_dims(program, stmt, out);
             (0..new.len()).filter(|at| !new[*at]).map(DimMap::Parallel).collect()
         }
-        Rule::Squeeze => numbered(
+        TypeRule::Squeeze => number_unmapped(
             flagged_dims(program, stmt, arg).into_iter().map(|gone| gone.then_some(DimMap::Reduction)),
         ),
-        Rule::Permute => {
+        TypeRule::Permute => {
             let order = permutation(program, out);
-            (0..order.len()).map(|at| parallel(order.iter().position(|from| *from == at))).collect()
+            (0..order.len()).map(|at| parallel_or_whole(order.iter().position(|from| *from == at))).collect()
         }
-        Rule::Select => {
+        TypeRule::Select => {
             let gone = selected_dim(program, stmt, arg);
-            numbered((0..ctx.mine.len()).map(|at| (Some(at) == gone).then_some(DimMap::RequiresWhole)))
+            number_unmapped(
+                (0..ctx.operand_extents.len()).map(|at| (Some(at) == gone).then_some(DimMap::RequiresWhole)),
+            )
         }
-        Rule::Slice => {
+        TypeRule::Slice => {
             let ranges = stmt.get(attr::RANGES)?.len();
-            let takes_all = |at| takes_all(program, stmt, arg, at, value);
-            (0..ranges).map(|at| parallel(takes_all(at).then_some(at))).collect()
+            let takes_all = |at| slice_takes_all(program, stmt, arg, at, value);
+            (0..ranges).map(|at| parallel_or_whole(takes_all(at).then_some(at))).collect()
         }
-        Rule::Reshape => return Some(OperandMap::Groups(ctx.groups()?)),
-        Rule::Free => ctx.along_one_axis()?.into_iter().map(parallel).collect(),
-        Rule::Generate | Rule::Shard | Rule::Communicate => return None,
+        TypeRule::Reshape => return Some(OperandMap::Groups(ctx.groups()?)),
+        TypeRule::Unchecked => ctx.along_one_axis()?.into_iter().map(parallel_or_whole).collect(),
+        TypeRule::Generate | TypeRule::Shard | TypeRule::Communicate => return None,
     };
-    let count = ctx.mine.len();
+    let count = ctx.operand_extents.len();
     let repeated = dims.into_iter().enumerate().map(|(at, map)| match map {
-        DimMap::Parallel(to) if ctx.is_repeated(at, to) => DimMap::Repeated(to),
+        DimMap::Parallel(to) if ctx.is_repeated(at, to) => DimMap::Broadcast(to),
         map => map,
     });
     let dims: Vec<DimMap> = repeated.collect();
@@ -115,22 +120,26 @@ pub fn operand_map(
 /// For each dimension of the result what it depends on, where the operands' dimensions are what `maps` says.
 pub fn result_dims(program: &Program, stmt: &OpStmt, maps: &[Vec<DimMap>]) -> Vec<ResultDim> {
     let Some(out) = stmt.out_tensor() else { return Vec::new() };
-    let uncovered = |axis: AxisId| match stmt.op.row().rule {
-        Rule::Linear | Rule::Matmul if program.is_partial(out, axis) => ResultDim::Partial,
-        Rule::Same
-        | Rule::Cast
-        | Rule::Pointwise
-        | Rule::Linear
-        | Rule::Matmul
-        | Rule::Reduce
-        | Rule::Broadcast
-        | Rule::Squeeze
-        | Rule::Permute
-        | Rule::Select => ResultDim::Repeated,
-        Rule::Generate if stmt.op == Op::Full => ResultDim::Repeated,
-        Rule::Generate => ResultDim::Index,
-        Rule::Free if maps.is_empty() => ResultDim::Index,
-        Rule::Slice | Rule::Reshape | Rule::Free | Rule::Shard | Rule::Communicate => ResultDim::Whole,
+    let uncovered = |axis: AxisId| match stmt.op.def().type_rule {
+        TypeRule::Linear | TypeRule::Matmul if program.is_partial(out, axis) => ResultDim::Partial,
+        TypeRule::Same
+        | TypeRule::Cast
+        | TypeRule::Pointwise
+        | TypeRule::Linear
+        | TypeRule::Matmul
+        | TypeRule::Reduce
+        | TypeRule::Broadcast
+        | TypeRule::Squeeze
+        | TypeRule::Permute
+        | TypeRule::Select => ResultDim::Broadcast,
+        TypeRule::Generate if stmt.op == Op::Full => ResultDim::Broadcast,
+        TypeRule::Generate => ResultDim::IndexDependent,
+        TypeRule::Unchecked if maps.is_empty() => ResultDim::IndexDependent,
+        TypeRule::Slice
+        | TypeRule::Reshape
+        | TypeRule::Unchecked
+        | TypeRule::Shard
+        | TypeRule::Communicate => ResultDim::RequiresWhole,
     };
     let is_mapped = |at: usize| maps.iter().flatten().any(|it| *it == DimMap::Parallel(at));
     let dims = program.dimensions(out).enumerate();
@@ -138,10 +147,18 @@ pub fn result_dims(program: &Program, stmt: &OpStmt, maps: &[Vec<DimMap>]) -> Ve
 }
 
 /// Whether a slice takes every index of a dimension of its operand.
-pub fn takes_all(program: &Program, stmt: &OpStmt, arg: TensorId, dim: usize, value: Values<'_>) -> bool {
+pub fn slice_takes_all(
+    program: &Program,
+    stmt: &OpStmt,
+    arg: TensorId,
+    dim: usize,
+    value: ScalarEvaluator<'_>,
+) -> bool {
     let Some([start, stop, step]) = stmt.get(attr::RANGES).and_then(|it| it.get(dim)) else { return true };
     let extent = extents(program, arg).get(dim).copied();
-    value(*start) == Some(0) && value(*step) == Some(1) && extent.is_some_and(|it| same(value, it, *stop))
+    value(*start) == Some(0)
+        && value(*step) == Some(1)
+        && extent.is_some_and(|it| are_equal(value, it, *stop))
 }
 
 /// For each dimension of `wide`, whether a broadcast adds it or a squeeze drops it: `flags =`. Older dialects leave that
@@ -168,30 +185,30 @@ pub fn selected_dim(program: &Program, stmt: &OpStmt, arg: TensorId) -> Option<u
 }
 
 /// An operand of a statement.
-struct Ctx<'c> {
+struct OperandContext<'c> {
     program: &'c Program,
     stmt: &'c OpStmt,
-    value: Values<'c>,
+    value: ScalarEvaluator<'c>,
     position: usize,
     out: TensorId,
     /// Extents of the operand.
-    mine: Vec<ExprId>,
+    operand_extents: Vec<ExprId>,
     /// Extents of the result.
-    theirs: Vec<ExprId>,
+    result_extents: Vec<ExprId>,
 }
 
-impl Ctx<'_> {
+impl OperandContext<'_> {
     fn is_one(&self, extents: &[ExprId], at: usize) -> bool {
         extents.get(at).and_then(|it| (self.value)(*it)) == Some(1)
     }
 
     fn is_repeated(&self, at: usize, to: usize) -> bool {
-        self.is_one(&self.mine, at) && !self.is_one(&self.theirs, to)
+        self.is_one(&self.operand_extents, at) && !self.is_one(&self.result_extents, to)
     }
 
     fn is_same(&self, mine: usize, theirs: usize) -> bool {
-        let extents = self.mine.get(mine).zip(self.theirs.get(theirs));
-        extents.is_some_and(|(a, b)| same(self.value, *a, *b))
+        let extents = self.operand_extents.get(mine).zip(self.result_extents.get(theirs));
+        extents.is_some_and(|(a, b)| are_equal(self.value, *a, *b))
     }
 
     /// The result's own dimensions: those that count partial sums have no counterpart.
@@ -202,10 +219,11 @@ impl Ctx<'_> {
 
     /// `x[…, k] · w[n, k]ᵀ + b[n]`.
     fn linear(&self) -> Vec<DimMap> {
-        let (own, count) = (self.own_dims(), self.mine.len());
-        let columns = parallel(own.last().copied());
-        let rows =
-            |at: usize| if at + 1 == count { DimMap::Reduction } else { parallel(own.get(at).copied()) };
+        let (own, count) = (self.own_dims(), self.operand_extents.len());
+        let columns = parallel_or_whole(own.last().copied());
+        let rows = |at: usize| {
+            if at + 1 == count { DimMap::Reduction } else { parallel_or_whole(own.get(at).copied()) }
+        };
         match self.position {
             0 => (0..count).map(rows).collect(),
             1 => vec![columns, DimMap::Reduction],
@@ -215,13 +233,13 @@ impl Ctx<'_> {
 
     /// `a[…, m, k] · b[…, k, n]`; `other` is the number of dimensions of the other operand.
     fn matmul(&self, other: usize) -> Vec<DimMap> {
-        let (own, count, is_left) = (self.own_dims(), self.mine.len(), self.position == 0);
+        let (own, count, is_left) = (self.own_dims(), self.operand_extents.len(), self.position == 0);
         // A vector has no dimension of its own in the result.
         let (left, right) = if is_left { (count, other) } else { (other, count) };
         let (rows, columns) = (usize::from(left > 1), usize::from(right > 1));
         // Counted from the last dimension, as batches are.
         let from_end =
-            |back: usize| parallel(own.len().checked_sub(back).and_then(|at| own.get(at).copied()));
+            |back: usize| parallel_or_whole(own.len().checked_sub(back).and_then(|at| own.get(at).copied()));
         let dim = |at: usize| match (count - at, is_left) {
             _ if count == 1 => DimMap::Reduction,
             (1, true) | (2, false) => DimMap::Reduction,
@@ -236,7 +254,7 @@ impl Ctx<'_> {
     fn reduce(&self) -> Vec<DimMap> {
         let logical = &self.program.tensors[self.out].domains.logical;
         let is_reduction = |axis: &AxisId| self.program.axes[*axis].kind == AxisKind::Reduction;
-        numbered(logical.iter().map(|axis| is_reduction(axis).then_some(DimMap::Reduction)))
+        number_unmapped(logical.iter().map(|axis| is_reduction(axis).then_some(DimMap::Reduction)))
     }
 
     /// The smallest groups of dimensions that hold as many elements on both sides; `None` where extents are not known or do
@@ -244,7 +262,7 @@ impl Ctx<'_> {
     fn groups(&self) -> Option<Vec<DimGroup>> {
         let values =
             |extents: &[ExprId]| extents.iter().map(|it| (self.value)(*it)).collect::<Option<Vec<_>>>();
-        let (from, to) = (values(&self.mine)?, values(&self.theirs)?);
+        let (from, to) = (values(&self.operand_extents)?, values(&self.result_extents)?);
         let mut groups = Vec::new();
         let (mut a, mut b) = (0, 0);
         while a < from.len() || b < to.len() {
@@ -270,17 +288,19 @@ impl Ctx<'_> {
     fn along_one_axis(&self) -> Option<Vec<Option<usize>>> {
         // All dimensions but one, where both sides have the same extent.
         let others = |dim: usize| -> Vec<Option<usize>> {
-            (0..self.mine.len()).map(|at| (at != dim && self.is_same(at, at)).then_some(at)).collect()
+            (0..self.operand_extents.len())
+                .map(|at| (at != dim && self.is_same(at, at)).then_some(at))
+                .collect()
         };
-        let all = self.mine.len();
+        let all = self.operand_extents.len();
         // As `others`, of operators that begin at index 0 of a longer operand: then no dimension is the same as another one.
         let all_others = |dim: usize| {
             (0..all)
-                .all(|at| at == dim || self.is_same(at, at) || self.is_one(&self.mine, at))
+                .all(|at| at == dim || self.is_same(at, at) || self.is_one(&self.operand_extents, at))
                 .then(|| others(dim))
         };
         let along = |value: ExprId| {
-            let (dim, rank) = ((self.value)(value)?, self.theirs.len() as i64);
+            let (dim, rank) = ((self.value)(value)?, self.result_extents.len() as i64);
             usize::try_from(if dim < 0 { dim + rank } else { dim }).ok()
         };
         let dim = || along(self.stmt.get(attr::DIM)?);
@@ -293,7 +313,7 @@ impl Ctx<'_> {
                 let widths = self.stmt.get(attr::WIDTHS)?;
                 let is_zero = |at: usize| widths.get(at).is_some_and(|it| (self.value)(*it) == Some(0));
                 let stays = |at: usize| self.is_same(at, at) && is_zero(2 * at) && is_zero(2 * at + 1);
-                Some((0..self.mine.len()).map(|at| stays(at).then_some(at)).collect())
+                Some((0..self.operand_extents.len()).map(|at| stays(at).then_some(at)).collect())
             }
             Op::Scan | Op::ArgSort | Op::TopK => Some(others(dim()?)),
             Op::Scatter => all_others(dim()?),
@@ -301,8 +321,8 @@ impl Ctx<'_> {
             Op::IndexSelect => {
                 let dim = dim()?;
                 Some(
-                    (0..self.mine.len())
-                        .map(|_| (self.mine.len() == 1 && self.is_same(0, dim)).then_some(dim))
+                    (0..self.operand_extents.len())
+                        .map(|_| (self.operand_extents.len() == 1 && self.is_same(0, dim)).then_some(dim))
                         .collect(),
                 )
             }
@@ -312,26 +332,28 @@ impl Ctx<'_> {
             Op::Embedding if self.position == 0 => Some(others(all)),
             Op::Embedding => {
                 // A maximal norm is one of whole rows.
-                let last = self.theirs.len().checked_sub(1)?;
+                let last = self.result_extents.len().checked_sub(1)?;
                 let is_plain = self.stmt.get(attr::MAX_NORM).is_none() && self.is_same(1, last);
-                Some((0..self.mine.len()).map(|at| (at == 1 && is_plain).then_some(last)).collect())
+                Some(
+                    (0..self.operand_extents.len()).map(|at| (at == 1 && is_plain).then_some(last)).collect(),
+                )
             }
             _ => None,
         }
     }
 }
 
-fn parallel(to: Option<usize>) -> DimMap {
+fn parallel_or_whole(to: Option<usize>) -> DimMap {
     to.map_or(DimMap::RequiresWhole, DimMap::Parallel)
 }
 
 /// The result's dimensions in order for those that have no map yet.
-fn numbered(maps: impl Iterator<Item = Option<DimMap>>) -> Vec<DimMap> {
+fn number_unmapped(maps: impl Iterator<Item = Option<DimMap>>) -> Vec<DimMap> {
     let mut next = 0..;
-    maps.map(|it| it.unwrap_or_else(|| parallel(next.next()))).collect()
+    maps.map(|it| it.unwrap_or_else(|| parallel_or_whole(next.next()))).collect()
 }
 
-fn same(value: Values<'_>, a: ExprId, b: ExprId) -> bool {
+fn are_equal(value: ScalarEvaluator<'_>, a: ExprId, b: ExprId) -> bool {
     a == b || matches!((value(a), value(b)), (Some(a), Some(b)) if a == b)
 }
 

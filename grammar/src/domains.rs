@@ -19,7 +19,7 @@
 
 mod ambiguous;
 
-pub(crate) use ambiguous::Ambiguous;
+pub(crate) use ambiguous::AmbiguousTensor;
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
@@ -27,97 +27,98 @@ use crate::{
     arena::Id,
     attr,
     ir::{
-        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, Parallel, Program, Stmt, StmtId,
+        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, ParallelType, Program, Stmt, StmtId,
         TensorId, Transform,
     },
-    mentions::mentioned,
     numbering::free_number,
-    ops::{Effect, Op, Rule},
+    ops::{Op, OpClass, TypeRule},
+    tensor_uses::tensors_in_text_order,
 };
 
 /// What the text says about one tensor.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Guess {
+struct InferredDomains {
     /// Loop positions of outer and inner results of splits, and whether the outer one is swizzled.
     splits: Vec<(usize, usize, bool)>,
     /// Whether a rank holds one stream's slice at a time.
-    stream_split: bool,
+    is_stream_split: bool,
 }
 
 /// Sets every tensor's domains to what the text tells, and returns the tensors of which it leaves something open.
-pub fn infer(program: &mut Program) -> Vec<Ambiguous> {
-    let evidence = Evidence::collect(program);
+pub fn infer(program: &mut Program) -> Vec<AmbiguousTensor> {
+    let evidence = DomainFacts::collect(program);
     let mut next = free_number(program.axes.iter().map(|(_, axis)| axis.number));
-    let guesses = evidence.guesses(program);
-    let ambiguous = ambiguous::find(program, &evidence, &guesses);
+    let guesses = evidence.inferred_domains(program);
+    let ambiguous = ambiguous::ambiguous_tensors(program, &evidence, &guesses);
     for (tensor, guess) in guesses {
-        let domains = apply(program, tensor, &guess, &evidence, &mut next);
+        let domains = build_domains(program, tensor, &guess, &evidence, &mut next);
         program.tensors[tensor].domains = domains;
     }
     ambiguous
 }
 
 /// Whether the printed text alone would give some tensor other domains than it has.
-pub fn differ_from_text(program: &Program) -> bool {
-    let evidence = Evidence::collect(program);
-    let mut guesses = evidence.guesses(program);
-    let mentioned: HashSet<TensorId> = mentioned(program).into_iter().collect();
+pub fn needs_domains_section(program: &Program) -> bool {
+    let evidence = DomainFacts::collect(program);
+    let mut guesses = evidence.inferred_domains(program);
+    let mentioned: HashSet<TensorId> = tensors_in_text_order(program).into_iter().collect();
     guesses.retain(|(tensor, _)| mentioned.contains(tensor));
-    let is_ambiguous = !ambiguous::find(program, &evidence, &guesses).is_empty();
+    let is_ambiguous = !ambiguous::ambiguous_tensors(program, &evidence, &guesses).is_empty();
     is_ambiguous
         || guesses.into_iter().any(|(tensor, guess)| {
             let it = &program.tensors[tensor];
             let plain = program.has_plain_domains(tensor);
             // A tensor that is not plain gets its line; a plain one must not be guessed to be something else.
             plain
-                && (guess != Guess::default() || evidence.logical_order(program, tensor, &guess) != it.loops)
+                && (guess != InferredDomains::default()
+                    || evidence.logical_order(program, tensor, &guess) != it.loop_domain)
         })
 }
 
 /// Which axes of an operator's result correspond to its operand's dimensions.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Count {
+enum RankCount {
     /// Those in memory.
-    Dimensions,
+    WithoutReductions,
     /// Reductions too.
-    All,
+    WithReductions,
 }
 
 /// What the statements say about tensors.
 #[derive(Default)]
-struct Evidence {
+struct DomainFacts {
     /// Header inputs and outputs: whole.
-    ports: HashSet<TensorId>,
+    container_io: HashSet<TensorId>,
     /// Pairs with equally many dimensions, the second having `i32` more, reductions counted as `Count` says.
-    ranks: Vec<(TensorId, TensorId, i32, Count)>,
+    rank_equations: Vec<(TensorId, TensorId, i32, RankCount)>,
     /// Tensors of known logical rank.
     known_ranks: Vec<(TensorId, usize)>,
     /// Results of ShardByStream, with its operand.
-    shards: HashMap<TensorId, TensorId>,
+    shard_sources: HashMap<TensorId, TensorId>,
     /// Tensors that are taken apart by ShardByStream, HirAliasSelect or select.
-    sources: HashSet<TensorId>,
+    partitioned: HashSet<TensorId>,
     /// What CollectivePermute writes, and what that is a chunk of.
     permuted: HashSet<TensorId>,
     /// Tensors whose first definition stands in a loop.
-    in_loop: HashSet<TensorId>,
+    first_defined_in_loop: HashSet<TensorId>,
     defined: HashSet<TensorId>,
     /// `size=` of long ALLOCATEs.
-    sizes: HashMap<TensorId, ExprId>,
+    allocated_sizes: HashMap<TensorId, ExprId>,
     /// Logical axes that statements name with `axis =`.
     named_axes: HashMap<TensorId, Vec<AxisId>>,
     /// What HostUnits write by a permutation: the order of numbers is the operand's, and says nothing about devices.
     permuted_by_unit: HashSet<TensorId>,
 }
 
-impl Evidence {
+impl DomainFacts {
     fn collect(program: &Program) -> Self {
         let mut this = Self::default();
         let ports = program.inputs.iter().chain(&program.outputs);
-        this.ports.extend(ports.filter_map(|port| port.tensor()));
+        this.container_io.extend(ports.filter_map(|port| port.tensor()));
         if let Some(body) = program.body {
             this.block(program, body, false);
         }
-        let shards = this.shards.iter().filter(|(out, _)| this.permuted.contains(*out));
+        let shards = this.shard_sources.iter().filter(|(out, _)| this.permuted.contains(*out));
         let sources: Vec<TensorId> = shards.map(|(_, source)| *source).collect();
         this.permuted.extend(sources);
         this
@@ -130,71 +131,73 @@ impl Evidence {
                 Stmt::Let(..) => (),
                 Stmt::For(it) => self.block(program, it.body, true),
                 Stmt::If(it) => {
-                    self.block(program, it.then, in_loop);
-                    it.other.iter().for_each(|other| self.block(program, *other, in_loop));
+                    self.block(program, it.then_block, in_loop);
+                    it.else_block.iter().for_each(|other| self.block(program, *other, in_loop));
                 }
             }
         }
     }
 
     fn op(&mut self, program: &Program, stmt: &OpStmt, in_loop: bool) {
-        let row = stmt.op.row();
+        let row = stmt.op.def();
         self.unit(program, stmt);
         for out in stmt.outs.iter().filter_map(|out| out.tensor()) {
             if self.defined.insert(out) && in_loop {
-                self.in_loop.insert(out);
+                self.first_defined_in_loop.insert(out);
             }
         }
         let tensors: Vec<TensorId> = stmt.args.iter().filter_map(|arg| arg.tensor()).collect();
         let (out, first) = (stmt.out_tensor(), tensors.first().copied());
-        if row.effect == Effect::View || stmt.op == Op::Select {
-            self.sources.extend(first);
+        if row.class == OpClass::View || stmt.op == Op::Select {
+            self.partitioned.extend(first);
         }
         if let (Some(first), Some(axis)) = (first, stmt.get(attr::AXIS)) {
             self.named_axes.entry(first).or_default().push(axis);
         }
         if let (Some(out), Some(size)) = (out, stmt.get(attr::SIZE)) {
-            self.sizes.insert(out, size);
+            self.allocated_sizes.insert(out, size);
         }
         if stmt.op == Op::CollectivePermute {
             self.permuted.extend(stmt.get(attr::OUTPUT));
             if let (Some(input), Some(output)) = (stmt.get(attr::INPUT), stmt.get(attr::OUTPUT)) {
-                self.ranks.push((input, output, 0, Count::Dimensions));
+                self.rank_equations.push((input, output, 0, RankCount::WithoutReductions));
             }
         }
         if let (Some(out), Some(shape)) = (out, stmt.generated_shape()) {
             self.known_ranks.push((out, shape.len()));
         }
         let (Some(out), Some(first)) = (out, first) else { return };
-        match row.rule {
-            Rule::Same | Rule::Cast | Rule::Slice | Rule::Permute => {
-                self.ranks.push((first, out, 0, Count::Dimensions));
+        match row.type_rule {
+            TypeRule::Same | TypeRule::Cast | TypeRule::Slice | TypeRule::Permute => {
+                self.rank_equations.push((first, out, 0, RankCount::WithoutReductions));
             }
-            Rule::Reduce => self.ranks.push((first, out, 0, Count::All)),
-            Rule::Pointwise => self.ranks.extend(tensors.iter().map(|it| (*it, out, 0, Count::Dimensions))),
-            Rule::Shard => {
-                self.shards.insert(out, first);
-                self.ranks.push((first, out, 0, Count::Dimensions));
+            TypeRule::Reduce => self.rank_equations.push((first, out, 0, RankCount::WithReductions)),
+            TypeRule::Pointwise => self
+                .rank_equations
+                .extend(tensors.iter().map(|it| (*it, out, 0, RankCount::WithoutReductions))),
+            TypeRule::Shard => {
+                self.shard_sources.insert(out, first);
+                self.rank_equations.push((first, out, 0, RankCount::WithoutReductions));
             }
-            Rule::Linear => {
+            TypeRule::Linear => {
                 let partial = |axis: &&AxisId| {
                     let axis = &program.axes[**axis];
-                    matches!(axis.parallel, Parallel::Device(_)) && axis.suffix.contains("rf")
+                    matches!(axis.parallel, ParallelType::Device(_)) && axis.suffix.contains("rf")
                 };
-                let extra = program.tensors[out].loops.iter().filter(partial).count() as i32;
+                let extra = program.tensors[out].loop_domain.iter().filter(partial).count() as i32;
                 let weight = tensors.get(1).copied();
                 self.known_ranks.extend(weight.map(|it| (it, 2)));
                 self.known_ranks.extend(tensors.get(2).map(|it| (*it, 1)));
-                self.ranks.push((first, out, extra, Count::Dimensions));
+                self.rank_equations.push((first, out, extra, RankCount::WithoutReductions));
             }
-            Rule::Free
-            | Rule::Generate
-            | Rule::Matmul
-            | Rule::Broadcast
-            | Rule::Squeeze
-            | Rule::Reshape
-            | Rule::Select
-            | Rule::Communicate => (),
+            TypeRule::Unchecked
+            | TypeRule::Generate
+            | TypeRule::Matmul
+            | TypeRule::Broadcast
+            | TypeRule::Squeeze
+            | TypeRule::Reshape
+            | TypeRule::Select
+            | TypeRule::Communicate => (),
         }
     }
 
@@ -206,7 +209,7 @@ impl Evidence {
         let Some(body) = unit.body else { return };
         for (inner, outer) in Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outer)) {
             let permutes = |stmt: &StmtId| match &program.stmts[*stmt] {
-                Stmt::Op(it) => it.op.row().rule == Rule::Permute && it.out_tensor() == Some(inner),
+                Stmt::Op(it) => it.op.def().type_rule == TypeRule::Permute && it.out_tensor() == Some(inner),
                 Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
             };
             if program.block(body).iter().any(permutes) {
@@ -216,16 +219,17 @@ impl Evidence {
     }
 
     /// One guess for every tensor of the container.
-    fn guesses(&self, program: &Program) -> Vec<(TensorId, Guess)> {
-        let mut guesses: Vec<Guess> = program
+    fn inferred_domains(&self, program: &Program) -> Vec<(TensorId, InferredDomains)> {
+        let mut guesses: Vec<InferredDomains> = program
             .tensors
             .ids()
-            .map(|id| Guess { splits: self.splits(program, id), stream_split: false })
+            .map(|id| InferredDomains { splits: self.proven_splits(program, id), is_stream_split: false })
             .collect();
-        let rank = |guesses: &[Guess], id: TensorId, count: Count| {
-            let loops = &program.tensors[id].loops;
-            let counts =
-                |at: usize| count == Count::All || program.axes[loops[at]].kind != AxisKind::Reduction;
+        let rank = |guesses: &[InferredDomains], id: TensorId, count: RankCount| {
+            let loops = &program.tensors[id].loop_domain;
+            let counts = |at: usize| {
+                count == RankCount::WithReductions || program.axes[loops[at]].kind != AxisKind::Reduction
+            };
             let splits = guesses[id.index()].splits.iter().filter(|(_, inner, _)| counts(*inner)).count();
             (0..loops.len()).filter(|at| counts(*at)).count() as i32 - splits as i32
         };
@@ -233,20 +237,22 @@ impl Evidence {
         let mut changed = program.axes.iter().any(|(_, axis)| is_spread(axis));
         while changed {
             changed = false;
-            let mut want = |guesses: &mut Vec<Guess>, id: TensorId, wanted: i32, count: Count| {
-                let surplus = rank(guesses, id, count) - wanted;
-                let candidates = candidates(program, id, &guesses[id.index()].splits);
-                if surplus > 0 && candidates.len() as i32 == surplus {
-                    guesses[id.index()].splits.extend(candidates);
-                    changed = true;
-                }
-            };
+            let mut want =
+                |guesses: &mut Vec<InferredDomains>, id: TensorId, wanted: i32, count: RankCount| {
+                    let surplus = rank(guesses, id, count) - wanted;
+                    let candidates = split_candidates(program, id, &guesses[id.index()].splits);
+                    if surplus > 0 && candidates.len() as i32 == surplus {
+                        guesses[id.index()].splits.extend(candidates);
+                        changed = true;
+                    }
+                };
             for (id, wanted) in &self.known_ranks {
-                want(&mut guesses, *id, *wanted as i32, Count::Dimensions);
+                want(&mut guesses, *id, *wanted as i32, RankCount::WithoutReductions);
             }
-            for (a, b, more, count) in &self.ranks {
-                let (at_a, at_b) = (rank(&guesses, *a, Count::Dimensions), rank(&guesses, *b, *count));
-                want(&mut guesses, *a, at_b - more, Count::Dimensions);
+            for (a, b, more, count) in &self.rank_equations {
+                let (at_a, at_b) =
+                    (rank(&guesses, *a, RankCount::WithoutReductions), rank(&guesses, *b, *count));
+                want(&mut guesses, *a, at_b - more, RankCount::WithoutReductions);
                 want(&mut guesses, *b, at_a + more, *count);
             }
         }
@@ -255,26 +261,27 @@ impl Evidence {
             .map(|id| {
                 let mut guess = std::mem::take(&mut guesses[id.index()]);
                 guess.splits.sort();
-                guess.stream_split = self.stream_split(program, id, &guess);
+                guess.is_stream_split = self.is_stream_split(program, id, &guess);
                 (id, guess)
             })
             .collect()
     }
 
     /// Splits that the tensor's own text proves.
-    fn splits(&self, program: &Program, tensor: TensorId) -> Vec<(usize, usize, bool)> {
+    fn proven_splits(&self, program: &Program, tensor: TensorId) -> Vec<(usize, usize, bool)> {
         // Only what is spread over devices or streams was split for it.
-        if !program.tensors[tensor].loops.iter().any(|id| is_spread(&program.axes[*id])) {
+        if !program.tensors[tensor].loop_domain.iter().any(|id| is_spread(&program.axes[*id])) {
             return Vec::new();
         }
-        let axes: Vec<&Axis> = program.tensors[tensor].loops.iter().map(|id| &program.axes[*id]).collect();
-        let pairs = candidates(program, tensor, &[]);
+        let axes: Vec<&Axis> =
+            program.tensors[tensor].loop_domain.iter().map(|id| &program.axes[*id]).collect();
+        let pairs = split_candidates(program, tensor, &[]);
         let proven = |(outer, inner, _): &(usize, usize, bool)| {
-            ceil_div(program, axes[*inner].extent).is_some_and(|(_, by)| by == axes[*outer].extent)
+            ceil_div_operands(program, axes[*inner].extent).is_some_and(|(_, by)| by == axes[*outer].extent)
         };
         let rf = |axis: &&Axis| axis.suffix.contains("rf");
         let mut plain: Vec<u32> = axes.iter().filter(|it| !rf(it)).map(|it| it.number).collect();
-        let serial = axes.iter().filter(|it| it.parallel == Parallel::Serial && !rf(it));
+        let serial = axes.iter().filter(|it| it.parallel == ParallelType::Serial && !rf(it));
         let out_of_order = serial.clone().zip(serial.skip(1)).filter(|(a, b)| a.number > b.number);
         let mut first_result = out_of_order.map(|(a, _)| a.number - 1).min();
         plain.sort_unstable();
@@ -288,19 +295,20 @@ impl Evidence {
             .collect();
         if swizzled {
             let free = |it: &(usize, usize, bool)| splits.iter().all(|one| one.0 != it.0 && one.1 != it.1);
-            let swizzle = swizzle(&axes).filter(free);
+            let swizzle = swizzled_split(&axes).filter(free);
             splits.extend(swizzle);
         }
         splits
     }
 
     /// The logical axes in order, a split axis standing for its inner result's loop axis.
-    fn logical_order(&self, program: &Program, tensor: TensorId, guess: &Guess) -> Vec<AxisId> {
-        let loops = &program.tensors[tensor].loops;
+    fn logical_order(&self, program: &Program, tensor: TensorId, guess: &InferredDomains) -> Vec<AxisId> {
+        let loops = &program.tensors[tensor].loop_domain;
         let outer = |at: usize| guess.splits.iter().any(|split| split.0 == at);
         let split_inner = |at: usize| guess.splits.iter().any(|split| split.1 == at);
-        let spread =
-            |at: usize| matches!(program.axes[loops[at]].parallel, Parallel::Device(_) | Parallel::Stream);
+        let spread = |at: usize| {
+            matches!(program.axes[loops[at]].parallel, ParallelType::Device(_) | ParallelType::Stream)
+        };
         if self.permuted_by_unit.contains(&tensor) {
             return (0..loops.len()).filter(|at| !outer(*at)).map(|at| loops[at]).collect();
         }
@@ -317,49 +325,50 @@ impl Evidence {
         order.into_iter().map(|at| loops[at]).collect()
     }
 
-    fn stream_split(&self, program: &Program, tensor: TensorId, guess: &Guess) -> bool {
-        let loops = &program.tensors[tensor].loops;
-        let stream = loops.iter().position(|id| program.axes[*id].parallel == Parallel::Stream);
+    fn is_stream_split(&self, program: &Program, tensor: TensorId, guess: &InferredDomains) -> bool {
+        let loops = &program.tensors[tensor].loop_domain;
+        let stream = loops.iter().position(|id| program.axes[*id].parallel == ParallelType::Stream);
         let Some(stream) = stream else { return false };
-        if self.ports.contains(&tensor) {
+        if self.container_io.contains(&tensor) {
             return false;
         }
-        if self.shards.contains_key(&tensor) {
+        if self.shard_sources.contains_key(&tensor) {
             return true;
         }
-        if let Some(size) = self.sizes.get(&tensor) {
+        if let Some(size) = self.allocated_sizes.get(&tensor) {
             let split = guess.splits.iter().find(|(outer, ..)| *outer == stream);
             let kept = |id: &&AxisId| program.axes[**id].kind != AxisKind::Reduction;
-            let chunked = product(program, loops.iter().filter(kept).map(|id| program.axes[*id].extent));
-            let size = product(program, std::iter::once(*size));
+            let chunked =
+                sorted_product(program, loops.iter().filter(kept).map(|id| program.axes[*id].extent));
+            let size = sorted_product(program, std::iter::once(*size));
             // With constant extents both readings have the same size; then the place of the definition decides.
             if split.is_some() && chunked.1 != vec![] {
                 return size == chunked;
             }
         }
-        self.in_loop.contains(&tensor) && !self.sources.contains(&tensor)
+        self.first_defined_in_loop.contains(&tensor) && !self.partitioned.contains(&tensor)
     }
 }
 
 /// Whether an axis is spread over devices or streams.
 fn is_spread(axis: &Axis) -> bool {
-    matches!(axis.parallel, Parallel::Device(_) | Parallel::Stream)
+    matches!(axis.parallel, ParallelType::Device(_) | ParallelType::Stream)
 }
 
 /// Parallel axes followed, in number, by a serial one: what an outer split leaves. Those taken already are left out.
-fn candidates(
+fn split_candidates(
     program: &Program,
     tensor: TensorId,
     taken: &[(usize, usize, bool)],
 ) -> Vec<(usize, usize, bool)> {
-    let axes: Vec<&Axis> = program.tensors[tensor].loops.iter().map(|id| &program.axes[*id]).collect();
+    let axes: Vec<&Axis> = program.tensors[tensor].loop_domain.iter().map(|id| &program.axes[*id]).collect();
     let mut pairs = Vec::new();
     for (outer, axis) in axes.iter().enumerate() {
         if !is_spread(axis) || axis.suffix.contains("rf") || taken.iter().any(|it| it.0 == outer) {
             continue;
         }
         let inner =
-            axes.iter().position(|it| it.number == axis.number + 1 && it.parallel == Parallel::Serial);
+            axes.iter().position(|it| it.number == axis.number + 1 && it.parallel == ParallelType::Serial);
         // Where numbers are used twice, the first of two outer axes has the inner one.
         let free = |at: &usize| pairs.iter().chain(taken).all(|it| it.1 != *at);
         let inner = inner.filter(|at| free(at) && !axes[*at].suffix.contains("rf"));
@@ -369,15 +378,16 @@ fn candidates(
 }
 
 /// The stream axis that a swizzle of a split's outer result left: its number follows the inner result's.
-fn swizzle(axes: &[&Axis]) -> Option<(usize, usize, bool)> {
-    let stream = axes.iter().position(|it| it.parallel == Parallel::Stream)?;
-    let inner =
-        axes.iter().position(|it| it.number + 1 == axes[stream].number && it.parallel == Parallel::Serial)?;
+fn swizzled_split(axes: &[&Axis]) -> Option<(usize, usize, bool)> {
+    let stream = axes.iter().position(|it| it.parallel == ParallelType::Stream)?;
+    let inner = axes
+        .iter()
+        .position(|it| it.number + 1 == axes[stream].number && it.parallel == ParallelType::Serial)?;
     Some((stream, inner, true))
 }
 
 /// `x` and `d` of `ceilDiv(x, d)`.
-fn ceil_div(program: &Program, expr: ExprId) -> Option<(ExprId, ExprId)> {
+fn ceil_div_operands(program: &Program, expr: ExprId) -> Option<(ExprId, ExprId)> {
     match &program.exprs[expr] {
         Expr::Call(name, args) if name == "ceilDiv" && args.len() == 2 => Some((args[0], args[1])),
         Expr::Call(..)
@@ -391,7 +401,7 @@ fn ceil_div(program: &Program, expr: ExprId) -> Option<(ExprId, ExprId)> {
 }
 
 /// A product's constant and its other factors, sorted.
-fn product(program: &Program, factors: impl Iterator<Item = ExprId>) -> (i64, Vec<ExprId>) {
+fn sorted_product(program: &Program, factors: impl Iterator<Item = ExprId>) -> (i64, Vec<ExprId>) {
     let mut stack: Vec<ExprId> = factors.collect();
     let (mut constant, mut others) = (1i64, Vec::new());
     while let Some(factor) = stack.pop() {
@@ -411,26 +421,26 @@ fn product(program: &Program, factors: impl Iterator<Item = ExprId>) -> (i64, Ve
 }
 
 /// The domains that a guess means; makes the axes that were split, which the text does not show.
-fn apply(
+fn build_domains(
     program: &mut Program,
     tensor: TensorId,
-    guess: &Guess,
-    evidence: &Evidence,
+    guess: &InferredDomains,
+    evidence: &DomainFacts,
     next: &mut u32,
 ) -> Domains {
-    let loops = program.tensors[tensor].loops.clone();
+    let loops = program.tensors[tensor].loop_domain.clone();
     let mut logical = evidence.logical_order(program, tensor, guess);
     let mut transforms = Vec::new();
     for (outer, inner, swizzled) in &guess.splits {
         let (outer, inner) = (loops[*outer], loops[*inner]);
         let factor = program.axes[outer].extent;
-        let extent = match ceil_div(program, program.axes[inner].extent) {
+        let extent = match ceil_div_operands(program, program.axes[inner].extent) {
             Some((whole, by)) if by == factor => whole,
             _ => {
                 let extent = program.axes[inner].extent;
                 match (program.constant(factor), program.constant(extent)) {
-                    (Some(a), Some(b)) => program.int(a.wrapping_mul(b)),
-                    _ => program.expr(Expr::Infix("*", factor, extent)),
+                    (Some(a), Some(b)) => program.intern_int(a.wrapping_mul(b)),
+                    _ => program.intern_expr(Expr::Infix("*", factor, extent)),
                 }
             }
         };
@@ -447,13 +457,13 @@ fn apply(
                 stop: None,
                 extent,
                 expanded: None,
-                ragged: false,
+                is_ragged: false,
                 suffix: "",
             })
         };
-        let input = known.unwrap_or_else(|| fresh(program, next, inner, Parallel::Serial, extent));
+        let input = known.unwrap_or_else(|| fresh(program, next, inner, ParallelType::Serial, extent));
         let split_outer = match swizzled {
-            true => fresh(program, next, outer, Parallel::Serial, factor),
+            true => fresh(program, next, outer, ParallelType::Serial, factor),
             false => outer,
         };
         transforms.push(Transform::Split { input, factor, outer_split: true, outer: split_outer, inner });
@@ -462,6 +472,6 @@ fn apply(
         }
         logical.iter_mut().filter(|it| **it == inner).for_each(|it| *it = input);
     }
-    let allocation = guess.stream_split.then_some(loops);
+    let allocation = guess.is_stream_split.then_some(loops);
     Domains { logical, transforms, allocation }
 }

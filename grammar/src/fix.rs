@@ -7,18 +7,18 @@ use std::borrow::Cow;
 use crate::{
     codes::Severity,
     diagnostic::{Diagnostic, Fix, has_errors},
-    paste,
+    dump_cleanup,
     read::read_clean,
 };
 
 /// The text with the edits of all its diagnostics. The traces of pasting (prefixes, logs, broken lines) are gone from a
 /// text that is edited or was wrapped; everything else, layout included, stays.
 pub fn fix(source: &str) -> Cow<'_, str> {
-    fix_rounds(source, ROUNDS)
+    fix_rounds(source, MAX_ROUNDS)
 }
 
 /// An error can hide others: so many times a text is read again, without those that have an edit.
-const ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
 /// Whether a text is rejected for errors that all have an edit, or not at all.
 pub fn is_fixable(diagnostics: &[Diagnostic]) -> bool {
@@ -26,7 +26,7 @@ pub fn is_fixable(diagnostics: &[Diagnostic]) -> bool {
 }
 
 fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
-    let clean = paste::clean(source);
+    let clean = dump_cleanup::clean(source);
     let (_, mut diagnostics) = read_clean(&clean.text);
     if rounds > 0 && has_errors(&diagnostics) && is_fixable(&diagnostics) {
         // What is guessed about a text with errors need not be what is guessed about the right one.

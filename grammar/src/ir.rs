@@ -15,7 +15,7 @@ use crate::{
     arena::{Arena, Id},
     attr::AttrName,
     dtype::DType,
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
     span::Span,
     words::P2pProtocol,
 };
@@ -43,7 +43,7 @@ pub struct Program {
     /// Blocks.
     pub blocks: Arena<BlockId, Vec<StmtId>>,
     /// HostUnits in order of appearance.
-    pub units: Arena<UnitId, Unit>,
+    pub units: Arena<UnitId, HostUnit>,
     /// Values of the header's first list.
     pub inputs: Vec<Operand>,
     /// Values of the header's second list.
@@ -56,8 +56,8 @@ pub struct Program {
     pub options: IndexMap<String, ExprId>,
     /// Where everything stood in the text.
     pub spans: Spans,
-    interned: FxHashMap<Expr, ExprId>,
-    named: HashMap<(Option<UnitId>, String), SymbolId>,
+    expr_ids: FxHashMap<Expr, ExprId>,
+    symbol_ids: HashMap<(Option<UnitId>, String), SymbolId>,
 }
 
 /// Positions in the source text, by id.
@@ -83,7 +83,7 @@ pub struct Tensor {
     /// Element type; `None` in dialects that do not print it.
     pub dtype: Option<DType>,
     /// The loop domain, the only one that dumps print.
-    pub loops: Vec<AxisId>,
+    pub loop_domain: Vec<AxisId>,
     /// ` ca_pos( 1 )` and its like, verbatim.
     pub positions: String,
     /// The devices that hold it; empty: every rank. Shared: a program has few meshes.
@@ -242,7 +242,7 @@ pub struct Axis {
     /// Iteration, reduction, broadcast …
     pub kind: AxisKind,
     /// What its iterations are spread over.
-    pub parallel: Parallel,
+    pub parallel: ParallelType,
     /// The number, unique within a namespace.
     pub number: u32,
     /// First index, when it is not 0.
@@ -254,7 +254,7 @@ pub struct Axis {
     /// Extent of an expanded broadcast.
     pub expanded: Option<ExprId>,
     /// Extents of a ragged axis (`iS7Ragged{extents=…}`); `extent` is then the same expression.
-    pub ragged: bool,
+    pub is_ragged: bool,
     /// `rf`, `_p`, `_c`, verbatim.
     pub suffix: &'static str,
 }
@@ -294,11 +294,11 @@ impl AxisKind {
 
 /// What may stand behind an iteration domain: product of a root-to-logical transform, padded to a warp's multiple,
 /// dimension of a cluster.
-pub const SUFFIXES: &[&str] = &["", "rf", "_p", "_c", "rf_p", "rf_c", "_p_c", "rf_p_c"];
+pub const AXIS_SUFFIXES: &[&str] = &["", "rf", "_p", "_c", "rf_p", "rf_c", "_p_c", "rf_p_c"];
 
 /// What the iterations of an axis are spread over.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Parallel {
+pub enum ParallelType {
     /// Nothing.
     Serial,
     /// Devices of the mesh.
@@ -309,9 +309,9 @@ pub enum Parallel {
     Kernel(&'static str),
 }
 
-impl Parallel {
+impl ParallelType {
     /// Every word with its meaning; the first spelling of a meaning is canonical.
-    pub const WORDS: &'static [(&'static str, Parallel)] = &[
+    pub const WORDS: &'static [(&'static str, ParallelType)] = &[
         ("S", Self::Serial),
         ("deviceIdx.x", Self::Device(DeviceDim::X)),
         ("deviceIdx.y", Self::Device(DeviceDim::Y)),
@@ -365,7 +365,7 @@ pub enum Stream {
 
 /// A HostUnit: a fusion with a namespace of its own.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Unit {
+pub struct HostUnit {
     /// The number in `HostUnit5`.
     pub number: u32,
     /// Its inputs, in its namespace.
@@ -427,9 +427,9 @@ pub struct If {
     /// The predicate.
     pub cond: ExprId,
     /// Statements where it holds, possibly none.
-    pub then: BlockId,
+    pub then_block: BlockId,
     /// Statements where it does not; `None` without `ELSE:`.
-    pub other: Option<BlockId>,
+    pub else_block: Option<BlockId>,
 }
 
 /// The option that says how CUDA transfers copy.
@@ -450,48 +450,48 @@ impl Program {
     }
 
     /// Adds a tensor first mentioned at `span`.
-    pub fn tensor(&mut self, tensor: Tensor, span: Span) -> TensorId {
+    pub fn add_tensor(&mut self, tensor: Tensor, span: Span) -> TensorId {
         self.spans.tensors.push(span);
         self.tensors.push(tensor)
     }
 
     /// Adds a statement that stands at `span`; the caller puts it into a block.
-    pub fn stmt(&mut self, stmt: Stmt, span: Span) -> StmtId {
+    pub fn add_stmt(&mut self, stmt: Stmt, span: Span) -> StmtId {
         self.spans.stmts.push(span);
         self.stmts.push(stmt)
     }
 
     /// The id of an expression, the same one for the same structure.
-    pub fn expr(&mut self, expr: Expr) -> ExprId {
-        if let Some(id) = self.interned.get(&expr) {
+    pub fn intern_expr(&mut self, expr: Expr) -> ExprId {
+        if let Some(id) = self.expr_ids.get(&expr) {
             return *id;
         }
         let id = self.exprs.push(expr.clone());
-        self.interned.insert(expr, id);
+        self.expr_ids.insert(expr, id);
         id
     }
 
     /// The id of an integer constant.
-    pub fn int(&mut self, value: i64) -> ExprId {
-        self.expr(Expr::Int(value))
+    pub fn intern_int(&mut self, value: i64) -> ExprId {
+        self.intern_expr(Expr::Int(value))
     }
 
     /// The id of a named scalar of a namespace (`None`: the container's), first mentioned at `span` when it is new.
-    pub fn symbol(&mut self, unit: Option<UnitId>, name: &str, span: Span) -> SymbolId {
+    pub fn intern_symbol(&mut self, unit: Option<UnitId>, name: &str, span: Span) -> SymbolId {
         let key = (unit, name.to_owned());
-        if let Some(id) = self.named.get(&key) {
+        if let Some(id) = self.symbol_ids.get(&key) {
             return *id;
         }
         self.spans.symbols.push(span);
         let id = self.symbols.push(name.to_owned());
-        self.named.insert(key, id);
+        self.symbol_ids.insert(key, id);
         id
     }
 
     /// Gives named scalars other names. No two scalars of a namespace that the program mentions may share one.
     pub fn rename_symbols(&mut self, names: &FxHashMap<SymbolId, String>) {
         let (mut renamed, mut named) = (Vec::new(), HashMap::new());
-        for ((unit, name), id) in std::mem::take(&mut self.named) {
+        for ((unit, name), id) in std::mem::take(&mut self.symbol_ids) {
             match names.get(&id) {
                 Some(new) => renamed.push(((unit, new.clone()), id)),
                 None => _ = named.insert((unit, name), id),
@@ -499,7 +499,7 @@ impl Program {
         }
         // A scalar that is mentioned nowhere any more gives its name up.
         named.extend(renamed);
-        self.named = named;
+        self.symbol_ids = named;
         for (id, name) in names {
             name.clone_into(&mut self.symbols[*id]);
         }
@@ -507,7 +507,7 @@ impl Program {
 
     /// The named scalar of the container, if the program mentions it.
     pub fn find_symbol(&self, name: &str) -> Option<SymbolId> {
-        self.named.get(&(None, name.to_owned())).copied()
+        self.symbol_ids.get(&(None, name.to_owned())).copied()
     }
 
     /// Whether the scalar belongs to the container rather than to a HostUnit.
@@ -559,22 +559,22 @@ impl Program {
     }
 
     /// Appends the symbols that an expression names, in order.
-    pub fn symbols_of(&self, expr: ExprId, acc: &mut Vec<SymbolId>) {
+    pub fn collect_symbols(&self, expr: ExprId, acc: &mut Vec<SymbolId>) {
         match &self.exprs[expr] {
             Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) => (),
             Expr::Symbol(symbol) => acc.push(*symbol),
-            Expr::Prefix(_, operand) => self.symbols_of(*operand, acc),
+            Expr::Prefix(_, operand) => self.collect_symbols(*operand, acc),
             Expr::Infix(_, lhs, rhs) => {
-                self.symbols_of(*lhs, acc);
-                self.symbols_of(*rhs, acc);
+                self.collect_symbols(*lhs, acc);
+                self.collect_symbols(*rhs, acc);
             }
-            Expr::Call(_, args) => args.iter().for_each(|arg| self.symbols_of(*arg, acc)),
+            Expr::Call(_, args) => args.iter().for_each(|arg| self.collect_symbols(*arg, acc)),
         }
     }
 
     /// Whether the tensor's domains are the default: logical as printed, no transforms, allocated as logical.
     pub fn has_plain_domains(&self, tensor: TensorId) -> bool {
-        let Tensor { loops, domains: Domains { logical, transforms, allocation }, .. } =
+        let Tensor { loop_domain: loops, domains: Domains { logical, transforms, allocation }, .. } =
             &self.tensors[tensor];
         logical == loops && transforms.is_empty() && allocation.is_none()
     }
@@ -585,9 +585,9 @@ impl Program {
     }
 
     /// Whether a statement posts work that a Wait can name.
-    pub fn posts_work(&self, stmt: StmtId) -> Option<u32> {
+    pub fn posted_work(&self, stmt: StmtId) -> Option<u32> {
         match &self.stmts[stmt] {
-            Stmt::Op(it) if it.op.row().effect == Effect::Communicate || it.op == Op::EndCoalescing => {
+            Stmt::Op(it) if it.op.def().class == OpClass::Communicate || it.op == Op::EndCoalescing => {
                 it.number
             }
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
@@ -601,7 +601,7 @@ impl Program {
     }
 
     /// The loop axes that a logical axis of the tensor became, slowest first.
-    pub fn leaves(&self, tensor: TensorId, axis: AxisId) -> Vec<AxisId> {
+    pub fn loop_axes_of(&self, tensor: TensorId, axis: AxisId) -> Vec<AxisId> {
         let mut leaves = vec![axis];
         for transform in &self.tensors[tensor].domains.transforms {
             let (input, outputs) = match transform {
@@ -618,15 +618,15 @@ impl Program {
 
     /// Whether a dimension counts partial sums over devices (`ideviceIdx.x22{2}rf`).
     pub fn is_partial(&self, tensor: TensorId, axis: AxisId) -> bool {
-        let leaves = self.leaves(tensor, axis);
-        let is_device = |leaf: &AxisId| matches!(self.axes[*leaf].parallel, Parallel::Device(_));
+        let leaves = self.loop_axes_of(tensor, axis);
+        let is_device = |leaf: &AxisId| matches!(self.axes[*leaf].parallel, ParallelType::Device(_));
         leaves.iter().all(is_device) && leaves.iter().any(|leaf| self.axes[*leaf].suffix.contains("rf"))
     }
 
     /// Whether a rank holds one stream's slice of the tensor at a time.
-    pub fn stream_split(&self, tensor: TensorId) -> bool {
+    pub fn is_split_by_stream(&self, tensor: TensorId) -> bool {
         let allocation = self.tensors[tensor].domains.allocation.iter().flatten();
-        allocation.into_iter().any(|axis| self.axes[*axis].parallel == Parallel::Stream)
+        allocation.into_iter().any(|axis| self.axes[*axis].parallel == ParallelType::Stream)
     }
 
     /// Visits the statements of a block and of the blocks inside, in program order.
@@ -637,8 +637,8 @@ impl Program {
                 Stmt::Op(_) | Stmt::Let(..) => (),
                 Stmt::For(it) => self.walk(it.body, visit),
                 Stmt::If(it) => {
-                    self.walk(it.then, visit);
-                    it.other.iter().for_each(|other| self.walk(*other, visit));
+                    self.walk(it.then_block, visit);
+                    it.else_block.iter().for_each(|other| self.walk(*other, visit));
                 }
             }
         }

@@ -19,20 +19,19 @@ pub mod dtype;
 pub mod span;
 
 pub mod ast;
-pub mod layout;
+pub mod dump_cleanup;
+pub mod indentation;
 pub mod parse;
-pub mod paste;
 pub mod tensor;
 pub mod token;
 
 mod canonical;
-mod dependents;
 mod dialect;
 mod dim_map;
 mod domains;
 mod fix;
 mod ids;
-mod mentions;
+mod loop_variance;
 mod numbering;
 mod operands;
 mod print;
@@ -40,6 +39,7 @@ mod read;
 mod resolve;
 mod roots;
 mod suggest;
+mod tensor_uses;
 mod text;
 mod verify;
 
@@ -49,19 +49,19 @@ pub mod render;
 pub mod sarif;
 
 pub use canonical::{print, write};
-pub use dependents::dependents;
 pub use dialect::print_as;
 pub use dim_map::{
-    DimGroup, DimMap, OperandMap, ResultDim, Values, flagged_dims, operand_map, permutation, result_dims,
-    selected_dim, takes_all,
+    DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, flagged_dims, operand_map, permutation,
+    result_dims, selected_dim, slice_takes_all,
 };
 pub use fix::{fix, is_fixable};
-pub use mentions::mentions;
+pub use loop_variance::loop_variant_tensors;
 pub use numbering::free_number;
 pub use parse::parse;
 pub use print::{Dialect, summary};
-pub use read::{read, scalar};
+pub use read::{read, read_scalar};
 pub use suggest::nearest;
+pub use tensor_uses::for_each_tensor_use;
 pub use text::{axis_text, expr_text, stream_text, tensor_text};
 pub use verify::verify;
 

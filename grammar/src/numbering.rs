@@ -1,20 +1,21 @@
 //! Numbers for tensors, axes and work that a text does not number.
 
 /// Tensors, axes and work are numbered below this.
-pub(crate) const NUMBERS: u32 = 1 << 31;
+pub(crate) const NUMBER_LIMIT: u32 = 1 << 31;
 
 /// A number below 2^31 from which on many are free: the one behind the largest, or, where that is too close to 2^31, the
 /// begin of the longest range that nobody uses.
 pub fn free_number(used: impl Iterator<Item = u32>) -> u32 {
-    let mut used: Vec<u32> = used.filter(|it| *it < NUMBERS).collect();
+    let mut used: Vec<u32> = used.filter(|it| *it < NUMBER_LIMIT).collect();
     match used.iter().max() {
         None => return 0,
-        Some(largest) if *largest < NUMBERS / 2 => return largest + 1,
+        Some(largest) if *largest < NUMBER_LIMIT / 2 => return largest + 1,
         Some(_) => used.sort_unstable(),
     }
-    let ends = used.iter().copied().chain([NUMBERS]);
+    let ends = used.iter().copied().chain([NUMBER_LIMIT]);
     let starts = std::iter::once(0).chain(used.iter().map(|it| it + 1));
-    let longest = starts.zip(ends).max_by_key(|(start, end)| (end.saturating_sub(*start), NUMBERS - start));
+    let longest =
+        starts.zip(ends).max_by_key(|(start, end)| (end.saturating_sub(*start), NUMBER_LIMIT - start));
     longest.map_or(0, |(start, _)| start)
 }
 
@@ -27,8 +28,8 @@ mod tests {
         let free = |used: &[u32]| free_number(used.iter().copied());
         assert_eq!(free(&[]), 0);
         assert_eq!(free(&[3, 7]), 8);
-        assert_eq!(free(&[NUMBERS - 1]), 0);
-        assert_eq!(free(&[0, 5, NUMBERS - 1]), 6);
-        assert_eq!(free(&[0, NUMBERS - 1, NUMBERS / 2, u32::MAX]), 1);
+        assert_eq!(free(&[NUMBER_LIMIT - 1]), 0);
+        assert_eq!(free(&[0, 5, NUMBER_LIMIT - 1]), 6);
+        assert_eq!(free(&[0, NUMBER_LIMIT - 1, NUMBER_LIMIT / 2, u32::MAX]), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! What statements hold, visited in one place: attributes, scalar expressions and tensors.
 
 use crate::{
-    attr::{self, AttrName, Key, Value},
+    attr::{self, AttrName, AttrValue, Key},
     ir::{Attr, ExprId, OpStmt, Operand, Program, TensorId},
     ops::Op,
 };
@@ -14,18 +14,18 @@ impl OpStmt {
     }
 
     /// The value of an attribute; `None` where the statement does not have it.
-    pub fn get<T: Value>(&self, key: Key<T>) -> Option<T::Read<'_>> {
+    pub fn get<T: AttrValue>(&self, key: Key<T>) -> Option<T::Read<'_>> {
         self.attr(key.name()).and_then(T::read)
     }
 
     /// Gives an attribute a value, at the key's place in the operator's row.
-    pub fn set<T: Value>(&mut self, key: Key<T>, value: T) {
+    pub fn set<T: AttrValue>(&mut self, key: Key<T>, value: T) {
         let value = value.into_attr();
         if let Some((_, old)) = self.attrs.iter_mut().find(|(name, _)| *name == key) {
             *old = value;
             return;
         }
-        let row = self.op.row();
+        let row = self.op.def();
         let params = row.args.iter().chain(row.attrs);
         let later = params.skip_while(|it| it.name != key.name().0).skip(1);
         let is_later = |(name, _): &(AttrName, Attr)| later.clone().any(|it| it.name == name.0);

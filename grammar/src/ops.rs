@@ -10,13 +10,13 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    attr::{AttrName, Key, Kind, Value, *},
+    attr::{AttrName, AttrValue, Key, OperandKind, *},
     ids::TensorId,
 };
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct OpDef {
     /// The operator.
     pub op: Op,
     /// Its spelling.
@@ -24,37 +24,37 @@ pub struct Row {
     /// Spellings of other generations that mean the same.
     pub aliases: &'static [&'static str],
     /// How the statement is laid out.
-    pub syntax: Syntax,
+    pub format: AsmFormat,
     /// What stands left of `=`.
-    pub outs: &'static [Param],
+    pub outs: &'static [OperandDef],
     /// Positional operands.
-    pub args: &'static [Param],
+    pub args: &'static [OperandDef],
     /// Keyed operands and attributes.
-    pub attrs: &'static [Param],
+    pub attrs: &'static [OperandDef],
     /// The type rule that the verifier applies.
-    pub rule: Rule,
+    pub type_rule: TypeRule,
     /// What happens at run time.
-    pub effect: Effect,
+    pub class: OpClass,
     /// One line for `--list-ops`.
     pub doc: &'static str,
 }
 
 /// An operand or attribute of an operator.
 #[derive(Clone, Copy, Debug)]
-pub struct Param {
+pub struct OperandDef {
     /// Its key in the text; for positional operands a name for messages.
     pub name: &'static str,
     /// What it may be.
-    pub kind: Kind,
+    pub kind: OperandKind,
     /// How the operator uses it.
-    pub mode: Mode,
+    pub access: AccessMode,
     /// How often it occurs.
-    pub count: Count,
+    pub arity: Arity,
 }
 
 /// How an operator uses an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
+pub enum AccessMode {
     /// Reads its elements.
     Read,
     /// Writes its elements.
@@ -64,12 +64,12 @@ pub enum Mode {
     /// Gives the name a storage or a view; moves no data.
     Bind,
     /// Looks at the name, shape or value only.
-    Mention,
+    NoAccess,
 }
 
 /// How often a parameter occurs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Count {
+pub enum Arity {
     /// Exactly once.
     One,
     /// At most once.
@@ -80,7 +80,7 @@ pub enum Count {
 
 /// How a statement is laid out in canonical text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Syntax {
+pub enum AsmFormat {
     /// `out = name(a, key=value)`, one line.
     Call,
     /// `out⏎   = name( a, key = value )`.
@@ -109,9 +109,9 @@ pub enum Syntax {
 
 /// Type rules, shared between rows. `verify::types` holds one function for each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rule {
+pub enum TypeRule {
     /// Nothing to check.
-    Free,
+    Unchecked,
     /// Same shape and element type.
     Same,
     /// Same shape; element types may differ.
@@ -146,11 +146,11 @@ pub enum Rule {
 
 /// What an operator does at run time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Effect {
+pub enum OpClass {
     /// Computes its results from its operands, on the current stream.
     Compute,
     /// As `Compute`, element by element: the operator names the function.
-    Map,
+    Elementwise,
     /// Binds its result to a view of its operand.
     View,
     /// Binds its result to storage.
@@ -164,106 +164,112 @@ pub enum Effect {
     /// Chooses, captures or joins streams.
     Stream,
     /// Brackets communications that are one posting.
-    Group,
+    Coalescing,
     /// Lets peers see buffers; blocks the host.
-    Share,
+    ShareHandles,
     /// Runs a HostUnit on the current stream.
-    Unit,
+    HostUnit,
     /// Runs a kernel that the text does not hold.
     Opaque,
 }
 
-const fn param(name: &'static str, kind: Kind, mode: Mode, count: Count) -> Param {
-    Param { name, kind, mode, count }
+const fn operand(name: &'static str, kind: OperandKind, mode: AccessMode, count: Arity) -> OperandDef {
+    OperandDef { name, kind, access: mode, arity: count }
 }
 
 /// A positional operand that the operator only looks at.
-const fn mention(name: &'static str, kind: Kind) -> Param {
-    param(name, kind, Mode::Mention, Count::One)
+const fn no_access(name: &'static str, kind: OperandKind) -> OperandDef {
+    operand(name, kind, AccessMode::NoAccess, Arity::One)
 }
 
-const fn keyed<T: Value>(key: Key<T>, mode: Mode, count: Count) -> Param {
-    param(key.name().0, T::KIND, mode, count)
+const fn keyed<T: AttrValue>(key: Key<T>, mode: AccessMode, count: Arity) -> OperandDef {
+    operand(key.name().0, T::KIND, mode, count)
 }
 
-const fn attr<T: Value>(key: Key<T>) -> Param {
-    keyed(key, Mode::Mention, Count::One)
+const fn attr<T: AttrValue>(key: Key<T>) -> OperandDef {
+    keyed(key, AccessMode::NoAccess, Arity::One)
 }
 
-const fn opt<T: Value>(key: Key<T>) -> Param {
-    keyed(key, Mode::Mention, Count::Optional)
+const fn opt<T: AttrValue>(key: Key<T>) -> OperandDef {
+    keyed(key, AccessMode::NoAccess, Arity::Optional)
 }
 
-const fn reads<T: Value>(key: Key<T>) -> Param {
-    keyed(key, Mode::Read, Count::One)
+const fn reads<T: AttrValue>(key: Key<T>) -> OperandDef {
+    keyed(key, AccessMode::Read, Arity::One)
 }
 
-const fn writes<T: Value>(key: Key<T>) -> Param {
-    keyed(key, Mode::Write, Count::One)
+const fn writes<T: AttrValue>(key: Key<T>) -> OperandDef {
+    keyed(key, AccessMode::Write, Arity::One)
 }
 
-const fn opt_read(key: Key<TensorId>) -> Param {
-    keyed(key, Mode::Read, Count::Optional)
+const fn opt_read(key: Key<TensorId>) -> OperandDef {
+    keyed(key, AccessMode::Read, Arity::Optional)
 }
 
-const fn read(name: &'static str) -> Param {
-    param(name, Kind::Tensor, Mode::Read, Count::One)
+const fn read(name: &'static str) -> OperandDef {
+    operand(name, OperandKind::Tensor, AccessMode::Read, Arity::One)
 }
 
-const fn value(name: &'static str) -> Param {
-    param(name, Kind::Value, Mode::Read, Count::One)
+const fn value(name: &'static str) -> OperandDef {
+    operand(name, OperandKind::Value, AccessMode::Read, Arity::One)
 }
 
-const fn write(name: &'static str) -> Param {
-    param(name, Kind::Tensor, Mode::Write, Count::One)
+const fn write(name: &'static str) -> OperandDef {
+    operand(name, OperandKind::Tensor, AccessMode::Write, Arity::One)
 }
 
 /// Where random numbers begin; a tensor or a scalar.
-const SEED: Param = param("seed", Kind::Value, Mode::Read, Count::Optional);
+const SEED: OperandDef = operand("seed", OperandKind::Value, AccessMode::Read, Arity::Optional);
 
-const RESULT: &[Param] = &[write("out")];
-const BIND: &[Param] = &[param("out", Kind::Tensor, Mode::Bind, Count::One)];
-const OPERAND: &[Param] = &[read("in")];
-const TWO: &[Param] = &[value("lhs"), value("rhs")];
-const THREE: &[Param] = &[value("a"), value("b"), value("c")];
+const RESULT: &[OperandDef] = &[write("out")];
+const BIND: &[OperandDef] = &[operand("out", OperandKind::Tensor, AccessMode::Bind, Arity::One)];
+const OPERAND: &[OperandDef] = &[read("in")];
+const TWO: &[OperandDef] = &[value("lhs"), value("rhs")];
+const THREE: &[OperandDef] = &[value("a"), value("b"), value("c")];
 
 /// A row with nothing in it, to be filled in.
-const ROW: Row = Row {
+const DEFAULT_DEF: OpDef = OpDef {
     op: Op::Set,
     mnemonic: "",
     aliases: &[],
-    syntax: Syntax::Padded,
+    format: AsmFormat::Padded,
     outs: RESULT,
     args: OPERAND,
     attrs: &[],
-    rule: Rule::Free,
-    effect: Effect::Compute,
+    type_rule: TypeRule::Unchecked,
+    class: OpClass::Compute,
     doc: "",
 };
-const STATEMENT: Row = Row { syntax: Syntax::Statement, outs: &[], args: &[], ..ROW };
+const STATEMENT_DEF: OpDef = OpDef { format: AsmFormat::Statement, outs: &[], args: &[], ..DEFAULT_DEF };
 
-const fn call(mnemonic: &'static str) -> Row {
-    Row { mnemonic, ..ROW }
+const fn call(mnemonic: &'static str) -> OpDef {
+    OpDef { mnemonic, ..DEFAULT_DEF }
 }
 
-const fn unary(mnemonic: &'static str) -> Row {
-    Row { mnemonic, syntax: Syntax::Function, rule: Rule::Pointwise, effect: Effect::Map, ..ROW }
+const fn unary(mnemonic: &'static str) -> OpDef {
+    OpDef {
+        mnemonic,
+        format: AsmFormat::Function,
+        type_rule: TypeRule::Pointwise,
+        class: OpClass::Elementwise,
+        ..DEFAULT_DEF
+    }
 }
 
-const fn prefix(mnemonic: &'static str) -> Row {
-    Row { syntax: Syntax::Prefix, ..unary(mnemonic) }
+const fn prefix(mnemonic: &'static str) -> OpDef {
+    OpDef { format: AsmFormat::Prefix, ..unary(mnemonic) }
 }
 
-const fn binary(mnemonic: &'static str) -> Row {
-    Row { args: TWO, ..unary(mnemonic) }
+const fn binary(mnemonic: &'static str) -> OpDef {
+    OpDef { args: TWO, ..unary(mnemonic) }
 }
 
-const fn infix(mnemonic: &'static str) -> Row {
-    Row { syntax: Syntax::Infix, ..binary(mnemonic) }
+const fn infix(mnemonic: &'static str) -> OpDef {
+    OpDef { format: AsmFormat::Infix, ..binary(mnemonic) }
 }
 
-const fn ternary(mnemonic: &'static str) -> Row {
-    Row { args: THREE, ..unary(mnemonic) }
+const fn ternary(mnemonic: &'static str) -> OpDef {
+    OpDef { args: THREE, ..unary(mnemonic) }
 }
 
 /// Writes the operator enum and the table from one list.
@@ -274,137 +280,137 @@ macro_rules! table {
         pub enum Op { $($(#[doc = $doc])+ $op,)* }
 
         /// The table, in the order of `Op`.
-        pub static OPS: &[Row] = &[$(Row { op: Op::$op, doc: concat!($($doc),+), ..$row }),*];
+        pub static OPS: &[OpDef] = &[$(OpDef { op: Op::$op, doc: concat!($($doc),+), ..$row }),*];
     };
 }
 
 table! {
     // ---- streams and synchronisation
     /// Makes a stream current: what follows is issued on it.
-    SetCurrentStream = Row { mnemonic: "SetCurrentStream", args: &[mention("stream", Kind::Stream)],
-        effect: Effect::Stream, ..STATEMENT };
+    SetCurrentStream = OpDef { mnemonic: "SetCurrentStream", args: &[no_access("stream", OperandKind::Stream)],
+        class: OpClass::Stream, ..STATEMENT_DEF };
     /// Names the stream that is current.
-    GetCurrentStream = Row { mnemonic: "GetCurrentStream", syntax: Syntax::Call,
-        outs: &[param("stream", Kind::Stream, Mode::Bind, Count::One)], args: &[], effect: Effect::Stream,
-        ..ROW };
+    GetCurrentStream = OpDef { mnemonic: "GetCurrentStream", format: AsmFormat::Call,
+        outs: &[operand("stream", OperandKind::Stream, AccessMode::Bind, Arity::One)], args: &[], class: OpClass::Stream,
+        ..DEFAULT_DEF };
     /// Makes the current stream wait for what was issued on another one so far.
-    Synchronize = Row { mnemonic: "Synchronize", args: &[mention("stream", Kind::Stream)],
-        effect: Effect::Stream, ..STATEMENT };
+    Synchronize = OpDef { mnemonic: "Synchronize", args: &[no_access("stream", OperandKind::Stream)],
+        class: OpClass::Stream, ..STATEMENT_DEF };
     /// Makes the current stream wait for a posted communication.
-    Wait = Row { mnemonic: "Wait", args: &[attr(WORK)], effect: Effect::Wait, ..STATEMENT };
+    Wait = OpDef { mnemonic: "Wait", args: &[attr(WORK)], class: OpClass::Wait, ..STATEMENT_DEF };
 
     // ---- communication
     /// A collective of a team; `root` counts within the team.
-    Communication = Row { mnemonic: "Communication", syntax: Syntax::Numbered,
+    Communication = OpDef { mnemonic: "Communication", format: AsmFormat::Numbered,
         attrs: &[attr(TYPE), attr(TEAM), opt(ROOT), opt(RED_OP), reads(INPUT), writes(OUTPUT), opt(BACKEND),
-            opt(ALGO), opt(MULTICAST_PROTOCOL)], rule: Rule::Communicate, effect: Effect::Communicate, ..STATEMENT };
+            opt(ALGO), opt(MULTICAST_PROTOCOL)], type_rule: TypeRule::Communicate, class: OpClass::Communicate, ..STATEMENT_DEF };
     /// One side of a transfer between two ranks; `peer` is a world rank.
-    P2PCommunication = Row { mnemonic: "P2PCommunication", syntax: Syntax::Numbered,
-        attrs: &[attr(P2P_TYPE), keyed(BUFFER, Mode::Transfer, Count::One), attr(PEER), opt(BACKEND),
-            opt(PROTOCOL)], effect: Effect::Communicate, ..STATEMENT };
+    P2PCommunication = OpDef { mnemonic: "P2PCommunication", format: AsmFormat::Numbered,
+        attrs: &[attr(P2P_TYPE), keyed(BUFFER, AccessMode::Transfer, Arity::One), attr(PEER), opt(BACKEND),
+            opt(PROTOCOL)], class: OpClass::Communicate, ..STATEMENT_DEF };
     /// Every member sends to one member and receives from one; peers count within the team.
-    CollectivePermute = Row { mnemonic: "CollectivePermute", syntax: Syntax::Numbered,
+    CollectivePermute = OpDef { mnemonic: "CollectivePermute", format: AsmFormat::Numbered,
         attrs: &[attr(TEAM), attr(SEND_PEER), attr(RECV_PEER), reads(INPUT), writes(OUTPUT), opt(BACKEND)],
-        rule: Rule::Communicate, effect: Effect::Communicate, ..STATEMENT };
+        type_rule: TypeRule::Communicate, class: OpClass::Communicate, ..STATEMENT_DEF };
     /// Opens a bracket of P2PCommunications that are posted as one.
-    StartCoalescing = Row { mnemonic: "StartCoalescing", syntax: Syntax::Bare, effect: Effect::Group, ..STATEMENT };
+    StartCoalescing = OpDef { mnemonic: "StartCoalescing", format: AsmFormat::Bare, class: OpClass::Coalescing, ..STATEMENT_DEF };
     /// Closes the bracket and posts it; its number names the whole.
-    EndCoalescing = Row { mnemonic: "EndCoalescing", syntax: Syntax::Bare, effect: Effect::Group, ..STATEMENT };
+    EndCoalescing = OpDef { mnemonic: "EndCoalescing", format: AsmFormat::Bare, class: OpClass::Coalescing, ..STATEMENT_DEF };
     /// Exchanges handles of the listed transfers' buffers with their peers; blocks the host.
-    ShareMemHandles = Row { mnemonic: "ShareMemHandles", args: &[attr(TRANSFERS)], effect: Effect::Share,
-        ..STATEMENT };
+    ShareMemHandles = OpDef { mnemonic: "ShareMemHandles", args: &[attr(TRANSFERS)], class: OpClass::ShareHandles,
+        ..STATEMENT_DEF };
     /// Sends every token to the ranks of its experts.
-    Dispatch = Row { mnemonic: "Dispatch", syntax: Syntax::Numbered,
+    Dispatch = OpDef { mnemonic: "Dispatch", format: AsmFormat::Numbered,
         attrs: &[attr(NUM_EXPERTS), opt(BACKEND), reads(IN), reads(TOPK_IDX), reads(TOPK_WEIGHTS),
-            writes(OUT)], effect: Effect::Communicate, ..STATEMENT };
+            writes(OUT)], class: OpClass::Communicate, ..STATEMENT_DEF };
     /// Brings every token back from its experts.
-    Combine = Row { mnemonic: "Combine", syntax: Syntax::Numbered,
+    Combine = OpDef { mnemonic: "Combine", format: AsmFormat::Numbered,
         attrs: &[opt(BACKEND), reads(IN), reads(TOPK_WEIGHTS), reads(SRC_IDX), writes(OUT)],
-        effect: Effect::Communicate, ..STATEMENT };
+        class: OpClass::Communicate, ..STATEMENT_DEF };
 
     // ---- memory, views, launches
     /// Binds storage to a name, unless the name is bound already.
-    AllocateOnce = Row { mnemonic: "ALLOCATE", syntax: Syntax::Call, outs: BIND, args: &[],
+    AllocateOnce = OpDef { mnemonic: "ALLOCATE", format: AsmFormat::Call, outs: BIND, args: &[],
         attrs: &[attr(BUFFER), attr(MEM_TYPE), attr(SIZE), attr(ZERO_INIT), opt(RESETS_TO_ZERO), opt(ALIAS)],
-        effect: Effect::Allocate, ..ROW };
+        class: OpClass::Allocate, ..DEFAULT_DEF };
     /// Binds fresh storage to a name, every time.
-    Allocate = Row { mnemonic: "ALLOCATE", syntax: Syntax::Call, outs: BIND, args: &[],
-        attrs: &[attr(MEM_TYPE), attr(ZERO_INIT)], effect: Effect::Allocate, ..ROW };
+    Allocate = OpDef { mnemonic: "ALLOCATE", format: AsmFormat::Call, outs: BIND, args: &[],
+        attrs: &[attr(MEM_TYPE), attr(ZERO_INIT)], class: OpClass::Allocate, ..DEFAULT_DEF };
     /// Drops a name; the storage lives on while a view or posted work holds it.
-    Deallocate = Row { mnemonic: "Deallocate", syntax: Syntax::Block,
-        args: &[mention("tensor", Kind::Tensor)], effect: Effect::Deallocate, ..STATEMENT };
+    Deallocate = OpDef { mnemonic: "Deallocate", format: AsmFormat::Block,
+        args: &[no_access("tensor", OperandKind::Tensor)], class: OpClass::Deallocate, ..STATEMENT_DEF };
     /// Binds a name to one index of an axis of another tensor.
-    HirAliasSelect = Row { mnemonic: "HirAliasSelect", outs: BIND, args: &[mention("in", Kind::Tensor)],
-        attrs: &[attr(AXIS), attr(INDEX)], rule: Rule::Select, effect: Effect::View, ..ROW };
+    HirAliasSelect = OpDef { mnemonic: "HirAliasSelect", outs: BIND, args: &[no_access("in", OperandKind::Tensor)],
+        attrs: &[attr(AXIS), attr(INDEX)], type_rule: TypeRule::Select, class: OpClass::View, ..DEFAULT_DEF };
     /// Binds a name to one stream's chunk of another tensor.
-    ShardByStream = Row { mnemonic: "ShardByStream", syntax: Syntax::Call, outs: BIND,
-        args: &[mention("in", Kind::Tensor)], attrs: &[attr(STREAM_INDEX)], rule: Rule::Shard,
-        effect: Effect::View, ..ROW };
+    ShardByStream = OpDef { mnemonic: "ShardByStream", format: AsmFormat::Call, outs: BIND,
+        args: &[no_access("in", OperandKind::Tensor)], attrs: &[attr(STREAM_INDEX)], type_rule: TypeRule::Shard,
+        class: OpClass::View, ..DEFAULT_DEF };
     /// Binds a name to all ranks' shards of a symmetric tensor, as one.
-    SymmetricContiguousView = Row { mnemonic: "SymmetricContiguousView", syntax: Syntax::Call, outs: BIND,
-        args: &[mention("in", Kind::Tensor)], effect: Effect::View, ..ROW };
+    SymmetricContiguousView = OpDef { mnemonic: "SymmetricContiguousView", format: AsmFormat::Call, outs: BIND,
+        args: &[no_access("in", OperandKind::Tensor)], class: OpClass::View, ..DEFAULT_DEF };
     /// Runs a kernel that the text does not hold; `kernel=` may name one.
-    LaunchKernel = Row { mnemonic: "LaunchKernel", syntax: Syntax::Launch,
-        attrs: &[opt(GROUP_ID), reads(INPUTS), writes(OUTPUTS), opt(KERNEL)], effect: Effect::Opaque,
-        ..STATEMENT };
+    LaunchKernel = OpDef { mnemonic: "LaunchKernel", format: AsmFormat::Launch,
+        attrs: &[opt(GROUP_ID), reads(INPUTS), writes(OUTPUTS), opt(KERNEL)], class: OpClass::Opaque,
+        ..STATEMENT_DEF };
     /// Runs a HostUnit.
-    PostOnStream = Row { mnemonic: "PostOnStream", syntax: Syntax::Post, args: &[attr(UNIT)],
-        attrs: &[reads(INPUTS), writes(OUTPUTS)], effect: Effect::Unit, ..STATEMENT };
+    PostOnStream = OpDef { mnemonic: "PostOnStream", format: AsmFormat::Post, args: &[attr(UNIT)],
+        attrs: &[reads(INPUTS), writes(OUTPUTS)], class: OpClass::HostUnit, ..STATEMENT_DEF };
 
     // ---- copies and shapes
     /// Copies; becomes a resharding when the shardings differ.
-    Set = Row { attrs: &[opt(CACHE_OP)], rule: Rule::Same, ..call("Set") };
+    Set = OpDef { attrs: &[opt(CACHE_OP)], type_rule: TypeRule::Same, ..call("Set") };
     /// Copies with the axes in another order.
-    Permute = Row { attrs: &[opt(CACHE_OP)], rule: Rule::Permute, ..call("Set.Permute") };
+    Permute = OpDef { attrs: &[opt(CACHE_OP)], type_rule: TypeRule::Permute, ..call("Set.Permute") };
     /// Copies at the border of a segment.
-    SegmenterSet = Row { attrs: &[opt(CACHE_OP)], rule: Rule::Same, ..call("SegmenterSet") };
+    SegmenterSet = OpDef { attrs: &[opt(CACHE_OP)], type_rule: TypeRule::Same, ..call("SegmenterSet") };
     /// Copies to shared memory, in a scheduled kernel.
-    CpAsync = Row { rule: Rule::Same, ..call("CpAsync") };
+    CpAsync = OpDef { type_rule: TypeRule::Same, ..call("CpAsync") };
     /// Copies to shared memory in bulk, in a scheduled kernel.
-    CpAsyncBulk = Row { rule: Rule::Same, ..call("CpAsyncBulk") };
+    CpAsyncBulk = OpDef { type_rule: TypeRule::Same, ..call("CpAsyncBulk") };
     /// Copies a tile to shared memory, in a scheduled kernel.
-    CpAsyncBulkTensorTile = Row { rule: Rule::Same, ..call("CpAsyncBulkTensorTile") };
+    CpAsyncBulkTensorTile = OpDef { type_rule: TypeRule::Same, ..call("CpAsyncBulkTensorTile") };
     /// Loads matrix fragments, in a scheduled kernel.
-    LdMatrix = Row { rule: Rule::Same, ..call("LdMatrix") };
+    LdMatrix = OpDef { type_rule: TypeRule::Same, ..call("LdMatrix") };
     /// Adds axes of extent 1.
-    Broadcast = Row { attrs: &[opt(FLAGS)], rule: Rule::Broadcast, ..call("broadcast") };
+    Broadcast = OpDef { attrs: &[opt(FLAGS)], type_rule: TypeRule::Broadcast, ..call("broadcast") };
     /// Drops axes of extent 1.
-    Squeeze = Row { attrs: &[opt(FLAGS)], rule: Rule::Squeeze, ..call("squeeze") };
+    Squeeze = OpDef { attrs: &[opt(FLAGS)], type_rule: TypeRule::Squeeze, ..call("squeeze") };
     /// Repeats axes of extent 1 without storing the copies.
-    Expand = Row { syntax: Syntax::Call, args: &[read("in"), opt(EXTENTS)], rule: Rule::Pointwise,
+    Expand = OpDef { format: AsmFormat::Call, args: &[read("in"), opt(EXTENTS)], type_rule: TypeRule::Pointwise,
         ..call("expand") };
     /// The same elements in row-major order, in another shape.
-    Reshape = Row { syntax: Syntax::Call, aliases: &["view"], rule: Rule::Reshape, ..call("reshape") };
+    Reshape = OpDef { format: AsmFormat::Call, aliases: &["view"], type_rule: TypeRule::Reshape, ..call("reshape") };
     /// Repeats axes.
-    Repeat = Row { syntax: Syntax::Call, ..call("repeat") };
+    Repeat = OpDef { format: AsmFormat::Call, ..call("repeat") };
     /// One index of an axis.
-    Select = Row { attrs: &[attr(AXIS), attr(INDEX)], rule: Rule::Select, outs: BIND, effect: Effect::View,
+    Select = OpDef { attrs: &[attr(AXIS), attr(INDEX)], type_rule: TypeRule::Select, outs: BIND, class: OpClass::View,
         ..call("select") };
     /// A range of every axis.
-    Slice = Row { args: &[read("in"), attr(RANGES)], rule: Rule::Slice, ..call("slice") };
+    Slice = OpDef { args: &[read("in"), attr(RANGES)], type_rule: TypeRule::Slice, ..call("slice") };
     /// Adds elements at the ends of axes.
-    Pad = Row { args: &[read("in"), attr(WIDTHS)], ..call("pad") };
+    Pad = OpDef { args: &[read("in"), attr(WIDTHS)], ..call("pad") };
     /// Joins tensors along an axis.
-    Cat = Row { args: &[param("parts", Kind::Value, Mode::Read, Count::Many)], ..call("cat") };
+    Cat = OpDef { args: &[operand("parts", OperandKind::Value, AccessMode::Read, Arity::Many)], ..call("cat") };
 
     // ---- products and reductions
     /// `x[…, k] · w[n, k]ᵀ + b[n]`.
-    Linear = Row { syntax: Syntax::Wrapped,
-        args: &[read("x"), read("weight"), param("bias", Kind::Tensor, Mode::Read, Count::Optional)],
-        rule: Rule::Linear, ..call("linear") };
+    Linear = OpDef { format: AsmFormat::Wrapped,
+        args: &[read("x"), read("weight"), operand("bias", OperandKind::Tensor, AccessMode::Read, Arity::Optional)],
+        type_rule: TypeRule::Linear, ..call("linear") };
     /// `a[…, m, k] · b[…, k, n]`.
-    Matmul = Row { syntax: Syntax::Wrapped, args: &[read("a"), read("b")], rule: Rule::Matmul, ..call("matmul") };
+    Matmul = OpDef { format: AsmFormat::Wrapped, args: &[read("a"), read("b")], type_rule: TypeRule::Matmul, ..call("matmul") };
     /// A product on tensor cores, in a scheduled kernel.
-    Mma = Row { syntax: Syntax::Wrapped, args: &[read("a"), read("b")], ..call("mma") };
+    Mma = OpDef { format: AsmFormat::Wrapped, args: &[read("a"), read("b")], ..call("mma") };
     /// Combines the elements along the axes that are reductions in the result; those with one `group` in a row are printed as a GroupedReductionOp.
-    Reduction = Row { attrs: &[attr(OP), attr(INITIAL_VALUE), opt(ALLREDUCE), opt(GROUP)], rule: Rule::Reduce,
+    Reduction = OpDef { attrs: &[attr(OP), attr(INITIAL_VALUE), opt(ALLREDUCE), opt(GROUP)], type_rule: TypeRule::Reduce,
         ..call("reduction") };
     /// Mean, sum of squares and count in one pass.
-    Welford = Row { outs: &[write("avg"), write("var"), write("count")],
-        args: &[param("in", Kind::Value, Mode::Read, Count::Many)], attrs: &[opt(ALLREDUCE)],
+    Welford = OpDef { outs: &[write("avg"), write("var"), write("count")],
+        args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)], attrs: &[opt(ALLREDUCE)],
         ..call("Welford") };
     /// Running combination along an axis.
-    Scan = Row { syntax: Syntax::Call, attrs: &[opt(DIM), opt(SCAN_OP), opt(OP_TYPE), opt(INIT)],
+    Scan = OpDef { format: AsmFormat::Call, attrs: &[opt(DIM), opt(SCAN_OP), opt(OP_TYPE), opt(INIT)],
         ..call("scan") };
 
     // ---- element by element
@@ -455,9 +461,9 @@ table! {
     /// Power.
     Pow = binary("pow");
     /// Angle of a point.
-    Atan2 = Row { aliases: &["atan2f"], ..binary("atan2") };
+    Atan2 = OpDef { aliases: &["atan2f"], ..binary("atan2") };
     /// Floating-point remainder with the sign of the left operand.
-    Fmod = Row { aliases: &["fmodf"], ..binary("fmod") };
+    Fmod = OpDef { aliases: &["fmodf"], ..binary("fmod") };
     /// IEEE remainder.
     Remainder = binary("remainder");
     /// Next representable number.
@@ -469,71 +475,71 @@ table! {
     /// A complex number of two real ones.
     Complex = binary("std::complex");
     /// Negation.
-    Neg = Row { aliases: &["neg"], ..prefix("-") };
+    Neg = OpDef { aliases: &["neg"], ..prefix("-") };
     /// Logical negation.
     LogicalNot = prefix("!");
     /// Bitwise complement.
     BitNot = prefix("~");
     /// Conversion to the result's element type.
-    Cast = Row { rule: Rule::Cast, ..unary("cast") };
+    Cast = OpDef { type_rule: TypeRule::Cast, ..unary("cast") };
     /// The same bits as another element type.
-    BitCast = Row { rule: Rule::Cast, ..unary("bit_cast") };
+    BitCast = OpDef { type_rule: TypeRule::Cast, ..unary("bit_cast") };
     /// Absolute value.
-    Abs = Row { aliases: &["fabs"], ..unary("abs") };
+    Abs = OpDef { aliases: &["fabs"], ..unary("abs") };
     /// Inverse cosine.
-    Acos = Row { aliases: &["acosf"], ..unary("acos") };
+    Acos = OpDef { aliases: &["acosf"], ..unary("acos") };
     /// Inverse hyperbolic cosine.
-    Acosh = Row { aliases: &["acoshf"], ..unary("acosh") };
+    Acosh = OpDef { aliases: &["acoshf"], ..unary("acosh") };
     /// Inverse sine.
-    Asin = Row { aliases: &["asinf"], ..unary("asin") };
+    Asin = OpDef { aliases: &["asinf"], ..unary("asin") };
     /// Inverse hyperbolic sine.
-    Asinh = Row { aliases: &["asinhf"], ..unary("asinh") };
+    Asinh = OpDef { aliases: &["asinhf"], ..unary("asinh") };
     /// Inverse tangent.
-    Atan = Row { aliases: &["atanf"], ..unary("atan") };
+    Atan = OpDef { aliases: &["atanf"], ..unary("atan") };
     /// Inverse hyperbolic tangent.
-    Atanh = Row { aliases: &["atanhf"], ..unary("atanh") };
+    Atanh = OpDef { aliases: &["atanhf"], ..unary("atanh") };
     /// Rounds up.
-    Ceil = Row { aliases: &["ceilf"], ..unary("ceil") };
+    Ceil = OpDef { aliases: &["ceilf"], ..unary("ceil") };
     /// Cosine.
-    Cos = Row { aliases: &["cosf"], ..unary("cos") };
+    Cos = OpDef { aliases: &["cosf"], ..unary("cos") };
     /// Hyperbolic cosine.
-    Cosh = Row { aliases: &["coshf"], ..unary("cosh") };
+    Cosh = OpDef { aliases: &["coshf"], ..unary("cosh") };
     /// Exponential.
-    Exp = Row { aliases: &["expf"], ..unary("exp") };
+    Exp = OpDef { aliases: &["expf"], ..unary("exp") };
     /// Power of two.
-    Exp2 = Row { aliases: &["exp2f"], ..unary("exp2") };
+    Exp2 = OpDef { aliases: &["exp2f"], ..unary("exp2") };
     /// Exponential minus one.
-    Expm1 = Row { aliases: &["expm1f"], ..unary("expm1") };
+    Expm1 = OpDef { aliases: &["expm1f"], ..unary("expm1") };
     /// Error function.
-    Erf = Row { aliases: &["erff"], ..unary("erf") };
+    Erf = OpDef { aliases: &["erff"], ..unary("erf") };
     /// Complementary error function.
-    Erfc = Row { aliases: &["erfcf"], ..unary("erfc") };
+    Erfc = OpDef { aliases: &["erfcf"], ..unary("erfc") };
     /// Inverse error function.
-    ErfInv = Row { aliases: &["erfinvf"], ..unary("erfinv") };
+    ErfInv = OpDef { aliases: &["erfinvf"], ..unary("erfinv") };
     /// Inverse complementary error function.
-    ErfcInv = Row { aliases: &["erfcinvf"], ..unary("erfcinv") };
+    ErfcInv = OpDef { aliases: &["erfcinvf"], ..unary("erfcinv") };
     /// Rounds down.
-    Floor = Row { aliases: &["floorf"], ..unary("floor") };
+    Floor = OpDef { aliases: &["floorf"], ..unary("floor") };
     /// Fractional part.
     Frac = unary("frac");
     /// Logarithm of the absolute gamma function.
-    LGamma = Row { aliases: &["lgammaf"], ..unary("lgamma") };
+    LGamma = OpDef { aliases: &["lgammaf"], ..unary("lgamma") };
     /// Natural logarithm.
-    Log = Row { aliases: &["logf"], ..unary("log") };
+    Log = OpDef { aliases: &["logf"], ..unary("log") };
     /// Logarithm to base 10.
-    Log10 = Row { aliases: &["log10f"], ..unary("log10") };
+    Log10 = OpDef { aliases: &["log10f"], ..unary("log10") };
     /// Logarithm of one plus x.
-    Log1p = Row { aliases: &["log1pf"], ..unary("log1p") };
+    Log1p = OpDef { aliases: &["log1pf"], ..unary("log1p") };
     /// Logarithm to base 2.
-    Log2 = Row { aliases: &["log2f"], ..unary("log2") };
+    Log2 = OpDef { aliases: &["log2f"], ..unary("log2") };
     /// Reciprocal.
     Reciprocal = unary("reciprocal");
     /// Zero where negative.
     Relu = unary("relu");
     /// Reciprocal of the square root.
-    Rsqrt = Row { aliases: &["rsqrtf"], ..unary("rsqrt") };
+    Rsqrt = OpDef { aliases: &["rsqrtf"], ..unary("rsqrt") };
     /// Rounds to the nearest integer, halves to even.
-    Round = Row { aliases: &["nearbyint", "nearbyintf", "roundf"], ..unary("round") };
+    Round = OpDef { aliases: &["nearbyint", "nearbyintf", "roundf"], ..unary("round") };
     /// Logistic function.
     Sigmoid = unary("sigmoid");
     /// Whether the sign bit is set.
@@ -541,17 +547,17 @@ table! {
     /// `x · sigmoid(x)`.
     Silu = unary("silu");
     /// Sine.
-    Sin = Row { aliases: &["sinf"], ..unary("sin") };
+    Sin = OpDef { aliases: &["sinf"], ..unary("sin") };
     /// Hyperbolic sine.
-    Sinh = Row { aliases: &["sinhf"], ..unary("sinh") };
+    Sinh = OpDef { aliases: &["sinhf"], ..unary("sinh") };
     /// Square root.
-    Sqrt = Row { aliases: &["sqrtf"], ..unary("sqrt") };
+    Sqrt = OpDef { aliases: &["sqrtf"], ..unary("sqrt") };
     /// Tangent.
-    Tan = Row { aliases: &["tanf"], ..unary("tan") };
+    Tan = OpDef { aliases: &["tanf"], ..unary("tan") };
     /// Hyperbolic tangent.
-    Tanh = Row { aliases: &["tanhf"], ..unary("tanh") };
+    Tanh = OpDef { aliases: &["tanhf"], ..unary("tanh") };
     /// Rounds toward zero.
-    Trunc = Row { aliases: &["truncf"], ..unary("trunc") };
+    Trunc = OpDef { aliases: &["truncf"], ..unary("trunc") };
     /// Smallest power of two that is not less.
     BitCeil = unary("bit_ceil");
     /// Whether it is neither infinite nor NaN.
@@ -581,117 +587,117 @@ table! {
 
     // ---- generators
     /// One value everywhere.
-    Full = Row { syntax: Syntax::Function, args: &[attr(SHAPE), mention("value", Kind::Scalar)],
-        rule: Rule::Generate, ..call("full") };
+    Full = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), no_access("value", OperandKind::Scalar)],
+        type_rule: TypeRule::Generate, ..call("full") };
     /// An arithmetic progression.
-    Iota = Row { syntax: Syntax::Function,
-        args: &[mention("length", Kind::Scalar), mention("start", Kind::Scalar),
-            mention("step", Kind::Scalar), attr(DTYPE)], rule: Rule::Generate, ..call("iota") };
+    Iota = OpDef { format: AsmFormat::Function,
+        args: &[no_access("length", OperandKind::Scalar), no_access("start", OperandKind::Scalar),
+            no_access("step", OperandKind::Scalar), attr(DTYPE)], type_rule: TypeRule::Generate, ..call("iota") };
     /// Ones on the diagonal.
-    Eye = Row { syntax: Syntax::Function, args: &[mention("length", Kind::Scalar), attr(DTYPE)],
-        rule: Rule::Generate, ..call("eye") };
+    Eye = OpDef { format: AsmFormat::Function, args: &[no_access("length", OperandKind::Scalar), attr(DTYPE)],
+        type_rule: TypeRule::Generate, ..call("eye") };
     /// Random numbers from [0, 1).
-    RngUniform = Row { syntax: Syntax::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
+    RngUniform = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
         ..call("rng_uniform") };
     /// Random numbers from [low, high).
-    RngUniformRange = Row { syntax: Syntax::Function,
-        args: &[attr(SHAPE), mention("low", Kind::Scalar), mention("high", Kind::Scalar), attr(DTYPE), SEED],
+    RngUniformRange = OpDef { format: AsmFormat::Function,
+        args: &[attr(SHAPE), no_access("low", OperandKind::Scalar), no_access("high", OperandKind::Scalar), attr(DTYPE), SEED],
         ..call("rng_uniform_range") };
     /// Random numbers of the standard normal distribution.
-    RngNormal = Row { syntax: Syntax::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
+    RngNormal = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
         ..call("rng_normal_standard") };
     /// Normally distributed random numbers.
-    RngNormalGeneral = Row { syntax: Syntax::Function,
-        args: &[attr(SHAPE), mention("mean", Kind::Scalar), mention("deviation", Kind::Scalar), attr(DTYPE),
+    RngNormalGeneral = OpDef { format: AsmFormat::Function,
+        args: &[attr(SHAPE), no_access("mean", OperandKind::Scalar), no_access("deviation", OperandKind::Scalar), attr(DTYPE),
             SEED], ..call("rng_normal_general") };
 
     /// The elements of a scalar or of an array of scalars.
-    TensorConstruct = Row { syntax: Syntax::Call, args: &[param("in", Kind::Scalar, Mode::Read, Count::One)],
+    TensorConstruct = OpDef { format: AsmFormat::Call, args: &[operand("in", OperandKind::Scalar, AccessMode::Read, Arity::One)],
         ..call("TensorConstruct") };
 
     // ---- indexing and sorting
     /// Picks indices of an axis.
-    IndexSelect = Row { aliases: &["index_select"], args: &[read("in"), read("index")], attrs: &[attr(DIM)],
+    IndexSelect = OpDef { aliases: &["index_select"], args: &[read("in"), read("index")], attrs: &[attr(DIM)],
         ..call("indexSelect") };
     /// Picks elements along an axis, broadcasting the others.
-    TakeAlongAxis = Row { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("takeAlongAxis") };
+    TakeAlongAxis = OpDef { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("takeAlongAxis") };
     /// Picks elements along an axis.
-    TorchGather = Row { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("torchGather") };
+    TorchGather = OpDef { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("torchGather") };
     /// Writes elements along an axis.
-    Scatter = Row { syntax: Syntax::Call, args: &[], attrs: &[reads(IN), attr(DIM), reads(SRC), reads(IDX)],
+    Scatter = OpDef { format: AsmFormat::Call, args: &[], attrs: &[reads(IN), attr(DIM), reads(SRC), reads(IDX)],
         ..call("scatter") };
     /// Adds rows at indices.
-    IndexPutAccumulate = Row { args: &[read("in"), read("index"), read("value")], ..call("indexPutAccumulate") };
+    IndexPutAccumulate = OpDef { args: &[read("in"), read("index"), read("value")], ..call("indexPutAccumulate") };
     /// Rows of a table.
-    Embedding = Row { syntax: Syntax::Call,
-        args: &[read("in"), read("weight"), param("options", Kind::Value, Mode::Read, Count::Many)],
+    Embedding = OpDef { format: AsmFormat::Call,
+        args: &[read("in"), read("weight"), operand("options", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt(PADDING_IDX), opt(MAX_NORM), opt(NORM_TYPE), opt(SCALE_GRAD_BY_FREQ), opt(SPARSE)],
         ..call("embedding") };
     /// Largest or smallest elements and their places.
-    TopK = Row { syntax: Syntax::Call, outs: &[write("values"), write("indices")],
-        args: &[read("in"), mention("k", Kind::Scalar)], attrs: &[attr(DIM), attr(LARGEST), attr(SORTED)],
+    TopK = OpDef { format: AsmFormat::Call, outs: &[write("values"), write("indices")],
+        args: &[read("in"), no_access("k", OperandKind::Scalar)], attrs: &[attr(DIM), attr(LARGEST), attr(SORTED)],
         ..call("topk") };
     /// The order that sorts an axis.
-    ArgSort = Row { syntax: Syntax::Call, attrs: &[attr(DIM), attr(DESCENDING), attr(STABLE)],
+    ArgSort = OpDef { format: AsmFormat::Call, attrs: &[attr(DIM), attr(DESCENDING), attr(STABLE)],
         ..call("argsort") };
 
     // ---- library calls
     /// Scaled dot-product attention.
-    Sdpa = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
-        args: &[param("in", Kind::Value, Mode::Read, Count::Many)],
+    Sdpa = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
+        args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt_read(BIAS), opt_read(MASK), opt(DROPOUT_P), opt(IS_CAUSAL), opt(SCALE)],
         ..call("sdpa") };
     /// Gradient of scaled dot-product attention.
-    SdpaBwd = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
-        args: &[param("in", Kind::Value, Mode::Read, Count::Many)],
+    SdpaBwd = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
+        args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt_read(LOGSUM_EXP), opt(DROPOUT_P), opt(IS_CAUSAL), opt_read(PHILOX_SEED),
             opt_read(PHILOX_OFFSET), opt(SCALE)], ..call("sdpa_bwd") };
     /// One matrix product a group.
-    GroupedMma = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
+    GroupedMma = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(OFFSETS), opt_read(SCALE1), opt_read(SCALE2),
             opt_read(ALPHA), opt_read(BIAS), opt_read(BETA)], ..call("GroupedMmaOp") };
     /// A matrix product of scaled operands.
-    ScaledMma = Row { syntax: Syntax::Call, outs: &[param("out", Kind::Tensor, Mode::Write, Count::Many)],
+    ScaledMma = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), opt_read(ALPHA), opt_read(BIAS),
             opt_read(BETA)], ..call("ScaledMmaOp") };
     /// One product of block-scaled fp4 matrices a group.
-    CutlassGroupedMma = Row { syntax: Syntax::Call, args: &[],
+    CutlassGroupedMma = OpDef { format: AsmFormat::Call, args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), reads(ALPHA), reads(PROBLEM_SIZES),
             reads(EXPERT_OFFSETS), reads(SF_OFFSETS)], ..call("CutlassNvfp4GroupedMmaOp") };
     /// Quantises blocks and their scales.
-    BlockQuantize = Row { syntax: Syntax::Call, outs: &[write("scales"), write("quantized")],
-        args: &[param("in", Kind::Value, Mode::Read, Count::Many)], ..call("block_quantize") };
+    BlockQuantize = OpDef { format: AsmFormat::Call, outs: &[write("scales"), write("quantized")],
+        args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)], ..call("block_quantize") };
     /// Lays the scales of each group out as a grouped matrix product wants them.
-    PreprocessGroupedScales = Row { syntax: Syntax::Wrapped, args: &[],
+    PreprocessGroupedScales = OpDef { format: AsmFormat::Wrapped, args: &[],
         attrs: &[reads(INPUT), reads(INPUT_OFFSETS), reads(OUTPUT_OFFSETS), attr(LAYOUT)],
         ..call("preprocessGroupedMatmulInputSf") };
 }
 
-impl Param {
+impl OperandDef {
     /// The key, of an attribute.
     pub(crate) const fn key(&self) -> AttrName {
         AttrName(self.name)
     }
 }
 
-impl Row {
+impl OpDef {
     /// What the row says of an attribute.
-    pub(crate) fn param<T>(&self, key: Key<T>) -> Option<&'static Param> {
+    pub(crate) fn attr_def<T>(&self, key: Key<T>) -> Option<&'static OperandDef> {
         self.attrs.iter().find(|it| it.key() == key)
     }
 }
 
 impl Op {
     /// The operator's row.
-    pub fn row(self) -> &'static Row {
+    pub fn def(self) -> &'static OpDef {
         &OPS[self as usize]
     }
 
     /// The operator's spelling.
     pub fn name(self) -> &'static str {
-        self.row().mnemonic
+        self.def().mnemonic
     }
 
     /// Operators with this spelling (two ALLOCATEs differ in their keys, `-` in its operands); none: unknown.

@@ -9,9 +9,9 @@ use crate::{
     ast::{Arg, Container, Expr, File, Stmt, Trailer, Unit},
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    layout::{self, Laid},
+    indentation::{self, TokenStream},
     span::Span,
-    token::{Kind, Source, Token},
+    token::{Source, Token, TokenKind},
 };
 
 lalrpop_mod!(
@@ -33,10 +33,10 @@ mod expected;
 #[cfg(test)]
 pub(crate) mod tests;
 
-type Fault<'s> = ParseError<u32, Token<'s>, ()>;
+type GrammarError<'s> = ParseError<u32, Token<'s>, ()>;
 
 /// Takes the parts of a container as they are read, in the order of the text.
-pub trait Sink<'s> {
+pub trait ParseEvents<'s> {
     /// `%options`.
     fn options(&mut self, options: Vec<Arg<'s>>);
     /// The header line.
@@ -50,7 +50,7 @@ pub trait Sink<'s> {
 }
 
 /// Collects the parts.
-impl<'s> Sink<'s> for Container<'s> {
+impl<'s> ParseEvents<'s> for Container<'s> {
     fn options(&mut self, options: Vec<Arg<'s>>) {
         self.options.extend(options);
     }
@@ -76,9 +76,9 @@ impl<'s> Sink<'s> for Container<'s> {
 pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     let mut file = File::default();
     let mut diagnostics = Vec::new();
-    each_container(source, &mut diagnostics, &mut |laid, diagnostics| {
+    for_each_container(source, &mut diagnostics, &mut |laid, diagnostics| {
         let mut container = Container::default();
-        if feed(laid, &mut container, diagnostics) {
+        if parse_container(laid, &mut container, diagnostics) {
             file.containers.push(container);
         }
     });
@@ -86,19 +86,19 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
 }
 
 /// Finds the containers of `source` and hands each over, laid out.
-pub(crate) fn each_container<'s>(
+pub(crate) fn for_each_container<'s>(
     source: &'s str,
     diagnostics: &mut Vec<Diagnostic>,
-    visit: &mut dyn FnMut(Laid<'s>, &mut Vec<Diagnostic>),
+    visit: &mut dyn FnMut(TokenStream<'s>, &mut Vec<Diagnostic>),
 ) {
     let mut at = 0;
     let mut seen = false;
     while let Some(start) = next_container(source, at) {
         diagnostics.extend(stray_closer(source, at, start));
-        let start = with_indent(source, start);
+        let start = line_start_if_blank(source, start);
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
-        let laid = layout::container(text, diagnostics);
+        let laid = indentation::container_tokens(text, diagnostics);
         at = start + laid.end.max(1);
         visit(laid, diagnostics);
     }
@@ -119,11 +119,15 @@ pub(crate) fn each_container<'s>(
 }
 
 /// Reads a container into `sink`; false where it does not read to its end.
-pub(crate) fn feed<'s>(laid: Laid<'s>, sink: &mut dyn Sink<'s>, diagnostics: &mut Vec<Diagnostic>) -> bool {
+pub(crate) fn parse_container<'s>(
+    laid: TokenStream<'s>,
+    sink: &mut dyn ParseEvents<'s>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> bool {
     let mut errors = Vec::new();
-    let (source, truncated) = (laid.source(), laid.truncated);
+    let (source, truncated) = (laid.source(), laid.truncated_at);
     let res = syntax::FileParser::new().parse(source, &mut errors, sink, laid.into_tokens());
-    report(errors, source.base, truncated, diagnostics);
+    report_grammar_errors(errors, source.base, truncated, diagnostics);
     diagnostics.extend(res.as_ref().err().cloned().and_then(expected::diagnose));
     res.is_ok()
 }
@@ -137,12 +141,12 @@ pub fn parse_scalar(source: &str) -> Result<Expr<'_>, Vec<Diagnostic>> {
 pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnostic>> {
     let text = Source { text: source, base };
     let mut diagnostics = Vec::new();
-    let laid = layout::expression(text, &mut diagnostics);
+    let laid = indentation::expression_tokens(text, &mut diagnostics);
     let mut errors = Vec::new();
-    let truncated = laid.truncated;
+    let truncated = laid.truncated_at;
     let tokens = laid.into_tokens();
     let res = syntax::ScalarParser::new().parse(text, &mut errors, &mut Container::default(), tokens);
-    report(errors, base, truncated, &mut diagnostics);
+    report_grammar_errors(errors, base, truncated, &mut diagnostics);
     match res {
         Ok(expr) if !has_errors(&diagnostics) => Ok(expr),
         Ok(_) => Err(diagnostics),
@@ -155,7 +159,7 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
     }
 }
 
-fn report(
+fn report_grammar_errors(
     errors: Vec<ErrorRecovery<u32, Token<'_>, ()>>,
     base: u32,
     truncated: Option<u32>,
@@ -164,7 +168,7 @@ fn report(
     // Where indentation is lost, and that was said, no ELSE stands behind the branch that it belongs to.
     let mut own = diagnostics.iter().rev().take_while(|it| it.span().start >= base);
     let lost = own.any(|it| it.code == Code::LostIndentation);
-    let stray = |it: &Fault<'_>| matches!(it, ParseError::UnrecognizedToken { token: (_, token, _), .. } if token.kind == Kind::Else);
+    let stray = |it: &GrammarError<'_>| matches!(it, ParseError::UnrecognizedToken { token: (_, token, _), .. } if token.kind == TokenKind::Else);
     let faults = errors.into_iter().map(|it| it.error).filter(|it| !(lost && stray(it)));
     let faults = faults.filter_map(expected::diagnose);
     // What is wrong where the text breaks off is known already.
@@ -188,7 +192,7 @@ fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
 }
 
 /// Where the line of `start` begins, when only blanks stand before it: its column counts.
-fn with_indent(source: &str, start: usize) -> usize {
+fn line_start_if_blank(source: &str, start: usize) -> usize {
     let before = source.get(..start).unwrap_or("");
     let line = before.trim_end_matches([' ', '\t']);
     if line.is_empty() || line.ends_with('\n') { line.len() } else { start }
@@ -196,7 +200,7 @@ fn with_indent(source: &str, start: usize) -> usize {
 
 /// Where the next container begins, if only with its second line, as some were published in 2024.
 fn next_container(source: &str, from: usize) -> Option<usize> {
-    let marked = next_marked(source, from);
+    let marked = next_container_marker(source, from);
     let before = source.get(from..marked.unwrap_or(source.len()))?;
     let headless = ["HOST IRS:", "HOST FUSION ("].into_iter().filter_map(|it| {
         let mut found = before.match_indices(it).map(|(at, _)| at);
@@ -210,7 +214,7 @@ fn next_container(source: &str, from: usize) -> Option<usize> {
 }
 
 /// Where the next `%HostIrContainer`, or its `%options`, begins.
-fn next_marked(source: &str, from: usize) -> Option<usize> {
+fn next_container_marker(source: &str, from: usize) -> Option<usize> {
     let rest = source.get(from..)?;
     let (mut seen, mut comment, mut blank) = (0, false, true);
     for (at, _) in rest.match_indices('%') {

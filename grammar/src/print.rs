@@ -17,8 +17,11 @@ use crate::{
         Attr, BlockId, ExprId, For, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, TensorId,
         UnitId,
     },
-    ops::{Count, Op, Syntax},
-    text::{Body, Inline, axis_text, domain_clauses, expr_text, separated, stream_text, tensor_text},
+    ops::{Arity, AsmFormat, Op},
+    text::{
+        Inline, Unparenthesized, axis_text, domain_clauses, expr_text, stream_text, tensor_text,
+        write_separated,
+    },
 };
 
 /// A way to spell programs.
@@ -78,7 +81,7 @@ pub(crate) fn domains_section(program: &Program, options: &Options) -> String {
 }
 
 /// So much text is collected before it goes out.
-const PIECE: usize = 1 << 16;
+const FLUSH_SIZE: usize = 1 << 16;
 
 /// The text of a container in the spelling of 2025, without what that has no words for.
 pub(crate) fn print_2025(program: &Program) -> String {
@@ -91,12 +94,12 @@ pub(crate) fn print_2025(program: &Program) -> String {
 
 /// The value of an attribute, tensors by short name only.
 pub(crate) fn attr_text(program: &Program, attr: &Attr) -> String {
-    Printer::brief(program).attr(attr)
+    Printer::with_short_names(program).attr(attr)
 }
 
 /// The text of one statement's first line, for reports: tensors by short name only.
 pub fn summary(program: &Program, stmt: StmtId) -> String {
-    let mut printer = Printer::brief(program);
+    let mut printer = Printer::with_short_names(program);
     match &program.stmts[stmt] {
         Stmt::Op(it) => printer.op(it, 0),
         Stmt::Let(..) => printer.stmt(stmt, 0),
@@ -124,13 +127,13 @@ impl<'p> Printer<'p> {
     fn new(program: &'p Program, dialect: Dialect) -> Self {
         let captured = match dialect {
             Dialect::Canonical => Vec::new(),
-            Dialect::Y2025 => y2025::captured(program),
+            Dialect::Y2025 => y2025::captured_stream_numbers(program),
         };
         Self { program, out: String::new(), dialect, tensors: FxHashMap::default(), captured }
     }
 
     /// A printer that calls tensors by their short names.
-    fn brief(program: &'p Program) -> Self {
+    fn with_short_names(program: &'p Program) -> Self {
         let tensors = program.tensors.ids().map(|id| (id, program.tensor_name(id))).collect();
         Self { tensors, ..Self::new(program, Dialect::Canonical) }
     }
@@ -144,7 +147,7 @@ impl Printer<'_> {
         let options: Vec<String> = options.chain(roots).collect();
         if !options.is_empty() {
             self.out.push_str("%options ");
-            separated(&mut self.out, options.iter());
+            write_separated(&mut self.out, options.iter());
             self.out.push('\n');
         }
     }
@@ -159,8 +162,8 @@ impl Printer<'_> {
         self.out.push_str(") :\n");
         let mut rest = program.body();
         while !rest.is_empty() {
-            rest = self.next(rest, 1);
-            if self.out.len() > PIECE {
+            rest = self.print_next(rest, 1);
+            if self.out.len() > FLUSH_SIZE {
                 piece(&self.out);
                 self.out.clear();
                 // Most tensors are used close together: the texts of those that come again are made again.
@@ -178,7 +181,12 @@ impl Printer<'_> {
         if !program.definitions.is_empty() {
             self.out.push_str("\nIndex definitions:\n");
             for (symbol, value) in &program.definitions {
-                let _ = writeln!(self.out, "  {} = {};", program.symbols[*symbol], Body(program, *value));
+                let _ = writeln!(
+                    self.out,
+                    "  {} = {};",
+                    program.symbols[*symbol],
+                    Unparenthesized(program, *value)
+                );
             }
         }
     }
@@ -221,13 +229,13 @@ impl Printer<'_> {
     fn block(&mut self, block: BlockId, depth: usize) {
         let mut rest = self.program.block(block);
         while !rest.is_empty() {
-            rest = self.next(rest, depth);
+            rest = self.print_next(rest, depth);
         }
     }
 
     /// Writes the first of some statements, or the group that they begin with, and returns those behind it.
-    fn next<'b>(&mut self, stmts: &'b [StmtId], depth: usize) -> &'b [StmtId] {
-        let grouped = group::length(self.program, stmts);
+    fn print_next<'b>(&mut self, stmts: &'b [StmtId], depth: usize) -> &'b [StmtId] {
+        let grouped = group::group_len(self.program, stmts);
         self.indent(depth);
         match stmts.split_at_checked(grouped) {
             Some((members @ [_, ..], rest)) => {
@@ -253,8 +261,12 @@ impl Printer<'_> {
                 self.out.push('\n');
             }
             Stmt::Let(symbol, value) => {
-                let _ =
-                    writeln!(self.out, "{} = {};", self.program.symbols[*symbol], Body(self.program, *value));
+                let _ = writeln!(
+                    self.out,
+                    "{} = {};",
+                    self.program.symbols[*symbol],
+                    Unparenthesized(self.program, *value)
+                );
             }
             Stmt::For(it) => {
                 self.for_header(it);
@@ -263,8 +275,8 @@ impl Printer<'_> {
             }
             Stmt::If(it) => {
                 let _ = writeln!(self.out, "IF {} {}:", it.kind, Inline(self.program, it.cond));
-                self.block(it.then, depth + 1);
-                if let Some(other) = it.other {
+                self.block(it.then_block, depth + 1);
+                if let Some(other) = it.else_block {
                     self.indent(depth);
                     self.out.push_str("ELSE:\n");
                     self.block(other, depth + 1);
@@ -293,21 +305,25 @@ impl Printer<'_> {
     }
 
     fn canonical_op(&mut self, stmt: &OpStmt, depth: usize) {
-        let row = stmt.op.row();
+        let row = stmt.op.def();
         let margin = 2 * depth + 3;
         self.operands(&stmt.outs);
         if !stmt.outs.is_empty() {
-            match row.syntax {
-                Syntax::Call => self.out.push_str(" = "),
-                Syntax::Padded | Syntax::Wrapped | Syntax::Function | Syntax::Infix | Syntax::Prefix => {
+            match row.format {
+                AsmFormat::Call => self.out.push_str(" = "),
+                AsmFormat::Padded
+                | AsmFormat::Wrapped
+                | AsmFormat::Function
+                | AsmFormat::Infix
+                | AsmFormat::Prefix => {
                     let _ = write!(self.out, "\n{:margin$}= ", "");
                 }
-                Syntax::Numbered
-                | Syntax::Statement
-                | Syntax::Bare
-                | Syntax::Block
-                | Syntax::Post
-                | Syntax::Launch => (),
+                AsmFormat::Numbered
+                | AsmFormat::Statement
+                | AsmFormat::Bare
+                | AsmFormat::Block
+                | AsmFormat::Post
+                | AsmFormat::Launch => (),
             }
         }
         let name = match stmt.op {
@@ -316,44 +332,46 @@ impl Printer<'_> {
         };
         let pad = 2 * depth;
         // Before, between and behind the arguments.
-        let (before, between, behind): (String, Cow<'_, str>, &str) = match row.syntax {
-            Syntax::Call | Syntax::Statement => (format!("{name}("), ", ".into(), ")"),
-            Syntax::Padded => (format!("{name}( "), ", ".into(), " )"),
-            Syntax::Function => (format!("{name}("), ", ".into(), ");"),
-            Syntax::Wrapped => {
+        let (before, between, behind): (String, Cow<'_, str>, &str) = match row.format {
+            AsmFormat::Call | AsmFormat::Statement => (format!("{name}("), ", ".into(), ")"),
+            AsmFormat::Padded => (format!("{name}( "), ", ".into(), " )"),
+            AsmFormat::Function => (format!("{name}("), ", ".into(), ");"),
+            AsmFormat::Wrapped => {
                 let margin = margin + "= (".len() + name.len();
                 (format!("{name}("), format!(",\n{:margin$}", "").into(), ")")
             }
-            Syntax::Infix => (String::new(), format!("\n{:margin$}{name} ", "").into(), ";"),
-            Syntax::Prefix => (name.into_owned(), ", ".into(), ";"),
-            Syntax::Numbered => (format!("{name}{} (", number(stmt)), ", ".into(), ")"),
-            Syntax::Bare => (format!("{name}{}", number(stmt)), "".into(), ""),
-            Syntax::Block => (format!("{name} {{\n{:pad$}  ", ""), ", ".into(), "\n"),
-            Syntax::Post => (format!("{name} ("), ", ".into(), ")"),
-            Syntax::Launch => (format!("{name}(\n{:pad$}  ", ""), format!(",\n{:pad$}  ", "").into(), ",\n"),
+            AsmFormat::Infix => (String::new(), format!("\n{:margin$}{name} ", "").into(), ";"),
+            AsmFormat::Prefix => (name.into_owned(), ", ".into(), ";"),
+            AsmFormat::Numbered => (format!("{name}{} (", number(stmt)), ", ".into(), ")"),
+            AsmFormat::Bare => (format!("{name}{}", number(stmt)), "".into(), ""),
+            AsmFormat::Block => (format!("{name} {{\n{:pad$}  ", ""), ", ".into(), "\n"),
+            AsmFormat::Post => (format!("{name} ("), ", ".into(), ")"),
+            AsmFormat::Launch => {
+                (format!("{name}(\n{:pad$}  ", ""), format!(",\n{:pad$}  ", "").into(), ",\n")
+            }
         };
         self.out.push_str(&before);
-        self.write_arguments(stmt, key_sign(row.syntax), &between);
+        self.write_arguments(stmt, key_separator(row.format), &between);
         self.out.push_str(behind);
-        let _ = match row.syntax {
-            Syntax::Block => write!(self.out, "{:pad$}}}", ""),
-            Syntax::Launch => write!(self.out, "{:pad$})", ""),
-            Syntax::Call
-            | Syntax::Statement
-            | Syntax::Padded
-            | Syntax::Function
-            | Syntax::Wrapped
-            | Syntax::Infix
-            | Syntax::Prefix
-            | Syntax::Numbered
-            | Syntax::Bare
-            | Syntax::Post => Ok(()),
+        let _ = match row.format {
+            AsmFormat::Block => write!(self.out, "{:pad$}}}", ""),
+            AsmFormat::Launch => write!(self.out, "{:pad$})", ""),
+            AsmFormat::Call
+            | AsmFormat::Statement
+            | AsmFormat::Padded
+            | AsmFormat::Function
+            | AsmFormat::Wrapped
+            | AsmFormat::Infix
+            | AsmFormat::Prefix
+            | AsmFormat::Numbered
+            | AsmFormat::Bare
+            | AsmFormat::Post => Ok(()),
         };
     }
 
     /// Arguments in the order of the row, keys with `sign` behind them, `between` them.
     fn write_arguments(&mut self, stmt: &OpStmt, sign: &str, between: &str) {
-        let row = stmt.op.row();
+        let row = stmt.op.def();
         let mut operands = stmt.args.iter();
         let mut first = true;
         let mut next = |this: &mut Self| {
@@ -369,7 +387,7 @@ impl Printer<'_> {
                 }
                 continue;
             }
-            let most = if param.count == Count::Many { usize::MAX } else { 1 };
+            let most = if param.arity == Arity::Many { usize::MAX } else { 1 };
             for operand in operands.by_ref().take(most) {
                 next(self);
                 self.write_operand(*operand);
@@ -524,18 +542,18 @@ impl Printer<'_> {
 }
 
 /// What stands between a key and its value.
-fn key_sign(syntax: Syntax) -> &'static str {
+fn key_separator(syntax: AsmFormat) -> &'static str {
     match syntax {
-        Syntax::Padded | Syntax::Function | Syntax::Wrapped => " = ",
-        Syntax::Post => ":",
-        Syntax::Launch => ": ",
-        Syntax::Call
-        | Syntax::Statement
-        | Syntax::Infix
-        | Syntax::Prefix
-        | Syntax::Numbered
-        | Syntax::Bare
-        | Syntax::Block => "=",
+        AsmFormat::Padded | AsmFormat::Function | AsmFormat::Wrapped => " = ",
+        AsmFormat::Post => ":",
+        AsmFormat::Launch => ": ",
+        AsmFormat::Call
+        | AsmFormat::Statement
+        | AsmFormat::Infix
+        | AsmFormat::Prefix
+        | AsmFormat::Numbered
+        | AsmFormat::Bare
+        | AsmFormat::Block => "=",
     }
 }
 

@@ -77,7 +77,7 @@ fn statements_are_spelled_as_shown() {
         for older in quoted(&row[1]) {
             assert_eq!(statement(older), (op, text.clone()), "{older}");
         }
-        let doc = op.row().doc.trim().replace(" \n", "\n").replace('\n', " ");
+        let doc = op.def().doc.trim().replace(" \n", "\n").replace('\n', " ");
         assert!(row[2].starts_with(&doc), "`{canonical}` means: {doc}");
         assert!(shown.insert(op), "{canonical} stands there twice");
     }

@@ -53,15 +53,15 @@ pub fn render(
     }
     let lines = LineIndex::new(source);
     let text = Source::from(if format == Format::Human { source } else { "" });
-    let shown = if format == Format::Human { diagnostics.len().min(MOST_DRAWN) } else { diagnostics.len() };
+    let shown = if format == Format::Human { diagnostics.len().min(MAX_DRAWN) } else { diagnostics.len() };
     let (shown, more) = diagnostics.split_at(shown);
     shown.iter().try_for_each(|it| match format {
-        Format::Human if lines.width(it.span().start, source.len()) > WIDEST_LINE => {
-            short(it, file, &lines, out)
+        Format::Human if lines.line_width(it.span().start, source.len()) > MAX_LINE_WIDTH => {
+            render_short(it, file, &lines, out)
         }
-        Format::Human => human(it, file, (&text, &lines), color, out),
-        Format::Short => short(it, file, &lines, out),
-        Format::Json | Format::Sarif => json(it, file, &lines, out),
+        Format::Human => render_human(it, file, (&text, &lines), color, out),
+        Format::Short => render_short(it, file, &lines, out),
+        Format::Json | Format::Sarif => render_json(it, file, &lines, out),
     })?;
     if !more.is_empty() {
         writeln!(out, "{} more: `--error-format=short` shows all of them", more.len())?;
@@ -76,11 +76,11 @@ pub fn render(
 }
 
 /// Most diagnostics that are drawn with the text around: nobody reads on.
-const MOST_DRAWN: usize = 100;
+const MAX_DRAWN: usize = 100;
 /// Longest line that is drawn, in bytes.
-const WIDEST_LINE: u32 = 16 << 10;
+const MAX_LINE_WIDTH: u32 = 16 << 10;
 
-fn word(severity: Severity) -> &'static str {
+fn severity_name(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
@@ -88,7 +88,7 @@ fn word(severity: Severity) -> &'static str {
     }
 }
 
-fn human(
+fn render_human(
     it: &Diagnostic,
     file: &str,
     (source, lines): (&Source<&str>, &LineIndex),
@@ -100,7 +100,7 @@ fn human(
         Severity::Warning => (ReportKind::Warning, Color::Yellow),
         Severity::Remark => (ReportKind::Custom("Remark", Color::Cyan), Color::Cyan),
     };
-    let place = |span: crate::span::Span| (file.to_owned(), drawn(source.text(), span));
+    let place = |span: crate::span::Span| (file.to_owned(), underlined_range(source.text(), span));
     let config = Config::default().with_color(color).with_index_type(IndexType::Byte);
     let mut report = Report::build(kind, place(it.span()))
         .with_config(config)
@@ -149,7 +149,7 @@ fn without_colors(text: &[u8]) -> Vec<u8> {
 
 /// The part of a span that is underlined: its first line, and of that so much that the label stays in sight; statements
 /// spell tensors in full and run to hundreds of columns.
-fn drawn(source: &str, span: crate::span::Span) -> Range<usize> {
+fn underlined_range(source: &str, span: crate::span::Span) -> Range<usize> {
     const WIDEST: usize = 60;
     // Only whole signs can be drawn.
     let whole =
@@ -161,13 +161,19 @@ fn drawn(source: &str, span: crate::span::Span) -> Range<usize> {
     start..start + width
 }
 
-fn short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
+fn render_short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
     let at = it.span().start;
     let (line, column) = (lines.line(at), lines.column(at));
-    writeln!(out, "{file}:{line}:{column}: {}[{}]: {}", word(it.severity()), it.code.text(), it.message)
+    writeln!(
+        out,
+        "{file}:{line}:{column}: {}[{}]: {}",
+        severity_name(it.severity()),
+        it.code.text(),
+        it.message
+    )
 }
 
-fn json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
+fn render_json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
     let label = |(span, text): &(crate::span::Span, String)| {
         serde_json::json!({
             "line": lines.line(span.start),
@@ -180,7 +186,7 @@ fn json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write)
     let edit = |fix: &crate::diagnostic::Fix| serde_json::json!({ "start": fix.span.start, "end": fix.span.end, "text": fix.text });
     let mut value = serde_json::json!({
         "file": file,
-        "severity": word(it.severity()),
+        "severity": severity_name(it.severity()),
         "code": it.code.text(),
         "message": it.message,
         "labels": it.labels.iter().map(label).collect::<Vec<_>>(),

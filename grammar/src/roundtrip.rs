@@ -9,14 +9,14 @@ use proptest::prelude::*;
 
 use crate::{
     Dialect,
-    attr::Kind,
+    attr::OperandKind,
     dtype::DType,
-    ir::Parallel,
-    ops::{Count, OPS, Op, Param, Row, Syntax},
+    ir::ParallelType,
+    ops::{Arity, AsmFormat, OPS, Op, OpDef, OperandDef},
     print, print_as, read,
 };
 
-struct Dice {
+struct ProgramGenerator {
     choices: Vec<u32>,
     at: usize,
     /// Statement numbers handed out.
@@ -27,7 +27,7 @@ struct Dice {
     axes: Vec<String>,
 }
 
-impl Dice {
+impl ProgramGenerator {
     fn new(choices: Vec<u32>) -> Self {
         let mut dice =
             Self { choices, at: 0, number: 0, posted: Vec::new(), tensors: Vec::new(), axes: Vec::new() };
@@ -63,7 +63,7 @@ impl Dice {
         let mut axes: Vec<String> = Vec::new();
         for _ in 0..self.below(4) {
             *next_axis += 1 + self.below(3) as u32;
-            let (word, _) = Parallel::WORDS[self.below(Parallel::WORDS.len())];
+            let (word, _) = ParallelType::WORDS[self.below(ParallelType::WORDS.len())];
             let kind = self.pick(&["i", "i", "i", "r", "b", "?"]);
             let extent = self.inline(2);
             let extent = match self.below(6) {
@@ -103,58 +103,58 @@ impl Dice {
         self.tensors[at].clone()
     }
 
-    fn argument(&mut self, param: &Param) -> String {
+    fn argument(&mut self, param: &OperandDef) -> String {
         match param.kind {
-            Kind::Tensor => self.tensor(),
-            Kind::Value => match self.below(3) {
+            OperandKind::Tensor => self.tensor(),
+            OperandKind::Value => match self.below(3) {
                 0 => self.inline(1),
                 _ => self.tensor(),
             },
-            Kind::Scalar => self.inline(2),
-            Kind::Stream => match self.below(2) {
+            OperandKind::Scalar => self.inline(2),
+            OperandKind::Stream => match self.below(2) {
                 0 => "Stream s0".to_owned(),
                 _ => format!("Stream ( {} )", self.inline(1)),
             },
-            Kind::Axis => match self.axes.is_empty() {
+            OperandKind::Axis => match self.axes.is_empty() {
                 true => "iS99{4}".to_owned(),
                 false => {
                     let at = self.below(self.axes.len());
                     self.axes[at].clone()
                 }
             },
-            Kind::Word(words) => words[self.below(words.len())].text().to_owned(),
-            Kind::Name => self.pick(&["ring", "two_shot"]).to_owned(),
-            Kind::DType => DType::ALL[self.below(DType::ALL.len())].to_string(),
-            Kind::Bool => self.pick(&["true", "false"]).to_owned(),
-            Kind::Team => self.pick(&["(0)", "(0 1)", "(2 0 3)"]).to_owned(),
-            Kind::Flags => self.pick(&["{true}", "{true, false}", "{}"]).to_owned(),
-            Kind::Scalars => format!("{{{}, {}}}", self.inline(1), self.inline(1)),
-            Kind::Ranges => format!("{{ {{0, {}, 1}} {{i1, i2, 1}} }}", self.inline(1)),
-            Kind::Values => format!("{{{}, {}, }}", self.tensor(), self.tensor()),
-            Kind::Unit => "HostUnit7".to_owned(),
-            Kind::Work => {
+            OperandKind::Word(words) => words[self.below(words.len())].text().to_owned(),
+            OperandKind::Name => self.pick(&["ring", "two_shot"]).to_owned(),
+            OperandKind::DType => DType::ALL[self.below(DType::ALL.len())].to_string(),
+            OperandKind::Bool => self.pick(&["true", "false"]).to_owned(),
+            OperandKind::Team => self.pick(&["(0)", "(0 1)", "(2 0 3)"]).to_owned(),
+            OperandKind::Flags => self.pick(&["{true}", "{true, false}", "{}"]).to_owned(),
+            OperandKind::Scalars => format!("{{{}, {}}}", self.inline(1), self.inline(1)),
+            OperandKind::Ranges => format!("{{ {{0, {}, 1}} {{i1, i2, 1}} }}", self.inline(1)),
+            OperandKind::Values => format!("{{{}, {}, }}", self.tensor(), self.tensor()),
+            OperandKind::Unit => "HostUnit7".to_owned(),
+            OperandKind::Work => {
                 let at = self.below(self.posted.len());
                 format!("Communication {}", self.posted.get(at).copied().unwrap_or(0))
             }
-            Kind::Stmts => {
-                let row = Op::P2PCommunication.row();
+            OperandKind::Stmts => {
+                let row = Op::P2PCommunication.def();
                 format!("{}, {}", self.statement(row, 0), self.statement(row, 0))
             }
         }
     }
 
-    fn arguments(&mut self, row: &Row, sign: &str) -> Vec<String> {
+    fn arguments(&mut self, row: &OpDef, sign: &str) -> Vec<String> {
         let mut texts = Vec::new();
         for param in row.args {
-            let times = match param.count {
-                Count::One => 1,
-                Count::Optional => self.below(2),
-                Count::Many => 1 + self.below(3),
+            let times = match param.arity {
+                Arity::One => 1,
+                Arity::Optional => self.below(2),
+                Arity::Many => 1 + self.below(3),
             };
             texts.extend((0..times).map(|_| self.argument(param)));
         }
         for param in row.attrs {
-            if param.count == Count::One || self.below(2) == 1 {
+            if param.arity == Arity::One || self.below(2) == 1 {
                 let value = self.argument(param);
                 texts.push(format!("{}{sign}{value}", param.name));
             }
@@ -163,14 +163,14 @@ impl Dice {
     }
 
     /// One statement of a row, in a spelling that need not be the canonical one.
-    fn statement(&mut self, row: &Row, indent: usize) -> String {
+    fn statement(&mut self, row: &OpDef, indent: usize) -> String {
         let pad = " ".repeat(indent);
         let mut text = String::new();
         let outs: Vec<String> = row
             .outs
             .iter()
             .map(|param| match param.kind {
-                Kind::Stream => "Stream s0".to_owned(),
+                OperandKind::Stream => "Stream s0".to_owned(),
                 _ => self.tensor(),
             })
             .collect();
@@ -184,24 +184,28 @@ impl Dice {
         };
         self.number += 1;
         let number = self.number;
-        let _ = match row.syntax {
-            Syntax::Infix => {
+        let _ = match row.format {
+            AsmFormat::Infix => {
                 let args = self.arguments(row, "=");
                 write!(text, "{}", args.join(&format!("\n{pad}   {name} ")))
             }
-            Syntax::Prefix => write!(text, "{name}{}", self.tensor()),
-            Syntax::Call | Syntax::Statement | Syntax::Padded | Syntax::Wrapped | Syntax::Function => {
+            AsmFormat::Prefix => write!(text, "{name}{}", self.tensor()),
+            AsmFormat::Call
+            | AsmFormat::Statement
+            | AsmFormat::Padded
+            | AsmFormat::Wrapped
+            | AsmFormat::Function => {
                 let sign = self.pick(&["=", " = "]);
                 let args = self.arguments(row, sign);
-                let semicolon = if row.syntax == Syntax::Function { ";" } else { "" };
+                let semicolon = if row.format == AsmFormat::Function { ";" } else { "" };
                 write!(text, "{name}( {} ){semicolon}", args.join(", "))
             }
-            Syntax::Numbered => {
+            AsmFormat::Numbered => {
                 self.posted.push(number);
                 let args = self.arguments(row, "=");
                 write!(text, "{name} {number} ({})", args.join(", "))
             }
-            Syntax::Bare => {
+            AsmFormat::Bare => {
                 let _ = write!(text, "{name}");
                 match row.op {
                     Op::EndCoalescing => {
@@ -211,17 +215,17 @@ impl Dice {
                     _ => Ok(()),
                 }
             }
-            Syntax::Block => write!(text, "{name} {{\n{pad}  {}\n{pad}}}", self.tensor()),
-            Syntax::Post => {
+            AsmFormat::Block => write!(text, "{name} {{\n{pad}  {}\n{pad}}}", self.tensor()),
+            AsmFormat::Post => {
                 let args = self.arguments(row, ":");
                 write!(text, "{name} ({})", args.join(", "))
             }
-            Syntax::Launch => {
+            AsmFormat::Launch => {
                 let args = self.arguments(row, ": ");
                 write!(text, "{name}(\n{pad}  {},\n{pad})", args.join(&format!(",\n{pad}  ")))
             }
         };
-        if matches!(row.syntax, Syntax::Infix | Syntax::Prefix) {
+        if matches!(row.format, AsmFormat::Infix | AsmFormat::Prefix) {
             text.push(';');
         }
         text
@@ -290,7 +294,7 @@ proptest! {
 
     #[test]
     fn canonical_text_is_a_fixed_point(choices in proptest::collection::vec(any::<u32>(), 0..300)) {
-        let text = Dice::new(choices).program();
+        let text = ProgramGenerator::new(choices).program();
         let (programs, diagnostics) = read(&text);
         prop_assert!(!crate::diagnostic::has_errors(&diagnostics), "{text}\n{diagnostics:#?}");
         let first: Vec<String> = programs.iter().map(print).collect();
@@ -302,7 +306,7 @@ proptest! {
 
     #[test]
     fn what_2025_cannot_say_is_named(choices in proptest::collection::vec(any::<u32>(), 100..300)) {
-        for mut program in read(&Dice::new(choices).program()).0 {
+        for mut program in read(&ProgramGenerator::new(choices).program()).0 {
             // They are lost one by one, and would hide what else is.
             program.options.clear();
             let (text, losses) = print_as(&program, Dialect::Y2025);

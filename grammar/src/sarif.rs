@@ -24,7 +24,7 @@ pub struct Log {
 
 /// How a tool ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Ending {
+pub struct Invocation {
     /// Its exit code.
     pub code: u8,
     /// Whether it did what it was asked for, whatever it found.
@@ -44,7 +44,7 @@ impl Log {
 
     /// Adds diagnostics about a text, which was read from `file`.
     pub fn add(&mut self, diagnostics: &[Diagnostic], file: &str, source: &str) {
-        let text = Text { uri: uri(file), source, lines: LineIndex::new(source) };
+        let text = Artifact { uri: uri(file), source, lines: LineIndex::new(source) };
         for it in diagnostics {
             let known = self.rules.iter().position(|rule| *rule == it.code);
             let rule = known.unwrap_or(self.rules.len());
@@ -56,13 +56,13 @@ impl Log {
     }
 
     /// Adds a line that no place in a text belongs to.
-    pub fn note(&mut self, message: &str, is_error: bool) {
+    pub fn add_notification(&mut self, message: &str, is_error: bool) {
         let level = if is_error { "error" } else { "note" };
         self.notifications.push(json!({ "level": level, "message": { "text": message } }));
     }
 
     /// The log as JSON; `ending` is how the tool ended, where it has.
-    pub fn text(&self, tool: &str, version: &str, ending: Option<Ending>) -> String {
+    pub fn text(&self, tool: &str, version: &str, ending: Option<Invocation>) -> String {
         let rules: Vec<Value> = self.rules.iter().map(|it| rule(*it)).collect();
         let mut run = json!({
             "tool": { "driver": { "name": tool, "version": version, "rules": rules } },
@@ -105,13 +105,13 @@ fn rule(code: Code) -> Value {
 }
 
 /// A text that results are about.
-struct Text<'a> {
+struct Artifact<'a> {
     uri: String,
     source: &'a str,
     lines: LineIndex,
 }
 
-impl Text<'_> {
+impl Artifact<'_> {
     fn result(&self, it: &Diagnostic, rule: usize) -> Value {
         let mut message = it.message.clone();
         it.notes.iter().for_each(|note| message += &format!("\nnote: {note}"));

@@ -51,7 +51,7 @@ impl LineIndex {
     }
 
     /// Length of the line of a byte offset in a text of `len` bytes, its line end included.
-    pub fn width(&self, offset: u32, len: usize) -> u32 {
+    pub fn line_width(&self, offset: u32, len: usize) -> u32 {
         let line = self.line(offset) as usize;
         let start = self.starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
         self.starts.get(line).copied().unwrap_or(len as u32).saturating_sub(start)

@@ -7,8 +7,8 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{AxisKind, Memory, Mesh, Parallel, SUFFIXES},
-    numbering::NUMBERS,
+    ir::{AXIS_SUFFIXES, AxisKind, Memory, Mesh, ParallelType},
+    numbering::NUMBER_LIMIT,
     parse::parse_scalar_at,
     span::Span,
 };
@@ -23,9 +23,9 @@ pub struct TensorText<'s> {
     /// Element type, in dialects that print it.
     pub dtype: Option<DType>,
     /// The axes, each for `parse_axis_text`.
-    pub axes: Vec<Piece<'s>>,
+    pub axes: Vec<SpannedText<'s>>,
     /// Errors in the commas between them.
-    pub commas: Vec<Diagnostic>,
+    pub comma_errors: Vec<Diagnostic>,
     /// `ca_pos( 1 ) produce_pos( 2 )`, verbatim; empty when there is none.
     pub positions: &'s str,
     /// The devices; empty when none are printed.
@@ -34,7 +34,7 @@ pub struct TensorText<'s> {
 
 /// A part of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece<'s> {
+pub struct SpannedText<'s> {
     /// Its text, without blanks around it.
     pub text: &'s str,
     /// Its place in the whole source.
@@ -47,7 +47,7 @@ pub struct AxisText<'s> {
     /// Iteration, reduction, broadcast …
     pub kind: AxisKind,
     /// What its iterations are spread over.
-    pub parallel: Parallel,
+    pub parallel: ParallelType,
     /// Its number.
     pub number: u32,
     /// First index, when it is printed.
@@ -66,49 +66,52 @@ pub struct AxisText<'s> {
 
 /// Takes a tensor token apart; `at` is where it begins in the whole source.
 pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnostic> {
-    let whole = Piece { text, span: Span { start: at, end: at + text.len() as u32 } };
-    let open = text.find('[').ok_or_else(|| bad(whole, "expected `[` and the tensor's axes"))?;
-    let head = whole.part(0, open).trimmed();
+    let whole = SpannedText { text, span: Span { start: at, end: at + text.len() as u32 } };
+    let open = text.find('[').ok_or_else(|| unreadable(whole, "expected `[` and the tensor's axes"))?;
+    let head = whole.slice(0, open).trimmed();
     let (number, name) = head
         .text
         .strip_prefix('T')
         .and_then(|it| it.split_once('_'))
-        .ok_or_else(|| bad(head, "expected `T<number>_<memory>[_<type>]`"))?;
-    let digits = head.part(1, 1 + number.len());
-    let (memory, dtype) = memory_and_type(head.part(2 + number.len(), 2 + number.len() + name.len()))?;
-    let close = matching(text, open).ok_or_else(|| bad(whole, "expected `]` behind the axes"))?;
-    let tail = whole.part(close + 1, text.len());
+        .ok_or_else(|| unreadable(head, "expected `T<number>_<memory>[_<type>]`"))?;
+    let digits = head.slice(1, 1 + number.len());
+    let (memory, dtype) = memory_and_type(head.slice(2 + number.len(), 2 + number.len() + name.len()))?;
+    let close =
+        matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `]` behind the axes"))?;
+    let tail = whole.slice(close + 1, text.len());
     let mesh_at = tail.text.find("(DeviceMesh").unwrap_or(tail.text.len());
-    let mesh = tail.part(mesh_at, tail.text.len()).trimmed();
+    let mesh = tail.slice(mesh_at, tail.text.len()).trimmed();
     let mut commas = Vec::new();
-    let axes = axes(whole.part(open + 1, close), &mut commas);
+    let axes = split_axes(whole.slice(open + 1, close), &mut commas);
     Ok(TensorText {
-        number: self::number(digits)?,
+        number: self::parse_number(digits)?,
         memory,
         dtype,
         axes,
-        commas,
-        positions: tail.part(0, mesh_at).trimmed().text,
+        comma_errors: commas,
+        positions: tail.slice(0, mesh_at).trimmed().text,
         mesh: if mesh.text.is_empty() { Mesh::default() } else { parse_mesh(mesh)? },
     })
 }
 
 /// Takes an axis token apart; `at` is where it begins in the whole source.
 pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> {
-    let whole = Piece { text, span: Span { start: at, end: at + text.len() as u32 } };
-    let open = text.find('{').ok_or_else(|| bad(whole, "expected `{` and an extent"))?;
-    let close = matching(text, open).ok_or_else(|| bad(whole, "expected `}` behind the extent"))?;
-    let head = whole.part(0, open);
+    let whole = SpannedText { text, span: Span { start: at, end: at + text.len() as u32 } };
+    let open = text.find('{').ok_or_else(|| unreadable(whole, "expected `{` and an extent"))?;
+    let close =
+        matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `}` behind the extent"))?;
+    let head = whole.slice(0, open);
     let ragged = head.text.ends_with("Ragged");
-    let head = head.part(0, head.text.len() - if ragged { "Ragged".len() } else { 0 });
+    let head = head.slice(0, head.text.len() - if ragged { "Ragged".len() } else { 0 });
     let word = head.text.trim_end_matches(|it: char| it.is_ascii_digit());
-    let digits = head.part(word.len(), head.text.len());
-    let (kind, rest) = longest(AxisKind::LETTERS, word)
-        .ok_or_else(|| bad(head, "expected `i`, `r`, `b`, `s`, `n`, `v` or `?` and a parallel type"))?;
-    let parallel = match longest(Parallel::WORDS, rest) {
+    let digits = head.slice(word.len(), head.text.len());
+    let (kind, rest) = longest_match(AxisKind::LETTERS, word).ok_or_else(|| {
+        unreadable(head, "expected `i`, `r`, `b`, `s`, `n`, `v` or `?` and a parallel type")
+    })?;
+    let parallel = match longest_match(ParallelType::WORDS, rest) {
         Some((parallel, "")) => parallel,
         Some(_) | None => {
-            let place = head.part(word.len() - rest.len(), word.len());
+            let place = head.slice(word.len() - rest.len(), word.len());
             let message = format!("`{rest}` is no parallel type");
             return Err(Diagnostic::new(
                 Code::BadTensor,
@@ -118,51 +121,51 @@ pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> 
             ));
         }
     };
-    let inner = whole.part(open + 1, close);
+    let inner = whole.slice(open + 1, close);
     let inner = if ragged {
         let list = inner.text.trim_start().strip_prefix("extents");
         let list = list.and_then(|it| it.trim_start().strip_prefix('='));
-        let list = list.ok_or_else(|| bad(inner, "expected `extents=`"))?;
-        inner.part(inner.text.len() - list.len(), inner.text.len())
+        let list = list.ok_or_else(|| unreadable(inner, "expected `extents=`"))?;
+        inner.slice(inner.text.len() - list.len(), inner.text.len())
     } else {
         inner
     };
-    let (range, expanded) = match inner.cut(" ex ") {
-        Some((range, expanded)) => (range, Some(scalar(expanded)?)),
+    let (range, expanded) = match inner.split_once(" ex ") {
+        Some((range, expanded)) => (range, Some(parse_extent(expanded)?)),
         None => (inner, None),
     };
     let (start, stop, extent) = match range.split(":").as_slice() {
         [extent] => (None, None, *extent),
         [start, extent] => (Some(*start), None, *extent),
         [start, stop, extent] => (Some(*start), Some(*stop), *extent),
-        _ => return Err(bad(range, "expected `extent`, `start : extent` or `start : stop : extent`")),
+        _ => return Err(unreadable(range, "expected `extent`, `start : extent` or `start : stop : extent`")),
     };
     Ok(AxisText {
         kind,
         parallel,
-        number: number(digits)?,
-        start: start.map(scalar).transpose()?,
-        stop: stop.map(scalar).transpose()?,
-        extent: scalar(extent)?,
+        number: parse_number(digits)?,
+        start: start.map(parse_extent).transpose()?,
+        stop: stop.map(parse_extent).transpose()?,
+        extent: parse_extent(extent)?,
         expanded,
         ragged,
-        suffix: suffix(whole.part(close + 1, text.len()))?,
+        suffix: suffix(whole.slice(close + 1, text.len()))?,
     })
 }
 
 /// The axes of a tensor. A comma that is missing, doubled or trailing is reported, and reading goes on without it.
-fn axes<'s>(list: Piece<'s>, commas: &mut Vec<Diagnostic>) -> Vec<Piece<'s>> {
+fn split_axes<'s>(list: SpannedText<'s>, commas: &mut Vec<Diagnostic>) -> Vec<SpannedText<'s>> {
     let mut res = Vec::new();
     let mut rest = Some(list).filter(|it| !it.trimmed().text.is_empty());
     while let Some(it) = rest {
-        let (element, behind) = match it.cut(",") {
+        let (element, behind) = match it.split_once(",") {
             Some((element, behind)) => (element, Some(behind)),
             None => (it, None),
         };
         let mut element = element.trimmed();
         if element.text.is_empty() {
             // The comma that has no axis before it, or that the list ends with.
-            let last = list.part(0, (it.span.start - list.span.start) as usize);
+            let last = list.slice(0, (it.span.start - list.span.start) as usize);
             let place = match behind {
                 Some(behind) => Span { start: behind.span.start - 1, end: behind.span.start },
                 None => Span { start: last.span.end.saturating_sub(1), end: last.span.end },
@@ -174,9 +177,9 @@ fn axes<'s>(list: Piece<'s>, commas: &mut Vec<Diagnostic>) -> Vec<Piece<'s>> {
             );
         }
         while let Some(next) = second_axis(element) {
-            let (first, second) = (element.part(0, next).trimmed(), element.part(next, element.text.len()));
+            let (first, second) = (element.slice(0, next).trimmed(), element.slice(next, element.text.len()));
             let gap = Span { start: first.span.end, end: first.span.end };
-            let name = |it: Piece<'_>| it.text.split('{').next().unwrap_or("").to_owned();
+            let name = |it: SpannedText<'_>| it.text.split('{').next().unwrap_or("").to_owned();
             let message = format!("a comma is missing between `{}` and `{}`", name(first), name(second));
             let comma = if first.span.end == second.span.start { ", " } else { "," };
             commas.push(Diagnostic::new(Code::Syntax, gap, message, "expected `,` here").fix(gap, comma));
@@ -190,31 +193,31 @@ fn axes<'s>(list: Piece<'s>, commas: &mut Vec<Diagnostic>) -> Vec<Piece<'s>> {
 }
 
 /// Where a second axis begins in what stands between two commas.
-fn second_axis(element: Piece<'_>) -> Option<usize> {
-    let close = matching(element.text, element.text.find('{')?)?;
+fn second_axis(element: SpannedText<'_>) -> Option<usize> {
+    let close = matching_bracket(element.text, element.text.find('{')?)?;
     let behind = element.text.get(close + 1..)?;
     let (_, rest) = known_suffix(behind);
     let begins = rest.trim_start();
-    let kind = longest(AxisKind::LETTERS, begins.split('{').next().unwrap_or(""));
+    let kind = longest_match(AxisKind::LETTERS, begins.split('{').next().unwrap_or(""));
     (kind.is_some() && begins.contains('{')).then_some(element.text.len() - begins.len())
 }
 
 /// The longest suffix of an axis that `text` begins with, and what follows it.
 fn known_suffix(text: &str) -> (&'static str, &str) {
-    let fitting = SUFFIXES.iter().filter_map(|it| Some((*it, text.strip_prefix(it)?)));
+    let fitting = AXIS_SUFFIXES.iter().filter_map(|it| Some((*it, text.strip_prefix(it)?)));
     fitting.min_by_key(|(_, rest)| rest.len()).unwrap_or(("", text))
 }
 
 /// What stands behind an axis, which has to be one of the suffixes.
-fn suffix(behind: Piece<'_>) -> Result<&'static str, Diagnostic> {
+fn suffix(behind: SpannedText<'_>) -> Result<&'static str, Diagnostic> {
     match known_suffix(behind.text) {
         (suffix, rest) if rest.trim().is_empty() => Ok(suffix),
-        _ => Err(bad(behind.trimmed(), "expected nothing, `rf`, `_p` or `_c` behind an axis")),
+        _ => Err(unreadable(behind.trimmed(), "expected nothing, `rf`, `_p` or `_c` behind an axis")),
     }
 }
 
-impl<'s> Piece<'s> {
-    fn part(self, from: usize, to: usize) -> Self {
+impl<'s> SpannedText<'s> {
+    fn slice(self, from: usize, to: usize) -> Self {
         let text = self.text.get(from..to).unwrap_or("");
         let start = self.span.start + from as u32;
         Self { text, span: Span { start, end: start + text.len() as u32 } }
@@ -222,20 +225,20 @@ impl<'s> Piece<'s> {
 
     fn trimmed(self) -> Self {
         let from = self.text.len() - self.text.trim_start().len();
-        self.part(from, from + self.text.trim().len())
+        self.slice(from, from + self.text.trim().len())
     }
 
     /// The two sides of the first `mark` outside of brackets.
-    fn cut(self, mark: &str) -> Option<(Self, Self)> {
-        let at = outside(self.text, mark)?;
-        Some((self.part(0, at), self.part(at + mark.len(), self.text.len())))
+    fn split_once(self, mark: &str) -> Option<(Self, Self)> {
+        let at = find_outside_brackets(self.text, mark)?;
+        Some((self.slice(0, at), self.slice(at + mark.len(), self.text.len())))
     }
 
     /// The parts between `mark`s outside of brackets, without blanks around them; none of an empty text.
     fn split(self, mark: &str) -> Vec<Self> {
         let mut res = Vec::new();
         let mut rest = self;
-        while let Some((part, tail)) = rest.cut(mark) {
+        while let Some((part, tail)) = rest.split_once(mark) {
             res.push(part.trimmed());
             rest = tail;
         }
@@ -245,7 +248,7 @@ impl<'s> Piece<'s> {
     }
 }
 
-fn bad(piece: Piece<'_>, label: &str) -> Diagnostic {
+fn unreadable(piece: SpannedText<'_>, label: &str) -> Diagnostic {
     let message = match piece.text.is_empty() {
         true => "nothing stands here".to_owned(),
         false => format!("cannot read `{}`", shortened(piece.text)),
@@ -262,15 +265,15 @@ fn shortened(text: &str) -> String {
     res
 }
 
-fn number(digits: Piece<'_>) -> Result<u32, Diagnostic> {
-    let number = digits.text.parse().ok().filter(|it| *it < NUMBERS);
-    number.ok_or_else(|| bad(digits, "expected a number below 2^31"))
+fn parse_number(digits: SpannedText<'_>) -> Result<u32, Diagnostic> {
+    let number = digits.text.parse().ok().filter(|it| *it < NUMBER_LIMIT);
+    number.ok_or_else(|| unreadable(digits, "expected a number below 2^31"))
 }
 
-fn scalar(piece: Piece<'_>) -> Result<Expr<'_>, Diagnostic> {
+fn parse_extent(piece: SpannedText<'_>) -> Result<Expr<'_>, Diagnostic> {
     let piece = piece.trimmed();
     if piece.text.is_empty() {
-        return Err(bad(piece, "expected an extent"));
+        return Err(unreadable(piece, "expected an extent"));
     }
     // Nearly all extents are one number or one name: no grammar is needed for those.
     let bytes = piece.text.as_bytes();
@@ -281,12 +284,12 @@ fn scalar(piece: Piece<'_>) -> Result<Expr<'_>, Diagnostic> {
         return Ok(Expr { span: piece.span, kind: ExprKind::Word(piece.text) });
     }
     parse_scalar_at(piece.text, piece.span.start).map_err(|errors| {
-        errors.into_iter().next().unwrap_or_else(|| bad(piece, "expected a scalar expression"))
+        errors.into_iter().next().unwrap_or_else(|| unreadable(piece, "expected a scalar expression"))
     })
 }
 
 /// The memory letter and the type behind it.
-fn memory_and_type(name: Piece<'_>) -> Result<(Memory, Option<DType>), Diagnostic> {
+fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Diagnostic> {
     const MEMORIES: [Memory; 5] =
         [Memory::Global, Memory::Local, Memory::Shared, Memory::Tensor, Memory::Symmetric];
     let (letter, dtype) = match name.text.split_once('_') {
@@ -294,10 +297,10 @@ fn memory_and_type(name: Piece<'_>) -> Result<(Memory, Option<DType>), Diagnosti
         None => (name.text, None),
     };
     let memory = MEMORIES.into_iter().find(|it| it.letter() == letter);
-    let memory = memory.ok_or_else(|| bad(name, "expected memory `g`, `l`, `s`, `t` or `sym`"))?;
+    let memory = memory.ok_or_else(|| unreadable(name, "expected memory `g`, `l`, `s`, `t` or `sym`"))?;
     let dtype = match dtype {
         Some(text) => Some(DType::from_name(text).ok_or_else(|| {
-            let place = name.part(letter.len() + 1, name.text.len());
+            let place = name.slice(letter.len() + 1, name.text.len());
             Diagnostic::new(
                 Code::BadTensor,
                 place.span,
@@ -311,13 +314,13 @@ fn memory_and_type(name: Piece<'_>) -> Result<(Memory, Option<DType>), Diagnosti
 }
 
 /// The entry of a table whose word is the longest prefix of `text`, and the rest of `text`.
-fn longest<'s, T: Copy>(table: &[(&str, T)], text: &'s str) -> Option<(T, &'s str)> {
+fn longest_match<'s, T: Copy>(table: &[(&str, T)], text: &'s str) -> Option<(T, &'s str)> {
     let fitting = table.iter().filter_map(|(word, value)| Some((*value, text.strip_prefix(word)?)));
     fitting.min_by_key(|(_, rest)| rest.len())
 }
 
 /// The closer of the bracket at `open`.
-fn matching(text: &str, open: usize) -> Option<usize> {
+fn matching_bracket(text: &str, open: usize) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate().skip(open) {
         match byte {
@@ -335,7 +338,7 @@ fn matching(text: &str, open: usize) -> Option<usize> {
 }
 
 /// Where `mark` stands outside of brackets; the `::` of a type is no `:`.
-fn outside(text: &str, mark: &str) -> Option<usize> {
+fn find_outside_brackets(text: &str, mark: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut depth = 0usize;
     for (at, byte) in bytes.iter().enumerate() {
@@ -353,10 +356,10 @@ fn outside(text: &str, mark: &str) -> Option<usize> {
 
 /// `(DeviceMesh{0 1})`, `(DeviceMesh{0, 1, })`, `(DeviceMesh{{0 1}{2 3}})`: nvFuser prints a comma behind every device,
 /// or none.
-fn parse_mesh(piece: Piece<'_>) -> Result<Mesh, Diagnostic> {
+fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
     let inner = piece.text.strip_prefix("(DeviceMesh").and_then(|it| it.strip_suffix(')'));
-    let inner = inner.ok_or_else(|| bad(piece, "expected `(DeviceMesh{…})`"))?.trim();
-    let irregular = || bad(piece, "expected rows of the same length, in up to three dimensions");
+    let inner = inner.ok_or_else(|| unreadable(piece, "expected `(DeviceMesh{…})`"))?.trim();
+    let irregular = || unreadable(piece, "expected rows of the same length, in up to three dimensions");
     let mut devices = Vec::new();
     // Per level of braces: members of the open one, and how many each closed one had.
     let mut open: Vec<usize> = Vec::new();
@@ -417,7 +420,7 @@ fn parse_mesh(piece: Piece<'_>) -> Result<Mesh, Diagnostic> {
                     end += 1;
                 }
                 let device = inner.get(at..end).and_then(|it| it.parse().ok());
-                devices.push(device.ok_or_else(|| bad(piece, "expected device numbers"))?);
+                devices.push(device.ok_or_else(|| unreadable(piece, "expected device numbers"))?);
                 if *leaf.get_or_insert(open.len()) != open.len() {
                     return Err(irregular());
                 }
@@ -428,7 +431,7 @@ fn parse_mesh(piece: Piece<'_>) -> Result<Mesh, Diagnostic> {
                 continue;
             }
             _ if byte.is_ascii_whitespace() => continue,
-            _ => return Err(bad(piece, "expected device numbers in braces")),
+            _ => return Err(unreadable(piece, "expected device numbers in braces")),
         }
         commas = 0;
         last = bytes.peek().map_or(inner.len(), |(next, _)| *next);

@@ -5,7 +5,7 @@ use std::fmt::{Display, Write};
 use crate::{
     dtype::DType,
     ir::{
-        Axis, AxisId, AxisKind, Domains, Expr, ExprId, Parallel, Program, Stream, StreamId, TensorId,
+        Axis, AxisId, AxisKind, Domains, Expr, ExprId, ParallelType, Program, Stream, StreamId, TensorId,
         Transform,
     },
 };
@@ -28,7 +28,7 @@ pub fn tensor_text(program: &Program, tensor: TensorId) -> String {
         let _ = write!(out, "_{dtype}");
     }
     out.push('[');
-    separated(&mut out, it.loops.iter().map(|axis| AxisText(program, &program.axes[*axis])));
+    write_separated(&mut out, it.loop_domain.iter().map(|axis| AxisText(program, &program.axes[*axis])));
     out.push(']');
     if !it.positions.is_empty() {
         let _ = write!(out, " {}", it.positions);
@@ -58,7 +58,7 @@ pub(crate) fn domain_clauses(program: &Program, tensor: TensorId) -> String {
     let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
     let list = |axes: &[AxisId]| {
         let mut text = String::new();
-        separated(&mut text, axes.iter().map(|axis| axis_text(program, *axis)));
+        write_separated(&mut text, axes.iter().map(|axis| axis_text(program, *axis)));
         text
     };
     let mut clauses = vec![format!("logical({})", list(logical))];
@@ -97,7 +97,7 @@ fn mesh(out: &mut String, shape: &[usize], devices: &[usize]) {
 }
 
 /// The items with `, ` between them.
-pub(crate) fn separated(out: &mut String, items: impl Iterator<Item = impl Display>) {
+pub(crate) fn write_separated(out: &mut String, items: impl Iterator<Item = impl Display>) {
     for (at, item) in items.enumerate() {
         let _ = write!(out, "{}{item}", if at == 0 { "" } else { ", " });
     }
@@ -109,16 +109,20 @@ pub(crate) struct Inline<'p>(pub(crate) &'p Program, pub(crate) ExprId);
 impl Display for Inline<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0.exprs[self.1] {
-            Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => write!(f, "( {} )", Body(self.0, self.1)),
-            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => Body(self.0, self.1).fmt(f),
+            Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => {
+                write!(f, "( {} )", Unparenthesized(self.0, self.1))
+            }
+            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => {
+                Unparenthesized(self.0, self.1).fmt(f)
+            }
         }
     }
 }
 
 /// An expression without its outermost parentheses.
-pub(crate) struct Body<'p>(pub(crate) &'p Program, pub(crate) ExprId);
+pub(crate) struct Unparenthesized<'p>(pub(crate) &'p Program, pub(crate) ExprId);
 
-impl Display for Body<'_> {
+impl Display for Unparenthesized<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let inline = |id: &ExprId| Inline(self.0, *id);
         match &self.0.exprs[self.1] {
@@ -157,9 +161,10 @@ impl Display for AxisText<'_> {
         let AxisText(program, axis) = self;
         let letter =
             AxisKind::LETTERS.iter().find(|(_, kind)| *kind == axis.kind).map_or("i", |(text, _)| text);
-        let word = Parallel::WORDS.iter().find(|(_, it)| *it == axis.parallel).map_or("S", |(text, _)| text);
+        let word =
+            ParallelType::WORDS.iter().find(|(_, it)| *it == axis.parallel).map_or("S", |(text, _)| text);
         write!(f, "{letter}{word}{}", axis.number)?;
-        if axis.ragged {
+        if axis.is_ragged {
             return write!(f, "Ragged{{extents={}}}{}", Inline(program, axis.extent), axis.suffix);
         }
         f.write_str("{")?;

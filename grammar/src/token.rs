@@ -15,11 +15,11 @@ use crate::span::Span;
 
 /// What a token is. Virtual ones stand in no text: `layout` adds them.
 #[derive(Logos, Clone, Copy, PartialEq, Eq, Debug)]
-#[logos(error = Fault)]
+#[logos(error = ScanError)]
 #[logos(skip r"[ \t\r\n\f]+")]
 #[logos(skip(r"#[^\n]*", allow_greedy = true))]
 #[logos(skip(r"//", scan::comment))]
-pub enum Kind {
+pub enum TokenKind {
     /// `T0_g___bfloat[ideviceIdx.x0{8}, iS1{128}] ca_pos( 1 ) (DeviceMesh{0 1})`.
     #[regex(r"T[0-9]+_[A-Za-z0-9_:]*(<[A-Za-z0-9_:, \t\r\n*]*(<[A-Za-z0-9_:, \t\r\n*]*>[A-Za-z0-9_:, \t\r\n*]*)?>)?[ \t\r\n*]*\[", tensor)]
     #[regex(r"T[0-9]+_[a-z]+_struct[ \t\r\n]*\{[A-Za-z0-9_:,;<> \t\r\n*]*\}[ \t\r\n*]*\[", tensor)]
@@ -58,21 +58,21 @@ pub enum Kind {
     OptionsStart,
     /// `END.`: what closed a container in 2024.
     #[token("END.")]
-    Finish,
+    EndDot,
     /// Before the inputs of a posted operation, in the words of May 2024.
     #[regex(r"Execute[ \t\r\n]+the[ \t\r\n]+following[ \t\r\n]+Fusion,[ \t\r\n]+taking[ \t\r\n]+inputs[ \t\r\n]*:[ \t\r\n]*\{")]
     #[regex(r"\},[ \t\r\n]*taking[ \t\r\n]+inputs[ \t\r\n]*:[ \t\r\n]*\{")]
-    PostedInputs,
+    PostInputsPhrase,
     /// Before its outputs.
     #[regex(r"\}[ \t\r\n]*and[ \t\r\n]+outputs[ \t\r\n]*:[ \t\r\n]*\{")]
-    PostedOutputs,
+    PostOutputsPhrase,
     /// Before the operation itself.
     #[regex(r"\}\.[ \t\r\n]*Fusion[ \t\r\n]+to[ \t\r\n]+execute[ \t\r\n]*:[ \t\r\n]*\{")]
     #[regex(r"PostOnStream[ \t\r\n]+the[ \t\r\n]+operation[ \t\r\n]*:[ \t\r\n]*\{")]
-    Posted,
+    PostPhrase,
     /// Before the communication that is waited for.
     #[regex(r"Wait[ \t\r\n]+the[ \t\r\n]+communication[ \t\r\n]*:[ \t\r\n]*\{")]
-    Awaited,
+    WaitPhrase,
     /// `FOR`.
     #[token("FOR")]
     For,
@@ -204,9 +204,9 @@ pub enum Kind {
     Domains,
 }
 
-impl Kind {
+impl TokenKind {
     /// The closer of an opening bracket.
-    pub const fn closer(self) -> Option<Kind> {
+    pub const fn closer(self) -> Option<TokenKind> {
         match self {
             Self::ParenOpen => Some(Self::ParenClose),
             Self::BraceOpen => Some(Self::BraceClose),
@@ -226,13 +226,13 @@ impl Kind {
     }
 
     /// Whether it begins a statement in the words of May 2024.
-    pub const fn is_phrase(self) -> bool {
-        matches!(self, Self::PostedInputs | Self::PostedOutputs | Self::Posted | Self::Awaited)
+    pub const fn is_post_or_wait_phrase(self) -> bool {
+        matches!(self, Self::PostInputsPhrase | Self::PostOutputsPhrase | Self::PostPhrase | Self::WaitPhrase)
     }
 
     /// Whether it ends the statements before it.
     pub const fn ends_block(self) -> bool {
-        matches!(self, Self::BraceClose | Self::Finish)
+        matches!(self, Self::BraceClose | Self::EndDot)
     }
 
     /// Whether it begins a loop or a branch.
@@ -243,19 +243,19 @@ impl Kind {
 
 /// Why a stretch of text is no token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Fault {
+pub enum ScanError {
     /// No token begins so.
     #[default]
     Unknown,
     /// A tensor or an axis whose bracket does not close.
-    Unclosed(Unclosed),
+    Unclosed(UnclosedToken),
 }
 
 /// A token that should have been one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unclosed {
+pub struct UnclosedToken {
     /// What it would have been.
-    pub kind: Kind,
+    pub kind: TokenKind,
     /// Whether the text ended inside it.
     pub at_end: bool,
 }
@@ -281,7 +281,7 @@ impl<'s> Source<'s> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lexeme {
     /// What it is.
-    pub kind: Kind,
+    pub kind: TokenKind,
     /// Whether it is the first one on its line.
     pub first: bool,
     /// Its column, counted from 0; known for the first token of a line only.
@@ -294,7 +294,7 @@ pub struct Lexeme {
 
 impl Lexeme {
     /// A virtual token.
-    pub const fn virtual_at(kind: Kind, place: u32) -> Self {
+    pub const fn virtual_at(kind: TokenKind, place: u32) -> Self {
         Self { kind, first: false, column: 0, start: place, end: place }
     }
 
@@ -308,14 +308,14 @@ impl Lexeme {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Token<'s> {
     /// What it is.
-    pub kind: Kind,
+    pub kind: TokenKind,
     /// What was written; empty for virtual tokens.
     pub text: &'s str,
 }
 
 /// Where scanning stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Until {
+pub enum ScanLimit {
     /// After the brace that closes the first one, or before the next container.
     ContainerEnd,
     /// At the end of the text.

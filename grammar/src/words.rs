@@ -231,7 +231,7 @@ impl CommunicationType {
     }
 
     /// Whether it combines the ranks' elements.
-    pub const fn reduces(self) -> bool {
+    pub const fn is_reduction(self) -> bool {
         match self {
             Self::Reduce | Self::Allreduce | Self::ReduceScatter => true,
             Self::Gather
@@ -245,7 +245,7 @@ impl CommunicationType {
     }
 
     /// Whether every member of the team gets a result.
-    pub const fn writes_everywhere(self) -> bool {
+    pub const fn writes_on_every_rank(self) -> bool {
         match self {
             Self::Reduce | Self::Gather | Self::SendRecv => false,
             Self::Allgather
@@ -259,7 +259,7 @@ impl CommunicationType {
     }
 
     /// Whether the CUDA backend has it.
-    pub const fn has_cuda(self) -> bool {
+    pub const fn is_supported_by_cuda(self) -> bool {
         match self {
             Self::Broadcast | Self::Allgather | Self::Allreduce | Self::Reduce => true,
             Self::Gather

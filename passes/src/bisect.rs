@@ -8,7 +8,7 @@ use grammar::ir::Program;
 
 use crate::{
     driver::{Settings, Verify, run},
-    fault::{Failure, Fault},
+    error::{PassError, PipelineError},
     oracle::SemanticOracle,
     pipeline::PassCall,
 };
@@ -23,7 +23,7 @@ pub struct Culprit {
     /// What it left; after a panic, nothing that can be relied on.
     pub after: Program,
     /// What is wrong.
-    pub failure: Failure,
+    pub error: PipelineError,
 }
 
 /// Looks for the first pass that goes wrong; `None`: no pass does.
@@ -34,10 +34,12 @@ pub fn bisect(
     program: &Program,
     calls: &[PassCall],
     oracle: &dyn SemanticOracle,
-) -> Result<Option<Culprit>, Box<Failure>> {
+) -> Result<Option<Culprit>, Box<PipelineError>> {
     let Some(first) = calls.first() else { return Ok(None) };
-    let fail = |call: &PassCall, fault| Failure { pass: Some(call.pass.name), fault };
-    let meaning = oracle.meaning(program).map_err(|faults| Box::new(fail(first, Fault::Unjudged(faults))))?;
+    let fail = |call: &PassCall, fault| PipelineError { pass: Some(call.pass.name), error: fault };
+    let meaning = oracle
+        .reference(program)
+        .map_err(|faults| Box::new(fail(first, PassError::InvalidReference(faults))))?;
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
     let mut stages = vec![program.clone()];
     let mut stopped = None;
@@ -51,21 +53,21 @@ pub fn bisect(
     }
     // The program `good` means what it should, and `bad` does not.
     let (mut good, mut bad) = (0, stages.len() - 1);
-    let Err(mut fault) = meaning.is_kept(&stages[bad]) else {
+    let Err(mut fault) = meaning.check_equivalent(&stages[bad]) else {
         return Ok(stopped.map(|(after, failure)| {
             let before = stages.swap_remove(bad);
-            Culprit { position: bad, before, after, failure }
+            Culprit { position: bad, before, after, error: failure }
         }));
     };
     while bad - good > 1 {
         let middle = usize::midpoint(good, bad);
-        match meaning.is_kept(&stages[middle]) {
+        match meaning.check_equivalent(&stages[middle]) {
             Ok(()) => good = middle,
             Err(it) => (bad, fault) = (middle, it),
         }
     }
-    let failure = fail(&calls[good], Fault::Miscompiled(fault));
+    let failure = fail(&calls[good], PassError::Miscompiled(fault));
     let after = stages.swap_remove(bad);
     let before = stages.swap_remove(good);
-    Ok(Some(Culprit { position: good, before, after, failure }))
+    Ok(Some(Culprit { position: good, before, after, error: failure }))
 }

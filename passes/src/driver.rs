@@ -16,8 +16,8 @@ use grammar::{
 };
 
 use crate::{
-    fault::{Failure, Fault},
-    oracle::{Meaning, SemanticOracle},
+    error::{PassError, PipelineError},
+    oracle::{Reference, SemanticOracle},
     pass::{Change, Remarks},
     pipeline::PassCall,
 };
@@ -45,7 +45,7 @@ pub struct Settings<'o> {
 
 /// What happens while a pipeline runs.
 #[derive(Clone, Copy)]
-pub enum Event<'e> {
+pub enum PassEvent<'e> {
     /// A pass is about to run.
     Before {
         /// The pass.
@@ -75,7 +75,7 @@ pub enum Event<'e> {
         /// What it left.
         program: &'e Program,
         /// What is wrong; after a panic, the program cannot be relied on.
-        fault: &'e Fault,
+        error: &'e PassError,
     },
 }
 
@@ -87,33 +87,34 @@ pub fn run(
     program: &mut Program,
     calls: &[PassCall],
     settings: Settings<'_>,
-    observe: &mut dyn FnMut(Event<'_>),
-) -> Result<(), Box<Failure>> {
+    observe: &mut dyn FnMut(PassEvent<'_>),
+) -> Result<(), Box<PipelineError>> {
     if settings.roundtrip {
         let text = print(program);
-        roundtrip(&text).map_err(|fault| Box::new(Failure { pass: None, fault }))?;
+        check_round_trip(&text).map_err(|fault| Box::new(PipelineError { pass: None, error: fault }))?;
     }
     let meaning = match (settings.verify, calls.first()) {
         (Verify::Semantic(oracle), Some(first)) => {
             let pass = Some(first.pass.name);
-            let unjudged = |faults| Box::new(Failure { pass, fault: Fault::Unjudged(faults) });
-            Some(oracle.meaning(program).map_err(unjudged)?)
+            let unjudged =
+                |faults| Box::new(PipelineError { pass, error: PassError::InvalidReference(faults) });
+            Some(oracle.reference(program).map_err(unjudged)?)
         }
         (Verify::Off | Verify::Structural | Verify::Semantic(_), _) => None,
     };
     // The text behind one pass is that before the next.
     let mut text: Option<String> = None;
     for call in calls {
-        observe(Event::Before { call, program });
+        observe(PassEvent::Before { call, program });
         let mut remarks = Remarks::default();
-        match step(program, call, settings, meaning.as_deref(), &mut text, &mut remarks) {
+        match run_pass(program, call, settings, meaning.as_deref(), &mut text, &mut remarks) {
             Ok((change, time, checks)) => {
                 let remarks = remarks.all();
-                observe(Event::After { call, program, change, time, checks, remarks });
+                observe(PassEvent::After { call, program, change, time, checks, remarks });
             }
             Err(fault) => {
-                observe(Event::Failed { call, program, fault: &fault });
-                return Err(Box::new(Failure { pass: Some(call.pass.name), fault }));
+                observe(PassEvent::Failed { call, program, error: &fault });
+                return Err(Box::new(PipelineError { pass: Some(call.pass.name), error: fault }));
             }
         }
     }
@@ -121,41 +122,42 @@ pub fn run(
 }
 
 /// Runs and checks one pass. Says whether the program changed, and how long pass and checks took.
-fn step(
+fn run_pass(
     program: &mut Program,
     call: &PassCall,
     settings: Settings<'_>,
-    meaning: Option<&dyn Meaning>,
+    meaning: Option<&dyn Reference>,
     text: &mut Option<String>,
     remarks: &mut Remarks,
-) -> Result<(Change, Duration, Duration), Fault> {
+) -> Result<(Change, Duration, Duration), PassError> {
     let prepared = Instant::now();
     let checked = !matches!(settings.verify, Verify::Off);
     let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
     let started = Instant::now();
-    let declared = guard(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(Fault::Rejected)?;
+    let declared =
+        catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(PassError::Rejected)?;
     let time = started.elapsed();
     let mut change = declared;
     // What a pass left may be such that printing or verifying it panics.
-    guard(|| {
+    catch_panic(|| {
         if let Some(before) = before {
             let after = print(program);
             change = Change::from_flag(before != after);
             if (declared, change) == (Change::Unchanged, Change::Changed) {
-                return Err(Fault::Undeclared);
+                return Err(PassError::UnreportedChange);
             }
             let diagnostics = verify(program);
             if has_errors(&diagnostics) {
-                return Err(Fault::Broken(diagnostics));
+                return Err(PassError::VerificationFailed(diagnostics));
             }
             *text = Some(after);
         }
         if let Some(meaning) = meaning.filter(|_| change == Change::Changed) {
-            meaning.is_kept(program).map_err(Fault::Miscompiled)?;
+            meaning.check_equivalent(program).map_err(PassError::Miscompiled)?;
         }
         match (settings.roundtrip, &text) {
-            (true, Some(text)) => roundtrip(text),
-            (true, None) => roundtrip(&print(program)),
+            (true, Some(text)) => check_round_trip(text),
+            (true, None) => check_round_trip(&print(program)),
             (false, _) => Ok(()),
         }
     })??;
@@ -163,19 +165,19 @@ fn step(
 }
 
 /// Makes a panic a fault.
-fn guard<T>(work: impl FnOnce() -> T) -> Result<T, Fault> {
+fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, PassError> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload: Box<dyn Any + Send>| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        Fault::Panicked(text.unwrap_or("without a message").to_owned())
+        PassError::Panicked(text.unwrap_or("without a message").to_owned())
     })
 }
 
 /// Reads canonical text and prints it again.
-fn roundtrip(text: &str) -> Result<(), Fault> {
+fn check_round_trip(text: &str) -> Result<(), PassError> {
     let (programs, diagnostics) = grammar::read(text);
     if let Some(it) = diagnostics.first() {
-        return Err(Fault::Lossy(it.span().text(text).to_owned(), it.message.clone()));
+        return Err(PassError::RoundTripMismatch(it.span().text(text).to_owned(), it.message.clone()));
     }
     let again: String = programs.iter().map(print).collect();
     if again == text {
@@ -183,5 +185,5 @@ fn roundtrip(text: &str) -> Result<(), Fault> {
     }
     let lines = || text.lines().zip(again.lines());
     let (printed, read) = lines().find(|(a, b)| a != b).unwrap_or(("", ""));
-    Err(Fault::Lossy(printed.to_owned(), read.to_owned()))
+    Err(PassError::RoundTripMismatch(printed.to_owned(), read.to_owned()))
 }

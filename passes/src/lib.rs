@@ -18,7 +18,7 @@ pub mod pipeline;
 
 pub mod bisect;
 pub mod driver;
-pub mod fault;
+pub mod error;
 pub mod oracle;
 
 mod analysis;
@@ -29,9 +29,9 @@ mod transform;
 mod tests;
 
 pub use bisect::{Culprit, bisect};
-pub use driver::{Event, Settings, Verify, run};
-pub use fault::{Failure, Fault};
+pub use driver::{PassEvent, Settings, Verify, run};
+pub use error::{PassError, PipelineError};
 pub use list::{PASSES, PIPELINES};
-pub use oracle::{Meaning, SemanticOracle};
+pub use oracle::{Reference, SemanticOracle};
 pub use pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Pipeline, Remarks};
 pub use pipeline::{PassCall, parse};

@@ -9,14 +9,14 @@ pub trait SemanticOracle {
     ///
     /// # Errors
     /// A program that cannot be run, or that goes wrong by itself.
-    fn meaning(&self, program: &Program) -> Result<Box<dyn Meaning + '_>, Vec<Diagnostic>>;
+    fn reference(&self, program: &Program) -> Result<Box<dyn Reference + '_>, Vec<Diagnostic>>;
 }
 
 /// What a program means.
-pub trait Meaning {
+pub trait Reference {
     /// Whether another program means the same, under every schedule.
     ///
     /// # Errors
     /// Where it does not, at a place in that program.
-    fn is_kept(&self, program: &Program) -> Result<(), Diagnostic>;
+    fn check_equivalent(&self, program: &Program) -> Result<(), Diagnostic>;
 }

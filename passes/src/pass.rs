@@ -96,7 +96,7 @@ pub enum OptionKind {
 
 impl OptionKind {
     /// Whether `value` is one of its values.
-    pub fn takes(self, value: &str) -> bool {
+    pub fn accepts(self, value: &str) -> bool {
         match self {
             Self::Flag => matches!(value, "true" | "false"),
             Self::Count => value.parse::<u64>().is_ok(),

@@ -53,8 +53,8 @@ pub(crate) fn parse_with(
     if text.trim().is_empty() {
         return Ok(calls);
     }
-    for item in split(Piece { text, start: 0 })? {
-        let (name, options) = item.head();
+    for item in split(TextSlice { text, start: 0 })? {
+        let (name, options) = item.name_and_options();
         if name.text.is_empty() {
             let message = "a pass is missing";
             return Err(Diagnostic::new(Code::BadPipeline, name.span(), message, "expected a pass"));
@@ -64,7 +64,7 @@ pub(crate) fn parse_with(
                 let pipeline = pipelines.iter().find(|it| it.name == name.text);
                 let Some(pipeline) = pipeline else {
                     let known = pipelines.iter().map(|it| it.name);
-                    return Err(unknown("pipeline", name, known));
+                    return Err(unknown_name("pipeline", name, known));
                 };
                 let mut inner = parse_with(pipeline.passes, passes, &[])?;
                 inner.iter_mut().for_each(|call| call.span = name.span());
@@ -76,7 +76,7 @@ pub(crate) fn parse_with(
             }
             (false, options) => {
                 let Some(pass) = passes.iter().find(|it| it.name == name.text) else {
-                    return Err(unknown("pass", name, passes.iter().map(|it| it.name)));
+                    return Err(unknown_name("pass", name, passes.iter().map(|it| it.name)));
                 };
                 let mut arguments = Arguments::defaults(pass);
                 if let Some(options) = options {
@@ -91,12 +91,12 @@ pub(crate) fn parse_with(
 
 /// A part of the pipeline's text.
 #[derive(Clone, Copy)]
-struct Piece<'t> {
+struct TextSlice<'t> {
     text: &'t str,
     start: usize,
 }
 
-impl<'t> Piece<'t> {
+impl<'t> TextSlice<'t> {
     fn span(self) -> Span {
         // A caret needs something to point at, even where there is nothing.
         Span::new(self.start, self.start + self.text.len().max(1))
@@ -116,7 +116,7 @@ impl<'t> Piece<'t> {
     }
 
     /// What stands in front of the first brace, and what stands in the braces.
-    fn head(self) -> (Self, Option<Self>) {
+    fn name_and_options(self) -> (Self, Option<Self>) {
         match self.text.find('{') {
             Some(open) => {
                 let close = self.text.rfind('}').unwrap_or(self.text.len());
@@ -128,7 +128,7 @@ impl<'t> Piece<'t> {
 }
 
 /// The items of a comma-separated list, blanks around them dropped; commas in braces are no separators.
-fn split(list: Piece<'_>) -> Result<Vec<Piece<'_>>, Diagnostic> {
+fn split(list: TextSlice<'_>) -> Result<Vec<TextSlice<'_>>, Diagnostic> {
     let mut items = Vec::new();
     let mut open: Vec<usize> = Vec::new();
     let mut start = 0;
@@ -167,7 +167,7 @@ fn split(list: Piece<'_>) -> Result<Vec<Piece<'_>>, Diagnostic> {
 
 fn read_options(
     pass: &'static Pass,
-    options: Piece<'_>,
+    options: TextSlice<'_>,
     arguments: &mut Arguments,
 ) -> Result<(), Diagnostic> {
     if options.text.trim().is_empty() {
@@ -185,7 +185,7 @@ fn read_options(
         if let (None, None, Some((spec, start))) = (known, value, list) {
             let end = item.start + item.text.len() - options.start;
             let value = options.part(start - options.start, end);
-            set(pass, spec, value, value.text, arguments)?;
+            set_option(pass, spec, value, value.text, arguments)?;
             continue;
         }
         let Some(spec) = known else {
@@ -197,28 +197,28 @@ fn read_options(
         }
         given.push(spec.name);
         let text = value.map_or("true", |it| it.text);
-        set(pass, spec, value.unwrap_or(name), text, arguments)?;
+        set_option(pass, spec, value.unwrap_or(name), text, arguments)?;
         list = value.filter(|_| spec.kind == OptionKind::Counts).map(|it| (spec, it.start));
     }
     Ok(())
 }
 
 /// Gives an option a value, if its kind takes it.
-fn set(
+fn set_option(
     pass: &Pass,
     spec: &'static OptionSpec,
-    place: Piece<'_>,
+    place: TextSlice<'_>,
     text: &str,
     arguments: &mut Arguments,
 ) -> Result<(), Diagnostic> {
-    if !spec.kind.takes(text) {
+    if !spec.kind.accepts(text) {
         return Err(bad_value(pass, spec, place, text));
     }
     arguments.set(spec.name, text);
     Ok(())
 }
 
-fn unknown_option(pass: &'static Pass, name: Piece<'_>) -> Diagnostic {
+fn unknown_option(pass: &'static Pass, name: TextSlice<'_>) -> Diagnostic {
     let message = format!("the pass `{}` has no option `{}`", pass.name, name.text);
     let known: Vec<&str> = pass.options.iter().map(|it| it.name).collect();
     let label = match known.as_slice() {
@@ -229,12 +229,12 @@ fn unknown_option(pass: &'static Pass, name: Piece<'_>) -> Diagnostic {
     suggest(it, name.text, known.into_iter())
 }
 
-fn bad_value(pass: &Pass, spec: &OptionSpec, value: Piece<'_>, text: &str) -> Diagnostic {
+fn bad_value(pass: &Pass, spec: &OptionSpec, value: TextSlice<'_>, text: &str) -> Diagnostic {
     let message = format!("`{text}` is no value of the option `{}` of `{}`", spec.name, pass.name);
     Diagnostic::new(Code::BadOption, value.span(), message, format!("expected {}", spec.kind.describe()))
 }
 
-fn unknown(what: &str, name: Piece<'_>, known: impl Iterator<Item = &'static str>) -> Diagnostic {
+fn unknown_name(what: &str, name: TextSlice<'_>, known: impl Iterator<Item = &'static str>) -> Diagnostic {
     let message = format!("unknown {what} `{}`", name.text);
     let label = format!("expected a {what} of `hir-opt --list-passes`");
     suggest(Diagnostic::new(Code::UnknownPass, name.span(), message, label), name.text, known)

@@ -3,11 +3,11 @@
 //! Invariant: nothing here uses a pass.
 
 pub(crate) mod blocks;
+pub(crate) mod builder;
 pub(crate) mod collective;
-pub(crate) mod create;
+pub(crate) mod contiguity;
 pub(crate) mod fold;
 pub(crate) mod mesh;
-pub(crate) mod pack;
 pub(crate) mod scalars;
-pub(crate) mod sharded;
+pub(crate) mod sharded_tensors;
 pub(crate) mod substitute;

@@ -17,7 +17,7 @@ use grammar::{
     span::LineIndex,
 };
 use hir::{
-    check::{self, Checks, Finding, Model, NotSearched, Report, Steps},
+    check::{self, Checks, ExcessNotSearched, Finding, OrderingModel, Report, StepOrder},
     exit::Exit,
     interrupt::{self, Activity},
     out_of_memory::Allocator,
@@ -25,26 +25,26 @@ use hir::{
         self, Plan,
         limits::{self, Limits},
         sync::{
-            self, Matched,
-            order::{Graph, Unordered},
+            self, CommMatching,
+            happens_before::{HappensBeforeGraph, OrderError},
         },
     },
     run::{
-        oracle::{Checked, Oracle},
+        oracle::{CheckerOracle, SimulationOracle},
         schedules,
     },
-    source::{Binding, Source, bind},
+    source::{Binding, Source, apply_bindings},
     tool::{
-        self, Color, Screen,
+        self, Color, Reporter,
         dump::{DumpFlags, Dumper, diff},
         expect, listing,
         remarks::RemarkFlags,
-        reproducer::{self, own_bug},
+        reproducer::{self, crash_reproducer},
         stack::with_large_stack,
         statistics::Statistics,
     },
 };
-use passes::{Event, Failure, Fault, PassCall, Settings, Verify};
+use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};
 
 /// Reads Host IR, checks it, runs passes over it, and prints canonical text.
 ///
@@ -103,7 +103,7 @@ struct Options {
     /// edits that fix races, where exactly one edit fixes the race, and checks the result.
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
         conflicts_with_all = ["passes", "print_plan", "print_hb", "print_dialect", "split_input_file"])]
-    fix: Option<Fixes>,
+    fix: Option<FixMode>,
     /// Compare diagnostics with `// expected-error@+1 {{text}}` comments instead of printing them.
     #[arg(long)]
     verify_diagnostics: bool,
@@ -138,12 +138,12 @@ struct Options {
     /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document (the default); `hir`, what hir-run's own executors give
     /// besides. For `--check`, `--fix=check` and `--verify-each=check`.
     #[arg(long, value_enum)]
-    check_model: Option<Model>,
+    check_model: Option<OrderingModel>,
     /// Number of ranks; default: the smallest world that holds every mesh.
-    #[arg(long, value_parser = tool::ranks)]
+    #[arg(long, value_parser = tool::parse_ranks)]
     ranks: Option<usize>,
     /// Most ranks of a world.
-    #[arg(long, value_name = "N", default_value_t = limits::RANKS, value_parser = tool::ranks)]
+    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     max_ranks: usize,
     /// Most memory that the plans of all ranks may take, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
@@ -164,7 +164,7 @@ struct Options {
 
 /// Which edits `--fix` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Fixes {
+enum FixMode {
     /// Those of diagnostics about reading.
     Reading,
     /// Those, and then those of the checker's findings.
@@ -184,32 +184,32 @@ enum VerifyEach {
 }
 
 /// Most remarks of `--check` that are printed: each draws lines of the text.
-const MOST_REMARKS: usize = 256;
+const MAX_REMARKS: usize = 256;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
-    tool::own_panics("hir-opt");
-    interrupt::report_large_files();
+    tool::install_panic_hook("hir-opt");
+    interrupt::handle_sigxfsz();
     with_large_stack(|| {
         let guarded = |options: Options| {
-            let screen = Screen::new("hir-opt", options.error_format, options.color);
+            let screen = Reporter::new("hir-opt", options.error_format, options.color);
             let path = options.crash_reproducer.as_deref();
-            own_bug::guarded(screen, path, || run(&options).unwrap_or_else(|exit| exit))
+            crash_reproducer::run_guarded(screen, path, || run(&options).unwrap_or_else(|exit| exit))
         };
         let exit = options().map_or_else(|exit| exit, guarded);
-        tool::log::close(exit, true);
+        tool::sarif_log::close(exit, true);
         exit.into()
     })
 }
 
 /// The command line; that of a reproducer comes first, so that what is given overrides it.
 fn options() -> Result<Options, Exit> {
-    let usage = |error| tool::usage("hir-opt", &error);
+    let usage = |error| tool::report_usage_error("hir-opt", &error);
     let given = Options::try_parse().map_err(usage)?;
     let Some(path) = given.run_reproducer else { return Ok(given) };
-    let screen = Screen::new("hir-opt", given.error_format, given.color);
+    let screen = Reporter::new("hir-opt", given.error_format, given.color);
     let flags = reproducer::flags(&path)
         .map_err(|fault| {
             screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", path.display()))
@@ -224,12 +224,12 @@ fn options() -> Result<Options, Exit> {
 }
 
 fn run(options: &Options) -> Result<Exit, Exit> {
-    let screen = Screen::new("hir-opt", options.error_format, options.color);
+    let screen = Reporter::new("hir-opt", options.error_format, options.color);
     if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, &message))? {
-        return Ok(screen.write(&text, options.output.as_deref()));
+        return Ok(screen.write_result(&text, options.output.as_deref()));
     }
-    let calls = screen.pipeline(&options.passes)?;
-    if options.check_model.is_some() && !options.checks_orders() {
+    let calls = screen.parse_pipeline(&options.passes)?;
+    if options.check_model.is_some() && !options.uses_ordering_model() {
         let message = "`--check-model` needs `--check`, `--fix=check` or `--verify-each=check`";
         return Err(screen.fail(Exit::Usage, message));
     }
@@ -253,7 +253,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     {
         return Err(screen.fail(Exit::Usage, "`--witness` would overwrite the program"));
     }
-    if options.check.is_some_and(|it| it.repeat) && options.check_model == Some(Model::Hir) {
+    if options.check.is_some_and(|it| it.repeat) && options.check_model == Some(OrderingModel::Hir) {
         let message = "`--check=repeat` is for `--check-model=nccl`: hir-run puts a barrier between runs";
         return Err(screen.fail(Exit::Usage, message));
     }
@@ -266,12 +266,12 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     let stopped = activity.clone();
     let asked = activity.clone();
     interrupt::watch(
-        move || screen.say(&asked.what()),
+        move || screen.message(&asked.description()),
         move |signal| {
             stopped.stop(|what| {
-                let name = interrupt::name(signal);
-                screen.say(&format!("stopped by {name} {what}: no result is written"));
-                tool::log::close(Exit::from_signal(signal), true);
+                let name = interrupt::signal_name(signal);
+                screen.message(&format!("stopped by {name} {what}: no result is written"));
+                tool::sarif_log::close(Exit::from_signal(signal), true);
             })
         },
     )
@@ -290,9 +290,9 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         reading: Duration::ZERO,
         container: None,
     };
-    let exit = tool.file(source);
+    let exit = tool.process_file(source);
     if options.run_reproducer.is_some() && exit == Exit::Success {
-        screen.say("the reproducer shows no failure any more");
+        screen.message("the reproducer shows no failure any more");
     }
     if options.statistics {
         let _ = write!(std::io::stderr(), "{}", tool.statistics.table());
@@ -300,7 +300,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     if options.timing {
         let _ = write!(std::io::stderr(), "{}", tool.dumper.timing(tool.reading));
     }
-    match tool.dumper.fault() {
+    match tool.dumper.file_error() {
         Some(fault) => Err(screen.fail(Exit::Environment, fault)),
         None => Ok(exit),
     }
@@ -308,22 +308,22 @@ fn run(options: &Options) -> Result<Exit, Exit> {
 
 impl Options {
     /// Whether a check is asked for that `--check-model` counts for.
-    fn checks_orders(&self) -> bool {
-        self.check.is_some() || self.fix == Some(Fixes::Check) || self.verify_each == VerifyEach::Check
+    fn uses_ordering_model(&self) -> bool {
+        self.check.is_some() || self.fix == Some(FixMode::Check) || self.verify_each == VerifyEach::Check
     }
 
-    fn model(&self) -> Model {
+    fn model(&self) -> OrderingModel {
         self.check_model.unwrap_or_default()
     }
 }
 
 /// The word of `--verify-each`.
-fn name(verify: VerifyEach) -> String {
+fn verify_each_name(verify: VerifyEach) -> String {
     verify.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
 }
 
 /// How many diagnostics have a severity, in words; `None` where none has.
-fn counted(found: &[Diagnostic], severity: Severity, word: &str) -> Option<String> {
+fn format_count(found: &[Diagnostic], severity: Severity, word: &str) -> Option<String> {
     let count = found.iter().filter(|it| it.severity() == severity).count();
     let s = if count == 1 { "" } else { "s" };
     (count > 0).then(|| format!("{count} {word}{s}"))
@@ -341,13 +341,13 @@ fn listing(options: &Options) -> Result<Option<String>, String> {
 
 /// What became of one part of the input.
 #[derive(Default)]
-struct Outcome {
+struct PartOutcome {
     /// What goes to standard output.
     text: String,
     /// What there is to say about the part's text.
     diagnostics: Vec<Diagnostic>,
     /// What is wrong with a text of the command line.
-    elsewhere: Option<Box<(Source, Diagnostic)>>,
+    other_source_diagnostic: Option<Box<(Source, Diagnostic)>>,
     /// What the check says of each program that it found no fault in: comes after the diagnostics.
     summaries: Vec<String>,
     /// Why there is no result, beyond the diagnostics.
@@ -357,7 +357,7 @@ struct Outcome {
 struct Tool<'o> {
     activity: Activity,
     options: &'o Options,
-    screen: Screen,
+    screen: Reporter,
     calls: Vec<PassCall>,
     dumper: Dumper<'o>,
     /// What passes have reported about the program at hand.
@@ -369,12 +369,12 @@ struct Tool<'o> {
 }
 
 impl Tool<'_> {
-    fn file(&mut self, source: Source) -> Exit {
+    fn process_file(&mut self, source: Source) -> Exit {
         let parts = match self.options.split_input_file {
-            true => match expect::split(&source) {
+            true => match expect::split_input(&source) {
                 Ok(parts) => parts,
                 Err(fault) => {
-                    self.screen.draw(&source, &[fault]);
+                    self.screen.report_diagnostics(&source, &[fault]);
                     return Exit::Rejected;
                 }
             },
@@ -395,8 +395,8 @@ impl Tool<'_> {
                 // Errors that are left stand in a text that the user has not seen, or that is written to a file.
                 let mut name = format!("{} (fixed)", part.name);
                 let text = match fixes {
-                    Fixes::Reading => text,
-                    Fixes::Check => {
+                    FixMode::Reading => text,
+                    FixMode::Check => {
                         let file = self.options.output.as_deref().filter(|it| *it != Path::new("-"));
                         name = file.map_or(name, |it| it.display().to_string());
                         self.fix_findings(text, &name)
@@ -405,7 +405,7 @@ impl Tool<'_> {
                 is_edited = text != part.text;
                 part = if is_edited { Source::new(name, text) } else { part };
             }
-            let outcome = self.part(&part, is_edited);
+            let outcome = self.process_part(&part, is_edited);
             let exit = self.report(&part, &outcome);
             worst = if worst == Exit::Success { exit } else { worst };
             texts.push(outcome.text);
@@ -414,46 +414,50 @@ impl Tool<'_> {
         if text.is_empty() && worst != Exit::Success {
             return worst;
         }
-        self.activity.conclude(true, || ());
-        match self.screen.write(&text, self.options.output.as_deref()) {
+        self.activity.print_result(true, || ());
+        match self.screen.write_result(&text, self.options.output.as_deref()) {
             Exit::Success => worst,
             exit => exit,
         }
     }
 
     /// Shows what there is to say about a part, or compares it with what the part expects.
-    fn report(&self, part: &Source, outcome: &Outcome) -> Exit {
+    fn report(&self, part: &Source, outcome: &PartOutcome) -> Exit {
         if self.options.verify_diagnostics {
             let mut faults = expect::mismatches(part, &outcome.diagnostics);
-            faults.extend(outcome.failure.iter().filter(|it| it.0 == Exit::Bug).map(|it| it.1.clone()));
-            faults.iter().chain(&outcome.summaries).for_each(|it| self.screen.say(it));
+            faults.extend(
+                outcome.failure.iter().filter(|it| it.0 == Exit::InternalError).map(|it| it.1.clone()),
+            );
+            faults.iter().chain(&outcome.summaries).for_each(|it| self.screen.message(it));
             return if faults.is_empty() { Exit::Success } else { Exit::Rejected };
         }
-        self.screen.draw(part, &outcome.diagnostics);
-        if let Some((source, fault)) = outcome.elsewhere.as_deref() {
-            self.screen.draw(source, std::slice::from_ref(fault));
+        self.screen.report_diagnostics(part, &outcome.diagnostics);
+        if let Some((source, fault)) = outcome.other_source_diagnostic.as_deref() {
+            self.screen.report_diagnostics(source, std::slice::from_ref(fault));
         }
-        outcome.summaries.iter().for_each(|it| self.screen.say(it));
+        outcome.summaries.iter().for_each(|it| self.screen.message(it));
         match &outcome.failure {
             Some((exit, message)) => self.screen.fail(*exit, message),
-            None if has_errors(&outcome.diagnostics) || outcome.elsewhere.is_some() => Exit::Rejected,
+            None if has_errors(&outcome.diagnostics) || outcome.other_source_diagnostic.is_some() => {
+                Exit::Rejected
+            }
             None => Exit::Success,
         }
     }
 
     /// What becomes of a part; `is_edited`: `--fix` has made its text.
-    fn part(&mut self, part: &Source, is_edited: bool) -> Outcome {
-        own_bug::begin(self.flags());
-        own_bug::add(&part.text);
+    fn process_part(&mut self, part: &Source, is_edited: bool) -> PartOutcome {
+        crash_reproducer::record_command(self.reproducer_flags());
+        crash_reproducer::record_program(&part.text);
         let start = Instant::now();
         let (mut programs, diagnostics) = part.programs();
         self.reading += start.elapsed();
-        let mut outcome = Outcome { diagnostics, ..Outcome::default() };
+        let mut outcome = PartOutcome { diagnostics, ..PartOutcome::default() };
         if has_errors(&outcome.diagnostics) {
             return outcome;
         }
         if let Some(fixes) = self.options.fix {
-            if fixes == Fixes::Check && !self.check_all(&mut programs, part, &mut outcome) {
+            if fixes == FixMode::Check && !self.check_all(&mut programs, part, &mut outcome) {
                 // Edits that are made are not lost where others are missing.
                 if let Some((Exit::Check, message)) = &mut outcome.failure {
                     *message += match is_edited {
@@ -464,13 +468,13 @@ impl Tool<'_> {
                 }
                 return outcome;
             }
-            return Outcome { text: part.text.clone(), ..outcome };
+            return PartOutcome { text: part.text.clone(), ..outcome };
         }
         let mut text = String::new();
         let count = programs.len();
         for (number, program) in programs.iter_mut().enumerate() {
             self.container = (count > 1).then_some(number);
-            match self.program(program, part, &mut outcome) {
+            match self.process_program(program, part, &mut outcome) {
                 Some(it) => text += &it,
                 None => {
                     let left = count - 1 - number;
@@ -484,7 +488,7 @@ impl Tool<'_> {
         }
         // The process ends soon: taking a large program apart piece by piece would only take time.
         std::mem::forget(programs);
-        Outcome { text, ..outcome }
+        PartOutcome { text, ..outcome }
     }
 
     /// What is checked, by whose rules.
@@ -496,14 +500,14 @@ impl Tool<'_> {
     fn fix_findings(&self, mut text: String, name: &str) -> String {
         self.activity.set("while fixing what the check finds");
         let plan = |program: &mut Program, lines: &LineIndex| {
-            bind(program, &self.options.set).ok()?;
+            apply_bindings(program, &self.options.set).ok()?;
             let ranks = self.options.ranks.unwrap_or(0).max(plan::smallest_world(program));
-            plan::build_within(program, lines, ranks, &self.limits()).ok()
+            plan::build_with_limits(program, lines, ranks, &self.limits()).ok()
         };
         for number in 0..grammar::read(&text).0.len() {
             let fixed = check::fix(&text, number, self.checks(), &plan);
             for edit in &fixed.edits {
-                self.screen.say(&format!("{name}, line {}: {}", edit.line, edit.what));
+                self.screen.message(&format!("{name}, line {}: {}", edit.line, edit.description));
             }
             text = fixed.text;
         }
@@ -511,20 +515,25 @@ impl Tool<'_> {
     }
 
     /// Checks all programs of a text; false after saying why they are not free of faults.
-    fn check_all(&self, programs: &mut [Program], part: &Source, outcome: &mut Outcome) -> bool {
-        programs.iter_mut().all(|program| match bind(program, &self.options.set) {
+    fn check_all(&self, programs: &mut [Program], part: &Source, outcome: &mut PartOutcome) -> bool {
+        programs.iter_mut().all(|program| match apply_bindings(program, &self.options.set) {
             Ok(()) => self.check(program, part, self.checks(), outcome).is_some(),
             Err(fault) => {
-                outcome.elsewhere = Some(fault);
+                outcome.other_source_diagnostic = Some(fault);
                 false
             }
         })
     }
 
     /// What a program is turned into; `None` after saying why it is not.
-    fn program(&mut self, program: &mut Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
-        if let Err(fault) = bind(program, &self.options.set) {
-            outcome.elsewhere = Some(fault);
+    fn process_program(
+        &mut self,
+        program: &mut Program,
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<String> {
+        if let Err(fault) = apply_bindings(program, &self.options.set) {
+            outcome.other_source_diagnostic = Some(fault);
             return None;
         }
         // A plan that is asked for reports these as errors.
@@ -533,17 +542,17 @@ impl Tool<'_> {
         }
         let result = match self.options.bisect {
             true => self.bisect(program, part),
-            false => self.passes(program, part),
+            false => self.run_passes(program, part),
         };
         let remarks = std::mem::take(&mut self.remarks);
         outcome.diagnostics.extend(self.options.remarks.select(&remarks).cloned());
         if let Err(failure) = result {
-            outcome.diagnostics.extend_from_slice(failure.fault.diagnostics());
-            let exit = if failure.fault.is_bug() { Exit::Bug } else { Exit::Rejected };
+            outcome.diagnostics.extend_from_slice(failure.error.diagnostics());
+            let exit = if failure.error.is_bug() { Exit::InternalError } else { Exit::Rejected };
             outcome.failure = Some((exit, failure.to_string()));
             return None;
         }
-        if let Some(message) = self.options.remarks.failure(&remarks) {
+        if let Some(message) = self.options.remarks.failure_message(&remarks) {
             outcome.failure = Some((Exit::Rejected, message));
             return None;
         }
@@ -552,8 +561,8 @@ impl Tool<'_> {
             self.check(program, part, checks, outcome)?;
         }
         match (self.options.print_plan, self.options.print_hb) {
-            (true, _) => self.plans(program, part, outcome),
-            (false, true) => self.order(program, part, outcome),
+            (true, _) => self.format_plans(program, part, outcome),
+            (false, true) => self.format_order_graph(program, part, outcome),
             (false, false) => {
                 let (text, losses) = grammar::print_as(program, self.options.print_dialect);
                 outcome.diagnostics.extend(losses);
@@ -563,9 +572,9 @@ impl Tool<'_> {
     }
 
     /// Runs the passes. The program before one that fails goes into a reproducer.
-    fn passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<Failure>> {
-        let oracle = Oracle { lines: &part.lines, ranks: self.options.ranks };
-        let checked = Checked { oracle, model: self.options.model() };
+    fn run_passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
+        let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.ranks };
+        let checked = CheckerOracle { planner: oracle, model: self.options.model() };
         let verify = match self.options.verify_each {
             VerifyEach::Off => Verify::Off,
             VerifyEach::Structural => Verify::Structural,
@@ -578,54 +587,54 @@ impl Tool<'_> {
         if matches!(verify, Verify::Semantic(_)) {
             self.activity.set("while running the program before the passes");
         }
-        let observe = &mut |event: Event<'_>| {
-            if let Event::Before { call, .. } = event {
+        let observe = &mut |event: PassEvent<'_>| {
+            if let PassEvent::Before { call, .. } = event {
                 begun += 1;
                 self.activity.set(format!("in pass {begun} of {all}, `{}`,", call.pass.name));
             }
-            if let (Event::Before { call, program }, Some(_)) = (event, &self.options.crash_reproducer) {
+            if let (PassEvent::Before { call, program }, Some(_)) = (event, &self.options.crash_reproducer) {
                 before = Some((call.to_string(), grammar::print(program)));
             }
-            if let Event::After { remarks, .. } = event {
+            if let PassEvent::After { remarks, .. } = event {
                 self.remarks.extend_from_slice(remarks);
             }
-            self.statistics.see(event);
-            self.dumper.see(event);
+            self.statistics.handle_event(event);
+            self.dumper.handle_event(event);
         };
         let result = passes::run(program, &self.calls, settings, observe);
         if let (Err(failure), Some((call, text))) = (&result, before) {
-            self.reproduce(&call, failure, self.options.verify_each, &text);
+            self.write_reproducer(&call, failure, self.options.verify_each, &text);
         }
         result
     }
 
     /// Finds the pass that is to blame, and leaves the program as the last pass does where none is.
-    fn bisect(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<Failure>> {
-        let oracle = Oracle { lines: &part.lines, ranks: self.options.ranks };
+    fn bisect(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
+        let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.ranks };
         let count = self.calls.len();
         self.activity.set(format!("while looking for the first of {count} passes that goes wrong"));
         let Some(culprit) = passes::bisect(program, &self.calls, &oracle)? else {
-            self.screen.say(&format!("bisect: none of {count} passes goes wrong"));
-            return self.passes(program, part);
+            self.screen.message(&format!("bisect: none of {count} passes goes wrong"));
+            return self.run_passes(program, part);
         };
         let call = self.calls[culprit.position].to_string();
         let before = grammar::print(&culprit.before);
-        self.screen.say(&format!(
+        self.screen.message(&format!(
             "bisect: pass {} of {count}, `{call}`, is the first to go wrong",
             culprit.position + 1
         ));
         // What a panic leaves may not print.
-        if !matches!(culprit.failure.fault, Fault::Panicked(_)) {
+        if !matches!(culprit.error.error, PassError::Panicked(_)) {
             let _ = write!(std::io::stderr(), "{}", diff(&before, &grammar::print(&culprit.after)));
         }
-        self.reproduce(&call, &culprit.failure, VerifyEach::Semantic, &before);
-        Err(Box::new(culprit.failure))
+        self.write_reproducer(&call, &culprit.error, VerifyEach::Semantic, &before);
+        Err(Box::new(culprit.error))
     }
 
     /// The flags that show a bug again, on the text itself.
-    fn flags(&self) -> Vec<String> {
+    fn reproducer_flags(&self) -> Vec<String> {
         let options = self.options;
-        let mut flags = vec![format!("--verify-each={}", name(options.verify_each))];
+        let mut flags = vec![format!("--verify-each={}", verify_each_name(options.verify_each))];
         let calls: Vec<String> = self.calls.iter().map(ToString::to_string).collect();
         flags.extend((!calls.is_empty()).then(|| format!("--passes={}", calls.join(","))));
         let switches = [
@@ -647,24 +656,33 @@ impl Tool<'_> {
     }
 
     /// Writes the file of `--crash-reproducer`.
-    fn reproduce(&self, call: &str, failure: &Failure, verify: VerifyEach, before: &str) {
+    fn write_reproducer(&self, call: &str, failure: &PipelineError, verify: VerifyEach, before: &str) {
         let Some(path) = &self.options.crash_reproducer else { return };
-        let mut flags = vec![format!("--passes={call}"), format!("--verify-each={}", name(verify))];
+        let mut flags =
+            vec![format!("--passes={call}"), format!("--verify-each={}", verify_each_name(verify))];
         flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
         let model = self.options.check_model.filter(|_| verify == VerifyEach::Check);
         flags.extend(model.map(|it| format!("--check-model={it}")));
         flags.extend(self.options.ranks.map(|ranks| format!("--ranks={ranks}")));
-        if self.screen.write(&reproducer::text("hir-opt", &failure.to_string(), &flags, before), Some(path))
+        if self
+            .screen
+            .write_result(&reproducer::text("hir-opt", &failure.to_string(), &flags, before), Some(path))
             == Exit::Success
         {
-            own_bug::end();
+            crash_reproducer::disable();
             let path = path.display();
-            self.screen.say(&format!("`hir-opt --run-reproducer {path}` shows this failure again"));
+            self.screen.message(&format!("`hir-opt --run-reproducer {path}` shows this failure again"));
         }
     }
 
     /// Checks the program that the passes have made; `None`: it is not free of faults.
-    fn check(&self, program: &Program, part: &Source, checks: Checks, outcome: &mut Outcome) -> Option<()> {
+    fn check(
+        &self,
+        program: &Program,
+        part: &Source,
+        checks: Checks,
+        outcome: &mut PartOutcome,
+    ) -> Option<()> {
         let start = Instant::now();
         self.activity.set("while checking");
         // Findings show the text that they are about.
@@ -678,38 +696,38 @@ impl Tool<'_> {
             printed = (source, program);
             (&printed.0, &printed.1)
         };
-        let plans = self.world(program, source, outcome)?;
+        let plans = self.plan_all_ranks(program, source, outcome)?;
         let report = check::check(&plans, checks);
         for reason in &report.not_checked {
-            self.screen.say(&format!("not checked: {reason}"));
+            self.screen.message(&format!("not checked: {reason}"));
         }
         for reason in &report.not_searched {
-            self.screen.say(&format!("not searched for excess: {reason}"));
+            self.screen.message(&format!("not searched for excess: {reason}"));
         }
         let sources = std::slice::from_ref(source);
         if let Some(path) = &self.options.witness {
-            self.witness(path, &plans, &report, sources);
+            self.write_witness(path, &plans, &report, sources);
         }
         let remarks = report.findings.iter().filter(|it| matches!(it, Finding::Excess(_))).count();
-        if let Some(left) = remarks.checked_sub(MOST_REMARKS).filter(|it| *it > 0) {
-            self.screen.say(&format!("not printed: {left} remarks beyond the first {MOST_REMARKS}"));
+        if let Some(left) = remarks.checked_sub(MAX_REMARKS).filter(|it| *it > 0) {
+            self.screen.message(&format!("not printed: {left} remarks beyond the first {MAX_REMARKS}"));
         }
         let mut printed_remarks = 0;
         let is_printed = |it: &&Finding| {
             printed_remarks += usize::from(matches!(it, Finding::Excess(_)));
-            !matches!(it, Finding::Excess(_)) || printed_remarks <= MOST_REMARKS
+            !matches!(it, Finding::Excess(_)) || printed_remarks <= MAX_REMARKS
         };
         let shown = report.findings.iter().filter(is_printed);
         let found: Vec<Diagnostic> = shown.map(|it| it.diagnostic(&plans, sources).1).collect();
-        let errors = counted(&found, Severity::Error, "fault");
+        let errors = format_count(&found, Severity::Error, "fault");
         let others = [(Severity::Warning, "warning"), (Severity::Remark, "remark")];
         let others: Vec<String> =
-            others.into_iter().filter_map(|(severity, word)| counted(&found, severity, word)).collect();
+            others.into_iter().filter_map(|(severity, word)| format_count(&found, severity, word)).collect();
         let more: String = others.iter().map(|it| format!(", {it}")).collect();
         if source.name == part.name {
             outcome.diagnostics.extend(found);
         } else {
-            self.screen.draw(source, &found);
+            self.screen.report_diagnostics(source, &found);
         }
         let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
         let s = |count: usize| if count == 1 { "" } else { "s" };
@@ -721,15 +739,17 @@ impl Tool<'_> {
             start.elapsed().as_secs_f64()
         );
         let unsearched = report.not_searched.iter().find_map(|it| match it {
-            NotSearched::Races => Some("the program has races"),
-            NotSearched::Views => Some("some views have too many pieces to compare, so races are not known"),
-            NotSearched::Waits { .. } | NotSearched::Writes => None,
+            ExcessNotSearched::Races => Some("the program has races"),
+            ExcessNotSearched::Views => {
+                Some("some views have too many pieces to compare, so races are not known")
+            }
+            ExcessNotSearched::Waits { .. } | ExcessNotSearched::Writes => None,
         });
         let failure = if let Some(errors) = errors {
             format!("the check found {errors}{more} ({world})")
         } else if !report.not_checked.is_empty() {
             format!("the check found no fault in what it could check{more} ({world})")
-        } else if let Some(reason) = unsearched.filter(|_| checks.is_excess_alone()) {
+        } else if let Some(reason) = unsearched.filter(|_| checks.is_excess_only()) {
             match others.is_empty() {
                 true => format!("no remark: {reason}; run `--check=race`"),
                 false => {
@@ -745,10 +765,10 @@ impl Tool<'_> {
         None
     }
 
-    fn plans(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
-        let plans = self.world(program, part, outcome)?;
+    fn format_plans(&self, program: &Program, part: &Source, outcome: &mut PartOutcome) -> Option<String> {
+        let plans = self.plan_all_ranks(program, part, outcome)?;
         let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));
-        Some(shown.map(plan::show).collect())
+        Some(shown.map(plan::plan_text).collect())
     }
 
     /// What the plans of all ranks may take.
@@ -758,17 +778,22 @@ impl Tool<'_> {
     }
 
     /// What happens before what; `None` after saying why that is not known.
-    fn order(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<String> {
-        let plans = self.world(program, part, outcome)?;
+    fn format_order_graph(
+        &self,
+        program: &Program,
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<String> {
+        let plans = self.plan_all_ranks(program, part, outcome)?;
         if let Some(deadlock) = sync::deadlock(&plans) {
             let found = Finding::Deadlock(Box::new(deadlock));
             outcome.diagnostics.push(found.diagnostic(&plans, std::slice::from_ref(part)).1);
             outcome.failure = Some((Exit::Check, "`--print-hb`: the program deadlocks".to_owned()));
             return None;
         }
-        match Graph::of(&plans, &Matched::of(&plans)) {
+        match HappensBeforeGraph::from_plans(&plans, &CommMatching::from_plans(&plans)) {
             Ok(graph) => Some(graph.dot(&plans)),
-            Err(Unordered::Large | Unordered::Stuck) => {
+            Err(OrderError::TooLarge | OrderError::Deadlock) => {
                 let message = "`--print-hb`: the world has too many streams and communicators".to_owned();
                 outcome.failure = Some((Exit::Usage, message));
                 None
@@ -777,13 +802,13 @@ impl Tool<'_> {
     }
 
     /// Writes the steps that show the first race that has such steps.
-    fn witness(&self, path: &Path, plans: &[Plan], report: &Report, sources: &[Source]) {
-        if report.is_stuck() {
-            return self.screen.say("no witness: the program deadlocks");
+    fn write_witness(&self, path: &Path, plans: &[Plan], report: &Report, sources: &[Source]) {
+        if report.has_deadlock() {
+            return self.screen.message("no witness: the program deadlocks");
         }
-        let steps = match Steps::of(plans, &Matched::of(plans)) {
+        let steps = match StepOrder::of(plans, &CommMatching::from_plans(plans)) {
             Ok(steps) => steps,
-            Err(fault) => return self.screen.say(&format!("no witness: {fault}")),
+            Err(fault) => return self.screen.message(&format!("no witness: {fault}")),
         };
         // Each buffer has memory of its own in the simulator.
         let is_shown = |it: &Finding| it.diagnostic(plans, sources).1.code != Code::StorageRace;
@@ -792,7 +817,7 @@ impl Tool<'_> {
             Finding::Race { .. }
             | Finding::Unwritten { .. }
             | Finding::Deadlock(_)
-            | Finding::Crossing(_)
+            | Finding::CommunicatorOrder(_)
             | Finding::Excess(_) => None,
         });
         let Some((finding, steps)) = shown else {
@@ -800,10 +825,10 @@ impl Tool<'_> {
                 Finding::Race { race, .. } => Some(race),
                 Finding::Unwritten { .. }
                 | Finding::Deadlock(_)
-                | Finding::Crossing(_)
+                | Finding::CommunicatorOrder(_)
                 | Finding::Excess(_) => None,
             });
-            return self.screen.say(match races.next() {
+            return self.screen.message(match races.next() {
                 Some(it) if it.between_runs => "no witness: a race between two runs needs two runs, and hir-run runs one",
                 Some(_) => "no witness: no order of the program's own steps shows a race with the caller or over storage",
                 None => "no witness: the check found no race",
@@ -826,13 +851,20 @@ impl Tool<'_> {
             found.message,
             self.options.file
         );
-        if self.screen.write(&schedules::write(plans, &steps, &title), Some(path)) == Exit::Success {
-            self.screen.say(&format!("wrote the order that shows: {}", found.message));
+        if self.screen.write_result(&schedules::format_steps(plans, &steps, &title), Some(path))
+            == Exit::Success
+        {
+            self.screen.message(&format!("wrote the order that shows: {}", found.message));
         }
     }
 
     /// The plans of all ranks; `None` after saying why there are none.
-    fn world(&self, program: &Program, part: &Source, outcome: &mut Outcome) -> Option<Vec<Plan>> {
+    fn plan_all_ranks(
+        &self,
+        program: &Program,
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<Vec<Plan>> {
         let smallest = plan::smallest_world(program);
         let ranks = self.options.ranks.unwrap_or(smallest);
         if ranks < smallest {
@@ -847,7 +879,7 @@ impl Tool<'_> {
             return None;
         }
         self.activity.set("while planning");
-        match plan::build_within(program, &part.lines, ranks, &self.limits()) {
+        match plan::build_with_limits(program, &part.lines, ranks, &self.limits()) {
             Ok(plans) => Some(plans),
             Err(faults) => {
                 outcome.diagnostics.extend(faults);

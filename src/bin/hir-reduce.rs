@@ -15,13 +15,17 @@ use hir::{
     out_of_memory::{self, Allocator},
     plan::limits::{self, Limits},
     reduce::{
-        Candidate, Goal, Running, reduce,
-        symptoms::{Examiner, Same, Test, expect_panics},
+        Candidate, CommandRunner, InterestingnessTest,
+        failure_test::{FailureOracle, FailureTest, SameFailure, silence_candidate_panics},
+        reduce,
     },
     run::oracle,
-    sim::Schedules,
-    source::{Binding, Source, bind},
-    tool::{self, Color, Screen, own_panics, reproducer::own_bug, stack::with_large_stack, usage},
+    sim::ScheduleSet,
+    source::{Binding, Source, apply_bindings},
+    tool::{
+        self, Color, Reporter, install_panic_hook, report_usage_error, reproducer::crash_reproducer,
+        stack::with_large_stack,
+    },
 };
 
 /// Shrinks a program that fails, while it still fails in the same way.
@@ -36,7 +40,7 @@ struct Options {
     /// What has to stay true: `race`, `deadlock`, `wrong-result`, `crash` (of `--passes`), or `cmd:COMMAND`, a shell command
     /// that ends with 0 for a program of interest; `%s` in it, or its last argument, is the file.
     #[arg(long, value_name = "ORACLE")]
-    oracle: Test,
+    oracle: FailureOracle,
     /// Passes to run first, as `hir-opt --passes`.
     #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
     passes: Option<String>,
@@ -44,10 +48,10 @@ struct Options {
     #[arg(long, value_name = "SPEC.hir")]
     reference: Option<String>,
     /// Number of ranks; default: the smallest world that holds every mesh.
-    #[arg(long, value_parser = tool::ranks)]
+    #[arg(long, value_parser = tool::parse_ranks)]
     ranks: Option<usize>,
     /// Most ranks of a world.
-    #[arg(long, value_name = "N", default_value_t = limits::RANKS, value_parser = tool::ranks)]
+    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     max_ranks: usize,
     /// Most memory that the plans of all ranks may take, and that the simulated ranks may take together, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
@@ -58,7 +62,7 @@ struct Options {
     /// Schedules to run under, as `hir-run --schedule`; default: `program`, `adversarial` and a few seeds. Without this, a race is what the
     /// checker finds, and nothing runs.
     #[arg(long)]
-    schedule: Option<Schedules>,
+    schedule: Option<ScheduleSet>,
     /// Most programs that are tested.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     max_tests: usize,
@@ -77,27 +81,33 @@ struct Options {
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
-    own_panics("hir-reduce");
-    interrupt::report_large_files();
+    install_panic_hook("hir-reduce");
+    interrupt::handle_sigxfsz();
     with_large_stack(|| match Options::try_parse() {
         Ok(options) => {
-            let screen = Screen::new("hir-reduce", options.error_format, options.color);
-            let exit = own_bug::guarded(screen, None, || run(&options, screen).unwrap_or_else(|exit| exit));
-            tool::log::close(exit, true);
+            let screen = Reporter::new("hir-reduce", options.error_format, options.color);
+            let exit = crash_reproducer::run_guarded(screen, None, || {
+                run(&options, screen).unwrap_or_else(|exit| exit)
+            });
+            tool::sarif_log::close(exit, true);
             exit.into()
         }
-        Err(error) => usage("hir-reduce", &error).into(),
+        Err(error) => report_usage_error("hir-reduce", &error).into(),
     })
 }
 
-fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
-    let calls = screen.pipeline(options.passes.as_deref().unwrap_or_default())?;
+fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
+    let calls = screen.parse_pipeline(options.passes.as_deref().unwrap_or_default())?;
     let missing = match options.oracle {
-        Test::Crash if calls.is_empty() => Some("`--oracle crash` needs `--passes`"),
-        Test::WrongResult if calls.is_empty() && options.reference.is_none() => {
+        FailureOracle::Crash if calls.is_empty() => Some("`--oracle crash` needs `--passes`"),
+        FailureOracle::WrongResult if calls.is_empty() && options.reference.is_none() => {
             Some("`--oracle wrong-result` needs `--reference` or `--passes`")
         }
-        Test::Race | Test::Deadlock | Test::WrongResult | Test::Crash | Test::Command(_) => None,
+        FailureOracle::Race
+        | FailureOracle::Deadlock
+        | FailureOracle::WrongResult
+        | FailureOracle::Crash
+        | FailureOracle::Command(_) => None,
     };
     if let Some(message) = missing {
         return Err(screen.fail(Exit::Usage, message));
@@ -105,8 +115,8 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
     let start = start(options, screen)?;
     let schedules = match &options.schedule {
         None => oracle::schedules(),
-        Some(Schedules::Named(them)) => them.clone(),
-        Some(it @ (Schedules::Explore(_) | Schedules::File(_))) => {
+        Some(ScheduleSet::List(them)) => them.clone(),
+        Some(it @ (ScheduleSet::Explore(_) | ScheduleSet::File(_))) => {
             let message = format!(
                 "`--schedule={it}`: the steps of a program change as it gets smaller; name schedules, or leave `--schedule` out: \
                  the checker then says whether a race is left"
@@ -120,22 +130,22 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
     })?;
     let file = folder.path().join("candidate.hir");
     // Where memory is refused, nothing is dropped.
-    let _temporary = [file.as_path(), folder.path()].map(out_of_memory::remove_if_refused);
-    let (best, running) = (Arc::new(Mutex::new(Best::default())), Arc::new(Running::default()));
+    let _temporary = [file.as_path(), folder.path()].map(out_of_memory::remove_on_out_of_memory);
+    let (best, running) = (Arc::new(Mutex::new(Best::default())), Arc::new(CommandRunner::default()));
     let (shared, commands, scratch) = (Arc::clone(&best), Arc::clone(&running), folder.path().to_owned());
     let (asked, output) = (Arc::clone(&best), options.output.clone());
     interrupt::watch(
-        move || locked(&asked).tell(screen, "so far"),
+        move || lock(&asked).report(screen, "so far"),
         move |signal| {
-            let best = locked(&shared);
-            if best.is_over {
+            let best = lock(&shared);
+            if best.is_writing {
                 return false;
             }
-            commands.end();
+            commands.kill();
             let _ = std::fs::remove_dir_all(&scratch);
-            best.tell(screen, &format!("stopped by {}", interrupt::name(signal)));
+            best.report(screen, &format!("stopped by {}", interrupt::signal_name(signal)));
             if let Some((text, _)) = &best.found {
-                screen.write(text, output.as_deref());
+                screen.write_result(text, output.as_deref());
             }
             // The process ends: the lock is kept, and nothing else is written.
             std::mem::forget(best);
@@ -143,8 +153,8 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
         },
     )
     .map_err(|fault| screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))?;
-    let examiner = Examiner {
-        test: &options.oracle,
+    let examiner = FailureTest {
+        oracle: &options.oracle,
         calls: &calls,
         reference: options.reference.as_deref(),
         bindings: &options.set,
@@ -167,40 +177,40 @@ fn run(options: &Options, screen: Screen) -> Result<Exit, Exit> {
 }
 
 /// The program as canonical text, bindings in it.
-fn start(options: &Options, screen: Screen) -> Result<Candidate, Exit> {
+fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
     let source = Source::open(&options.file).map_err(|fault| {
         screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
     })?;
-    own_bug::begin(tool::arguments());
-    own_bug::add(&source.text);
+    crash_reproducer::record_command(tool::arguments());
+    crash_reproducer::record_program(&source.text);
     let (mut programs, diagnostics) = grammar::read(&source.text);
     if grammar::diagnostic::has_errors(&diagnostics) {
-        screen.draw(&source, &diagnostics);
+        screen.report_diagnostics(&source, &diagnostics);
         return Err(Exit::Rejected);
     }
     let [program] = programs.as_mut_slice() else {
         let message = format!("`{}` holds {} containers: reduce one at a time", source.name, programs.len());
         return Err(screen.fail(Exit::Usage, &message));
     };
-    bind(program, &options.set).map_err(|fault| {
-        screen.draw(&fault.0, &[fault.1]);
+    apply_bindings(program, &options.set).map_err(|fault| {
+        screen.report_diagnostics(&fault.0, &[fault.1]);
         Exit::Rejected
     })?;
     // A command may ask for a program that the verifier rejects; nothing else does.
     let faults = grammar::verify(program);
     let is_rejected = grammar::diagnostic::has_errors(&faults);
-    let is_command = matches!(options.oracle, Test::Command(_));
+    let is_command = matches!(options.oracle, FailureOracle::Command(_));
     let candidate = match is_rejected && !is_command {
         true => None,
         false => Candidate::read(grammar::print(program)).ok(),
     };
     candidate.ok_or_else(|| match is_rejected {
         true => {
-            screen.draw(&source, &faults);
+            screen.report_diagnostics(&source, &faults);
             Exit::Rejected
         }
         false => screen.fail(
-            Exit::Bug,
+            Exit::InternalError,
             "the canonical text of the program does not read back: `hir-opt --verify-roundtrip`",
         ),
     })
@@ -208,14 +218,14 @@ fn start(options: &Options, screen: Screen) -> Result<Candidate, Exit> {
 
 fn shrink(
     options: &Options,
-    screen: Screen,
+    screen: Reporter,
     start: Candidate,
-    examiner: Examiner<'_>,
+    examiner: FailureTest<'_>,
     best: &Mutex<Best>,
 ) -> Exit {
     // Passes that panic are what is looked for, not what is reported.
-    expect_panics();
-    let symptoms = match examiner.examine(&start) {
+    silence_candidate_panics();
+    let symptoms = match examiner.failure_signatures(&start) {
         Ok(symptoms) => symptoms,
         Err(instead) => {
             let is_environment = examiner.running.fault().is_some();
@@ -225,29 +235,29 @@ fn shrink(
     };
     let say = |line: String| match options.error_format {
         // Standard error is one log.
-        Format::Sarif => screen.say(&line),
+        Format::Sarif => screen.message(&line),
         Format::Human | Format::Short | Format::Json => drop(writeln!(std::io::stderr(), "# {line}")),
     };
     symptoms.iter().for_each(|it| say(it.clone()));
     say(format!("{} statements", start.statements()));
-    locked(best).found = Some((start.text.clone(), start.statements()));
-    let goal = Recorded { same: Same { examiner, symptoms }, best };
+    lock(best).found = Some((start.text.clone(), start.statements()));
+    let goal = RecordingGoal { same: SameFailure { test: examiner, signatures: symptoms }, best };
     let reduced = reduce(start, options.max_tests, &goal, &mut |candidate, tests| {
         let s = if tests == 1 { "" } else { "s" };
         say(format!("{} statements after {tests} test{s}", candidate.statements()));
     });
     // Who stops the tool from here on is too late.
-    locked(best).is_over = true;
-    if let Some(fault) = goal.same.examiner.running.fault() {
-        let exit = screen.write(&reduced.candidate.text, options.output.as_deref());
+    lock(best).is_writing = true;
+    if let Some(fault) = goal.same.test.running.fault() {
+        let exit = screen.write_result(&reduced.candidate.text, options.output.as_deref());
         let failed =
             screen.fail(Exit::Environment, &format!("{fault}: the smallest program so far is written"));
         return if exit == Exit::Success { failed } else { exit };
     }
-    if reduced.stopped {
+    if reduced.hit_limit {
         say(format!("stopped after {} tests: `--max-tests` allows more", reduced.tests));
     }
-    screen.write(&reduced.candidate.text, options.output.as_deref())
+    screen.write_result(&reduced.candidate.text, options.output.as_deref())
 }
 
 /// The smallest program so far that fails as the first one does.
@@ -257,36 +267,36 @@ struct Best {
     found: Option<(String, usize)>,
     tests: usize,
     /// Whether the result is being written.
-    is_over: bool,
+    is_writing: bool,
 }
 
 impl Best {
-    fn tell(&self, screen: Screen, when: &str) {
-        screen.say(&match &self.found {
+    fn report(&self, screen: Reporter, when: &str) {
+        screen.message(&match &self.found {
             Some((_, count)) => format!("{when}: {count} statements after {} tests", self.tests),
             None => format!("{when}: the program is not yet seen to fail, nothing is written"),
         });
     }
 }
 
-fn locked(best: &Mutex<Best>) -> MutexGuard<'_, Best> {
+fn lock(best: &Mutex<Best>) -> MutexGuard<'_, Best> {
     best.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// To fail as a program did, with a record of what did.
-struct Recorded<'a> {
-    same: Same<'a>,
+struct RecordingGoal<'a> {
+    same: SameFailure<'a>,
     best: &'a Mutex<Best>,
 }
 
-impl Goal for Recorded<'_> {
-    fn allows(&self, before: &Candidate, after: &Program) -> bool {
-        self.same.allows(before, after)
+impl InterestingnessTest for RecordingGoal<'_> {
+    fn is_worth_testing(&self, before: &Candidate, after: &Program) -> bool {
+        self.same.is_worth_testing(before, after)
     }
 
-    fn fails(&self, candidate: &Candidate) -> bool {
-        let fails = self.same.fails(candidate);
-        let mut best = locked(self.best);
+    fn is_interesting(&self, candidate: &Candidate) -> bool {
+        let fails = self.same.is_interesting(candidate);
+        let mut best = lock(self.best);
         best.tests += 1;
         if fails {
             best.found = Some((candidate.text.clone(), candidate.statements()));

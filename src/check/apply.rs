@@ -3,7 +3,7 @@
 use grammar::{
     attr,
     ir::{BlockId, Program, Stmt, StmtId, Stream},
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
     span::LineIndex,
 };
 
@@ -11,15 +11,15 @@ use super::edit::{Edit, InsertionPoint, WaitedStream};
 
 /// A line with a number that stays while others are inserted and removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+struct NumberedLine {
     id: u32,
     text: String,
 }
 
 /// A text as numbered lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lines {
-    lines: Vec<Line>,
+pub struct NumberedLines {
+    lines: Vec<NumberedLine>,
     next: u32,
 }
 
@@ -27,31 +27,31 @@ pub struct Lines {
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The number that stays.
-    pub line: u32,
+    pub line_id: u32,
     /// What was done, in the past tense.
-    pub what: String,
+    pub description: String,
     /// Whether the text is right without the line, but for an order.
     pub is_insertion: bool,
 }
 
 /// A text after an edit.
 #[derive(Clone, Debug)]
-pub struct Applied {
+pub struct EditedText {
     /// The text.
-    pub lines: Lines,
+    pub lines: NumberedLines,
     /// The lines that the edit has inserted or changed; a capture comes before the lines that use it.
     pub changes: Vec<Change>,
     /// Statements of the program before that the edit has moved or changed.
     pub replaced: Vec<StmtId>,
     /// Whether the text captures one more stream, before all others.
-    pub captures: bool,
+    pub adds_capture: bool,
 }
 
-impl Lines {
+impl NumberedLines {
     /// The lines of a text.
     pub fn of(text: &str) -> Self {
-        let lines: Vec<Line> =
-            text.split('\n').zip(0..).map(|(text, id)| Line { id, text: text.to_owned() }).collect();
+        let lines: Vec<NumberedLine> =
+            text.split('\n').zip(0..).map(|(text, id)| NumberedLine { id, text: text.to_owned() }).collect();
         let next = lines.len() as u32;
         Self { lines, next }
     }
@@ -72,7 +72,7 @@ impl Lines {
     }
 
     /// The text without some lines.
-    pub fn without(&self, ids: &[u32]) -> Self {
+    pub fn without_lines(&self, ids: &[u32]) -> Self {
         let kept = self.lines.iter().filter(|it| !ids.contains(&it.id)).cloned();
         Self { lines: kept.collect(), next: self.next }
     }
@@ -83,17 +83,17 @@ impl Lines {
         // Lines of a text with CRLF end with CR.
         let is_crlf = self.lines.first().is_some_and(|it| it.text.ends_with('\r'));
         let text = if is_crlf && !text.ends_with('\r') { text + "\r" } else { text };
-        self.lines.insert(at, Line { id, text });
+        self.lines.insert(at, NumberedLine { id, text });
         id
     }
 
     fn insert_statement(&mut self, at: usize, indentation: &str, statement: &str) -> Change {
         let line = self.insert(at, format!("{indentation}{statement}"));
-        Change { line, what: format!("inserted `{statement}`"), is_insertion: true }
+        Change { line_id: line, description: format!("inserted `{statement}`"), is_insertion: true }
     }
 
     /// The text after an edit of the program that it contains; `None`: the edit cannot be applied to this layout.
-    pub fn apply(&self, program: &Program, edit: &Edit) -> Option<Applied> {
+    pub fn apply(&self, program: &Program, edit: &Edit) -> Option<EditedText> {
         let text = self.text();
         let at = Editor { lines: self, text: &text, index: LineIndex::new(&text), program };
         match edit {
@@ -103,14 +103,14 @@ impl Lines {
             Edit::InsertSynchronize { stream: WaitedStream::Entry, before }
             | Edit::CaptureEntryStream { before } => at.synchronize_with_entry(before),
             Edit::InsertWait { communication, before } => {
-                let number = program.posts_work(communication.stmt?)?;
-                let wait = at.spelled("Wait", &format!("Communication {number}"));
+                let number = program.posted_work(communication.stmt?)?;
+                let wait = at.format_statement("Wait", &format!("Communication {number}"));
                 at.insert(&wait, before)
             }
             Edit::MoveWait { wait, before, synchronize } => {
-                at.move_up((*wait)?, before, synchronize.as_ref())
+                at.move_wait((*wait)?, before, synchronize.as_ref())
             }
-            Edit::ShortAllocate { allocate } => at.shorten((*allocate)?),
+            Edit::ShortenAllocate { allocate } => at.shorten_allocate((*allocate)?),
         }
     }
 }
@@ -122,7 +122,7 @@ pub fn is_in_loop(program: &Program, edit: &Edit) -> bool {
         | Edit::CaptureEntryStream { before }
         | Edit::InsertWait { before, .. }
         | Edit::MoveWait { before, .. } => before,
-        Edit::ShortAllocate { .. } => return true,
+        Edit::ShortenAllocate { .. } => return true,
     };
     let stmt = match place {
         InsertionPoint::Before { statement, .. } | InsertionPoint::BlockEnd { of: statement } => {
@@ -142,7 +142,7 @@ pub fn is_in_loop(program: &Program, edit: &Edit) -> bool {
 
 /// A text and the program that it contains.
 struct Editor<'a> {
-    lines: &'a Lines,
+    lines: &'a NumberedLines,
     text: &'a str,
     index: LineIndex,
     program: &'a Program,
@@ -167,9 +167,9 @@ impl Editor<'_> {
     fn position(&self, place: &InsertionPoint) -> Option<(usize, String)> {
         match place {
             InsertionPoint::Before { statement, .. } => {
-                let line = self.line_of(self.outside_of_groups(statement.stmt?))?;
+                let line = self.line_of(self.enclosing_group_start(statement.stmt?))?;
                 // The comments above a statement stay with it.
-                let is_comment = |line: &&Line| line.text.trim_start().starts_with("//");
+                let is_comment = |line: &&NumberedLine| line.text.trim_start().starts_with("//");
                 let comments = self.lines.lines[..line].iter().rev().take_while(is_comment).count();
                 Some((line - comments, self.indentation(line).to_owned()))
             }
@@ -179,7 +179,7 @@ impl Editor<'_> {
                 let inner = match &self.program.stmts[last] {
                     Stmt::Op(_) | Stmt::Let(..) => Vec::new(),
                     Stmt::For(it) => vec![it.body],
-                    Stmt::If(it) => [it.then].into_iter().chain(it.other).collect(),
+                    Stmt::If(it) => [it.then_block].into_iter().chain(it.else_block).collect(),
                 };
                 for block in inner {
                     self.program.walk(block, &mut |it| end = end.max(self.program.stmt_span(it).end));
@@ -192,7 +192,7 @@ impl Editor<'_> {
                 let mut end = 0;
                 self.program.walk(body, &mut |stmt| end = end.max(self.program.stmt_span(stmt).end));
                 let last = self.index.line(end.checked_sub(1)?) as usize;
-                let is_end = |it: &&Line| it.text.trim_start().starts_with('}');
+                let is_end = |it: &&NumberedLine| it.text.trim_start().starts_with('}');
                 let closing = last + self.lines.lines[last..].iter().take_while(|it| !is_end(it)).count();
                 let first = self.line_of(*self.program.body().first()?)?;
                 (closing < self.lines.lines.len()).then(|| (closing, self.indentation(first).to_owned()))
@@ -206,7 +206,7 @@ impl Editor<'_> {
     }
 
     /// The StartCoalescing of the group that a statement is a part of, or the statement itself: nothing is inserted into groups.
-    fn outside_of_groups(&self, stmt: StmtId) -> StmtId {
+    fn enclosing_group_start(&self, stmt: StmtId) -> StmtId {
         let Some(block) = self.block_of(stmt) else { return stmt };
         let mut start = None;
         for it in self.program.block(block) {
@@ -225,7 +225,7 @@ impl Editor<'_> {
     }
 
     /// A statement with one operand, in the style of the text: `Wait(Communication 3)`, before January 2026 `Wait Communication 3`.
-    fn spelled(&self, name: &str, operand: &str) -> String {
+    fn format_statement(&self, name: &str, operand: &str) -> String {
         match self.is_keyword_style() {
             true => format!("{name} {operand}"),
             false => format!("{name}({operand})"),
@@ -236,32 +236,32 @@ impl Editor<'_> {
     fn is_keyword_style(&self) -> bool {
         const OLD: [&str; 4] =
             ["GetCurrentStream into", "SetCurrentStream to", "Synchronize Stream", "Wait Communication"];
-        let is_old = |it: &Line| OLD.iter().any(|old| it.text.trim_start().starts_with(old));
+        let is_old = |it: &NumberedLine| OLD.iter().any(|old| it.text.trim_start().starts_with(old));
         self.lines.lines.iter().any(is_old)
     }
 
-    fn insert(&self, statement: &str, before: &InsertionPoint) -> Option<Applied> {
+    fn insert(&self, statement: &str, before: &InsertionPoint) -> Option<EditedText> {
         let (at, indentation) = self.position(before)?;
         let mut lines = self.lines.clone();
         let change = lines.insert_statement(at, &indentation, statement);
-        Some(Applied { lines, changes: vec![change], replaced: Vec::new(), captures: false })
+        Some(EditedText { lines, changes: vec![change], replaced: Vec::new(), adds_capture: false })
     }
 
     fn synchronize(&self, stream: &str) -> String {
-        self.spelled("Synchronize", &format!("Stream {stream}"))
+        self.format_statement("Synchronize", &format!("Stream {stream}"))
     }
 
     /// Inserts a Synchronize with the stream that is current at entry.
-    fn synchronize_with_entry(&self, before: &InsertionPoint) -> Option<Applied> {
+    fn synchronize_with_entry(&self, before: &InsertionPoint) -> Option<EditedText> {
         let at = self.position(before)?.0;
-        let (name, capture) = self.entry_name(at)?;
+        let (name, capture) = self.entry_stream_name(at)?;
         let it = self.insert(&self.synchronize(&name), before)?;
         self.with_capture(it, capture.as_deref(), at)
     }
 
     /// The name that the text has for the stream that is current at entry, before a line, or a new one and the statement that gives it.
-    fn entry_name(&self, before: usize) -> Option<(String, Option<String>)> {
-        if let Some((_, name)) = self.entry_stream().filter(|it| it.0 < before) {
+    fn entry_stream_name(&self, before: usize) -> Option<(String, Option<String>)> {
+        if let Some((_, name)) = self.captured_entry_stream().filter(|it| it.0 < before) {
             return Some((name, None));
         }
         let is_taken = |name: &String| {
@@ -276,17 +276,17 @@ impl Editor<'_> {
     }
 
     /// Inserts a capture before all other statements, and before a line that the edit has inserted.
-    fn with_capture(&self, mut it: Applied, capture: Option<&str>, inserted: usize) -> Option<Applied> {
+    fn with_capture(&self, mut it: EditedText, capture: Option<&str>, inserted: usize) -> Option<EditedText> {
         let Some(capture) = capture else { return Some(it) };
         let first = self.line_of(*self.program.body().first()?)?;
         let change = it.lines.insert_statement(first.min(inserted), self.indentation(first), capture);
         it.changes.insert(0, change);
-        it.captures = true;
+        it.adds_capture = true;
         Some(it)
     }
 
     /// The first capture while the entry stream is current: its line, from 0, and the name that it gives.
-    fn entry_stream(&self) -> Option<(usize, String)> {
+    fn captured_entry_stream(&self) -> Option<(usize, String)> {
         for stmt in self.program.body() {
             let op = operator(self.program, *stmt);
             match op {
@@ -304,12 +304,12 @@ impl Editor<'_> {
     }
 
     /// Moves a Wait that has a line of its own. Where another stream waits then, a Synchronize with it takes the place of the Wait.
-    fn move_up(
+    fn move_wait(
         &self,
         stmt: StmtId,
         before: &InsertionPoint,
         synchronize: Option<&WaitedStream>,
-    ) -> Option<Applied> {
+    ) -> Option<EditedText> {
         let from = self.line_of(stmt)?;
         let text = self.lines.lines[from].text.trim();
         let statement = self.program.stmt_span(stmt).text(self.text);
@@ -320,14 +320,14 @@ impl Editor<'_> {
         let at = self.position(before)?.0;
         let mut it = self.insert(text, before)?;
         for change in &mut it.changes {
-            (change.what, change.is_insertion) = (format!("moved `{statement}` up to here"), false);
+            (change.description, change.is_insertion) = (format!("moved `{statement}` up to here"), false);
         }
         it.replaced.push(stmt);
         let (name, capture) = match synchronize {
             None => (None, None),
             Some(WaitedStream::Index(index)) => (Some(index.clone()), None),
             Some(WaitedStream::Entry) => {
-                let (name, capture) = self.entry_name(at)?;
+                let (name, capture) = self.entry_stream_name(at)?;
                 (Some(name), capture)
             }
         };
@@ -337,13 +337,13 @@ impl Editor<'_> {
             let change = it.lines.insert_statement(old, self.indentation(from), &self.synchronize(&name));
             it.changes.push(change);
         }
-        it.lines = it.lines.without(&[id]);
+        it.lines = it.lines.without_lines(&[id]);
         self.with_capture(it, capture.as_deref(), at)
     }
 
     /// Turns a long ALLOCATE into the short one. One that zeroes, or that other names are views of, is left: a later iteration may read what
     /// an earlier one has written.
-    fn shorten(&self, stmt: StmtId) -> Option<Applied> {
+    fn shorten_allocate(&self, stmt: StmtId) -> Option<EditedText> {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
         let tensor = it.out_tensor()?;
         let is_plain = it.op == Op::AllocateOnce
@@ -353,7 +353,7 @@ impl Editor<'_> {
         self.program.walk(self.program.body?, &mut |other| {
             if let Stmt::Op(it) = &self.program.stmts[other] {
                 let is_operand = it.args.iter().any(|it| it.tensor() == Some(tensor));
-                is_viewed |= is_operand && matches!(it.op.row().effect, Effect::View);
+                is_viewed |= is_operand && matches!(it.op.def().class, OpClass::View);
                 is_viewed |= it.get(attr::ALIAS) == Some(tensor);
             }
         });
@@ -369,8 +369,8 @@ impl Editor<'_> {
         lines.lines[line].text = format!("{left}ALLOCATE(mem_type={memory}, zero_init=false){rest}");
         let id = lines.lines[line].id;
         let what = "turned the long ALLOCATE into the short one".to_owned();
-        let change = Change { line: id, what, is_insertion: false };
-        Some(Applied { lines, changes: vec![change], replaced: vec![stmt], captures: false })
+        let change = Change { line_id: id, description: what, is_insertion: false };
+        Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], adds_capture: false })
     }
 }
 
@@ -381,22 +381,26 @@ fn operator(program: &Program, stmt: StmtId) -> Option<Op> {
     }
 }
 
-impl Applied {
+impl EditedText {
     /// Whether a program, read from the edited text, is the program before but for the edit: an insertion may change what a reader makes of
     /// other lines.
     pub fn changes_nothing_else(&self, before: &Program, after: &Program) -> bool {
         let index = LineIndex::new(&self.lines.text());
         let is_touched = |it: StmtId| {
             let line = self.lines.id(index.line(after.stmt_span(it).start));
-            line.is_some_and(|line| self.changes.iter().any(|it| it.line == line))
+            line.is_some_and(|line| self.changes.iter().any(|it| it.line_id == line))
         };
-        let rest = skeleton(after.clone(), &is_touched, self.captures);
-        rest == skeleton(before.clone(), &|it| self.replaced.contains(&it), false)
+        let rest = text_without_statements(after.clone(), &is_touched, self.adds_capture);
+        rest == text_without_statements(before.clone(), &|it| self.replaced.contains(&it), false)
     }
 }
 
 /// The text of a program without some statements, and without its first captured stream where `captures` says so.
-fn skeleton(mut program: Program, is_left_out: &dyn Fn(StmtId) -> bool, captures: bool) -> String {
+fn text_without_statements(
+    mut program: Program,
+    is_left_out: &dyn Fn(StmtId) -> bool,
+    captures: bool,
+) -> String {
     for block in program.blocks.ids().collect::<Vec<_>>() {
         program.blocks[block].retain(|it| !is_left_out(*it));
     }

@@ -1,6 +1,6 @@
 //! A race as it is found: two sides that nothing orders.
 
-use super::overlap::Range;
+use super::overlap::ElementRange;
 use crate::plan::{BufferNo, sync::InstRef};
 
 /// One side of a race.
@@ -24,22 +24,22 @@ pub struct Race {
     /// The buffer.
     pub buffer: BufferNo,
     /// Elements of the buffer that both access: the first run of them.
-    pub elements: Range,
+    pub elements: ElementRange,
     /// Both sides and whether they write, in the order in which `order` visits them.
     pub parties: [(Party, bool); 2],
     /// Where the two access different buffers, one of which gets the storage of the other.
-    pub reused: Option<Reused>,
+    pub reused: Option<ReusedStorage>,
     /// Whether the second side is one of the next run of the program.
     pub between_runs: bool,
 }
 
 /// Two buffers that get the same storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reused {
+pub struct ReusedStorage {
     /// The buffer that has it first.
     pub earlier: BufferNo,
     /// The buffer that has it later; `None`: the caller, once the program has returned.
     pub later: Option<BufferNo>,
     /// The statement that frees it, an index into `Plan::origins`; `None`: the end of the program.
-    pub freed: Option<u32>,
+    pub freed_by: Option<u32>,
 }

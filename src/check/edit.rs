@@ -4,7 +4,7 @@ use std::fmt;
 
 use grammar::ir::StmtId;
 
-use super::side::{RaceSide, is_of_program, stream_of};
+use super::race_side::{RaceSide, is_program_stream, stream_name_of};
 use crate::plan::Plan;
 
 /// An edit of a program.
@@ -25,7 +25,7 @@ pub enum Edit {
     /// Insert `Wait(Communication …)`.
     InsertWait {
         /// The statement that posts the communication.
-        communication: Statement,
+        communication: NamedStmt,
         /// Where it is inserted.
         before: InsertionPoint,
     },
@@ -40,7 +40,7 @@ pub enum Edit {
         synchronize: Option<WaitedStream>,
     },
     /// Turn a long ALLOCATE, which skips a name that is bound already, into the short one, which allocates every time.
-    ShortAllocate {
+    ShortenAllocate {
         /// The ALLOCATE.
         allocate: Option<StmtId>,
     },
@@ -57,7 +57,7 @@ pub enum WaitedStream {
 
 /// A statement, and what reports call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Statement {
+pub struct NamedStmt {
     /// The statement.
     pub stmt: Option<StmtId>,
     /// `Communication 3 (Allreduce, line 5)`.
@@ -70,14 +70,14 @@ pub enum InsertionPoint {
     /// Before a statement; `current` is the stream that is current there.
     Before {
         /// The statement.
-        statement: Statement,
+        statement: NamedStmt,
         /// The stream.
         current: Option<String>,
     },
     /// At the end of the block of a statement, which nothing behind the block can name.
     BlockEnd {
         /// The statement.
-        of: Statement,
+        of: NamedStmt,
     },
     /// Behind the last statement; `current` is the stream that is current there, where a report has not said so.
     End {
@@ -93,21 +93,21 @@ impl WaitedStream {
     }
 }
 
-impl Statement {
+impl NamedStmt {
     /// The statement of an origin, as `Plan::describe` calls it.
-    pub fn described(plan: &Plan, origin: u32) -> Self {
-        Self { stmt: plan.origins[origin as usize].stmt, name: plan.describe(origin) }
+    pub fn from_origin(plan: &Plan, origin: u32) -> Self {
+        Self { stmt: plan.origins[origin as usize].stmt, name: plan.describe_origin(origin) }
     }
 }
 
 impl InsertionPoint {
     /// Before a side of a race, or at the end where that is the caller.
     pub fn before(side: &RaceSide<'_>) -> Self {
-        let current = Some(side.stream().to_owned());
+        let current = Some(side.stream_name().to_owned());
         match side.is_in_program() {
             true => {
                 let stmt = side.plan.origins[side.origin as usize].stmt;
-                Self::Before { statement: Statement { stmt, name: side.place() }, current }
+                Self::Before { statement: NamedStmt { stmt, name: side.location() }, current }
             }
             false => Self::End { current },
         }
@@ -125,10 +125,10 @@ impl Edit {
     /// The Wait for the communication that an origin posts. One that is posted in a loop is waited for in that iteration: `frame` is the
     /// iteration of the place.
     pub fn insert_wait(plan: &Plan, origin: u32, before: InsertionPoint, frame: Option<u32>) -> Self {
-        let communication = Statement::described(plan, origin);
-        let posted = plan.origins[origin as usize].frame;
+        let communication = NamedStmt::from_origin(plan, origin);
+        let posted = plan.origins[origin as usize].iteration;
         let is_around = |outer: u32| {
-            std::iter::successors(frame, |it| plan.frames[*it as usize].parent).any(|it| it == outer)
+            std::iter::successors(frame, |it| plan.iterations[*it as usize].parent).any(|it| it == outer)
         };
         let before = match posted.is_none_or(is_around) {
             true => before,
@@ -139,7 +139,7 @@ impl Edit {
 
     /// The Wait at an instruction, moved to `before`.
     pub fn move_wait(plan: &Plan, wait: usize, before: InsertionPoint) -> Self {
-        let has_moved = |it: &&str| is_of_program(it) && *it != stream_of(plan, wait);
+        let has_moved = |it: &&str| is_program_stream(it) && *it != stream_name_of(plan, wait);
         let synchronize = before.current().filter(has_moved).map(WaitedStream::of);
         Self::MoveWait { wait: plan.origins[plan.code[wait].origin as usize].stmt, before, synchronize }
     }
@@ -153,13 +153,13 @@ impl Edit {
         frame: Option<u32>,
     ) -> Self {
         if !side.is_posted() {
-            return Self::InsertSynchronize { stream: WaitedStream::of(side.stream()), before };
+            return Self::InsertSynchronize { stream: WaitedStream::of(side.stream_name()), before };
         }
-        match side.wait() {
+        match side.first_wait() {
             None => Self::insert_wait(side.plan, side.origin, before, frame),
             // The stream that has waited for the communication already is the one to wait for.
             Some(wait) if inst.is_none_or(|it| wait < it) => {
-                let stream = WaitedStream::of(stream_of(side.plan, wait));
+                let stream = WaitedStream::of(stream_name_of(side.plan, wait));
                 Self::InsertSynchronize { stream, before }
             }
             Some(wait) => Self::move_wait(side.plan, wait, before),
@@ -215,7 +215,7 @@ impl fmt::Display for Edit {
                     ),
                 }
             }
-            Self::ShortAllocate { .. } => f.write_str(
+            Self::ShortenAllocate { .. } => f.write_str(
                 "use the short ALLOCATE, which gives every iteration storage of its own, if no iteration reads what an earlier one wrote",
             ),
         }

@@ -21,14 +21,14 @@ mod unread;
 mod waits;
 mod work_order;
 
-pub(super) use unread::Unread;
+pub(super) use unread::UnreadWrites;
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{conflict::Race, model::Model};
+use super::{conflict::Race, ordering_model::OrderingModel};
 use crate::plan::{
     Plan,
-    sync::{InstRef, Matched},
+    sync::{CommMatching, InstRef},
 };
 
 /// A statement of a rank: the rank, and an index into its `Plan::origins`.
@@ -38,7 +38,7 @@ pub type StmtOnRank = (usize, u32);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Excess {
     /// The statement, where it is executed first.
-    pub at: StmtOnRank,
+    pub stmt: StmtOnRank,
     /// Why it is not needed.
     pub kind: ExcessKind,
     /// The ranks that execute it.
@@ -51,25 +51,25 @@ pub struct Excess {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExcessKind {
     /// A wait: other statements give its order.
-    Implied,
+    ImpliedWait,
     /// A wait: no two accesses to the same elements depend on its order.
-    Unneeded {
+    UnneededWait {
         /// The first two instructions that it alone orders.
         pair: [InstRef; 2],
     },
     /// Nothing reads what it writes.
-    Unread {
+    UnreadWrite {
         /// What it writes: the name of the buffer, and the rank whose memory it is; `None`: the program has no name for it.
         target: Option<(String, usize)>,
         /// The statement that overwrites it; `None`: none does.
-        overwritten: Option<StmtOnRank>,
+        overwritten_by: Option<StmtOnRank>,
         /// Whether it writes only the zeros of an ALLOCATE.
         is_allocation: bool,
         /// Whether it takes part in a communication.
         communicates: bool,
     },
     /// A long ALLOCATE of a loop that skips a bound name.
-    AllocatedOnce {
+    AllocatesOnce {
         /// The name of the buffer.
         name: String,
         /// How many times it has no effect.
@@ -82,15 +82,15 @@ pub enum ExcessKind {
         /// The name of the buffer.
         name: String,
         /// The tensors that are bound to it when the program ends.
-        bound: Vec<String>,
+        bound_names: Vec<String>,
         /// The last statement that uses it.
-        last: Option<StmtOnRank>,
+        last_use: Option<StmtOnRank>,
     },
 }
 
 /// Excess that was not looked for, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotSearched {
+pub enum ExcessNotSearched {
     /// Waits and writes: the program has races.
     Races,
     /// Waits and writes: views have too many pieces to compare, so that races are not known.
@@ -106,7 +106,7 @@ pub enum NotSearched {
     Writes,
 }
 
-impl fmt::Display for NotSearched {
+impl fmt::Display for ExcessNotSearched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Races => f.write_str("waits and writes: the program has races"),
@@ -123,28 +123,28 @@ impl fmt::Display for NotSearched {
 
 /// Everything that is found of excess, in the order of the program, and where it was not looked for. `unread` has seen all
 /// instructions; `None`: the program has races, or may have some. The ALLOCATE of a buffer that is raced for gets no remark: the race says more.
-pub(super) fn excess(
+pub(super) fn find_excess(
     plans: &[Plan],
-    matched: &Matched,
-    unread: Option<Unread<'_>>,
+    matched: &CommMatching,
+    unread: Option<UnreadWrites<'_>>,
     races: &[Race],
-    model: Model,
-) -> (Vec<Excess>, Vec<NotSearched>) {
+    model: OrderingModel,
+) -> (Vec<Excess>, Vec<ExcessNotSearched>) {
     let mut not_searched = Vec::new();
-    let mut found = lifetimes::lifetimes(plans, &races.iter().map(|it| (it.rank, it.buffer)).collect());
+    let mut found = lifetimes::storage_excess(plans, &races.iter().map(|it| (it.rank, it.buffer)).collect());
     match unread {
         Some(unread) => {
-            let (waits, left) = waits::waits(plans, matched, model);
+            let (waits, left) = waits::unneeded_waits(plans, matched, model);
             found.extend(waits);
             not_searched.extend(left);
             let (writes, left) = unread.finish(matched);
             found.extend(writes);
             not_searched.extend(left);
         }
-        None if races.is_empty() => not_searched.push(NotSearched::Views),
-        None => not_searched.push(NotSearched::Races),
+        None if races.is_empty() => not_searched.push(ExcessNotSearched::Views),
+        None => not_searched.push(ExcessNotSearched::Races),
     }
-    let line = |it: &Excess| (plans[it.at.0].program, plans[it.at.0].origins[it.at.1 as usize].line);
+    let line = |it: &Excess| (plans[it.stmt.0].program_id, plans[it.stmt.0].origins[it.stmt.1 as usize].line);
     found.sort_by_key(line);
     (found, not_searched)
 }

@@ -7,14 +7,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, Race},
-    excess::{Excess, NotSearched},
-    memory::Unwritten,
-    model::Model,
-    side::RaceSide,
+    excess::{Excess, ExcessNotSearched},
+    memory::UnwrittenRead,
+    ordering_model::OrderingModel,
+    race_side::RaceSide,
 };
 use crate::plan::{
     BufferNo, Plan,
-    sync::{Before, Crossing, Deadlock},
+    sync::{CommOrderCycle, CommOrderEdge, Deadlock},
 };
 
 /// What is checked.
@@ -31,25 +31,31 @@ pub struct Checks {
     /// Accesses of two consecutive runs that nothing orders, where one run has no race.
     pub repeat: bool,
     /// Whose rules give an order.
-    pub model: Model,
+    pub model: OrderingModel,
 }
 
 impl Checks {
     /// Everything that is asked of one run, by the documented rules.
-    pub const ALL: Self = Self { excess: true, ..Self::FAULTS };
+    pub const ALL: Self = Self { excess: true, ..Self::ALL_FAULTS };
     /// Everything that a program has to be free of, by the documented rules.
-    pub const FAULTS: Self = Self { race: true, comm: true, memory: true, ..Self::NONE };
+    pub const ALL_FAULTS: Self = Self { race: true, comm: true, memory: true, ..Self::NONE };
     /// Nothing but deadlocks, which are always looked for.
-    const NONE: Self =
-        Self { race: false, comm: false, memory: false, excess: false, repeat: false, model: Model::Nccl };
+    const NONE: Self = Self {
+        race: false,
+        comm: false,
+        memory: false,
+        excess: false,
+        repeat: false,
+        model: OrderingModel::Nccl,
+    };
 
     /// Whether excess is all that is asked for.
-    pub fn is_excess_alone(self) -> bool {
+    pub fn is_excess_only(self) -> bool {
         self == Self { excess: true, model: self.model, ..Self::NONE }
     }
 
     /// Whether anything is checked that looks at memory.
-    pub(super) fn any_access(self) -> bool {
+    pub(super) fn needs_accesses(self) -> bool {
         self.race || self.memory || self.excess || self.repeat
     }
 }
@@ -107,21 +113,21 @@ pub enum Finding {
     /// Elements that are read, or returned, and that nothing has written.
     Unwritten {
         /// The first read of them.
-        read: Unwritten,
+        read: UnwrittenRead,
         /// Where else the same statement reads such elements.
         more: Occurrences,
     },
     /// Ranks wait for what never happens.
     Deadlock(Box<Deadlock>),
     /// Ranks use communicators in orders that contradict each other.
-    Crossing(Box<Crossing>),
+    CommunicatorOrder(Box<CommOrderCycle>),
     /// What the program could do without.
     Excess(Box<Excess>),
 }
 
 impl Finding {
     /// The statements that it is about, each with a rank that runs it and what it does; none of the caller.
-    pub fn places(&self, plans: &[Plan]) -> Vec<(usize, StmtId, String)> {
+    pub fn labeled_statements(&self, plans: &[Plan]) -> Vec<(usize, StmtId, String)> {
         let place = |rank: usize, origin: u32, label: String| {
             Some((rank, plans[rank].origins[origin as usize].stmt?, label))
         };
@@ -132,22 +138,24 @@ impl Finding {
                 sides.filter_map(|it| place(it.plan.rank, it.origin, it.label())).collect()
             }
             Self::Unwritten { read, .. } => {
-                let inst = &plans[read.at.rank].code[read.at.inst];
-                place(read.at.rank, inst.origin, "reads unwritten elements".to_owned()).into_iter().collect()
+                let inst = &plans[read.inst_ref.rank].code[read.inst_ref.inst];
+                place(read.inst_ref.rank, inst.origin, "reads unwritten elements".to_owned())
+                    .into_iter()
+                    .collect()
             }
             Self::Deadlock(it) => {
                 let rank = it.line(plans).map_or(0, |it| it.0);
                 it.stmt(plans).map(|stmt| (rank, stmt, "a rank waits here".to_owned())).into_iter().collect()
             }
-            Self::Crossing(it) => {
-                let at = |it: &Before| {
+            Self::CommunicatorOrder(it) => {
+                let at = |it: &CommOrderEdge| {
                     let origin = plans[it.first.rank].code[it.first.inst].origin;
                     place(it.first.rank, origin, format!("rank {} posts this first", it.first.rank))
                 };
                 it.0.iter().filter_map(at).collect()
             }
             Self::Excess(it) => {
-                let (rank, origin) = it.at;
+                let (rank, origin) = it.stmt;
                 place(rank, origin, "the program could do without this".to_owned()).into_iter().collect()
             }
         }
@@ -173,17 +181,17 @@ pub struct Report {
     /// What could not be checked, and why.
     pub not_checked: Vec<String>,
     /// Where excess was not looked for, and why.
-    pub not_searched: Vec<NotSearched>,
+    pub not_searched: Vec<ExcessNotSearched>,
 }
 
 impl Report {
     /// Whether the program deadlocks.
-    pub fn is_stuck(&self) -> bool {
+    pub fn has_deadlock(&self) -> bool {
         self.findings.iter().any(|it| matches!(it, Finding::Deadlock(_)))
     }
 
     /// Adds what was found.
-    pub(super) fn add(&mut self, plans: &[Plan], races: Vec<Race>, mut reads: Vec<Unwritten>) {
+    pub(super) fn add(&mut self, plans: &[Plan], races: Vec<Race>, mut reads: Vec<UnwrittenRead>) {
         // What a race lets be read too early is not missing; an output that nothing writes is.
         let racing: FxHashSet<(usize, BufferNo)> = races.iter().map(|it| (it.rank, it.buffer)).collect();
         reads.retain(|it| it.output.is_some() || !racing.contains(&(it.rank, it.buffer)));
@@ -213,16 +221,16 @@ impl Report {
             let name = &plans[race.rank].buffers[race.buffer as usize].name;
             let sides = RaceSide::both(plans, &race);
             let mut lines =
-                sides.each_ref().map(|it| (it.plan.program, it.is_in_program().then(|| it.line())));
+                sides.each_ref().map(|it| (it.plan.program_id, it.is_in_program().then(|| it.line())));
             let mut actors = sides
                 .each_ref()
-                .map(|it| (it.is_in_program(), it.plan.rank == race.rank, it.actor(), it.allocates()));
+                .map(|it| (it.is_in_program(), it.plan.rank == race.rank, it.actor_name(), it.allocates()));
             lines.sort_unstable();
             actors.sort_unstable();
             // What is missing at entry is not what is missing at exit.
             let is_entry = sides.iter().any(|it| it.party == Party::CallerBefore);
             let kind = (RaceSide::code(&race, &sides), is_entry);
-            let actors = (name, sides[0].plan.program, actors, kind);
+            let actors = (name, sides[0].plan.program_id, actors, kind);
             let lines_key = (lines, kind);
             let known = by_lines.get(&lines_key).or_else(|| by_actors.get(&actors)).copied();
             let at = known.unwrap_or(self.findings.len());
@@ -239,14 +247,14 @@ impl Report {
     }
 
     /// Adds unwritten reads: one for each line and buffer name.
-    fn add_unwritten(&mut self, plans: &[Plan], reads: Vec<Unwritten>) {
+    fn add_unwritten(&mut self, plans: &[Plan], reads: Vec<UnwrittenRead>) {
         let mut known = FxHashMap::default();
         for read in reads {
-            let plan = &plans[read.at.rank];
+            let plan = &plans[read.inst_ref.rank];
             let name = plans[read.rank].buffers[read.buffer as usize].name.clone();
-            let line = plan.origins[plan.code[read.at.inst].origin as usize].line;
-            let at = *known.entry((name, plan.program, line)).or_insert(self.findings.len());
-            let rank = read.at.rank;
+            let line = plan.origins[plan.code[read.inst_ref.inst].origin as usize].line;
+            let at = *known.entry((name, plan.program_id, line)).or_insert(self.findings.len());
+            let rank = read.inst_ref.rank;
             if at == self.findings.len() {
                 self.findings.push(Finding::Unwritten { read, more: Occurrences::default() });
             }

@@ -7,19 +7,19 @@ use super::overlap::Footprint;
 
 /// Accesses by where they lie.
 #[derive(Debug)]
-pub struct History<A> {
+pub struct AccessHistory<A> {
     /// Accesses to columns by the width of the matrix, each by the columns that it touches; with width 0 all others, by their first and
     /// last element.
     groups: BTreeMap<usize, Spans<A>>,
 }
 
-impl<A> Default for History<A> {
+impl<A> Default for AccessHistory<A> {
     fn default() -> Self {
         Self { groups: BTreeMap::new() }
     }
 }
 
-impl<A> History<A> {
+impl<A> AccessHistory<A> {
     /// Adds an access.
     pub fn push(&mut self, at: &Footprint, access: A) {
         let (width, (first, last)) = match at.columns(at.width) {
@@ -113,7 +113,7 @@ mod tests {
         let mut below = |n: u64| (split_mix(&mut state) % n) as usize;
         let mut overlapping = 0;
         for _ in 0..300 {
-            let mut history = History::default();
+            let mut history = AccessHistory::default();
             // By number; `None`: it is gone, or was never there.
             let mut known: Vec<Option<Footprint>> = Vec::new();
             for number in 0..60 {

@@ -3,16 +3,16 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    overlap::Range,
-    written::{Missing, Written},
+    overlap::ElementRange,
+    written::{UnwrittenPart, WrittenElements},
 };
-use crate::plan::{BufferNo, InstKind, Plan, View, sync::InstRef, sync::order::Occurrence};
+use crate::plan::{BufferNo, InstKind, Plan, View, sync::InstRef, sync::happens_before::Occurrence};
 
 /// Elements that nothing has written when they are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unwritten {
+pub struct UnwrittenRead {
     /// The instruction that reads them; `Finish`: the caller reads an output.
-    pub at: InstRef,
+    pub inst_ref: InstRef,
     /// The rank whose memory it is.
     pub rank: usize,
     /// The buffer.
@@ -20,26 +20,26 @@ pub struct Unwritten {
     /// The output that it is, an index into `Plan::outputs`; `None`: an operand.
     pub output: Option<usize>,
     /// The first unwritten elements of the buffer that it reads.
-    pub elements: Range,
+    pub elements: ElementRange,
     /// How many it reads that are unwritten, and how many it reads.
     pub missing: (usize, usize),
 }
 
 /// Follows what has been written while `order::walk` visits the instructions.
-pub struct Memory<'p> {
+pub struct WriteTracker<'p> {
     plans: &'p [Plan],
-    written: FxHashMap<(usize, BufferNo), Written>,
+    written: FxHashMap<(usize, BufferNo), WrittenElements>,
     /// Statements that have been reported, by rank and buffer.
     reported: FxHashSet<(usize, u32, usize, BufferNo)>,
     /// The ends of the ranks.
     ends: Vec<InstRef>,
     /// What was found.
-    pub found: Vec<Unwritten>,
+    pub found: Vec<UnwrittenRead>,
     /// Reads and writes of too many pieces to follow.
     pub not_checked: usize,
 }
 
-impl<'p> Memory<'p> {
+impl<'p> WriteTracker<'p> {
     /// What is written before the first instruction: the inputs.
     pub fn new(plans: &'p [Plan]) -> Self {
         let mut it = Self {
@@ -64,19 +64,19 @@ impl<'p> Memory<'p> {
         let at = InstRef { rank: it.rank, inst: it.inst };
         match &plan.code[it.inst].kind {
             // Elements of an output that a write comes too late for are a race; those are looked at that nothing writes.
-            InstKind::Finish => self.ends.push(at),
+            InstKind::ReadOutputs => self.ends.push(at),
             InstKind::Alloc { buffer, zero: true } => {
                 let whole = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
                 self.write(it.rank, &whole);
             }
             kind => {
                 kind.visit_accesses(it.rank, &mut |access| {
-                    if !access.written {
+                    if !access.is_write {
                         self.read(at, access.rank, access.view, None);
                     }
                 });
                 kind.visit_accesses(it.rank, &mut |access| {
-                    if access.written {
+                    if access.is_write {
                         self.write(access.rank, access.view);
                     }
                 });
@@ -100,16 +100,23 @@ impl<'p> Memory<'p> {
 
     fn read(&mut self, at: InstRef, rank: usize, view: &View, output: Option<usize>) {
         let (elements, missing) = match self.written.entry((rank, view.buffer)).or_default().missing(view) {
-            Missing::Nothing => return,
-            Missing::Some { first, count, all } => (first, (count, all)),
-            Missing::Unknown => {
+            UnwrittenPart::Nothing => return,
+            UnwrittenPart::Some { first, count, all } => (first, (count, all)),
+            UnwrittenPart::Unknown => {
                 self.not_checked += 1;
                 return;
             }
         };
         let origin = self.plans[at.rank].code[at.inst].origin;
         if self.reported.insert((at.rank, origin, rank, view.buffer)) {
-            self.found.push(Unwritten { at, rank, buffer: view.buffer, output, elements, missing });
+            self.found.push(UnwrittenRead {
+                inst_ref: at,
+                rank,
+                buffer: view.buffer,
+                output,
+                elements,
+                missing,
+            });
         }
     }
 }

@@ -38,46 +38,46 @@
 //! it is reported whatever was asked for. `excess`: what the program could do without, as remarks.
 
 mod apply;
+mod checker;
 mod conflict;
+mod diagnostics;
 mod edit;
-mod examine;
 mod excess;
-mod excess_text;
-mod explain;
+mod excess_diagnostics;
+mod explanation;
 mod finding;
 mod fix;
 mod history;
 mod memory;
-mod model;
+mod ordering_model;
 mod orders;
 mod overlap;
 mod race;
-mod reason;
+mod race_side;
 mod repeat;
-mod side;
 mod storage;
 mod written;
 
 pub use conflict::{Party, Race};
-pub use edit::{Edit, InsertionPoint, Statement, WaitedStream};
-pub use excess::{Excess, ExcessKind, NotSearched};
-pub use explain::UNWRITTEN_HELP;
+pub use diagnostics::UNWRITTEN_HELP;
+pub use edit::{Edit, InsertionPoint, NamedStmt, WaitedStream};
+pub use excess::{Excess, ExcessKind, ExcessNotSearched};
 pub use finding::{Checks, Finding, Report};
-pub use fix::{AppliedEdit, Fixed, Planner, fix};
-pub use memory::Unwritten;
-pub use model::Model;
-pub use orders::{Cut, Orders, Steps, TooLarge};
-pub use overlap::Range;
+pub use fix::{AppliedEdit, FixResult, Planner, fix};
+pub use memory::UnwrittenRead;
+pub use ordering_model::OrderingModel;
+pub use orders::{Orders, StepOrder, TooLarge, Truncation};
+pub use overlap::ElementRange;
 
 use crate::plan::Plan;
 
 /// The races of plans, one for each pair of statements and buffer, not folded over ranks and iterations. Of accesses that a later write
 /// covers, only the race with that write may be there.
 pub fn races(plans: &[Plan]) -> Vec<Race> {
-    examine::examine(plans, Checks { memory: false, ..Checks::FAULTS }).races
+    checker::run_checks(plans, Checks { memory: false, ..Checks::ALL_FAULTS }).races
 }
 
 /// Checks the plans of all ranks.
 pub fn check(plans: &[Plan], checks: Checks) -> Report {
-    examine::examine(plans, checks).report(plans)
+    checker::run_checks(plans, checks).report(plans)
 }

@@ -16,44 +16,44 @@ use super::{
 use crate::plan::{
     BufferNo, Plan,
     sync::{
-        InstRef, Matched, Step,
-        order::{Graph, Unordered},
+        CommMatching, InstRef, Step,
+        happens_before::{HappensBeforeGraph, OrderError},
     },
 };
 
 /// Most things that happen in a program whose orders are listed: the order of all pairs is kept, a bit each.
-const MOST_NODES: usize = 30_000;
+const MAX_NODES: usize = 30_000;
 /// Most pairs that conflict.
-const MOST_CONFLICTS: usize = 1 << 22;
+const MAX_CONFLICTS: usize = 1 << 22;
 /// Most numbers that are kept of orders whose neighbours have not been looked at, and of traces that have been seen.
-const MOST_KEPT: usize = 1 << 27;
+const MAX_STORED_WORDS: usize = 1 << 27;
 
 /// Why the orders of a program are not listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
     /// It has so many instructions, or steps and synchronizations.
-    #[error("the program is too large: its {0} steps and synchronizations are more than {MOST_NODES}")]
+    #[error("the program is too large: its {0} steps and synchronizations are more than {MAX_NODES}")]
     Nodes(usize),
     /// Its world has too many streams and communicators.
     #[error("the world has too many streams and communicators")]
     Streams,
     /// It has too many races.
     #[error(
-        "the program has too many pairs of conflicting accesses that nothing orders: more than {MOST_CONFLICTS}"
+        "the program has too many pairs of conflicting accesses that nothing orders: more than {MAX_CONFLICTS}"
     )]
     Conflicts,
 }
 
 /// A set of steps.
 #[derive(Clone, Default)]
-struct Set(Vec<u64>);
+struct StepSet(Vec<u64>);
 
-impl Set {
-    fn with_room(count: usize) -> Self {
+impl StepSet {
+    fn with_capacity(count: usize) -> Self {
         Self(vec![0; count.div_ceil(64)])
     }
 
-    fn has(&self, at: usize) -> bool {
+    fn contains(&self, at: usize) -> bool {
         self.0[at / 64] >> (at % 64) & 1 == 1
     }
 
@@ -61,7 +61,7 @@ impl Set {
         self.0[at / 64] |= 1 << (at % 64);
     }
 
-    fn join(&mut self, other: &Self) {
+    fn union_with(&mut self, other: &Self) {
         self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine |= theirs);
     }
 }
@@ -69,71 +69,71 @@ impl Set {
 /// An access of a step.
 struct StepFootprint {
     step: usize,
-    place: Footprint,
+    footprint: Footprint,
     written: bool,
 }
 
 /// The steps of all ranks that touch memory, and what orders them.
-pub struct Steps {
+pub struct StepOrder {
     /// In an order that is possible: that of the program, as far as it can be.
     pub steps: Vec<Step>,
     /// By step: those that happen before it in every order.
-    before: Vec<Set>,
+    before: Vec<StepSet>,
     /// By step: those that conflict with it, in no certain order.
-    conflicting: Vec<Set>,
+    conflicting: Vec<StepSet>,
     /// All pairs that conflict and have no certain order: one pair for each pair of source lines first, then the rest.
     pub conflicts: Vec<(usize, usize)>,
 }
 
-impl Steps {
+impl StepOrder {
     /// The steps of plans that do not deadlock.
     ///
     /// # Errors
     /// A program that is too large.
-    pub fn of(plans: &[Plan], matched: &Matched) -> Result<Self, TooLarge> {
+    pub fn of(plans: &[Plan], matched: &CommMatching) -> Result<Self, TooLarge> {
         let instructions = plans.iter().map(|it| it.code.len()).sum::<usize>();
-        if instructions > MOST_NODES {
+        if instructions > MAX_NODES {
             return Err(TooLarge::Nodes(instructions));
         }
-        let graph =
-            Graph::of(plans, matched).map_err(|(Unordered::Large | Unordered::Stuck)| TooLarge::Streams)?;
-        if graph.nodes.len() > MOST_NODES {
+        let graph = HappensBeforeGraph::from_plans(plans, matched)
+            .map_err(|(OrderError::TooLarge | OrderError::Deadlock)| TooLarge::Streams)?;
+        if graph.nodes.len() > MAX_NODES {
             return Err(TooLarge::Nodes(graph.nodes.len()));
         }
-        let sorted = graph.sorted();
+        let sorted = graph.topological_order();
         let touched = |node: &u32| {
             let step = graph.nodes[*node as usize].step?;
-            let touched = step.touched(plans, matched);
+            let touched = step.accesses(plans, matched);
             (!touched.is_empty()).then_some((*node, step, touched))
         };
         let all: Vec<_> = sorted.iter().filter_map(touched).collect();
         let number: FxHashMap<u32, usize> = all.iter().enumerate().map(|(at, it)| (it.0, at)).collect();
-        let mut known = vec![Set::default(); graph.nodes.len()];
+        let mut known = vec![StepSet::default(); graph.nodes.len()];
         for node in sorted {
-            let mut set = Set::with_room(all.len());
-            for it in &graph.before[node as usize] {
-                set.join(&known[*it as usize]);
+            let mut set = StepSet::with_capacity(all.len());
+            for it in &graph.predecessors[node as usize] {
+                set.union_with(&known[*it as usize]);
                 if let Some(step) = number.get(it) {
                     set.insert(*step);
                 }
             }
             known[node as usize] = set;
         }
-        let before: Vec<Set> = all.iter().map(|it| std::mem::take(&mut known[it.0 as usize])).collect();
-        let mut conflicting = vec![Set::with_room(all.len()); all.len()];
+        let before: Vec<StepSet> = all.iter().map(|it| std::mem::take(&mut known[it.0 as usize])).collect();
+        let mut conflicting = vec![StepSet::with_capacity(all.len()); all.len()];
         let mut conflicts = Vec::new();
         let mut accesses: FxHashMap<(usize, BufferNo), Vec<StepFootprint>> = FxHashMap::default();
         for (at, (_, _, touched)) in all.iter().enumerate() {
             for it in touched {
                 let Some(place) = Footprint::of(&it.view) else { continue };
                 let known = accesses.entry((it.rank, it.view.buffer)).or_default();
-                for StepFootprint { step: other, place: elsewhere, written } in known.iter() {
+                for StepFootprint { step: other, footprint: elsewhere, written } in known.iter() {
                     let is_conflict = *other != at
-                        && (*written || it.written)
-                        && !before[at].has(*other)
+                        && (*written || it.is_write)
+                        && !before[at].contains(*other)
                         && overlap(elsewhere, &place) != Overlap::None;
-                    if is_conflict && !conflicting[at].has(*other) {
-                        if conflicts.len() == MOST_CONFLICTS {
+                    if is_conflict && !conflicting[at].contains(*other) {
+                        if conflicts.len() == MAX_CONFLICTS {
                             return Err(TooLarge::Conflicts);
                         }
                         conflicting[at].insert(*other);
@@ -141,12 +141,12 @@ impl Steps {
                         conflicts.push((*other, at));
                     }
                 }
-                known.push(StepFootprint { step: at, place, written: it.written });
+                known.push(StepFootprint { step: at, footprint: place, written: it.is_write });
             }
         }
         let steps: Vec<Step> = all.iter().map(|it| it.1).collect();
         let origin = |it: usize| {
-            let InstRef { rank, inst } = steps[it].at;
+            let InstRef { rank, inst } = steps[it].inst_ref;
             plans[rank].origins[plans[rank].code[inst].origin as usize].line
         };
         let mut seen = FxHashSet::default();
@@ -158,7 +158,7 @@ impl Steps {
 
     /// Whether `first` has to happen before `second` in every order that has the conflicts of this one.
     fn precedes(&self, first: usize, second: usize) -> bool {
-        self.before[second].has(first) || self.conflicting[second].has(first)
+        self.before[second].contains(first) || self.conflicting[second].contains(first)
     }
 
     /// The order in which `late` happens before `early`, which it conflicts with, and everything else as before; `None`: something between
@@ -189,8 +189,8 @@ impl Steps {
     }
 
     /// The steps up to `late`, in an order in which it happens before `early`. Nothing may order the two.
-    pub fn ahead(&self, early: usize, late: usize) -> Vec<Step> {
-        let is_needed = |it: usize| it == late || self.before[late].has(it);
+    pub fn prefix_with_late_first(&self, early: usize, late: usize) -> Vec<Step> {
+        let is_needed = |it: usize| it == late || self.before[late].contains(it);
         (0..self.steps.len()).filter(|it| is_needed(*it) && *it != early).map(|it| self.steps[it]).collect()
     }
 
@@ -203,41 +203,47 @@ impl Steps {
         };
         let [(a, _), (b, _)] = race.parties;
         let (a, b) = at(a).zip(at(b)).filter(|_| race.reused.is_none())?;
-        let is_pair = |one: usize, other: usize| self.steps[one].at == a && self.steps[other].at == b;
+        let is_pair =
+            |one: usize, other: usize| self.steps[one].inst_ref == a && self.steps[other].inst_ref == b;
         let mut pairs = self.conflicts.iter().copied();
         let (early, late) = pairs.find(|it| is_pair(it.0, it.1) || is_pair(it.1, it.0))?;
-        Some(self.ahead(early, late))
+        Some(self.prefix_with_late_first(early, late))
     }
 }
 
 /// All orders that may give different results, that of the program first.
 pub struct Orders {
-    steps: Steps,
+    steps: StepOrder,
     /// Orders whose neighbours have not been looked at.
     next: VecDeque<Vec<u32>>,
     /// By trace: which of the conflicting pairs are exchanged.
     seen: FxHashSet<Vec<u64>>,
     /// Most orders that are listed.
-    most: usize,
+    max_orders: usize,
     /// Why there are more that are not listed.
-    cut: Option<Cut>,
+    cut: Option<Truncation>,
 }
 
 /// Why not all orders are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum Truncation {
     /// As many are listed as were asked for.
-    Most,
+    OrderLimit,
     /// The list has reached its memory limit.
-    Memory,
+    MemoryLimit,
 }
 
 impl Orders {
     /// At most so many orders, and at least one.
-    pub fn new(steps: Steps, most: usize) -> Self {
+    pub fn new(steps: StepOrder, most: usize) -> Self {
         let first: Vec<u32> = (0..steps.steps.len() as u32).collect();
-        let mut it =
-            Self { steps, next: VecDeque::new(), seen: FxHashSet::default(), most: most.max(1), cut: None };
+        let mut it = Self {
+            steps,
+            next: VecDeque::new(),
+            seen: FxHashSet::default(),
+            max_orders: most.max(1),
+            cut: None,
+        };
         it.add(first);
         it
     }
@@ -248,14 +254,14 @@ impl Orders {
     }
 
     /// Why some orders were left out, once all listed ones have been taken; `None`: none was.
-    pub fn cut(&self) -> Option<Cut> {
+    pub fn truncation(&self) -> Option<Truncation> {
         self.cut
     }
 
     fn add(&mut self, order: Vec<u32>) {
         let mut position = vec![0; order.len()];
         order.iter().enumerate().for_each(|(at, it)| position[*it as usize] = at);
-        let mut trace = Set::with_room(self.steps.conflicts.len());
+        let mut trace = StepSet::with_capacity(self.steps.conflicts.len());
         for (number, (a, b)) in self.steps.conflicts.iter().enumerate() {
             if position[*b] < position[*a] {
                 trace.insert(number);
@@ -265,8 +271,9 @@ impl Orders {
             return;
         }
         let kept = self.seen.len() * (trace.0.len() + 8) + (self.next.len() + 1) * order.len();
-        if self.seen.len() == self.most || kept > MOST_KEPT {
-            self.cut = Some(if kept > MOST_KEPT { Cut::Memory } else { Cut::Most });
+        if self.seen.len() == self.max_orders || kept > MAX_STORED_WORDS {
+            self.cut =
+                Some(if kept > MAX_STORED_WORDS { Truncation::MemoryLimit } else { Truncation::OrderLimit });
             return;
         }
         self.seen.insert(trace.0);

@@ -7,7 +7,7 @@ const MAX_RUNS: usize = 1 << 20;
 
 /// Elements of a buffer: the first, and one past the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct ElementRange {
     /// The first element.
     pub start: usize,
     /// One past the last element.
@@ -20,7 +20,7 @@ pub enum Overlap {
     /// Nothing.
     None,
     /// The first run of elements that both contain.
-    Some(Range),
+    Some(ElementRange),
     /// Too much to compare.
     Unknown,
 }
@@ -34,7 +34,7 @@ pub fn overlap(a: &Footprint, b: &Footprint) -> Overlap {
     if few.count() > MAX_RUNS {
         return Overlap::Unknown;
     }
-    let first = |run| within(&other.dims, other.run, other.first, run);
+    let first = |run| first_in_range(&other.dims, other.run, other.first, run);
     few.find_run(first).map_or(Overlap::None, Overlap::Some)
 }
 
@@ -93,7 +93,7 @@ impl Footprint {
     }
 
     /// All runs, ascending unless dimensions overlap; `None`: too many.
-    pub fn runs(&self) -> Option<Vec<Range>> {
+    pub fn runs(&self) -> Option<Vec<ElementRange>> {
         if self.count() > MAX_RUNS {
             return None;
         }
@@ -102,7 +102,7 @@ impl Footprint {
             starts =
                 starts.into_iter().flat_map(|start| (0..extent).map(move |at| start + at * stride)).collect();
         }
-        Some(starts.into_iter().map(|start| Range { start, end: start + self.run }).collect())
+        Some(starts.into_iter().map(|start| ElementRange { start, end: start + self.run }).collect())
     }
 
     /// Whether the two are columns of one matrix that have nothing in common: all strides are multiples of one number, and the runs
@@ -123,11 +123,11 @@ impl Footprint {
     }
 
     /// The first result for a run, in the order of the dimensions.
-    fn find_run(&self, test: impl Fn(Range) -> Option<Range>) -> Option<Range> {
+    fn find_run(&self, test: impl Fn(ElementRange) -> Option<ElementRange>) -> Option<ElementRange> {
         let mut index = vec![0; self.dims.len()];
         loop {
             let start = self.first + index.iter().zip(&self.dims).map(|(at, it)| at * it.1).sum::<usize>();
-            if let Some(found) = test(Range { start, end: start + self.run }) {
+            if let Some(found) = test(ElementRange { start, end: start + self.run }) {
                 return Some(found);
             }
             let at = (0..index.len()).rev().find(|at| index[*at] + 1 < self.dims[*at].0)?;
@@ -147,17 +147,22 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// The first elements of a range among those of `dims` from `offset` on, whose innermost runs have `run` elements.
-fn within(dims: &[(usize, usize)], run: usize, offset: usize, range: Range) -> Option<Range> {
+fn first_in_range(
+    dims: &[(usize, usize)],
+    run: usize,
+    offset: usize,
+    range: ElementRange,
+) -> Option<ElementRange> {
     let Some(((extent, stride), inner)) = dims.split_first() else {
         let start = offset.max(range.start);
         let end = (offset + run).min(range.end);
-        return (start < end).then_some(Range { start, end });
+        return (start < end).then_some(ElementRange { start, end });
     };
     let reach: usize = inner.iter().map(|(extent, stride)| (extent - 1) * stride).sum::<usize>() + run;
     // Indices whose elements may reach into the range.
     let first = (range.start + 1).saturating_sub(offset + reach).div_ceil(*stride);
     let last = (range.end.checked_sub(offset + 1)? / stride).min(extent - 1);
-    (first..=last).find_map(|at| within(inner, run, offset + at * stride, range))
+    (first..=last).find_map(|at| first_in_range(inner, run, offset + at * stride, range))
 }
 
 #[cfg(test)]

@@ -11,16 +11,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     conflict::{Party, Race},
-    history::History,
-    model::Model,
-    overlap::{Footprint, Overlap, Range, covers, overlap},
-    storage::{Conflict, Storage},
+    history::AccessHistory,
+    ordering_model::OrderingModel,
+    overlap::{ElementRange, Footprint, Overlap, covers, overlap},
+    storage::{StorageBlocks, StorageConflict},
 };
 use crate::plan::{
-    BufferNo, Direction, InstKind, Plan, Side, Transfer, View,
+    BufferNo, Direction, InstKind, P2pOp, Plan, Transfer, View,
     sync::{
         InstRef,
-        order::{self, Occurrence},
+        happens_before::{self, Occurrence},
     },
 };
 
@@ -30,7 +30,7 @@ struct Access {
     /// Which of the actor's instructions it is.
     actor: u32,
     number: u32,
-    place: Footprint,
+    footprint: Footprint,
     writes: bool,
 }
 
@@ -39,7 +39,7 @@ const MAX_RACES: usize = 4_096;
 
 /// Where a buffer is allocated.
 #[derive(Clone, Copy)]
-struct Allocated {
+struct AllocateSite {
     inst: usize,
     actor: u32,
     /// How many instructions its stream has before it.
@@ -47,58 +47,58 @@ struct Allocated {
 }
 
 /// Where the buffers of a rank are allocated; `first` is the actor of its stream 0.
-fn allocations(plan: &Plan, first: u32) -> Vec<Option<Allocated>> {
+fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
     let mut found = vec![None; plan.buffers.len()];
     let mut counts = vec![0; plan.streams.len()];
-    for (inst, it) in plan.code.iter().enumerate().filter(|(_, it)| !it.kind.effect().is_on_host()) {
+    for (inst, it) in plan.code.iter().enumerate().filter(|(_, it)| !it.kind.effect().runs_on_host()) {
         let before = counts[it.stream as usize];
         counts[it.stream as usize] += 1;
         if let InstKind::Alloc { buffer, .. } = it.kind {
-            found[buffer as usize] = Some(Allocated { inst, actor: first + it.stream, before });
+            found[buffer as usize] = Some(AllocateSite { inst, actor: first + it.stream, before });
         }
     }
     found
 }
 
 /// A pair of statements that race: the rank and the buffer, and the rank and the origin of each statement.
-type Reported = (usize, BufferNo, [(usize, u32); 2]);
+type ReportedPair = (usize, BufferNo, [(usize, u32); 2]);
 
 /// Follows all accesses while `order::walk` visits the instructions.
-pub struct Races<'p> {
+pub struct RaceDetector<'p> {
     plans: &'p [Plan],
-    model: Model,
+    model: OrderingModel,
     /// The actor of each rank's stream 0.
-    entry: Vec<u32>,
+    entry_actors: Vec<u32>,
     /// By rank: the buffers of its inputs.
     inputs: Vec<FxHashSet<BufferNo>>,
     /// By rank and buffer: the accesses that no later write covers.
-    accesses: FxHashMap<(usize, BufferNo), History<Access>>,
-    storage: Storage<'p>,
+    accesses: FxHashMap<(usize, BufferNo), AccessHistory<Access>>,
+    storage: StorageBlocks<'p>,
     /// By rank and buffer: the ALLOCATE.
-    allocated: Vec<Vec<Option<Allocated>>>,
+    allocate_sites: Vec<Vec<Option<AllocateSite>>>,
     /// Pairs of statements that race, each with the rank and the buffer.
-    reported: FxHashSet<Reported>,
+    reported: FxHashSet<ReportedPair>,
     /// The first race of each pair of statements and ranks.
     pub found: Vec<Race>,
     /// Pairs of views that are too large to compare.
     pub not_compared: usize,
 }
 
-impl<'p> Races<'p> {
+impl<'p> RaceDetector<'p> {
     /// Before the first instruction.
-    pub fn new(plans: &'p [Plan], model: Model) -> Self {
-        let entry = order::first_actors(plans);
-        let allocated = plans.iter().zip(&entry).map(|(plan, first)| allocations(plan, *first)).collect();
+    pub fn new(plans: &'p [Plan], model: OrderingModel) -> Self {
+        let entry = happens_before::first_actors(plans);
+        let allocated = plans.iter().zip(&entry).map(|(plan, first)| allocate_sites(plan, *first)).collect();
         let inputs =
             |plan: &Plan| plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer)).collect();
         Self {
             plans,
             model,
-            entry,
+            entry_actors: entry,
             inputs: plans.iter().map(inputs).collect(),
             accesses: FxHashMap::default(),
-            storage: Storage::new(plans),
-            allocated,
+            storage: StorageBlocks::new(plans),
+            allocate_sites: allocated,
             reported: FxHashSet::default(),
             found: Vec::new(),
             not_compared: 0,
@@ -106,7 +106,7 @@ impl<'p> Races<'p> {
     }
 
     /// Whether there may be more races than were collected.
-    pub fn is_full(&self) -> bool {
+    pub fn is_truncated(&self) -> bool {
         self.found.len() >= MAX_RACES
     }
 
@@ -118,7 +118,7 @@ impl<'p> Races<'p> {
         let plan = &self.plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
         let kind = &plan.code[it.inst].kind;
-        if matches!(kind, InstKind::Finish) {
+        if matches!(kind, InstKind::ReadOutputs) {
             // The caller overwrites inputs and outputs, or only reads the outputs here.
             let writes = !self.model.ends_together();
             let inputs = plan.inputs.iter().filter(|_| writes);
@@ -127,16 +127,16 @@ impl<'p> Races<'p> {
             }
             if !self.model.ends_together() {
                 let found = self.storage.finish(it);
-                self.reuse(it.rank, found);
+                self.report_reuse(it.rank, found);
             }
             return;
         }
         if let InstKind::Transfer(transfer) = kind {
-            self.group(at, transfer);
+            self.check_group(at, transfer);
         }
         for access in kind.accesses(it.rank) {
-            self.after_entry(it, access.rank, access.view, access.written);
-            self.access(it, Party::Inst(at), access.rank, access.view, access.written);
+            self.check_after_entry(it, access.rank, access.view, access.is_write);
+            self.access(it, Party::Inst(at), access.rank, access.view, access.is_write);
         }
         // Storage that is not zeroed is not touched.
         if let InstKind::Alloc { buffer, zero: true } = kind {
@@ -146,15 +146,15 @@ impl<'p> Races<'p> {
     }
 
     /// The operations of a group run at the same time.
-    fn group(&mut self, at: InstRef, transfer: &Transfer) {
-        let sides: Vec<(&Side, Footprint)> =
-            transfer.sides.iter().filter_map(|it| Some((it, Footprint::of(&it.view)?))).collect();
+    fn check_group(&mut self, at: InstRef, transfer: &Transfer) {
+        let sides: Vec<(&P2pOp, Footprint)> =
+            transfer.ops.iter().filter_map(|it| Some((it, Footprint::of(&it.view)?))).collect();
         for (number, (side, place)) in sides.iter().enumerate() {
             for (earlier, before) in &sides[..number] {
                 if earlier.view.buffer != side.view.buffer {
                     continue;
                 }
-                let party = |it: &Side| (Party::Operation(at, it.origin), it.direction == Direction::Recv);
+                let party = |it: &P2pOp| (Party::Operation(at, it.origin), it.direction == Direction::Recv);
                 let parties = [party(earlier), party(side)];
                 if !parties.iter().any(|it| it.1) {
                     continue;
@@ -178,9 +178,9 @@ impl<'p> Races<'p> {
     }
 
     /// An access to an input has to come after the caller's work, which ends where stream 0 begins.
-    fn after_entry(&mut self, it: &Occurrence, rank: usize, view: &View, writes: bool) {
-        let entry = self.entry[rank];
-        let is_after = self.model.begins_together() || it.actor == entry || it.before.ended(entry) > 0;
+    fn check_after_entry(&mut self, it: &Occurrence, rank: usize, view: &View, writes: bool) {
+        let entry = self.entry_actors[rank];
+        let is_after = self.model.starts_together() || it.actor == entry || it.clock.ended(entry) > 0;
         if is_after || !self.inputs[rank].contains(&view.buffer) {
             return;
         }
@@ -190,7 +190,7 @@ impl<'p> Races<'p> {
         self.report(Race {
             rank,
             buffer: view.buffer,
-            elements: Range { start, end: end + 1 },
+            elements: ElementRange { start, end: end + 1 },
             parties,
             reused: None,
             between_runs: false,
@@ -207,16 +207,16 @@ impl<'p> Races<'p> {
         view: &View,
         place: &Footprint,
     ) -> bool {
-        let Some(allocated) = self.allocated[rank][view.buffer as usize] else { return true };
+        let Some(allocated) = self.allocate_sites[rank][view.buffer as usize] else { return true };
         if self.model.reuses_in_order() {
             return true;
         }
-        let is_after = it.actor == allocated.actor || it.before.ended(allocated.actor) >= allocated.before;
+        let is_after = it.actor == allocated.actor || it.clock.ended(allocated.actor) >= allocated.before;
         if is_after || matches!(side.0, Party::CallerAfter(_)) {
             return true;
         }
         let at = InstRef { rank, inst: allocated.inst };
-        let elements = Range { start: place.first, end: place.last + 1 };
+        let elements = ElementRange { start: place.first, end: place.last + 1 };
         let parties = [(Party::Inst(at), true), side];
         self.report(Race { rank, buffer: view.buffer, elements, parties, reused: None, between_runs: false });
         false
@@ -232,9 +232,9 @@ impl<'p> Races<'p> {
         known.retain(&place, |earlier| {
             // An instruction does not race with itself: it reads before it writes.
             let is_same = (earlier.actor, earlier.number) == (it.actor, it.number);
-            let is_ordered = is_same || it.before.ended(earlier.actor) >= earlier.number;
+            let is_ordered = is_same || it.clock.ended(earlier.actor) >= earlier.number;
             if !is_ordered && (writes || earlier.writes) {
-                match overlap(&earlier.place, &place) {
+                match overlap(&earlier.footprint, &place) {
                     Overlap::None => (),
                     Overlap::Unknown => not_compared += 1,
                     Overlap::Some(elements) => {
@@ -251,7 +251,7 @@ impl<'p> Races<'p> {
                 }
             }
             // What is not ordered with the earlier one is not ordered with this one either, and this one is compared with it.
-            let is_covered = is_ordered && (writes || !earlier.writes) && covers(&place, &earlier.place);
+            let is_covered = is_ordered && (writes || !earlier.writes) && covers(&place, &earlier.footprint);
             !is_covered
         });
         self.not_compared += not_compared;
@@ -259,17 +259,18 @@ impl<'p> Races<'p> {
         // A use that does not follow its own ALLOCATE follows no earlier owner either.
         if is_after && !self.model.reuses_in_order() {
             let found = self.storage.access(it, (party, writes), rank, view.buffer);
-            self.reuse(rank, found);
+            self.report_reuse(rank, found);
         }
         let (actor, number) = (it.actor, it.number);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
-        known.push(&place, Access { party, actor, number, place: place.clone(), writes });
+        known.push(&place, Access { party, actor, number, footprint: place.clone(), writes });
     }
 
     /// Keeps the conflicts over a block of storage.
-    fn reuse(&mut self, rank: usize, found: Vec<Conflict>) {
+    fn report_reuse(&mut self, rank: usize, found: Vec<StorageConflict>) {
         for it in found {
-            let elements = Range { start: 0, end: self.plans[rank].buffers[it.reused.earlier as usize].len };
+            let elements =
+                ElementRange { start: 0, end: self.plans[rank].buffers[it.reused.earlier as usize].len };
             let (buffer, parties) = (it.reused.earlier, [it.earlier, it.later]);
             self.report(Race {
                 rank,

@@ -7,17 +7,16 @@
 use rustc_hash::FxHashMap;
 
 use super::{
-    conflict::{Party, Race, Reused},
-    model::Model,
-    overlap::Range,
-    race::Races,
+    conflict::{Party, Race, ReusedStorage},
+    ordering_model::OrderingModel,
+    overlap::ElementRange,
+    race::RaceDetector,
 };
 use crate::plan::{
-    Access, BufferNo, Inst, InstKind, Number, Plan, Slot, View,
+    Access, BufferNo, Inst, InstKind, Number, Plan, SignalId, View,
     sync::{
-        InstRef, Matched,
-        order::{self, Occurrence, Unordered},
-        stuck,
+        CommMatching, InstRef, deadlocked_state,
+        happens_before::{self, Occurrence, OrderError},
     },
 };
 
@@ -33,18 +32,21 @@ struct TwoRuns {
 ///
 /// # Errors
 /// A world of too many streams, or two runs that deadlock.
-pub(super) fn races(plans: &[Plan], model: Model) -> Result<(Vec<Race>, usize), Unordered> {
+pub(super) fn races_between_runs(
+    plans: &[Plan],
+    model: OrderingModel,
+) -> Result<(Vec<Race>, usize), OrderError> {
     let flags = plans.iter().flat_map(|it| &it.code).filter_map(|it| flag(&it.kind)).map(|it| it.index + 1);
     let flags = flags.max().unwrap_or(0);
     let twice: Vec<TwoRuns> = plans.iter().map(|it| TwoRuns::of(it, flags)).collect();
     let (both, from): (Vec<Plan>, Vec<_>) = twice.into_iter().map(|it| (it.plan, it.from)).unzip();
-    let matched = Matched::of(&both);
-    if stuck(&both, &matched).is_some() {
-        return Err(Unordered::Stuck);
+    let matched = CommMatching::from_plans(&both);
+    if deadlocked_state(&both, &matched).is_some() {
+        return Err(OrderError::Deadlock);
     }
-    let mut races = Races::new(&both, model);
-    let mut blocks = Blocks::new(plans);
-    order::walk(&both, &matched, &mut |it| {
+    let mut races = RaceDetector::new(&both, model);
+    let mut blocks = SharedBlocks::new(plans);
+    happens_before::walk(&both, &matched, &mut |it| {
         races.visit(&it);
         for access in both[it.rank].code[it.inst].kind.accesses(it.rank) {
             blocks.access(&it, access);
@@ -69,12 +71,16 @@ pub(super) fn races(plans: &[Plan], model: Model) -> Result<(Vec<Race>, usize), 
     Ok((races.found.into_iter().filter_map(between).collect(), not_compared))
 }
 
-fn flag(kind: &InstKind) -> Option<Slot> {
-    if let InstKind::Signal { slot } | InstKind::Await { slot } = kind { Some(*slot) } else { None }
+fn flag(kind: &InstKind) -> Option<SignalId> {
+    if let InstKind::Signal { signal: slot } | InstKind::WaitSignal { signal: slot } = kind {
+        Some(*slot)
+    } else {
+        None
+    }
 }
 
 /// An access to a buffer that shares its block of storage with others.
-struct Shared {
+struct BlockAccess {
     buffer: BufferNo,
     at: InstRef,
     actor: u32,
@@ -83,38 +89,39 @@ struct Shared {
 }
 
 /// Accesses to blocks of storage that several buffers of a rank get, one behind the other: each run gives them the same blocks.
-struct Blocks {
+struct SharedBlocks {
     /// By rank and buffer: the block, where other buffers get it, too.
-    of: FxHashMap<(usize, BufferNo), u32>,
+    block_of: FxHashMap<(usize, BufferNo), u32>,
     /// By rank and block: accesses that do not happen before later ones.
-    accesses: FxHashMap<(usize, u32), Vec<Shared>>,
+    accesses: FxHashMap<(usize, u32), Vec<BlockAccess>>,
     found: Vec<Race>,
 }
 
-impl Blocks {
+impl SharedBlocks {
     fn new(plans: &[Plan]) -> Self {
         let mut owners: FxHashMap<(usize, u32), usize> = FxHashMap::default();
         let all = || plans.iter().flat_map(|plan| plan.allocations.iter().map(|it| (plan.rank, it)));
         all().for_each(|(rank, it)| *owners.entry((rank, it.block)).or_default() += 1);
         let shared = all().filter(|(rank, it)| owners[&(*rank, it.block)] > 1);
         let of = shared.map(|(rank, it)| ((rank, it.buffer), it.block)).collect();
-        Self { of, accesses: FxHashMap::default(), found: Vec::new() }
+        Self { block_of: of, accesses: FxHashMap::default(), found: Vec::new() }
     }
 
     fn access(&mut self, it: &Occurrence, access: Access<'_>) {
         let buffer = access.view.buffer;
-        let Some(block) = self.of.get(&(access.rank, buffer)) else { return };
+        let Some(block) = self.block_of.get(&(access.rank, buffer)) else { return };
         let at = InstRef { rank: it.rank, inst: it.inst };
-        let (actor, number, written) = (it.actor, it.number, access.written);
+        let (actor, number, written) = (it.actor, it.number, access.is_write);
         let known = self.accesses.entry((access.rank, *block)).or_default();
         known.retain(|earlier| {
             let is_ordered = (earlier.actor, earlier.number) == (actor, number)
-                || it.before.ended(earlier.actor) >= earlier.number;
+                || it.clock.ended(earlier.actor) >= earlier.number;
             if !is_ordered && earlier.buffer != buffer && (earlier.written || written) {
                 let bounds = access.view.bounds().unwrap_or((0, 0));
-                let elements = Range { start: bounds.0, end: bounds.1 + 1 };
+                let elements = ElementRange { start: bounds.0, end: bounds.1 + 1 };
                 let parties = [(Party::Inst(earlier.at), earlier.written), (Party::Inst(at), written)];
-                let reused = Some(Reused { earlier: earlier.buffer, later: Some(buffer), freed: None });
+                let reused =
+                    Some(ReusedStorage { earlier: earlier.buffer, later: Some(buffer), freed_by: None });
                 self.found.push(Race {
                     rank: access.rank,
                     buffer,
@@ -126,7 +133,7 @@ impl Blocks {
             }
             !is_ordered
         });
-        known.push(Shared { buffer, at, actor, number, written });
+        known.push(BlockAccess { buffer, at, actor, number, written });
     }
 }
 
@@ -136,20 +143,20 @@ impl TwoRuns {
             plan: Plan { code: Vec::new(), allocations: Vec::new(), ..plan.clone() },
             from: Vec::new(),
         };
-        it.plan.events = 2 * plan.events + 1;
-        it.plan.works = 2 * plan.works;
-        let end = plan.code.last().filter(|it| matches!(it.kind, InstKind::Finish));
+        it.plan.event_count = 2 * plan.event_count + 1;
+        it.plan.work_count = 2 * plan.work_count;
+        let end = plan.code.last().filter(|it| matches!(it.kind, InstKind::ReadOutputs));
         for second in [false, true] {
             for (number, inst) in plan.code.iter().enumerate() {
-                if let Some(kind) = again(&inst.kind, plan, flags, second) {
+                if let Some(kind) = inst_of_run(&inst.kind, plan, flags, second) {
                     it.push(Inst { kind, ..inst.clone() }, Some((number, second)));
                 }
             }
             if let (Some(end), false) = (end, second) {
                 // The next run begins where this one has ended.
-                let event = 2 * plan.events as u32;
-                it.push(Inst { kind: InstKind::Record { event }, ..end.clone() }, None);
-                it.push(Inst { kind: InstKind::Join { event }, stream: 0, origin: end.origin }, None);
+                let event = 2 * plan.event_count as u32;
+                it.push(Inst { kind: InstKind::RecordEvent { event }, ..end.clone() }, None);
+                it.push(Inst { kind: InstKind::WaitEvent { event }, stream: 0, origin: end.origin }, None);
             }
         }
         it
@@ -163,24 +170,24 @@ impl TwoRuns {
 
 /// An instruction of the first or the second run; `None`: the runs have none in its place. What hosts do orders nothing, storage stays where
 /// it is, and the caller waits for the end of both.
-fn again(kind: &InstKind, plan: &Plan, flags: u32, second: bool) -> Option<InstKind> {
+fn inst_of_run(kind: &InstKind, plan: &Plan, flags: u32, second: bool) -> Option<InstKind> {
     let shift = |count: usize| if second { count as u32 } else { 0 };
-    let (events, works) = (shift(plan.events), shift(plan.works));
-    let slot = |it: Slot| Slot { index: it.index + if second { flags } else { 0 }, ..it };
+    let (events, works) = (shift(plan.event_count), shift(plan.work_count));
+    let slot = |it: SignalId| SignalId { index: it.index + if second { flags } else { 0 }, ..it };
     Some(match kind {
-        InstKind::Exchange { .. }
+        InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
-        | InstKind::Finish
+        | InstKind::ReadOutputs
         | InstKind::Alloc { zero: false, .. } => return None,
         InstKind::Alloc { buffer, zero: true } => {
             let to = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
             InstKind::Fill { to: Box::new(to), value: Number::Int(0) }
         }
-        InstKind::Record { event } => InstKind::Record { event: event + events },
-        InstKind::Join { event } => InstKind::Join { event: event + events },
+        InstKind::RecordEvent { event } => InstKind::RecordEvent { event: event + events },
+        InstKind::WaitEvent { event } => InstKind::WaitEvent { event: event + events },
         InstKind::Wait { work } => InstKind::Wait { work: work + works },
-        InstKind::Signal { slot: it } => InstKind::Signal { slot: slot(*it) },
-        InstKind::Await { slot: it } => InstKind::Await { slot: slot(*it) },
+        InstKind::Signal { signal: it } => InstKind::Signal { signal: slot(*it) },
+        InstKind::WaitSignal { signal: it } => InstKind::WaitSignal { signal: slot(*it) },
         InstKind::Collective(it) => {
             let mut it = it.clone();
             it.work += works;
@@ -197,7 +204,7 @@ fn again(kind: &InstKind, plan: &Plan, flags: u32, second: bool) -> Option<InstK
         | InstKind::Gemm(_)
         | InstKind::Map { .. }
         | InstKind::Reduce(_)
-        | InstKind::Combine { .. }
+        | InstKind::PeerReduce { .. }
         | InstKind::Reshard(_) => kind.clone(),
     })
 }

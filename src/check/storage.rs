@@ -9,14 +9,14 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::conflict::{Party, Reused};
+use super::conflict::{Party, ReusedStorage};
 use crate::plan::{
     BufferNo, Plan,
-    sync::{InstRef, order::Occurrence},
+    sync::{InstRef, happens_before::Occurrence},
 };
 
 /// A use of a block.
-struct Use {
+struct BlockUse {
     party: Party,
     writes: bool,
     actor: u32,
@@ -27,7 +27,7 @@ struct Use {
 
 /// A buffer in its block.
 #[derive(Clone, Copy)]
-struct Owner {
+struct BlockOwner {
     block: u32,
     /// Which of the block's owners it is.
     number: u32,
@@ -38,35 +38,35 @@ struct Owner {
 struct Block {
     /// Its buffers in the order of the program, each with the statement that frees it.
     owners: Vec<(BufferNo, Option<u32>)>,
-    uses: Vec<Use>,
+    uses: Vec<BlockUse>,
 }
 
 /// The blocks of all ranks.
-pub struct Storage<'p> {
+pub struct StorageBlocks<'p> {
     plans: &'p [Plan],
-    owners: FxHashMap<(usize, BufferNo), Owner>,
+    owners: FxHashMap<(usize, BufferNo), BlockOwner>,
     blocks: FxHashMap<(usize, u32), Block>,
 }
 
 /// A use of a block that nothing orders with the use by another owner: the first owner's, the later one's.
-pub struct Conflict {
+pub struct StorageConflict {
     /// The use by the earlier owner, and whether it writes.
     pub earlier: (Party, bool),
     /// The use by the later owner, and whether it writes.
     pub later: (Party, bool),
     /// The two owners.
-    pub reused: Reused,
+    pub reused: ReusedStorage,
 }
 
-impl<'p> Storage<'p> {
+impl<'p> StorageBlocks<'p> {
     /// Before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
         let mut it = Self { plans, owners: FxHashMap::default(), blocks: FxHashMap::default() };
         for plan in plans {
             for allocation in &plan.allocations {
                 let block = it.blocks.entry((plan.rank, allocation.block)).or_default();
-                let owner = Owner { block: allocation.block, number: block.owners.len() as u32 };
-                block.owners.push((allocation.buffer, allocation.freed));
+                let owner = BlockOwner { block: allocation.block, number: block.owners.len() as u32 };
+                block.owners.push((allocation.buffer, allocation.freed_by));
                 it.owners.insert((plan.rank, allocation.buffer), owner);
             }
         }
@@ -80,35 +80,35 @@ impl<'p> Storage<'p> {
         (party, writes): (Party, bool),
         rank: usize,
         buffer: BufferNo,
-    ) -> Vec<Conflict> {
+    ) -> Vec<StorageConflict> {
         let Some(owner) = self.owners.get(&(rank, buffer)) else { return Vec::new() };
         if let Party::CallerBefore | Party::CallerAfter(_) = party {
             return Vec::new();
         }
         let Some(block) = self.blocks.get_mut(&(rank, owner.block)) else { return Vec::new() };
         let (actor, number) = (it.actor, it.number);
-        let new = Use { party, writes, actor, number, owner: owner.number };
+        let new = BlockUse { party, writes, actor, number, owner: owner.number };
         block.add(it, new)
     }
 
     /// The end of a rank: the caller goes on with the stream of `Finish`, and gets what was allocated on it.
-    pub fn finish(&mut self, it: &Occurrence) -> Vec<Conflict> {
+    pub fn finish(&mut self, it: &Occurrence) -> Vec<StorageConflict> {
         let plan = &self.plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
         let stream = plan.code[it.inst].stream;
         let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|port| port.shard.view.as_ref());
         let kept: FxHashSet<BufferNo> =
-            ports.map(|view| view.buffer).chain(plan.kept.iter().copied()).collect();
+            ports.map(|view| view.buffer).chain(plan.live_out.iter().copied()).collect();
         let mut found = Vec::new();
         for allocation in plan.allocations.iter().filter(|it| it.stream == stream) {
             let Some(block) = self.blocks.get_mut(&(it.rank, allocation.block)) else { continue };
             let is_last = block.owners.last().is_some_and(|it| it.0 == allocation.buffer);
             let is_kept =
-                allocation.freed.is_none() && (allocation.is_held || kept.contains(&allocation.buffer));
+                allocation.freed_by.is_none() && (allocation.is_held || kept.contains(&allocation.buffer));
             if !is_last || is_kept {
                 continue;
             }
-            let new = Use {
+            let new = BlockUse {
                 party: Party::CallerAfter(at),
                 writes: true,
                 actor: it.actor,
@@ -123,20 +123,20 @@ impl<'p> Storage<'p> {
 
 impl Block {
     /// Compares a use with those before it, and keeps it.
-    fn add(&mut self, it: &Occurrence, new: Use) -> Vec<Conflict> {
+    fn add(&mut self, it: &Occurrence, new: BlockUse) -> Vec<StorageConflict> {
         let mut found = Vec::new();
         let owners = &self.owners;
         self.uses.retain(|known| {
             let is_ordered = (known.actor, known.number) == (new.actor, new.number)
-                || it.before.ended(known.actor) >= known.number;
+                || it.clock.ended(known.actor) >= known.number;
             let (earlier, later) = if known.owner < new.owner { (known, &new) } else { (&new, known) };
             if earlier.owner != later.owner && (!is_ordered || earlier.owner == new.owner) {
                 let (buffer, freed) = owners[earlier.owner as usize];
                 let next = owners.get(later.owner as usize).map(|it| it.0);
-                found.push(Conflict {
+                found.push(StorageConflict {
                     earlier: (earlier.party, earlier.writes),
                     later: (later.party, later.writes),
-                    reused: Reused { earlier: buffer, later: next, freed },
+                    reused: ReusedStorage { earlier: buffer, later: next, freed_by: freed },
                 });
             }
             !is_ordered

@@ -1,47 +1,47 @@
 //! Which elements of a buffer have been written, as runs.
 
-use super::overlap::{Footprint, Range};
+use super::overlap::{ElementRange, Footprint};
 use crate::plan::View;
 
 /// Runs that are added one by one.
-const FEW: usize = 8;
+const MAX_SINGLE_INSERTS: usize = 8;
 
 /// The elements of a buffer that have been written.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct WrittenElements {
     /// Disjoint, ascending, no two adjacent.
-    runs: Vec<Range>,
+    runs: Vec<ElementRange>,
     /// Whether a write had too many pieces to record.
-    unknown: bool,
+    is_unknown: bool,
 }
 
-impl Written {
+impl WrittenElements {
     /// Records a write. False where the view has too many runs.
     pub fn write(&mut self, view: &View) -> bool {
         let Some(written) = Footprint::of(view) else { return true };
         let Some(new) = written.runs() else {
-            self.unknown = true;
+            self.is_unknown = true;
             return false;
         };
         match new.as_slice() {
-            few if few.len() <= FEW => few.iter().for_each(|run| self.insert(*run)),
+            few if few.len() <= MAX_SINGLE_INSERTS => few.iter().for_each(|run| self.insert(*run)),
             many => self.merge(many),
         }
         true
     }
 
     /// Adds a run; runs mostly come in ascending order.
-    fn insert(&mut self, run: Range) {
+    fn insert(&mut self, run: ElementRange) {
         let first = self.runs.partition_point(|it| it.end < run.start);
         let last = self.runs.partition_point(|it| it.start <= run.end);
         let touched = &self.runs[first..last];
         let start = touched.first().map_or(run.start, |it| it.start.min(run.start));
         let end = touched.last().map_or(run.end, |it| it.end.max(run.end));
-        self.runs.splice(first..last, [Range { start, end }]);
+        self.runs.splice(first..last, [ElementRange { start, end }]);
     }
 
     /// Adds many runs at once.
-    fn merge(&mut self, new: &[Range]) {
+    fn merge(&mut self, new: &[ElementRange]) {
         let mut all = std::mem::take(&mut self.runs);
         all.extend_from_slice(new);
         all.sort_unstable_by_key(|it| it.start);
@@ -54,41 +54,41 @@ impl Written {
     }
 
     /// What of a view has not been written.
-    pub fn missing(&self, view: &View) -> Missing {
-        let Some(read) = Footprint::of(view) else { return Missing::Nothing };
+    pub fn missing(&self, view: &View) -> UnwrittenPart {
+        let Some(read) = Footprint::of(view) else { return UnwrittenPart::Nothing };
         let before = self.runs.partition_point(|it| it.start <= read.first);
         if before > 0 && read.last < self.runs[before - 1].end {
-            return Missing::Nothing;
+            return UnwrittenPart::Nothing;
         }
-        let Some(read) = read.runs().filter(|_| !self.unknown) else { return Missing::Unknown };
+        let Some(read) = read.runs().filter(|_| !self.is_unknown) else { return UnwrittenPart::Unknown };
         let (mut first, mut count, mut all) = (None, 0, 0);
         for run in read {
             all += run.end - run.start;
             let mut at = run.start;
             let from = self.runs.partition_point(|it| it.end <= run.start);
             let within = self.runs[from..].iter().take_while(|it| it.start < run.end);
-            for next in within.copied().chain([Range { start: run.end, end: run.end }]) {
+            for next in within.copied().chain([ElementRange { start: run.end, end: run.end }]) {
                 if at < next.start {
-                    let gap = Range { start: at, end: next.start };
+                    let gap = ElementRange { start: at, end: next.start };
                     count += gap.end - gap.start;
                     first.get_or_insert(gap);
                 }
                 at = at.max(next.end);
             }
         }
-        first.map_or(Missing::Nothing, |first| Missing::Some { first, count, all })
+        first.map_or(UnwrittenPart::Nothing, |first| UnwrittenPart::Some { first, count, all })
     }
 }
 
 /// What of a view has not been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum UnwrittenPart {
     /// Nothing.
     Nothing,
     /// Some elements.
     Some {
         /// The first of them.
-        first: Range,
+        first: ElementRange,
         /// How many there are, and how many elements the view has; elements that it repeats count as often as its runs name them.
         count: usize,
         /// All elements of the view.
@@ -111,7 +111,7 @@ mod tests {
         let mut state = 3;
         let mut below = |n: u64| (split_mix(&mut state) % n) as usize;
         for _ in 0..5_000 {
-            let mut written = Written::default();
+            let mut written = WrittenElements::default();
             let mut known = [false; 128];
             for _ in 0..4 {
                 let it = random_view(20, &mut below);
@@ -121,11 +121,13 @@ mod tests {
             let read = random_view(20, &mut below);
             let missing: Vec<usize> = elements(&read).into_iter().filter(|at| !known[*at]).collect();
             let found = written.missing(&read);
-            assert_ne!(found, Missing::Unknown, "few runs");
+            assert_ne!(found, UnwrittenPart::Unknown, "few runs");
             match found {
-                Missing::Nothing => assert!(missing.is_empty(), "{read:?}"),
-                Missing::Some { first, .. } => assert!(missing.contains(&first.start), "{read:?} {found:?}"),
-                Missing::Unknown => (),
+                UnwrittenPart::Nothing => assert!(missing.is_empty(), "{read:?}"),
+                UnwrittenPart::Some { first, .. } => {
+                    assert!(missing.contains(&first.start), "{read:?} {found:?}")
+                }
+                UnwrittenPart::Unknown => (),
             }
         }
     }

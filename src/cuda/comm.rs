@@ -9,11 +9,11 @@ use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
 use grammar::dtype::DType;
 
 use super::{
-    Peers,
+    ProcessGroup,
+    comm_order::CommOrder,
     device::Stream,
     error::CudaError,
     library::{self, Nccl},
-    turns::Turns,
 };
 use crate::plan::{CollectiveKind, Communicator, Plan, ReduceOp};
 
@@ -23,11 +23,11 @@ pub(super) use overlap::{check_collective, check_messages};
 
 /// A communicator's handle.
 #[derive(Clone, Copy)]
-pub(super) struct Comm(sys::ncclComm_t);
+pub(super) struct CommHandle(sys::ncclComm_t);
 
 /// One call of NCCL. Addresses are of dense data.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Call {
+pub(super) enum NcclCall {
     Send { from: u64, bytes: usize, peer: usize },
     Recv { to: u64, bytes: usize, peer: usize },
     Broadcast { from: u64, to: u64, bytes: usize, root: usize },
@@ -39,18 +39,18 @@ pub(super) enum Call {
 
 /// Calls that are issued as one.
 #[derive(Clone)]
-pub(super) struct Group {
-    pub comm: Comm,
-    pub calls: Vec<Call>,
+pub(super) struct NcclGroup {
+    pub comm: CommHandle,
+    pub calls: Vec<NcclCall>,
 }
 
 /// The communicators that the job has made, with the handle where this process is a member. They stay: members meet once.
 #[derive(Default)]
-pub(super) struct Joined(Vec<(Communicator, Option<Comm>)>);
+pub(super) struct CommCache(Vec<(Communicator, Option<CommHandle>)>);
 
-impl Joined {
+impl CommCache {
     /// Leaves all of them; all ranks have to call this, when nothing runs.
-    pub fn leave(&mut self) -> Result<(), CudaError> {
+    pub fn destroy_all(&mut self) -> Result<(), CudaError> {
         for (_, comm) in self.0.drain(..) {
             let Some(comm) = comm else { continue };
             let nccl = library::nccl()?;
@@ -62,24 +62,24 @@ impl Joined {
 }
 
 /// The communicators of this rank's plan.
-pub(super) struct Comms {
-    known: Vec<(Communicator, Comm)>,
+pub(super) struct Communicators {
+    known: Vec<(Communicator, CommHandle)>,
     /// How this rank's communications fit those of the others.
-    pub turns: Turns,
+    pub order: CommOrder,
     /// Which NCCL it is; `None` where it is not needed.
     pub library: Option<String>,
 }
 
-impl Comms {
+impl Communicators {
     /// Makes all communicators of a world that are not yet `joined`. All ranks have to call this.
-    pub fn new(plans: &[Plan], peers: &dyn Peers, joined: &mut Joined) -> Result<Self, CudaError> {
+    pub fn new(plans: &[Plan], peers: &dyn ProcessGroup, joined: &mut CommCache) -> Result<Self, CudaError> {
         let mut teams: Vec<&Communicator> = Vec::new();
         for it in plans.iter().flat_map(|it| &it.communicators).filter(|it| it.team.len() > 1) {
             if !teams.contains(&it) {
                 teams.push(it);
             }
         }
-        let mut comms = Self { known: Vec::new(), turns: Turns::of(plans, peers.rank()), library: None };
+        let mut comms = Self { known: Vec::new(), order: CommOrder::of(plans, peers.rank()), library: None };
         if teams.is_empty() {
             return Ok(comms);
         }
@@ -120,26 +120,26 @@ impl Comms {
             let Some(bytes) = ids.get(root).and_then(|all| all.get(at..)?.first_chunk::<128>()) else {
                 return Err(CudaError::Internal(format!("rank {root} published too few identifiers")));
             };
-            peers.phase(&format!("meeting the other ranks of team {:?} in NCCL", it.team));
+            peers.report_phase(&format!("meeting the other ranks of team {:?} in NCCL", it.team));
             let id = sys::ncclUniqueId { internal: bytes.map(|it| it as std::ffi::c_char) };
             let mut comm = std::ptr::null_mut();
             // SAFETY: the pointer is to a live handle; all members make this call with the same identifier.
             let status =
                 unsafe { (nccl.ncclCommInitRank)(&raw mut comm, it.team.len() as i32, id, place as i32) };
             nccl.check("ncclCommInitRank", status)?;
-            joined.0.push((it.clone(), Some(Comm(comm))));
-            comms.known.push((it.clone(), Comm(comm)));
+            joined.0.push((it.clone(), Some(CommHandle(comm))));
+            comms.known.push((it.clone(), CommHandle(comm)));
         }
         Ok(comms)
     }
 
     /// The handle of a communicator; `None` for a team of one.
-    pub fn find(&self, communicator: &Communicator) -> Option<Comm> {
+    pub fn handle(&self, communicator: &Communicator) -> Option<CommHandle> {
         self.known.iter().find(|(it, _)| it == communicator).map(|(_, comm)| *comm)
     }
 
     /// An error that a communicator has met while its work ran.
-    pub fn trouble(&self) -> Option<(&Communicator, CudaError)> {
+    pub fn async_error(&self) -> Option<(&Communicator, CudaError)> {
         let nccl = library::nccl().ok().filter(|_| !self.known.is_empty())?;
         self.known.iter().find_map(|(it, comm)| {
             let mut status = 0;
@@ -153,7 +153,7 @@ impl Comms {
     }
 }
 
-impl Group {
+impl NcclGroup {
     /// Issues the calls.
     pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
         let nccl = library::nccl()?;
@@ -169,7 +169,7 @@ impl Group {
         nccl.check("ncclGroupEnd", unsafe { (nccl.ncclGroupEnd)() })
     }
 
-    fn call(&self, nccl: &Nccl, call: &Call, stream: Stream) -> Result<(), CudaError> {
+    fn call(&self, nccl: &Nccl, call: &NcclCall, stream: Stream) -> Result<(), CudaError> {
         let (comm, stream) = (self.comm.0, stream.0.cast());
         let source = |it: u64| it as *const c_void;
         let target = |it: u64| it as *mut c_void;
@@ -178,29 +178,29 @@ impl Group {
         // counts say.
         let (name, status) = unsafe {
             match *call {
-                Call::Send { from, bytes, peer } => {
+                NcclCall::Send { from, bytes, peer } => {
                     ("ncclSend", (nccl.ncclSend)(source(from), bytes, byte, peer as i32, comm, stream))
                 }
-                Call::Recv { to, bytes, peer } => {
+                NcclCall::Recv { to, bytes, peer } => {
                     ("ncclRecv", (nccl.ncclRecv)(target(to), bytes, byte, peer as i32, comm, stream))
                 }
-                Call::Broadcast { from, to, bytes, root } => (
+                NcclCall::Broadcast { from, to, bytes, root } => (
                     "ncclBroadcast",
                     (nccl.ncclBroadcast)(source(from), target(to), bytes, byte, root as i32, comm, stream),
                 ),
-                Call::AllGather { from, to, bytes } => (
+                NcclCall::AllGather { from, to, bytes } => (
                     "ncclAllGather",
                     (nccl.ncclAllGather)(source(from), target(to), bytes, byte, comm, stream),
                 ),
-                Call::AllReduce { from, to, count, kind, op } => (
+                NcclCall::AllReduce { from, to, count, kind, op } => (
                     "ncclAllReduce",
                     (nccl.ncclAllReduce)(source(from), target(to), count, kind, op, comm, stream),
                 ),
-                Call::Reduce { from, to, count, kind, op, root } => (
+                NcclCall::Reduce { from, to, count, kind, op, root } => (
                     "ncclReduce",
                     (nccl.ncclReduce)(source(from), target(to), count, kind, op, root as i32, comm, stream),
                 ),
-                Call::ReduceScatter { from, to, count, kind, op } => (
+                NcclCall::ReduceScatter { from, to, count, kind, op } => (
                     "ncclReduceScatter",
                     (nccl.ncclReduceScatter)(source(from), target(to), count, kind, op, comm, stream),
                 ),
@@ -212,13 +212,13 @@ impl Group {
 
 /// Dense data that a member gives or gets.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dense {
+pub(super) struct DenseBuffer {
     pub address: u64,
     pub count: usize,
     pub dtype: DType,
 }
 
-impl Dense {
+impl DenseBuffer {
     fn bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
@@ -228,13 +228,13 @@ impl Dense {
 ///
 /// # Errors
 /// What NCCL lacks, as a phrase.
-pub(super) fn calls(
+pub(super) fn nccl_calls(
     kind: CollectiveKind,
     members: usize,
     me: usize,
-    input: Option<Dense>,
-    output: Option<Dense>,
-) -> Result<Vec<Call>, String> {
+    input: Option<DenseBuffer>,
+    output: Option<DenseBuffer>,
+) -> Result<Vec<NcclCall>, String> {
     // A member that gives or gets nothing passes an address that is valid and not used.
     let from = input.or(output).map_or(0, |it| it.address);
     let to = output.or(input).map_or(0, |it| it.address);
@@ -243,7 +243,7 @@ pub(super) fn calls(
     let whole = given.max(got);
     let reduced = |op| -> Result<_, String> {
         let dtype = input.or(output).map_or(DType::Float, |it| it.dtype);
-        Ok((numbers(dtype)?, operation(op, dtype)?))
+        Ok((nccl_dtype(dtype)?, nccl_op(op, dtype)?))
     };
     let parts = |bytes: usize| match bytes.is_multiple_of(members) {
         true => Ok(bytes / members),
@@ -255,13 +255,13 @@ pub(super) fn calls(
         return Ok(Vec::new());
     }
     Ok(match kind {
-        CollectiveKind::Broadcast { root } => vec![Call::Broadcast { from, to, bytes: whole, root }],
-        CollectiveKind::Allgather => vec![Call::AllGather { from, to, bytes: given }],
+        CollectiveKind::Broadcast { root } => vec![NcclCall::Broadcast { from, to, bytes: whole, root }],
+        CollectiveKind::Allgather => vec![NcclCall::AllGather { from, to, bytes: given }],
         CollectiveKind::Gather { root } => {
-            let mut calls = vec![Call::Send { from, bytes: given, peer: root }];
+            let mut calls = vec![NcclCall::Send { from, bytes: given, peer: root }];
             if me == root {
                 let bytes = parts(got)?;
-                calls.extend((0..members).map(|peer| Call::Recv {
+                calls.extend((0..members).map(|peer| NcclCall::Recv {
                     to: to + (peer * bytes) as u64,
                     bytes,
                     peer,
@@ -270,31 +270,31 @@ pub(super) fn calls(
             calls
         }
         CollectiveKind::Scatter { root } => {
-            let mut calls = vec![Call::Recv { to, bytes: got, peer: root }];
+            let mut calls = vec![NcclCall::Recv { to, bytes: got, peer: root }];
             if me == root {
                 let bytes = parts(given)?;
-                let send = |peer| Call::Send { from: from + (peer * bytes) as u64, bytes, peer };
+                let send = |peer| NcclCall::Send { from: from + (peer * bytes) as u64, bytes, peer };
                 calls.extend((0..members).map(send));
             }
             calls
         }
         CollectiveKind::Reduce { root, op } => {
             let (kind, op) = reduced(op)?;
-            vec![Call::Reduce { from, to, count: input.map_or(0, |it| it.count), kind, op, root }]
+            vec![NcclCall::Reduce { from, to, count: input.map_or(0, |it| it.count), kind, op, root }]
         }
         CollectiveKind::Allreduce { op } => {
             let (kind, op) = reduced(op)?;
-            vec![Call::AllReduce { from, to, count: input.map_or(0, |it| it.count), kind, op }]
+            vec![NcclCall::AllReduce { from, to, count: input.map_or(0, |it| it.count), kind, op }]
         }
         CollectiveKind::ReduceScatter { op } => {
             let (kind, op) = reduced(op)?;
-            vec![Call::ReduceScatter { from, to, count: output.map_or(0, |it| it.count), kind, op }]
+            vec![NcclCall::ReduceScatter { from, to, count: output.map_or(0, |it| it.count), kind, op }]
         }
         CollectiveKind::SendRecv { root } if me == root => {
-            vec![Call::Send { from, bytes: given, peer: usize::from(root == 0) }]
+            vec![NcclCall::Send { from, bytes: given, peer: usize::from(root == 0) }]
         }
         CollectiveKind::SendRecv { root } if me == usize::from(root == 0) => {
-            vec![Call::Recv { to, bytes: got, peer: root }]
+            vec![NcclCall::Recv { to, bytes: got, peer: root }]
         }
         CollectiveKind::SendRecv { .. } => Vec::new(),
         CollectiveKind::AllToAll => {
@@ -302,22 +302,22 @@ pub(super) fn calls(
             let part = |peer: usize| (peer * bytes) as u64;
             let pair = |peer| {
                 [
-                    Call::Send { from: from + part(peer), bytes, peer },
-                    Call::Recv { to: to + part(peer), bytes, peer },
+                    NcclCall::Send { from: from + part(peer), bytes, peer },
+                    NcclCall::Recv { to: to + part(peer), bytes, peer },
                 ]
             };
             (0..members).flat_map(pair).collect()
         }
         CollectiveKind::Permute { send_peer, recv_peer } => {
             vec![
-                Call::Send { from, bytes: given, peer: send_peer },
-                Call::Recv { to, bytes: got, peer: recv_peer },
+                NcclCall::Send { from, bytes: given, peer: send_peer },
+                NcclCall::Recv { to, bytes: got, peer: recv_peer },
             ]
         }
     })
 }
 
-fn numbers(dtype: DType) -> Result<ncclDataType_t, String> {
+fn nccl_dtype(dtype: DType) -> Result<ncclDataType_t, String> {
     Ok(match dtype {
         DType::Bool | DType::UInt8 => ncclDataType_t::ncclUint8,
         DType::Int8 => ncclDataType_t::ncclInt8,
@@ -344,7 +344,7 @@ fn numbers(dtype: DType) -> Result<ncclDataType_t, String> {
     })
 }
 
-fn operation(op: ReduceOp, dtype: DType) -> Result<ncclRedOp_t, String> {
+fn nccl_op(op: ReduceOp, dtype: DType) -> Result<ncclRedOp_t, String> {
     let truth = dtype == DType::Bool;
     Ok(match op {
         // The sum of truth values is whether any holds, the product whether all do.

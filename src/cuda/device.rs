@@ -17,8 +17,8 @@ use super::{
     error::CudaError,
     library::{self, Driver},
 };
-use resources::{Block, Mapped, Pool, Resources};
-pub(super) use resources::{Owned, Taken};
+use resources::{MemoryBlock, PeerMapping, Pool, Resources};
+pub(super) use resources::{OwnedResource, ResourceMark};
 
 /// A stream. Plain handles are copied freely; the driver keeps what they stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ pub(super) struct Event(pub sys::CUevent);
 
 /// A kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Function(pub sys::CUfunction);
+pub(super) struct KernelFunction(pub sys::CUfunction);
 
 /// The GPU of this rank, current for this thread.
 pub(super) struct Device {
@@ -38,7 +38,7 @@ pub(super) struct Device {
     /// 10 · major + minor of its compute capability: 90 for an H200.
     pub capability: i32,
     /// Number of multiprocessors.
-    pub processors: u32,
+    pub multiprocessors: u32,
     /// The priority of communication streams.
     high: c_int,
     resources: RefCell<Resources>,
@@ -82,7 +82,7 @@ impl Device {
         let status = unsafe { (driver.cuCtxGetStreamPriorityRange)(&raw mut low, &raw mut high) };
         driver.check("cuCtxGetStreamPriorityRange", status)?;
         let resources = RefCell::default();
-        Ok(Self { driver, capability: 10 * major + minor, processors, high, resources })
+        Ok(Self { driver, capability: 10 * major + minor, multiprocessors: processors, high, resources })
     }
 
     /// A stream that waits for no other by itself. Communication takes the highest priority.
@@ -100,7 +100,7 @@ impl Device {
     }
 
     /// Number of streams that were made, for this plan and for earlier ones.
-    pub fn streams(&self) -> usize {
+    pub fn stream_count(&self) -> usize {
         self.resources.borrow().streams.iter().map(Pool::len).sum()
     }
 
@@ -124,14 +124,14 @@ impl Device {
     }
 
     /// The stream waits for the event's last record.
-    pub fn wait(&self, stream: Stream, event: Event) -> Result<(), CudaError> {
+    pub fn wait_event(&self, stream: Stream, event: Event) -> Result<(), CudaError> {
         // SAFETY: as `record`.
         let status = unsafe { (self.driver.cuStreamWaitEvent)(stream.0, event.0, 0) };
         self.driver.check("cuStreamWaitEvent", status)
     }
 
     /// Microseconds between two events that are set.
-    pub fn elapsed(&self, from: Event, to: Event) -> Result<f64, CudaError> {
+    pub fn elapsed_microseconds(&self, from: Event, to: Event) -> Result<f64, CudaError> {
         let mut milliseconds = 0f32;
         // SAFETY: as `record`; the pointer is to a live float.
         let status = unsafe { (self.driver.cuEventElapsedTime)(&raw mut milliseconds, from.0, to.0) };
@@ -150,13 +150,13 @@ impl Device {
     }
 
     /// The host waits for a stream.
-    pub fn finish(&self, stream: Stream) -> Result<(), CudaError> {
+    pub fn synchronize(&self, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: the stream comes from this device.
         self.driver.check("cuStreamSynchronize", unsafe { (self.driver.cuStreamSynchronize)(stream.0) })
     }
 
     /// What has to be given back before the next program, or the next plan.
-    pub(super) fn own(&self, it: Owned) {
+    pub(super) fn track(&self, it: OwnedResource) {
         self.resources.borrow_mut().owned.push(it);
     }
 
@@ -166,7 +166,7 @@ impl Device {
     /// `OutOfMemory`, a failed call.
     pub fn allocate(&self, rank: usize, bytes: usize) -> Result<u64, CudaError> {
         let bytes = bytes.max(256);
-        if let Some(address) = self.resources.borrow_mut().block(bytes) {
+        if let Some(address) = self.resources.borrow_mut().take_block(bytes) {
             return Ok(address);
         }
         let mut address = 0;
@@ -180,14 +180,14 @@ impl Device {
             return Err(CudaError::OutOfMemory { rank, message });
         }
         self.driver.check("cuMemAlloc", status)?;
-        self.resources.borrow_mut().blocks.push(Block { address, bytes, used: true });
+        self.resources.borrow_mut().blocks.push(MemoryBlock { address, bytes, used: true });
         Ok(address)
     }
 
     /// Page-locked host memory, for the plan.
-    pub fn host(&self, bytes: usize) -> Result<*mut u8, CudaError> {
+    pub fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, CudaError> {
         let pointer = self.locked(bytes)?;
-        self.own(Owned::Host(pointer));
+        self.track(OwnedResource::PinnedMemory(pointer));
         Ok(pointer)
     }
 
@@ -200,7 +200,7 @@ impl Device {
     }
 
     /// Words in page-locked memory, all 0, that this process reads while streams write them; they are never given back.
-    pub fn words(&self, count: usize) -> Result<&'static [AtomicU32], CudaError> {
+    pub fn pinned_words(&self, count: usize) -> Result<&'static [AtomicU32], CudaError> {
         let first = self.locked(count * size_of::<AtomicU32>())?;
         // SAFETY: so many bytes are there for the life of the process, aligned to a page; 0 is a valid word. The device writes
         // whole words, as another thread would.
@@ -218,7 +218,7 @@ impl Device {
     }
 
     /// Copies rows of equal length at different pitches.
-    pub fn copy_rows(&self, rows: &Rows, stream: Stream) -> Result<(), CudaError> {
+    pub fn copy_2d(&self, rows: &Copy2d, stream: Stream) -> Result<(), CudaError> {
         let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE;
         let it = sys::CUDA_MEMCPY2D {
             srcXInBytes: 0,
@@ -244,7 +244,7 @@ impl Device {
     }
 
     /// Sets bytes.
-    pub fn set(&self, to: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), CudaError> {
+    pub fn memset(&self, to: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), CudaError> {
         if bytes == 0 {
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl Device {
         let status =
             unsafe { (self.driver.cuMemcpyHtoDAsync_v2)(to, from.as_ptr().cast(), from.len(), stream.0) };
         self.driver.check("cuMemcpyHtoDAsync", status)?;
-        self.finish(stream)
+        self.synchronize(stream)
     }
 
     /// Copies device memory to page-locked memory, in the order of the stream.
@@ -286,14 +286,14 @@ impl Device {
     }
 
     /// Writes a flag in device memory after what is on the stream.
-    pub fn write_flag(&self, flag: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
+    pub fn write_value(&self, flag: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: flags lie in mapped segments and are aligned to 4 bytes. Without flags the write comes after all earlier ones.
         let status = unsafe { (self.driver.cuStreamWriteValue32_v2)(stream.0, flag, value, 0) };
         self.driver.check("cuStreamWriteValue32", status)
     }
 
     /// The stream waits until a flag is at least a value, modulo 2^32.
-    pub fn wait_flag(&self, flag: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
+    pub fn wait_value(&self, flag: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
         let at_least = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
         // SAFETY: as `write_flag`.
         let status = unsafe { (self.driver.cuStreamWaitValue32_v2)(stream.0, flag, value, at_least) };
@@ -301,12 +301,12 @@ impl Device {
     }
 
     /// The functions of these names in a compiled module.
-    pub fn functions(&self, cubin: &[u8], names: &[String]) -> Result<Vec<Function>, CudaError> {
+    pub fn load_kernels(&self, cubin: &[u8], names: &[String]) -> Result<Vec<KernelFunction>, CudaError> {
         let mut module = std::ptr::null_mut();
         // SAFETY: the image is a complete cubin that NVRTC has made; the driver copies it.
         let status = unsafe { (self.driver.cuModuleLoadData)(&raw mut module, cubin.as_ptr().cast()) };
         self.driver.check("cuModuleLoadData", status)?;
-        self.own(Owned::Module(module));
+        self.track(OwnedResource::Module(module));
         let mut functions = Vec::with_capacity(names.len());
         for name in names {
             let text = std::ffi::CString::new(name.as_str())
@@ -316,7 +316,7 @@ impl Device {
             let status =
                 unsafe { (self.driver.cuModuleGetFunction)(&raw mut function, module, text.as_ptr()) };
             self.driver.check("cuModuleGetFunction", status)?;
-            functions.push(Function(function));
+            functions.push(KernelFunction(function));
         }
         Ok(functions)
     }
@@ -324,7 +324,7 @@ impl Device {
     /// Launches a kernel whose only parameter is a structure of these bytes.
     pub fn launch(
         &self,
-        function: Function,
+        function: KernelFunction,
         grid: u32,
         block: u32,
         parameters: &[u64],
@@ -352,7 +352,7 @@ impl Device {
     }
 
     /// A handle by which other processes of the host map an allocation.
-    pub fn export(&self, address: u64) -> Result<[u8; 64], CudaError> {
+    pub fn export_ipc(&self, address: u64) -> Result<[u8; 64], CudaError> {
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the address is the start of an allocation and the pointer is to a live handle.
         let status = unsafe { (self.driver.cuIpcGetMemHandle)(&raw mut handle, address) };
@@ -361,9 +361,9 @@ impl Device {
     }
 
     /// Maps an allocation of another rank, which has it at the address `theirs`.
-    pub fn import(&self, rank: usize, theirs: u64, handle: [u8; 64]) -> Result<u64, CudaError> {
+    pub fn import_ipc(&self, rank: usize, theirs: u64, handle: [u8; 64]) -> Result<u64, CudaError> {
         let mut resources = self.resources.borrow_mut();
-        if let Some(it) = resources.mapped.iter().find(|it| (it.rank, it.theirs) == (rank, theirs)) {
+        if let Some(it) = resources.mapped.iter().find(|it| (it.rank, it.peer_address) == (rank, theirs)) {
             return Ok(it.address);
         }
         let handle = sys::CUipcMemHandle { reserved: handle.map(|it| it as std::ffi::c_char) };
@@ -372,14 +372,14 @@ impl Device {
         // SAFETY: the handle was exported by a process of this host that keeps the allocation.
         let status = unsafe { (self.driver.cuIpcOpenMemHandle_v2)(&raw mut address, handle, flags) };
         self.driver.check("cuIpcOpenMemHandle", status)?;
-        resources.mapped.push(Mapped { rank, theirs, address });
+        resources.mapped.push(PeerMapping { rank, peer_address: theirs, address });
         Ok(address)
     }
 }
 
 /// Rows of bytes in two places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct Copy2d {
     pub from: u64,
     pub from_pitch: usize,
     pub to: u64,

@@ -16,7 +16,7 @@ const OLDEST_DRIVER: i32 = 12000;
 ///
 /// # Errors
 /// No driver, one that is too old, or no GPU.
-pub fn devices() -> Result<Vec<String>, CudaError> {
+pub fn device_names() -> Result<Vec<String>, CudaError> {
     let driver = library::driver()?;
     let mut version: c_int = 0;
     // SAFETY: the pointer is to a live integer; this function may be called before `cuInit`.
@@ -63,8 +63,8 @@ pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, Cud
 ///
 /// # Errors
 /// As `devices`; fewer GPUs than needed.
-pub(super) fn choose(local_rank: usize, shared: bool) -> Result<(usize, String), CudaError> {
-    let names = devices()?;
+pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, String), CudaError> {
+    let names = device_names()?;
     // A launcher that shows each process its own GPU shows one.
     let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
     let ordinal = match (own, shared) {
@@ -90,7 +90,7 @@ pub(super) fn choose(local_rank: usize, shared: bool) -> Result<(usize, String),
 }
 
 /// This host, as processes on it and no others name it.
-pub(super) fn host() -> String {
+pub(super) fn host_id() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{} {}", name.trim(), boot.trim())

@@ -11,15 +11,15 @@ use std::{
 };
 
 use super::{
-    Peers,
-    comm::Comms,
-    device::{Device, Event, Stream, Taken},
+    ProcessGroup,
+    comm::Communicators,
+    device::{Device, Event, ResourceMark, Stream},
     error::CudaError,
-    executable::{Action, Executable, Lane, Step},
-    kernels::{BLOCK, Common, FLAG_BLOCK},
-    libraries::Libraries,
-    memory::Memory,
-    progress::Progress,
+    executable::{Command, Executable, LogicalStream, ScheduledCommand},
+    kernels::{BLOCK, CommonKernel, SIGNAL_BLOCK},
+    library_state::LibraryState,
+    memory::DeviceMemory,
+    progress::RunProgress,
 };
 use crate::{
     io::dense::DenseTensor,
@@ -29,17 +29,17 @@ use crate::{
 mod bytes;
 mod data;
 mod graph;
-mod lines;
+mod host_profile;
+mod line_profile;
 mod prepare;
-mod profile;
 mod stress;
 mod timing;
-mod warm;
+mod warmup;
 
 pub use bytes::{data as data_of, of as bytes_of};
-pub use lines::Line;
+pub use host_profile::{CallCost, HostProfile};
+pub use line_profile::LineProfile;
 use prepare::Prepared;
-pub use profile::{Calls, Host};
 pub use timing::Timing;
 
 /// An input of this rank.
@@ -47,7 +47,7 @@ struct Input {
     address: u64,
     bytes: usize,
     /// A copy, where the program writes to the input.
-    kept: Option<u64>,
+    backup: Option<u64>,
 }
 
 /// An output of this rank.
@@ -57,36 +57,36 @@ struct Output {
     address: u64,
     bytes: usize,
     /// Whether some rank writes to it while the program runs.
-    written: bool,
-    host: *mut u8,
+    is_written: bool,
+    host_buffer: *mut u8,
 }
 
 /// A plan, ready to run.
 pub struct Engine {
     device: Rc<Device>,
-    memory: Memory,
-    comms: Comms,
+    memory: DeviceMemory,
+    comms: Communicators,
     executable: Executable,
-    first: Stream,
-    start: Event,
-    ends: Vec<Event>,
+    main_stream: Stream,
+    start_event: Event,
+    end_events: Vec<Event>,
     inputs: Vec<Option<Input>>,
     outputs: Vec<Option<Output>>,
     /// The number of the last run that was issued; flags compare with it.
     epoch: u32,
-    barriers: u32,
-    progress: Arc<Progress>,
+    barrier_count: u32,
+    progress: Arc<RunProgress>,
     /// For how long each stream is held back when a run begins, by stream, in device memory; `None`: it is not.
     delays: Option<u64>,
     /// The number of the last run before the job's program that runs now.
-    before: u32,
+    base_epoch: u32,
     /// What the device has given when the plan was ready: what programs take on top of that ends with them.
-    taken: Taken,
+    resource_mark: ResourceMark,
 }
 
 /// How steps are issued.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+enum IssueMode {
     /// Each stream tells how far it has come; the outputs are copied to the host.
     Checked,
     /// Nothing besides the steps.
@@ -102,9 +102,9 @@ impl Engine {
     /// What is missing, what the plan asks for and this executor lacks.
     pub(super) fn new(
         plans: &Arc<Vec<Plan>>,
-        peers: &dyn Peers,
+        peers: &dyn ProcessGroup,
         device: Rc<Device>,
-        libraries: &mut Libraries,
+        libraries: &mut LibraryState,
         again: bool,
     ) -> Result<Self, CudaError> {
         let rank = peers.rank();
@@ -115,45 +115,45 @@ impl Engine {
             Prepared::of(plans, peers, &device, libraries, again)?;
         let event = |_| device.event(false);
         let ends = executable.streams.iter().map(event).collect::<Result<_, _>>()?;
-        let lane = |step: &Step| (step.lane.number, step.inst);
-        let words = device.words(plan.streams.len() + plan.communicators.len() + 1)?;
-        let progress = Arc::new(Progress::new(plan, executable.steps.iter().map(lane), words));
+        let lane = |step: &ScheduledCommand| (step.stream.index, step.inst);
+        let words = device.pinned_words(plan.streams.len() + plan.communicators.len() + 1)?;
+        let progress = Arc::new(RunProgress::new(plan, executable.commands.iter().map(lane), words));
         let start = device.event(false)?;
-        let taken = device.taken();
+        let taken = device.resource_mark();
         let engine = Self {
             device,
             memory,
             comms,
             executable,
-            first,
-            start,
-            ends,
+            main_stream: first,
+            start_event: start,
+            end_events: ends,
             inputs,
             outputs,
             epoch: 0,
-            barriers: 0,
+            barrier_count: 0,
             progress,
             delays: None,
-            before: 0,
-            taken,
+            base_epoch: 0,
+            resource_mark: taken,
         };
-        engine.warm(peers)?;
+        engine.warm_up(peers)?;
         peers.barrier()?;
         Ok(engine)
     }
 
     /// Whether it runs these plans.
-    pub(super) fn is_of(&self, plans: &[Plan]) -> bool {
+    pub(super) fn runs_plans(&self, plans: &[Plan]) -> bool {
         self.memory.plans() == plans
     }
 
     /// Another program of the job has the same plans; all ranks have to call this. Flags and runs are counted on.
-    pub(super) fn renew(&mut self, peers: &dyn Peers) -> Result<(), CudaError> {
-        self.device.release(&self.taken, peers)?;
-        (self.before, self.delays) = (self.epoch, None);
+    pub(super) fn reuse(&mut self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+        self.device.release(&self.resource_mark, peers)?;
+        (self.base_epoch, self.delays) = (self.epoch, None);
         self.progress.end();
-        self.count()?;
-        self.finish()
+        self.count_run()?;
+        self.synchronize()
     }
 
     fn plan(&self) -> &Plan {
@@ -161,7 +161,7 @@ impl Engine {
     }
 
     /// How far this rank is, for another thread.
-    pub fn progress(&self) -> Arc<Progress> {
+    pub fn progress(&self) -> Arc<RunProgress> {
         Arc::clone(&self.progress)
     }
 
@@ -171,7 +171,7 @@ impl Engine {
         let mib = self.memory.allocated as f64 / f64::from(1 << 20);
         notes.push(format!(
             "{} steps on {} streams, {mib:.1} MiB of GPU memory",
-            self.executable.steps.len(),
+            self.executable.commands.len(),
             self.executable.streams.len()
         ));
         notes.extend(self.comms.library.clone());
@@ -183,105 +183,118 @@ impl Engine {
     /// # Errors
     /// A failed call.
     pub fn run(&mut self) -> Result<Vec<Option<DenseTensor>>, CudaError> {
-        self.issue(Mode::Checked)?;
-        self.count()?;
-        self.finish()?;
-        self.read()
+        self.issue(IssueMode::Checked)?;
+        self.count_run()?;
+        self.synchronize()?;
+        self.read_outputs()
     }
 
     /// Begins a run: all streams wait for the first.
-    fn begin(&mut self, mode: Mode) -> Result<(), CudaError> {
+    fn begin(&mut self, mode: IssueMode) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
-        self.progress.begin(self.round(), mode == Mode::Checked);
-        if mode == Mode::Captured && self.executable.has_flags {
-            let advance = self.executable.common(Common::Advance);
-            self.device.launch(advance, 1, 1, &[self.executable.counter], self.first)?;
-        } else if self.executable.reads_counter {
-            self.device.write_flag(self.executable.counter, self.epoch, self.first)?;
+        self.progress.begin(self.run_index(), mode == IssueMode::Checked);
+        if mode == IssueMode::Captured && self.executable.has_signals {
+            let advance = self.executable.common_kernel(CommonKernel::AdvanceEpoch);
+            self.device.launch(advance, 1, 1, &[self.executable.epoch_address], self.main_stream)?;
+        } else if self.executable.kernels_read_epoch {
+            self.device.write_value(self.executable.epoch_address, self.epoch, self.main_stream)?;
         }
-        self.device.record(self.start, self.first)?;
+        self.device.record(self.start_event, self.main_stream)?;
         for stream in &self.executable.streams[1..] {
-            self.device.wait(*stream, self.start)?;
+            self.device.wait_event(*stream, self.start_event)?;
         }
         let Some(delays) = self.delays else { return Ok(()) };
         for (at, stream) in self.executable.streams.iter().enumerate() {
-            let words = [self.executable.counter, delays + 8 * at as u64];
-            self.device.launch(self.executable.common(Common::Hold), 1, 1, &words, *stream)?;
+            let words = [self.executable.epoch_address, delays + 8 * at as u64];
+            self.device.launch(self.executable.common_kernel(CommonKernel::Delay), 1, 1, &words, *stream)?;
         }
         Ok(())
     }
 
     /// The number of the run that is being issued, from 0.
-    fn round(&self) -> u32 {
-        self.epoch.wrapping_sub(self.before).wrapping_sub(1)
+    fn run_index(&self) -> u32 {
+        self.epoch.wrapping_sub(self.base_epoch).wrapping_sub(1)
     }
 
     /// Issues the whole plan once.
-    fn issue(&mut self, mode: Mode) -> Result<(), CudaError> {
+    fn issue(&mut self, mode: IssueMode) -> Result<(), CudaError> {
         self.begin(mode)?;
-        for (number, step) in self.executable.steps.iter().enumerate() {
-            self.step(step, mode).map_err(|it| it.at(self.plan(), &self.plan().code[step.inst as usize]))?;
-            if mode == Mode::Checked {
-                self.mark(step.lane, number)?;
+        for (number, step) in self.executable.commands.iter().enumerate() {
+            self.issue_command(step, mode)
+                .map_err(|it| it.at_inst(self.plan(), &self.plan().code[step.inst as usize]))?;
+            if mode == IssueMode::Checked {
+                self.mark_progress(step.stream, number)?;
             }
         }
-        self.join()
+        self.join_streams()
     }
 
     /// Ends a run: the first stream waits for all others.
-    fn join(&self) -> Result<(), CudaError> {
-        self.progress.issued(self.round());
-        for (stream, end) in self.executable.streams.iter().zip(&self.ends).skip(1) {
+    fn join_streams(&self) -> Result<(), CudaError> {
+        self.progress.issued_all(self.run_index());
+        for (stream, end) in self.executable.streams.iter().zip(&self.end_events).skip(1) {
             self.device.record(*end, *stream)?;
-            self.device.wait(self.first, *end)?;
+            self.device.wait_event(self.main_stream, *end)?;
         }
         Ok(())
     }
 
-    fn step(&self, step: &Step, mode: Mode) -> Result<(), CudaError> {
-        self.progress.issue(self.round(), step.inst);
-        let (device, stream) = (&self.device, step.lane.stream);
-        let captured = mode == Mode::Captured;
-        match &step.action {
-            Action::Set { to, byte, bytes } => device.set(*to, *byte, *bytes, stream),
-            Action::Copy { to, from, bytes } => device.copy(*to, *from, *bytes, stream),
-            Action::Rows(rows) => device.copy_rows(rows, stream),
-            Action::Launch { function, grid, words } => {
+    fn issue_command(&self, step: &ScheduledCommand, mode: IssueMode) -> Result<(), CudaError> {
+        self.progress.issue(self.run_index(), step.inst);
+        let (device, stream) = (&self.device, step.stream.stream);
+        let captured = mode == IssueMode::Captured;
+        match &step.command {
+            Command::Memset { to, byte, bytes } => device.memset(*to, *byte, *bytes, stream),
+            Command::Copy { to, from, bytes } => device.copy(*to, *from, *bytes, stream),
+            Command::Copy2d(rows) => device.copy_2d(rows, stream),
+            Command::Launch { function, grid, params: words } => {
                 device.launch(self.executable.functions[*function], *grid, BLOCK, words, stream)
             }
-            Action::Product(it) => it.issue(stream),
-            Action::Group(it) => it.issue(stream),
-            Action::Record(event) => device.record(*event, stream),
-            Action::Wait(event) => device.wait(stream, *event),
-            Action::Raise(flags) if captured => {
-                device.launch(self.executable.common(Common::Raise), 1, FLAG_BLOCK, flags.words(), stream)
-            }
-            Action::Await(flags) if captured => {
-                device.launch(self.executable.common(Common::Await), 1, FLAG_BLOCK, flags.words(), stream)
-            }
-            Action::Raise(flags) => device.raise(flags, self.epoch, stream),
-            Action::Await(flags) => device.wait_for(flags, self.epoch, stream),
-            Action::Finish if mode == Mode::Checked => self.download(stream),
-            Action::Pass | Action::Finish => Ok(()),
+            Command::Matmul(it) => it.issue(stream),
+            Command::NcclGroup(it) => it.issue(stream),
+            Command::RecordEvent(event) => device.record(*event, stream),
+            Command::WaitEvent(event) => device.wait_event(stream, *event),
+            Command::Signal(flags) if captured => device.launch(
+                self.executable.common_kernel(CommonKernel::Signal),
+                1,
+                SIGNAL_BLOCK,
+                flags.params(),
+                stream,
+            ),
+            Command::WaitSignal(flags) if captured => device.launch(
+                self.executable.common_kernel(CommonKernel::WaitSignal),
+                1,
+                SIGNAL_BLOCK,
+                flags.params(),
+                stream,
+            ),
+            Command::Signal(flags) => device.write_signals(flags, self.epoch, stream),
+            Command::WaitSignal(flags) => device.wait_signals(flags, self.epoch, stream),
+            Command::ReadOutputs if mode == IssueMode::Checked => self.copy_outputs_to_host(stream),
+            Command::NoOp | Command::ReadOutputs => Ok(()),
         }
     }
 
     /// A stream tells that it has come past a step of a lane.
-    fn mark(&self, lane: Lane, step: usize) -> Result<(), CudaError> {
-        self.device.write_flag(self.progress.mark(lane.number), step as u32 + 1, lane.stream)
+    fn mark_progress(&self, lane: LogicalStream, step: usize) -> Result<(), CudaError> {
+        self.device.write_value(self.progress.marker_address(lane.index), step as u32 + 1, lane.stream)
     }
 
     /// The first stream tells that the run is complete.
-    fn count(&self) -> Result<(), CudaError> {
-        let complete = self.epoch.wrapping_sub(self.before);
-        self.device.write_flag(self.progress.count(), complete, self.first)
+    fn count_run(&self) -> Result<(), CudaError> {
+        let complete = self.epoch.wrapping_sub(self.base_epoch);
+        self.device.write_value(self.progress.run_counter_address(), complete, self.main_stream)
     }
 
     /// Waits for the end of all that was issued. Whether that takes too long is for the guard of the job to say.
-    fn finish(&self) -> Result<(), CudaError> {
+    fn synchronize(&self) -> Result<(), CudaError> {
         let begin = Instant::now();
         loop {
-            if self.device.is_idle(self.first).map_err(|it| it.near(self.plan(), self.earliest()))? {
+            if self
+                .device
+                .is_idle(self.main_stream)
+                .map_err(|it| it.near_inst(self.plan(), self.earliest_incomplete()))?
+            {
                 self.progress.end();
                 return Ok(());
             }
@@ -289,40 +302,46 @@ impl Engine {
                 std::thread::yield_now();
                 continue;
             }
-            if let Some((communicator, error)) = self.comms.trouble() {
+            if let Some((communicator, error)) = self.comms.async_error() {
                 let queue = self.plan().communicators.iter().position(|it| it == communicator);
-                let at = queue.and_then(|it| self.progress.queues().get(it).copied());
-                return Err(error.near(self.plan(), at.and_then(|it| self.plan().code.get(it as usize))));
+                let at = queue.and_then(|it| self.progress.communicator_positions().get(it).copied());
+                return Err(error.near_inst(self.plan(), at.and_then(|it| self.plan().code.get(it as usize))));
             }
             std::thread::sleep(Duration::from_micros(200));
         }
     }
 
     /// The first instruction that no stream has come past, where streams tell.
-    fn earliest(&self) -> Option<&Inst> {
-        let at = self.progress.streams().into_iter().chain(self.progress.queues()).min()?;
+    fn earliest_incomplete(&self) -> Option<&Inst> {
+        let at = self
+            .progress
+            .stream_positions()
+            .into_iter()
+            .chain(self.progress.communicator_positions())
+            .min()?;
         self.plan().code.get(at as usize)
     }
 
     /// Between two runs: all ranks have ended the last one before any of them touches outputs and inputs again, and all are
     /// done with that before any begins the next.
-    fn reset(&mut self) -> Result<(), CudaError> {
-        self.meet()?;
+    fn reset_between_runs(&mut self) -> Result<(), CudaError> {
+        self.rank_barrier()?;
         self.poison()?;
         self.restore()?;
-        self.meet()
+        self.rank_barrier()
     }
 
     /// The first streams of all ranks wait for each other, without their hosts.
-    fn meet(&mut self) -> Result<(), CudaError> {
+    fn rank_barrier(&mut self) -> Result<(), CudaError> {
         let (rank, world) = (self.plan().rank, self.plan().world);
         if world == 1 || !self.memory.is_mapped() {
             return Ok(());
         }
-        self.barriers = self.barriers.wrapping_add(1);
-        let (number, most) = (u64::from(self.barriers), FLAG_BLOCK as usize);
-        let flag =
-            |of: usize, with: usize| self.memory.symmetric[with] + self.memory.layout.barrier(of) as u64;
+        self.barrier_count = self.barrier_count.wrapping_add(1);
+        let (number, most) = (u64::from(self.barrier_count), SIGNAL_BLOCK as usize);
+        let flag = |of: usize, with: usize| {
+            self.memory.symmetric[with] + self.memory.assignment.barrier_signal_offset(of) as u64
+        };
         let others: Vec<usize> = (0..world).filter(|it| *it != rank).collect();
         for others in others.chunks(most) {
             let mut words = vec![number, others.len() as u64];
@@ -330,7 +349,13 @@ impl Engine {
             words.resize(2 + most, 0);
             words.extend(others.iter().map(|it| flag(*it, rank)));
             words.resize(2 + 2 * most, 0);
-            self.device.launch(self.executable.common(Common::Meet), 1, FLAG_BLOCK, &words, self.first)?;
+            self.device.launch(
+                self.executable.common_kernel(CommonKernel::RankBarrier),
+                1,
+                SIGNAL_BLOCK,
+                &words,
+                self.main_stream,
+            )?;
         }
         Ok(())
     }

@@ -45,15 +45,15 @@ pub enum CudaError {
 
 impl CudaError {
     /// A failed call, wherever it was.
-    pub(super) fn call(function: &str, code: u32, text: &str) -> Self {
+    pub(super) fn failed_call(function: &str, code: u32, text: &str) -> Self {
         Self::Call { function: function.to_owned(), code, text: text.to_owned(), place: String::new() }
     }
 
     /// Names the instruction that was being prepared or issued.
-    pub(super) fn at(self, plan: &Plan, inst: &Inst) -> Self {
+    pub(super) fn at_inst(self, plan: &Plan, inst: &Inst) -> Self {
         match self {
             Self::Call { function, code, text, .. } => {
-                let place = format!("rank {}: {}: ", plan.rank, plan.place(inst));
+                let place = format!("rank {}: {}: ", plan.rank, plan.location(inst));
                 Self::Call { function, code, text, place }
             }
             other => other,
@@ -61,10 +61,10 @@ impl CudaError {
     }
 
     /// Names the instruction that was running when the device failed, as far as that is known.
-    pub(super) fn near(self, plan: &Plan, inst: Option<&Inst>) -> Self {
+    pub(super) fn near_inst(self, plan: &Plan, inst: Option<&Inst>) -> Self {
         match self {
             Self::Call { function, code, text, .. } => {
-                let line = inst.map_or(String::new(), |it| format!("at {} or later: ", plan.place(it)));
+                let line = inst.map_or(String::new(), |it| format!("at {} or later: ", plan.location(it)));
                 Self::Call { function, code, text, place: format!("rank {}: {line}", plan.rank) }
             }
             other => other,
@@ -73,6 +73,6 @@ impl CudaError {
 
     /// What an instruction asks for and this executor lacks.
     pub(super) fn unsupported(plan: &Plan, inst: &Inst, message: impl Into<String>) -> Self {
-        Self::Unsupported { rank: plan.rank, place: plan.place(inst), message: message.into() }
+        Self::Unsupported { rank: plan.rank, place: plan.location(inst), message: message.into() }
     }
 }

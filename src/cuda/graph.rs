@@ -3,7 +3,7 @@
 use cudarc::driver::sys;
 
 use super::{
-    device::{Device, Owned, Stream},
+    device::{Device, OwnedResource, Stream},
     error::CudaError,
 };
 
@@ -34,13 +34,13 @@ impl Device {
             self.driver
                 .check("cuStreamEndCapture", (self.driver.cuStreamEndCapture)(stream.0, &raw mut graph))?;
             // What NCCL keeps for it ends with it, whatever comes of it.
-            self.own(Owned::Graph(graph));
+            self.track(OwnedResource::Graph(graph));
             let status = (self.driver.cuGraphGetNodes)(graph, std::ptr::null_mut(), &raw mut nodes);
             self.driver.check("cuGraphGetNodes", status)?;
             let status = (self.driver.cuGraphInstantiateWithFlags)(&raw mut exec, graph, u64::from(flags.0));
             self.driver.check("cuGraphInstantiate", status)?;
         }
-        self.own(Owned::Executable(exec));
+        self.track(OwnedResource::GraphExec(exec));
         Ok(Graph { exec, nodes })
     }
 

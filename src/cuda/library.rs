@@ -261,7 +261,7 @@ impl Driver {
             (self.cuGetErrorName)(status, &raw mut name);
             (self.cuGetErrorString)(status, &raw mut text);
         }
-        Err(CudaError::call(function, status, &format!("{}: {}", string(name), string(text))))
+        Err(CudaError::failed_call(function, status, &format!("{}: {}", string(name), string(text))))
     }
 }
 
@@ -270,7 +270,7 @@ impl Nvrtc {
     pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
         // SAFETY: the function returns a static string for any number.
         let text = || string(unsafe { (self.nvrtcGetErrorString)(status) });
-        if status == 0 { Ok(()) } else { Err(CudaError::call(function, status, &text())) }
+        if status == 0 { Ok(()) } else { Err(CudaError::failed_call(function, status, &text())) }
     }
 }
 
@@ -279,7 +279,7 @@ impl CublasLt {
     pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
         // SAFETY: the function returns a static string for any number.
         let text = || string(unsafe { (self.cublasLtGetStatusName)(status) });
-        if status == 0 { Ok(()) } else { Err(CudaError::call(function, status, &text())) }
+        if status == 0 { Ok(()) } else { Err(CudaError::failed_call(function, status, &text())) }
     }
 }
 
@@ -293,7 +293,7 @@ impl Nccl {
         let (text, last) = unsafe {
             (string((self.ncclGetErrorString)(status)), string((self.ncclGetLastError)(std::ptr::null_mut())))
         };
-        Err(CudaError::call(function, status, &format!("{text}; {last}")))
+        Err(CudaError::failed_call(function, status, &format!("{text}; {last}")))
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use grammar::dtype::DType;
 
 use super::{
-    Peers,
-    buffer_assignment::{RankLayout, WorldLayout},
+    ProcessGroup,
+    buffer_assignment::{BufferAssignment, RankAssignment},
     device::{Device, Stream},
     discover,
     error::CudaError,
@@ -14,9 +14,9 @@ use super::{
 use crate::plan::{Plan, View};
 
 /// Segments, by address.
-pub(super) struct Memory {
+pub(super) struct DeviceMemory {
     plans: Arc<Vec<Plan>>,
-    pub layout: WorldLayout,
+    pub assignment: BufferAssignment,
     /// This rank.
     pub rank: usize,
     /// The symmetric segment of every rank, in this process's addresses; 0 where none is mapped.
@@ -30,7 +30,7 @@ pub(super) struct Memory {
     pub allocated: usize,
 }
 
-impl Memory {
+impl DeviceMemory {
     /// Allocates this rank's segments.
     pub fn new(
         device: &Device,
@@ -38,34 +38,39 @@ impl Memory {
         rank: usize,
         stream: Stream,
     ) -> Result<Self, CudaError> {
-        let layout = WorldLayout::of(plans).map_err(|(rank, buffer)| CudaError::Unsupported {
+        let layout = BufferAssignment::of(plans).map_err(|(rank, buffer)| CudaError::Unsupported {
             rank,
             place: "memory".to_owned(),
             message: format!("buffer `{}` has no size in bytes", plans[rank].buffers[buffer as usize].name),
         })?;
-        let own: &RankLayout =
+        let own: &RankAssignment =
             layout.ranks.get(rank).ok_or_else(|| CudaError::Internal(format!("no plan for rank {rank}")))?;
-        let private = device.allocate(rank, own.private)?;
-        let segment = device.allocate(rank, layout.symmetric)?;
+        let private = device.allocate(rank, own.private_bytes)?;
+        let segment = device.allocate(rank, layout.symmetric_bytes)?;
         let touched = device.allocate(rank, size_of::<u32>())?;
-        let allocated = own.private + layout.symmetric;
-        device.set(segment, 0, layout.symmetric, stream)?;
-        device.finish(stream)?;
+        let allocated = own.private_bytes + layout.symmetric_bytes;
+        device.memset(segment, 0, layout.symmetric_bytes, stream)?;
+        device.synchronize(stream)?;
         let mut symmetric = vec![0; plans.len()];
         symmetric[rank] = segment;
         let plans = Arc::clone(plans);
-        Ok(Self { plans, layout, rank, symmetric, private, touched, mapped: false, allocated })
+        Ok(Self { plans, assignment: layout, rank, symmetric, private, touched, mapped: false, allocated })
     }
 
     /// Publishes this rank's symmetric segment and maps those of the peers; all ranks have to call this.
-    pub fn map(&mut self, device: &Device, peers: &dyn Peers, stream: Stream) -> Result<(), CudaError> {
+    pub fn map_peers(
+        &mut self,
+        device: &Device,
+        peers: &dyn ProcessGroup,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
         if self.plans.len() == 1 {
             return Ok(());
         }
         let segment = self.symmetric[self.rank];
-        let mut mine = device.export(segment)?.to_vec();
-        mine.extend([segment, self.layout.symmetric as u64].map(u64::to_le_bytes).concat());
-        mine.extend(discover::host().into_bytes());
+        let mut mine = device.export_ipc(segment)?.to_vec();
+        mine.extend([segment, self.assignment.symmetric_bytes as u64].map(u64::to_le_bytes).concat());
+        mine.extend(discover::host_id().into_bytes());
         let theirs = peers.all_gather(&mine)?;
         for (rank, it) in theirs.iter().enumerate() {
             let (Some(handle), Some(address), Some(bytes), Some(host)) =
@@ -79,7 +84,7 @@ impl Memory {
                 )));
             }
             if host != &mine[80..] {
-                if self.layout.has_peers {
+                if self.assignment.uses_peer_memory {
                     return Err(CudaError::Environment(format!(
                         "ranks {} and {rank} are on different hosts: `backend=CUDA`, `algo=one-shot` and \
                          `algo=two-shot` need one host",
@@ -92,9 +97,9 @@ impl Memory {
                 continue;
             }
             let address = address.first_chunk::<8>().map_or(0, |it| u64::from_le_bytes(*it));
-            match device.import(rank, address, *handle) {
+            match device.import_ipc(rank, address, *handle) {
                 Ok(address) => self.symmetric[rank] = address,
-                Err(fault) if self.layout.has_peers => {
+                Err(fault) if self.assignment.uses_peer_memory => {
                     return Err(CudaError::Environment(format!(
                         "rank {} cannot map the memory of rank {rank}: {fault}",
                         self.rank
@@ -110,7 +115,7 @@ impl Memory {
         {
             device.copy(self.touched, *address, size_of::<u32>(), stream)?;
         }
-        device.finish(stream)?;
+        device.synchronize(stream)?;
         let mapped = self.symmetric.iter().all(|it| *it != 0);
         self.mapped = peers.all_gather(&[u8::from(mapped)])?.iter().all(|it| *it == [1]);
         Ok(())
@@ -122,8 +127,8 @@ impl Memory {
     }
 
     /// The private segment and its length.
-    pub fn private(&self) -> (u64, usize) {
-        (self.private, self.layout.ranks[self.rank].private)
+    pub fn private_segment(&self) -> (u64, usize) {
+        (self.private, self.assignment.ranks[self.rank].private_bytes)
     }
 
     /// Whether every rank has the memory of all others.
@@ -132,10 +137,10 @@ impl Memory {
     }
 
     /// The address of a rank's buffer.
-    pub fn buffer(&self, rank: usize, buffer: u32) -> Result<u64, CudaError> {
-        let spot = self.layout.ranks.get(rank).and_then(|it| it.spots.get(buffer as usize));
+    pub fn buffer_address(&self, rank: usize, buffer: u32) -> Result<u64, CudaError> {
+        let spot = self.assignment.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize));
         let base = match spot {
-            Some(it) if it.symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
+            Some(it) if it.is_symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
             Some(_) if rank == self.rank => Some(self.private),
             Some(_) | None => None,
         };
@@ -146,24 +151,24 @@ impl Memory {
     }
 
     /// The address of a view's first element; the view has to lie inside its buffer.
-    pub fn view(&self, rank: usize, view: &View) -> Result<u64, CudaError> {
+    pub fn view_address(&self, rank: usize, view: &View) -> Result<u64, CudaError> {
         let outside = || CudaError::Internal(format!("{view:?} is not inside the memory of rank {rank}"));
         let buffer =
             self.plans.get(rank).and_then(|it| it.buffers.get(view.buffer as usize)).ok_or_else(outside)?;
         if view.bounds().is_some_and(|(_, last)| last >= buffer.len) {
             return Err(outside());
         }
-        Ok(self.buffer(rank, view.buffer)? + (view.offset * buffer.dtype.size()) as u64)
+        Ok(self.buffer_address(rank, view.buffer)? + (view.offset * buffer.dtype.size()) as u64)
     }
 
     /// The element type of a view that `view` has located.
-    pub fn dtype(&self, rank: usize, view: &View) -> DType {
+    pub fn view_dtype(&self, rank: usize, view: &View) -> DType {
         let buffer = self.plans.get(rank).and_then(|it| it.buffers.get(view.buffer as usize));
         buffer.map_or(DType::Float, |it| it.dtype)
     }
 
     /// More memory of this rank.
-    pub fn scratch(&mut self, device: &Device, bytes: usize) -> Result<u64, CudaError> {
+    pub fn allocate_scratch(&mut self, device: &Device, bytes: usize) -> Result<u64, CudaError> {
         self.allocated += bytes;
         device.allocate(self.rank, bytes)
     }

@@ -15,35 +15,35 @@
 
 pub mod buffer_assignment;
 mod comm;
+mod comm_order;
 mod device;
+mod device_assignment;
 mod discover;
 mod engine;
 mod error;
 mod executable;
-mod flags;
-mod gemm;
 mod graph;
 mod kernels;
-mod libraries;
 mod library;
+mod library_state;
+mod matmul;
 mod memory;
-mod place;
 mod progress;
 mod session;
+mod signals;
 #[cfg(test)]
 mod tests;
-mod turns;
 
-pub use discover::devices;
-pub use engine::{Calls, Engine, Host, Line, Timing, bytes_of, data_of};
+pub use device_assignment::assign_device;
+pub use discover::device_names;
+pub use engine::{CallCost, Engine, HostProfile, LineProfile, Timing, bytes_of, data_of};
 pub use error::CudaError;
 pub use kernels::instances;
-pub use place::settle;
-pub use progress::Progress;
+pub use progress::RunProgress;
 pub use session::Gpu;
 
 /// The other processes of the job, as far as this room needs them.
-pub trait Peers {
+pub trait ProcessGroup {
     /// This rank.
     fn rank(&self) -> usize;
     /// Number of ranks.
@@ -61,14 +61,14 @@ pub trait Peers {
     /// A rank that does not answer.
     fn barrier(&self) -> Result<(), CudaError>;
     /// Says what this rank does now: `compiling kernels`. Whoever guards the job may take it for lost where that lasts.
-    fn phase(&self, what: &str);
+    fn report_phase(&self, what: &str);
 }
 
 /// A job of one process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Alone;
+pub struct SingleProcess;
 
-impl Peers for Alone {
+impl ProcessGroup for SingleProcess {
     fn rank(&self) -> usize {
         0
     }
@@ -89,7 +89,7 @@ impl Peers for Alone {
         Ok(())
     }
 
-    fn phase(&self, _: &str) {}
+    fn report_phase(&self, _: &str) {}
 }
 
 /// Settings that the vendor's libraries read from the environment when they start.

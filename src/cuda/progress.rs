@@ -15,7 +15,7 @@ use crate::plan::Plan;
 const IDLE: u64 = u64::MAX;
 
 /// How far this rank is. Instructions are named by their index in `Plan::code`.
-pub struct Progress {
+pub struct RunProgress {
     /// By lane, the plan's streams and then its communicators: the number and the instruction of each step.
     lanes: Vec<Vec<(u32, u32)>>,
     /// Streams of the plan.
@@ -30,7 +30,7 @@ pub struct Progress {
     words: &'static [AtomicU32],
 }
 
-impl Progress {
+impl RunProgress {
     /// Of a plan whose steps, given by lane and instruction in the order in which they are issued, have not begun.
     pub(super) fn new(
         plan: &Plan,
@@ -68,7 +68,7 @@ impl Progress {
     }
 
     /// The host has issued all of a run.
-    pub(super) fn issued(&self, round: u32) {
+    pub(super) fn issued_all(&self, round: u32) {
         self.issue(round, self.instructions);
     }
 
@@ -78,39 +78,39 @@ impl Progress {
     }
 
     /// Where a stream writes how many steps it has come past.
-    pub(super) fn mark(&self, lane: usize) -> u64 {
+    pub(super) fn marker_address(&self, lane: usize) -> u64 {
         self.words.get(lane).map_or(0, |it| it.as_ptr() as u64)
     }
 
     /// Where the first stream writes how many runs are complete.
-    pub(super) fn count(&self) -> u64 {
-        self.mark(self.lanes.len())
+    pub(super) fn run_counter_address(&self) -> u64 {
+        self.marker_address(self.lanes.len())
     }
 
     /// The run that the host issues or waits for, from 0, and the instruction that it has come to, the plan's length if all
     /// are issued; `None`: nothing runs.
-    pub fn host(&self) -> Option<(u32, u32)> {
+    pub fn issued_inst(&self) -> Option<(u32, u32)> {
         let word = self.host.load(Relaxed);
         (word != IDLE).then_some(((word >> 32) as u32, word as u32))
     }
 
     /// Runs that the device has completed.
-    pub fn complete(&self) -> u32 {
+    pub fn completed_runs(&self) -> u32 {
         self.words.last().map_or(0, |it| it.load(Relaxed))
     }
 
     /// By stream of the plan: all its instructions before this one are complete, communications posted. Empty where
     /// streams do not tell.
-    pub fn streams(&self) -> Vec<u32> {
-        self.come_to(0..self.streams)
+    pub fn stream_positions(&self) -> Vec<u32> {
+        self.positions(0..self.streams)
     }
 
     /// By communicator: all its communications before this one are complete. Empty where streams do not tell.
-    pub fn queues(&self) -> Vec<u32> {
-        self.come_to(self.streams..self.lanes.len())
+    pub fn communicator_positions(&self) -> Vec<u32> {
+        self.positions(self.streams..self.lanes.len())
     }
 
-    fn come_to(&self, lanes: Range<usize>) -> Vec<u32> {
+    fn positions(&self, lanes: Range<usize>) -> Vec<u32> {
         if !self.marked.load(Relaxed) {
             return Vec::new();
         }
@@ -133,28 +133,37 @@ mod tests {
     #[test]
     fn steps_are_told_as_instructions() {
         // One stream and one communicator; instruction 1 needs nothing, 2 is posted on the stream and runs on the queue.
-        let plan = plan(0, &[], vec![InstKind::Finish; 5]);
+        let plan = plan(0, &[], vec![InstKind::ReadOutputs; 5]);
         let steps = [(0, 0), (0, 2), (1, 2), (1, 2), (0, 3), (0, 4)];
-        let it = Progress::new(&plan, steps.into_iter(), &WORDS);
-        assert_eq!((it.host(), it.streams()), (None, Vec::new()));
+        let it = RunProgress::new(&plan, steps.into_iter(), &WORDS);
+        assert_eq!((it.issued_inst(), it.stream_positions()), (None, Vec::new()));
         WORDS[0].store(9, Relaxed);
         it.begin(3, true);
-        assert_eq!((it.host(), it.streams(), it.queues()), (Some((3, 0)), vec![0], vec![2]));
+        assert_eq!(
+            (it.issued_inst(), it.stream_positions(), it.communicator_positions()),
+            (Some((3, 0)), vec![0], vec![2])
+        );
         it.issue(3, 4);
         // The stream has posted; the queue has done the first of two steps.
         WORDS[0].store(2, Relaxed);
         WORDS[1].store(3, Relaxed);
-        assert_eq!((it.host(), it.streams(), it.queues()), (Some((3, 4)), vec![3], vec![2]));
+        assert_eq!(
+            (it.issued_inst(), it.stream_positions(), it.communicator_positions()),
+            (Some((3, 4)), vec![3], vec![2])
+        );
         WORDS[1].store(4, Relaxed);
         WORDS[0].store(6, Relaxed);
         WORDS[2].store(4, Relaxed);
-        it.issued(3);
-        assert_eq!((it.streams(), it.queues(), it.complete()), (vec![5], vec![5], 4));
-        assert_eq!((it.mark(2), it.host()), (it.count(), Some((3, 5))));
+        it.issued_all(3);
+        assert_eq!(
+            (it.stream_positions(), it.communicator_positions(), it.completed_runs()),
+            (vec![5], vec![5], 4)
+        );
+        assert_eq!((it.marker_address(2), it.issued_inst()), (it.run_counter_address(), Some((3, 5))));
         // Streams do not tell, and what they told before counts no more.
         it.begin(4, false);
-        assert_eq!((it.streams(), it.queues()), (Vec::new(), Vec::new()));
+        assert_eq!((it.stream_positions(), it.communicator_positions()), (Vec::new(), Vec::new()));
         it.end();
-        assert_eq!(it.host(), None);
+        assert_eq!(it.issued_inst(), None);
     }
 }

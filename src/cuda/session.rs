@@ -7,9 +7,9 @@
 use std::{rc::Rc, sync::Arc};
 
 use super::{
-    CudaError, Engine, Peers,
-    device::{Device, Taken},
-    libraries::Libraries,
+    CudaError, Engine, ProcessGroup,
+    device::{Device, ResourceMark},
+    library_state::LibraryState,
 };
 use crate::plan::Plan;
 
@@ -18,34 +18,38 @@ pub struct Gpu {
     /// Its number among those that this process sees.
     ordinal: usize,
     device: Option<Rc<Device>>,
-    libraries: Libraries,
+    libraries: LibraryState,
     engine: Option<Engine>,
 }
 
 impl Gpu {
-    pub(super) fn at(ordinal: usize) -> Self {
-        Self { ordinal, device: None, libraries: Libraries::default(), engine: None }
+    pub(super) fn new(ordinal: usize) -> Self {
+        Self { ordinal, device: None, libraries: LibraryState::default(), engine: None }
     }
 
     /// The plans of all ranks, this rank's ready to run; all ranks have to call this.
     ///
     /// # Errors
     /// A GPU that does not start, what the plan asks for and this executor lacks, a rank that does not answer.
-    pub fn engine(&mut self, plans: &Arc<Vec<Plan>>, peers: &dyn Peers) -> Result<&mut Engine, CudaError> {
+    pub fn engine(
+        &mut self,
+        plans: &Arc<Vec<Plan>>,
+        peers: &dyn ProcessGroup,
+    ) -> Result<&mut Engine, CudaError> {
         // Ranks may hold texts of one program that differ in blanks: plans tell lines apart.
-        let is_same = self.engine.as_ref().is_some_and(|it| it.is_of(plans));
+        let is_same = self.engine.as_ref().is_some_and(|it| it.runs_plans(plans));
         let is_kept = peers.all_gather(&[u8::from(is_same)])?.iter().all(|it| *it == [1]);
         let engine = match self.engine.take().filter(|_| is_kept) {
             Some(mut kept) => {
-                kept.renew(peers)?;
+                kept.reuse(peers)?;
                 kept
             }
             None => {
-                peers.phase("starting its GPU");
+                peers.report_phase("starting its GPU");
                 let (device, again) = match self.device.take() {
                     None => (Rc::new(Device::open(self.ordinal)?), false),
                     Some(device) => {
-                        device.release(&Taken::default(), peers)?;
+                        device.release(&ResourceMark::default(), peers)?;
                         (device, true)
                     }
                 };

@@ -3,8 +3,8 @@
 use grammar::ops::Op;
 
 use super::{
-    Elementwise, Float,
-    Float::{Checked, Exact, Rounded, Test},
+    Elementwise, FloatEval,
+    FloatEval::{Checked, Exact, Predicate, Rounded},
     FloatFunction, IntegerFunction,
     functions::{erfcinv, erfinv, gcd, lerp, power, product, quotient, sum},
 };
@@ -18,13 +18,13 @@ impl Elementwise {
         Self { integer: Some(IntegerFunction { function, cuda }), ..self }
     }
 
-    const fn float(self, function: Float, cuda: &'static str) -> Self {
-        self.precise([function, function], cuda)
+    const fn float(self, function: FloatEval, cuda: &'static str) -> Self {
+        self.float_by_precision([function, function], cuda)
     }
 
     /// Of a function that depends on the precision: in binary32 and in binary64.
-    const fn precise(self, [single, double]: [Float; 2], cuda: &'static str) -> Self {
-        let is_discontinuous = matches!(single, Test(_));
+    const fn float_by_precision(self, [single, double]: [FloatEval; 2], cuda: &'static str) -> Self {
+        let is_discontinuous = matches!(single, Predicate(_));
         let float = FloatFunction { single, double, cuda, is_discontinuous, is_composed: false };
         Self { float: Some(float), ..self }
     }
@@ -67,24 +67,28 @@ pub(super) static TABLE: &[Elementwise] = &[
         .integer(|[a, b, _]| Some(a >> if (0..127).contains(&b) { b } else { 127 }), "shifted_right(a, b)"),
     row(Op::Eq)
         .integer(|[a, b, _]| Some(i128::from(a == b)), "a == b")
-        .float(Test(|[a, b, _]| a == b), "a == b"),
+        .float(Predicate(|[a, b, _]| a == b), "a == b"),
     row(Op::Ne)
         .integer(|[a, b, _]| Some(i128::from(a != b)), "a != b")
-        .float(Test(|[a, b, _]| a != b), "a != b"),
-    row(Op::Lt).integer(|[a, b, _]| Some(i128::from(a < b)), "a < b").float(Test(|[a, b, _]| a < b), "a < b"),
+        .float(Predicate(|[a, b, _]| a != b), "a != b"),
+    row(Op::Lt)
+        .integer(|[a, b, _]| Some(i128::from(a < b)), "a < b")
+        .float(Predicate(|[a, b, _]| a < b), "a < b"),
     row(Op::Le)
         .integer(|[a, b, _]| Some(i128::from(a <= b)), "a <= b")
-        .float(Test(|[a, b, _]| a <= b), "a <= b"),
-    row(Op::Gt).integer(|[a, b, _]| Some(i128::from(a > b)), "a > b").float(Test(|[a, b, _]| a > b), "a > b"),
+        .float(Predicate(|[a, b, _]| a <= b), "a <= b"),
+    row(Op::Gt)
+        .integer(|[a, b, _]| Some(i128::from(a > b)), "a > b")
+        .float(Predicate(|[a, b, _]| a > b), "a > b"),
     row(Op::Ge)
         .integer(|[a, b, _]| Some(i128::from(a >= b)), "a >= b")
-        .float(Test(|[a, b, _]| a >= b), "a >= b"),
+        .float(Predicate(|[a, b, _]| a >= b), "a >= b"),
     row(Op::LogicalAnd)
         .integer(|[a, b, _]| Some(i128::from(a != 0 && b != 0)), "a != 0 && b != 0")
-        .float(Test(|[a, b, _]| a != 0.0 && b != 0.0), "a != 0 && b != 0"),
+        .float(Predicate(|[a, b, _]| a != 0.0 && b != 0.0), "a != 0 && b != 0"),
     row(Op::LogicalOr)
         .integer(|[a, b, _]| Some(i128::from(a != 0 || b != 0)), "a != 0 || b != 0")
-        .float(Test(|[a, b, _]| a != 0.0 || b != 0.0), "a != 0 || b != 0"),
+        .float(Predicate(|[a, b, _]| a != 0.0 || b != 0.0), "a != 0 || b != 0"),
     row(Op::BitAnd).integer(|[a, b, _]| Some(a & b), "a & b"),
     row(Op::BitOr).integer(|[a, b, _]| Some(a | b), "a | b"),
     row(Op::BitXor).integer(|[a, b, _]| Some(a ^ b), "a ^ b"),
@@ -138,7 +142,7 @@ pub(super) static TABLE: &[Elementwise] = &[
         .discontinuous()
         .composed(),
     row(Op::NextAfter)
-        .precise(
+        .float_by_precision(
             [
                 Exact(|[a, b, _]| f64::from(libm::nextafterf(a as f32, b as f32))),
                 Exact(|[a, b, _]| libm::nextafter(a, b)),
@@ -157,7 +161,7 @@ pub(super) static TABLE: &[Elementwise] = &[
     row(Op::Neg).integer(|[a, ..]| Some(-a), "(C)0 - a").float(Exact(|[a, ..]| -a), "-a"),
     row(Op::LogicalNot)
         .integer(|[a, ..]| Some(i128::from(a == 0)), "a == 0")
-        .float(Test(|[a, ..]| a == 0.0), "a == 0"),
+        .float(Predicate(|[a, ..]| a == 0.0), "a == 0"),
     row(Op::BitNot).integer(|[a, ..]| Some(!a), "~a"),
     row(Op::Abs)
         .integer(|[a, ..]| Some(a.abs()), "a < 0 ? (C)0 - a : a")
@@ -203,7 +207,7 @@ pub(super) static TABLE: &[Elementwise] = &[
         .float(Exact(|[a, ..]| a.round_ties_even()), "rint@(a)")
         .discontinuous(),
     // The exponential overflows where that of the precision does.
-    row(Op::Sigmoid).precise(
+    row(Op::Sigmoid).float_by_precision(
         [
             Rounded(|[a, ..]| 1.0 / (1.0 + f64::from((-a).exp() as f32))),
             Rounded(|[a, ..]| 1.0 / (1.0 + (-a).exp())),
@@ -212,8 +216,8 @@ pub(super) static TABLE: &[Elementwise] = &[
     ),
     row(Op::SignBit)
         .integer(|[a, ..]| Some(i128::from(a < 0)), "a < 0")
-        .float(Test(|[a, ..]| a.is_sign_negative()), "copysign@((C)1, a) < 0"),
-    row(Op::Silu).precise(
+        .float(Predicate(|[a, ..]| a.is_sign_negative()), "copysign@((C)1, a) < 0"),
+    row(Op::Silu).float_by_precision(
         [
             Rounded(|[a, ..]| a / (1.0 + f64::from((-a).exp() as f32))),
             Rounded(|[a, ..]| a / (1.0 + (-a).exp())),
@@ -239,16 +243,18 @@ pub(super) static TABLE: &[Elementwise] = &[
         |[a, ..]| Some(if a <= 1 { 1 } else { (a as u128).next_power_of_two() as i128 }),
         "next_power(a)",
     ),
-    row(Op::IsFinite).integer(|_| Some(1), "1").float(Test(|[a, ..]| a.is_finite()), "a - a == 0"),
-    row(Op::IsInf).integer(|_| Some(0), "0").float(Test(|[a, ..]| a.is_infinite()), "a == a && a - a != 0"),
-    row(Op::IsNan).integer(|_| Some(0), "0").float(Test(|[a, ..]| a.is_nan()), "a != a"),
+    row(Op::IsFinite).integer(|_| Some(1), "1").float(Predicate(|[a, ..]| a.is_finite()), "a - a == 0"),
+    row(Op::IsInf)
+        .integer(|_| Some(0), "0")
+        .float(Predicate(|[a, ..]| a.is_infinite()), "a == a && a - a != 0"),
+    row(Op::IsNan).integer(|_| Some(0), "0").float(Predicate(|[a, ..]| a.is_nan()), "a != a"),
     row(Op::IsNegInf)
         .integer(|_| Some(0), "0")
-        .float(Test(|[a, ..]| a == f64::NEG_INFINITY), "a < 0 && a == a && a - a != 0"),
+        .float(Predicate(|[a, ..]| a == f64::NEG_INFINITY), "a < 0 && a == a && a - a != 0"),
     row(Op::IsPosInf)
         .integer(|_| Some(0), "0")
-        .float(Test(|[a, ..]| a == f64::INFINITY), "a > 0 && a == a && a - a != 0"),
-    row(Op::IsReal).integer(|_| Some(1), "1").float(Test(|_| true), "1"),
+        .float(Predicate(|[a, ..]| a == f64::INFINITY), "a > 0 && a == a && a - a != 0"),
+    row(Op::IsReal).integer(|_| Some(1), "1").float(Predicate(|_| true), "1"),
     row(Op::Where)
         .integer(|[a, b, c]| Some(if a != 0 { b } else { c }), "a != 0 ? b : c")
         .float(Exact(|[a, b, c]| if a != 0.0 { b } else { c }), "a != 0 ? b : c")
@@ -264,7 +270,7 @@ pub(super) static TABLE: &[Elementwise] = &[
             "a < b ? b : a > c ? c : a",
         ),
     row(Op::Lerp)
-        .precise(
+        .float_by_precision(
             [Checked(|it| lerp(it, |it| f64::from(it as f32))), Checked(|it| lerp(it, |it| it))],
             "c < (C)0.5f ? a + c * (b - a) : b - (b - a) * ((C)1 - c)",
         )

@@ -15,11 +15,11 @@ mod strided;
 #[cfg(test)]
 mod tests;
 
-pub use mask::Mask;
+pub use mask::WrittenMask;
 use number::is_plain;
-pub use shadow::{Shadow, Shadowed};
-pub(crate) use strided::runs;
-use strided::{collect, place};
+pub use shadow::{Shadow, ShadowedTensor};
+pub(crate) use strided::for_each_run;
+use strided::{gather, scatter};
 
 /// An element type that the simulator does not compute with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -196,8 +196,8 @@ integers! {
 floats! {
     F64(f64) = Double, |v| v, |v| v as f64;
     F32(f32) = Float, |v| v as f32, |v| v as f32;
-    F16(f16) = Half, |v| f16::from_f32(odd_f32(v)), |v| f16::from_f32(odd_f32(odd_f64(v)));
-    Bf16(bf16) = BFloat, |v| bf16::from_f32(odd_f32(v)), |v| bf16::from_f32(odd_f32(odd_f64(v)));
+    F16(f16) = Half, |v| f16::from_f32(round_to_odd_f32(v)), |v| f16::from_f32(round_to_odd_f32(round_to_odd_f64(v)));
+    Bf16(bf16) = BFloat, |v| bf16::from_f32(round_to_odd_f32(v)), |v| bf16::from_f32(round_to_odd_f32(round_to_odd_f64(v)));
 }
 
 impl Element for bool {
@@ -319,13 +319,13 @@ impl Data {
 
     /// The elements of `view`, dense. The view must lie inside.
     pub fn gather(&self, view: &View) -> Self {
-        each!(self, v => collect(v, view).into())
+        each!(self, v => gather(v, view).into())
     }
 
     /// Writes dense elements to `view`; false, and nothing is written, when the types differ.
     pub fn scatter(&mut self, view: &View, from: &Self) -> bool {
         fn same<T: Element>(to: &mut [T], view: &View, from: &Data) -> bool {
-            T::of(from).map(|it| place(to, view, it)).is_some()
+            T::of(from).map(|it| scatter(to, view, it)).is_some()
         }
         each!(self, v => same(v, view, from))
     }
@@ -374,7 +374,7 @@ impl PartialEq for Data {
 
 /// A dense tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tensor {
+pub struct NdArray {
     /// Extents, slowest first.
     pub shape: Vec<usize>,
     /// Elements in row-major order.
@@ -382,7 +382,7 @@ pub struct Tensor {
 }
 
 /// Towards zero with the last bit set when anything was lost: a later rounding to fewer bits is then the only one.
-fn odd_f32(v: f64) -> f32 {
+fn round_to_odd_f32(v: f64) -> f32 {
     let near = v as f32;
     let back = f64::from(near);
     if back == v || v.is_nan() {
@@ -392,7 +392,7 @@ fn odd_f32(v: f64) -> f32 {
 }
 
 /// As `odd_f32`, from an integer.
-fn odd_f64(v: i128) -> f64 {
+fn round_to_odd_f64(v: i128) -> f64 {
     let near = v as f64;
     let back = near as i128;
     if back == v {

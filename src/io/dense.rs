@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::data::{Data, Mask, Shadow};
+use super::data::{Data, Shadow, WrittenMask};
 use crate::plan::View;
 
 /// A dense tensor: what a kernel reads or makes, what goes to a GPU and comes from it.
@@ -13,7 +13,7 @@ pub struct DenseTensor {
     /// Elements in row-major order.
     pub data: Data,
     /// Which elements come from written storage only.
-    pub written: Mask,
+    pub written: WrittenMask,
     /// The values without rounding; `None` where all are exact.
     pub shadow: Option<Shadow>,
 }
@@ -21,7 +21,7 @@ pub struct DenseTensor {
 impl DenseTensor {
     /// A tensor whose elements are all written. The shape must hold as many elements as `data`.
     pub fn full(shape: Vec<usize>, data: Data) -> Self {
-        Self { shape, written: Mask::full(data.len()), data, shadow: None }
+        Self { shape, written: WrittenMask::full(data.len()), data, shadow: None }
     }
 
     /// The same elements, repeated or permuted: `strides` are this tensor's.

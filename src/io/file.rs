@@ -14,12 +14,12 @@ use grammar::dtype::{Class, DType};
 
 use crate::{
     atomic_file, input_file,
-    io::data::{Data, Tensor, UnsupportedDtype},
+    io::data::{Data, NdArray, UnsupportedDtype},
 };
 
 mod literal;
 mod npy;
-mod tensors;
+mod safetensors_file;
 #[cfg(test)]
 mod tests;
 
@@ -64,7 +64,7 @@ pub enum IoError {
     },
     /// The file's format has no such element type.
     #[error("`{}`: npy has no {}; name a .safetensors file", path.display(), dtype.short_name())]
-    Unheld {
+    UnsupportedByFormat {
         /// The file.
         path: PathBuf,
         /// The type.
@@ -88,7 +88,7 @@ pub enum IoError {
 
 /// A place for one tensor. Displays as the flag's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum File {
+pub enum TensorFile {
     /// numpy's format, one tensor.
     Npy(PathBuf),
     /// Named tensors.
@@ -102,23 +102,23 @@ pub enum File {
 
 /// The value of an input flag.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source {
+pub enum TensorSource {
     /// A file.
-    File(File),
+    File(TensorFile),
     /// The tensor itself.
-    Literal(Tensor),
+    Literal(NdArray),
 }
 
 /// A tensor that came in.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loaded {
+pub struct LoadedTensor {
     /// The tensor, of the wanted type.
-    pub tensor: Tensor,
+    pub tensor: NdArray,
     /// The float type that it was converted from, when that is another one.
     pub converted: Option<DType>,
 }
 
-impl fmt::Display for File {
+impl fmt::Display for TensorFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Npy(path) => write!(f, "@{}", path.display()),
@@ -129,7 +129,7 @@ impl fmt::Display for File {
 }
 
 /// `@x.npy` or `@w.safetensors#key`.
-impl FromStr for File {
+impl FromStr for TensorFile {
     type Err = IoError;
 
     fn from_str(text: &str) -> Result<Self, IoError> {
@@ -154,7 +154,7 @@ impl FromStr for File {
 }
 
 /// A file or a literal.
-impl FromStr for Source {
+impl FromStr for TensorSource {
     type Err = IoError;
 
     fn from_str(text: &str) -> Result<Self, IoError> {
@@ -167,29 +167,29 @@ impl FromStr for Source {
     }
 }
 
-impl Source {
+impl TensorSource {
     /// The tensor as `dtype`. Floats are converted to another float type, rounding to nearest, halves to even.
     ///
     /// # Errors
     /// A file that cannot be read or holds something else; a type that is not the wanted one, unless both are floats.
-    pub fn load(&self, dtype: DType) -> Result<Loaded, IoError> {
+    pub fn load(&self, dtype: DType) -> Result<LoadedTensor, IoError> {
         let (tensor, origin) = match self {
             Self::File(file) => (file.read()?, file.to_string()),
             Self::Literal(tensor) => (tensor.clone(), "literal".to_owned()),
         };
         let (found, wanted) = (tensor.data.dtype(), Data::zeros(dtype, 0)?.dtype());
         if found == wanted {
-            return Ok(Loaded { tensor, converted: None });
+            return Ok(LoadedTensor { tensor, converted: None });
         }
         if found.class() != Class::Float || wanted.class() != Class::Float {
             return Err(IoError::Dtype { origin, found, wanted });
         }
         let (data, _) = tensor.data.convert(wanted)?;
-        Ok(Loaded { tensor: Tensor { shape: tensor.shape, data }, converted: Some(found) })
+        Ok(LoadedTensor { tensor: NdArray { shape: tensor.shape, data }, converted: Some(found) })
     }
 }
 
-impl File {
+impl TensorFile {
     /// The file's path.
     pub fn path(&self) -> &Path {
         match self {
@@ -201,9 +201,11 @@ impl File {
     ///
     /// # Errors
     /// bfloat16 in npy.
-    pub fn holds(&self, dtype: DType) -> Result<(), IoError> {
+    pub fn check_dtype(&self, dtype: DType) -> Result<(), IoError> {
         match self {
-            Self::Npy(path) if dtype == DType::BFloat => Err(IoError::Unheld { path: path.clone(), dtype }),
+            Self::Npy(path) if dtype == DType::BFloat => {
+                Err(IoError::UnsupportedByFormat { path: path.clone(), dtype })
+            }
             Self::Npy(_) | Self::Safetensors { .. } => Ok(()),
         }
     }
@@ -212,7 +214,7 @@ impl File {
     ///
     /// # Errors
     /// A file that cannot be read, is not of its format, or holds a type that `Data` does not.
-    pub fn read(&self) -> Result<Tensor, IoError> {
+    pub fn read(&self) -> Result<NdArray, IoError> {
         let path = self.path();
         let bytes = input_file::read(path).map_err(|cause| IoError::Read { path: path.to_owned(), cause })?;
         self.decode(&bytes)
@@ -222,10 +224,10 @@ impl File {
     ///
     /// # Errors
     /// As `read`, of contents.
-    pub fn decode(&self, bytes: &[u8]) -> Result<Tensor, IoError> {
+    pub fn decode(&self, bytes: &[u8]) -> Result<NdArray, IoError> {
         match self {
             Self::Npy(path) => npy::read(path, bytes),
-            Self::Safetensors { path, key } => tensors::read(path, bytes, key.as_deref()),
+            Self::Safetensors { path, key } => safetensors_file::read(path, bytes, key.as_deref()),
         }
     }
 }
@@ -234,15 +236,15 @@ impl File {
 ///
 /// # Errors
 /// bfloat16 to npy; a file or key that is named twice; a file that cannot be written.
-pub fn save(tensors: &[(File, &Tensor)]) -> Result<(), IoError> {
-    let mut files: BTreeMap<&Path, Vec<(&File, &Tensor)>> = BTreeMap::new();
+pub fn save(tensors: &[(TensorFile, &NdArray)]) -> Result<(), IoError> {
+    let mut files: BTreeMap<&Path, Vec<(&TensorFile, &NdArray)>> = BTreeMap::new();
     for (file, tensor) in tensors {
         files.entry(file.path()).or_default().push((file, tensor));
     }
     for (path, tensors) in files {
         let keys = tensors.iter().map(|(file, tensor)| match file {
-            File::Npy(_) => (None, *tensor),
-            File::Safetensors { key, .. } => (Some(key.as_deref().unwrap_or("tensor")), *tensor),
+            TensorFile::Npy(_) => (None, *tensor),
+            TensorFile::Safetensors { key, .. } => (Some(key.as_deref().unwrap_or("tensor")), *tensor),
         });
         let mut named = BTreeMap::new();
         for (key, tensor) in keys {
@@ -253,7 +255,7 @@ pub fn save(tensors: &[(File, &Tensor)]) -> Result<(), IoError> {
         }
         let bytes = match named.get(&None) {
             Some(tensor) => npy::bytes_of(path, tensor)?,
-            None => tensors::bytes_of(path, &named)?,
+            None => safetensors_file::bytes_of(path, &named)?,
         };
         atomic_file::write(path, &bytes).map_err(|cause| IoError::Write { path: path.to_owned(), cause })?;
     }

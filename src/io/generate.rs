@@ -9,12 +9,12 @@ use rayon::prelude::*;
 
 use crate::{
     io::data::{Data, Element, UnsupportedDtype, each},
-    plan::Layout,
+    plan::ShardLayout,
 };
 
 /// What generated inputs look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum InputKind {
     /// Small integers, possibly sparse, whose sums of products are representable.
     Exact,
     /// Uniform in [-1, 1), rounded to the type; small integers for integer types.
@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 /// The words of `--inputs`.
-impl FromStr for Kind {
+impl FromStr for InputKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -40,7 +40,7 @@ impl FromStr for Kind {
     }
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for InputKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Exact => "exact",
@@ -80,7 +80,7 @@ impl ExactRange {
     fn draw(self, bits: u64) -> f64 {
         if self.density < 1.0 {
             // 53 bits choose whether, one of the others chooses the sign.
-            return match unit(bits) < self.density {
+            return match to_unit_interval(bits) < self.density {
                 true => 1.0 - 2.0 * (bits & 1) as f64,
                 false => 0.0,
             };
@@ -92,16 +92,16 @@ impl ExactRange {
 
 /// Fills the inputs of a program.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Generator {
+pub struct InputGenerator {
     /// What values look like.
-    pub kind: Kind,
+    pub kind: InputKind,
     /// Another seed gives other values.
     pub seed: u64,
     /// The integers of `Kind::Exact`, and of integer inputs of `Kind::Random`.
     pub exact: ExactRange,
 }
 
-impl Generator {
+impl InputGenerator {
     /// The part of input number `position` that `layout` gives to `rank`.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Generator {
         &self,
         position: usize,
         dtype: DType,
-        layout: &Layout,
+        layout: &ShardLayout,
         rank: usize,
     ) -> Result<Data, UnsupportedDtype> {
         let (starts, len) = layout.global_runs();
@@ -136,11 +136,11 @@ impl Generator {
 
     /// Each element's value depends on its place in the whole alone, so threads share the work.
     fn draw_runs<T: Element>(&self, to: &mut [T], key: u64, starts: &[usize], len: usize, rank: usize) {
-        crate::threads::start();
+        crate::threads::start_workers();
         to.par_chunks_mut(len.max(1)).zip(starts).for_each(|(run, start)| {
-            run.par_chunks_mut(SHARE).enumerate().for_each(|(at, part)| {
-                let first = start + at * SHARE;
-                let bits = |index: usize| mix(key.wrapping_add((index as u64).wrapping_mul(GOLDEN)));
+            run.par_chunks_mut(CHUNK_LEN).enumerate().for_each(|(at, part)| {
+                let first = start + at * CHUNK_LEN;
+                let bits = |index: usize| mix(key.wrapping_add((index as u64).wrapping_mul(GOLDEN_GAMMA)));
                 self.draw_into(part, (first..).map(bits), rank);
             });
         });
@@ -149,10 +149,10 @@ impl Generator {
     fn draw_into<T: Element>(&self, to: &mut [T], bits: impl Iterator<Item = u64>, rank: usize) {
         let unsigned = !T::FLOAT && T::from_f64(-1.0).0.to_f64() == 0.0;
         let value = |bits| match (self.kind, T::DTYPE) {
-            (Kind::Zeros, _) => 0.0,
-            (Kind::Rank, _) => rank as f64,
+            (InputKind::Zeros, _) => 0.0,
+            (InputKind::Rank, _) => rank as f64,
             (_, DType::Bool) => (bits >> 63) as f64,
-            (Kind::Random, _) if T::FLOAT => 2.0 * unit(bits) - 1.0,
+            (InputKind::Random, _) if T::FLOAT => 2.0 * to_unit_interval(bits) - 1.0,
             _ if unsigned => self.exact.draw(bits).abs(),
             _ => self.exact.draw(bits),
         };
@@ -163,15 +163,15 @@ impl Generator {
 }
 
 /// Elements that a thread makes at a time.
-const SHARE: usize = 1 << 16;
+const CHUNK_LEN: usize = 1 << 16;
 
 /// 2^64 divided by the golden ratio, the increment of SplitMix64.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A SplitMix64 step: increment, then the finaliser (Steele, Lea and Flood, "Fast splittable pseudorandom number
 /// generators", 2014; constants of Vigna's splitmix64.c).
 pub(crate) fn mix(state: u64) -> u64 {
-    let mut z = state.wrapping_add(GOLDEN);
+    let mut z = state.wrapping_add(GOLDEN_GAMMA);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
@@ -180,22 +180,22 @@ pub(crate) fn mix(state: u64) -> u64 {
 /// The next number of the SplitMix64 generator with this state, which moves on.
 pub fn split_mix(state: &mut u64) -> u64 {
     let bits = mix(*state);
-    *state = state.wrapping_add(GOLDEN);
+    *state = state.wrapping_add(GOLDEN_GAMMA);
     bits
 }
 
 /// The upper 53 bits as a number in [0, 1).
-fn unit(bits: u64) -> f64 {
+fn to_unit_interval(bits: u64) -> f64 {
     (bits >> 11) as f64 / 2f64.powi(53)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Piece;
+    use crate::plan::AxisPiece;
 
-    fn generator(kind: Kind, terms: usize) -> Generator {
-        Generator { kind, seed: 7, exact: ExactRange::for_terms(terms, 8) }
+    fn generator(kind: InputKind, terms: usize) -> InputGenerator {
+        InputGenerator { kind, seed: 7, exact: ExactRange::for_terms(terms, 8) }
     }
 
     #[test]
@@ -218,15 +218,18 @@ mod tests {
 
     #[test]
     fn sharding_never_changes_a_value() -> Result<(), UnsupportedDtype> {
-        for kind in [Kind::Exact, Kind::Random, Kind::Zeros] {
+        for kind in [InputKind::Exact, InputKind::Random, InputKind::Zeros] {
             let generator = generator(kind, 64);
             let whole = generator.whole(1, DType::Float, &[4, 6])?;
             for rank in 0..2 {
                 let pieces = [
-                    vec![Piece { extent: 4, coordinate: None }],
-                    vec![Piece { extent: 2, coordinate: Some(rank) }, Piece { extent: 3, coordinate: None }],
+                    vec![AxisPiece { extent: 4, coordinate: None }],
+                    vec![
+                        AxisPiece { extent: 2, coordinate: Some(rank) },
+                        AxisPiece { extent: 3, coordinate: None },
+                    ],
                 ];
-                let layout = Layout { shape: vec![4, 6], pieces: pieces.to_vec() };
+                let layout = ShardLayout { shape: vec![4, 6], pieces: pieces.to_vec() };
                 let part = generator.fill(1, DType::Float, &layout, rank)?;
                 assert_eq!(part, whole.pick(&layout.global_indices()));
             }
@@ -238,21 +241,21 @@ mod tests {
     fn draws_what_the_kind_says() -> Result<(), UnsupportedDtype> {
         let values =
             |kind, terms, dtype| generator(kind, terms).whole(0, dtype, &[4000]).map(|it| it.to_f64());
-        let dense = values(Kind::Exact, 16, DType::BFloat)?;
+        let dense = values(InputKind::Exact, 16, DType::BFloat)?;
         assert!((-4..=4).all(|it| dense.contains(&f64::from(it))));
         assert!(dense.iter().all(|it| it.fract() == 0.0 && it.abs() <= 4.0));
-        let sparse = values(Kind::Exact, 1024, DType::Half)?;
+        let sparse = values(InputKind::Exact, 1024, DType::Half)?;
         let drawn = sparse.iter().filter(|it| it.abs() == 1.0).count();
         assert!((900..1100).contains(&drawn), "{drawn} of 4000 at density 0.25");
         assert!(sparse.iter().all(|it| it.abs() <= 1.0) && sparse.contains(&1.0) && sparse.contains(&-1.0));
-        let random = values(Kind::Random, 1, DType::Double)?;
+        let random = values(InputKind::Random, 1, DType::Double)?;
         assert!(random.iter().all(|it| (-1.0..1.0).contains(it)));
         assert!((random.iter().sum::<f64>() / 4000.0).abs() < 0.05);
-        assert!(values(Kind::Random, 1, DType::UInt8)?.iter().all(|it| (0.0..=4.0).contains(it)));
-        let bits = values(Kind::Exact, 1, DType::Bool)?.iter().sum::<f64>();
+        assert!(values(InputKind::Random, 1, DType::UInt8)?.iter().all(|it| (0.0..=4.0).contains(it)));
+        let bits = values(InputKind::Exact, 1, DType::Bool)?.iter().sum::<f64>();
         assert!((1800.0..2200.0).contains(&bits));
         assert_eq!(
-            generator(Kind::Rank, 1).fill(0, DType::Int32, &Layout::whole(&[2]), 5)?,
+            generator(InputKind::Rank, 1).fill(0, DType::Int32, &ShardLayout::whole(&[2]), 5)?,
             Data::I32(vec![5, 5])
         );
         Ok(())
@@ -260,14 +263,14 @@ mod tests {
 
     #[test]
     fn seeds_and_positions_differ() -> Result<(), UnsupportedDtype> {
-        let one = generator(Kind::Random, 1);
-        let other = Generator { seed: 8, ..one };
-        let draw = |it: Generator, position| it.whole(position, DType::Float, &[8]);
+        let one = generator(InputKind::Random, 1);
+        let other = InputGenerator { seed: 8, ..one };
+        let draw = |it: InputGenerator, position| it.whole(position, DType::Float, &[8]);
         assert_eq!(draw(one, 0)?, draw(one, 0)?);
         assert_ne!(draw(one, 0)?, draw(one, 1)?);
         assert_ne!(draw(one, 0)?, draw(other, 0)?);
-        assert_eq!("rank".parse(), Ok(Kind::Rank));
-        assert!("x".parse::<Kind>().is_err());
+        assert_eq!("rank".parse(), Ok(InputKind::Rank));
+        assert!("x".parse::<InputKind>().is_err());
         Ok(())
     }
 }

@@ -8,8 +8,8 @@
 use std::fmt;
 
 use crate::{
-    io::data::Tensor,
-    plan::{Port, View},
+    io::data::NdArray,
+    plan::{IoBinding, View},
 };
 
 /// Which elements a file holds.
@@ -54,7 +54,7 @@ struct FileAxis {
 
 /// An accepted shape.
 #[derive(Clone, Debug)]
-struct Form {
+struct AcceptedShape {
     /// The axes of the file.
     axes: Vec<FileAxis>,
     /// Extents of the same elements in the row-major order of the program.
@@ -65,8 +65,8 @@ struct Form {
 ///
 /// # Errors
 /// A shape that the tensor does not have.
-pub fn to_logical(tensor: Tensor, port: &Port, scope: Scope) -> Result<Tensor, ShapeMismatch> {
-    let forms = forms(port, scope);
+pub fn to_logical(tensor: NdArray, port: &IoBinding, scope: Scope) -> Result<NdArray, ShapeMismatch> {
+    let forms = accepted_shapes(port, scope);
     let Some(view) = forms.iter().find_map(|form| form.view(&tensor.shape)) else {
         return Err(mismatch(tensor.shape, port, scope, &forms));
     };
@@ -78,7 +78,7 @@ pub fn to_logical(tensor: Tensor, port: &Port, scope: Scope) -> Result<Tensor, S
         true => tensor.data,
         false => tensor.data.gather(&view),
     };
-    Ok(Tensor { shape, data })
+    Ok(NdArray { shape, data })
 }
 
 /// Whether one shape is the other one with neighbouring dimensions split or merged, extents of 1 aside. Programs whose
@@ -129,7 +129,7 @@ pub fn is_permutation(one: &[usize], other: &[usize]) -> bool {
 }
 
 /// Every accepted shape, the logical one first.
-fn forms(port: &Port, scope: Scope) -> Vec<Form> {
+fn accepted_shapes(port: &IoBinding, scope: Scope) -> Vec<AcceptedShape> {
     let layout = &port.shard.layout;
     let is_broadcast = |dim: usize| port.broadcast.get(dim).copied().unwrap_or(false);
     let local = layout.local_shape();
@@ -143,8 +143,8 @@ fn forms(port: &Port, scope: Scope) -> Vec<Form> {
         let may_go = is_broadcast(dim) || is_device && scope == Scope::Local;
         FileAxis { extent, target: dim, is_optional: extent == 1 && may_go }
     });
-    let mut forms = vec![Form { axes: logical.collect(), target: extents.clone() }];
-    if let Some(printed) = &port.printed {
+    let mut forms = vec![AcceptedShape { axes: logical.collect(), target: extents.clone() }];
+    if let Some(printed) = &port.printed_axes {
         let mut first = vec![0; layout.pieces.len()];
         let mut target = Vec::new();
         for (dim, pieces) in layout.pieces.iter().enumerate() {
@@ -160,7 +160,7 @@ fn forms(port: &Port, scope: Scope) -> Vec<Form> {
             let may_go = is_broadcast(it.dim) || is_device && scope == Scope::Local;
             FileAxis { extent: target[at], target: at, is_optional: target[at] == 1 && may_go }
         });
-        forms.push(Form { axes: axes.collect(), target: target.clone() });
+        forms.push(AcceptedShape { axes: axes.collect(), target: target.clone() });
     }
     // The logical form of an expanded broadcast, not expanded.
     if let Some(form) =
@@ -171,12 +171,12 @@ fn forms(port: &Port, scope: Scope) -> Vec<Form> {
             false => *it,
         };
         let axes = form.axes.iter().map(narrow).collect();
-        forms.push(Form { axes, target: form.target.clone() });
+        forms.push(AcceptedShape { axes, target: form.target.clone() });
     }
     forms
 }
 
-impl Form {
+impl AcceptedShape {
     /// The file's shape where no axis is left out.
     fn shape(&self) -> Vec<usize> {
         self.axes.iter().map(|it| it.extent).collect()
@@ -239,16 +239,16 @@ fn skip_units<'a>(
     (required..=units).contains(&count).then_some(())
 }
 
-fn mismatch(found: Vec<usize>, port: &Port, scope: Scope, accepted: &[Form]) -> ShapeMismatch {
+fn mismatch(found: Vec<usize>, port: &IoBinding, scope: Scope, accepted: &[AcceptedShape]) -> ShapeMismatch {
     let other = match scope {
         Scope::Whole => Scope::Local,
         Scope::Local => Scope::Whole,
     };
-    let shapes: Vec<Vec<usize>> = accepted.iter().map(Form::shape).collect();
+    let shapes: Vec<Vec<usize>> = accepted.iter().map(AcceptedShape::shape).collect();
     let any = |holds: &dyn Fn(&[usize]) -> bool| shapes.iter().any(|it| holds(it));
     let count = |shape: &[usize]| shape.iter().fold(1, |product: usize, it| product.saturating_mul(*it));
     let without_units = |shape: &[usize]| shape.iter().copied().filter(|it| *it != 1).collect::<Vec<usize>>();
-    let hint = if forms(port, other).iter().any(|it| it.view(&found).is_some()) {
+    let hint = if accepted_shapes(port, other).iter().any(|it| it.view(&found).is_some()) {
         Some(if scope == Scope::Whole { Hint::OneRank } else { Hint::WholeTensor })
     } else if any(&|it| without_units(it) == without_units(&found)) {
         Some(Hint::UnitAxes)
@@ -264,7 +264,8 @@ fn mismatch(found: Vec<usize>, port: &Port, scope: Scope, accepted: &[Form]) -> 
         Scope::Whole => format!("{} has shape {wanted}", port.name),
         Scope::Local => format!("a rank's part of {} has shape {wanted}", port.name),
     };
-    let wanted = match port.printed.as_ref().and(shapes.get(1)).filter(|it| Some(*it) != shapes.first()) {
+    let wanted = match port.printed_axes.as_ref().and(shapes.get(1)).filter(|it| Some(*it) != shapes.first())
+    {
         Some(printed) => format!("{whose}, printed as {printed:?}"),
         None => whose,
     };
@@ -291,17 +292,17 @@ mod tests {
     use super::*;
     use crate::{io::data::Data, plan::tests::plans_of};
 
-    fn port(tensor: &str) -> Port {
+    fn port(tensor: &str) -> IoBinding {
         let header = format!("({tensor}) -> ({tensor})");
         let text = format!("%HostIrContainer {{ {header} :\n}} // %HostIrContainer\n");
         plans_of(&text, 2).remove(1).inputs.remove(0)
     }
 
-    fn tensor(shape: &[usize]) -> Tensor {
-        Tensor { shape: shape.to_vec(), data: Data::F32(vec![0.0; shape.iter().product()]) }
+    fn tensor(shape: &[usize]) -> NdArray {
+        NdArray { shape: shape.to_vec(), data: Data::F32(vec![0.0; shape.iter().product()]) }
     }
 
-    fn said(shape: &[usize], port: &Port, scope: Scope) -> String {
+    fn said(shape: &[usize], port: &IoBinding, scope: Scope) -> String {
         to_logical(tensor(shape), port, scope)
             .map_or_else(|it| it.to_string(), |it| format!("{:?}", it.shape))
     }

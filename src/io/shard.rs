@@ -1,8 +1,8 @@
 //! Parts of whole tensors: what a rank holds of a global tensor, and the global tensor that ranks hold together.
 
 use crate::{
-    io::data::{Data, Mask, Shadow, Shadowed, Tensor, UnsupportedDtype, shadow::Estimate},
-    plan::Layout,
+    io::data::{Data, NdArray, Shadow, ShadowedTensor, UnsupportedDtype, WrittenMask, shadow::Estimate},
+    plan::ShardLayout,
 };
 
 /// Why a tensor and its parts do not fit.
@@ -33,7 +33,7 @@ pub enum ShardError {
 ///
 /// # Errors
 /// A tensor that has another shape than the layout's whole.
-pub fn slice(tensor: &Tensor, layout: &Layout) -> Result<Data, ShardError> {
+pub fn local_shard(tensor: &NdArray, layout: &ShardLayout) -> Result<Data, ShardError> {
     if tensor.shape != layout.shape {
         return Err(ShardError::Shape { found: tensor.shape.clone(), expected: layout.shape.clone() });
     }
@@ -45,44 +45,44 @@ pub fn slice(tensor: &Tensor, layout: &Layout) -> Result<Data, ShardError> {
 
 /// What one rank holds of a tensor.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct RankShard<'a> {
     /// The rank.
     pub rank: usize,
     /// Where its elements sit in the whole.
-    pub layout: &'a Layout,
+    pub layout: &'a ShardLayout,
     /// Its elements, row-major.
     pub data: &'a Data,
     /// Which of them are written.
-    pub written: &'a Mask,
+    pub written: &'a WrittenMask,
     /// Their values without rounding; `None` where all are exact.
     pub shadow: Option<&'a Shadow>,
 }
 
 /// A global tensor put together from parts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Assembled {
+pub struct AssembledTensor {
     /// The tensor; a replicated element is that of the first rank that holds it, an element of no rank is 0.
-    pub tensor: Tensor,
+    pub tensor: NdArray,
     /// Elements that some rank holds and every rank that holds them has written.
-    pub written: Mask,
+    pub written: WrittenMask,
     /// For every element the rank that it was taken from; `None` where no rank holds it.
     pub owners: Vec<Option<usize>>,
     /// The first element, in order of ranks, of which two ranks hold different values.
-    pub conflict: Option<Conflict>,
+    pub conflict: Option<ReplicaConflict>,
     /// The tensor's values without rounding; `None` where all are exact.
     pub shadow: Option<Shadow>,
 }
 
-impl Assembled {
+impl AssembledTensor {
     /// The tensor and its shadow.
-    pub fn shadowed(&self) -> Shadowed<'_> {
-        Shadowed { tensor: &self.tensor, shadow: self.shadow.as_ref() }
+    pub fn shadowed(&self) -> ShadowedTensor<'_> {
+        ShadowedTensor { tensor: &self.tensor, shadow: self.shadow.as_ref() }
     }
 }
 
 /// A replicated element that differs between ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Conflict {
+pub struct ReplicaConflict {
     /// Its index in the whole, slowest dimension first.
     pub index: Vec<usize>,
     /// The two ranks.
@@ -96,12 +96,12 @@ pub struct Conflict {
 ///
 /// # Errors
 /// No part at all gives an empty tensor; parts of different tensors are an error.
-pub fn assemble(parts: &[Part]) -> Result<Assembled, ShardError> {
+pub fn assemble_shards(parts: &[RankShard]) -> Result<AssembledTensor, ShardError> {
     let Some(first) = parts.first() else {
-        let tensor = Tensor { shape: vec![0], data: Data::Bool(Vec::new()) };
-        return Ok(Assembled {
+        let tensor = NdArray { shape: vec![0], data: Data::Bool(Vec::new()) };
+        return Ok(AssembledTensor {
             tensor,
-            written: Mask::full(0),
+            written: WrittenMask::full(0),
             owners: Vec::new(),
             conflict: None,
             shadow: None,
@@ -131,8 +131,8 @@ pub fn assemble(parts: &[Part]) -> Result<Assembled, ShardError> {
                 };
                 both && !part.data.same_bits(local, &earlier) && !agrees()
             };
-            conflict = (0..indices.len()).find(differs).map(|local| Conflict {
-                index: unravel(indices[local], shape),
+            conflict = (0..indices.len()).find(differs).map(|local| ReplicaConflict {
+                index: unravel_index(indices[local], shape),
                 ranks: [owners[indices[local]].unwrap_or(part.rank), part.rank],
                 values: [earlier.text(local), part.data.text(local)],
             });
@@ -150,12 +150,12 @@ pub fn assemble(parts: &[Part]) -> Result<Assembled, ShardError> {
         }
     }
     written.iter_mut().zip(&owners).for_each(|(it, owner)| *it &= owner.is_some());
-    let tensor = Tensor { shape: shape.clone(), data };
-    Ok(Assembled { tensor, written: Mask::from_flags(written), owners, conflict, shadow })
+    let tensor = NdArray { shape: shape.clone(), data };
+    Ok(AssembledTensor { tensor, written: WrittenMask::from_flags(written), owners, conflict, shadow })
 }
 
 /// The index along every dimension of element `at` of a row-major tensor.
-pub fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
+pub fn unravel_index(mut at: usize, shape: &[usize]) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (digit, &extent) in index.iter_mut().zip(shape).rev() {
         *digit = at % extent.max(1);
@@ -167,64 +167,66 @@ pub fn unravel(mut at: usize, shape: &[usize]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Number, Piece};
+    use crate::plan::{AxisPiece, Number};
 
     /// Columns of a `[2, 4]` tensor: the `rank`th of `ranks` groups.
-    fn columns(rank: usize, ranks: usize) -> Layout {
-        let whole = Piece { extent: 2, coordinate: None };
-        let split =
-            [Piece { extent: ranks, coordinate: Some(rank) }, Piece { extent: 4 / ranks, coordinate: None }];
-        Layout { shape: vec![2, 4], pieces: vec![vec![whole], split.to_vec()] }
+    fn columns(rank: usize, ranks: usize) -> ShardLayout {
+        let whole = AxisPiece { extent: 2, coordinate: None };
+        let split = [
+            AxisPiece { extent: ranks, coordinate: Some(rank) },
+            AxisPiece { extent: 4 / ranks, coordinate: None },
+        ];
+        ShardLayout { shape: vec![2, 4], pieces: vec![vec![whole], split.to_vec()] }
     }
 
-    fn tensor() -> Tensor {
-        Tensor { shape: vec![2, 4], data: Data::I32((0..8).collect()) }
+    fn tensor() -> NdArray {
+        NdArray { shape: vec![2, 4], data: Data::I32((0..8).collect()) }
     }
 
     #[test]
     fn slices_and_assembles() -> Result<(), ShardError> {
         let layouts = [columns(0, 2), columns(1, 2)];
-        let parts = [slice(&tensor(), &layouts[0])?, slice(&tensor(), &layouts[1])?];
+        let parts = [local_shard(&tensor(), &layouts[0])?, local_shard(&tensor(), &layouts[1])?];
         assert_eq!(parts[1], Data::I32(vec![2, 3, 6, 7]));
-        let full = Mask::full(4);
-        let part = |rank: usize| Part {
+        let full = WrittenMask::full(4);
+        let part = |rank: usize| RankShard {
             rank,
             layout: &layouts[rank],
             data: &parts[rank],
             written: &full,
             shadow: None,
         };
-        let all = assemble(&[part(0), part(1)])?;
+        let all = assemble_shards(&[part(0), part(1)])?;
         assert_eq!((all.tensor, all.conflict), (tensor(), None));
         assert!(all.written.is_full());
-        let half = assemble(&[part(1)])?;
+        let half = assemble_shards(&[part(1)])?;
         assert_eq!(half.tensor.data, Data::I32(vec![0, 0, 2, 3, 0, 0, 6, 7]));
         assert_eq!(half.owners[..3], [None, None, Some(1)]);
-        assert_eq!(half.written.first_missing(), Some(0));
+        assert_eq!(half.written.first_unwritten(), Some(0));
         Ok(())
     }
 
     #[test]
     fn only_the_whole_shape_is_sliced() {
-        let flat = Tensor { shape: vec![8], ..tensor() };
-        assert!(slice(&flat, &columns(1, 2)).is_err());
-        assert_eq!(slice(&tensor(), &Layout::whole(&[2, 4])), Ok(flat.data));
-        let error = slice(&tensor(), &Layout::whole(&[4, 2])).map_err(|it| it.to_string());
+        let flat = NdArray { shape: vec![8], ..tensor() };
+        assert!(local_shard(&flat, &columns(1, 2)).is_err());
+        assert_eq!(local_shard(&tensor(), &ShardLayout::whole(&[2, 4])), Ok(flat.data));
+        let error = local_shard(&tensor(), &ShardLayout::whole(&[4, 2])).map_err(|it| it.to_string());
         assert_eq!(error, Err("a tensor of shape [2, 4] does not fit shape [4, 2]".to_owned()));
     }
 
     #[test]
     fn replicas_must_agree() -> Result<(), ShardError> {
-        let layout = Layout::whole(&[2, 4]);
-        let (one, mut other, full) = (tensor().data, tensor().data, Mask::full(8));
+        let layout = ShardLayout::whole(&[2, 4]);
+        let (one, mut other, full) = (tensor().data, tensor().data, WrittenMask::full(8));
         other.set(6, Number::Int(60));
-        let missing = Mask::from_flags((0..8).map(|it| it != 6).collect());
+        let missing = WrittenMask::from_flags((0..8).map(|it| it != 6).collect());
         let parts = |written| {
-            let part = |rank, data, written| Part { rank, layout: &layout, data, written, shadow: None };
-            assemble(&[part(3, &one, &full), part(5, &other, written)])
+            let part = |rank, data, written| RankShard { rank, layout: &layout, data, written, shadow: None };
+            assemble_shards(&[part(3, &one, &full), part(5, &other, written)])
         };
         let conflict =
-            Conflict { index: vec![1, 2], ranks: [3, 5], values: ["6".to_owned(), "60".to_owned()] };
+            ReplicaConflict { index: vec![1, 2], ranks: [3, 5], values: ["6".to_owned(), "60".to_owned()] };
         assert_eq!(parts(&full)?.conflict, Some(conflict));
         let unwritten = parts(&missing)?;
         assert_eq!((unwritten.conflict, unwritten.written), (None, missing));
@@ -234,14 +236,15 @@ mod tests {
 
     #[test]
     fn replicas_that_are_inexact_agree_by_their_shadows() -> Result<(), ShardError> {
-        let (layout, full) = (Layout::whole(&[1]), Mask::full(1));
+        let (layout, full) = (ShardLayout::whole(&[1]), WrittenMask::full(1));
         let (one, other) = (Data::F32(vec![0.3]), Data::F32(vec![0.30000004]));
         let conflict = |theirs: f64| {
             let shadow = |it: f64| Shadow::from_lanes([vec![it], vec![it], vec![it]]);
             let (mine, theirs) = (shadow(0.3), shadow(theirs));
-            let first = Part { rank: 0, layout: &layout, data: &one, written: &full, shadow: Some(&mine) };
-            let second = Part { rank: 1, data: &other, shadow: Some(&theirs), ..first };
-            Ok::<_, ShardError>(assemble(&[first, second])?.conflict.is_some())
+            let first =
+                RankShard { rank: 0, layout: &layout, data: &one, written: &full, shadow: Some(&mine) };
+            let second = RankShard { rank: 1, data: &other, shadow: Some(&theirs), ..first };
+            Ok::<_, ShardError>(assemble_shards(&[first, second])?.conflict.is_some())
         };
         assert!(!conflict(0.3 * (1.0 + 0.9e-9))?);
         assert!(conflict(0.3 * (1.0 + 1.1e-9))?);
@@ -250,11 +253,11 @@ mod tests {
 
     #[test]
     fn parts_of_different_tensors() {
-        let (whole, columns) = (Layout::whole(&[2, 4]), columns(0, 2));
-        let (ints, floats, full) = (tensor().data, Data::F32(vec![0.0; 4]), Mask::full(8));
-        let first = Part { rank: 0, layout: &whole, data: &ints, written: &full, shadow: None };
-        let other = Part { rank: 1, layout: &columns, data: &floats, written: &full, shadow: None };
-        assert_eq!(assemble(&[first, other]), Err(ShardError::Part { rank: 1, first: 0 }));
-        assert_eq!(assemble(&[]).map(|it| it.tensor.data.len()), Ok(0));
+        let (whole, columns) = (ShardLayout::whole(&[2, 4]), columns(0, 2));
+        let (ints, floats, full) = (tensor().data, Data::F32(vec![0.0; 4]), WrittenMask::full(8));
+        let first = RankShard { rank: 0, layout: &whole, data: &ints, written: &full, shadow: None };
+        let other = RankShard { rank: 1, layout: &columns, data: &floats, written: &full, shadow: None };
+        assert_eq!(assemble_shards(&[first, other]), Err(ShardError::Part { rank: 1, first: 0 }));
+        assert_eq!(assemble_shards(&[]).map(|it| it.tensor.data.len()), Ok(0));
     }
 }

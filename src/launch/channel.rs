@@ -19,15 +19,15 @@ use serde_bytes::Bytes;
 
 use super::{
     LaunchError,
-    environment::Launch,
+    environment::LaunchInfo,
     message::{self, MAX_CONTENT, Message, Operation},
-    rendezvous::{self, Address, Connection, Trust},
+    rendezvous::{self, Address, Connection, SecretSource},
 };
 use crate::exit::{Exit, FailureExit};
 
 mod shared;
 
-use shared::{BEAT, Link, Peer, Piece, Shared};
+use shared::{HEARTBEAT_INTERVAL, Peer, PeerConnection, Piece, Shared};
 
 /// How long a channel waits.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl Default for Timeouts {
 }
 
 /// Most bytes of one rank's part of an `all_gather`.
-const MAX_PART: usize = 64 << 20;
+const MAX_CONTRIBUTION: usize = 64 << 20;
 /// Most bytes of all ranks' parts of one `all_gather`.
 const MAX_GATHERED: usize = 256 << 20;
 /// Most characters of a reason that goes to other ranks.
@@ -75,27 +75,32 @@ impl Channel {
     /// # Errors
     /// Ranks that are not found in time.
     pub fn open(
-        launch: &Launch,
+        launch: &LaunchInfo,
         address: &Address,
-        trust: &Trust,
+        trust: &SecretSource,
         timeouts: Timeouts,
     ) -> Result<Self, LaunchError> {
-        let connections = rendezvous::connect(address, trust, launch.rank, launch.size, timeouts.rendezvous)?;
-        Self::over(launch, connections, timeouts).map_err(|fault| LaunchError::Rendezvous {
+        let connections =
+            rendezvous::connect(address, trust, launch.rank, launch.world, timeouts.rendezvous)?;
+        Self::from_connections(launch, connections, timeouts).map_err(|fault| LaunchError::Rendezvous {
             address: address.to_string(),
             message: fault.to_string(),
         })
     }
 
     /// The channel of a job of one process.
-    pub fn alone() -> Self {
+    pub fn single_process() -> Self {
         let launch =
-            Launch { family: "none", rank: 0, size: 1, local_rank: 0, local_size: Some(1), job: None };
+            LaunchInfo { launcher: "none", rank: 0, world: 1, local_rank: 0, local_size: Some(1), job: None };
         let shared = Shared::new(0, Timeouts::default(), Vec::new());
         Self { rank: launch.rank, world: 1, local_rank: 0, shared: Arc::new(shared), threads: Vec::new() }
     }
 
-    fn over(launch: &Launch, connections: Vec<Connection>, timeouts: Timeouts) -> std::io::Result<Self> {
+    fn from_connections(
+        launch: &LaunchInfo,
+        connections: Vec<Connection>,
+        timeouts: Timeouts,
+    ) -> std::io::Result<Self> {
         let mut links = Vec::with_capacity(connections.len());
         let mut openers = Vec::with_capacity(connections.len());
         for (at, Connection { stream, sealer, opener }) in connections.into_iter().enumerate() {
@@ -103,24 +108,24 @@ impl Channel {
             stream.set_write_timeout(Some(timeouts.silence))?;
             openers.push((stream.try_clone()?, opener));
             let peer = if launch.rank == 0 { at + 1 } else { 0 };
-            links.push(Link { peer, stream, sealer: Mutex::new(sealer) });
+            links.push(PeerConnection { peer, stream, sealer: Mutex::new(sealer) });
         }
         let shared = Arc::new(Shared::new(launch.rank, timeouts, links));
-        let mut threads = Vec::with_capacity(shared.links.len() + 1);
+        let mut threads = Vec::with_capacity(shared.connections.len() + 1);
         for (at, (stream, opener)) in openers.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
             threads.push(
                 thread::Builder::new()
                     .name("hir-listen".to_owned())
-                    .spawn(move || shared.listen(at, stream, opener))?,
+                    .spawn(move || shared.receive_loop(at, stream, opener))?,
             );
         }
-        if !shared.links.is_empty() {
+        if !shared.connections.is_empty() {
             let shared = Arc::clone(&shared);
             let heartbeat = thread::Builder::new().name("hir-heartbeat".to_owned());
-            threads.push(heartbeat.spawn(move || shared.heartbeats())?);
+            threads.push(heartbeat.spawn(move || shared.heartbeat_loop())?);
         }
-        let Launch { rank, size: world, local_rank, .. } = *launch;
+        let LaunchInfo { rank, world, local_rank, .. } = *launch;
         Ok(Self { rank, world, local_rank, shared, threads })
     }
 
@@ -136,26 +141,27 @@ impl Channel {
         if self.world == 1 {
             return Ok(vec![mine.to_vec()]);
         }
-        if mine.len() > MAX_PART {
-            let reason = format!("a part of {} bytes, where {MAX_PART} are allowed", mine.len());
-            return Err(shared.fail(self.aborted(Exit::Bug, &reason)));
+        if mine.len() > MAX_CONTRIBUTION {
+            let reason = format!("a part of {} bytes, where {MAX_CONTRIBUTION} are allowed", mine.len());
+            return Err(shared.record_fault(self.abort_error(Exit::InternalError, &reason)));
         }
         if self.rank == 0 {
-            let all = self.collect(Operation::AllGather, mine.to_vec(), |_| MAX_PART)?;
+            let all =
+                self.collect_contributions(Operation::AllGather, mine.to_vec(), |_| MAX_CONTRIBUTION)?;
             let parts: Vec<&Bytes> = all.iter().map(|it| Bytes::new(it)).collect();
             let bytes = message::encode(&parts).unwrap_or_default();
             if bytes.len() > MAX_GATHERED {
                 let reason =
                     format!("an all-gather of {} bytes, where {MAX_GATHERED} are allowed", bytes.len());
-                return Err(shared.fail(self.aborted(Exit::Bug, &reason)));
+                return Err(shared.record_fault(self.abort_error(Exit::InternalError, &reason)));
             }
             for (more, piece) in pieces(&bytes) {
-                let message = Message::Parts { more, bytes: piece.to_vec() };
-                shared.links.iter().try_for_each(|link| shared.send(link, &message))?;
+                let message = Message::GatheredData { more, bytes: piece.to_vec() };
+                shared.connections.iter().try_for_each(|link| shared.send(link, &message))?;
             }
             return Ok(all);
         }
-        self.give(Operation::AllGather, mine)?;
+        self.send_contribution(Operation::AllGather, mine)?;
         let bytes = shared.wait(|state| {
             let bytes = state.take_gathered()?;
             // Rank 0 has consumed the last piece, and says so by this.
@@ -165,7 +171,7 @@ impl Channel {
         let all: Vec<&Bytes> = message::decode(&bytes).unwrap_or_default();
         if all.len() != self.world {
             let fault = "an all-gather of another number of ranks".to_owned();
-            return Err(shared.fail(LaunchError::Protocol { rank: 0, fault }));
+            return Err(shared.record_fault(LaunchError::Protocol { rank: 0, fault }));
         }
         Ok(all.into_iter().map(|it| it.to_vec()).collect())
     }
@@ -179,7 +185,7 @@ impl Channel {
         mine: &T,
     ) -> Result<Vec<T>, LaunchError> {
         let failed = |rank: usize, fault: &message::Malformed| {
-            self.shared.fail(LaunchError::Protocol { rank, fault: fault.to_string() })
+            self.shared.record_fault(LaunchError::Protocol { rank, fault: fault.to_string() })
         };
         let mine = message::encode(mine).map_err(|fault| failed(self.rank, &fault))?;
         let all = self.all_gather(&mine)?;
@@ -198,63 +204,67 @@ impl Channel {
             return Err(fault);
         }
         if self.rank > 0 {
-            return self.give(Operation::Gather, &mine).map(|()| Vec::new());
+            return self.send_contribution(Operation::Gather, &mine).map(|()| Vec::new());
         }
         let size = |rank: usize| sizes.get(rank).copied().unwrap_or(0);
-        let all = self.collect(Operation::Gather, mine, size)?;
+        let all = self.collect_contributions(Operation::Gather, mine, size)?;
         match all.iter().enumerate().skip(1).find(|(rank, it)| it.len() != size(*rank)) {
             None => Ok(all),
             Some((rank, it)) => {
                 let fault = format!("{} bytes where {} were expected", it.len(), size(rank));
-                Err(self.shared.fail(LaunchError::Protocol { rank, fault }))
+                Err(self.shared.record_fault(LaunchError::Protocol { rank, fault }))
             }
         }
     }
 
     /// Sends this rank's contribution to rank 0, a piece for each credit.
-    fn give(&self, operation: Operation, mine: &[u8]) -> Result<(), LaunchError> {
+    fn send_contribution(&self, operation: Operation, mine: &[u8]) -> Result<(), LaunchError> {
         let shared = &self.shared;
         for (more, piece) in pieces(mine) {
             shared.wait(|state| {
                 state.credits = state.credits.checked_sub(1)?;
                 Some(())
             })?;
-            shared.send(&shared.links[0], &Message::Part { operation, more, bytes: piece.to_vec() })?;
+            shared.send(
+                &shared.connections[0],
+                &Message::Contribution { operation, more, bytes: piece.to_vec() },
+            )?;
         }
         Ok(())
     }
 
     /// On rank 0: all contributions, by rank, of `limit(rank)` bytes at most.
-    fn collect(
+    fn collect_contributions(
         &self,
         operation: Operation,
         mine: Vec<u8>,
         limit: impl Fn(usize) -> usize,
     ) -> Result<Vec<Vec<u8>>, LaunchError> {
         let shared = &self.shared;
-        let broken =
-            |rank: usize, fault: &str| shared.fail(LaunchError::Protocol { rank, fault: fault.to_owned() });
+        let broken = |rank: usize, fault: &str| {
+            shared.record_fault(LaunchError::Protocol { rank, fault: fault.to_owned() })
+        };
         let mut all = vec![mine];
         all.resize(self.world, Vec::new());
         loop {
             let (is_complete, pieces) = shared.wait(|state| {
                 let mut pieces: Vec<(usize, Piece)> = Vec::new();
                 for (at, peer) in state.peers.iter_mut().enumerate() {
-                    while !peer.given
+                    while !peer.has_contributed
                         && let Some(piece) = peer.pieces.pop_front()
                     {
-                        peer.given = !piece.more;
+                        peer.has_contributed = !piece.has_more;
                         pieces.push((at, piece));
                     }
                 }
-                let is_complete = state.peers.iter().all(|it| it.given);
+                let is_complete = state.peers.iter().all(|it| it.has_contributed);
                 if is_complete {
-                    state.peers.iter_mut().for_each(|it| it.given = false);
+                    state.peers.iter_mut().for_each(|it| it.has_contributed = false);
                 }
                 (is_complete || !pieces.is_empty()).then_some((is_complete, pieces))
             })?;
             for (at, piece) in pieces {
-                let link = &shared.links[at];
+                let link = &shared.connections[at];
                 if piece.operation != operation {
                     return Err(broken(link.peer, "another operation than rank 0's"));
                 }
@@ -264,7 +274,7 @@ impl Channel {
                 }
                 whole.extend(piece.bytes);
                 // The answer to an `all_gather` says so for the last piece.
-                if piece.more || operation == Operation::Gather {
+                if piece.has_more || operation == Operation::Gather {
                     shared.send(link, &Message::Credit)?;
                 }
             }
@@ -284,35 +294,36 @@ impl Channel {
 
     /// Sets how a heartbeat finds out how far this rank is. It is called from another thread, several times a second, and
     /// must not wait.
-    pub fn on_heartbeat(&self, record: impl Fn() -> Vec<u8> + Send + 'static) {
-        self.shared.lock().record = Box::new(record);
+    pub fn set_progress_source(&self, record: impl Fn() -> Vec<u8> + Send + 'static) {
+        self.shared.lock().progress_record = Box::new(record);
     }
 
     /// What each rank's last heartbeat contained, by rank, and how old it is; rank 0 hears all, the others only rank 0.
-    pub fn records(&self) -> Vec<Option<(Duration, Vec<u8>)>> {
+    pub fn progress_records(&self) -> Vec<Option<(Duration, Vec<u8>)>> {
         let mut records: Vec<_> = (0..self.world).map(|_| None).collect();
         let state = self.shared.lock();
-        records[self.rank] = Some((Duration::ZERO, (state.record)()));
-        for (link, peer) in self.shared.links.iter().zip(&state.peers) {
-            records[link.peer] = peer.record.as_ref().map(|(at, bytes)| (at.elapsed(), bytes.clone()));
+        records[self.rank] = Some((Duration::ZERO, (state.progress_record)()));
+        for (link, peer) in self.shared.connections.iter().zip(&state.peers) {
+            records[link.peer] =
+                peer.progress_record.as_ref().map(|(at, bytes)| (at.elapsed(), bytes.clone()));
         }
         records
     }
 
     /// Gives up, and the whole job with it. The first fault counts.
     pub fn abort(&self, exit: Exit, reason: &str) {
-        self.shared.heartbeat_once();
-        self.shared.fail(self.aborted(exit, reason));
+        self.shared.send_heartbeat();
+        self.shared.record_fault(self.abort_error(exit, reason));
     }
 
-    fn aborted(&self, exit: Exit, reason: &str) -> LaunchError {
+    fn abort_error(&self, exit: Exit, reason: &str) -> LaunchError {
         let reason = reason.chars().take(MAX_REASON).collect();
         LaunchError::Aborted { rank: self.rank, exit: exit.into(), reason }
     }
 
     /// Says that the whole job is lost.
     pub fn fail(&self, fault: LaunchError) {
-        self.shared.fail(fault);
+        self.shared.record_fault(fault);
     }
 
     /// Why the job is lost, if it is.
@@ -321,24 +332,24 @@ impl Channel {
     }
 
     /// On rank 0: sends all the exit code with which the lost job ends.
-    pub fn give_verdict(&self, exit: FailureExit) {
-        for link in &self.shared.links {
+    pub fn broadcast_exit_code(&self, exit: FailureExit) {
+        for link in &self.shared.connections {
             // A rank that does not receive it ends all the same.
-            let _ = self.shared.transmit(link, &Message::Verdict(exit));
+            let _ = self.shared.transmit(link, &Message::ExitCode(exit));
         }
     }
 
     /// The exit code that rank 0 gave, if it gives one in time; a rank 0 that has left, or is silent, is not waited for.
-    pub fn verdict(&self, patience: Duration) -> Option<FailureExit> {
+    pub fn wait_for_exit_code(&self, patience: Duration) -> Option<FailureExit> {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let lost = |it: &Peer| it.left || it.heard.elapsed() > self.shared.timeouts.silence;
-            if state.verdict.is_some() || left.is_zero() || state.peers.iter().any(lost) {
-                return state.verdict;
+            let lost = |it: &Peer| it.has_left || it.last_heard.elapsed() > self.shared.timeouts.silence;
+            if state.exit_code.is_some() || left.is_zero() || state.peers.iter().any(lost) {
+                return state.exit_code;
             }
-            state = self.shared.sleep(state, left.min(BEAT));
+            state = self.shared.wait_for_change(state, left.min(HEARTBEAT_INTERVAL));
         }
     }
 }
@@ -346,12 +357,12 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.closing = true;
+        state.is_closing = true;
         // Another thread may be about to send it, and a goodbye must not come first.
         let fault = state.fault.clone();
         drop(state);
         self.shared.changed.notify_all();
-        for link in &self.shared.links {
+        for link in &self.shared.connections {
             if let Some(fault) = &fault {
                 let _ = self.shared.transmit(link, &Message::Fault(fault.clone()));
             }

@@ -7,13 +7,13 @@ use super::LaunchError;
 
 /// A process's place in its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Launch {
+pub struct LaunchInfo {
     /// Which launcher's variables were found.
-    pub family: &'static str,
+    pub launcher: &'static str,
     /// This process.
     pub rank: usize,
     /// Number of processes.
-    pub size: usize,
+    pub world: usize,
     /// This process among those of its host.
     pub local_rank: usize,
     /// Number of processes of its host, where the launcher says so.
@@ -23,7 +23,7 @@ pub struct Launch {
 }
 
 /// The names of a launcher's variables.
-struct Family {
+struct LauncherVariables {
     name: &'static str,
     rank: &'static str,
     /// The first one that is set counts.
@@ -33,72 +33,72 @@ struct Family {
     /// All that are set count.
     job: &'static [&'static str],
     /// Without this variable the others are about something else.
-    only_with: Option<&'static str>,
+    requires: Option<&'static str>,
     /// Whether a rank and a size come together or something is wrong. Other tools set these names one by one.
-    strict: bool,
+    is_strict: bool,
 }
 
 /// torchrun's agent may itself have been started by one of the others, so its own mark counts first.
-const FAMILIES: &[Family] = &[
-    TORCHRUN_AGENT,
-    Family {
+const LAUNCHERS: &[LauncherVariables] = &[
+    TORCHRUN,
+    LauncherVariables {
         name: "Open MPI",
         rank: "OMPI_COMM_WORLD_RANK",
         size: &["OMPI_COMM_WORLD_SIZE"],
         local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
         local_size: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
-        only_with: None,
-        strict: true,
+        requires: None,
+        is_strict: true,
     },
-    Family { only_with: None, ..TORCHRUN_AGENT },
-    Family {
+    LauncherVariables { requires: None, ..TORCHRUN },
+    LauncherVariables {
         name: "PMI",
         rank: "PMI_RANK",
         size: &["PMI_SIZE"],
         local_rank: &["PMI_LOCAL_RANK", "MPI_LOCALRANKID"],
         local_size: &["PMI_LOCAL_SIZE", "MPI_LOCALNRANKS"],
         job: &["PMI_JOBID", "PMI_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID"],
-        only_with: None,
-        strict: true,
+        requires: None,
+        is_strict: true,
     },
-    Family {
+    LauncherVariables {
         name: "PMIx",
         rank: "PMIX_RANK",
         size: &["PMIX_SIZE"],
         local_rank: &["PMIX_LOCAL_RANK"],
         local_size: &["PMIX_LOCAL_SIZE"],
         job: &["PMIX_NAMESPACE"],
-        only_with: None,
-        strict: false,
+        requires: None,
+        is_strict: false,
     },
     // A batch script has SLURM_PROCID and SLURM_NTASKS too; only what `srun` starts is a rank, and has a step.
-    Family {
+    LauncherVariables {
         name: "Slurm",
         rank: "SLURM_PROCID",
         size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
         local_rank: &["SLURM_LOCALID"],
         local_size: &[],
         job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
-        only_with: Some("SLURM_STEP_ID"),
-        strict: false,
+        requires: Some("SLURM_STEP_ID"),
+        is_strict: false,
     },
 ];
 
-const TORCHRUN_AGENT: Family = Family {
+const TORCHRUN: LauncherVariables = LauncherVariables {
     name: "torchrun",
     rank: "RANK",
     size: &["WORLD_SIZE"],
     local_rank: &["LOCAL_RANK"],
     local_size: &["LOCAL_WORLD_SIZE"],
     job: &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
-    only_with: Some("TORCHELASTIC_RUN_ID"),
-    strict: false,
+    requires: Some("TORCHELASTIC_RUN_ID"),
+    is_strict: false,
 };
 
 /// Every variable that makes a process part of a job: what starts a job of its own removes them.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().flat_map(|it| {
+pub fn variable_names() -> impl Iterator<Item = &'static str> {
+    LAUNCHERS.iter().flat_map(|it| {
         let others = [it.size, it.local_rank, it.local_size, it.job];
         std::iter::once(it.rank).chain(others.into_iter().flatten().copied())
     })
@@ -108,11 +108,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// A family whose rank or size is missing or does not make sense.
-pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch>, LaunchError> {
+pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<LaunchInfo>, LaunchError> {
     let set = |name: &str| variable(name).filter(|text| !text.trim().is_empty());
-    for family in FAMILIES {
-        let Family { name, .. } = family;
-        if family.only_with.is_some_and(|mark| set(mark).is_none()) {
+    for family in LAUNCHERS {
+        let LauncherVariables { name, .. } = family;
+        if family.requires.is_some_and(|mark| set(mark).is_none()) {
             continue;
         }
         let wrong = |message: String| Err(LaunchError::Environment(format!("{name}: {message}")));
@@ -124,7 +124,8 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch
             },
         };
         // A family that is not there is not asked what its other variables hold.
-        if set(family.rank).is_none() && !(family.strict && family.size.iter().any(|it| set(it).is_some())) {
+        if set(family.rank).is_none() && !(family.is_strict && family.size.iter().any(|it| set(it).is_some()))
+        {
             continue;
         }
         let numbers = || -> Result<_, String> {
@@ -135,7 +136,7 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch
                 number(family.local_size)?,
             ))
         };
-        if !family.strict && family.size.iter().all(|it| set(it).is_none()) {
+        if !family.is_strict && family.size.iter().all(|it| set(it).is_none()) {
             continue;
         }
         let (rank, size, local_rank, local_size) = match numbers() {
@@ -158,7 +159,14 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch
         }
         let ids: Vec<String> = family.job.iter().filter_map(|name| set(name)).collect();
         let job = (!ids.is_empty()).then(|| ids.join(" "));
-        return Ok(Some(Launch { family: name, rank, size, local_rank: local, local_size, job }));
+        return Ok(Some(LaunchInfo {
+            launcher: name,
+            rank,
+            world: size,
+            local_rank: local,
+            local_size,
+            job,
+        }));
     }
     Ok(None)
 }
@@ -167,12 +175,12 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch
 mod tests {
     use super::*;
 
-    fn found(variables: &[(&str, &str)]) -> Result<Option<Launch>, LaunchError> {
+    fn found(variables: &[(&str, &str)]) -> Result<Option<LaunchInfo>, LaunchError> {
         detect(|name| variables.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned()))
     }
 
     fn place(variables: &[(&str, &str)]) -> Option<(&'static str, usize, usize, usize)> {
-        found(variables).ok().flatten().map(|it| (it.family, it.rank, it.size, it.local_rank))
+        found(variables).ok().flatten().map(|it| (it.launcher, it.rank, it.world, it.local_rank))
     }
 
     #[test]

@@ -16,32 +16,32 @@ pub struct JobManifest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Section {
     /// What it is, `the programs`.
-    what: String,
+    title: String,
     /// Where this rank has it from, `a.hir`; it may differ.
     origin: String,
     text: String,
 }
 
 /// Lines around a difference.
-const CONTEXT: usize = 2;
+const CONTEXT_LINES: usize = 2;
 /// Most lines of a difference that are printed.
-const MAX_LINES: usize = 60;
+const MAX_DIFF_LINES: usize = 60;
 /// Most bytes of a text that is compared line by line.
-const MAX_TEXT: usize = 16 << 20;
+const MAX_DIFF_BYTES: usize = 16 << 20;
 
 impl Section {
     fn digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&(self.what.len() as u64).to_le_bytes());
-        hasher.update(self.what.as_bytes());
+        hasher.update(&(self.title.len() as u64).to_le_bytes());
+        hasher.update(self.title.as_bytes());
         hasher.update(self.text.as_bytes());
         *hasher.finalize().as_bytes()
     }
 
     /// What other ranks get of it.
-    fn shown(&self) -> Self {
+    fn without_large_text(&self) -> Self {
         match self.text.len() {
-            ..=MAX_TEXT => self.clone(),
+            ..=MAX_DIFF_BYTES => self.clone(),
             bytes => Self { text: format!("({bytes} bytes)\n"), ..self.clone() },
         }
     }
@@ -50,7 +50,7 @@ impl Section {
 impl JobManifest {
     /// Adds a text that all ranks have to hold alike, wherever they have it from.
     pub fn add(&mut self, what: &str, origin: &str, text: String) {
-        self.sections.push(Section { what: what.to_owned(), origin: origin.to_owned(), text });
+        self.sections.push(Section { title: what.to_owned(), origin: origin.to_owned(), text });
     }
 
     fn digests(&self) -> Vec<[u8; 32]> {
@@ -62,14 +62,15 @@ impl JobManifest {
 ///
 /// # Errors
 /// As `Channel::all_gather`.
-pub fn agree(channel: &Channel, mine: &JobManifest) -> Result<Option<String>, LaunchError> {
+pub fn compare_manifests(channel: &Channel, mine: &JobManifest) -> Result<Option<String>, LaunchError> {
     let digests = channel.all_gather_values(&mine.digests())?;
     let Some((at, ranks)) = first_difference(&digests) else { return Ok(None) };
     let is_asked = channel.rank == 0 || ranks.first() == Some(&channel.rank);
-    let section = mine.sections.get(at).filter(|_| is_asked).map(Section::shown).unwrap_or_default();
+    let section =
+        mine.sections.get(at).filter(|_| is_asked).map(Section::without_large_text).unwrap_or_default();
     let sections = channel.all_gather_values(&section)?;
     let [zero, other] = [0, ranks[0]].map(|rank| sections.get(rank).cloned().unwrap_or_default());
-    Ok(Some(difference(&zero, &other, &ranks)))
+    Ok(Some(describe_difference(&zero, &other, &ranks)))
 }
 
 /// The first section that is not the same on all ranks, and the ranks, one at least, whose section differs from rank 0's.
@@ -83,8 +84,8 @@ fn first_difference(digests: &[Vec<[u8; 32]>]) -> Option<(usize, Vec<usize>)> {
 }
 
 /// How a section of rank 0 differs from that of the first of `ranks`.
-fn difference(zero: &Section, other: &Section, ranks: &[usize]) -> String {
-    let what = if zero.what.is_empty() { &other.what } else { &zero.what };
+fn describe_difference(zero: &Section, other: &Section, ranks: &[usize]) -> String {
+    let what = if zero.title.is_empty() { &other.title } else { &zero.title };
     let named: Vec<String> = ranks.iter().map(usize::to_string).collect();
     let diff = similar::TextDiff::from_lines(zero.text.as_str(), other.text.as_str());
     let header = |rank: usize, origin: &str| match origin {
@@ -94,10 +95,10 @@ fn difference(zero: &Section, other: &Section, ranks: &[usize]) -> String {
     let mut unified = diff.unified_diff();
     let first = ranks.first().copied().unwrap_or(0);
     let (mine, theirs) = (header(0, &zero.origin), header(first, &other.origin));
-    let unified = unified.context_radius(CONTEXT).header(&mine, &theirs).to_string();
+    let unified = unified.context_radius(CONTEXT_LINES).header(&mine, &theirs).to_string();
     let mut lines: Vec<&str> = unified.lines().filter(|it| !it.starts_with("\\ No newline")).collect();
-    let more = lines.len().saturating_sub(MAX_LINES);
-    lines.truncate(MAX_LINES);
+    let more = lines.len().saturating_sub(MAX_DIFF_LINES);
+    lines.truncate(MAX_DIFF_LINES);
     let tail = if more > 0 { format!("\n… {more} more lines") } else { String::new() };
     format!(
         "the ranks do not hold the same job: {what} of rank{} {} differ from rank 0's\n{}{tail}",
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(a.digests(), manifest("other.hir", "x\ny\nz\n").digests());
         let found = first_difference(&[a.digests(), b.digests(), a.digests(), b.digests()]);
         assert_eq!(found, Some((1, vec![1, 3])));
-        let text = difference(&a.sections[1], &b.sections[1], &[1, 3]);
+        let text = describe_difference(&a.sections[1], &b.sections[1], &[1, 3]);
         let wanted = "the ranks do not hold the same job: the programs of ranks 1, 3 differ from rank 0's\n\
                       --- rank 0: a.hir\n+++ rank 1: b.hir\n@@ -1,3 +1,3 @@\n x\n-y\n+Y\n z";
         assert_eq!(text, wanted);

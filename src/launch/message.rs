@@ -29,7 +29,7 @@ pub enum Message {
     /// From rank 0: all ranks have joined.
     Welcome,
     /// To rank 0: a piece of the sender's contribution.
-    Part {
+    Contribution {
         /// What it contributes to.
         operation: Operation,
         /// Whether another piece follows.
@@ -41,7 +41,7 @@ pub enum Message {
     /// From rank 0: it has consumed a piece, so the receiver may send another one.
     Credit,
     /// From rank 0: a piece of all ranks' contributions.
-    Parts {
+    GatheredData {
         /// Whether another piece follows.
         more: bool,
         /// At most `MAX_CONTENT`.
@@ -53,7 +53,7 @@ pub enum Message {
     /// The job is lost, and why.
     Fault(LaunchError),
     /// From rank 0: the exit code of all ranks of a lost job.
-    Verdict(FailureExit),
+    ExitCode(FailureExit),
     /// The sender leaves in order.
     Goodbye,
 }
@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn messages_survive_encoding() {
         let messages = [
-            Message::Part { operation: Operation::Gather, more: true, bytes: vec![1, 2, 3] },
-            Message::Parts { more: false, bytes: vec![0; 70_000] },
+            Message::Contribution { operation: Operation::Gather, more: true, bytes: vec![1, 2, 3] },
+            Message::GatheredData { more: false, bytes: vec![0; 70_000] },
             Message::Heartbeat(vec![]),
             Message::Fault(LaunchError::Gone { rank: 3 }),
             Message::Fault(LaunchError::Silent { rank: 1, seconds: 10 }),
@@ -111,7 +111,7 @@ mod tests {
                 exit: Exit::Device.into(),
                 reason: "line 3".to_owned(),
             }),
-            Message::Verdict(FailureExit::HANG),
+            Message::ExitCode(FailureExit::HANG),
             Message::Goodbye,
         ];
         for message in messages {
@@ -134,11 +134,11 @@ mod tests {
         let at = bytes.iter().rposition(|it| *it == Exit::Hang as u8);
         at.into_iter().for_each(|at| bytes[at] = 0);
         match decode(&bytes) {
-            Ok(Message::Fault(fault)) => assert_eq!(Exit::from(fault.exit()), Exit::Bug),
+            Ok(Message::Fault(fault)) => assert_eq!(Exit::from(fault.exit()), Exit::InternalError),
             other => assert_eq!(other, Err(Malformed)),
         }
-        let mut bytes = Message::Verdict(FailureExit::HANG).encode().unwrap_or_default();
+        let mut bytes = Message::ExitCode(FailureExit::HANG).encode().unwrap_or_default();
         bytes.last_mut().into_iter().for_each(|it| *it = 0);
-        assert_eq!(decode(&bytes), Ok(Message::Verdict(FailureExit::BUG)));
+        assert_eq!(decode(&bytes), Ok(Message::ExitCode(FailureExit::INTERNAL_ERROR)));
     }
 }

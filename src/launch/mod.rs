@@ -10,7 +10,7 @@
 pub mod channel;
 pub mod environment;
 pub mod handshake;
-pub mod member;
+pub mod job_rank;
 pub mod message;
 pub mod parent_death;
 pub mod progress;
@@ -96,7 +96,9 @@ impl LaunchError {
     /// What a fault of the connection with a rank means.
     fn of_connection(rank: usize, fault: &io::Error) -> Self {
         match fault.kind() {
-            io::ErrorKind::InvalidData if fault.get_ref().is_some_and(|it| it.is::<session::Altered>()) => {
+            io::ErrorKind::InvalidData
+                if fault.get_ref().is_some_and(|it| it.is::<session::InvalidRecord>()) =>
+            {
                 Self::Environment(format!("the connection with rank {rank} is not intact: {fault}"))
             }
             io::ErrorKind::InvalidData => Self::Protocol { rank, fault: fault.to_string() },
@@ -111,7 +113,7 @@ impl LaunchError {
             Self::Gone { .. } | Self::Silent { .. } | Self::Late { .. } | Self::Stalled { .. } => {
                 FailureExit::HANG
             }
-            Self::Protocol { .. } => FailureExit::BUG,
+            Self::Protocol { .. } => FailureExit::INTERNAL_ERROR,
             Self::Aborted { exit, .. } => *exit,
         }
     }

@@ -30,7 +30,7 @@ pub fn watch(variable: impl Fn(&str) -> Option<String>) -> io::Result<Arc<Atomic
             while io::stdin().lock().read(&mut bytes).is_ok_and(|count| count > 0) {
                 asked.store(true, Relaxed);
             }
-            Exit::Hang.now()
+            Exit::Hang.exit_process()
         };
         thread::Builder::new().name("hir-parent".to_owned()).spawn(wait)?;
     }

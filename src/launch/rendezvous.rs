@@ -13,11 +13,11 @@ use rustc_hash::FxHasher;
 
 use super::{
     LaunchError,
-    environment::Launch,
+    environment::LaunchInfo,
     message::Message,
     secret::{
-        self, Origin, Secret,
-        published::{self, Place},
+        self, Secret, SecretOrigin,
+        published::{self, SecretFileLocation},
     },
     session::{JobKey, Opener, Sealer},
 };
@@ -40,7 +40,7 @@ pub struct Address {
     /// The launcher's name for this job. Jobs that meet at different ports differ.
     pub job: String,
     /// Whether ranks are on other hosts than rank 0's.
-    pub is_spread: bool,
+    pub is_multi_host: bool,
 }
 
 /// A connection whose other end belongs to the job.
@@ -62,17 +62,20 @@ impl Connection {
 }
 
 /// How many ports are tried where the port is not given for hir alone.
-const SCAN: u16 = 16;
+const MAX_PORTS_TRIED: u16 = 16;
 /// Derived ports: below those that Linux hands out to connections.
-const DERIVED: std::ops::Range<u64> = 20_000..32_000;
+const DERIVED_PORTS: std::ops::Range<u64> = 20_000..32_000;
 /// How long a connection may take to prove that it belongs to the job.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the environment says that the ranks meet.
 ///
 /// # Errors
 /// Several hosts, or several jobs that cannot be told apart, and no address.
-pub fn address(launch: &Launch, variable: impl Fn(&str) -> Option<String>) -> Result<Address, LaunchError> {
+pub fn address(
+    launch: &LaunchInfo,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Address, LaunchError> {
     let set = |name: &str| variable(name).filter(|it| !it.trim().is_empty());
     let port = |name: &str| match set(name).map(|text| (text.trim().parse::<u16>(), text)) {
         None => Ok(None),
@@ -80,9 +83,9 @@ pub fn address(launch: &Launch, variable: impl Fn(&str) -> Option<String>) -> Re
         Some((_, text)) => Err(LaunchError::Environment(format!("`{name}` is `{text}`, not a port"))),
     };
     let (own, shared) = (port("HIR_MASTER_PORT")?, port("MASTER_PORT")?);
-    let local = launch.local_size.map(|it| it >= launch.size);
+    let local = launch.local_size.map(|it| it >= launch.world);
     let one_node =
-        set("SLURM_STEP_NUM_NODES").map(|it| it.trim() == "1").filter(|_| launch.family == "Slurm");
+        set("SLURM_STEP_NUM_NODES").map(|it| it.trim() == "1").filter(|_| launch.launcher == "Slurm");
     let is_one_host = local.or(one_node);
     // What is not given for hir alone may name an interface that others can reach, which one host does not need.
     let given = set("HIR_MASTER_ADDR").map(|it| it.trim().trim_matches(['[', ']']).to_owned());
@@ -91,29 +94,30 @@ pub fn address(launch: &Launch, variable: impl Fn(&str) -> Option<String>) -> Re
     if host.is_none() && is_one_host == Some(false) {
         return Err(LaunchError::Environment(format!(
             "{}: the ranks are on several hosts: name rank 0's in `HIR_MASTER_ADDR`",
-            launch.family
+            launch.launcher
         )));
     }
     let host = host.unwrap_or_else(|| "127.0.0.1".to_owned());
     let is_spread = is_one_host != Some(true) && !is_loopback(&host);
-    let named = format!("{} {} {}", launch.family, launch.job.as_deref().unwrap_or(""), launch.size);
+    let named = format!("{} {} {}", launch.launcher, launch.job.as_deref().unwrap_or(""), launch.world);
     let job = [named.as_str(), &set("HIR_JOB").unwrap_or_default()].join(" ");
     let (port, ports) = match (own, shared) {
         (Some(port), _) => (port, 1),
         // torchrun's agent listens on the port itself.
-        (None, Some(port)) => (port.checked_add(1).unwrap_or(1024), SCAN),
-        (None, None) if launch.job.is_some() => {
-            ((DERIVED.start + hash(&job) % (DERIVED.end - DERIVED.start)) as u16, SCAN)
-        }
+        (None, Some(port)) => (port.checked_add(1).unwrap_or(1024), MAX_PORTS_TRIED),
+        (None, None) if launch.job.is_some() => (
+            (DERIVED_PORTS.start + hash(&job) % (DERIVED_PORTS.end - DERIVED_PORTS.start)) as u16,
+            MAX_PORTS_TRIED,
+        ),
         (None, None) => {
             return Err(LaunchError::Environment(format!(
                 "{}: nothing tells this job from another one: set `HIR_MASTER_PORT`",
-                launch.family
+                launch.launcher
             )));
         }
     };
     let job = format!("{job} at port {port}");
-    Ok(Address { host, port, ports, job, is_spread })
+    Ok(Address { host, port, ports, job, is_multi_host: is_spread })
 }
 
 /// The first host of a Slurm step of several: `node[03-07,9],other` gives `node03`.
@@ -167,22 +171,27 @@ impl Address {
 }
 
 /// How the processes of a job know each other.
-pub enum Trust {
+pub enum SecretSource {
     /// By a secret that all of them have.
     Secret(Secret),
     /// By a secret that rank 0 makes and publishes on its host.
-    Published(Place),
+    Published(SecretFileLocation),
 }
 
-impl Trust {
+impl SecretSource {
     /// What the environment says.
     ///
     /// # Errors
     /// A secret that cannot be used; ranks on several hosts that have none.
-    pub fn of(address: &Address, variable: impl Fn(&str) -> Option<String>) -> Result<Self, LaunchError> {
-        Ok(match secret::origin(!address.is_spread, &variable)? {
-            Origin::Given(secret) => Self::Secret(secret),
-            Origin::Published => Self::Published(Place::new(&address.job, address.port, variable)),
+    pub fn from_environment(
+        address: &Address,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, LaunchError> {
+        Ok(match secret::secret_origin(!address.is_multi_host, &variable)? {
+            SecretOrigin::Given(secret) => Self::Secret(secret),
+            SecretOrigin::Published => {
+                Self::Published(SecretFileLocation::new(&address.job, address.port, variable))
+            }
         })
     }
 }
@@ -194,7 +203,7 @@ impl Trust {
 /// Those who are not there at the deadline; no port to listen on; no secret.
 pub(super) fn connect(
     address: &Address,
-    trust: &Trust,
+    trust: &SecretSource,
     rank: usize,
     world: usize,
     patience: Duration,
@@ -205,8 +214,8 @@ pub(super) fn connect(
         (_, 0) => {
             let (listener, port) = listen::bind(address)?;
             let (secret, _published) = match trust {
-                Trust::Secret(secret) => (secret.clone(), None),
-                Trust::Published(place) => {
+                SecretSource::Secret(secret) => (secret.clone(), None),
+                SecretSource::Published(place) => {
                     let secret = Secret::random()?;
                     let published = published::publish(place, &secret, port)?;
                     (secret, Some(published))
@@ -216,8 +225,8 @@ pub(super) fn connect(
         }
         _ => {
             let key = || match trust {
-                Trust::Secret(secret) => Ok((address.key(secret.clone(), world), None)),
-                Trust::Published(place) => {
+                SecretSource::Secret(secret) => Ok((address.key(secret.clone(), world), None)),
+                SecretSource::Published(place) => {
                     let (secret, port) = published::read(place)?;
                     Ok((address.key(secret, world), Some(port)))
                 }

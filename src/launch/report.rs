@@ -5,15 +5,15 @@ use crate::{
     exit::Exit,
     plan::{
         Plan,
-        sync::{self, Job, lines_by_rank},
+        sync::{self, JobState, lines_by_rank},
     },
 };
 
 /// The report: the cause, then a line for what each rank was doing. `records` by rank, `None` where nothing is known.
-pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) -> String {
-    let ranks: Vec<Option<sync::Progress>> =
+pub fn job_report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) -> String {
+    let ranks: Vec<Option<sync::RankProgress>> =
         records.iter().map(|it| it.as_deref().and_then(decode)).collect();
-    let job = Job::new(plans, &ranks);
+    let job = JobState::new(plans, &ranks);
     let stuck = matches!(fault, LaunchError::Late { .. } | LaunchError::Stalled { .. });
     let asked =
         matches!(Exit::from(fault.exit()), Exit::Hang | Exit::HungUp | Exit::Interrupted | Exit::Terminated)
@@ -30,7 +30,7 @@ pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) 
         _ => None,
     };
     let lines = ranks.iter().enumerate().map(|(rank, progress)| {
-        let doing = job.doing(rank, is_connecting);
+        let doing = job.describe_rank(rank, is_connecting);
         let runs = progress.as_ref().is_some_and(|it| it.position.is_some());
         (rank, if lost == Some(rank) && runs { format!("was last {doing}") } else { doing })
     });
@@ -38,15 +38,15 @@ pub fn report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) 
     text
 }
 
-fn decode(record: &[u8]) -> Option<sync::Progress> {
-    let it = progress::Progress::decode(record)?;
+fn decode(record: &[u8]) -> Option<sync::RankProgress> {
+    let it = progress::RankProgress::decode(record)?;
     let indices = |it: Vec<u32>| it.into_iter().map(|it| it as usize).collect();
-    let complete = it.run.as_ref().map_or(0, |it| it.complete);
-    let position = it.run.map(|it| sync::Position {
+    let complete = it.plan.as_ref().map_or(0, |it| it.completed_rounds);
+    let position = it.plan.map(|it| sync::Position {
         round: it.round,
         issued: it.issued as usize,
         streams: indices(it.streams),
         queues: indices(it.queues),
     });
-    Some(sync::Progress { phase: it.phase, complete, position })
+    Some(sync::RankProgress { phase: it.phase, complete, position })
 }

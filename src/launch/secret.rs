@@ -43,7 +43,7 @@ impl Secret {
     }
 
     #[cfg(test)]
-    pub(super) fn of_bytes(bytes: [u8; 32]) -> Self {
+    pub(super) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
@@ -60,7 +60,7 @@ impl Secret {
     ///
     /// # Errors
     /// A text that is too short.
-    pub fn of_text(text: &str, origin: &str) -> Result<Self, LaunchError> {
+    pub fn from_text(text: &str, origin: &str) -> Result<Self, LaunchError> {
         let text = text.trim();
         if text.chars().count() < MIN_CHARACTERS {
             return Err(LaunchError::Environment(format!(
@@ -72,7 +72,7 @@ impl Secret {
 }
 
 /// Where a process gets the job secret from.
-pub enum Origin {
+pub enum SecretOrigin {
     /// The environment, or a file that it names.
     Given(Secret),
     /// A file that rank 0 makes on the host of all ranks.
@@ -83,16 +83,19 @@ pub enum Origin {
 ///
 /// # Errors
 /// A secret that is too short, a file that others can read, several hosts without a secret.
-pub fn origin(is_one_host: bool, variable: impl Fn(&str) -> Option<String>) -> Result<Origin, LaunchError> {
+pub fn secret_origin(
+    is_one_host: bool,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<SecretOrigin, LaunchError> {
     let set = |name: &str| variable(name).filter(|it| !it.trim().is_empty());
     if let Some(text) = set(VARIABLE) {
-        return Secret::of_text(&text, &format!("`{VARIABLE}`")).map(Origin::Given);
+        return Secret::from_text(&text, &format!("`{VARIABLE}`")).map(SecretOrigin::Given);
     }
     if let Some(path) = set(FILE_VARIABLE) {
-        return read_file(&path).map(Origin::Given);
+        return read_file(&path).map(SecretOrigin::Given);
     }
     if is_one_host {
-        return Ok(Origin::Published);
+        return Ok(SecretOrigin::Published);
     }
     Err(LaunchError::Environment(format!(
         "the ranks are on several hosts and have no job secret: set `{VARIABLE}` to the same random text on all ranks, or \
@@ -109,15 +112,16 @@ fn read_file(path: &str) -> Result<Secret, LaunchError> {
     };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::open(Path::new(path), flags, Mode::empty()).map_err(|it| cannot(&it))?;
-    is_private(&file, Type::File).map_err(|fault| LaunchError::Environment(format!("{origin} {fault}")))?;
+    check_private(&file, EntryType::File)
+        .map_err(|fault| LaunchError::Environment(format!("{origin} {fault}")))?;
     let mut text = String::new();
     File::from(file).take(MAX_BYTES).read_to_string(&mut text).map_err(|it| cannot(&it))?;
-    Secret::of_text(&text, &origin)
+    Secret::from_text(&text, &origin)
 }
 
 /// What an entry of a folder has to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Type {
+enum EntryType {
     File,
     Folder,
 }
@@ -126,24 +130,24 @@ enum Type {
 ///
 /// # Errors
 /// What it is instead.
-fn is_private(file: impl AsFd, wanted: Type) -> Result<(), String> {
+fn check_private(file: impl AsFd, wanted: EntryType) -> Result<(), String> {
     let found = rustix::fs::fstat(file).map_err(|fault| format!("cannot be examined: {fault}"))?;
     let kind = rustix::fs::FileType::from_raw_mode(found.st_mode);
-    check_private(kind, found.st_uid, found.st_mode, rustix::process::geteuid().as_raw(), wanted)
+    check_owner_and_mode(kind, found.st_uid, found.st_mode, rustix::process::geteuid().as_raw(), wanted)
 }
 
-fn check_private(
+fn check_owner_and_mode(
     kind: rustix::fs::FileType,
     owner: u32,
     mode: u32,
     user: u32,
-    wanted: Type,
+    wanted: EntryType,
 ) -> Result<(), String> {
     match (kind, wanted) {
-        (rustix::fs::FileType::RegularFile, Type::File) | (rustix::fs::FileType::Directory, Type::Folder) => {
-        }
-        (_, Type::File) => return Err("is not a regular file".to_owned()),
-        (_, Type::Folder) => return Err("is not a directory".to_owned()),
+        (rustix::fs::FileType::RegularFile, EntryType::File)
+        | (rustix::fs::FileType::Directory, EntryType::Folder) => {}
+        (_, EntryType::File) => return Err("is not a regular file".to_owned()),
+        (_, EntryType::Folder) => return Err("is not a directory".to_owned()),
     }
     if owner != user {
         return Err(format!("belongs to user {owner}, and this process runs as user {user}"));
@@ -166,9 +170,9 @@ mod tests {
 
     fn given(variables: &[(&str, &str)]) -> Result<Secret, String> {
         let set = |name: &str| variables.iter().find(|(it, _)| *it == name).map(|(_, it)| (*it).to_owned());
-        match origin(false, set) {
-            Ok(Origin::Given(secret)) => Ok(secret),
-            Ok(Origin::Published) => Err("published".to_owned()),
+        match secret_origin(false, set) {
+            Ok(SecretOrigin::Given(secret)) => Ok(secret),
+            Ok(SecretOrigin::Published) => Err("published".to_owned()),
             Err(fault) => Err(fault.to_string()),
         }
     }
@@ -177,12 +181,12 @@ mod tests {
     fn several_hosts_need_a_secret() {
         let fault = given(&[]).err().unwrap_or_default();
         assert!(fault.contains("`HIR_JOB_SECRET`") && fault.contains("`HIR_JOB_SECRET_FILE`"), "{fault}");
-        assert!(matches!(origin(true, |_| None), Ok(Origin::Published)));
+        assert!(matches!(secret_origin(true, |_| None), Ok(SecretOrigin::Published)));
         let short = given(&[(VARIABLE, "hunter2")]).err().unwrap_or_default();
         assert!(short.contains("fewer than 32 characters"), "{short}");
         assert_eq!(given(&[(VARIABLE, TEXT)]), given(&[(VARIABLE, &format!("{TEXT}\n"))]));
         assert_ne!(given(&[(VARIABLE, TEXT)]), given(&[(VARIABLE, &TEXT.replace('0', "1"))]));
-        assert_eq!(format!("{:?}", Secret::of_bytes([7; 32])), "Secret");
+        assert_eq!(format!("{:?}", Secret::from_bytes([7; 32])), "Secret");
     }
 
     #[test]
@@ -207,7 +211,8 @@ mod tests {
 
     #[test]
     fn another_users_file_is_refused() {
-        let check = |owner, mode| check_private(FileType::RegularFile, owner, mode, 1000, Type::File);
+        let check =
+            |owner, mode| check_owner_and_mode(FileType::RegularFile, owner, mode, 1000, EntryType::File);
         assert_eq!(check(1000, 0o600), Ok(()));
         let fault = "belongs to user 1001, and this process runs as user 1000";
         assert_eq!(check(1001, 0o600), Err(fault.to_owned()));

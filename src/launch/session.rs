@@ -26,20 +26,20 @@ const MAGIC: &[u8; 8] = b"hir-rank";
 /// The Noise protocol.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// Bytes of a handshake message: an ephemeral key and a tag.
-const KEY: usize = 32 + TAG;
+const NOISE_MESSAGE_BYTES: usize = 32 + TAG_BYTES;
 /// Bytes of an authentication tag.
-const TAG: usize = 16;
+const TAG_BYTES: usize = 16;
 /// Bytes of a record's ciphertext at most, as Noise has it.
-const MAX_RECORD: usize = 65_535;
+const MAX_RECORD_BYTES: usize = 65_535;
 /// Bytes of the length in front of a message.
-const LENGTH: usize = 4;
+const LENGTH_BYTES: usize = 4;
 
 /// Bytes of the first message of a connection.
-pub const HELLO: usize = 8 + 4 + KEY;
+pub const HELLO_BYTES: usize = 8 + 4 + NOISE_MESSAGE_BYTES;
 /// Bytes of rank 0's answer.
-pub const ANSWER: usize = KEY;
+pub const ANSWER_BYTES: usize = NOISE_MESSAGE_BYTES;
 /// Bytes of the record that contains `Message::Join`.
-pub const JOIN: usize = 2 + LENGTH + 1 + TAG;
+pub const JOIN_BYTES: usize = 2 + LENGTH_BYTES + 1 + TAG_BYTES;
 
 /// Which job a process belongs to: what both ends of a connection have to agree on.
 #[derive(Clone)]
@@ -55,14 +55,14 @@ pub struct JobKey {
 /// A record that came over a connection and is not what its other end sent, or is not the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a record that its peer did not encrypt, or not as the next one")]
-pub struct Altered;
+pub struct InvalidRecord;
 
 /// Why a connection was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum HandshakeError {
     /// The other end is not a process of hir.
     #[error("it does not follow hir's protocol")]
-    Stranger,
+    NotHir,
     /// The other end has another secret, or is of another job, number of ranks or version.
     #[error("it has another secret, or belongs to another job")]
     Unauthenticated,
@@ -73,15 +73,15 @@ impl JobKey {
         &self,
         rank: u32,
         build: impl FnOnce(Builder<'_>) -> Result<T, snow::Error>,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, HandshakeError> {
         let prologue = message::encode(&(VERSION, &self.job, self.world as u64, rank));
-        let prologue = prologue.map_err(|_| Refused::Unauthenticated)?;
-        let parameters = PATTERN.parse().map_err(|_| Refused::Unauthenticated)?;
+        let prologue = prologue.map_err(|_| HandshakeError::Unauthenticated)?;
+        let parameters = PATTERN.parse().map_err(|_| HandshakeError::Unauthenticated)?;
         let builder = Builder::new(parameters)
             .psk(0, self.secret.bytes())
             .and_then(|it| it.prologue(&prologue))
             .and_then(build);
-        builder.map_err(|_| Refused::Unauthenticated)
+        builder.map_err(|_| HandshakeError::Unauthenticated)
     }
 }
 
@@ -95,13 +95,13 @@ impl Initiator {
     ///
     /// # Errors
     /// No random numbers.
-    pub fn new(key: &JobKey, rank: usize) -> Result<(Self, [u8; HELLO]), Refused> {
-        let rank = u32::try_from(rank).map_err(|_| Refused::Unauthenticated)?;
+    pub fn new(key: &JobKey, rank: usize) -> Result<(Self, [u8; HELLO_BYTES]), HandshakeError> {
+        let rank = u32::try_from(rank).map_err(|_| HandshakeError::Unauthenticated)?;
         let mut state = key.builder(rank, |it| it.build_initiator())?;
-        let mut hello = [0; HELLO];
+        let mut hello = [0; HELLO_BYTES];
         hello[..8].copy_from_slice(MAGIC);
         hello[8..12].copy_from_slice(&rank.to_le_bytes());
-        state.write_message(&[], &mut hello[12..]).map_err(|_| Refused::Unauthenticated)?;
+        state.write_message(&[], &mut hello[12..]).map_err(|_| HandshakeError::Unauthenticated)?;
         Ok((Self { state }, hello))
     }
 
@@ -109,8 +109,8 @@ impl Initiator {
     ///
     /// # Errors
     /// An answer that the holder of the secret did not give.
-    pub fn finish(mut self, answer: &[u8; ANSWER]) -> Result<(Sealer, Opener), Refused> {
-        self.state.read_message(answer, &mut []).map_err(|_| Refused::Unauthenticated)?;
+    pub fn finish(mut self, answer: &[u8; ANSWER_BYTES]) -> Result<(Sealer, Opener), HandshakeError> {
+        self.state.read_message(answer, &mut []).map_err(|_| HandshakeError::Unauthenticated)?;
         halves(self.state)
     }
 }
@@ -119,25 +119,28 @@ impl Initiator {
 ///
 /// # Errors
 /// A stranger, or a process that does not hold the secret.
-pub fn answer(key: &JobKey, hello: &[u8; HELLO]) -> Result<(usize, [u8; ANSWER], Sealer, Opener), Refused> {
-    let rank: [u8; 4] = hello[8..12].try_into().map_err(|_| Refused::Stranger)?;
+pub fn answer(
+    key: &JobKey,
+    hello: &[u8; HELLO_BYTES],
+) -> Result<(usize, [u8; ANSWER_BYTES], Sealer, Opener), HandshakeError> {
+    let rank: [u8; 4] = hello[8..12].try_into().map_err(|_| HandshakeError::NotHir)?;
     let rank = u32::from_le_bytes(rank);
     if !hello.starts_with(MAGIC) {
-        return Err(Refused::Stranger);
+        return Err(HandshakeError::NotHir);
     }
     if rank == 0 || rank as usize >= key.world {
-        return Err(Refused::Unauthenticated);
+        return Err(HandshakeError::Unauthenticated);
     }
     let mut state = key.builder(rank, |it| it.build_responder())?;
-    state.read_message(&hello[12..], &mut []).map_err(|_| Refused::Unauthenticated)?;
-    let mut answer = [0; ANSWER];
-    state.write_message(&[], &mut answer).map_err(|_| Refused::Unauthenticated)?;
+    state.read_message(&hello[12..], &mut []).map_err(|_| HandshakeError::Unauthenticated)?;
+    let mut answer = [0; ANSWER_BYTES];
+    state.write_message(&[], &mut answer).map_err(|_| HandshakeError::Unauthenticated)?;
     let (sealer, opener) = halves(state)?;
     Ok((rank as usize, answer, sealer, opener))
 }
 
-fn halves(state: HandshakeState) -> Result<(Sealer, Opener), Refused> {
-    let cipher = state.into_stateless_transport_mode().map_err(|_| Refused::Unauthenticated)?;
+fn halves(state: HandshakeState) -> Result<(Sealer, Opener), HandshakeError> {
+    let cipher = state.into_stateless_transport_mode().map_err(|_| HandshakeError::Unauthenticated)?;
     let cipher = Arc::new(cipher);
     let sealer = Sealer { cipher: Arc::clone(&cipher), nonce: 0 };
     Ok((sealer, Opener { cipher, nonce: 0 }))
@@ -158,11 +161,12 @@ impl Sealer {
         let invalid = |fault: &'static str| io::Error::new(io::ErrorKind::InvalidInput, fault);
         let encoded = message.encode().map_err(|_| invalid("a message that is too long"))?;
         let plain = [&(encoded.len() as u32).to_le_bytes()[..], &encoded].concat();
-        let mut records = Vec::with_capacity(plain.len() + (plain.len() / MAX_RECORD + 1) * (2 + TAG));
-        for chunk in plain.chunks(MAX_RECORD - TAG) {
+        let mut records =
+            Vec::with_capacity(plain.len() + (plain.len() / MAX_RECORD_BYTES + 1) * (2 + TAG_BYTES));
+        for chunk in plain.chunks(MAX_RECORD_BYTES - TAG_BYTES) {
             let start = records.len();
-            records.extend(((chunk.len() + TAG) as u16).to_le_bytes());
-            records.resize(start + 2 + chunk.len() + TAG, 0);
+            records.extend(((chunk.len() + TAG_BYTES) as u16).to_le_bytes());
+            records.resize(start + 2 + chunk.len() + TAG_BYTES, 0);
             self.cipher
                 .write_message(self.nonce, chunk, &mut records[start + 2..])
                 .map_err(|_| invalid("a message that cannot be encrypted"))?;
@@ -199,18 +203,21 @@ impl Opener {
             let count = self
                 .cipher
                 .read_message(self.nonce, &record, &mut message[start..])
-                .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, Altered))?;
+                .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, InvalidRecord))?;
             self.nonce += 1;
             message.truncate(start + count);
             let length = *wanted.get_or_insert_with(|| {
-                message.first_chunk::<LENGTH>().map_or(usize::MAX, |it| u32::from_le_bytes(*it) as usize)
+                message
+                    .first_chunk::<LENGTH_BYTES>()
+                    .map_or(usize::MAX, |it| u32::from_le_bytes(*it) as usize)
             });
             // An empty record brings the message no further: a peer could send such records for ever.
-            if length > MAX_MESSAGE || count == 0 || message.len() > LENGTH + length {
+            if length > MAX_MESSAGE || count == 0 || message.len() > LENGTH_BYTES + length {
                 return Err(invalid("a message of a wrong length"));
             }
-            if message.len() == LENGTH + length {
-                return message::decode(&message[LENGTH..]).map_err(|fault| invalid(&fault.to_string()));
+            if message.len() == LENGTH_BYTES + length {
+                return message::decode(&message[LENGTH_BYTES..])
+                    .map_err(|fault| invalid(&fault.to_string()));
             }
         }
     }
@@ -221,12 +228,12 @@ mod tests {
     use super::*;
 
     fn key(secret: u8) -> JobKey {
-        JobKey { secret: Secret::of_bytes([secret; 32]), job: "job".to_owned(), world: 4 }
+        JobKey { secret: Secret::from_bytes([secret; 32]), job: "job".to_owned(), world: 4 }
     }
 
     type Halves = (Sealer, Opener);
 
-    fn connect(mine: &JobKey, rank: usize, theirs: &JobKey) -> Result<(Halves, Halves), Refused> {
+    fn connect(mine: &JobKey, rank: usize, theirs: &JobKey) -> Result<(Halves, Halves), HandshakeError> {
         let (initiator, hello) = Initiator::new(mine, rank)?;
         let (found, bytes, sealer, opener) = answer(theirs, &hello)?;
         assert_eq!(found, rank);
@@ -237,10 +244,10 @@ mod tests {
     fn messages_arrive_encrypted() -> Result<(), Box<dyn std::error::Error>> {
         let ((mut sealer, mut back), (mut sealer_0, mut opener_0)) = connect(&key(1), 2, &key(1))?;
         let join = sealer.seal(&Message::Join)?;
-        assert_eq!(join.len(), JOIN);
+        assert_eq!(join.len(), JOIN_BYTES);
         assert_eq!(opener_0.read(&mut join.as_slice())?, Message::Join);
         // Of several records.
-        let long = Message::Parts { more: false, bytes: b"program ".repeat(50_000) };
+        let long = Message::GatheredData { more: false, bytes: b"program ".repeat(50_000) };
         let records = sealer_0.seal(&long)?;
         assert!(!records.windows(8).any(|it| it == b"program "));
         let mut damaged = records.clone();
@@ -260,16 +267,16 @@ mod tests {
         let other = JobKey { job: "other".to_owned(), ..key(1) };
         let larger = JobKey { world: 5, ..key(1) };
         for stranger in [key(2), other, larger] {
-            assert_eq!(refused(&stranger, 1, &key(1)), Some(Refused::Unauthenticated));
+            assert_eq!(refused(&stranger, 1, &key(1)), Some(HandshakeError::Unauthenticated));
         }
         // A rank that the job does not have.
-        assert_eq!(refused(&key(1), 4, &key(1)), Some(Refused::Unauthenticated));
-        assert_eq!(refused(&key(1), 0, &key(1)), Some(Refused::Unauthenticated));
-        assert!(matches!(answer(&key(1), &[b'G'; HELLO]), Err(Refused::Stranger)));
+        assert_eq!(refused(&key(1), 4, &key(1)), Some(HandshakeError::Unauthenticated));
+        assert_eq!(refused(&key(1), 0, &key(1)), Some(HandshakeError::Unauthenticated));
+        assert!(matches!(answer(&key(1), &[b'G'; HELLO_BYTES]), Err(HandshakeError::NotHir)));
         // Another rank's name in front of the message of a process that holds the secret.
         if let Ok((_, mut hello)) = Initiator::new(&key(1), 1) {
             hello[8] = 2;
-            assert!(matches!(answer(&key(1), &hello), Err(Refused::Unauthenticated)));
+            assert!(matches!(answer(&key(1), &hello), Err(HandshakeError::Unauthenticated)));
         }
     }
 

@@ -28,15 +28,15 @@ use super::{environment, parent_death, secret, secret::Secret};
 use crate::{exit::Exit, interrupt};
 
 /// For rank 0 to tell its report and end, after the first failure.
-const REPORT: Duration = Duration::from_secs(3);
+const REPORT_GRACE: Duration = Duration::from_secs(3);
 /// For the others to end by themselves, once rank 0 has.
-const FOLLOW: Duration = Duration::from_secs(1);
+const EXIT_GRACE: Duration = Duration::from_secs(1);
 /// For the others to end once rank 0 has ended in success: all have agreed on that before.
-const LINGER: Duration = Duration::from_secs(10);
+const SUCCESS_GRACE: Duration = Duration::from_secs(10);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// For children to stop before they are killed; one that is in a system call of a driver may take longer.
-const STOP: Duration = Duration::from_millis(500);
+const STOP_GRACE: Duration = Duration::from_millis(500);
 
 /// A job to start.
 pub struct Job {
@@ -60,18 +60,18 @@ pub fn run(
     err: Option<Box<dyn Write + Send>>,
 ) -> io::Result<Exit> {
     let told = Arc::new(AtomicUsize::new(0));
-    interrupt::register(&told)?;
+    interrupt::store_first_signal(&told)?;
     let asked = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&asked))?;
     let mut children = Children { processes: Vec::new(), first_killed: None };
-    let (out, err) = (Shared::new(out), err.map(Shared::new));
+    let (out, err) = (SharedWriter::new(out), err.map(SharedWriter::new));
     let secret = Secret::random().map_err(io::Error::other)?.to_text();
     let mut forwarders = Vec::new();
     // Free now, and unlikely to be taken before rank 0 listens: `rendezvous` tries its neighbours otherwise.
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     for rank in 0..job.ranks {
         let mut command = command(job, rank, port, &secret);
-        let mut lanes: Vec<(Box<dyn Read + Send>, &Shared)> = Vec::new();
+        let mut lanes: Vec<(Box<dyn Read + Send>, &SharedWriter)> = Vec::new();
         if err.is_none() {
             let (from, to) = io::pipe()?;
             command.stdout(to.try_clone()?).stderr(to);
@@ -100,13 +100,14 @@ pub fn run(
             if let Some((rank, signal)) = children.first_killed.filter(|_| !out.has_failed()) {
                 out.line(
                     "",
-                    format!("[FAILED] rank {rank} was ended by {}\n", interrupt::name(signal)).as_bytes(),
+                    format!("[FAILED] rank {rank} was ended by {}\n", interrupt::signal_name(signal))
+                        .as_bytes(),
                 );
             }
             Ok(exit)
         }
         Err(signal) => {
-            out.line("", format!("[STOPPED] told to end ({})\n", interrupt::name(signal)).as_bytes());
+            out.line("", format!("[STOPPED] told to end ({})\n", interrupt::signal_name(signal)).as_bytes());
             Ok(Exit::from_signal(signal))
         }
     }
@@ -115,11 +116,11 @@ pub fn run(
 fn command(job: &Job, rank: usize, port: u16, secret: &str) -> Command {
     let mut command = Command::new(&job.program);
     // Children of a launcher's process are not its ranks.
-    environment::names().chain(["HIR_MASTER_ADDR", "HIR_MASTER_PORT", secret::FILE_VARIABLE]).for_each(
-        |name| {
+    environment::variable_names()
+        .chain(["HIR_MASTER_ADDR", "HIR_MASTER_PORT", secret::FILE_VARIABLE])
+        .for_each(|name| {
             command.env_remove(name);
-        },
-    );
+        });
     let (at, world) = (rank.to_string(), job.ranks.to_string());
     command
         .args(&job.arguments)
@@ -181,15 +182,15 @@ impl Children {
                 reported.get_or_insert_with(Instant::now);
             }
             let over = match (failed, reported) {
-                (Some((since, _)), Some(at)) => since.max(at).elapsed() > FOLLOW,
-                (Some((since, _)), None) => since.elapsed() > REPORT,
-                (None, Some(at)) => at.elapsed() > LINGER,
+                (Some((since, _)), Some(at)) => since.max(at).elapsed() > EXIT_GRACE,
+                (Some((since, _)), None) => since.elapsed() > REPORT_GRACE,
+                (None, Some(at)) => at.elapsed() > SUCCESS_GRACE,
                 (None, None) => false,
             };
             if !running || over {
                 return Ok(Ok(failed.map_or(Exit::Success, |(_, code)| code.unwrap_or(Exit::Hang))));
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -201,9 +202,9 @@ impl Children {
             // One that has ended is stopped for good.
             let _ = kill_process(*id, Signal::STOP);
         }
-        let deadline = Instant::now() + STOP;
+        let deadline = Instant::now() + STOP_GRACE;
         while !ids.iter().all(|id| is_stopped(*id)) && Instant::now() < deadline {
-            thread::sleep(LOOK / 10);
+            thread::sleep(POLL_INTERVAL / 10);
         }
         for (child, _) in &mut running {
             let _ = child.kill();
@@ -228,12 +229,12 @@ impl Drop for Children {
 
 /// A writer that several threads write lines to.
 #[derive(Clone)]
-struct Shared {
+struct SharedWriter {
     to: Arc<Mutex<dyn Write + Send>>,
     failed: Arc<AtomicBool>,
 }
 
-impl Shared {
+impl SharedWriter {
     fn new(to: impl Write + Send + 'static) -> Self {
         Self { to: Arc::new(Mutex::new(to)), failed: Arc::default() }
     }
@@ -253,7 +254,7 @@ impl Shared {
     }
 }
 
-fn forward(from: impl Read, prefix: &str, to: &Shared) {
+fn forward(from: impl Read, prefix: &str, to: &SharedWriter) {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {

@@ -18,7 +18,7 @@ use signal_hook::{consts::SIGUSR1, flag};
 use super::{
     LaunchError,
     channel::Channel,
-    progress::{Limit, Progress},
+    progress::{PhaseLimit, RankProgress},
 };
 use crate::{
     exit::{Exit, FailureExit},
@@ -26,28 +26,28 @@ use crate::{
 };
 
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Several heartbeats of a rank: one that sends none for so long may be stopped.
-const QUIET: Duration = Duration::from_secs(1);
+const STALE_AFTER: Duration = Duration::from_secs(1);
 /// For fresh records of ranks that live. A launcher that ends the job gives its processes about a second.
-const NOTES: Duration = Duration::from_millis(500);
+const FRESH_RECORDS_WAIT: Duration = Duration::from_millis(500);
 /// For drivers and libraries to start, whatever the time-out is.
-const START: Duration = Duration::from_secs(60);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// For rank 0's verdict.
-const PATIENCE: Duration = Duration::from_secs(4);
+const EXIT_CODE_WAIT: Duration = Duration::from_secs(4);
 /// After a signal, for the reason why the launcher ends the job.
-const REASON: Duration = Duration::from_millis(200);
+const SIGNAL_CAUSE_WAIT: Duration = Duration::from_millis(200);
 
 /// What ends the process: the exit code, and the report where this rank is the one to print it.
-pub type End = Box<dyn FnOnce(FailureExit, Option<String>) + Send>;
+pub type EndProcess = Box<dyn FnOnce(FailureExit, Option<String>) + Send>;
 
 /// Makes one text of what happened and of every rank's record, by rank; `None`: nothing is known of the rank.
-pub type Notes = Box<dyn Fn(&LaunchError, &[Option<Vec<u8>>]) -> String + Send>;
+pub type ReportBuilder = Box<dyn Fn(&LaunchError, &[Option<Vec<u8>>]) -> String + Send>;
 
 /// The guard of a job; dropped, it stands down.
 pub struct Watchdog {
     done: Arc<AtomicBool>,
-    notes: Arc<Mutex<Notes>>,
+    report_builder: Arc<Mutex<ReportBuilder>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -61,41 +61,41 @@ impl Watchdog {
         channel: Arc<Channel>,
         timeout: Duration,
         asked: Arc<AtomicBool>,
-        notes: Notes,
-        end: End,
+        notes: ReportBuilder,
+        end: EndProcess,
     ) -> std::io::Result<Self> {
         let flags = Signals { report: asked, terminate: Arc::default() };
         flag::register(SIGUSR1, Arc::clone(&flags.report))?;
-        interrupt::register(&flags.terminate)?;
+        interrupt::store_first_signal(&flags.terminate)?;
         let (done, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(notes)));
         let (over, shared) = (Arc::clone(&done), Arc::clone(&notes));
         let guard = thread::Builder::new().name("hir-watchdog".to_owned());
         let thread = Some(guard.spawn(move || {
-            let stalled = Stalled { timeout, since: Instant::now(), records: Vec::new() };
+            let stalled = StallDetector { timeout, since: Instant::now(), records: Vec::new() };
             watch(&channel, &flags, &over, stalled, &shared, end);
         })?);
-        Ok(Self { done, notes, thread })
+        Ok(Self { done, report_builder: notes, thread })
     }
 
     /// Sets how records are told, once there is more to tell.
-    pub fn set_notes(&self, notes: Notes) {
-        *self.notes.lock().unwrap_or_else(PoisonError::into_inner) = notes;
+    pub fn set_report_builder(&self, notes: ReportBuilder) {
+        *self.report_builder.lock().unwrap_or_else(PoisonError::into_inner) = notes;
     }
 
     /// The job is done: nothing is a fault any more.
-    pub fn stand_down(&self) {
+    pub fn disarm(&self) {
         self.done.store(true, Ordering::Relaxed);
     }
 
     /// Waits for the end of a job that is lost.
     pub fn wait_for_end(&self) {
-        thread::sleep(NOTES + PATIENCE + REASON);
+        thread::sleep(FRESH_RECORDS_WAIT + EXIT_CODE_WAIT + SIGNAL_CAUSE_WAIT);
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.stand_down();
+        self.disarm();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -109,29 +109,29 @@ struct Signals {
 }
 
 /// Whether ranks that run their plans, or do what has a limit, get any further.
-struct Stalled {
+struct StallDetector {
     timeout: Duration,
     since: Instant,
     records: Vec<Option<Vec<u8>>>,
 }
 
-impl Stalled {
-    fn look(&mut self, channel: &Channel) -> Option<LaunchError> {
+impl StallDetector {
+    fn check(&mut self, channel: &Channel) -> Option<LaunchError> {
         if channel.rank > 0 {
             return None;
         }
-        let records = channel.records();
+        let records = channel.progress_records();
         // A rank that says nothing any more, or has not begun to, is the cause, and is named for that when it has been silent
         // for long enough.
-        let quiet = records.iter().any(|it| it.as_ref().is_none_or(|(age, _)| *age > QUIET));
+        let quiet = records.iter().any(|it| it.as_ref().is_none_or(|(age, _)| *age > STALE_AFTER));
         let records: Vec<_> = records.into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
         let limit = |it: &Option<Vec<u8>>| {
-            let it = it.as_deref().and_then(Progress::decode)?;
+            let it = it.as_deref().and_then(RankProgress::decode)?;
             match it.limit {
-                _ if it.run.is_some() => Some(self.timeout),
-                Limit::None => None,
-                Limit::Timeout => Some(self.timeout),
-                Limit::Start => Some(self.timeout.max(START)),
+                _ if it.plan.is_some() => Some(self.timeout),
+                PhaseLimit::None => None,
+                PhaseLimit::Timeout => Some(self.timeout),
+                PhaseLimit::Startup => Some(self.timeout.max(STARTUP_TIMEOUT)),
             }
         };
         // A rank that starts lets all others wait.
@@ -149,9 +149,9 @@ fn watch(
     channel: &Channel,
     signals: &Signals,
     done: &AtomicBool,
-    mut stalled: Stalled,
-    notes: &Mutex<Notes>,
-    end: End,
+    mut stalled: StallDetector,
+    notes: &Mutex<ReportBuilder>,
+    end: EndProcess,
 ) {
     let fault = loop {
         if done.load(Ordering::Relaxed) {
@@ -164,34 +164,38 @@ fn watch(
             channel.abort(Exit::Hang, "asked for a report (SIGUSR1)");
         } else if signals.terminate.load(Ordering::Relaxed) != 0 {
             // Launchers end all processes when one has failed: then that one is the cause.
-            let until = Instant::now() + REASON;
+            let until = Instant::now() + SIGNAL_CAUSE_WAIT;
             while channel.fault().is_none() && !done.load(Ordering::Relaxed) && Instant::now() < until {
-                thread::sleep(LOOK);
+                thread::sleep(POLL_INTERVAL);
             }
             if done.load(Ordering::Relaxed) {
                 return;
             }
             let signal = signals.terminate.load(Ordering::Relaxed) as i32;
-            channel.abort(Exit::from_signal(signal), &format!("told to end ({})", interrupt::name(signal)));
+            channel.abort(
+                Exit::from_signal(signal),
+                &format!("told to end ({})", interrupt::signal_name(signal)),
+            );
         } else {
-            if let Some(fault) = stalled.look(channel) {
+            if let Some(fault) = stalled.check(channel) {
                 channel.fail(fault);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     };
     let telling = |exit: FailureExit| {
-        let records: Vec<_> = channel.records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
+        let records: Vec<_> =
+            channel.progress_records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
         let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
         (exit, Some(notes(&fault, &records)))
     };
     let (exit, report) = if channel.rank == 0 {
-        gather_notes(channel);
+        wait_for_fresh_records(channel);
         let (exit, report) = telling(fault.exit());
-        channel.give_verdict(exit);
+        channel.broadcast_exit_code(exit);
         (exit, report)
     } else {
-        match channel.verdict(PATIENCE) {
+        match channel.wait_for_exit_code(EXIT_CODE_WAIT) {
             Some(exit) => (exit, None),
             // Rank 0 is lost: whoever is left tells what it knows.
             None => telling(fault.exit()),
@@ -201,12 +205,12 @@ fn watch(
 }
 
 /// Waits for records that are younger than the fault, of ranks that still send any.
-fn gather_notes(channel: &Channel) {
+fn wait_for_fresh_records(channel: &Channel) {
     let start = Instant::now();
     let fresh = |it: &Option<(Duration, Vec<u8>)>| it.as_ref().is_none_or(|(age, _)| *age < start.elapsed());
-    while start.elapsed() < NOTES
-        && !channel.records().iter().enumerate().all(|(at, it)| at == channel.rank || fresh(it))
+    while start.elapsed() < FRESH_RECORDS_WAIT
+        && !channel.progress_records().iter().enumerate().all(|(at, it)| at == channel.rank || fresh(it))
     {
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }

@@ -10,7 +10,7 @@ pub struct Access<'p> {
     /// The elements.
     pub view: &'p View,
     /// Whether they are written.
-    pub written: bool,
+    pub is_write: bool,
 }
 
 /// What an instruction posts to a communicator's queue.
@@ -43,10 +43,10 @@ impl Communication<'_> {
 impl InstKind {
     /// Whose buffers the instruction touches when `rank` executes it, and whether it writes to them. Storage that comes
     /// into being is touched where it becomes zero.
-    pub fn touched(&self, rank: usize) -> Vec<(usize, BufferNo, bool)> {
+    pub fn touched_buffers(&self, rank: usize) -> Vec<(usize, BufferNo, bool)> {
         match self {
             Self::Alloc { buffer, zero: true } => vec![(rank, *buffer, true)],
-            _ => self.accesses(rank).iter().map(|it| (it.rank, it.view.buffer, it.written)).collect(),
+            _ => self.accesses(rank).iter().map(|it| (it.rank, it.view.buffer, it.is_write)).collect(),
         }
     }
 
@@ -59,8 +59,8 @@ impl InstKind {
 
     /// Visits what the instruction reads and writes when `rank` executes it: operands first.
     pub fn visit_accesses<'p>(&'p self, rank: usize, visit: &mut impl FnMut(Access<'p>)) {
-        let read = |view| Access { rank, view, written: false };
-        let write = |view| Access { rank, view, written: true };
+        let read = |view| Access { rank, view, is_write: false };
+        let write = |view| Access { rank, view, is_write: true };
         match self {
             Self::Copy { from, to } => {
                 visit(Access { rank: from.rank, ..read(&from.view) });
@@ -83,7 +83,7 @@ impl InstKind {
                 visit(read(&it.input));
                 visit(write(&it.out));
             }
-            Self::Combine { parts, out, .. } => {
+            Self::PeerReduce { parts, out, .. } => {
                 parts.iter().for_each(|it| visit(Access { rank: it.rank, ..read(&it.view) }));
                 visit(write(out));
             }
@@ -91,7 +91,7 @@ impl InstKind {
                 it.input.iter().for_each(|it| visit(read(it)));
                 it.output.iter().for_each(|it| visit(write(it)));
             }
-            Self::Transfer(it) => it.sides.iter().for_each(|it| {
+            Self::Transfer(it) => it.ops.iter().for_each(|it| {
                 visit(match it.direction {
                     Direction::Send => read(&it.view),
                     Direction::Recv => write(&it.view),
@@ -104,12 +104,12 @@ impl InstKind {
             Self::Alloc { .. }
             | Self::Wait { .. }
             | Self::Signal { .. }
-            | Self::Await { .. }
-            | Self::Record { .. }
-            | Self::Join { .. }
-            | Self::Exchange { .. }
+            | Self::WaitSignal { .. }
+            | Self::RecordEvent { .. }
+            | Self::WaitEvent { .. }
+            | Self::ShareMemHandles { .. }
             | Self::Barrier
-            | Self::Finish => (),
+            | Self::ReadOutputs => (),
         }
     }
 }

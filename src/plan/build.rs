@@ -4,30 +4,30 @@ use std::sync::Arc;
 
 use grammar::{
     ir::{BlockId, For, If, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::Effect,
+    ops::OpClass,
     span::LineIndex,
 };
 
 use super::{
-    Frame, Plan,
-    context::{Builder, Result},
+    LoopIteration, Plan,
+    context::{PlanBuilder, Result},
     scalar::Value,
     teams::Teams,
 };
 
 /// The plan of one rank, with all its communications posted to communicators.
 pub(super) fn build_rank(program: &Program, lines: &LineIndex, rank: usize, teams: &Teams) -> Result<Plan> {
-    let mut builder = Builder::new(program, lines, rank, teams);
+    let mut builder = PlanBuilder::new(program, lines, rank, teams);
     builder.inputs()?;
     if let Some(body) = program.body {
         builder.block(body)?;
     }
     builder.outputs()?;
-    builder.keep_held();
+    builder.mark_held_allocations();
     Ok(builder.plan)
 }
 
-impl Builder<'_> {
+impl PlanBuilder<'_> {
     pub(super) fn block(&mut self, block: BlockId) -> Result<()> {
         let program = self.program;
         for stmt in program.block(block) {
@@ -48,28 +48,28 @@ impl Builder<'_> {
         if divergent {
             self.skip_loop(stmt, it, start, stop);
         }
-        let (outer_frame, origin, span) = (self.frame, self.origin, self.span);
+        let (outer_frame, origin, span) = (self.iteration, self.origin, self.span);
         let outer_value = self.scalars.bind(it.index, None);
         // The `in` form forgets, every iteration, what the index gave its meaning; the `from` form does not.
         let dependents = if it.axis.is_some() { self.dependents(it) } else { Vec::new() };
-        self.divergent += usize::from(divergent);
+        self.divergence_depth += usize::from(divergent);
         // Every iteration counts, so that a loop of too many is not begun.
         let count = usize::try_from(stop.saturating_sub(start)).unwrap_or(0);
-        self.check_instruction_limit(self.plan.frames.len().saturating_add(count))?;
+        self.check_instruction_limit(self.plan.iterations.len().saturating_add(count))?;
         let name: Arc<str> = self.program.symbols[it.index].as_str().into();
         for value in start..stop {
             (self.origin, self.span) = (origin, span);
             self.scalars.bind(it.index, Some(Value::Int(value)));
             let name = Arc::clone(&name);
-            Arc::make_mut(&mut self.plan.frames).push(Frame { name, value, parent: outer_frame });
-            self.frame = Some(self.plan.frames.len() as u32 - 1);
+            Arc::make_mut(&mut self.plan.iterations).push(LoopIteration { name, value, parent: outer_frame });
+            self.iteration = Some(self.plan.iterations.len() as u32 - 1);
             for tensor in &dependents {
                 self.unbind(*tensor);
             }
             self.block(it.body)?;
         }
-        self.divergent -= usize::from(divergent);
-        self.frame = outer_frame;
+        self.divergence_depth -= usize::from(divergent);
+        self.iteration = outer_frame;
         self.scalars.bind(it.index, outer_value);
         Ok(())
     }
@@ -79,42 +79,42 @@ impl Builder<'_> {
         if let Some(known) = self.dependents.get(&it.body) {
             return known.clone();
         }
-        let found = grammar::dependents(self.program, it);
+        let found = grammar::loop_variant_tensors(self.program, it);
         self.dependents.insert(it.body, found.clone());
         found
     }
 
     pub(super) fn branch(&mut self, stmt: StmtId, it: &If) -> Result<()> {
-        let taken = self.scalars.truth(it.cond).map_err(|fault| self.scalar_fault(fault, "the predicate"))?;
+        let taken = self.scalars.truth(it.cond).map_err(|fault| self.scalar_error(fault, "the predicate"))?;
         let divergent = self.scalars.depends_on_rank(it.cond);
         if divergent {
             self.skip_branch(stmt, it, taken);
         }
-        self.divergent += usize::from(divergent);
-        match (taken, it.other) {
-            (true, _) => self.block(it.then)?,
+        self.divergence_depth += usize::from(divergent);
+        match (taken, it.else_block) {
+            (true, _) => self.block(it.then_block)?,
             (false, Some(other)) => self.block(other)?,
             (false, None) => (),
         }
-        self.divergent -= usize::from(divergent);
+        self.divergence_depth -= usize::from(divergent);
         Ok(())
     }
 
     pub(super) fn op(&mut self, stmt: &OpStmt) -> Result<()> {
-        match stmt.op.row().effect {
-            Effect::Stream => self.stream_op(stmt),
-            Effect::Allocate => self.allocation(stmt),
-            Effect::Deallocate => {
+        match stmt.op.def().class {
+            OpClass::Stream => self.stream_op(stmt),
+            OpClass::Allocate => self.allocation(stmt),
+            OpClass::Deallocate => {
                 Program::tensors_of(&stmt.args).try_for_each(|tensor| self.deallocate(tensor))
             }
-            Effect::View => self.view_op(stmt),
-            Effect::Compute | Effect::Map => self.compute(stmt),
-            Effect::Unit => self.post_unit(stmt),
-            Effect::Communicate => self.communicate(stmt),
-            Effect::Group => self.coalesce(stmt),
-            Effect::Share => self.share(stmt),
-            Effect::Wait => self.wait(stmt),
-            Effect::Opaque => Err(self.unsupported(stmt.op, "the text does not hold the kernel")),
+            OpClass::View => self.view_op(stmt),
+            OpClass::Compute | OpClass::Elementwise => self.compute(stmt),
+            OpClass::HostUnit => self.post_unit(stmt),
+            OpClass::Communicate => self.communicate(stmt),
+            OpClass::Coalescing => self.coalesce(stmt),
+            OpClass::ShareHandles => self.share_mem_handles(stmt),
+            OpClass::Wait => self.wait(stmt),
+            OpClass::Opaque => Err(self.unsupported(stmt.op, "the text does not hold the kernel")),
         }
     }
 }

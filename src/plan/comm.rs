@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use super::{
-    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, Handle, InstKind, ReduceOp,
-    Side, Transfer, View, WorkNo,
-    context::{Builder, Result},
+    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, InstKind, MemHandle, P2pOp,
+    ReduceOp, Transfer, View, WorkNo,
+    context::{PlanBuilder, Result},
 };
 use grammar::{
     attr,
@@ -18,7 +18,7 @@ use grammar::{
     words::{CommunicationType, P2pProtocol},
 };
 
-impl Builder<'_> {
+impl PlanBuilder<'_> {
     pub(super) fn communicate(&mut self, stmt: &OpStmt) -> Result<()> {
         match stmt.op {
             Op::P2PCommunication => self.p2p(stmt),
@@ -42,9 +42,9 @@ impl Builder<'_> {
         number
     }
 
-    fn work(&mut self, number: Option<u32>) -> WorkNo {
-        let work = self.plan.works as WorkNo;
-        self.plan.works += 1;
+    fn new_work(&mut self, number: Option<u32>) -> WorkNo {
+        let work = self.plan.work_count as WorkNo;
+        self.plan.work_count += 1;
         if let Some(number) = number {
             self.posted.insert(number, work);
         }
@@ -68,20 +68,20 @@ impl Builder<'_> {
         let Some(team) = stmt.get(attr::TEAM) else { return Ok(Arc::default()) };
         if let Some(outside) = team.iter().find(|rank| **rank >= self.plan.world) {
             let message = format!("the team holds rank {outside} of a world of {}", self.plan.world);
-            return Err(self.fault(Code::WorldTooSmall, message, "expected ranks of the world"));
+            return Err(self.error(Code::WorldTooSmall, message, "expected ranks of the world"));
         }
         Ok(self.teams.team(stmt, || team.to_vec()))
     }
 
     /// The view of an operand that this rank needs, given storage where the dialect prints no ALLOCATE.
-    fn received(&mut self, tensor: Option<TensorId>, needed: bool) -> Result<Option<View>> {
-        match tensor.filter(|it| needed && self.is_here(*it)) {
-            Some(tensor) => self.target(tensor).map(Some),
+    fn receive_view(&mut self, tensor: Option<TensorId>, needed: bool) -> Result<Option<View>> {
+        match tensor.filter(|it| needed && self.holds_part(*it)) {
+            Some(tensor) => self.output_view(tensor).map(Some),
             None => Ok(None),
         }
     }
 
-    fn given(&self, tensor: Option<TensorId>, needed: bool) -> Result<Option<View>> {
+    fn send_view(&self, tensor: Option<TensorId>, needed: bool) -> Result<Option<View>> {
         tensor.filter(|_| needed).map(|tensor| self.view(tensor)).transpose()
     }
 
@@ -114,12 +114,12 @@ impl Builder<'_> {
     fn post(&mut self, stmt: &OpStmt, team: Arc<[usize]>, me: usize, kind: CollectiveKind) -> Result<()> {
         let backend = self.backend(stmt)?;
         let algo = self.algorithm(stmt, backend, kind)?;
-        self.multicast(stmt, backend)?;
-        let input = self.given(stmt.get(attr::INPUT), kind.is_giver(me))?;
-        let gets = !kind.deliveries(me, team.len()).is_empty();
-        let output = self.received(stmt.get(attr::OUTPUT), gets)?;
+        self.check_multicast_protocol(stmt, backend)?;
+        let input = self.send_view(stmt.get(attr::INPUT), kind.reads_input(me))?;
+        let gets = !kind.output_pieces(me, team.len()).is_empty();
+        let output = self.receive_view(stmt.get(attr::OUTPUT), gets)?;
         let communicator = self.communicator(backend, team);
-        let work = self.work(stmt.number);
+        let work = self.new_work(stmt.number);
         let it = Collective { communicator, kind, algo, input, output, work };
         self.emit(InstKind::Collective(Box::new(it)));
         Ok(())
@@ -143,19 +143,19 @@ impl Builder<'_> {
 
     fn p2p(&mut self, stmt: &OpStmt) -> Result<()> {
         // As every statement on another mesh's tensors, it does nothing here.
-        if stmt.get(attr::BUFFER).is_some_and(|buffer| !self.is_here(buffer)) {
-            self.skip_elsewhere(stmt);
+        if stmt.get(attr::BUFFER).is_some_and(|buffer| !self.holds_part(buffer)) {
+            self.skip_outside_mesh(stmt);
             return Ok(());
         }
-        let (direction, peer, view) = self.side(stmt)?;
+        let (direction, peer, view) = self.p2p_operands(stmt)?;
         let origin = self.origin_no();
         let backend = self.backend(stmt)?;
         let protocol = self.protocol(stmt, backend)?;
         if backend == Backend::Cuda {
             self.check_shared(stmt, peer, &view)?;
         }
-        let side = Side { direction, peer, view, origin };
-        if let Some(bracket) = &mut self.bracket {
+        let side = P2pOp { direction, peer, view, origin };
+        if let Some(bracket) = &mut self.coalesced_ops {
             bracket.push(side);
             return Ok(());
         }
@@ -163,7 +163,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn side(&self, stmt: &OpStmt) -> Result<(Direction, usize, View)> {
+    fn p2p_operands(&self, stmt: &OpStmt) -> Result<(Direction, usize, View)> {
         let direction = stmt.get(attr::P2P_TYPE).map_or(Direction::Send, Direction::from);
         let (Some(buffer), Some(peer)) = (stmt.get(attr::BUFFER), stmt.get(attr::PEER)) else {
             return Err(self.unsupported(stmt.op, "it lacks its buffer or peer"));
@@ -175,19 +175,19 @@ impl Builder<'_> {
         &mut self,
         backend: Backend,
         protocol: Option<P2pProtocol>,
-        sides: Vec<Side>,
+        sides: Vec<P2pOp>,
         number: Option<u32>,
     ) {
         let communicator = self.communicator(backend, Arc::clone(self.teams.world()));
-        let work = self.work(number);
-        self.emit(InstKind::Transfer(Transfer { communicator, protocol, sides, work }));
+        let work = self.new_work(number);
+        self.emit(InstKind::Transfer(Transfer { communicator, protocol, ops: sides, work }));
     }
 
     pub(super) fn coalesce(&mut self, stmt: &OpStmt) -> Result<()> {
         match stmt.op {
-            Op::StartCoalescing => self.bracket = Some(Vec::new()),
+            Op::StartCoalescing => self.coalesced_ops = Some(Vec::new()),
             _ => {
-                let sides = self.bracket.take().unwrap_or_default();
+                let sides = self.coalesced_ops.take().unwrap_or_default();
                 self.transfer(Backend::Nccl, None, sides, stmt.number);
             }
         }
@@ -196,31 +196,31 @@ impl Builder<'_> {
 
     /// A transfer of the CUDA backend needs its peer's handle.
     fn check_shared(&self, stmt: &OpStmt, peer: usize, view: &View) -> Result<()> {
-        if self.bracket.is_some() {
+        if self.coalesced_ops.is_some() {
             return Err(self.unsupported(stmt.op, "the CUDA backend does not coalesce"));
         }
         if self.comm.shared.contains(&(self.number(stmt), peer, view.key())) {
             return Ok(());
         }
         let message = format!("P2PCommunication {} with rank {peer} is not shared", self.number(stmt));
-        let it = self.fault(Code::NotShared, message, "no ShareMemHandles lists this buffer and peer before");
+        let it = self.error(Code::NotShared, message, "no ShareMemHandles lists this buffer and peer before");
         Err(Box::new(it.help("list it in a ShareMemHandles that comes before")))
     }
 
     /// Blocks the host only for handles that are new; then all ranks of the world have to come (format survey, section 8).
-    pub(super) fn share(&mut self, stmt: &OpStmt) -> Result<()> {
+    pub(super) fn share_mem_handles(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(listed) = stmt.get(attr::TRANSFERS) else { return Ok(()) };
         let mut handles = Vec::new();
         for id in listed {
             let Stmt::Op(it) = &self.program.stmts[*id] else { continue };
-            if it.get(attr::BUFFER).is_some_and(|buffer| !self.is_here(buffer)) {
+            if it.get(attr::BUFFER).is_some_and(|buffer| !self.holds_part(buffer)) {
                 continue;
             }
-            let (direction, peer, view) = self.side(it)?;
+            let (direction, peer, view) = self.p2p_operands(it)?;
             if peer == self.rank() {
                 let message =
                     format!("P2PCommunication {} shares handles with its own rank", self.number(it));
-                return Err(self.fault(Code::BadIndex, message, "expected another rank as peer"));
+                return Err(self.error(Code::BadIndex, message, "expected another rank as peer"));
             }
             if !self.comm.shared.insert((self.number(it), peer, view.key())) {
                 continue;
@@ -230,11 +230,11 @@ impl Builder<'_> {
                 Direction::Recv => (peer, self.rank()),
             };
             let index = self.comm.exchanged.entry(channel).or_insert(0);
-            handles.push(Handle { direction, peer, index: *index, number: it.number.unwrap_or(0) });
+            handles.push(MemHandle { direction, peer, index: *index, number: it.number.unwrap_or(0) });
             *index += 1;
         }
         if !handles.is_empty() {
-            self.emit(InstKind::Exchange { handles });
+            self.emit(InstKind::ShareMemHandles { handles });
             self.emit(InstKind::Barrier);
         }
         Ok(())

@@ -8,17 +8,17 @@ use grammar::{
     codes::Code,
     flagged_dims,
     ir::{AxisKind, ExprId, OpStmt, Operand, TensorId},
-    ops::{Effect, Op, Rule},
+    ops::{Op, OpClass, TypeRule},
     permutation,
 };
 
 use super::{
-    Arg, Gemm, InstKind, Number, Place, Reduce, ReduceOp, View,
-    context::{Builder, Result},
+    Arg, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank,
+    context::{PlanBuilder, Result},
     scalar::Value,
 };
 
-impl Builder<'_> {
+impl PlanBuilder<'_> {
     /// An operator with results on the current stream.
     pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(out) = stmt.out_tensor() else { return Ok(()) };
@@ -26,26 +26,26 @@ impl Builder<'_> {
             return Err(self.unsupported(stmt.op, "no executor has it"));
         }
         let args = stmt.tensor_operands();
-        if self.reshards(stmt, &args, out)? {
+        if self.needs_reshard(stmt, &args, out)? {
             return self.reshard(stmt, &args, out);
         }
-        if !self.is_here(out) {
+        if !self.holds_part(out) {
             self.note_slice(&args, out);
             return Ok(());
         }
         let mut views = args.iter().map(|arg| self.view(*arg)).collect::<Result<Vec<_>>>()?;
-        if let (Rule::Same, [view]) = (stmt.op.row().rule, &mut views[..]) {
-            *view = self.own_part(view, args[0], out);
+        if let (TypeRule::Same, [view]) = (stmt.op.def().type_rule, &mut views[..]) {
+            *view = self.narrow_to_result(view, args[0], out);
         }
         if let (None, Some(first)) = (self.binding(out), views.first()) {
             // A copy to a name without storage makes the name another view of the same elements.
-            if let Some(view) = self.rearranged(stmt, first, args[0], out)? {
+            if let Some(view) = self.view_of_operand(stmt, first, args[0], out)? {
                 let stream = self.binding(args[0]).and_then(|it| it.stream);
                 self.bind(out, view, stream);
                 return self.check_shape(out);
             }
         }
-        let target = self.target(out)?;
+        let target = self.output_view(out)?;
         if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream)) {
             self.bind(out, target.clone(), Some(stream));
         }
@@ -60,19 +60,19 @@ impl Builder<'_> {
         if have != want {
             let name = self.program.tensor_name(tensor);
             let message = format!("`{name}` gets the shape {have:?} where its domain says {want:?}");
-            return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
+            return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
         }
         Ok(())
     }
 
-    pub(super) fn misfit(
+    pub(super) fn shape_mismatch(
         &self,
         op: Op,
         have: &[usize],
         want: &[usize],
     ) -> Box<grammar::diagnostic::Diagnostic> {
         let message = format!("`{}`: an operand of shape {have:?} does not fit {want:?}", op.name());
-        self.fault(Code::RuntimeShape, message, "the shapes do not fit")
+        self.error(Code::RuntimeShape, message, "the shapes do not fit")
     }
 
     // ---- instructions for given views
@@ -88,16 +88,16 @@ impl Builder<'_> {
         rank: usize,
     ) -> Result<Vec<InstKind>> {
         let copy = |from: View, to: View| InstKind::Copy {
-            from: Box::new(Place { rank, view: from }),
-            to: Box::new(Place { rank, view: to }),
+            from: Box::new(ViewOnRank { rank, view: from }),
+            to: Box::new(ViewOnRank { rank, view: to }),
         };
-        if stmt.op.row().effect == Effect::Map {
+        if stmt.op.def().class == OpClass::Elementwise {
             return Ok(vec![self.map(stmt, views, target)?]);
         }
-        match (stmt.op.row().rule, stmt.op) {
-            (Rule::Linear | Rule::Matmul, _) => Ok(vec![self.gemm(stmt, views, out, target)?]),
-            (Rule::Reduce, _) => Ok(vec![self.reduce(stmt, views, out, target)?]),
-            (Rule::Reshape, _) => {
+        match (stmt.op.def().type_rule, stmt.op) {
+            (TypeRule::Linear | TypeRule::Matmul, _) => Ok(vec![self.gemm(stmt, views, out, target)?]),
+            (TypeRule::Reduce, _) => Ok(vec![self.reduce(stmt, views, out, target)?]),
+            (TypeRule::Reshape, _) => {
                 let Some(from) = views.first() else { return Ok(Vec::new()) };
                 // One of the two sides is dense, or a temporary would be needed.
                 let pair = from.reshape(&target.shape).map(|from| (from, target.clone()));
@@ -128,7 +128,7 @@ impl Builder<'_> {
                     let mut part = target.shape.clone();
                     part[dim] = len;
                     if view.shape != part || start + len > target.shape[dim] {
-                        return Err(self.misfit(stmt.op, &view.shape, &target.shape));
+                        return Err(self.shape_mismatch(stmt.op, &view.shape, &target.shape));
                     }
                     copies.push(copy(view.clone(), target.narrow(dim, start, len)));
                     start += len;
@@ -136,9 +136,9 @@ impl Builder<'_> {
                 Ok(copies)
             }
             _ => match views.first() {
-                Some(first) => match self.rearranged(stmt, first, args[0], out)? {
+                Some(first) => match self.view_of_operand(stmt, first, args[0], out)? {
                     Some(from) if from.shape == target.shape => Ok(vec![copy(from, target.clone())]),
-                    Some(from) => Err(self.misfit(stmt.op, &from.shape, &target.shape)),
+                    Some(from) => Err(self.shape_mismatch(stmt.op, &from.shape, &target.shape)),
                     None => Err(self.unsupported(stmt.op, "no executor has it")),
                 },
                 None => Err(self.unsupported(stmt.op, "no executor has it")),
@@ -147,56 +147,62 @@ impl Builder<'_> {
     }
 
     /// The operand's elements as the result of an operator that only rearranges them; `None` for the other operators.
-    fn rearranged(&self, stmt: &OpStmt, view: &View, arg: TensorId, out: TensorId) -> Result<Option<View>> {
+    fn view_of_operand(
+        &self,
+        stmt: &OpStmt,
+        view: &View,
+        arg: TensorId,
+        out: TensorId,
+    ) -> Result<Option<View>> {
         let program = self.program;
-        Ok(match stmt.op.row().rule {
-            Rule::Same if stmt.op.row().effect == Effect::Compute => Some(view.clone()),
-            Rule::Permute => {
+        Ok(match stmt.op.def().type_rule {
+            TypeRule::Same if stmt.op.def().class == OpClass::Compute => Some(view.clone()),
+            TypeRule::Permute => {
                 let order = permutation(program, out);
                 (order.len() == view.shape.len()).then(|| view.permute(&order))
             }
-            Rule::Broadcast => {
+            TypeRule::Broadcast => {
                 let flags = flagged_dims(self.program, stmt, out);
                 let mut view = view.clone();
                 for (dim, _) in flags.iter().enumerate().filter(|(_, new)| **new) {
                     if dim > view.shape.len() {
-                        return Err(self.misfit(stmt.op, &view.shape, &[]));
+                        return Err(self.shape_mismatch(stmt.op, &view.shape, &[]));
                     }
                     view = view.unsqueeze(dim);
                 }
                 Some(view)
             }
-            Rule::Squeeze => {
+            TypeRule::Squeeze => {
                 let flags = flagged_dims(self.program, stmt, arg);
                 let mut view = view.clone();
                 for (dim, _) in flags.iter().enumerate().rev().filter(|(_, gone)| **gone) {
                     if view.shape.get(dim) != Some(&1) {
-                        return Err(self.misfit(stmt.op, &view.shape, &[1]));
+                        return Err(self.shape_mismatch(stmt.op, &view.shape, &[1]));
                     }
                     view = view.select(dim, 0);
                 }
                 Some(view)
             }
-            Rule::Slice => Some(self.slice(stmt, arg, view)?),
-            Rule::Select => Some(self.select(stmt, arg, view.clone())?),
-            Rule::Reshape => view.reshape(&self.layout(out)?.local_shape()),
-            Rule::Pointwise if stmt.op == Op::Expand => view.expand(&self.layout(out)?.local_shape()),
-            Rule::Same
-            | Rule::Free
-            | Rule::Generate
-            | Rule::Cast
-            | Rule::Pointwise
-            | Rule::Linear
-            | Rule::Matmul
-            | Rule::Reduce
-            | Rule::Shard
-            | Rule::Communicate => None,
+            TypeRule::Slice => Some(self.slice(stmt, arg, view)?),
+            TypeRule::Select => Some(self.select(stmt, arg, view.clone())?),
+            TypeRule::Reshape => view.reshape(&self.layout(out)?.local_shape()),
+            TypeRule::Pointwise if stmt.op == Op::Expand => view.expand(&self.layout(out)?.local_shape()),
+            TypeRule::Same
+            | TypeRule::Unchecked
+            | TypeRule::Generate
+            | TypeRule::Cast
+            | TypeRule::Pointwise
+            | TypeRule::Linear
+            | TypeRule::Matmul
+            | TypeRule::Reduce
+            | TypeRule::Shard
+            | TypeRule::Communicate => None,
         })
     }
 
     /// Whether a slice takes all of a dimension.
     fn takes_all(&self, stmt: &OpStmt, arg: TensorId, dim: usize) -> bool {
-        grammar::takes_all(self.program, stmt, arg, dim, &|it| self.scalars.int(it).ok())
+        grammar::slice_takes_all(self.program, stmt, arg, dim, &|it| self.scalars.int(it).ok())
     }
 
     fn slice(&self, stmt: &OpStmt, arg: TensorId, view: &View) -> Result<View> {
@@ -208,7 +214,7 @@ impl Builder<'_> {
                 continue;
             }
             let Some(&extent) = view.shape.get(dim) else {
-                return Err(self.misfit(stmt.op, &view.shape, &[]));
+                return Err(self.shape_mismatch(stmt.op, &view.shape, &[]));
             };
             let bound = |expr: ExprId| self.index(expr, extent + 1, "the range");
             let (start, stop) = (bound(*start)?, bound(*stop)?);
@@ -228,7 +234,7 @@ impl Builder<'_> {
                 Operand::Tensor(_) => {
                     let Some(view) = views.next() else { continue };
                     let fit = view.expand(&target.shape);
-                    Arg::View(fit.ok_or_else(|| self.misfit(stmt.op, &view.shape, &target.shape))?)
+                    Arg::View(fit.ok_or_else(|| self.shape_mismatch(stmt.op, &view.shape, &target.shape))?)
                 }
                 Operand::Scalar(_) | Operand::Stream(_) => Arg::Number(self.scalar_operand(stmt, at)?),
             });
@@ -266,7 +272,7 @@ impl Builder<'_> {
         let kept: Vec<usize> =
             (0..input.shape.len()).filter(|at| !axes.contains(at)).map(|at| input.shape[at]).collect();
         if input.shape.len() != logical.len() || kept != target.shape {
-            return Err(self.misfit(stmt.op, &input.shape, &target.shape));
+            return Err(self.shape_mismatch(stmt.op, &input.shape, &target.shape));
         }
         let Some(op) = stmt.get(attr::OP).map(ReduceOp::from) else {
             return Err(self.unsupported(stmt.op, "it lacks its `op`"));
@@ -287,9 +293,9 @@ impl Builder<'_> {
     /// each of its indices sums its own part, as one batch more.
     fn gemm(&self, stmt: &OpStmt, views: &[View], out: TensorId, target: &View) -> Result<InstKind> {
         let [a, b, bias @ ..] = views else { return Err(self.unsupported(stmt.op, "it lacks operands")) };
-        let misfit = |view: &View| self.misfit(stmt.op, &view.shape, &target.shape);
+        let misfit = |view: &View| self.shape_mismatch(stmt.op, &view.shape, &target.shape);
         let (mut a, mut b, mut target) = (a.clone(), b.clone(), target.clone());
-        if stmt.op.row().rule == Rule::Linear {
+        if stmt.op.def().type_rule == TypeRule::Linear {
             if b.shape.len() != 2 {
                 return Err(misfit(&b));
             }
@@ -313,7 +319,7 @@ impl Builder<'_> {
         }
         let (a_rank, b_rank) = (a.shape.len(), b.shape.len());
         if a_rank.min(b_rank).min(target.shape.len()) < 2 || a.shape[a_rank - 1] != b.shape[b_rank - 2] {
-            return Err(self.misfit(stmt.op, &a.shape, &b.shape));
+            return Err(self.shape_mismatch(stmt.op, &a.shape, &b.shape));
         }
         if let Some(parts) = parts {
             if a.shape[a_rank - 1] % parts.max(1) != 0 {
@@ -344,7 +350,7 @@ impl Builder<'_> {
         let (a, b) = (widen(&a).ok_or_else(|| misfit(&a))?, widen(&b).ok_or_else(|| misfit(&b))?);
         let (m, n) = (a.shape[batch.len()], b.shape[batch.len() + 1]);
         if target.shape[batch.len()..] != [m, n] {
-            return Err(self.misfit(stmt.op, &[m, n], &target.shape));
+            return Err(self.shape_mismatch(stmt.op, &[m, n], &target.shape));
         }
         let bias = match bias {
             [] => None,

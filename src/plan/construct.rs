@@ -7,17 +7,17 @@ use grammar::{
 
 use super::{
     InstKind, Number, View,
-    context::{Array, Builder, Result},
+    context::{Array, PlanBuilder, Result},
     scalar::Value,
 };
 
 /// Most dimensions of an array: brackets within brackets, or names of arrays within arrays.
-const DIMENSIONS: usize = 64;
+const MAX_DIMENSIONS: usize = 64;
 
 /// Most elements of an array.
-const ELEMENTS: usize = 1 << 20;
+const MAX_ELEMENTS: usize = 1 << 20;
 
-impl Builder<'_> {
+impl PlanBuilder<'_> {
     /// `i84 = i82 % 8`, or `a5 = {i0, i1}`, executed where it stands.
     pub(super) fn define(&mut self, symbol: SymbolId, value: ExprId) -> Result<()> {
         match self.array_items(value).is_some() || self.named_array(value).is_some() {
@@ -41,7 +41,7 @@ impl Builder<'_> {
         let Some(Operand::Scalar(value)) = stmt.args.first() else {
             return Err(self.unsupported(stmt.op, "it needs a scalar or an array of scalars"));
         };
-        let (array, layout) = (self.array(*value, 0)?, self.generated(stmt, out, target)?);
+        let (array, layout) = (self.array(*value, 0)?, self.generated_layout(stmt, out, target)?);
         if array.shape != layout.shape {
             let message = format!(
                 "`{}`: an array of shape {:?} does not fill a tensor of shape {:?}",
@@ -49,7 +49,7 @@ impl Builder<'_> {
                 array.shape,
                 layout.shape
             );
-            return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
+            return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
         }
         let mut fills = Vec::with_capacity(array.elements.len());
         for (at, whole) in layout.global_indices().into_iter().enumerate() {
@@ -103,9 +103,9 @@ impl Builder<'_> {
             };
             return Ok(Array { shape: Vec::new(), elements: vec![element] });
         };
-        let too_large = |message: String| self.fault(Code::TooLarge, message, "this array");
-        if depth == DIMENSIONS {
-            return Err(too_large(format!("an array has more than {DIMENSIONS} dimensions")));
+        let too_large = |message: String| self.error(Code::TooLarge, message, "this array");
+        if depth == MAX_DIMENSIONS {
+            return Err(too_large(format!("an array has more than {MAX_DIMENSIONS} dimensions")));
         }
         let mut res = Array { shape: vec![items.len()], elements: Vec::new() };
         for (at, item) in items.iter().enumerate() {
@@ -114,17 +114,17 @@ impl Builder<'_> {
                 0 => res.shape.extend(part.shape),
                 _ if res.shape[1..] != part.shape => {
                     let message = "rows of an array have several lengths";
-                    return Err(self.fault(Code::RuntimeShape, message, "expected rows of one length"));
+                    return Err(self.error(Code::RuntimeShape, message, "expected rows of one length"));
                 }
                 _ => (),
             }
             res.elements.extend(part.elements);
-            if res.shape.len() > DIMENSIONS {
-                return Err(too_large(format!("an array has more than {DIMENSIONS} dimensions")));
+            if res.shape.len() > MAX_DIMENSIONS {
+                return Err(too_large(format!("an array has more than {MAX_DIMENSIONS} dimensions")));
             }
             // Empty arrays count too: names of names double what has to be looked at.
-            if res.shape.iter().fold(1usize, |all, n| all.saturating_mul((*n).max(1))) > ELEMENTS {
-                return Err(too_large(format!("an array has more than {ELEMENTS} elements")));
+            if res.shape.iter().fold(1usize, |all, n| all.saturating_mul((*n).max(1))) > MAX_ELEMENTS {
+                return Err(too_large(format!("an array has more than {MAX_ELEMENTS} elements")));
             }
         }
         Ok(res)

@@ -12,18 +12,18 @@ use grammar::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
-    ops::{Mode, Op},
+    ops::{AccessMode, Op},
     span::{LineIndex, Span},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, Plan, Port, Side, StreamNo,
-    View, ViewKey, WorkNo,
-    allocator::Allocator,
+    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, IoBinding, Number, Origin, P2pOp, Plan,
+    StreamNo, View, ViewKey, WorkNo,
+    caching_allocator::CachingAllocator,
     limits,
-    scalar::{ScalarFault, Scalars, Value},
-    shape::{self, ShapeFault},
+    scalar::{ScalarError, Scalars, Value},
+    shape::{self, LayoutError},
     teams::Teams,
 };
 
@@ -47,7 +47,7 @@ pub(super) struct Array {
 pub(super) type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 
 /// State of the walk.
-pub(super) struct Builder<'p> {
+pub(super) struct PlanBuilder<'p> {
     pub(super) program: &'p Program,
     pub(super) lines: &'p LineIndex,
     pub(super) scalars: Scalars<'p>,
@@ -55,10 +55,10 @@ pub(super) struct Builder<'p> {
     pub(super) arrays: FxHashMap<SymbolId, Result<Array>>,
     pub(super) bindings: Vec<Option<Binding>>,
     /// How many names each buffer has, and communications that nothing has waited for.
-    names: FxHashMap<BufferNo, usize>,
+    name_counts: FxHashMap<BufferNo, usize>,
     /// The buffers of communications that nothing has waited for.
     held: FxHashMap<WorkNo, Vec<BufferNo>>,
-    allocator: Allocator,
+    allocator: CachingAllocator,
     /// The stream's slice that a tensor holds, of tensors that this rank holds no part of.
     pub(super) slices: FxHashMap<TensorId, usize>,
     pub(super) plan: Plan,
@@ -67,15 +67,15 @@ pub(super) struct Builder<'p> {
     /// The statement under the cursor.
     pub(super) span: Span,
     pub(super) origin: OriginNo,
-    pub(super) frame: Option<u32>,
+    pub(super) iteration: Option<u32>,
     /// Statements executed and array elements evaluated so far; limited by `limits::INSTRUCTIONS`.
     pub(super) work: usize,
     /// Enclosing branches and loops that other ranks may not enter as this one does.
-    pub(super) divergent: usize,
+    pub(super) divergence_depth: usize,
     /// Posted work by the number that `Wait` names.
     pub(super) posted: FxHashMap<u32, WorkNo>,
     /// Sides collected since StartCoalescing.
-    pub(super) bracket: Option<Vec<Side>>,
+    pub(super) coalesced_ops: Option<Vec<P2pOp>>,
     pub(super) comm: Communications,
     /// The teams of all ranks.
     pub(super) teams: &'p Teams,
@@ -110,7 +110,7 @@ pub(super) struct Communications {
     pub(super) exchanged: FxHashMap<(usize, usize), u32>,
 }
 
-impl<'p> Builder<'p> {
+impl<'p> PlanBuilder<'p> {
     /// A rank of which nothing is known yet.
     pub(super) fn new(program: &'p Program, lines: &'p LineIndex, rank: usize, teams: &'p Teams) -> Self {
         Self {
@@ -119,20 +119,20 @@ impl<'p> Builder<'p> {
             scalars: Scalars::new(program, rank),
             arrays: FxHashMap::default(),
             bindings: vec![None; program.tensors.len()],
-            names: FxHashMap::default(),
+            name_counts: FxHashMap::default(),
             held: FxHashMap::default(),
-            allocator: Allocator::default(),
+            allocator: CachingAllocator::default(),
             slices: FxHashMap::default(),
             plan: Plan::empty(rank, teams.world().len(), vec!["main".to_owned()]),
             streams: FxHashMap::default(),
             current: 0,
             span: program.spans.header,
             origin: OriginNo::Known(0),
-            frame: None,
+            iteration: None,
             work: 0,
-            divergent: 0,
+            divergence_depth: 0,
             posted: FxHashMap::default(),
-            bracket: None,
+            coalesced_ops: None,
             comm: Communications::default(),
             teams,
             dependents: FxHashMap::default(),
@@ -140,7 +140,7 @@ impl<'p> Builder<'p> {
     }
 }
 
-impl Builder<'_> {
+impl PlanBuilder<'_> {
     pub(super) fn rank(&self) -> usize {
         self.plan.rank
     }
@@ -148,7 +148,7 @@ impl Builder<'_> {
     // ---- names
 
     /// Whether this rank holds a part of the tensor.
-    pub(super) fn is_here(&self, tensor: TensorId) -> bool {
+    pub(super) fn holds_part(&self, tensor: TensorId) -> bool {
         self.program.tensors[tensor].mesh.contains(self.rank())
     }
 
@@ -163,21 +163,21 @@ impl Builder<'_> {
             None => {
                 let name = self.program.tensor_name(tensor);
                 let message = format!("`{name}` has neither storage nor a value");
-                let it = self.fault(Code::UndefinedTensor, message, "used here");
-                Err(self.or_elsewhere(tensor, it))
+                let it = self.error(Code::UndefinedTensor, message, "used here");
+                Err(self.with_per_rank_hint(tensor, it))
             }
         }
     }
 
     /// Adds to a fault about a tensor without a value that the program of another rank may define it: nvFuser can print
     /// a program for each rank.
-    pub(super) fn or_elsewhere(&self, tensor: TensorId, fault: Box<Diagnostic>) -> Box<Diagnostic> {
+    pub(super) fn with_per_rank_hint(&self, tensor: TensorId, fault: Box<Diagnostic>) -> Box<Diagnostic> {
         let mut defined = Program::tensors_of(&self.program.inputs).any(|it| it == tensor);
         if let Some(body) = self.program.body {
             self.program.walk(body, &mut |stmt| {
                 if let Stmt::Op(it) = &self.program.stmts[stmt] {
-                    grammar::mentions(self.program, it, &mut |other, mode| {
-                        defined |= other == tensor && matches!(mode, Mode::Write | Mode::Bind);
+                    grammar::for_each_tensor_use(self.program, it, &mut |other, mode| {
+                        defined |= other == tensor && matches!(mode, AccessMode::Write | AccessMode::Bind);
                     });
                 }
             });
@@ -197,7 +197,7 @@ impl Builder<'_> {
     }
 
     pub(super) fn bind(&mut self, tensor: TensorId, view: View, stream: Option<usize>) {
-        *self.names.entry(view.buffer).or_default() += 1;
+        *self.name_counts.entry(view.buffer).or_default() += 1;
         let before = self.bindings[tensor.index()].replace(Binding { view, stream });
         self.drop_name(before);
     }
@@ -215,9 +215,9 @@ impl Builder<'_> {
 
     /// A name, or a communication, that holds a buffer is gone.
     fn release(&mut self, buffer: BufferNo) {
-        let Some(count) = self.names.get_mut(&buffer) else { return };
+        let Some(count) = self.name_counts.get_mut(&buffer) else { return };
         *count -= 1;
-        let is_input = |it: &Port| it.shard.view.as_ref().is_some_and(|view| view.buffer == buffer);
+        let is_input = |it: &IoBinding| it.shard.view.as_ref().is_some_and(|view| view.buffer == buffer);
         if *count == 0 && !self.plan.inputs.iter().any(is_input) {
             let freed = self.origin_no();
             self.allocator.free(&mut self.plan.allocations, buffer, freed);
@@ -225,7 +225,7 @@ impl Builder<'_> {
     }
 
     /// The view that an operator writes to: the bound one, or that of a new buffer.
-    pub(super) fn target(&mut self, tensor: TensorId) -> Result<View> {
+    pub(super) fn output_view(&mut self, tensor: TensorId) -> Result<View> {
         if let Some(binding) = self.binding(tensor) {
             return Ok(binding.view.clone());
         }
@@ -255,23 +255,24 @@ impl Builder<'_> {
         self.plan.buffers.len() as BufferNo - 1
     }
 
-    pub(super) fn layout(&self, tensor: TensorId) -> Result<super::Layout> {
+    pub(super) fn layout(&self, tensor: TensorId) -> Result<super::ShardLayout> {
         self.layout_on(tensor, self.rank())
     }
 
     /// The layout of a tensor on any rank of its mesh, as far as this rank's scalars tell.
-    pub(super) fn layout_on(&self, tensor: TensorId, rank: usize) -> Result<super::Layout> {
-        self.slice_on(tensor, rank, None)
+    pub(super) fn layout_on(&self, tensor: TensorId, rank: usize) -> Result<super::ShardLayout> {
+        self.layout_of_slice(tensor, rank, None)
     }
 
     /// As `layout_on`; `stream` is the slice that the tensor holds where its name does not say which.
-    pub(super) fn slice_on(
+    pub(super) fn layout_of_slice(
         &self,
         tensor: TensorId,
         rank: usize,
         stream: Option<usize>,
-    ) -> Result<super::Layout> {
-        let ragged = self.program.tensors[tensor].loops.iter().find(|it| self.program.axes[**it].ragged);
+    ) -> Result<super::ShardLayout> {
+        let ragged =
+            self.program.tensors[tensor].loop_domain.iter().find(|it| self.program.axes[**it].is_ragged);
         let odd = match (self.dtype(tensor), ragged) {
             (dtype @ DType::Composite(_), _) => Some(format!("its elements are `{dtype}`")),
             (_, Some(axis)) => Some(format!("`{}` is ragged", grammar::axis_text(self.program, *axis))),
@@ -279,22 +280,22 @@ impl Builder<'_> {
         };
         if let Some(odd) = odd {
             let message = format!("`{}` does not run: {odd}", self.program.tensor_name(tensor));
-            return Err(self.fault(Code::Unsupported, message, "no instruction for this"));
+            return Err(self.error(Code::Unsupported, message, "no instruction for this"));
         }
         let stream = self.binding(tensor).and_then(|it| it.stream).or(stream);
-        shape::layout(self.program, &self.scalars, tensor, rank, stream).map_err(|fault| {
+        shape::shard_layout(self.program, &self.scalars, tensor, rank, stream).map_err(|fault| {
             let name = self.program.tensor_name(tensor);
             match fault {
-                ShapeFault::Scalar(fault) => self.scalar_fault(fault, &format!("an extent of `{name}`")),
-                ShapeFault::Extent(message) => {
-                    self.fault(Code::BadIndex, format!("`{name}`: {message}"), "needed here")
+                LayoutError::Scalar(fault) => self.scalar_error(fault, &format!("an extent of `{name}`")),
+                LayoutError::Extent(message) => {
+                    self.error(Code::BadIndex, format!("`{name}`: {message}"), "needed here")
                 }
-                ShapeFault::Size => {
+                LayoutError::Size => {
                     let message = format!(
                         "the extents of `{name}` multiply to more than {} elements",
-                        limits::ELEMENTS
+                        limits::MAX_TENSOR_ELEMENTS
                     );
-                    let it = self.fault(Code::TooLarge, message, "needed here");
+                    let it = self.error(Code::TooLarge, message, "needed here");
                     Box::new(
                         it.note("an extent of 0 counts as 1: the others still decide where elements are"),
                     )
@@ -306,41 +307,41 @@ impl Builder<'_> {
     // ---- faults
 
     /// A fault at the statement under the cursor; says on which rank and iteration.
-    pub(super) fn fault(
+    pub(super) fn error(
         &self,
         code: Code,
         message: impl Into<String>,
         label: impl Into<String>,
     ) -> Box<Diagnostic> {
         let mut place = format!("rank {}", self.rank());
-        let mut frame = self.frame;
-        while let Some(it) = frame.map(|at| &self.plan.frames[at as usize]) {
+        let mut frame = self.iteration;
+        while let Some(it) = frame.map(|at| &self.plan.iterations[at as usize]) {
             place += &format!(", {}={}", it.name, it.value);
             frame = it.parent;
         }
         Box::new(Diagnostic::new(code, self.span, format!("{} ({place})", message.into()), label))
     }
 
-    pub(super) fn scalar_fault(&self, fault: ScalarFault, what: &str) -> Box<Diagnostic> {
+    pub(super) fn scalar_error(&self, fault: ScalarError, what: &str) -> Box<Diagnostic> {
         match fault {
-            ScalarFault::Unbound(symbol) => {
+            ScalarError::Unbound(symbol) => {
                 let name = &self.program.symbols[symbol];
                 let message = format!("{what} needs `{name}`, which has no value here");
-                let it = self.fault(Code::UnboundSymbol, message, "needed here");
+                let it = self.error(Code::UnboundSymbol, message, "needed here");
                 Box::new(it.help(format!("give it with `--set {name}=…`")))
             }
-            ScalarFault::Arithmetic(message) => {
-                self.fault(Code::BadIndex, format!("{what}: {message}"), "needed here")
+            ScalarError::Arithmetic(message) => {
+                self.error(Code::BadIndex, format!("{what}: {message}"), "needed here")
             }
         }
     }
 
     pub(super) fn int(&self, expr: ExprId, what: &str) -> Result<i64> {
-        self.scalars.int(expr).map_err(|fault| self.scalar_fault(fault, what))
+        self.scalars.int(expr).map_err(|fault| self.scalar_error(fault, what))
     }
 
     pub(super) fn value(&self, expr: ExprId, what: &str) -> Result<Value> {
-        self.scalars.eval(expr).map_err(|fault| self.scalar_fault(fault, what))
+        self.scalars.eval(expr).map_err(|fault| self.scalar_error(fault, what))
     }
 
     /// An integer that has to be an index below `bound`.
@@ -349,7 +350,7 @@ impl Builder<'_> {
         let index = usize::try_from(value).ok().filter(|index| *index < bound);
         index.ok_or_else(|| {
             let text = grammar::expr_text(self.program, expr);
-            self.fault(
+            self.error(
                 Code::BadIndex,
                 format!("{what} `{text}` is {value}"),
                 format!("expected 0 up to {}", bound as i64 - 1),
@@ -359,7 +360,7 @@ impl Builder<'_> {
 
     pub(super) fn unsupported(&self, op: Op, why: &str) -> Box<Diagnostic> {
         let message = format!("`{}` does not run: {why}", op.name());
-        self.fault(Code::Unsupported, message, "no instruction for this")
+        self.error(Code::Unsupported, message, "no instruction for this")
     }
 
     // ---- instructions
@@ -374,7 +375,7 @@ impl Builder<'_> {
         if let Some(posted) = kind.communication() {
             let mut held = Vec::new();
             kind.visit_accesses(self.plan.rank, &mut |it| held.push(it.view.buffer));
-            held.iter().for_each(|buffer| *self.names.entry(*buffer).or_default() += 1);
+            held.iter().for_each(|buffer| *self.name_counts.entry(*buffer).or_default() += 1);
             self.held.insert(posted.work(), held);
         } else if let InstKind::Wait { work } = kind {
             let held = self.held.remove(&work).unwrap_or_default();
@@ -384,7 +385,7 @@ impl Builder<'_> {
     }
 
     /// The program has ended: what a communication keeps that nothing waits for is not freed.
-    pub(super) fn keep_held(&mut self) {
+    pub(super) fn mark_held_allocations(&mut self) {
         let held: FxHashSet<BufferNo> = self.held.values().flatten().copied().collect();
         for it in &mut self.plan.allocations {
             it.is_held = held.contains(&it.buffer);
@@ -411,21 +412,22 @@ impl Builder<'_> {
     pub(super) fn enter_statement(&mut self, stmt: StmtId) -> Result<()> {
         self.span = self.program.stmt_span(stmt);
         let line = self.lines.line(self.span.start);
-        self.origin = OriginNo::New(Origin { stmt: Some(stmt), line, frame: self.frame });
+        self.origin = OriginNo::New(Origin { stmt: Some(stmt), line, iteration: self.iteration });
         self.work += 1;
         self.check_instruction_limit(self.work.max(self.plan.code.len()))
     }
 
     /// Stops unrolling at `count` instructions, or iterations of loops without any.
     pub(super) fn check_instruction_limit(&self, count: usize) -> Result<()> {
-        if count > limits::INSTRUCTIONS {
-            let message = format!("the program unrolls to more than {} instructions", limits::INSTRUCTIONS);
-            return Err(self.fault(Code::TooLong, message, "reached here"));
+        if count > limits::MAX_RANK_INSTRUCTIONS {
+            let message =
+                format!("the program unrolls to more than {} instructions", limits::MAX_RANK_INSTRUCTIONS);
+            return Err(self.error(Code::TooLong, message, "reached here"));
         }
         Ok(())
     }
 
     pub(super) fn is_divergent(&self) -> bool {
-        self.divergent > 0
+        self.divergence_depth > 0
     }
 }

@@ -1,62 +1,62 @@
 //! What an instruction does to the synchronisation of ranks, hosts and streams, and what kind of work it is. `access` says what it reads
 //! and writes.
 
-use super::{Communication, EventNo, Handle, InstKind, Reshard, Slot, WorkNo};
+use super::{Communication, EventNo, InstKind, MemHandle, Reshard, SignalId, WorkNo};
 
 /// A kind of work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WorkKind {
+pub enum InstClass {
     /// None: it orders others, allocates, or posts what runs on a queue.
-    Orders,
+    Ordering,
     /// It writes memory of one rank, without arithmetic.
-    Moves,
+    DataMovement,
     /// It moves data or signals between ranks.
-    Communicates,
+    Communication,
     /// It computes.
-    Computes,
+    Compute,
 }
 
 /// What kind of work an instruction is.
 #[derive(Clone, Copy, Debug)]
-pub struct Work {
+pub struct WorkInfo {
     /// The kind.
-    pub kind: WorkKind,
+    pub kind: InstClass,
     /// What reports of times call it; `None`: nothing that takes time on a stream.
-    pub word: Option<&'static str>,
+    pub label: Option<&'static str>,
     /// How many products or elements are summed into one element.
-    pub summed: usize,
+    pub reduction_len: usize,
 }
 
 /// What an instruction does to the synchronisation.
 #[derive(Clone, Copy, Debug)]
-pub enum Effect<'p> {
+pub enum SyncEffect<'p> {
     /// Blocks the host until each peer has published the matching handle.
-    Share(&'p [Handle]),
+    ShareMemHandles(&'p [MemHandle]),
     /// Blocks the host until the hosts of all ranks are at their barrier of the same number.
     Barrier,
     /// None: it only touches memory.
     Compute,
     /// Sets an event once the stream is here.
-    Record(EventNo),
+    RecordEvent(EventNo),
     /// Blocks the stream until an event is set.
-    Join(EventNo),
+    WaitEvent(EventNo),
     /// Blocks the stream until a posted communication is complete.
     Wait(WorkNo),
     /// Raises a flag once the stream is here.
-    Signal(Slot),
+    Signal(SignalId),
     /// Blocks the stream until a flag is raised.
-    Await(Slot),
+    WaitSignal(SignalId),
     /// Posts on a communicator's queue; the stream goes on.
     Post(Communication<'p>),
     /// Blocks the stream until the whole team is here.
     Reshard(&'p Reshard),
     /// Reads the outputs.
-    Finish,
+    ReadOutputs,
 }
 
 /// Where an instruction completes.
 #[derive(Clone, Copy, Debug)]
-pub enum Runner<'p> {
+pub enum ExecutionSite<'p> {
     /// On the host, which blocks in it.
     Host,
     /// On the stream that it is issued to.
@@ -65,32 +65,32 @@ pub enum Runner<'p> {
     Queue(Communication<'p>),
 }
 
-impl<'p> Effect<'p> {
+impl<'p> SyncEffect<'p> {
     /// Where the instruction completes.
-    pub fn runner(self) -> Runner<'p> {
+    pub fn execution_site(self) -> ExecutionSite<'p> {
         match self {
-            Self::Share(_) | Self::Barrier => Runner::Host,
-            Self::Post(it) => Runner::Queue(it),
+            Self::ShareMemHandles(_) | Self::Barrier => ExecutionSite::Host,
+            Self::Post(it) => ExecutionSite::Queue(it),
             Self::Compute
-            | Self::Record(_)
-            | Self::Join(_)
+            | Self::RecordEvent(_)
+            | Self::WaitEvent(_)
             | Self::Wait(_)
             | Self::Signal(_)
-            | Self::Await(_)
+            | Self::WaitSignal(_)
             | Self::Reshard(_)
-            | Self::Finish => Runner::Stream,
+            | Self::ReadOutputs => ExecutionSite::Stream,
         }
     }
 
     /// Whether the host executes the instruction, and no stream.
-    pub fn is_on_host(self) -> bool {
-        matches!(self.runner(), Runner::Host)
+    pub fn runs_on_host(self) -> bool {
+        matches!(self.execution_site(), ExecutionSite::Host)
     }
 }
 
 impl InstKind {
     /// What the instruction does to the synchronisation.
-    pub fn effect(&self) -> Effect<'_> {
+    pub fn effect(&self) -> SyncEffect<'_> {
         match self {
             Self::Alloc { .. }
             | Self::Copy { .. }
@@ -99,57 +99,58 @@ impl InstKind {
             | Self::Gemm(_)
             | Self::Map { .. }
             | Self::Reduce(_)
-            | Self::Combine { .. } => Effect::Compute,
-            Self::Collective(it) => Effect::Post(Communication::Collective(it)),
-            Self::Transfer(it) => Effect::Post(Communication::Transfer(it)),
-            Self::Wait { work } => Effect::Wait(*work),
-            Self::Signal { slot } => Effect::Signal(*slot),
-            Self::Await { slot } => Effect::Await(*slot),
-            Self::Record { event } => Effect::Record(*event),
-            Self::Join { event } => Effect::Join(*event),
-            Self::Exchange { handles } => Effect::Share(handles),
-            Self::Barrier => Effect::Barrier,
-            Self::Reshard(it) => Effect::Reshard(it),
-            Self::Finish => Effect::Finish,
+            | Self::PeerReduce { .. } => SyncEffect::Compute,
+            Self::Collective(it) => SyncEffect::Post(Communication::Collective(it)),
+            Self::Transfer(it) => SyncEffect::Post(Communication::Transfer(it)),
+            Self::Wait { work } => SyncEffect::Wait(*work),
+            Self::Signal { signal: slot } => SyncEffect::Signal(*slot),
+            Self::WaitSignal { signal: slot } => SyncEffect::WaitSignal(*slot),
+            Self::RecordEvent { event } => SyncEffect::RecordEvent(*event),
+            Self::WaitEvent { event } => SyncEffect::WaitEvent(*event),
+            Self::ShareMemHandles { handles } => SyncEffect::ShareMemHandles(handles),
+            Self::Barrier => SyncEffect::Barrier,
+            Self::Reshard(it) => SyncEffect::Reshard(it),
+            Self::ReadOutputs => SyncEffect::ReadOutputs,
         }
     }
 
     /// What kind of work the instruction is.
-    pub fn work(&self) -> Work {
-        let work = |kind, word| Work { kind, word: Some(word), summed: 1 };
+    pub fn work_info(&self) -> WorkInfo {
+        let work = |kind, word| WorkInfo { kind, label: Some(word), reduction_len: 1 };
         match self {
-            Self::Copy { .. } => work(WorkKind::Moves, "copy"),
-            Self::Fill { .. } => work(WorkKind::Moves, "fill"),
-            Self::Iota { .. } => work(WorkKind::Moves, "iota"),
-            Self::Alloc { zero: true, .. } => work(WorkKind::Moves, "zero"),
-            Self::Gemm(it) => {
-                Work { summed: it.a.shape.last().copied().unwrap_or(1), ..work(WorkKind::Computes, "gemm") }
-            }
-            Self::Map { op, .. } => work(WorkKind::Computes, op.name()),
+            Self::Copy { .. } => work(InstClass::DataMovement, "copy"),
+            Self::Fill { .. } => work(InstClass::DataMovement, "fill"),
+            Self::Iota { .. } => work(InstClass::DataMovement, "iota"),
+            Self::Alloc { zero: true, .. } => work(InstClass::DataMovement, "zero"),
+            Self::Gemm(it) => WorkInfo {
+                reduction_len: it.a.shape.last().copied().unwrap_or(1),
+                ..work(InstClass::Compute, "gemm")
+            },
+            Self::Map { op, .. } => work(InstClass::Compute, op.name()),
             Self::Reduce(it) => {
                 let summed = it.axes.iter().map(|axis| it.input.shape[*axis]).product();
-                Work { summed, ..work(WorkKind::Computes, "reduce") }
+                WorkInfo { reduction_len: summed, ..work(InstClass::Compute, "reduce") }
             }
-            Self::Combine { parts, .. } => {
-                Work { summed: parts.len(), ..work(WorkKind::Communicates, "combine") }
+            Self::PeerReduce { parts, .. } => {
+                WorkInfo { reduction_len: parts.len(), ..work(InstClass::Communication, "combine") }
             }
-            Self::Signal { .. } => work(WorkKind::Communicates, "signal"),
-            Self::Await { .. } => work(WorkKind::Communicates, "await"),
-            Self::Collective(it) => work(WorkKind::Orders, it.kind.word()),
-            Self::Transfer(_) => work(WorkKind::Orders, "transfer"),
+            Self::Signal { .. } => work(InstClass::Communication, "signal"),
+            Self::WaitSignal { .. } => work(InstClass::Communication, "await"),
+            Self::Collective(it) => work(InstClass::Ordering, it.kind.op_name()),
+            Self::Transfer(_) => work(InstClass::Ordering, "transfer"),
             Self::Alloc { zero: false, .. }
             | Self::Wait { .. }
-            | Self::Record { .. }
-            | Self::Join { .. }
-            | Self::Exchange { .. }
+            | Self::RecordEvent { .. }
+            | Self::WaitEvent { .. }
+            | Self::ShareMemHandles { .. }
             | Self::Barrier
             | Self::Reshard(_)
-            | Self::Finish => Work { kind: WorkKind::Orders, word: None, summed: 1 },
+            | Self::ReadOutputs => WorkInfo { kind: InstClass::Ordering, label: None, reduction_len: 1 },
         }
     }
 
     /// The communication that the instruction posts.
     pub fn communication(&self) -> Option<Communication<'_>> {
-        if let Runner::Queue(it) = self.effect().runner() { Some(it) } else { None }
+        if let ExecutionSite::Queue(it) = self.effect().execution_site() { Some(it) } else { None }
     }
 }

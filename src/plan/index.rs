@@ -9,17 +9,17 @@ use grammar::{
 };
 
 use super::{
-    InstKind, Layout, Number, Piece, View,
-    context::{Builder, Result},
+    AxisPiece, InstKind, Number, ShardLayout, View,
+    context::{PlanBuilder, Result},
 };
 
-impl Builder<'_> {
+impl PlanBuilder<'_> {
     /// `out[i] = start + step · i`, of this rank's indices.
     pub(super) fn iota(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Vec<InstKind>> {
-        let layout = self.generated(stmt, out, target)?;
+        let layout = self.generated_layout(stmt, out, target)?;
         let [start, step] = [self.integer_operand(stmt, 1)?, self.integer_operand(stmt, 2)?];
         let (Some(pieces), [stride]) = (layout.pieces.first(), &target.strides[..]) else {
-            return Err(self.misfit(stmt.op, &target.shape, &layout.shape));
+            return Err(self.shape_mismatch(stmt.op, &target.shape, &layout.shape));
         };
         let indices = Indices::of(pieces);
         let runs = indices.runs();
@@ -39,9 +39,9 @@ impl Builder<'_> {
 
     /// 1 where the row and the column of an element are one number in the whole, else 0.
     pub(super) fn eye(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Vec<InstKind>> {
-        let layout = self.generated(stmt, out, target)?;
+        let layout = self.generated_layout(stmt, out, target)?;
         let ([rows, columns], [down, right]) = (&layout.pieces[..], &target.strides[..]) else {
-            return Err(self.misfit(stmt.op, &target.shape, &layout.shape));
+            return Err(self.shape_mismatch(stmt.op, &target.shape, &layout.shape));
         };
         let fill = |to, value| InstKind::Fill { to: Box::new(to), value: Number::Int(value) };
         let mut code = vec![fill(target.clone(), 0)];
@@ -55,7 +55,7 @@ impl Builder<'_> {
                 ones.push(target.offset + row * down + column * right);
             }
         }
-        let lines = lines(&ones);
+        let lines = strided_views(&ones);
         self.check_instruction_limit(lines.len())?;
         code.extend(
             lines.into_iter().map(|(offset, shape, strides)| {
@@ -66,24 +66,29 @@ impl Builder<'_> {
     }
 
     /// The layout of a result that is made from indices.
-    pub(super) fn generated(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Layout> {
+    pub(super) fn generated_layout(
+        &self,
+        stmt: &OpStmt,
+        out: TensorId,
+        target: &View,
+    ) -> Result<ShardLayout> {
         let name = || self.program.tensor_name(out);
         let dims = result_dims(self.program, stmt, &[]);
         let stream = super::shape::stream_piece(self.program, out).map(|(dim, ..)| dim);
-        let depends = stream.and_then(|dim| dims.get(dim)).is_none_or(|it| *it == ResultDim::Index);
-        let is_slice = self.program.stream_split(out);
+        let depends = stream.and_then(|dim| dims.get(dim)).is_none_or(|it| *it == ResultDim::IndexDependent);
+        let is_slice = self.program.is_split_by_stream(out);
         if is_slice && depends && self.binding(out).is_none_or(|it| it.stream.is_none()) {
             let message = format!(
                 "`{}`: `{}` holds one stream's slice, and nothing says which",
                 stmt.op.name(),
                 name()
             );
-            let it = self.fault(Code::Unsupported, message, "its elements depend on the slice");
+            let it = self.error(Code::Unsupported, message, "its elements depend on the slice");
             return Err(Box::new(it.help("take the slice of the whole tensor by ShardByStream")));
         }
         let layout = self.layout(out)?;
         if layout.local_shape() != target.shape {
-            return Err(self.misfit(stmt.op, &target.shape, &layout.local_shape()));
+            return Err(self.shape_mismatch(stmt.op, &target.shape, &layout.local_shape()));
         }
         for (at, extent) in stmt.generated_shape().into_iter().flatten().enumerate() {
             let wanted = self.int(extent, "the length")?;
@@ -94,7 +99,7 @@ impl Builder<'_> {
                     name(),
                     layout.shape
                 );
-                return Err(self.fault(Code::RuntimeShape, message, "the shapes do not fit"));
+                return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
             }
         }
         Ok(layout)
@@ -119,7 +124,7 @@ struct Run {
 }
 
 impl Indices {
-    fn of(pieces: &[Piece]) -> Self {
+    fn of(pieces: &[AxisPiece]) -> Self {
         let mut it = Self { first: 0, steps: Vec::new() };
         let mut step = 1;
         for piece in pieces.iter().rev() {
@@ -166,7 +171,7 @@ impl Indices {
 }
 
 /// Ascending offsets as strided views of one or two dimensions: the offset, the shape and the strides of each.
-fn lines(offsets: &[usize]) -> Vec<(usize, Vec<usize>, Vec<usize>)> {
+fn strided_views(offsets: &[usize]) -> Vec<(usize, Vec<usize>, Vec<usize>)> {
     let lines = progressions(offsets.iter().map(|it| (*it, ())));
     let lines = lines.into_iter().map(|(start, (), count, step)| (start, (count, step)));
     let both = progressions(lines).into_iter();
@@ -196,12 +201,12 @@ fn progressions<T: Copy + PartialEq>(
 mod tests {
     use super::*;
 
-    fn piece(extent: usize, coordinate: Option<usize>) -> Piece {
-        Piece { extent, coordinate }
+    fn piece(extent: usize, coordinate: Option<usize>) -> AxisPiece {
+        AxisPiece { extent, coordinate }
     }
 
     /// Layouts of one dimension: split by devices outside, inside, both ways, and by none.
-    fn layouts() -> Vec<Vec<Piece>> {
+    fn layouts() -> Vec<Vec<AxisPiece>> {
         vec![
             vec![piece(7, None)],
             vec![piece(2, Some(1)), piece(4, None)],
@@ -218,7 +223,7 @@ mod tests {
     fn runs_have_the_indices_of_the_layout() {
         for pieces in layouts() {
             let shape = vec![pieces.iter().map(|it| it.extent).product()];
-            let wanted = Layout { shape, pieces: vec![pieces.clone()] }.global_indices();
+            let wanted = ShardLayout { shape, pieces: vec![pieces.clone()] }.global_indices();
             let indices = Indices::of(&pieces);
             assert_eq!(indices.all(), wanted);
             let mut found = vec![usize::MAX; wanted.len()];
@@ -232,9 +237,9 @@ mod tests {
 
     #[test]
     fn a_diagonal_is_few_views() {
-        assert_eq!(lines(&[3, 8, 13]), [(3, vec![1, 3], vec![0, 5])]);
-        assert_eq!(lines(&[0, 1, 8, 9, 16, 17]), [(0, vec![3, 2], vec![8, 1])]);
-        assert_eq!(lines(&[]), []);
-        assert_eq!(lines(&[4]), [(4, vec![1, 1], vec![0, 0])]);
+        assert_eq!(strided_views(&[3, 8, 13]), [(3, vec![1, 3], vec![0, 5])]);
+        assert_eq!(strided_views(&[0, 1, 8, 9, 16, 17]), [(0, vec![3, 2], vec![8, 1])]);
+        assert_eq!(strided_views(&[]), []);
+        assert_eq!(strided_views(&[4]), [(4, vec![1, 1], vec![0, 0])]);
     }
 }

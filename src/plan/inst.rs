@@ -9,7 +9,7 @@ use grammar::{
     words::{Algorithm, P2pProtocol, P2pType, RedOp, ReductionOp},
 };
 
-use super::{Buffer, BufferNo, CommunicatorNo, EventNo, Place, Shard, StreamNo, View, WorkNo};
+use super::{Buffer, BufferNo, CommunicatorNo, EventNo, Shard, StreamNo, View, ViewOnRank, WorkNo};
 
 /// A backend and a team.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,9 +66,9 @@ pub enum InstKind {
     /// Elements move between views of equal shape, possibly to or from a peer's memory; the element type converts.
     Copy {
         /// Source.
-        from: Box<Place>,
+        from: Box<ViewOnRank>,
         /// Destination.
-        to: Box<Place>,
+        to: Box<ViewOnRank>,
     },
     /// Every element becomes `value`.
     Fill {
@@ -100,11 +100,11 @@ pub enum InstKind {
     /// Combines along axes.
     Reduce(Box<Reduce>),
     /// Combines equally shaped views of several ranks in the order given: the CUDA backend's reductions.
-    Combine {
+    PeerReduce {
         /// How.
         op: ReduceOp,
         /// Operands.
-        parts: Vec<Place>,
+        parts: Vec<ViewOnRank>,
         /// Result.
         out: Box<View>,
     },
@@ -120,34 +120,34 @@ pub enum InstKind {
     /// Raises a flag that a peer (or this rank) polls.
     Signal {
         /// Which.
-        slot: Slot,
+        signal: SignalId,
     },
     /// The stream waits until a flag that lives on this rank is raised.
-    Await {
+    WaitSignal {
         /// Which.
-        slot: Slot,
+        signal: SignalId,
     },
     /// Sets an event once everything issued on the stream so far is done.
-    Record {
+    RecordEvent {
         /// Which.
         event: EventNo,
     },
     /// The stream waits for an event.
-    Join {
+    WaitEvent {
         /// Which.
         event: EventNo,
     },
     /// The host publishes handles and blocks until each peer has published the matching one.
-    Exchange {
+    ShareMemHandles {
         /// The transfers whose handles are exchanged.
-        handles: Vec<Handle>,
+        handles: Vec<MemHandle>,
     },
     /// The host blocks until the hosts of all ranks of the world have come to their barrier of the same number.
     Barrier,
     /// Assembles operands from all ranks, applies an operator to them as a whole, scatters the result. Simulator only.
     Reshard(Box<Reshard>),
     /// The caller reads the outputs. The last instruction of every plan, on the stream current at exit.
-    Finish,
+    ReadOutputs,
 }
 
 /// A scalar constant. Constants are equal if programs that differ in nothing else do the same: zeros of two signs are not, a
@@ -344,14 +344,14 @@ pub struct Transfer {
     /// Who copies, with the CUDA backend; `None`: a library moves the data.
     pub protocol: Option<P2pProtocol>,
     /// The sides.
-    pub sides: Vec<Side>,
+    pub ops: Vec<P2pOp>,
     /// The work that `Wait` names.
     pub work: WorkNo,
 }
 
 /// One side of a transfer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Side {
+pub struct P2pOp {
     /// Whether this rank gives or gets.
     pub direction: Direction,
     /// The other rank, a world rank.
@@ -382,7 +382,7 @@ impl From<P2pType> for Direction {
 
 impl Direction {
     /// What the other side of a transfer does.
-    pub fn mirror(self) -> Self {
+    pub fn opposite(self) -> Self {
         match self {
             Self::Send => Self::Recv,
             Self::Recv => Self::Send,
@@ -393,20 +393,20 @@ impl Direction {
 /// A flag in the memory of `to`, raised by `from`, once a run. Executors that run a plan again compare with the run's
 /// number instead of resetting it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slot {
+pub struct SignalId {
     /// Who raises it.
     pub from: usize,
     /// On whose memory it lives, and who polls it.
     pub to: usize,
     /// What it says.
-    pub meaning: Meaning,
+    pub kind: SignalKind,
     /// Of a message: which between `from` and `to`. Of a collective (`TeamReady`, `TeamDone`): which of its team's.
     pub index: u32,
 }
 
 /// What a raised flag tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Meaning {
+pub enum SignalKind {
     /// The buffer on `from` may be read or written by `to`.
     Ready,
     /// `from` has finished with the buffer on `to`.
@@ -423,7 +423,7 @@ pub enum Meaning {
 
 /// A handle that `Exchange` publishes and expects.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Handle {
+pub struct MemHandle {
     /// This rank's side.
     pub direction: Direction,
     /// The other rank.
@@ -434,9 +434,9 @@ pub struct Handle {
     pub number: u32,
 }
 
-impl Handle {
+impl MemHandle {
     /// The exchange that a rank's handle is one side of: the sender, the receiver, and which of theirs it is.
-    pub fn exchange(&self, rank: usize) -> (usize, usize, u32) {
+    pub fn exchange_key(&self, rank: usize) -> (usize, usize, u32) {
         match self.direction {
             Direction::Send => (rank, self.peer, self.index),
             Direction::Recv => (self.peer, rank, self.index),

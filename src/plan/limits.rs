@@ -13,22 +13,22 @@ use grammar::{
 use super::Plan;
 
 /// Most instructions of a rank: a loop of a hundred million iterations is unrolled up to here.
-pub const INSTRUCTIONS: usize = 1_000_000;
+pub const MAX_RANK_INSTRUCTIONS: usize = 1_000_000;
 
 /// Most instructions of all ranks together.
-pub const WORLD_INSTRUCTIONS: usize = 16 * INSTRUCTIONS;
+pub const MAX_WORLD_INSTRUCTIONS: usize = 16 * MAX_RANK_INSTRUCTIONS;
 
 /// Most elements of a tensor, all shards together.
-pub const ELEMENTS: usize = 1 << 40;
+pub const MAX_TENSOR_ELEMENTS: usize = 1 << 40;
 
 /// Most ranks of a world where nothing else is said: more than any job has.
-pub const RANKS: usize = 1 << 16;
+pub const DEFAULT_MAX_RANKS: usize = 1 << 16;
 
 /// What `--ranks` and `--max-ranks` can say at most: NCCL numbers ranks in 32 bits.
-pub const MOST_RANKS: usize = i32::MAX as usize;
+pub const MAX_RANKS: usize = i32::MAX as usize;
 
 /// Most bytes of the plans of all ranks, and of what simulated ranks hold, where nothing else is said.
-pub const MEMORY: usize = 16 << 30;
+pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
 
 /// What the world of a program may take; tools let users change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { ranks: RANKS, memory: MEMORY, instructions: WORLD_INSTRUCTIONS }
+        Self { ranks: DEFAULT_MAX_RANKS, memory: DEFAULT_MEMORY_LIMIT, instructions: MAX_WORLD_INSTRUCTIONS }
     }
 }
 
@@ -58,7 +58,7 @@ impl Limits {
         let fault = |code, message| Diagnostic::new(code, span, message, label);
         if ranks > self.ranks {
             let message = format!("a world of {ranks} ranks is more than {}", self.ranks);
-            let most = if ranks <= MOST_RANKS {
+            let most = if ranks <= MAX_RANKS {
                 format!(", or allow more by `--max-ranks={ranks}`")
             } else {
                 String::new()
@@ -88,7 +88,7 @@ impl Limits {
         if bytes <= self.memory {
             return Ok(());
         }
-        let (taken, allowed) = (size(bytes), size(self.memory));
+        let (taken, allowed) = (size_text(bytes), size_text(self.memory));
         let whose =
             if ranks == 1 { "the plan of 1 rank takes" } else { &format!("the plans of {ranks} ranks take") };
         let message = format!("{whose} {taken} of memory where {allowed} are allowed");
@@ -98,7 +98,7 @@ impl Limits {
 }
 
 /// `1.5 GiB`.
-pub fn size(bytes: usize) -> String {
+pub fn size_text(bytes: usize) -> String {
     match bytes >> 20 {
         0 => format!("{bytes} bytes"),
         1..1024 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),

@@ -14,26 +14,26 @@
 
 mod access;
 mod algorithm;
-mod allocator;
-mod bind;
 mod build;
-mod choice;
+mod caching_allocator;
+mod collective_semantics;
 mod comm;
+mod comm_names;
+mod comm_options;
 mod compute;
 mod construct;
 mod context;
-mod contract;
 mod effect;
-mod homes;
+mod host_unit;
 mod index;
 mod inst;
+mod io;
 pub mod limits;
-mod names;
-mod ports;
+mod print;
+mod queue_streams;
 mod reshard;
 pub(crate) mod scalar;
 mod shape;
-mod show;
 mod size;
 mod skip;
 pub mod sync;
@@ -42,24 +42,24 @@ mod teams;
 pub(crate) mod tests;
 mod transport;
 mod unbound;
-mod unit;
 mod view;
+mod views;
 mod world;
 
 pub use access::{Access, Communication};
-pub use contract::{Delivery, Source};
-pub use effect::{Effect, Runner, Work, WorkKind};
-pub use homes::homes;
+pub use collective_semantics::{OutputPiece, PieceSource};
+pub use comm_names::CommNames;
+pub use effect::{ExecutionSite, InstClass, SyncEffect, WorkInfo};
 pub use inst::{
-    Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Handle, Inst, InstKind, Meaning,
-    Number, Reduce, ReduceOp, Reshard, Side, Slot, Transfer,
+    Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind, MemHandle,
+    Number, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind, Transfer,
 };
-pub use names::Names;
+pub use print::{inst_text, plan_text, view_text};
+pub use queue_streams::queue_streams;
 pub(crate) use shape::leaf_axes;
-pub use show::{inst_text, show, view_text};
-pub use skip::{MOST_SKIPS, Skip, SkippedRole, Why};
-pub use view::{Buffer, Layout, Piece, Place, Port, PrintedAxis, Shard, View, ViewKey};
-pub use world::{build, build_each, build_within, smallest_world};
+pub use skip::{MAX_SKIPS, SkipReason, SkippedComm, SkippedRole};
+pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
+pub use world::{build, build_per_rank, build_with_limits, smallest_world};
 
 use std::{ops::Range, sync::Arc};
 
@@ -73,7 +73,7 @@ pub struct Plan {
     /// Number of ranks.
     pub world: usize,
     /// The first rank that runs the same program: statements of two programs have nothing to do with each other.
-    pub program: usize,
+    pub program_id: usize,
     /// Streams by number, with the name that reports show. Stream 0 is the one current at entry.
     pub streams: Vec<String>,
     /// Storage by number.
@@ -85,32 +85,32 @@ pub struct Plan {
     /// Where instructions come from, by number; ranks that take the same branches share the list.
     pub origins: Arc<Vec<Origin>>,
     /// Loop iterations, by number, each naming the enclosing one; shared as `origins`.
-    pub frames: Arc<Vec<Frame>>,
+    pub iterations: Arc<Vec<LoopIteration>>,
     /// The program's inputs, in header order; filled before the first instruction.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<IoBinding>,
     /// The program's outputs, in header order; read by the last instruction.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<IoBinding>,
     /// Every tensor of the container that is bound when the program ends.
-    pub named: Vec<Port>,
+    pub bound_at_exit: Vec<IoBinding>,
     /// Buffers besides those of the outputs that somebody reads when all has run: what is in them has to stay.
-    pub kept: Vec<BufferNo>,
+    pub live_out: Vec<BufferNo>,
     /// The storage that statements allocate, in the order of the program.
     pub allocations: Vec<Allocation>,
     /// ALLOCATE statements of loops that have no effect in some iterations, since their name is bound.
-    pub bound_allocations: Vec<BoundAllocation>,
+    pub skipped_allocations: Vec<SkippedAllocation>,
     /// Whether the rank executes a Deallocate.
     pub deallocates: bool,
     /// Ranges of `code` that an executor may run as one kernel, or ignore: the meaning is the same. Ranges are disjoint, ascending and
     /// not empty; the instructions of one follow each other on one stream: an all-reduce over peer memory with its signals.
     pub kernels: Vec<Range<usize>>,
     /// Number of events that `Record` sets.
-    pub events: usize,
+    pub event_count: usize,
     /// Number of works that `Collective` and `Transfer` post.
-    pub works: usize,
+    pub work_count: usize,
     /// Communications that this rank does not post, and others may.
-    pub skips: Vec<Skip>,
+    pub skips: Vec<SkippedComm>,
     /// What reports call the program's communications.
-    pub names: Arc<Names>,
+    pub comm_names: Arc<CommNames>,
 }
 
 /// An index into `Plan::buffers`.
@@ -135,14 +135,14 @@ pub struct Allocation {
     /// The stream that it is allocated on, which alone the allocator knows of.
     pub stream: StreamNo,
     /// The statement behind which no tensor is bound to it, an index into `Plan::origins`; `None`: the end of the program.
-    pub freed: Option<u32>,
+    pub freed_by: Option<u32>,
     /// Whether a communication that nothing waits for keeps it at the end.
     pub is_held: bool,
 }
 
 /// An ALLOCATE of a loop that skips a bound name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BoundAllocation {
+pub struct SkippedAllocation {
     /// The statement.
     pub stmt: StmtId,
     /// How many times the rank executes it without effect.
@@ -157,12 +157,12 @@ pub struct Origin {
     /// Its line in the text, from 1; 0 for the end of the program.
     pub line: u32,
     /// The innermost loop iteration, an index into `Plan::frames`.
-    pub frame: Option<u32>,
+    pub iteration: Option<u32>,
 }
 
 /// One iteration of a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct LoopIteration {
     /// The loop's index.
     pub name: Arc<str>,
     /// Its value.
@@ -177,35 +177,35 @@ impl Plan {
         Self {
             rank,
             world,
-            program: 0,
+            program_id: 0,
             streams,
             buffers: Vec::new(),
             communicators: Vec::new(),
             code: Vec::new(),
-            origins: Arc::new(vec![Origin { stmt: None, line: 0, frame: None }]),
-            frames: Arc::default(),
+            origins: Arc::new(vec![Origin { stmt: None, line: 0, iteration: None }]),
+            iterations: Arc::default(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            named: Vec::new(),
-            kept: Vec::new(),
+            bound_at_exit: Vec::new(),
+            live_out: Vec::new(),
             allocations: Vec::new(),
-            bound_allocations: Vec::new(),
+            skipped_allocations: Vec::new(),
             deallocates: false,
             kernels: Vec::new(),
-            events: 0,
-            works: 0,
+            event_count: 0,
+            work_count: 0,
             skips: Vec::new(),
-            names: Arc::default(),
+            comm_names: Arc::default(),
         }
     }
 
     /// Shares with another rank's plan what is equal, and gives back the room that growth left.
-    fn share(&mut self, other: Option<&Self>) {
+    fn share_tables_with(&mut self, other: Option<&Self>) {
         if let Some(other) = other.filter(|it| it.origins == self.origins) {
             self.origins = Arc::clone(&other.origins);
         }
-        if let Some(other) = other.filter(|it| it.frames == self.frames) {
-            self.frames = Arc::clone(&other.frames);
+        if let Some(other) = other.filter(|it| it.iterations == self.iterations) {
+            self.iterations = Arc::clone(&other.iterations);
         }
         self.code.shrink_to_fit();
         self.buffers.shrink_to_fit();
@@ -214,7 +214,7 @@ impl Plan {
     }
 
     /// `line 14, streamIdx=3`: the place of an instruction, as reports print it.
-    pub fn place(&self, inst: &Inst) -> String {
+    pub fn location(&self, inst: &Inst) -> String {
         let origin = self.origins[inst.origin as usize];
         if origin.line == 0 {
             return "end of program".to_owned();
@@ -227,10 +227,10 @@ impl Plan {
     }
 
     /// `P2PCommunication 38 (send, line 21, streamIdx=1)` where the statement communicates, `line 14, streamIdx=3` elsewhere.
-    pub fn describe(&self, origin: u32) -> String {
+    pub fn describe_origin(&self, origin: u32) -> String {
         let it = self.origins[origin as usize];
-        let iteration = iteration_text(&self.loops_around(it.frame));
-        let name = it.stmt.and_then(|stmt| self.names.text(stmt, &iteration));
+        let iteration = iteration_text(&self.enclosing_loops(it.iteration));
+        let name = it.stmt.and_then(|stmt| self.comm_names.text(stmt, &iteration));
         name.unwrap_or_else(|| match (it.line, iteration.is_empty()) {
             (0, _) => "the end of the program".to_owned(),
             (line, true) => format!("line {line}"),
@@ -240,13 +240,13 @@ impl Plan {
 
     /// `i=0 j=3`: the iteration of an instruction, outermost loop first; empty outside loops.
     pub fn iteration(&self, inst: &Inst) -> String {
-        iteration_text(&self.loops_around(self.origins[inst.origin as usize].frame))
+        iteration_text(&self.enclosing_loops(self.origins[inst.origin as usize].iteration))
     }
 
     /// The indices of the loops around an iteration, itself included, and their values, outermost loop first.
-    pub fn loops_around(&self, mut frame: Option<u32>) -> Vec<(Arc<str>, i64)> {
+    pub fn enclosing_loops(&self, mut frame: Option<u32>) -> Vec<(Arc<str>, i64)> {
         let mut found = Vec::new();
-        while let Some(it) = frame.map(|at| &self.frames[at as usize]) {
+        while let Some(it) = frame.map(|at| &self.iterations[at as usize]) {
             found.push((Arc::clone(&it.name), it.value));
             frame = it.parent;
         }

@@ -5,18 +5,18 @@ use std::{ops::Range, sync::Arc};
 use grammar::{
     DimGroup, DimMap, OperandMap, ResultDim,
     codes::Code,
-    ir::{OpStmt, Parallel, TensorId},
+    ir::{OpStmt, ParallelType, TensorId},
     operand_map,
-    ops::Rule,
+    ops::TypeRule,
     result_dims,
 };
 
 use super::{
-    Buffer, InstKind, Layout, Reshard, Shard, View,
-    context::{Builder, Result},
+    Buffer, InstKind, Reshard, Shard, ShardLayout, View,
+    context::{PlanBuilder, Result},
 };
 
-impl Builder<'_> {
+impl PlanBuilder<'_> {
     /// One collective on whole tensors.
     pub(super) fn reshard(&mut self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<()> {
         let tensors: Vec<TensorId> = args.iter().copied().chain([out]).collect();
@@ -38,18 +38,18 @@ impl Builder<'_> {
         if self.is_divergent() {
             let message =
                 format!("`{}` reshards under an index or predicate that depends on the rank", stmt.op.name());
-            let it = self.fault(Code::DivergentReshard, message, "not all ranks come here");
+            let it = self.error(Code::DivergentReshard, message, "not all ranks come here");
             return Err(Box::new(it.help("move it out of the branch, or lower it to P2PCommunications")));
         }
         // Storage of an iteration that a communication filled holds the slice that the statement's other tensors hold.
         let stream = tensors.iter().find_map(|tensor| self.held_slice(*tensor));
         let mut operands = Vec::with_capacity(args.len());
         for arg in args {
-            let view = if self.is_here(*arg) { Some(self.view(*arg)?) } else { None };
+            let view = if self.holds_part(*arg) { Some(self.view(*arg)?) } else { None };
             operands.push(Shard { view, layout: self.member_slice(*arg, stream)? });
         }
-        let view = if self.is_here(out) { Some(self.target(out)?) } else { None };
-        if let (Some(stream), true) = (stream, self.program.stream_split(out)) {
+        let view = if self.holds_part(out) { Some(self.output_view(out)?) } else { None };
+        if let (Some(stream), true) = (stream, self.program.is_split_by_stream(out)) {
             match &view {
                 Some(view) => {
                     let known = self.binding(out).and_then(|it| it.stream).unwrap_or(stream);
@@ -59,11 +59,11 @@ impl Builder<'_> {
             }
         }
         let result = Shard { view, layout: self.member_slice(out, stream)? };
-        let whole = |at: usize, layout: &Layout| View::contiguous(at as u32, layout.shape.clone());
+        let whole = |at: usize, layout: &ShardLayout| View::contiguous(at as u32, layout.shape.clone());
         let views: Vec<View> =
             operands.iter().enumerate().map(|(at, shard)| whole(at, &shard.layout)).collect();
         let target = whole(args.len(), &result.layout);
-        let buffer = |tensor: &TensorId, layout: &Layout| Buffer {
+        let buffer = |tensor: &TensorId, layout: &ShardLayout| Buffer {
             name: self.program.tensor_name(*tensor),
             dtype: self.dtype(*tensor),
             len: layout.shape.iter().product(),
@@ -78,7 +78,7 @@ impl Builder<'_> {
 
     /// The stream's slice that a tensor holds at this point, on this rank or on those that have it.
     pub(super) fn held_slice(&self, tensor: TensorId) -> Option<usize> {
-        match self.is_here(tensor) {
+        match self.holds_part(tensor) {
             true => self.binding(tensor).and_then(|it| it.stream),
             false => self.slices.get(&tensor).copied(),
         }
@@ -87,27 +87,27 @@ impl Builder<'_> {
     /// Keeps in mind which slice other ranks compute in this iteration: a communication of it may come here.
     pub(super) fn note_slice(&mut self, args: &[TensorId], out: TensorId) {
         let slice = args.iter().find_map(|arg| self.held_slice(*arg));
-        if let Some(slice) = slice.filter(|_| self.program.stream_split(out)) {
+        if let Some(slice) = slice.filter(|_| self.program.is_split_by_stream(out)) {
             self.slices.insert(out, slice);
         }
     }
 
     /// The layout on this rank, or for ranks outside the mesh that of a member.
-    fn member_layout(&self, tensor: TensorId) -> Result<Layout> {
+    fn member_layout(&self, tensor: TensorId) -> Result<ShardLayout> {
         self.member_slice(tensor, None)
     }
 
     /// As `member_layout`; `stream` is the slice that the tensor holds where nothing else says which.
-    fn member_slice(&self, tensor: TensorId, stream: Option<usize>) -> Result<Layout> {
-        let member = match self.is_here(tensor) {
+    fn member_slice(&self, tensor: TensorId, stream: Option<usize>) -> Result<ShardLayout> {
+        let member = match self.holds_part(tensor) {
             true => self.rank(),
             false => self.program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0),
         };
-        self.slice_on(tensor, member, stream)
+        self.layout_of_slice(tensor, member, stream)
     }
 
     /// Whether some rank lacks what it needs for its own part of the result.
-    pub(super) fn reshards(&self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<bool> {
+    pub(super) fn needs_reshard(&self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<bool> {
         // A HostUnit is one rank's kernel.
         if self.program.tensors[out].unit.is_some() {
             return Ok(false);
@@ -115,7 +115,7 @@ impl Builder<'_> {
         let is_sharded = |shards: &[Sharding]| shards.iter().any(|dim| !dim.is_empty());
         let (from, to): (Vec<_>, _) =
             (args.iter().map(|arg| self.sharding(*arg)).collect(), self.sharding(out));
-        if !args.iter().zip(&from).all(|(arg, from)| self.reaches(*arg, out, is_sharded(from))) {
+        if !args.iter().zip(&from).all(|(arg, from)| self.is_available_to(*arg, out, is_sharded(from))) {
             return Ok(true);
         }
         let is_spread = is_sharded(&to) || from.iter().any(|it| is_sharded(it));
@@ -123,7 +123,7 @@ impl Builder<'_> {
     }
 
     /// Whether every rank that holds a part of `out` holds one of `arg`, in the same mesh when `arg` has parts.
-    fn reaches(&self, arg: TensorId, out: TensorId, sharded: bool) -> bool {
+    fn is_available_to(&self, arg: TensorId, out: TensorId, sharded: bool) -> bool {
         let (from, to) = (&self.program.tensors[arg].mesh, &self.program.tensors[out].mesh);
         match (from.is_empty(), to.is_empty()) {
             (true, _) => true,
@@ -143,11 +143,11 @@ impl Builder<'_> {
         out: TensorId,
         to: &[Sharding],
     ) -> bool {
-        let rule = stmt.op.row().rule;
+        let rule = stmt.op.def().type_rule;
         let value = |it| self.scalars.int(it).ok();
         let maps = (0..args.len()).map(|at| operand_map(self.program, stmt, at, &value));
         let Some(maps) = maps.collect::<Option<Vec<OperandMap>>>() else {
-            return rule == Rule::Free && from.iter().all(|from| is_outermost_alike(from, to));
+            return rule == TypeRule::Unchecked && from.iter().all(|from| is_outermost_alike(from, to));
         };
         let mut dims = Vec::with_capacity(maps.len());
         for ((map, arg), from) in maps.into_iter().zip(args).zip(from) {
@@ -165,21 +165,23 @@ impl Builder<'_> {
         let fits = |(at, map): (usize, &DimMap), arg: TensorId, from: &[Sharding]| match *map {
             DimMap::Parallel(dim) => {
                 shard(from, at) == shard(to, dim)
-                    || rule == Rule::Same && self.takes_part(arg, out, at, from, to)
+                    || rule == TypeRule::Same && self.is_subrange(arg, out, at, from, to)
             }
-            DimMap::Repeated(_) | DimMap::RequiresWhole => shard(from, at).is_empty(),
+            DimMap::Broadcast(_) | DimMap::RequiresWhole => shard(from, at).is_empty(),
             DimMap::Reduction => devices(&shard(from, at)) == partial,
         };
         let mut operands = dims.iter().zip(args).zip(from);
         operands.all(|((dims, arg), from)| dims.iter().enumerate().all(|it| fits(it, *arg, from)))
             && results.iter().enumerate().all(|(at, it)| match it {
-                ResultDim::Whole => shard(to, at).is_empty(),
-                ResultDim::Mapped | ResultDim::Repeated | ResultDim::Partial | ResultDim::Index => true,
+                ResultDim::RequiresWhole => shard(to, at).is_empty(),
+                ResultDim::Mapped | ResultDim::Broadcast | ResultDim::Partial | ResultDim::IndexDependent => {
+                    true
+                }
             })
     }
 
     /// Whether each rank's part of a dimension of `out` is one range of the part that it has of `arg`.
-    fn takes_part(
+    fn is_subrange(
         &self,
         arg: TensorId,
         out: TensorId,
@@ -193,7 +195,7 @@ impl Builder<'_> {
     }
 
     /// What a copy reads of its operand: where this rank has more of it than of the result, its own part.
-    pub(super) fn own_part(&self, view: &View, arg: TensorId, out: TensorId) -> View {
+    pub(super) fn narrow_to_result(&self, view: &View, arg: TensorId, out: TensorId) -> View {
         let mut view = view.clone();
         let (Ok(from), Ok(to)) = (self.layout(arg), self.layout(out)) else { return view };
         if from.shape != to.shape {
@@ -212,8 +214,8 @@ impl Builder<'_> {
     }
 
     /// The indices of a dimension that a rank has, where they follow each other and no stream decides them.
-    fn range(&self, tensor: TensorId, dim: usize, layout: &Layout) -> Option<Range<usize>> {
-        let is_by_stream = self.program.stream_split(tensor)
+    fn range(&self, tensor: TensorId, dim: usize, layout: &ShardLayout) -> Option<Range<usize>> {
+        let is_by_stream = self.program.is_split_by_stream(tensor)
             && super::shape::stream_piece(self.program, tensor).is_none_or(|(at, ..)| at == dim);
         if is_by_stream { None } else { layout.range(dim) }
     }
@@ -252,7 +254,7 @@ impl Builder<'_> {
             let mut inner = 1;
             let mut found = Vec::new();
             for (leaf, piece) in leaves.iter().zip(pieces).rev() {
-                if let Parallel::Device(device) = self.program.axes[*leaf].parallel {
+                if let ParallelType::Device(device) = self.program.axes[*leaf].parallel {
                     // A mesh of one device along the axis holds all of it.
                     if piece.extent > 1 {
                         found.push((device, inner));

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 
 use grammar::{
     arithmetic::{self, Constant},
-    ir::{Expr, ExprId, Parallel, Program, SymbolId},
+    ir::{Expr, ExprId, ParallelType, Program, SymbolId},
 };
 use rustc_hash::FxHashMap;
 
@@ -51,7 +51,7 @@ impl From<Constant> for Value {
 
 /// Why a scalar has no value.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum ScalarFault {
+pub(crate) enum ScalarError {
     /// A symbol without a definition or binding.
     Unbound(SymbolId),
     /// Overflow, division by zero, a function that is not known, an operand of the wrong type.
@@ -76,7 +76,7 @@ pub(crate) struct Scalars<'p> {
 }
 
 /// The deepest nesting of expressions, through definitions, that is evaluated.
-const DEEPEST: usize = 1_000;
+const MAX_DEPTH: usize = 1_000;
 
 /// The value of `numberOfStreams` unless an option or binding says otherwise, as in nvFuser.
 const DEFAULT_STREAMS: i64 = 4;
@@ -107,29 +107,29 @@ impl<'p> Scalars<'p> {
     }
 
     /// The value of an integer expression.
-    pub(crate) fn int(&self, expr: ExprId) -> Result<i64, ScalarFault> {
+    pub(crate) fn int(&self, expr: ExprId) -> Result<i64, ScalarError> {
         match self.eval(expr)? {
             Value::Int(value) => Ok(value),
-            Value::Bool(value) => Err(ScalarFault::Arithmetic(format!("`{value}` is not an integer"))),
-            Value::Float(value) => Err(ScalarFault::Arithmetic(format!("`{value}` is not an integer"))),
+            Value::Bool(value) => Err(ScalarError::Arithmetic(format!("`{value}` is not an integer"))),
+            Value::Float(value) => Err(ScalarError::Arithmetic(format!("`{value}` is not an integer"))),
         }
     }
 
     /// The value of a predicate.
-    pub(crate) fn truth(&self, expr: ExprId) -> Result<bool, ScalarFault> {
+    pub(crate) fn truth(&self, expr: ExprId) -> Result<bool, ScalarError> {
         match self.eval(expr)? {
             Value::Bool(value) => Ok(value),
             Value::Int(value) => Ok(value != 0),
-            Value::Float(_) => Err(ScalarFault::Arithmetic("a real number is not a truth value".to_owned())),
+            Value::Float(_) => Err(ScalarError::Arithmetic("a real number is not a truth value".to_owned())),
         }
     }
 
     /// The value of any scalar expression.
-    pub(crate) fn eval(&self, expr: ExprId) -> Result<Value, ScalarFault> {
+    pub(crate) fn eval(&self, expr: ExprId) -> Result<Value, ScalarError> {
         let depth = self.depth.get();
-        if depth >= DEEPEST {
-            let message = format!("definitions nest more than {DEEPEST} deep, or in a circle");
-            return Err(ScalarFault::Arithmetic(message));
+        if depth >= MAX_DEPTH {
+            let message = format!("definitions nest more than {MAX_DEPTH} deep, or in a circle");
+            return Err(ScalarError::Arithmetic(message));
         }
         self.depth.set(depth + 1);
         let value = self.node(expr);
@@ -137,7 +137,7 @@ impl<'p> Scalars<'p> {
         value
     }
 
-    fn node(&self, expr: ExprId) -> Result<Value, ScalarFault> {
+    fn node(&self, expr: ExprId) -> Result<Value, ScalarError> {
         match &self.program.exprs[expr] {
             Expr::Int(value) => Ok(Value::Int(*value)),
             Expr::Bool(value) => Ok(Value::Bool(*value)),
@@ -150,7 +150,7 @@ impl<'p> Scalars<'p> {
                     | grammar::dtype::Class::Complex
                     | grammar::dtype::Class::Composite => Value::Float(value),
                 })
-                .ok_or_else(|| ScalarFault::Arithmetic(format!("`{text}` is not a number"))),
+                .ok_or_else(|| ScalarError::Arithmetic(format!("`{text}` is not a number"))),
             Expr::Symbol(symbol) => self.symbol(*symbol),
             Expr::Prefix(sign, operand) => prefix(sign, self.eval(*operand)?),
             Expr::Infix(sign, lhs, rhs) => infix(sign, self.eval(*lhs)?, self.eval(*rhs)?),
@@ -161,7 +161,7 @@ impl<'p> Scalars<'p> {
         }
     }
 
-    fn symbol(&self, symbol: SymbolId) -> Result<Value, ScalarFault> {
+    fn symbol(&self, symbol: SymbolId) -> Result<Value, ScalarError> {
         if let Some(value) = self.local.get(&symbol) {
             return Ok(*value);
         }
@@ -182,7 +182,7 @@ impl<'p> Scalars<'p> {
                 None => Ok(Value::Int(DEFAULT_STREAMS)),
             };
         }
-        self.devices.get(&symbol).copied().map(Value::Int).ok_or(ScalarFault::Unbound(symbol))
+        self.devices.get(&symbol).copied().map(Value::Int).ok_or(ScalarError::Unbound(symbol))
     }
 
     /// Whether a symbol has a value whatever loop it stands in.
@@ -203,8 +203,8 @@ impl<'p> Scalars<'p> {
 fn device_extents(program: &Program) -> FxHashMap<SymbolId, i64> {
     let mut found: FxHashMap<SymbolId, Option<i64>> = FxHashMap::default();
     for (_, tensor) in program.tensors.iter().filter(|(_, it)| it.unit.is_none() && !it.mesh.is_empty()) {
-        for axis in tensor.loops.iter().map(|id| &program.axes[*id]) {
-            if let (Parallel::Device(dim), Expr::Symbol(symbol)) =
+        for axis in tensor.loop_domain.iter().map(|id| &program.axes[*id]) {
+            if let (ParallelType::Device(dim), Expr::Symbol(symbol)) =
                 (axis.parallel, &program.exprs[axis.extent])
             {
                 let extent = tensor.mesh.extent(dim) as i64;
@@ -221,33 +221,33 @@ fn number(text: &str) -> Option<f64> {
     text.trim_end_matches('f').parse().ok().or_else(|| text.parse().ok())
 }
 
-fn overflow() -> ScalarFault {
-    ScalarFault::Arithmetic("the result does not fit 64 bits".to_owned())
+fn overflow() -> ScalarError {
+    ScalarError::Arithmetic("the result does not fit 64 bits".to_owned())
 }
 
-fn prefix(sign: &str, operand: Value) -> Result<Value, ScalarFault> {
-    let value = operand.constant().and_then(|it| arithmetic::prefix(sign, it));
+fn prefix(sign: &str, operand: Value) -> Result<Value, ScalarError> {
+    let value = operand.constant().and_then(|it| arithmetic::fold_prefix(sign, it));
     match (value, sign, operand) {
         (Some(value), ..) => Ok(value.into()),
         (None, "-", Value::Float(it)) => Ok(Value::Float(-it)),
         (None, "-", Value::Int(_)) => Err(overflow()),
-        (None, ..) => Err(ScalarFault::Arithmetic(format!("`{sign}` does not take this operand"))),
+        (None, ..) => Err(ScalarError::Arithmetic(format!("`{sign}` does not take this operand"))),
     }
 }
 
-fn infix(sign: &str, lhs: Value, rhs: Value) -> Result<Value, ScalarFault> {
+fn infix(sign: &str, lhs: Value, rhs: Value) -> Result<Value, ScalarError> {
     let Some((a, b)) = lhs.constant().zip(rhs.constant()) else {
         return reals(sign, lhs.real(), rhs.real());
     };
-    let value = arithmetic::infix(sign, a, b).map(Value::from);
-    value.ok_or_else(|| match (sign, a.int(), b.int()) {
-        ("/" | "%", a, 0) => ScalarFault::Arithmetic(format!("`{a} {sign} 0` divides by zero")),
+    let value = arithmetic::fold_infix(sign, a, b).map(Value::from);
+    value.ok_or_else(|| match (sign, a.as_int(), b.as_int()) {
+        ("/" | "%", a, 0) => ScalarError::Arithmetic(format!("`{a} {sign} 0` divides by zero")),
         ("+" | "-" | "*" | "/" | "%" | "<<" | ">>", ..) => overflow(),
-        _ => ScalarFault::Arithmetic(format!("unknown operator `{sign}`")),
+        _ => ScalarError::Arithmetic(format!("unknown operator `{sign}`")),
     })
 }
 
-fn reals(sign: &str, a: f64, b: f64) -> Result<Value, ScalarFault> {
+fn reals(sign: &str, a: f64, b: f64) -> Result<Value, ScalarError> {
     Ok(match sign {
         "+" => Value::Float(a + b),
         "-" => Value::Float(a - b),
@@ -260,21 +260,21 @@ fn reals(sign: &str, a: f64, b: f64) -> Result<Value, ScalarFault> {
         "<=" => Value::Bool(a <= b),
         ">" => Value::Bool(a > b),
         ">=" => Value::Bool(a >= b),
-        _ => return Err(ScalarFault::Arithmetic(format!("`{sign}` does not take real numbers"))),
+        _ => return Err(ScalarError::Arithmetic(format!("`{sign}` does not take real numbers"))),
     })
 }
 
 /// A function of integers whose result need not fit.
-fn integers(name: &str, args: &[Value]) -> Result<Value, ScalarFault> {
+fn integers(name: &str, args: &[Value]) -> Result<Value, ScalarError> {
     let args: Vec<Constant> = args.iter().filter_map(|it| it.constant()).collect();
-    arithmetic::call(name, &args).map(Value::from).ok_or_else(overflow)
+    arithmetic::fold_call(name, &args).map(Value::from).ok_or_else(overflow)
 }
 
-fn call(name: &str, args: &[Value]) -> Result<Value, ScalarFault> {
-    let unknown = || ScalarFault::Arithmetic(format!("`{name}` with {} operands is not known", args.len()));
+fn call(name: &str, args: &[Value]) -> Result<Value, ScalarError> {
+    let unknown = || ScalarError::Arithmetic(format!("`{name}` with {} operands is not known", args.len()));
     match (name, args) {
         ("ceilDiv", [Value::Int(a), Value::Int(0)]) => {
-            Err(ScalarFault::Arithmetic(format!("`ceilDiv({a}, 0)` divides by zero")))
+            Err(ScalarError::Arithmetic(format!("`ceilDiv({a}, 0)` divides by zero")))
         }
         ("ceilDiv" | "max" | "min", [Value::Int(_), Value::Int(_)]) | ("abs", [Value::Int(_)]) => {
             integers(name, args)

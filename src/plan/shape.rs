@@ -2,49 +2,53 @@
 
 use grammar::{
     axis_text,
-    ir::{AxisId, DeviceDim, Parallel, Program, TensorId, Transform},
+    ir::{AxisId, DeviceDim, ParallelType, Program, TensorId, Transform},
 };
 
 use super::{
-    Layout, Piece, View, limits,
-    scalar::{ScalarFault, Scalars},
+    AxisPiece, ShardLayout, View, limits,
+    scalar::{ScalarError, Scalars},
 };
 
 /// Why a tensor has no layout.
-pub(crate) enum ShapeFault {
+pub(crate) enum LayoutError {
     /// An extent without a value.
-    Scalar(ScalarFault),
+    Scalar(ScalarError),
     /// An extent that does not fit, with what to say.
     Extent(String),
     /// More elements than a tensor may have.
     Size,
 }
 
-impl From<ScalarFault> for ShapeFault {
-    fn from(fault: ScalarFault) -> Self {
+impl From<ScalarError> for LayoutError {
+    fn from(fault: ScalarError) -> Self {
         Self::Scalar(fault)
     }
 }
 
 /// The layout of a tensor on `rank`, a member of its mesh. `stream` is the coordinate of a tensor that holds one
 /// stream's slice.
-pub(crate) fn layout(
+pub(crate) fn shard_layout(
     program: &Program,
     scalars: &Scalars<'_>,
     tensor: TensorId,
     rank: usize,
     stream: Option<usize>,
-) -> Result<Layout, ShapeFault> {
-    let shaper =
-        Shaper { program, tensor, rank, stream: program.stream_split(tensor).then(|| stream.unwrap_or(0)) };
-    let mut layout = Layout { shape: Vec::new(), pieces: Vec::new() };
+) -> Result<ShardLayout, LayoutError> {
+    let shaper = PieceCollector {
+        program,
+        tensor,
+        rank,
+        stream: program.is_split_by_stream(tensor).then(|| stream.unwrap_or(0)),
+    };
+    let mut layout = ShardLayout { shape: Vec::new(), pieces: Vec::new() };
     let mut elements = 1usize;
     for axis in program.dimensions(tensor) {
         let extent = extent(program, scalars, axis)?;
         // Extents of 0 make no tensor small: strides multiply the others.
         elements = elements.saturating_mul(extent.max(1));
-        if elements > limits::ELEMENTS {
-            return Err(ShapeFault::Size);
+        if elements > limits::MAX_TENSOR_ELEMENTS {
+            return Err(LayoutError::Size);
         }
         let mut pieces = Vec::new();
         shaper.pieces(scalars, axis, extent, &mut pieces)?;
@@ -55,29 +59,29 @@ pub(crate) fn layout(
 }
 
 /// The extent of an axis: of an expanded broadcast, the expanded one.
-pub(crate) fn extent(program: &Program, scalars: &Scalars<'_>, axis: AxisId) -> Result<usize, ShapeFault> {
+pub(crate) fn extent(program: &Program, scalars: &Scalars<'_>, axis: AxisId) -> Result<usize, LayoutError> {
     let it = &program.axes[axis];
     let value = scalars.int(it.expanded.unwrap_or(it.extent))?;
     usize::try_from(value).map_err(|_| {
-        ShapeFault::Extent(format!("`{}` has the negative extent {value}", axis_text(program, axis)))
+        LayoutError::Extent(format!("`{}` has the negative extent {value}", axis_text(program, axis)))
     })
 }
 
-struct Shaper<'p> {
+struct PieceCollector<'p> {
     program: &'p Program,
     tensor: TensorId,
     rank: usize,
     stream: Option<usize>,
 }
 
-impl Shaper<'_> {
+impl PieceCollector<'_> {
     fn pieces(
         &self,
         scalars: &Scalars<'_>,
         axis: AxisId,
         extent: usize,
-        acc: &mut Vec<Piece>,
-    ) -> Result<(), ShapeFault> {
+        acc: &mut Vec<AxisPiece>,
+    ) -> Result<(), LayoutError> {
         let text = || axis_text(self.program, axis);
         for transform in &self.program.tensors[self.tensor].domains.transforms {
             match transform {
@@ -85,7 +89,7 @@ impl Shaper<'_> {
                     let factor = scalars.int(*factor)?;
                     let by = usize::try_from(factor).ok().filter(|by| *by > 0 && extent.is_multiple_of(*by));
                     let Some(by) = by else {
-                        return Err(ShapeFault::Extent(format!(
+                        return Err(LayoutError::Extent(format!(
                             "`{}` of extent {extent} does not divide into {factor} equal parts",
                             text()
                         )));
@@ -98,7 +102,7 @@ impl Shaper<'_> {
                     return self.pieces(scalars, *output, extent, acc);
                 }
                 Transform::Merge { outer, inner, .. } if [*outer, *inner].contains(&axis) => {
-                    return Err(ShapeFault::Extent(format!(
+                    return Err(LayoutError::Extent(format!(
                         "`{}` is merged with another axis: not planned",
                         text()
                     )));
@@ -107,24 +111,26 @@ impl Shaper<'_> {
             }
         }
         let coordinate = match self.program.axes[axis].parallel {
-            Parallel::Device(dim) => Some(self.device(dim, extent, &text)?),
-            Parallel::Stream => self.stream,
-            Parallel::Serial | Parallel::Kernel(_) => None,
+            ParallelType::Device(dim) => Some(self.device(dim, extent, &text)?),
+            ParallelType::Stream => self.stream,
+            ParallelType::Serial | ParallelType::Kernel(_) => None,
         };
-        acc.push(Piece { extent, coordinate });
+        acc.push(AxisPiece { extent, coordinate });
         Ok(())
     }
 
-    fn device(&self, dim: DeviceDim, extent: usize, text: &dyn Fn() -> String) -> Result<usize, ShapeFault> {
+    fn device(&self, dim: DeviceDim, extent: usize, text: &dyn Fn() -> String) -> Result<usize, LayoutError> {
         let mesh = &self.program.tensors[self.tensor].mesh;
         let wanted = mesh.extent(dim);
         match mesh.coordinate(self.rank, dim) {
             Some(at) if extent == wanted => Ok(at),
-            Some(_) => Err(ShapeFault::Extent(format!(
+            Some(_) => Err(LayoutError::Extent(format!(
                 "`{}` has extent {extent} on a mesh of {wanted} devices",
                 text()
             ))),
-            None => Err(ShapeFault::Extent(format!("rank {} is not in the mesh of `{}`", self.rank, text()))),
+            None => {
+                Err(LayoutError::Extent(format!("rank {} is not in the mesh of `{}`", self.rank, text())))
+            }
         }
     }
 }
@@ -135,7 +141,7 @@ pub(crate) fn stream_piece(program: &Program, tensor: TensorId) -> Option<(usize
     program.dimensions(tensor).enumerate().find_map(|(dim, axis)| {
         let mut leaves = Vec::new();
         leaf_axes(program, tensor, axis, &mut leaves);
-        let at = leaves.iter().position(|leaf| program.axes[*leaf].parallel == Parallel::Stream)?;
+        let at = leaves.iter().position(|leaf| program.axes[*leaf].parallel == ParallelType::Stream)?;
         let swizzled = it.domains.transforms.iter().any(
             |transform| matches!(transform, Transform::Swizzle1D { output, .. } if *output == leaves[at]),
         );

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Buffer, Handle, Inst, InstKind, Origin, Place, Plan, Port, Shard, View};
+use super::{Buffer, Inst, InstKind, IoBinding, MemHandle, Origin, Plan, Shard, View, ViewOnRank};
 
 /// What the allocator adds to a block.
 const BLOCK: usize = 16;
@@ -11,13 +11,14 @@ impl Plan {
     /// The bytes of a plan, its share of what ranks have in common included.
     pub fn bytes(&self) -> usize {
         let code: usize = self.code.iter().map(|it| size_of::<Inst>() + heap(&it.kind)).sum();
-        let ports = self.inputs.iter().chain(&self.outputs).chain(&self.named);
+        let ports = self.inputs.iter().chain(&self.outputs).chain(&self.bound_at_exit);
         let origins = self.origins.len() * size_of::<Origin>() / Arc::strong_count(&self.origins);
-        let frames = self.frames.len() * size_of::<super::Frame>() / Arc::strong_count(&self.frames);
-        let ports: usize = ports.map(|it| size_of::<Port>() + shard(&it.shard)).sum();
-        let skips: usize = self.skips.iter().map(super::Skip::bytes).sum();
+        let frames =
+            self.iterations.len() * size_of::<super::LoopIteration>() / Arc::strong_count(&self.iterations);
+        let ports: usize = ports.map(|it| size_of::<IoBinding>() + shard(&it.shard)).sum();
+        let skips: usize = self.skips.iter().map(super::SkippedComm::bytes).sum();
         let allocations = self.allocations.len() * size_of::<super::Allocation>()
-            + self.bound_allocations.len() * size_of::<super::BoundAllocation>();
+            + self.skipped_allocations.len() * size_of::<super::SkippedAllocation>();
         size_of::<Self>()
             + code
             + skips
@@ -32,10 +33,10 @@ impl Plan {
 /// What lies behind the boxes and lists of an instruction.
 fn heap(kind: &InstKind) -> usize {
     let mut bytes = 0;
-    kind.visit_accesses(0, &mut |it| bytes += BLOCK + size_of::<Place>() + view(it.view));
+    kind.visit_accesses(0, &mut |it| bytes += BLOCK + size_of::<ViewOnRank>() + view(it.view));
     bytes
         + match kind {
-            InstKind::Exchange { handles } => BLOCK + handles.len() * size_of::<Handle>(),
+            InstKind::ShareMemHandles { handles } => BLOCK + handles.len() * size_of::<MemHandle>(),
             InstKind::Reshard(it) => {
                 let shards = it.operands.iter().chain([&it.result]).map(|it| size_of::<Shard>() + shard(it));
                 let body = it.body.iter().map(|it| size_of::<InstKind>() + heap(it));
@@ -52,5 +53,5 @@ fn view(it: &View) -> usize {
 
 fn shard(it: &Shard) -> usize {
     let dims = it.layout.shape.len();
-    it.view.as_ref().map_or(0, view) + dims * (BLOCK + size_of::<usize>() + 2 * size_of::<super::Piece>())
+    it.view.as_ref().map_or(0, view) + dims * (BLOCK + size_of::<usize>() + 2 * size_of::<super::AxisPiece>())
 }

@@ -8,23 +8,23 @@ use std::sync::Arc;
 use grammar::{
     attr, expr_text,
     ir::{BlockId, For, If, OpStmt, Stmt, StmtId},
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
     words::P2pType,
 };
 
-use super::context::{Builder, OriginNo};
+use super::context::{OriginNo, PlanBuilder};
 
 /// A communication that a rank does not post.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Skip {
+pub struct SkippedComm {
     /// The statement.
     pub stmt: StmtId,
     /// The innermost iteration around what skips it, an index into `Plan::frames`.
-    pub frame: Option<u32>,
+    pub iteration: Option<u32>,
     /// What it would have been.
     pub role: SkippedRole,
     /// Why it is not posted.
-    pub why: Why,
+    pub reason: SkipReason,
 }
 
 /// What a communication that is not posted would have been. A peer that is not known is one that an inner loop decides.
@@ -37,12 +37,12 @@ pub enum SkippedRole {
     /// A member's part in a collective.
     Collective,
     /// An exchange of handles.
-    Share,
+    ShareMemHandles,
 }
 
 /// Why a communication is not posted.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Why {
+pub enum SkipReason {
     /// A branch that is not taken: its text and line, and what its predicate is.
     Branch(Arc<str>, bool),
     /// A loop whose bounds depend on the rank runs only from `start` up to `stop`: its text and line, and its index.
@@ -57,18 +57,18 @@ pub enum Why {
         stop: i64,
     },
     /// The rank is in no mesh of this tensor.
-    Elsewhere(Arc<str>),
+    OutsideMesh(Arc<str>),
 }
 
 /// Most communications of a rank that are listed: explanations need few.
-pub const MOST_SKIPS: usize = 4_096;
+pub const MAX_SKIPS: usize = 4_096;
 
-impl Builder<'_> {
+impl PlanBuilder<'_> {
     /// Lists what stands in the block of a branch that this rank does not take, where others may take it.
     pub(super) fn skip_branch(&mut self, stmt: StmtId, it: &If, taken: bool) {
-        let Some(block) = (if taken { it.other } else { Some(it.then) }) else { return };
+        let Some(block) = (if taken { it.else_block } else { Some(it.then_block) }) else { return };
         let text = format!("`IF {} {}` ({})", it.kind, expr_text(self.program, it.cond), self.line_of(stmt));
-        self.skip_block(block, &Why::Branch(text.into(), taken));
+        self.skip_block(block, &SkipReason::Branch(text.into(), taken));
     }
 
     /// Lists what stands in a loop that other ranks may run for other values of its index.
@@ -76,29 +76,32 @@ impl Builder<'_> {
         let index = self.program.symbols[it.index].as_str();
         let [from, to] = [it.start, it.stop].map(|bound| expr_text(self.program, bound));
         let text = format!("`FOR {index} from {from} to {to}` ({})", self.line_of(stmt));
-        let why = Why::Loop { text: text.into(), index: index.into(), start, stop };
+        let why = SkipReason::Loop { text: text.into(), index: index.into(), start, stop };
         self.skip_block(it.body, &why);
     }
 
     /// Lists a communication of a tensor that this rank holds no part of.
-    pub(super) fn skip_elsewhere(&mut self, it: &OpStmt) {
+    pub(super) fn skip_outside_mesh(&mut self, it: &OpStmt) {
         let (Some(tensor), Some(stmt)) = (it.get(attr::BUFFER), self.statement()) else { return };
-        self.skip(stmt, it, &Why::Elsewhere(self.program.tensor_name(tensor).into()));
+        self.skip(stmt, it, &SkipReason::OutsideMesh(self.program.tensor_name(tensor).into()));
     }
 
-    fn skip_block(&mut self, block: BlockId, why: &Why) {
+    fn skip_block(&mut self, block: BlockId, why: &SkipReason) {
         let program = self.program;
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => self.skip(*stmt, it, why),
                 Stmt::For(it) => self.skip_block(it.body, why),
                 // What a branch inside keeps from being posted is not this one's doing.
-                Stmt::If(it) => match (self.scalars.truth(it.cond), it.other) {
-                    (Ok(true), _) => self.skip_block(it.then, why),
+                Stmt::If(it) => match (self.scalars.truth(it.cond), it.else_block) {
+                    (Ok(true), _) => self.skip_block(it.then_block, why),
                     (Ok(false), Some(other)) => self.skip_block(other, why),
                     (Ok(false), None) => (),
                     (Err(_), other) => {
-                        [Some(it.then), other].into_iter().flatten().for_each(|it| self.skip_block(it, why));
+                        [Some(it.then_block), other]
+                            .into_iter()
+                            .flatten()
+                            .for_each(|it| self.skip_block(it, why));
                     }
                 },
                 Stmt::Let(..) => (),
@@ -106,24 +109,24 @@ impl Builder<'_> {
         }
     }
 
-    fn skip(&mut self, stmt: StmtId, it: &OpStmt, why: &Why) {
+    fn skip(&mut self, stmt: StmtId, it: &OpStmt, why: &SkipReason) {
         let peer = || {
             let peer = self.scalars.int(it.get(attr::PEER)?).ok()?;
             usize::try_from(peer).ok()
         };
-        let role = match (it.op.row().effect, it.op) {
-            (Effect::Share, _) => SkippedRole::Share,
-            (Effect::Communicate, Op::P2PCommunication) => match it.get(attr::P2P_TYPE) {
+        let role = match (it.op.def().class, it.op) {
+            (OpClass::ShareHandles, _) => SkippedRole::ShareMemHandles,
+            (OpClass::Communicate, Op::P2PCommunication) => match it.get(attr::P2P_TYPE) {
                 Some(P2pType::Recv) => SkippedRole::Recv(peer()),
                 Some(P2pType::Send) | None => SkippedRole::Send(peer()),
             },
-            (Effect::Communicate, _) => SkippedRole::Collective,
+            (OpClass::Communicate, _) => SkippedRole::Collective,
             _ => return,
         };
-        if self.plan.skips.len() >= MOST_SKIPS {
+        if self.plan.skips.len() >= MAX_SKIPS {
             return;
         }
-        self.plan.skips.push(Skip { stmt, frame: self.frame, role, why: why.clone() });
+        self.plan.skips.push(SkippedComm { stmt, iteration: self.iteration, role, reason: why.clone() });
     }
 
     /// The statement under the cursor.
@@ -139,12 +142,12 @@ impl Builder<'_> {
     }
 }
 
-impl Skip {
+impl SkippedComm {
     /// The bytes that it takes, texts included.
     pub(super) fn bytes(&self) -> usize {
-        let why = match &self.why {
-            Why::Branch(text, _) | Why::Elsewhere(text) => text.len() / 2,
-            Why::Loop { text, index, .. } => text.len() / 2 + index.len(),
+        let why = match &self.reason {
+            SkipReason::Branch(text, _) | SkipReason::OutsideMesh(text) => text.len() / 2,
+            SkipReason::Loop { text, index, .. } => text.len() / 2 + index.len(),
         };
         size_of::<Self>() + why
     }

@@ -1,6 +1,6 @@
 //! Plans for tests.
 
-use super::{Plan, build_each};
+use super::{Plan, build_per_rank};
 use crate::source::Source;
 
 /// The plans of a program that has no faults, by rank.
@@ -9,7 +9,7 @@ pub(crate) fn plans_of(text: &str, ranks: usize) -> Vec<Plan> {
     let (programs, faults) = source.programs();
     assert!(faults.is_empty(), "{faults:?}");
     let world: Vec<_> = (0..ranks).map(|_| (&programs[0], &source.lines)).collect();
-    let plans = build_each(&world, &super::limits::Limits::default()).unwrap_or_default();
+    let plans = build_per_rank(&world, &super::limits::Limits::default()).unwrap_or_default();
     assert_eq!(plans.len(), ranks, "{text}");
     plans
 }

@@ -15,31 +15,34 @@ use indexmap::IndexMap;
 
 use self::{
     candidates::{Candidates, quoted},
-    uses::{Role, Use, uses},
+    uses::{ScalarRole, ScalarUse, uses},
 };
 
 /// Most plans that are tried to find values.
-const TRIALS: usize = 48;
+const MAX_TRIALS: usize = 48;
 
 /// Statements of all ranks in all plans that are tried.
-const STATEMENTS: usize = 100_000;
+const MAX_TRIAL_STATEMENTS: usize = 100_000;
 
 /// Plans the programs of a world; the faults, each with the rank whose program it is about, where that is not possible.
-pub(super) type Plans = fn(&[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>>;
+pub(super) type TryPlan = fn(&[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>>;
 
 /// A scalar without a value.
-struct Missing {
+struct UnboundScalar {
     /// The rank whose program it is in.
     rank: usize,
     symbol: SymbolId,
     name: String,
     /// Everything that it is used for; never empty.
-    uses: Vec<Use>,
+    uses: Vec<ScalarUse>,
 }
 
 /// Every scalar that the programs of a world need and nothing defines, each with a value that it could have; the last
 /// one with the flags that bind all of them. `plans` tries values out.
-pub(super) fn report(programs: &[(&Program, &LineIndex)], plans: Plans) -> Vec<(usize, Diagnostic)> {
+pub(super) fn unbound_diagnostics(
+    programs: &[(&Program, &LineIndex)],
+    plans: TryPlan,
+) -> Vec<(usize, Diagnostic)> {
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut missing = Vec::new();
     for rank in (0..programs.len()).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
@@ -49,7 +52,7 @@ pub(super) fn report(programs: &[(&Program, &LineIndex)], plans: Plans) -> Vec<(
         return Vec::new();
     }
     let values = values(programs, &missing, plans);
-    let bindable = values.iter().filter(|(name, _)| is_word(name));
+    let bindable = values.iter().filter(|(name, _)| is_flag_name(name));
     let flags: Vec<String> =
         bindable.map(|(name, value)| format!("--set {name}={}", quoted(value))).collect();
     let mut faults: Vec<(usize, Diagnostic)> = missing
@@ -64,7 +67,7 @@ pub(super) fn report(programs: &[(&Program, &LineIndex)], plans: Plans) -> Vec<(
                 message,
                 "the text does not say what it is",
             );
-            (it.rank, fault.help(hint(program, it, value)))
+            (it.rank, fault.help(help_text(program, it, value)))
         })
         .collect();
     if let Some((_, last)) = faults.last_mut().filter(|_| !flags.is_empty()) {
@@ -74,14 +77,14 @@ pub(super) fn report(programs: &[(&Program, &LineIndex)], plans: Plans) -> Vec<(
 }
 
 /// How to give a scalar a value, in the terms of what it is for.
-fn hint(program: &Program, it: &Missing, value: &str) -> String {
-    if !is_word(&it.name) {
+fn help_text(program: &Program, it: &UnboundScalar, value: &str) -> String {
+    if !is_flag_name(&it.name) {
         return "a ragged axis has extents that only a run has: no instruction takes them".to_owned();
     }
     let flag = format!("`--set {}={}`", it.name, quoted(value));
     let define = format!("or add `{} = …;` to an `Index definitions:` section", it.name);
     match &it.role() {
-        Role::Extent { divisors, is_input } => {
+        ScalarRole::Extent { divisors, is_input } => {
             let divides = match divisors.as_slice() {
                 [] => String::new(),
                 all => {
@@ -92,51 +95,51 @@ fn hint(program: &Program, it: &Missing, value: &str) -> String {
             let file = if *is_input { ", or with an input file of that shape" } else { "" };
             format!("give it a number{divides} with {flag}{file}")
         }
-        Role::LoopBound => format!("give it a number of iterations with {flag}"),
-        Role::Peer { partner, .. } => match partner {
+        ScalarRole::LoopBound => format!("give it a number of iterations with {flag}"),
+        ScalarRole::Peer { partner, .. } => match partner {
             Some(partner) => {
                 let partner = grammar::expr_text(program, *partner);
                 format!("give it the mirror of its partner's peer `{partner}` with {flag}, {define}")
             }
             None => format!("give it a rank of the world with {flag}, {define}"),
         },
-        Role::Root { team } => {
+        ScalarRole::Root { team } => {
             format!("give it a member of the team, 0 to {}, with {flag}", team.saturating_sub(1))
         }
-        Role::Index { .. } => format!("give it an index of that axis with {flag}, {define}"),
-        Role::Stream => format!("give it the number of a stream with {flag}, {define}"),
-        Role::Range { .. } => format!("give it an index of the operand's axis with {flag}, {define}"),
-        Role::Condition => format!("give it `true` or `false` with {flag}, {define}"),
-        Role::Operand => format!("give it a value with {flag}, {define}"),
+        ScalarRole::Index { .. } => format!("give it an index of that axis with {flag}, {define}"),
+        ScalarRole::Stream => format!("give it the number of a stream with {flag}, {define}"),
+        ScalarRole::Range { .. } => format!("give it an index of the operand's axis with {flag}, {define}"),
+        ScalarRole::Condition => format!("give it `true` or `false` with {flag}, {define}"),
+        ScalarRole::Operand => format!("give it a value with {flag}, {define}"),
     }
 }
 
 /// Whether a flag can bind the name; the extents of a ragged axis are called by their tensor's text.
-fn is_word(name: &str) -> bool {
+fn is_flag_name(name: &str) -> bool {
     name.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'.'))
 }
 
-impl Missing {
+impl UnboundScalar {
     /// The use that says most about its value.
-    fn role(&self) -> &Role {
-        let strongest = self.uses.iter().map(|it| &it.role).min_by_key(|it| it.strength());
-        strongest.unwrap_or(&Role::Operand)
+    fn role(&self) -> &ScalarRole {
+        let strongest = self.uses.iter().map(|it| &it.role).min_by_key(|it| it.priority());
+        strongest.unwrap_or(&ScalarRole::Operand)
     }
 }
 
 /// A value for each name: those that let the programs be planned, or as far as was found.
 fn values(
     programs: &[(&Program, &LineIndex)],
-    missing: &[Missing],
-    plans: Plans,
+    missing: &[UnboundScalar],
+    plans: TryPlan,
 ) -> IndexMap<String, String> {
     let candidates = Candidates::of(programs, missing);
-    let mut budget = Budget { trials: TRIALS, statements: STATEMENTS, plans };
+    let mut budget = Budget { trials: MAX_TRIALS, statements: MAX_TRIAL_STATEMENTS, plans };
     let mut best = candidates.first();
-    let Some(mut reached) = trial(programs, &best, &mut budget) else { return best };
+    let Some(mut reached) = try_values(programs, &best, &mut budget) else { return best };
     for extent in &candidates.extents {
         let other = candidates.with_extents(&best, *extent);
-        match trial(programs, &other, &mut budget) {
+        match try_values(programs, &other, &mut budget) {
             None => return other,
             Some(place) if place > reached => (best, reached) = (other, place),
             Some(_) => (),
@@ -146,7 +149,7 @@ fn values(
         for option in options {
             let mut other = best.clone();
             other.insert(name.clone(), option.clone());
-            match trial(programs, &other, &mut budget) {
+            match try_values(programs, &other, &mut budget) {
                 None => return other,
                 Some(place) if place > reached => (best, reached) = (other, place),
                 Some(_) => (),
@@ -160,12 +163,12 @@ fn values(
 struct Budget {
     trials: usize,
     statements: usize,
-    plans: Plans,
+    plans: TryPlan,
 }
 
 /// Plans the programs with these values. `None`: they can be planned; else how far planning got, 0 where nothing more is
 /// tried.
-fn trial(
+fn try_values(
     programs: &[(&Program, &LineIndex)],
     values: &IndexMap<String, String>,
     budget: &mut Budget,
@@ -184,7 +187,7 @@ fn trial(
         let mut copy = (*program).clone();
         for (name, value) in values {
             let Some(symbol) = copy.find_symbol(name) else { continue };
-            if let Some(value) = grammar::scalar(&mut copy, value) {
+            if let Some(value) = grammar::read_scalar(&mut copy, value) {
                 copy.definitions.insert(symbol, value);
             }
         }

@@ -81,7 +81,7 @@ impl View {
 
 /// A view in this rank's memory or in a peer's.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct ViewOnRank {
     /// The rank whose buffer it is.
     pub rank: usize,
     /// The view, in that rank's numbering.
@@ -94,38 +94,38 @@ pub struct Shard {
     /// Where the part is; `None` where the rank holds none.
     pub view: Option<View>,
     /// Which part it is.
-    pub layout: Layout,
+    pub layout: ShardLayout,
 }
 
 /// How a part sits in the whole: each dimension of the whole is a mixed-radix number of `pieces`, slowest first; a piece
 /// with a coordinate is fixed on this rank, the others make up the part's own dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ShardLayout {
     /// The whole tensor's shape.
     pub shape: Vec<usize>,
     /// Pieces of each dimension; their extents multiply to the dimension's.
-    pub pieces: Vec<Vec<Piece>>,
+    pub pieces: Vec<Vec<AxisPiece>>,
 }
 
 /// A digit of a dimension's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct AxisPiece {
     /// How many values it has.
     pub extent: usize,
     /// The value on this rank; `None`: all of them are here.
     pub coordinate: Option<usize>,
 }
 
-impl Layout {
+impl ShardLayout {
     /// A tensor that is whole on this rank.
     pub fn whole(shape: &[usize]) -> Self {
-        let pieces = shape.iter().map(|&extent| vec![Piece { extent, coordinate: None }]).collect();
+        let pieces = shape.iter().map(|&extent| vec![AxisPiece { extent, coordinate: None }]).collect();
         Self { shape: shape.to_vec(), pieces }
     }
 
     /// The part's shape.
     pub fn local_shape(&self) -> Vec<usize> {
-        let local = |pieces: &Vec<Piece>| {
+        let local = |pieces: &Vec<AxisPiece>| {
             pieces.iter().filter(|it| it.coordinate.is_none()).map(|it| it.extent).product()
         };
         self.pieces.iter().map(local).collect()
@@ -134,11 +134,11 @@ impl Layout {
     /// The indices of the whole dimension that the part has, where they follow each other.
     pub fn range(&self, dim: usize) -> Option<Range<usize>> {
         let pieces = self.pieces.get(dim)?;
-        let is_fixed = |it: &Piece| it.coordinate.is_some() && it.extent > 1;
+        let is_fixed = |it: &AxisPiece| it.coordinate.is_some() && it.extent > 1;
         let inner = pieces.iter().rposition(is_fixed).map_or(0, |at| at + 1);
         let (outer, inner) = pieces.split_at(inner);
         let count: usize = inner.iter().map(|it| it.extent).product();
-        let digit = |number: usize, piece: &Piece| match piece.coordinate {
+        let digit = |number: usize, piece: &AxisPiece| match piece.coordinate {
             Some(at) => Some(number * piece.extent + at),
             None => (piece.extent == 1).then_some(number),
         };
@@ -158,7 +158,7 @@ impl Layout {
         if self.local_shape().contains(&0) {
             return (Vec::new(), 0);
         }
-        let mut high: Vec<&Piece> = self.pieces.iter().flatten().collect();
+        let mut high: Vec<&AxisPiece> = self.pieces.iter().flatten().collect();
         let mut len = 1;
         while let Some(piece) = high.pop_if(|it| it.coordinate.is_none()) {
             len *= piece.extent;
@@ -177,7 +177,7 @@ impl Layout {
 
 /// An input or output of the program on this rank.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Port {
+pub struct IoBinding {
     /// The tensor's name.
     pub name: String,
     /// Element type.
@@ -186,11 +186,11 @@ pub struct Port {
     pub shard: Shard,
     /// The axes in the order in which the text prints them, reductions left out; `None` where an index of a printed axis means
     /// different elements on different ranks (a swizzle).
-    pub printed: Option<Vec<PrintedAxis>>,
+    pub printed_axes: Option<Vec<PrintedAxis>>,
     /// Whether each dimension of the whole is a broadcast.
     pub broadcast: Vec<bool>,
     /// Whether each rank's part is judged by itself: ranks that hold the same elements may hold different values.
-    pub per_rank: bool,
+    pub is_compared_per_rank: bool,
 }
 
 /// One axis of a tensor as the text prints it.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::LineIndex};
 
 use super::{
-    Names, Plan,
+    CommNames, Plan,
     build::build_rank,
+    io,
     limits::{self, Limits},
-    ports,
-    sync::{self, Matched},
+    sync::{self, CommMatching},
     teams::Teams,
     transport, unbound,
 };
@@ -25,14 +25,14 @@ pub fn smallest_world(program: &Program) -> usize {
 /// All symbols without a value; else, for every rank, the first statement that cannot be planned, once where ranks
 /// agree; else transfers whose two sides disagree.
 pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
-    build_within(program, lines, world, &Limits::default())
+    build_with_limits(program, lines, world, &Limits::default())
 }
 
 /// As `build`, within limits that the caller chooses.
 ///
 /// # Errors
 /// As `build`.
-pub fn build_within(
+pub fn build_with_limits(
     program: &Program,
     lines: &LineIndex,
     world: usize,
@@ -40,14 +40,14 @@ pub fn build_within(
 ) -> Result<Vec<Plan>, Vec<Diagnostic>> {
     limits.check_world(program, world).map_err(|fault| vec![fault])?;
     let programs = vec![(program, lines); world];
-    build_each(&programs, limits).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
+    build_per_rank(&programs, limits).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
 }
 
 /// Plans a world in which rank `r` runs `programs[r]`.
 ///
 /// # Errors
 /// As `build`, each with the rank whose program it is about.
-pub fn build_each(
+pub fn build_per_rank(
     programs: &[(&Program, &LineIndex)],
     limits: &Limits,
 ) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
@@ -56,7 +56,7 @@ pub fn build_each(
     for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
         limits.check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
     }
-    let faults = unbound::report(programs, try_out);
+    let faults = unbound::unbound_diagnostics(programs, check_plannable);
     match faults.is_empty() {
         true => plan_each(programs, limits),
         false => Err(faults),
@@ -64,7 +64,7 @@ pub fn build_each(
 }
 
 /// Whether the programs of a world can be planned.
-fn try_out(programs: &[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>> {
+fn check_plannable(programs: &[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>> {
     plan_each(programs, &Limits::default()).map(|_| ())
 }
 
@@ -79,16 +79,16 @@ fn plan_each(
     let mut plans: Vec<Plan> = Vec::with_capacity(world);
     let (mut instructions, mut bytes) = (0, 0);
     let teams = Teams::new(world);
-    let mut names: Vec<Arc<Names>> = Vec::with_capacity(world);
+    let mut names: Vec<Arc<CommNames>> = Vec::with_capacity(world);
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, &teams) {
             Ok(mut it) => {
-                it.program = (0..rank).find(|other| same(*other, rank)).unwrap_or(rank);
-                let known = names.get(it.program).map(Arc::clone);
-                it.names = known.unwrap_or_else(|| Names::of(program, lines).into());
-                names.push(Arc::clone(&it.names));
+                it.program_id = (0..rank).find(|other| same(*other, rank)).unwrap_or(rank);
+                let known = names.get(it.program_id).map(Arc::clone);
+                it.comm_names = known.unwrap_or_else(|| CommNames::from_program(program, lines).into());
+                names.push(Arc::clone(&it.comm_names));
                 instructions += it.code.len();
-                it.share(plans.last());
+                it.share_tables_with(plans.last());
                 bytes += it.bytes();
                 plans.push(it);
             }
@@ -101,8 +101,8 @@ fn plan_each(
                 }
             }
         }
-        if instructions > limits::WORLD_INSTRUCTIONS {
-            let limit = limits::WORLD_INSTRUCTIONS;
+        if instructions > limits::MAX_WORLD_INSTRUCTIONS {
+            let limit = limits::MAX_WORLD_INSTRUCTIONS;
             let message = format!("{rank} of {world} ranks unroll to more than {limit} instructions");
             let fault = Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program");
             faults.push((rank, fault.help("run it on fewer ranks, or bind shorter loops with `--set`")));
@@ -121,8 +121,8 @@ fn plan_each(
         return Err(faults);
     }
     let programs: Vec<&Program> = programs.iter().map(|(program, _)| *program).collect();
-    let mut faults = ports::disagreement(&programs, &plans);
-    let matched = Matched::of(&plans);
+    let mut faults = io::signature_mismatch(&programs, &plans);
+    let matched = CommMatching::from_plans(&plans);
     faults.extend(sync::agreement(&programs, &plans, &matched));
     if !faults.is_empty() {
         return Err(faults);

@@ -5,16 +5,16 @@ use std::collections::{HashMap, HashSet};
 use grammar::{
     arena::{Arena, Id},
     attr::AttrName,
+    for_each_tensor_use,
     ir::{Attr, BlockId, Domains, OpStmt, Program, Stmt, StmtId, TensorId, UnitId},
-    mentions,
-    ops::Effect,
+    ops::OpClass,
 };
 use passes::{Settings, Verify};
 
 use super::Reducer;
 
 /// Most communications that are removed in pairs: every pair is a test.
-const PAIRED: usize = 16;
+const MAX_PAIRED: usize = 16;
 
 /// Every block, those that hold others first.
 pub(super) fn blocks(program: &Program) -> Vec<BlockId> {
@@ -26,7 +26,7 @@ pub(super) fn blocks(program: &Program) -> Vec<BlockId> {
             match &program.stmts[*stmt] {
                 Stmt::Op(_) | Stmt::Let(..) => (),
                 Stmt::For(it) => found.push(it.body),
-                Stmt::If(it) => found.extend([Some(it.then), it.other].into_iter().flatten()),
+                Stmt::If(it) => found.extend([Some(it.then_block), it.else_block].into_iter().flatten()),
             }
         }
         at += 1;
@@ -35,13 +35,13 @@ pub(super) fn blocks(program: &Program) -> Vec<BlockId> {
 }
 
 /// Every statement, by block.
-fn all(program: &Program) -> Vec<StmtId> {
+fn all_stmts(program: &Program) -> Vec<StmtId> {
     blocks(program).into_iter().flat_map(|block| program.block(block).to_vec()).collect()
 }
 
 /// Every operator statement.
 fn operators(program: &Program) -> impl Iterator<Item = (StmtId, &OpStmt)> {
-    all(program).into_iter().filter_map(|stmt| match &program.stmts[stmt] {
+    all_stmts(program).into_iter().filter_map(|stmt| match &program.stmts[stmt] {
         Stmt::Op(it) => Some((stmt, it)),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     })
@@ -64,11 +64,11 @@ fn remove(program: &mut Program, goes: &dyn Fn(&Program, StmtId) -> bool) {
 }
 
 /// Runs of statements of each block.
-pub(super) fn statements(reducer: &mut Reducer<'_>) -> bool {
+pub(super) fn remove_statements(reducer: &mut Reducer<'_>) -> bool {
     let mut helped = false;
     let mut at = 0;
     while at < blocks(&reducer.best.program).len() {
-        helped |= reducer.thin(
+        helped |= reducer.drop_chunks(
             &|program| blocks(program).get(at).map_or(0, |block| program.block(*block).len()),
             &|program, run| {
                 if let Some(block) = blocks(program).get(at) {
@@ -82,11 +82,11 @@ pub(super) fn statements(reducer: &mut Reducer<'_>) -> bool {
 }
 
 /// All statements that name a tensor.
-pub(super) fn tensors(reducer: &mut Reducer<'_>) -> bool {
+pub(super) fn remove_tensors(reducer: &mut Reducer<'_>) -> bool {
     let mut names: Vec<String> = Vec::new();
     let program = &reducer.best.program;
     for (_, stmt) in operators(program) {
-        mentions(program, stmt, &mut |tensor, _| names.push(program.tensor_name(tensor)));
+        for_each_tensor_use(program, stmt, &mut |tensor, _| names.push(program.tensor_name(tensor)));
     }
     let mut seen = HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
@@ -96,7 +96,9 @@ pub(super) fn tensors(reducer: &mut Reducer<'_>) -> bool {
             remove(program, &|program, stmt| match &program.stmts[stmt] {
                 Stmt::Op(it) => {
                     let mut found = false;
-                    mentions(program, it, &mut |tensor, _| found |= program.tensor_name(tensor) == name);
+                    for_each_tensor_use(program, it, &mut |tensor, _| {
+                        found |= program.tensor_name(tensor) == name
+                    });
                     found
                 }
                 Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
@@ -111,8 +113,8 @@ pub(super) fn tensors(reducer: &mut Reducer<'_>) -> bool {
 }
 
 /// Communications with their waits, alone and in pairs: a send goes together with its receive.
-pub(super) fn communications(reducer: &mut Reducer<'_>) -> bool {
-    let posts = |it: &OpStmt| it.op.row().effect == Effect::Communicate;
+pub(super) fn remove_communications(reducer: &mut Reducer<'_>) -> bool {
+    let posts = |it: &OpStmt| it.op.def().class == OpClass::Communicate;
     let posted = operators(&reducer.best.program).filter(|(_, it)| posts(it));
     let mut numbers: Vec<u32> = posted.filter_map(|(_, it)| it.number).collect();
     let mut seen = HashSet::new();
@@ -133,7 +135,7 @@ pub(super) fn communications(reducer: &mut Reducer<'_>) -> bool {
     for number in &numbers {
         helped |= reducer.attempt(&without([*number; 2]));
     }
-    numbers.truncate(PAIRED);
+    numbers.truncate(MAX_PAIRED);
     for (at, first) in numbers.iter().enumerate() {
         for second in &numbers[at + 1..] {
             helped |= reducer.attempt(&without([*first, *second]));
@@ -143,27 +145,27 @@ pub(super) fn communications(reducer: &mut Reducer<'_>) -> bool {
 }
 
 /// A branch becomes one of its sides, or loses one.
-pub(super) fn branches(reducer: &mut Reducer<'_>) -> bool {
+pub(super) fn simplify_branches(reducer: &mut Reducer<'_>) -> bool {
     let is_branch = |program: &Program, stmt: StmtId| matches!(program.stmts[stmt], Stmt::If(_));
-    each(
+    edit_each(
         reducer,
         &is_branch,
         &[
             &|program, stmt| {
                 if let Stmt::If(it) = &program.stmts[stmt] {
-                    let then = program.block(it.then).to_vec();
+                    let then = program.block(it.then_block).to_vec();
                     replace(program, stmt, &then);
                 }
             },
             &|program, stmt| {
                 if let Stmt::If(it) = &program.stmts[stmt] {
-                    let other = it.other.map(|other| program.block(other).to_vec()).unwrap_or_default();
+                    let other = it.else_block.map(|other| program.block(other).to_vec()).unwrap_or_default();
                     replace(program, stmt, &other);
                 }
             },
             &|program, stmt| {
                 if let Stmt::If(it) = &mut program.stmts[stmt] {
-                    it.other = None;
+                    it.else_block = None;
                 }
             },
         ],
@@ -171,15 +173,15 @@ pub(super) fn branches(reducer: &mut Reducer<'_>) -> bool {
 }
 
 /// A loop becomes its first iteration, or half as long.
-pub(super) fn loops(reducer: &mut Reducer<'_>) -> bool {
+pub(super) fn shorten_loops(reducer: &mut Reducer<'_>) -> bool {
     let is_loop = |program: &Program, stmt: StmtId| matches!(program.stmts[stmt], Stmt::For(_));
-    each(
+    edit_each(
         reducer,
         &is_loop,
         &[
             &|program, stmt| {
                 if let Stmt::For(it) = program.stmts[stmt].clone() {
-                    let first = program.stmt(Stmt::Let(it.index, it.start), program.stmt_span(stmt));
+                    let first = program.add_stmt(Stmt::Let(it.index, it.start), program.stmt_span(stmt));
                     let body: Vec<StmtId> =
                         [first].into_iter().chain(program.block(it.body).to_vec()).collect();
                     replace(program, stmt, &body);
@@ -188,7 +190,7 @@ pub(super) fn loops(reducer: &mut Reducer<'_>) -> bool {
             &|program, stmt| {
                 let Stmt::For(it) = program.stmts[stmt].clone() else { return };
                 if let (Some(start), Some(stop)) = (program.constant(it.start), program.constant(it.stop)) {
-                    let stop = program.int(i64::midpoint(start, stop));
+                    let stop = program.intern_int(i64::midpoint(start, stop));
                     program.stmts[stmt] = Stmt::For(grammar::ir::For { axis: None, stop, ..it });
                 }
             },
@@ -200,9 +202,14 @@ pub(super) fn loops(reducer: &mut Reducer<'_>) -> bool {
 type EditOne = dyn Fn(&mut Program, StmtId);
 
 /// Tries edits on each statement of a kind. A statement that is gone has its place taken by the next one.
-fn each(reducer: &mut Reducer<'_>, chosen: &dyn Fn(&Program, StmtId) -> bool, edits: &[&EditOne]) -> bool {
-    let find =
-        |program: &Program, at: usize| all(program).into_iter().filter(|it| chosen(program, *it)).nth(at);
+fn edit_each(
+    reducer: &mut Reducer<'_>,
+    chosen: &dyn Fn(&Program, StmtId) -> bool,
+    edits: &[&EditOne],
+) -> bool {
+    let find = |program: &Program, at: usize| {
+        all_stmts(program).into_iter().filter(|it| chosen(program, *it)).nth(at)
+    };
     let mut helped = false;
     let mut at = 0;
     while find(&reducer.best.program, at).is_some() {
@@ -222,16 +229,17 @@ fn each(reducer: &mut Reducer<'_>, chosen: &dyn Fn(&Program, StmtId) -> bool, ed
 }
 
 /// Inputs, outputs, options and definitions of scalars.
-pub(super) fn header(reducer: &mut Reducer<'_>) -> bool {
-    let outputs = reducer.thin(&|it| it.outputs.len(), &|it, run| drop(it.outputs.drain(run)));
-    let inputs = reducer.thin(&|it| it.inputs.len(), &|it, run| drop(it.inputs.drain(run)));
-    let options = reducer.thin(&|it| it.options.len(), &|it, run| drop(it.options.drain(run)));
-    let definitions = reducer.thin(&|it| it.definitions.len(), &|it, run| drop(it.definitions.drain(run)));
+pub(super) fn shrink_header(reducer: &mut Reducer<'_>) -> bool {
+    let outputs = reducer.drop_chunks(&|it| it.outputs.len(), &|it, run| drop(it.outputs.drain(run)));
+    let inputs = reducer.drop_chunks(&|it| it.inputs.len(), &|it, run| drop(it.inputs.drain(run)));
+    let options = reducer.drop_chunks(&|it| it.options.len(), &|it, run| drop(it.options.drain(run)));
+    let definitions =
+        reducer.drop_chunks(&|it| it.definitions.len(), &|it, run| drop(it.definitions.drain(run)));
     outputs || inputs || options || definitions
 }
 
 /// What passes clean up, where that makes the text shorter.
-pub(super) fn clean(reducer: &mut Reducer<'_>) -> bool {
+pub(super) fn canonicalize(reducer: &mut Reducer<'_>) -> bool {
     let Ok(calls) = passes::parse("canonicalize") else { return false };
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
     let length = reducer.best.text.len();
@@ -245,7 +253,7 @@ pub(super) fn clean(reducer: &mut Reducer<'_>) -> bool {
 }
 
 /// Forgets what nothing names any more: HostUnits, and what the text would still say about tensors' domains.
-pub(super) fn tidy(program: &mut Program) {
+pub(super) fn drop_unreferenced(program: &mut Program) {
     let posted: HashSet<UnitId> = operators(program)
         .flat_map(|(_, it)| &it.attrs)
         .filter_map(|(_, attr)| match attr {
@@ -253,19 +261,19 @@ pub(super) fn tidy(program: &mut Program) {
             _ => None,
         })
         .collect();
-    keep_units(program, &posted);
+    retain_units(program, &posted);
     let mut named: HashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
     named.extend(Program::tensors_of(&program.outputs));
     for (_, stmt) in operators(program) {
-        mentions(program, stmt, &mut |tensor, _| named.extend([tensor]));
+        for_each_tensor_use(program, stmt, &mut |tensor, _| named.extend([tensor]));
     }
     for tensor in program.tensors.ids().filter(|it| !named.contains(it)).collect::<Vec<_>>() {
         let it = &mut program.tensors[tensor];
-        it.domains = Domains { logical: it.loops.clone(), ..Domains::default() };
+        it.domains = Domains { logical: it.loop_domain.clone(), ..Domains::default() };
     }
 }
 
-fn keep_units(program: &mut Program, kept: &HashSet<UnitId>) {
+fn retain_units(program: &mut Program, kept: &HashSet<UnitId>) {
     if program.units.ids().all(|unit| kept.contains(&unit)) {
         return;
     }

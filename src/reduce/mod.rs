@@ -7,17 +7,17 @@
 //! Invariant: the result depends on the program, the test and the number of tests allowed, and on nothing else; every
 //! proposal that is kept has fewer statements, values or devices, or a shorter text.
 
+mod command_runner;
 mod edits;
+pub mod failure_test;
 mod order;
-mod running;
 mod shrink;
-pub mod symptoms;
 #[cfg(test)]
 mod tests;
 
 use std::{collections::HashSet, ops::Range};
 
-pub use running::Running;
+pub use command_runner::CommandRunner;
 
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
@@ -66,45 +66,45 @@ impl Candidate {
 }
 
 /// What came of a reduction.
-pub struct Reduced {
+pub struct ShrinkResult {
     /// The smallest program found.
     pub candidate: Candidate,
     /// How many programs were tested.
     pub tests: usize,
     /// Whether there was more to test than allowed.
-    pub stopped: bool,
+    pub hit_limit: bool,
 }
 
 /// What a smaller program has to be.
-pub trait Goal {
+pub trait InterestingnessTest {
     /// Whether an edit of a program is worth a test; the two share the ids of statements.
-    fn allows(&self, before: &Candidate, after: &Program) -> bool;
+    fn is_worth_testing(&self, before: &Candidate, after: &Program) -> bool;
     /// Whether a program fails as the first one did.
-    fn fails(&self, candidate: &Candidate) -> bool;
+    fn is_interesting(&self, candidate: &Candidate) -> bool;
 }
 
 /// Shrinks a program that fails, with so many tests at most; `progress` hears of every step that helped.
 pub fn reduce(
     start: Candidate,
     most_tests: usize,
-    goal: &dyn Goal,
+    goal: &dyn InterestingnessTest,
     progress: &mut dyn FnMut(&Candidate, usize),
-) -> Reduced {
+) -> ShrinkResult {
     let tried = HashSet::from([start.text.clone()]);
     let mut reducer = Reducer { best: start, goal, tried, tests: 0, most_tests };
     // Smaller numbers come first: they make every further test cheaper.
     let steps: &[fn(&mut Reducer<'_>) -> bool] = &[
-        shrink::numbers,
-        edits::statements,
-        edits::tensors,
-        edits::communications,
-        edits::branches,
-        edits::loops,
-        edits::header,
-        edits::clean,
+        shrink::shrink_numbers,
+        edits::remove_statements,
+        edits::remove_tensors,
+        edits::remove_communications,
+        edits::simplify_branches,
+        edits::shorten_loops,
+        edits::shrink_header,
+        edits::canonicalize,
     ];
     let mut helped = true;
-    while helped && !reducer.is_spent() {
+    while helped && !reducer.is_budget_spent() {
         helped = false;
         for step in steps {
             if step(&mut reducer) {
@@ -113,38 +113,38 @@ pub fn reduce(
             }
         }
     }
-    let stopped = reducer.is_spent();
-    Reduced { candidate: reducer.best, tests: reducer.tests, stopped }
+    let stopped = reducer.is_budget_spent();
+    ShrinkResult { candidate: reducer.best, tests: reducer.tests, hit_limit: stopped }
 }
 
 /// The smallest program so far.
 struct Reducer<'t> {
     best: Candidate,
-    goal: &'t dyn Goal,
+    goal: &'t dyn InterestingnessTest,
     tried: HashSet<String>,
     tests: usize,
     most_tests: usize,
 }
 
 impl Reducer<'_> {
-    fn is_spent(&self) -> bool {
+    fn is_budget_spent(&self) -> bool {
         self.tests >= self.most_tests
     }
 
     /// Edits the program, and keeps it where it still fails.
     fn attempt(&mut self, edit: &dyn Fn(&mut Program)) -> bool {
-        if self.is_spent() {
+        if self.is_budget_spent() {
             return false;
         }
         let mut program = self.best.program.clone();
         edit(&mut program);
-        edits::tidy(&mut program);
+        edits::drop_unreferenced(&mut program);
         let Ok(candidate) = Candidate::read(print(&program)) else { return false };
-        if !self.tried.insert(candidate.text.clone()) || !self.goal.allows(&self.best, &program) {
+        if !self.tried.insert(candidate.text.clone()) || !self.goal.is_worth_testing(&self.best, &program) {
             return false;
         }
         self.tests += 1;
-        let kept = self.goal.fails(&candidate);
+        let kept = self.goal.is_interesting(&candidate);
         if kept {
             self.best = candidate;
         }
@@ -153,7 +153,7 @@ impl Reducer<'_> {
 
     /// Delta debugging (Zeller and Hildebrandt 2002, without its step to subsets): removes runs of items, long runs
     /// before short ones, and from the end, since what comes later uses what comes before.
-    fn thin(
+    fn drop_chunks(
         &mut self,
         count: &dyn Fn(&Program) -> usize,
         remove: &dyn Fn(&mut Program, Range<usize>),

@@ -8,23 +8,23 @@
 use grammar::ir::StmtId;
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Effect, InstKind, Plan};
+use crate::plan::{InstKind, Plan, SyncEffect};
 
 /// Beyond so many instructions of a rank, orders are not compared: numbers shrink first.
-const MOST: usize = 4000;
+const MAX_INSTRUCTIONS: usize = 4000;
 
 /// An instruction, by what stays the same: statement, iteration, and which of the two's instructions.
-type Key = (Option<StmtId>, String, usize);
+type InstKey = (Option<StmtId>, String, usize);
 
 /// Whether each rank does one after the other what it did one after the other, where it still does both.
-pub(super) fn is_kept(old: &[Plan], new: &[Plan]) -> bool {
+pub(super) fn preserves_order(old: &[Plan], new: &[Plan]) -> bool {
     old.iter().zip(new).all(|(old, new)| {
-        if old.code.len() > MOST {
+        if old.code.len() > MAX_INSTRUCTIONS {
             return true;
         }
-        let (old, new) = (Order::of(old), Order::of(new));
+        let (old, new) = (RankOrder::of(old), RankOrder::of(new));
         let both: Vec<(usize, usize)> =
-            old.places.iter().filter_map(|(key, at)| Some((*at, *new.places.get(key)?))).collect();
+            old.positions.iter().filter_map(|(key, at)| Some((*at, *new.positions.get(key)?))).collect();
         both.iter().all(|&(old_last, new_last)| {
             let lost = |&&(old_first, new_first): &&(usize, usize)| {
                 old.before[old_last].has(old_first) && !new.before[new_last].has(new_first)
@@ -36,9 +36,9 @@ pub(super) fn is_kept(old: &[Plan], new: &[Plan]) -> bool {
 
 /// A set of instructions of one rank, by index.
 #[derive(Clone, Default)]
-struct Set(Vec<u64>);
+struct InstSet(Vec<u64>);
 
-impl Set {
+impl InstSet {
     fn has(&self, at: usize) -> bool {
         self.0.get(at / 64).is_some_and(|bits| bits >> (at % 64) & 1 == 1)
     }
@@ -55,38 +55,38 @@ impl Set {
 }
 
 /// What is done before what on one rank.
-struct Order {
+struct RankOrder {
     /// The instructions that touch memory or tell others about it.
-    places: FxHashMap<Key, usize>,
+    positions: FxHashMap<InstKey, usize>,
     /// By instruction: what is done before it begins.
-    before: Vec<Set>,
+    before: Vec<InstSet>,
 }
 
-impl Order {
+impl RankOrder {
     fn of(plan: &Plan) -> Self {
-        let mut order = Self { places: FxHashMap::default(), before: Vec::with_capacity(plan.code.len()) };
-        let mut streams = vec![Set::default(); plan.streams.len()];
-        let mut queues = vec![Set::default(); plan.communicators.len()];
-        let mut events = vec![Set::default(); plan.events];
-        let mut works = vec![Set::default(); plan.works];
+        let mut order = Self { positions: FxHashMap::default(), before: Vec::with_capacity(plan.code.len()) };
+        let mut streams = vec![InstSet::default(); plan.streams.len()];
+        let mut queues = vec![InstSet::default(); plan.communicators.len()];
+        let mut events = vec![InstSet::default(); plan.event_count];
+        let mut works = vec![InstSet::default(); plan.work_count];
         let mut counts: FxHashMap<(Option<StmtId>, String), usize> = FxHashMap::default();
         for (at, inst) in plan.code.iter().enumerate() {
             let stream = &mut streams[inst.stream as usize];
             let mut before = stream.clone();
             let is_work = match inst.kind.effect() {
-                Effect::Record(event) => {
+                SyncEffect::RecordEvent(event) => {
                     events[event as usize] = before.clone();
                     false
                 }
-                Effect::Join(event) => {
+                SyncEffect::WaitEvent(event) => {
                     stream.join(&events[event as usize]);
                     false
                 }
-                Effect::Wait(work) => {
+                SyncEffect::Wait(work) => {
                     stream.join(&works[work as usize]);
                     false
                 }
-                Effect::Post(posted) => {
+                SyncEffect::Post(posted) => {
                     let queue = &mut queues[posted.communicator() as usize];
                     before.join(queue);
                     queue.join(&before);
@@ -94,13 +94,13 @@ impl Order {
                     works[posted.work() as usize] = queue.clone();
                     true
                 }
-                Effect::Share(_) | Effect::Barrier => false,
-                Effect::Compute if matches!(inst.kind, InstKind::Alloc { .. }) => false,
-                Effect::Compute
-                | Effect::Signal(_)
-                | Effect::Await(_)
-                | Effect::Reshard(_)
-                | Effect::Finish => {
+                SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => false,
+                SyncEffect::Compute if matches!(inst.kind, InstKind::Alloc { .. }) => false,
+                SyncEffect::Compute
+                | SyncEffect::Signal(_)
+                | SyncEffect::WaitSignal(_)
+                | SyncEffect::Reshard(_)
+                | SyncEffect::ReadOutputs => {
                     stream.add(at);
                     true
                 }
@@ -108,7 +108,7 @@ impl Order {
             if is_work {
                 let place = (plan.origins[inst.origin as usize].stmt, plan.iteration(inst));
                 let count = counts.entry(place.clone()).or_default();
-                order.places.insert((place.0, place.1, *count), at);
+                order.positions.insert((place.0, place.1, *count), at);
                 *count += 1;
             }
             order.before.push(before);

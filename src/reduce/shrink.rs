@@ -10,13 +10,14 @@ use grammar::ir::{Attr, Expr, Program, Stmt};
 use super::Reducer;
 
 /// One number after the other, large ones first: to 1, to 2, to a half, alone and with the products that it is in.
-pub(super) fn numbers(reducer: &mut Reducer<'_>) -> bool {
+pub(super) fn shrink_numbers(reducer: &mut Reducer<'_>) -> bool {
     let mut helped = false;
     let mut bound = i64::MAX;
     while let Some(number) = largest(&reducer.best.program, bound) {
         let smaller = [1, 2, number / 2].into_iter().filter(|it| (1..number).contains(it));
         let mut attempts = smaller.flat_map(|to| [(to, false), (to, true)]);
-        match attempts.any(|(to, products)| reducer.attempt(&|program| scale(program, number, to, products)))
+        match attempts
+            .any(|(to, products)| reducer.attempt(&|program| replace_number(program, number, to, products)))
         {
             true => helped = true,
             false => bound = number,
@@ -33,7 +34,7 @@ fn largest(program: &Program, bound: i64) -> Option<i64> {
 
 /// Makes a number another one; with `products`, its multiples shrink in the same ratio. Meshes and teams of so many devices
 /// keep their first ones.
-fn scale(program: &mut Program, from: i64, to: i64, products: bool) {
+fn replace_number(program: &mut Program, from: i64, to: i64, products: bool) {
     for expr in program.exprs.ids().collect::<Vec<_>>() {
         if let Expr::Int(value) = &mut program.exprs[expr]
             && (*value == from || products && *value > from && *value % from == 0)

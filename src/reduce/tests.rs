@@ -10,8 +10,9 @@ use grammar::{
 use passes::{Arguments, Change, Pass, PassCall, Remarks};
 
 use super::{
-    Candidate, Running, reduce,
-    symptoms::{Examiner, Same, Test},
+    Candidate, CommandRunner,
+    failure_test::{FailureOracle, FailureTest, SameFailure},
+    reduce,
 };
 use crate::{plan::limits::Limits, run::oracle::schedules};
 
@@ -72,10 +73,10 @@ static FORGETTER: Pass = pass("forgetter", |program, _, _| {
 });
 
 /// The smallest program that a pass does to what it does to the text, or what it does instead.
-fn smallest(pass: &'static Pass, test: Test) -> Result<String, String> {
+fn smallest(pass: &'static Pass, test: FailureOracle) -> Result<String, String> {
     let calls = [PassCall { pass, arguments: Arguments::defaults(pass), span: Default::default() }];
-    let examiner = Examiner {
-        test: &test,
+    let examiner = FailureTest {
+        oracle: &test,
         calls: &calls,
         reference: None,
         bindings: &[],
@@ -84,11 +85,12 @@ fn smallest(pass: &'static Pass, test: Test) -> Result<String, String> {
         schedules: &schedules(),
         checks_races: false,
         file: Path::new(""),
-        running: &Running::default(),
+        running: &CommandRunner::default(),
     };
     let start = Candidate::read(TEXT.to_owned()).map_err(|it| format!("{it:?}"))?;
-    let symptoms = examiner.examine(&start)?;
-    let reduced = reduce(start, 500, &Same { examiner, symptoms: symptoms.clone() }, &mut |_, _| ());
+    let symptoms = examiner.failure_signatures(&start)?;
+    let reduced =
+        reduce(start, 500, &SameFailure { test: examiner, signatures: symptoms.clone() }, &mut |_, _| ());
     let symptoms: Vec<String> = symptoms.into_iter().collect();
     Ok(format!("{}\n{}", symptoms.join("\n"), reduced.candidate.text))
 }
@@ -103,7 +105,7 @@ stumbler: index out of bounds: the len is  but the index is
     Synchronize(Stream s0)
 } // %HostIrContainer
 ";
-    assert_eq!(smallest(&STUMBLER, Test::Crash), Ok(wanted.to_owned()));
+    assert_eq!(smallest(&STUMBLER, FailureOracle::Crash), Ok(wanted.to_owned()));
 }
 
 #[test]
@@ -117,18 +119,18 @@ wrong T3
      = Set( T0_g_float[iS0{1}] )
 } // %HostIrContainer
 ";
-    assert_eq!(smallest(&FORGETTER, Test::WrongResult), Ok(wanted.to_owned()));
+    assert_eq!(smallest(&FORGETTER, FailureOracle::WrongResult), Ok(wanted.to_owned()));
 }
 
 #[test]
 fn what_does_not_fail_is_told() {
-    let crash = smallest(&FORGETTER, Test::Crash);
+    let crash = smallest(&FORGETTER, FailureOracle::Crash);
     assert_eq!(crash, Err("the passes run to their end".to_owned()));
-    let wrong = smallest(&STUMBLER, Test::WrongResult);
+    let wrong = smallest(&STUMBLER, FailureOracle::WrongResult);
     assert_eq!(
         wrong,
         Err("pass `stumbler` panicked: index out of bounds: the len is 6 but the index is 6".to_owned())
     );
-    let race = smallest(&FORGETTER, Test::Race);
+    let race = smallest(&FORGETTER, FailureOracle::Race);
     assert_eq!(race, Err("nothing goes wrong under 10 schedules".to_owned()));
 }

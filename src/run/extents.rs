@@ -6,7 +6,7 @@
 
 use grammar::{
     expr_text,
-    ir::{AxisId, AxisKind, Expr, ExprId, Parallel, Program, SymbolId, TensorId},
+    ir::{AxisId, AxisKind, Expr, ExprId, ParallelType, Program, SymbolId, TensorId},
 };
 
 use super::{
@@ -22,7 +22,7 @@ struct FileAxis {
     /// By what the file's extent is multiplied to give it.
     factor: i64,
     /// The extent that the file has to have here, if that is known without the text.
-    own: Option<i64>,
+    known_extent: Option<i64>,
     /// Whether a file may leave the axis out.
     is_optional: bool,
 }
@@ -38,16 +38,16 @@ pub fn bind_extents(program: &mut Program, given: &[InputFlag]) -> Result<(), Ru
         let Some(tensor) = found else { continue };
         let rank = program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0);
         let shape = flag.shape(rank)?;
-        match solution(program, tensor, &shape, flag.local) {
+        match solve_shape(program, tensor, &shape, flag.local) {
             Some(values) => {
                 for (symbol, value) in values {
-                    let value = program.int(value);
+                    let value = program.intern_int(value);
                     program.definitions.entry(symbol).or_insert(value);
                 }
             }
-            None if is_open(program, tensor) => {
+            None if has_unknown_extent(program, tensor) => {
                 let name = &flag.name;
-                let hint = match (solution(program, tensor, &shape, !flag.local), flag.local) {
+                let hint = match (solve_shape(program, tensor, &shape, !flag.local), flag.local) {
                     (None, _) => String::new(),
                     (Some(_), true) => format!("; this is the whole tensor: use `{name}=`"),
                     (Some(_), false) => format!("; this is one rank's part: use `{name}@local=`"),
@@ -59,7 +59,7 @@ pub fn bind_extents(program: &mut Program, given: &[InputFlag]) -> Result<(), Ru
                     "has shape {shape:?}, but {whose}{name} has shape [{}]{hint}",
                     extents.collect::<Vec<_>>().join(", ")
                 );
-                return Err(flag.misfit(INPUT, rank, &fault));
+                return Err(flag.shape_error(INPUT, rank, &fault));
             }
             None => (),
         }
@@ -68,14 +68,16 @@ pub fn bind_extents(program: &mut Program, given: &[InputFlag]) -> Result<(), Ru
 }
 
 /// Whether an extent of the tensor has no value yet.
-fn is_open(program: &Program, tensor: TensorId) -> bool {
+fn has_unknown_extent(program: &Program, tensor: TensorId) -> bool {
     let mut symbols = Vec::new();
-    program.dimensions(tensor).for_each(|axis| program.symbols_of(program.axes[axis].extent, &mut symbols));
+    program
+        .dimensions(tensor)
+        .for_each(|axis| program.collect_symbols(program.axes[axis].extent, &mut symbols));
     symbols.iter().any(|symbol| !program.definitions.contains_key(symbol))
 }
 
 /// The values of symbols with which a file of a shape fits; `None` where there are none.
-fn solution(
+fn solve_shape(
     program: &Program,
     tensor: TensorId,
     shape: &[usize],
@@ -83,7 +85,7 @@ fn solution(
 ) -> Option<Vec<(SymbolId, i64)>> {
     let logical: Vec<FileAxis> =
         program.dimensions(tensor).map(|axis| logical_axis(program, tensor, axis, local)).collect();
-    let shown = program.tensors[tensor].loops.iter().copied();
+    let shown = program.tensors[tensor].loop_domain.iter().copied();
     let shown = shown.filter(|axis| program.axes[*axis].kind != AxisKind::Reduction);
     let printed: Vec<FileAxis> = shown.map(|axis| printed_axis(program, tensor, axis, local)).collect();
     [logical, printed].iter().find_map(|axes| {
@@ -102,7 +104,7 @@ fn logical_axis(program: &Program, tensor: TensorId, axis: AxisId, local: bool) 
     FileAxis {
         extent: extent(program, axis),
         factor: devices.iter().product(),
-        own: is_device.then_some(1),
+        known_extent: is_device.then_some(1),
         is_optional: is_device || is_unit_broadcast(program, axis),
     }
 }
@@ -112,7 +114,7 @@ fn printed_axis(program: &Program, tensor: TensorId, axis: AxisId, local: bool) 
     FileAxis {
         extent: extent(program, axis),
         factor: device.unwrap_or(1),
-        own: device.map(|_| 1),
+        known_extent: device.map(|_| 1),
         is_optional: device.is_some() || is_unit_broadcast(program, axis),
     }
 }
@@ -120,8 +122,8 @@ fn printed_axis(program: &Program, tensor: TensorId, axis: AxisId, local: bool) 
 /// The extent of the mesh along a device axis.
 fn mesh_extent(program: &Program, tensor: TensorId, axis: AxisId) -> Option<i64> {
     match program.axes[axis].parallel {
-        Parallel::Device(dim) => Some(program.tensors[tensor].mesh.extent(dim) as i64),
-        Parallel::Serial | Parallel::Stream | Parallel::Kernel(_) => None,
+        ParallelType::Device(dim) => Some(program.tensors[tensor].mesh.extent(dim) as i64),
+        ParallelType::Serial | ParallelType::Stream | ParallelType::Kernel(_) => None,
     }
 }
 
@@ -142,7 +144,7 @@ fn solve_all(program: &Program, axes: &[&FileAxis], shape: &[usize]) -> Option<V
     let mut values = Vec::new();
     for (axis, found) in axes.iter().zip(shape) {
         let found = i64::try_from(*found).ok()?;
-        if axis.own.is_some_and(|own| own != found) {
+        if axis.known_extent.is_some_and(|own| own != found) {
             return None;
         }
         solve(program, axis.extent, found.checked_mul(axis.factor)?, &mut values)?;
@@ -172,9 +174,9 @@ fn solve(program: &Program, expr: ExprId, value: i64, values: &mut Vec<(SymbolId
             }
             _ => Some(()),
         },
-        Expr::Infix("/", a, b) => divided(program, *a, *b, value, values),
+        Expr::Infix("/", a, b) => solve_quotient(program, *a, *b, value, values),
         Expr::Call(name, args) if name == "ceilDiv" => match args.as_slice() {
-            [a, b] => divided(program, *a, *b, value, values),
+            [a, b] => solve_quotient(program, *a, *b, value, values),
             _ => Some(()),
         },
         Expr::Bool(_) | Expr::Float(..) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => Some(()),
@@ -182,7 +184,7 @@ fn solve(program: &Program, expr: ExprId, value: i64, values: &mut Vec<(SymbolId
 }
 
 /// `a / by` is `value`: splits divide evenly.
-fn divided(
+fn solve_quotient(
     program: &Program,
     a: ExprId,
     by: ExprId,

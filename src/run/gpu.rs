@@ -3,25 +3,28 @@
 use std::sync::Arc;
 
 use super::{
-    apart,
-    job::{self, Criteria, Expectation, Verdict},
-    prepare::Failure,
+    distributed_check,
+    prepare::JobFailure,
+    verdict::{self, Criteria, Expectation, OutputVerdict},
 };
 use crate::{
-    cuda::{self, CudaError, Engine, Host, Line, Peers, Timing, buffer_assignment::WorldLayout},
+    cuda::{
+        self, CudaError, Engine, HostProfile, LineProfile, ProcessGroup, Timing,
+        buffer_assignment::BufferAssignment,
+    },
     exit::Exit,
     io::{data::Data, dense::DenseTensor},
     launch::{
         LaunchError,
-        member::Member,
-        progress::{Limit, Run},
+        job_rank::JobRank,
+        progress::{PhaseLimit, PlanProgress},
     },
-    plan::{InstKind, Place, Plan, View},
-    sim::Outcome,
+    plan::{InstKind, Plan, View, ViewOnRank},
+    sim::SimOutcome,
 };
 
 /// What a job on GPUs is asked for.
-pub struct Job<'a> {
+pub struct GpuJob<'a> {
     /// The plans of all ranks.
     pub plans: &'a Arc<Vec<Plan>>,
     /// Every rank's part of every input.
@@ -33,21 +36,21 @@ pub struct Job<'a> {
     /// Whether any rank has something that outputs are compared with.
     pub compares: bool,
     /// Tensors that this rank wants besides the outputs.
-    pub watch: &'a [Place],
+    pub watch: &'a [ViewOnRank],
     /// Tensors that rank 0 wants, of all ranks; all ranks know them.
-    pub gathered: &'a [Place],
+    pub gathered: &'a [ViewOnRank],
     /// Timed runs.
     pub bench: Option<Bench>,
     /// Runs with streams held back, compared with each other.
     pub stress: Option<Stress>,
     /// Whether to find out what issuing costs the host, and whether that is the host of a captured plan as well.
-    pub profile: Option<bool>,
+    pub profile_host: Option<bool>,
 }
 
-impl Job<'_> {
+impl GpuJob<'_> {
     /// Whether each rank keeps its own outputs.
-    fn stays(&self) -> bool {
-        !self.compares && apart::is_large(self.plans)
+    fn keeps_outputs_distributed(&self) -> bool {
+        !self.compares && distributed_check::exceeds_gather_limit(self.plans)
     }
 }
 
@@ -74,18 +77,18 @@ pub struct Stress {
 }
 
 /// What a job has come to.
-pub struct Ran {
+pub struct GpuRunResult {
     /// The verdict; on other ranks than 0 only its exit code and line are set.
-    pub verdict: Verdict,
+    pub verdict: OutputVerdict,
     /// What all ranks hold; on other ranks than 0, what they themselves want.
-    pub outcome: Outcome,
+    pub outcome: SimOutcome,
     /// Times, if asked for: of whole runs, and of lines.
-    pub timing: Option<(Timing, Vec<Line>)>,
+    pub timing: Option<(Timing, Vec<LineProfile>)>,
     /// What issuing costs the host, if asked for.
-    pub host: Option<Host>,
+    pub host: Option<HostProfile>,
 }
 
-impl Peers for Member {
+impl ProcessGroup for JobRank {
     fn rank(&self) -> usize {
         self.channel.rank
     }
@@ -107,24 +110,24 @@ impl Peers for Member {
         self.channel.barrier().map_err(|fault| CudaError::Environment(fault.to_string()))
     }
 
-    fn phase(&self, what: &str) {
-        self.enter(what, Limit::Start);
+    fn report_phase(&self, what: &str) {
+        self.set_phase_with_limit(what, PhaseLimit::Startup);
     }
 }
 
-impl From<LaunchError> for Failure {
+impl From<LaunchError> for JobFailure {
     fn from(fault: LaunchError) -> Self {
         Self::Other(fault.exit().into(), fault.to_string())
     }
 }
 
-impl From<CudaError> for Failure {
+impl From<CudaError> for JobFailure {
     fn from(error: CudaError) -> Self {
         let exit = match &error {
             CudaError::Environment(_) | CudaError::OutOfMemory { .. } => Exit::Environment,
             CudaError::Call { .. } => Exit::Device,
             CudaError::Unsupported { .. } => Exit::Rejected,
-            CudaError::Internal(_) => Exit::Bug,
+            CudaError::Internal(_) => Exit::InternalError,
         };
         Self::Other(exit, error.to_string())
     }
@@ -134,14 +137,14 @@ impl From<CudaError> for Failure {
 ///
 /// # Errors
 /// Why not.
-pub fn runs(plans: &[Plan], peers: &dyn Peers) -> Result<(), String> {
+pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(), String> {
     let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
     if plans.iter().any(reshards) {
         return Err("the program has resharding operators that are not lowered".to_owned());
     }
     match (plans.len(), peers.world()) {
         (ranks, world) if ranks == world => Ok(()),
-        (ranks, 1) => Err(match cuda::devices() {
+        (ranks, 1) => Err(match cuda::device_names() {
             Err(fault) => fault.to_string(),
             Ok(gpus) if gpus.len() < ranks => {
                 format!("{ranks} ranks want a GPU each, this host has {}", gpus.len())
@@ -156,15 +159,15 @@ pub fn runs(plans: &[Plan], peers: &dyn Peers) -> Result<(), String> {
 ///
 /// # Errors
 /// A buffer without a size.
-pub fn memory(plans: &[Plan]) -> Result<Vec<String>, Failure> {
-    let layout = WorldLayout::of(plans).map_err(|(rank, buffer)| {
+pub fn memory_report(plans: &[Plan]) -> Result<Vec<String>, JobFailure> {
+    let layout = BufferAssignment::of(plans).map_err(|(rank, buffer)| {
         let name = &plans[rank].buffers[buffer as usize].name;
-        Failure::Other(Exit::Rejected, format!("rank {rank}: `{name}` has no size in bytes"))
+        JobFailure::Other(Exit::Rejected, format!("rank {rank}: `{name}` has no size in bytes"))
     })?;
     let mut lines: Vec<String> = Vec::new();
     let mut shown: Vec<String> = Vec::new();
     for plan in plans {
-        let mut rank = layout.show(plan);
+        let mut rank = layout.describe(plan);
         let sums = rank.pop();
         // Ranks of one program mostly have one layout.
         if rank != shown {
@@ -181,79 +184,92 @@ pub fn memory(plans: &[Plan]) -> Result<Vec<String>, Failure> {
 /// # Errors
 /// What `Engine` and `judge` find.
 pub fn run(
-    job: &Job<'_>,
+    job: &GpuJob<'_>,
     engine: &mut Engine,
-    member: &Member,
+    member: &JobRank,
     say: &mut dyn FnMut(String),
-) -> Result<Ran, Failure> {
-    let peers: &dyn Peers = member;
+) -> Result<GpuRunResult, JobFailure> {
+    let peers: &dyn ProcessGroup = member;
     let progress = engine.progress();
-    member.watch(Arc::clone(job.plans), move || {
-        let (round, issued) = progress.host()?;
-        let complete = progress.complete();
-        Some(Run { round, complete, issued, streams: progress.streams(), queues: progress.queues() })
+    member.report_plan_progress(Arc::clone(job.plans), move || {
+        let (round, issued) = progress.issued_inst()?;
+        let complete = progress.completed_runs();
+        Some(PlanProgress {
+            round,
+            completed_rounds: complete,
+            issued,
+            streams: progress.stream_positions(),
+            queues: progress.communicator_positions(),
+        })
     });
     engine.notes().into_iter().for_each(&mut *say);
-    member.enter("putting its inputs into memory", Limit::Timeout);
-    engine.fill(&job.inputs[peers.rank()], peers)?;
+    member.set_phase_with_limit("putting its inputs into memory", PhaseLimit::Timeout);
+    engine.load_inputs(&job.inputs[peers.rank()], peers)?;
     let mine = engine.run()?;
-    member.phase("giving its outputs to rank 0");
-    let (mut outcome, mut verdict) = settle(job, mine, member)?;
-    if job.stays() {
+    member.set_phase("giving its outputs to rank 0");
+    let (mut outcome, mut verdict) = gather_and_judge(job, mine, member)?;
+    if job.keeps_outputs_distributed() {
         say("large outputs stay on their ranks; those that hold the same part agree by digest".to_owned());
     }
     if job.bench.is_none() || verdict.exit != Exit::Success {
-        outcome.watched = watched(job, engine, member)?;
+        outcome.watched = read_watched(job, engine, member)?;
     }
     let (mut timing, mut host) = (None, None);
     if let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) {
-        member.enter("putting its inputs into memory", Limit::Timeout);
-        engine.fill(&job.inputs[peers.rank()], peers)?;
-        member.enter("preparing timed runs", Limit::Timeout);
+        member.set_phase_with_limit("putting its inputs into memory", PhaseLimit::Timeout);
+        engine.load_inputs(&job.inputs[peers.rank()], peers)?;
+        member.set_phase_with_limit("preparing timed runs", PhaseLimit::Timeout);
         let (times, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
         // The last of the timed runs has to be right as well.
-        member.phase("giving its outputs to rank 0");
-        (outcome, verdict) = settle(job, mine, member)?;
-        outcome.watched = watched(job, engine, member)?;
-        timing = Some((times, engine.lines(peers)?));
+        member.set_phase("giving its outputs to rank 0");
+        (outcome, verdict) = gather_and_judge(job, mine, member)?;
+        outcome.watched = read_watched(job, engine, member)?;
+        timing = Some((times, engine.profile_lines(peers)?));
     }
     if let Some(Stress { runs, seed, graph }) = job.stress.filter(|_| verdict.exit == Exit::Success) {
-        member.enter("putting its inputs into memory", Limit::Timeout);
-        engine.fill(&job.inputs[peers.rank()], peers)?;
-        member.enter("preparing runs with delays", Limit::Timeout);
+        member.set_phase_with_limit("putting its inputs into memory", PhaseLimit::Timeout);
+        engine.load_inputs(&job.inputs[peers.rank()], peers)?;
+        member.set_phase_with_limit("preparing runs with delays", PhaseLimit::Timeout);
         match engine.stress(peers, runs, seed, graph)? {
             None => say(format!("{runs} runs with delays: outputs equal bit by bit on all ranks")),
             Some(difference) => {
                 let line = format!("[FAILED] {difference}");
-                verdict = Verdict { exit: Exit::WrongResult, line, ..verdict };
+                verdict = OutputVerdict { exit: Exit::WrongResult, line, ..verdict };
             }
         }
     }
     // What leaves garbage behind comes last.
-    if let Some(graph) = job.profile.filter(|_| verdict.exit == Exit::Success) {
-        member.enter("timing its host", Limit::Timeout);
-        host = Some(engine.profile(peers, graph)?);
+    if let Some(graph) = job.profile_host.filter(|_| verdict.exit == Exit::Success) {
+        member.set_phase_with_limit("timing its host", PhaseLimit::Timeout);
+        host = Some(engine.profile_host(peers, graph)?);
     }
-    Ok(Ran { verdict, outcome, timing, host })
+    Ok(GpuRunResult { verdict, outcome, timing, host })
 }
 
 /// Brings the outputs together and judges them.
-fn settle(
-    job: &Job<'_>,
+fn gather_and_judge(
+    job: &GpuJob<'_>,
     mine: Vec<Option<DenseTensor>>,
-    member: &Member,
-) -> Result<(Outcome, Verdict), Failure> {
-    if job.stays() {
-        return Ok((Outcome::new(job.plans), apart::judge(job.plans, &mine, member)?));
+    member: &JobRank,
+) -> Result<(SimOutcome, OutputVerdict), JobFailure> {
+    if job.keeps_outputs_distributed() {
+        return Ok((
+            SimOutcome::new(job.plans),
+            distributed_check::judge_distributed(job.plans, &mine, member)?,
+        ));
     }
     let outcome = gather(job.plans, mine, member)?;
-    let verdict = judge(job, &outcome, member)?;
+    let verdict = judge_on_rank0(job, &outcome, member)?;
     Ok((outcome, verdict))
 }
 
 /// All ranks' outputs, on rank 0.
-fn gather(plans: &[Plan], mine: Vec<Option<DenseTensor>>, member: &Member) -> Result<Outcome, Failure> {
-    let mut outcome = Outcome::new(plans);
+fn gather(
+    plans: &[Plan],
+    mine: Vec<Option<DenseTensor>>,
+    member: &JobRank,
+) -> Result<SimOutcome, JobFailure> {
+    let mut outcome = SimOutcome::new(plans);
     if member.channel.world == 1 {
         outcome.outputs = vec![mine];
         return Ok(outcome);
@@ -275,10 +291,10 @@ fn gather(plans: &[Plan], mine: Vec<Option<DenseTensor>>, member: &Member) -> Re
             let size = view.len() * port.dtype.size();
             let part = rest.split_off(..size).ok_or_else(|| {
                 let message = format!("rank {} gave too few bytes of {}", plan.rank, port.name);
-                Failure::Other(Exit::Bug, message)
+                JobFailure::Other(Exit::InternalError, message)
             })?;
             let data = cuda::data_of(port.dtype, part)
-                .map_err(|it| Failure::Other(Exit::Rejected, it.to_string()))?;
+                .map_err(|it| JobFailure::Other(Exit::Rejected, it.to_string()))?;
             outcome.outputs[plan.rank][at] = Some(DenseTensor::full(view.shape.clone(), data));
         }
     }
@@ -286,11 +302,11 @@ fn gather(plans: &[Plan], mine: Vec<Option<DenseTensor>>, member: &Member) -> Re
 }
 
 /// The tensors that this rank wants besides the outputs; rank 0 gets those of others from them.
-fn watched(job: &Job<'_>, engine: &Engine, member: &Member) -> Result<Vec<DenseTensor>, Failure> {
+fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<Vec<DenseTensor>, JobFailure> {
     let me = member.channel.rank;
-    let here = |places: &[Place]| -> Result<Vec<DenseTensor>, CudaError> {
+    let here = |places: &[ViewOnRank]| -> Result<Vec<DenseTensor>, CudaError> {
         let views: Vec<&View> = places.iter().filter(|it| it.rank == me).map(|it| &it.view).collect();
-        engine.peek(&views)
+        engine.read_views(&views)
     };
     if job.gathered.is_empty() {
         return Ok(here(job.watch)?);
@@ -314,29 +330,37 @@ fn watched(job: &Job<'_>, engine: &Engine, member: &Member) -> Result<Vec<DenseT
         let dtype = job.plans[place.rank].buffers[place.view.buffer as usize].dtype;
         let part = rests.get_mut(place.rank).and_then(|it| it.split_off(..place.view.len() * dtype.size()));
         let Some(part) = part else {
-            return Err(Failure::Other(Exit::Bug, format!("rank {} gave too few bytes", place.rank)));
+            return Err(JobFailure::Other(
+                Exit::InternalError,
+                format!("rank {} gave too few bytes", place.rank),
+            ));
         };
-        let data = cuda::data_of(dtype, part).map_err(|it| Failure::Other(Exit::Rejected, it.to_string()))?;
+        let data =
+            cuda::data_of(dtype, part).map_err(|it| JobFailure::Other(Exit::Rejected, it.to_string()))?;
         blocks.push(DenseTensor::full(place.view.shape.clone(), data));
     }
     Ok(blocks)
 }
 
 /// Rank 0 judges and tells the others.
-fn judge(job: &Job<'_>, outcome: &Outcome, member: &Member) -> Result<Verdict, Failure> {
-    let peers: &dyn Peers = member;
+fn judge_on_rank0(
+    job: &GpuJob<'_>,
+    outcome: &SimOutcome,
+    member: &JobRank,
+) -> Result<OutputVerdict, JobFailure> {
+    let peers: &dyn ProcessGroup = member;
     if peers.rank() > 0 {
-        member.phase("done, rank 0 judges the outputs");
+        member.set_phase("done, rank 0 judges the outputs");
         let told = peers.all_gather(&[])?;
         let exit = match told.first().and_then(|it| it.first()) {
             Some(0) => Exit::Success,
             Some(_) | None => Exit::WrongResult,
         };
-        return Ok(Verdict { exit, line: String::new(), outputs: Vec::new(), wrong: None });
+        return Ok(OutputVerdict { exit, line: String::new(), outputs: Vec::new(), wrong_output: None });
     }
-    member.phase("judging the outputs");
-    let judged = job::judge(job.plans, outcome, job.expectations, &job.criteria);
-    let exit = judged.as_ref().map_or(Exit::Bug, |it| it.exit);
+    member.set_phase("judging the outputs");
+    let judged = verdict::judge_outputs(job.plans, outcome, job.expectations, &job.criteria);
+    let exit = judged.as_ref().map_or(Exit::InternalError, |it| it.exit);
     peers.all_gather(&[exit as u8])?;
     Ok(judged?)
 }

@@ -7,13 +7,13 @@ use grammar::dtype::DType;
 use super::RunError;
 use crate::{
     io::{
-        data::{Data, Mask, Tensor},
-        file::{IoError, Loaded, Source},
-        generate::{ExactRange, Generator, Kind},
+        data::{Data, NdArray, WrittenMask},
+        file::{IoError, LoadedTensor, TensorSource},
+        generate::{ExactRange, InputGenerator, InputKind},
         shape_match::{Scope, to_logical},
-        shard::{self, Part, assemble},
+        shard::{self, RankShard, assemble_shards},
     },
-    plan::{InstKind, Plan, Port, ReduceOp, WorkKind},
+    plan::{InstClass, InstKind, IoBinding, Plan, ReduceOp},
 };
 
 /// The option that gives inputs.
@@ -49,8 +49,8 @@ impl FromStr for InputFlag {
 
 impl InputFlag {
     /// The value for one rank.
-    pub(super) fn source(&self, option: &str, rank: usize) -> Result<Source, RunError> {
-        self.value_of(rank).parse().map_err(|error| self.fault(option, error))
+    pub(super) fn source(&self, option: &str, rank: usize) -> Result<TensorSource, RunError> {
+        self.value_of(rank).parse().map_err(|error| self.flag_error(option, error))
     }
 
     /// The flag's value, for one rank.
@@ -66,13 +66,13 @@ impl InputFlag {
     ///
     /// # Errors
     /// A value that cannot be read, or does not have the tensor's element type or one of its shapes.
-    pub fn load(&self, option: &str, rank: usize, port: &Port) -> Result<Loaded, RunError> {
+    pub fn load(&self, option: &str, rank: usize, port: &IoBinding) -> Result<LoadedTensor, RunError> {
         let loaded =
-            self.source(option, rank)?.load(port.dtype).map_err(|error| self.fault(option, error))?;
+            self.source(option, rank)?.load(port.dtype).map_err(|error| self.flag_error(option, error))?;
         let scope = if self.local { Scope::Local } else { Scope::Whole };
         match to_logical(loaded.tensor, port, scope) {
-            Ok(tensor) => Ok(Loaded { tensor, ..loaded }),
-            Err(fault) => Err(self.misfit(option, rank, &fault.to_string())),
+            Ok(tensor) => Ok(LoadedTensor { tensor, ..loaded }),
+            Err(fault) => Err(self.shape_error(option, rank, &fault.to_string())),
         }
     }
 
@@ -82,44 +82,46 @@ impl InputFlag {
     /// A value that cannot be read.
     pub(super) fn shape(&self, rank: usize) -> Result<Vec<usize>, RunError> {
         match self.source(INPUT, rank)? {
-            Source::Literal(tensor) => Ok(tensor.shape),
-            Source::File(file) => file.read().map(|it| it.shape).map_err(|error| self.fault(INPUT, error)),
+            TensorSource::Literal(tensor) => Ok(tensor.shape),
+            TensorSource::File(file) => {
+                file.read().map(|it| it.shape).map_err(|error| self.flag_error(INPUT, error))
+            }
         }
     }
 
     /// The value of an option does not have a shape of the tensor.
-    pub(super) fn misfit(&self, option: &str, rank: usize, fault: &str) -> RunError {
+    pub(super) fn shape_error(&self, option: &str, rank: usize, fault: &str) -> RunError {
         let value = self.value_of(rank);
         let what = if value.starts_with('@') { format!("`{value}`") } else { "the literal".to_owned() };
-        RunError::Tensor(format!("`{}`: {what} {fault}", self.text(option)))
+        RunError::Tensor(format!("`{}`: {what} {fault}", self.flag_text(option)))
     }
 
-    fn fault(&self, option: &str, error: IoError) -> RunError {
-        RunError::Given { flag: self.text(option), error }
+    fn flag_error(&self, option: &str, error: IoError) -> RunError {
+        RunError::InvalidFlagValue { flag: self.flag_text(option), error }
     }
 
     /// `--input T0@local`.
-    fn text(&self, option: &str) -> String {
+    fn flag_text(&self, option: &str) -> String {
         format!("{option} {}{}", self.name, if self.local { "@local" } else { "" })
     }
 }
 
 /// What the inputs are filled with.
 #[derive(Clone, Debug)]
-pub struct Filling {
+pub struct InputSpec {
     /// How inputs without a flag are made up.
-    pub generator: Generator,
+    pub generator: InputGenerator,
     /// Inputs that are given.
-    pub given: Vec<InputFlag>,
+    pub flags: Vec<InputFlag>,
     /// Float conversions that were made, to be told.
     pub notes: Vec<String>,
 }
 
-impl Filling {
+impl InputSpec {
     /// A filling whose `exact` values suit the plans: small enough for the longest sum in the narrowest float type.
-    pub fn new(kind: Kind, seed: u64, given: Vec<InputFlag>, plans: &[Plan]) -> Self {
-        let exact = ExactRange::for_terms(longest_sum(plans), narrowest(plans));
-        Self { generator: Generator { kind, seed, exact }, given, notes: Vec::new() }
+    pub fn new(kind: InputKind, seed: u64, given: Vec<InputFlag>, plans: &[Plan]) -> Self {
+        let exact = ExactRange::for_terms(longest_sum(plans), min_significand_bits(plans));
+        Self { generator: InputGenerator { kind, seed, exact }, flags: given, notes: Vec::new() }
     }
 
     /// Every rank's part of every input.
@@ -127,21 +129,21 @@ impl Filling {
     /// # Errors
     /// A flag for a tensor that is no input, a file that does not read or fit, an element type without arithmetic.
     pub fn fill(&mut self, plans: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
-        self.fill_some(plans, |_| true)
+        self.fill_ranks(plans, |_| true)
     }
 
     /// As `fill`, for the ranks that are wanted; the others get no inputs.
     ///
     /// # Errors
     /// As `fill`.
-    pub fn fill_some(
+    pub fn fill_ranks(
         &mut self,
         plans: &[Plan],
         wanted: impl Fn(usize) -> bool,
     ) -> Result<Vec<Vec<Data>>, RunError> {
         let names: Vec<&str> =
             plans.iter().flat_map(|plan| &plan.inputs).map(|port| port.name.as_str()).collect();
-        if let Some(stray) = self.given.iter().find(|it| !names.contains(&it.name.as_str())) {
+        if let Some(stray) = self.flags.iter().find(|it| !names.contains(&it.name.as_str())) {
             let mut names = names;
             names.dedup();
             names.truncate(12);
@@ -151,16 +153,16 @@ impl Filling {
                 names.join(", ")
             )));
         }
-        let twice = |at: &usize| self.given[..*at].iter().any(|it| it.name == self.given[*at].name);
-        if let Some(again) = (0..self.given.len()).find(twice) {
-            return Err(RunError::Tensor(format!("`--input {}` is given twice", self.given[again].name)));
+        let twice = |at: &usize| self.flags[..*at].iter().any(|it| it.name == self.flags[*at].name);
+        if let Some(again) = (0..self.flags.len()).find(twice) {
+            return Err(RunError::Tensor(format!("`--input {}` is given twice", self.flags[again].name)));
         }
-        let mut wholes: Vec<(String, Tensor)> = Vec::new();
-        for flag in self.given.iter().filter(|it| !it.local) {
+        let mut wholes: Vec<(String, NdArray)> = Vec::new();
+        for flag in self.flags.iter().filter(|it| !it.local) {
             if let Some(port) = plans.iter().flat_map(|plan| &plan.inputs).find(|port| port.name == flag.name)
             {
                 let loaded = flag.load(INPUT, 0, port)?;
-                self.notes.extend(loaded.converted.map(|from| converted(&flag.name, from, port)));
+                self.notes.extend(loaded.converted.map(|from| conversion_note(&flag.name, from, port)));
                 wholes.push((flag.name.clone(), loaded.tensor));
             }
         }
@@ -180,25 +182,25 @@ impl Filling {
     ///
     /// # Errors
     /// As `fill`; parts of one element that differ between ranks, where the other program shards the tensor otherwise.
-    pub fn fill_other(&self, plans: &[Plan], other: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
-        let plain = Self { given: Vec::new(), notes: Vec::new(), ..self.clone() };
+    pub fn fill_corresponding(&self, plans: &[Plan], other: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
+        let plain = Self { flags: Vec::new(), notes: Vec::new(), ..self.clone() };
         let mut inputs = plain.clone().fill(other)?;
-        if self.given.is_empty() {
+        if self.flags.is_empty() {
             return Ok(inputs);
         }
         let mine = Self { notes: Vec::new(), ..self.clone() }.fill(plans)?;
-        for flag in &self.given {
+        for flag in &self.flags {
             let find = |plan: &Plan| plan.inputs.iter().position(|port| port.name == flag.name);
             let Some(position) = plans.iter().find_map(find) else { continue };
             let theirs = |rank: usize| other.get(rank).and_then(|plan| plan.inputs.get(position));
-            let mut parts: Vec<(&Port, &Data, Mask, usize)> = Vec::new();
+            let mut parts: Vec<(&IoBinding, &Data, WrittenMask, usize)> = Vec::new();
             for (plan, data) in plans.iter().zip(&mine) {
                 let at = find(plan).filter(|at| plan.inputs[*at].shard.view.is_some());
                 parts.extend(
-                    at.map(|at| (&plan.inputs[at], &data[at], Mask::full(data[at].len()), plan.rank)),
+                    at.map(|at| (&plan.inputs[at], &data[at], WrittenMask::full(data[at].len()), plan.rank)),
                 );
             }
-            let is_alike = |(port, _, _, rank): &(&Port, &Data, Mask, usize)| {
+            let is_alike = |(port, _, _, rank): &(&IoBinding, &Data, WrittenMask, usize)| {
                 theirs(*rank)
                     .is_some_and(|it| it.shard.view.is_some() && it.shard.layout == port.shard.layout)
             };
@@ -208,9 +210,9 @@ impl Filling {
                 parts.iter().for_each(|(_, data, _, rank)| inputs[*rank][position] = (*data).clone());
                 continue;
             }
-            let shards: Vec<Part<'_>> = parts
+            let shards: Vec<RankShard<'_>> = parts
                 .iter()
-                .map(|(port, data, written, rank)| Part {
+                .map(|(port, data, written, rank)| RankShard {
                     rank: *rank,
                     layout: &port.shard.layout,
                     data,
@@ -218,12 +220,12 @@ impl Filling {
                     shadow: None,
                 })
                 .collect();
-            let whole = assemble(&shards)?;
+            let whole = assemble_shards(&shards)?;
             if let Some(it) = whole.conflict {
                 return Err(RunError::Tensor(format!(
                     "`{}`: element {:?} is {} on rank {} and {} on rank {}; the other program shards this tensor otherwise \
                      and needs one value",
-                    flag.text(INPUT),
+                    flag.flag_text(INPUT),
                     it.index,
                     it.values[0],
                     it.ranks[0],
@@ -235,8 +237,8 @@ impl Filling {
                 let Some(port) = theirs(rank).filter(|it| it.shard.view.is_some()) else { continue };
                 // The shapes differ by splits and merges only: the elements are in the same order.
                 let tensor =
-                    Tensor { shape: port.shard.layout.shape.clone(), data: whole.tensor.data.clone() };
-                inputs[position] = shard::slice(&tensor, &port.shard.layout)?;
+                    NdArray { shape: port.shard.layout.shape.clone(), data: whole.tensor.data.clone() };
+                inputs[position] = shard::local_shard(&tensor, &port.shard.layout)?;
             }
         }
         Ok(inputs)
@@ -246,25 +248,25 @@ impl Filling {
         &self,
         rank: usize,
         position: usize,
-        port: &Port,
-        wholes: &[(String, Tensor)],
+        port: &IoBinding,
+        wholes: &[(String, NdArray)],
     ) -> Result<Data, RunError> {
         if port.shard.view.is_none() {
             return Ok(Data::zeros(port.dtype, 0)?);
         }
         let layout = &port.shard.layout;
         if let Some((name, whole)) = wholes.iter().find(|(name, _)| *name == port.name) {
-            return shard::slice(whole, layout)
+            return shard::local_shard(whole, layout)
                 .map_err(|fault| RunError::Tensor(format!("`--input {name}`: {fault}")));
         }
-        if let Some(flag) = self.given.iter().find(|it| it.local && it.name == port.name) {
+        if let Some(flag) = self.flags.iter().find(|it| it.local && it.name == port.name) {
             return Ok(flag.load(INPUT, rank, port)?.tensor.data);
         }
         Ok(self.generator.fill(position, port.dtype, layout, rank)?)
     }
 }
 
-fn converted(name: &str, from: DType, port: &Port) -> String {
+fn conversion_note(name: &str, from: DType, port: &IoBinding) -> String {
     format!("{name}: converted from {} to {}, to nearest even", from.short_name(), port.dtype.short_name())
 }
 
@@ -274,10 +276,12 @@ pub fn longest_sum(plans: &[Plan]) -> usize {
     let mut over_ranks = 1;
     let sums = |op: ReduceOp| matches!(op, ReduceOp::Sum | ReduceOp::Avg);
     let mut visit = |kind: &InstKind, plan: &Plan| {
-        let work = kind.work();
+        let work = kind.work_info();
         match work.kind {
-            WorkKind::Communicates => over_ranks = over_ranks.max(work.summed),
-            WorkKind::Orders | WorkKind::Moves | WorkKind::Computes => local = local.max(work.summed),
+            InstClass::Communication => over_ranks = over_ranks.max(work.reduction_len),
+            InstClass::Ordering | InstClass::DataMovement | InstClass::Compute => {
+                local = local.max(work.reduction_len)
+            }
         }
         if let InstKind::Collective(it) = kind
             && it.kind.reduce_op().is_some_and(sums)
@@ -297,7 +301,7 @@ pub fn longest_sum(plans: &[Plan]) -> usize {
 }
 
 /// The fewest significand bits of any buffer; 53 where there is no float.
-fn narrowest(plans: &[Plan]) -> u32 {
+fn min_significand_bits(plans: &[Plan]) -> u32 {
     let buffers = plans.iter().flat_map(|plan| &plan.buffers);
     buffers.filter_map(|it| it.dtype.significand_bits()).min().unwrap_or(53)
 }

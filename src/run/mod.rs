@@ -3,32 +3,32 @@
 //!
 //! Invariant: a result that nobody compared is never called a success without saying so.
 
-mod apart;
-pub mod checked;
 pub mod compare;
 mod digests;
+mod distributed_check;
 mod extents;
 pub mod gpu;
 pub mod inputs;
-pub mod job;
 pub mod oracle;
 pub mod output;
 pub mod per_rank;
+pub mod precheck;
 pub mod prepare;
-pub mod ranks;
+pub mod rank_process;
 pub mod results;
 pub mod schedules;
-pub mod table;
+pub mod timing_report;
 pub mod trial;
 pub mod unsharded;
 pub mod unwritten;
+pub mod verdict;
 
 #[cfg(test)]
 mod tests;
 
 use crate::{
     io::{data::UnsupportedDtype, file::IoError, shard::ShardError},
-    sim::Fault,
+    sim::SimError,
 };
 
 /// Why a run has no result to judge.
@@ -39,7 +39,7 @@ pub enum RunError {
     Io(#[from] IoError),
     /// What a flag gives is no tensor.
     #[error("`{flag}`: {error}")]
-    Given {
+    InvalidFlagValue {
         /// The flag, with the tensor's name.
         flag: String,
         /// What is wrong.
@@ -56,5 +56,5 @@ pub enum RunError {
     Shard(#[from] ShardError),
     /// The run itself failed.
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(#[from] SimError),
 }

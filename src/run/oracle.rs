@@ -6,7 +6,7 @@
 //!
 //! A program with `%options rank=R` is one rank's own: it runs on rank R, and what the passes began with on the others.
 
-mod checked;
+mod checker;
 
 use grammar::{
     codes::Code,
@@ -14,34 +14,34 @@ use grammar::{
     ir::{Operand, Program},
     span::LineIndex,
 };
-use passes::{Meaning, SemanticOracle};
+use passes::{Reference, SemanticOracle};
 
-pub use checked::Checked;
+pub use checker::CheckerOracle;
 
 use super::{
-    inputs::Filling,
-    job::{Basis, Expectation, expectations, inputs_differ},
-    prepare::{MEMORY_LIMIT, too_much},
-    trial::{Mishap, Trouble, trial},
+    inputs::InputSpec,
+    prepare::{DEFAULT_MEMORY_LIMIT, memory_limit_diagnostic},
+    trial::{FailureKind, RunFailure, run_trial},
+    verdict::{Expectation, ExpectationSource, expectations, input_mismatch},
 };
 use crate::{
-    io::{data::Data, generate::Kind},
+    io::{data::Data, generate::InputKind},
     plan::{self, Plan},
     sim::Schedule,
 };
 
 /// Seeds of the schedules that are tried, besides `program` and `adversarial`.
-const SEEDS: u64 = 8;
+const SEED_COUNT: u64 = 8;
 
 /// Every schedule that is tried.
 pub fn schedules() -> Vec<Schedule> {
     let plain = [Schedule::Program, Schedule::Adversarial];
-    plain.into_iter().chain((0..SEEDS).map(Schedule::Seed)).collect()
+    plain.into_iter().chain((0..SEED_COUNT).map(Schedule::Seed)).collect()
 }
 
 /// Runs programs on a simulated world.
 #[derive(Clone, Copy, Debug)]
-pub struct Oracle<'a> {
+pub struct SimulationOracle<'a> {
     /// The lines of the text that the programs come from.
     pub lines: &'a LineIndex,
     /// Number of ranks; `None`: the smallest world that holds every mesh of the first program.
@@ -49,38 +49,38 @@ pub struct Oracle<'a> {
 }
 
 /// What a program gave, under all schedules.
-struct Given<'a> {
-    oracle: Oracle<'a>,
+struct SimulatedReference<'a> {
+    oracle: SimulationOracle<'a>,
     program: Program,
     plans: Vec<Plan>,
-    filling: Filling,
+    filling: InputSpec,
     outputs: Vec<Expectation>,
 }
 
-impl SemanticOracle for Oracle<'_> {
-    fn meaning(&self, program: &Program) -> Result<Box<dyn Meaning + '_>, Vec<Diagnostic>> {
+impl SemanticOracle for SimulationOracle<'_> {
+    fn reference(&self, program: &Program) -> Result<Box<dyn Reference + '_>, Vec<Diagnostic>> {
         let plans = self.plan(program, program)?;
-        let filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
+        let filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
         let refuse = |message: String| {
-            vec![Diagnostic::new(Code::Unjudged, program.spans.header, message, "this program")]
+            vec![Diagnostic::new(Code::InvalidReference, program.spans.header, message, "this program")]
         };
         let inputs = filling.clone().fill(&plans).map_err(|it| refuse(it.to_string()))?;
         let mut outputs = Vec::new();
         for schedule in schedules() {
-            let ran = trial(&plans, &inputs, &schedule, &outputs)
-                .map_err(|it| vec![diagnose(Code::Unjudged, &it, &plans, &|_| program)])?;
+            let ran = run_trial(&plans, &inputs, &schedule, &outputs)
+                .map_err(|it| vec![failure_diagnostic(Code::InvalidReference, &it, &plans, &|_| program)])?;
             if outputs.is_empty() {
-                let basis = Basis::Simulated { exact: ran.exact };
+                let basis = ExpectationSource::Simulated { exact: ran.exact };
                 outputs = expectations(ran.outputs, &format!("schedule {schedule}"), basis);
             }
         }
         let program = program.clone();
-        Ok(Box::new(Given { oracle: *self, program, plans, filling, outputs }))
+        Ok(Box::new(SimulatedReference { oracle: *self, program, plans, filling, outputs }))
     }
 }
 
 /// What a pass left that cannot be planned any more.
-fn unplanned(program: &Program, faults: &[Diagnostic]) -> Diagnostic {
+fn planning_diagnostic(program: &Program, faults: &[Diagnostic]) -> Diagnostic {
     let first = |it: &Diagnostic| {
         let message = format!("it cannot run any more: {}", it.message);
         let label = it.labels.first().map_or("here", |(_, label)| label);
@@ -93,7 +93,7 @@ fn unplanned(program: &Program, faults: &[Diagnostic]) -> Diagnostic {
     )
 }
 
-impl Oracle<'_> {
+impl SimulationOracle<'_> {
     /// The plans of all ranks; `others` runs where `program` is one rank's own.
     fn plan(&self, program: &Program, others: &Program) -> Result<Vec<Plan>, Vec<Diagnostic>> {
         let smallest = plan::smallest_world(program).max(plan::smallest_world(others));
@@ -105,11 +105,11 @@ impl Oracle<'_> {
         }
         let limits = plan::limits::Limits::default();
         limits.check_world(program, ranks).map_err(|fault| vec![fault])?;
-        let runs = |rank: usize| runs_on(program, others, rank);
+        let runs = |rank: usize| program_of_rank(program, others, rank);
         let world: Vec<_> = (0..ranks).map(|rank| (runs(rank), self.lines)).collect();
-        let plans = plan::build_each(&world, &limits)
+        let plans = plan::build_per_rank(&world, &limits)
             .map_err(|all| all.into_iter().map(|(_, it)| it).collect::<Vec<_>>())?;
-        match too_much(program.spans.header, &plans, MEMORY_LIMIT) {
+        match memory_limit_diagnostic(program.spans.header, &plans, DEFAULT_MEMORY_LIMIT) {
             Some(fault) => Err(vec![fault]),
             None => Ok(plans),
         }
@@ -117,18 +117,21 @@ impl Oracle<'_> {
 }
 
 /// What a rank runs.
-fn runs_on<'p>(program: &'p Program, others: &'p Program, rank: usize) -> &'p Program {
+fn program_of_rank<'p>(program: &'p Program, others: &'p Program, rank: usize) -> &'p Program {
     let own = program.options.get("rank").and_then(|it| program.constant(*it));
     if own.is_none_or(|own| own == rank as i64) { program } else { others }
 }
 
-impl Meaning for Given<'_> {
-    fn is_kept(&self, program: &Program) -> Result<(), Diagnostic> {
+impl Reference for SimulatedReference<'_> {
+    fn check_equivalent(&self, program: &Program) -> Result<(), Diagnostic> {
         let fault = |message: String| {
             Diagnostic::new(Code::Miscompiled, program.spans.header, message, "this program")
         };
-        let plans = self.oracle.plan(program, &self.program).map_err(|faults| unplanned(program, &faults))?;
-        if let Some(message) = inputs_differ(&self.plans, &plans) {
+        let plans = self
+            .oracle
+            .plan(program, &self.program)
+            .map_err(|faults| planning_diagnostic(program, &faults))?;
+        if let Some(message) = input_mismatch(&self.plans, &plans) {
             return Err(fault(format!("it {message}")));
         }
         let dtypes = |plans: &[Plan]| -> Vec<String> {
@@ -139,29 +142,31 @@ impl Meaning for Given<'_> {
             return Err(fault(format!("its outputs are {found} where they were {wanted}")));
         }
         let inputs = self.filling.clone().fill(&plans).map_err(|it| fault(it.to_string()))?;
-        schedules().into_iter().try_for_each(|schedule| self.runs(program, &plans, &inputs, schedule))
+        schedules()
+            .into_iter()
+            .try_for_each(|schedule| self.check_schedule(program, &plans, &inputs, schedule))
     }
 }
 
-impl Given<'_> {
-    fn runs(
+impl SimulatedReference<'_> {
+    fn check_schedule(
         &self,
         program: &Program,
         plans: &[Plan],
         inputs: &[Vec<Data>],
         schedule: Schedule,
     ) -> Result<(), Diagnostic> {
-        trial(plans, inputs, &schedule, &self.outputs).map(|_| ()).map_err(|mishap| {
-            let programs = |rank| runs_on(program, &self.program, rank);
-            diagnose(Code::Miscompiled, &mishap, plans, &programs)
+        run_trial(plans, inputs, &schedule, &self.outputs).map(|_| ()).map_err(|mishap| {
+            let programs = |rank| program_of_rank(program, &self.program, rank);
+            failure_diagnostic(Code::Miscompiled, &mishap, plans, &programs)
         })
     }
 }
 
 /// What went wrong, at the place to look at.
-fn diagnose<'p>(
+fn failure_diagnostic<'p>(
     code: Code,
-    mishap: &Mishap,
+    mishap: &RunFailure,
     plans: &[Plan],
     program: &dyn Fn(usize) -> &'p Program,
 ) -> Diagnostic {
@@ -171,13 +176,17 @@ fn diagnose<'p>(
         (None, Some(tensor)) => program(0).tensor_span(tensor),
         (None, None) => program(0).spans.header,
     };
-    let label = match mishap.trouble {
-        Trouble::Starved | Trouble::SelfLocked | Trouble::Interlocked => "waits here",
-        Trouble::Different | Trouble::Unwritten | Trouble::Conflict if mishap.at.is_some() => {
+    let label = match mishap.kind {
+        FailureKind::NeverCompletes | FailureKind::SelfWait | FailureKind::CyclicWait => "waits here",
+        FailureKind::WrongOutput | FailureKind::UnwrittenOutput | FailureKind::ReplicasDiffer
+            if mishap.inst_ref.is_some() =>
+        {
             "too early or too late"
         }
-        Trouble::Different | Trouble::Unwritten | Trouble::Conflict => "this output",
-        Trouble::Stopped => "stops",
+        FailureKind::WrongOutput | FailureKind::UnwrittenOutput | FailureKind::ReplicasDiffer => {
+            "this output"
+        }
+        FailureKind::ProgramError => "stops",
     };
     let it = Diagnostic::new(code, span, &mishap.message, label);
     let it = if mishap.report.is_empty() { it } else { it.note(mishap.report.join("\n")) };

@@ -4,16 +4,16 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use grammar::dtype::DType;
 
-use super::{RunError, inputs::InputFlag, prepare::Failure, results};
+use super::{RunError, inputs::InputFlag, prepare::JobFailure, results};
 use crate::{
     atomic_file,
     exit::Exit,
     io::{
-        data::Tensor,
-        file::{self, File},
+        data::NdArray,
+        file::{self, TensorFile},
     },
-    plan::{Place, Plan},
-    sim::Outcome,
+    plan::{Plan, ViewOnRank},
+    sim::SimOutcome,
 };
 
 /// `--output NAME=…` or `--output NAME@local=…`.
@@ -36,7 +36,7 @@ impl std::str::FromStr for OutputFlag {
                 .to_owned()
         };
         let flag: InputFlag = text.parse().map_err(|_| expected())?;
-        if flag.value != "-" && flag.value.parse::<File>().is_err() {
+        if flag.value != "-" && flag.value.parse::<TensorFile>().is_err() {
             return Err(expected());
         }
         Ok(Self { name: flag.name, local: flag.local, value: flag.value })
@@ -45,18 +45,19 @@ impl std::str::FromStr for OutputFlag {
 
 impl OutputFlag {
     /// That its file can hold elements of a type.
-    fn holds(&self, dtype: DType) -> Result<(), RunError> {
+    fn check_dtype(&self, dtype: DType) -> Result<(), RunError> {
         let local = if self.local { "@local" } else { "" };
-        let fault = |error| RunError::Given { flag: format!("--output {}{local}", self.name), error };
+        let fault =
+            |error| RunError::InvalidFlagValue { flag: format!("--output {}{local}", self.name), error };
         match self.value.as_str() {
             "-" => Ok(()),
-            file => file.parse::<File>().and_then(|it| it.holds(dtype)).map_err(fault),
+            file => file.parse::<TensorFile>().and_then(|it| it.check_dtype(dtype)).map_err(fault),
         }
     }
 
     /// Whether the process of `owner` writes a rank's part; it writes all where there is no other process. Rank 0 writes whole
     /// tensors, and all parts that go to the terminal.
-    fn is_for(&self, owner: Option<usize>, rank: usize) -> bool {
+    fn is_written_by(&self, owner: Option<usize>, rank: usize) -> bool {
         match owner {
             None => true,
             Some(owner) if self.local && self.value != "-" => owner == rank,
@@ -70,21 +71,25 @@ impl OutputFlag {
 ///
 /// # Errors
 /// A name that is not bound at the end.
-pub fn watches(plans: &[Plan], flags: &[OutputFlag], owner: Option<usize>) -> Result<Vec<Place>, Failure> {
+pub fn watched_views(
+    plans: &[Plan],
+    flags: &[OutputFlag],
+    owner: Option<usize>,
+) -> Result<Vec<ViewOnRank>, JobFailure> {
     let mut places = Vec::new();
     for flag in flags {
         let mut bound = false;
         for plan in plans {
-            let port = plan.named.iter().find(|port| port.name == flag.name);
+            let port = plan.bound_at_exit.iter().find(|port| port.name == flag.name);
             let view = port.and_then(|port| port.shard.view.clone());
             bound |= view.is_some();
-            let view = view.filter(|_| flag.is_for(owner, plan.rank));
-            places.extend(view.map(|view| Place { rank: plan.rank, view }));
+            let view = view.filter(|_| flag.is_written_by(owner, plan.rank));
+            places.extend(view.map(|view| ViewOnRank { rank: plan.rank, view }));
         }
         if !bound {
             let message =
                 format!("`--output {}`: no tensor of this name is bound when the program ends", flag.name);
-            return Err(Failure::Other(Exit::Usage, message));
+            return Err(JobFailure::Other(Exit::Usage, message));
         }
     }
     Ok(places)
@@ -94,13 +99,13 @@ pub fn watches(plans: &[Plan], flags: &[OutputFlag], owner: Option<usize>) -> Re
 ///
 /// # Errors
 /// A file whose format cannot hold its tensor.
-pub fn keep(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), Failure> {
+pub fn mark_live_out(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), JobFailure> {
     for plan in plans {
         for flag in flags {
-            let mut ports = plan.named.iter().filter(|port| port.name == flag.name);
+            let mut ports = plan.bound_at_exit.iter().filter(|port| port.name == flag.name);
             let Some(port) = ports.next() else { continue };
-            flag.holds(port.dtype)?;
-            plan.kept.extend(port.shard.view.as_ref().map(|view| view.buffer));
+            flag.check_dtype(port.dtype)?;
+            plan.live_out.extend(port.shard.view.as_ref().map(|view| view.buffer));
         }
     }
     Ok(())
@@ -111,11 +116,16 @@ pub fn keep(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), Failure> {
 ///
 /// # Errors
 /// Two that go to one place.
-pub fn check_destinations(plans: &[Plan], flags: &[OutputFlag], is_one_process: bool) -> Result<(), Failure> {
+pub fn check_destinations(
+    plans: &[Plan],
+    flags: &[OutputFlag],
+    is_one_process: bool,
+) -> Result<(), JobFailure> {
     let mut files: BTreeMap<PathBuf, (usize, BTreeMap<Option<String>, String>)> = BTreeMap::new();
     for flag in flags.iter().filter(|it| it.value != "-") {
-        let holds =
-            |plan: &&Plan| plan.named.iter().any(|it| it.name == flag.name && it.shard.view.is_some());
+        let holds = |plan: &&Plan| {
+            plan.bound_at_exit.iter().any(|it| it.name == flag.name && it.shard.view.is_some())
+        };
         let ranks =
             plans.iter().filter(holds).map(|it| it.rank).take(if flag.local { plans.len() } else { 1 });
         for rank in ranks {
@@ -125,10 +135,10 @@ pub fn check_destinations(plans: &[Plan], flags: &[OutputFlag], is_one_process: 
                 }
                 false => (flag.value.clone(), flag.name.clone()),
             };
-            let file: File = value.parse().map_err(RunError::Io)?;
+            let file: TensorFile = value.parse().map_err(RunError::Io)?;
             let key = match &file {
-                File::Npy(_) => None,
-                File::Safetensors { key, .. } => Some(key.clone().unwrap_or_default()),
+                TensorFile::Npy(_) => None,
+                TensorFile::Safetensors { key, .. } => Some(key.clone().unwrap_or_default()),
             };
             let writer = if flag.local && !is_one_process { rank } else { 0 };
             let (first, keys) =
@@ -145,7 +155,7 @@ pub fn check_destinations(plans: &[Plan], flags: &[OutputFlag], is_one_process: 
                 let path = file.path().display();
                 let message =
                     format!("`--output`: {other} and {what} go to the same place, `{path}`: {way_out}");
-                return Err(Failure::Other(Exit::Usage, message));
+                return Err(JobFailure::Other(Exit::Usage, message));
             }
             keys.insert(key, what);
         }
@@ -160,24 +170,25 @@ pub fn check_destinations(plans: &[Plan], flags: &[OutputFlag], is_one_process: 
 /// A file that cannot be written, parts that do not make up a whole.
 pub fn write_outputs(
     plans: &[Plan],
-    outcome: &Outcome,
+    outcome: &SimOutcome,
     flags: &[OutputFlag],
     owner: Option<usize>,
     text: &mut dyn FnMut(String),
-) -> Result<(), Failure> {
+) -> Result<(), JobFailure> {
     let mut blocks = outcome.watched.iter();
-    let mut files: Vec<(File, Tensor)> = Vec::new();
+    let mut files: Vec<(TensorFile, NdArray)> = Vec::new();
     for flag in flags {
         let mut parts = Vec::new();
-        for plan in plans.iter().filter(|it| flag.is_for(owner, it.rank)) {
-            let port = plan.named.iter().find(|port| port.name == flag.name && port.shard.view.is_some());
+        for plan in plans.iter().filter(|it| flag.is_written_by(owner, it.rank)) {
+            let port =
+                plan.bound_at_exit.iter().find(|port| port.name == flag.name && port.shard.view.is_some());
             if let (Some(port), Some(block)) = (port, port.and_then(|_| blocks.next())) {
                 parts.push((plan.rank, port, block.clone()));
             }
         }
         if flag.local {
             for (rank, _, block) in parts {
-                let tensor = Tensor { shape: block.shape.clone(), data: block.data };
+                let tensor = NdArray { shape: block.shape.clone(), data: block.data };
                 let value = flag.value.replace("%r", &rank.to_string());
                 emit(&format!("{}@local of rank {rank}:", flag.name), &value, tensor, &mut files, text)?;
             }
@@ -186,27 +197,28 @@ pub fn write_outputs(
         if parts.is_empty() {
             continue;
         }
-        let whole = results::gather(&parts)?.whole;
-        if let Some(at) = whole.written.first_missing() {
+        let whole = results::assemble_output(&parts)?.whole;
+        if let Some(at) = whole.written.first_unwritten() {
             text(format!(
                 "# {}: element {:?} is on no rank or was never written; such elements are written as 0",
                 flag.name,
-                crate::io::shard::unravel(at, &whole.tensor.shape)
+                crate::io::shard::unravel_index(at, &whole.tensor.shape)
             ));
         }
         emit(&flag.name, &flag.value, whole.tensor, &mut files, text)?;
     }
-    let files: Vec<(File, &Tensor)> = files.iter().map(|(file, tensor)| (file.clone(), tensor)).collect();
-    file::save(&files).map_err(|fault| Failure::from(RunError::Io(fault)))
+    let files: Vec<(TensorFile, &NdArray)> =
+        files.iter().map(|(file, tensor)| (file.clone(), tensor)).collect();
+    file::save(&files).map_err(|fault| JobFailure::from(RunError::Io(fault)))
 }
 
 fn emit(
     name: &str,
     value: &str,
-    tensor: Tensor,
-    files: &mut Vec<(File, Tensor)>,
+    tensor: NdArray,
+    files: &mut Vec<(TensorFile, NdArray)>,
     text: &mut dyn FnMut(String),
-) -> Result<(), Failure> {
+) -> Result<(), JobFailure> {
     if value == "-" {
         let shape: String = tensor.shape.iter().map(|extent| format!("{extent}x")).collect();
         let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.text(at)).collect();

@@ -3,20 +3,24 @@
 //! Each rank's part is compared by itself, so ranks that hold the same elements may hold different values. An output that is also
 //! expected as a whole is not judged so.
 
-use crate::plan::{Plan, Port};
+use crate::plan::{IoBinding, Plan};
 
 /// Marks the outputs that are judged by rank: those named by `local`, and not by `whole`.
 pub fn mark(plans: &mut [Plan], local: &[&str], whole: &[&str]) {
     for port in plans.iter_mut().flat_map(|it| &mut it.outputs) {
-        port.per_rank = local.contains(&port.name.as_str()) && !whole.contains(&port.name.as_str());
+        port.is_compared_per_rank =
+            local.contains(&port.name.as_str()) && !whole.contains(&port.name.as_str());
     }
 }
 
 /// Marks the outputs of another program that correspond, by position, to marked ones.
-pub fn mark_alike(plans: &mut [Plan], like: &[Plan]) {
+pub fn mark_corresponding(plans: &mut [Plan], like: &[Plan]) {
     let Some(like) = like.first() else { return };
     for plan in plans {
-        plan.outputs.iter_mut().zip(&like.outputs).for_each(|(port, like)| port.per_rank = like.per_rank);
+        plan.outputs
+            .iter_mut()
+            .zip(&like.outputs)
+            .for_each(|(port, like)| port.is_compared_per_rank = like.is_compared_per_rank);
     }
 }
 
@@ -24,15 +28,16 @@ pub fn mark_alike(plans: &mut [Plan], like: &[Plan]) {
 pub fn notes(plans: &[Plan], names: &[&str]) -> Vec<String> {
     let mut notes = Vec::new();
     for name in names {
-        let here = |ports: &[Port]| ports.iter().any(|it| it.name == *name && it.shard.view.is_some());
-        let absent = plans.iter().filter(|it| !here(&it.outputs) && !here(&it.named));
+        let here = |ports: &[IoBinding]| ports.iter().any(|it| it.name == *name && it.shard.view.is_some());
+        let absent = plans.iter().filter(|it| !here(&it.outputs) && !here(&it.bound_at_exit));
         let absent: Vec<String> = absent.map(|it| it.rank.to_string()).collect();
         if !absent.is_empty() && absent.len() < plans.len() {
             let s = if absent.len() == 1 { "" } else { "s" };
             let hold = if absent.len() == 1 { "holds" } else { "hold" };
             notes.push(format!("# {name}@local: rank{s} {} {hold} no part", absent.join(" ")));
         }
-        let marked = plans.iter().flat_map(|it| &it.outputs).filter(|it| it.name == *name && it.per_rank);
+        let marked =
+            plans.iter().flat_map(|it| &it.outputs).filter(|it| it.name == *name && it.is_compared_per_rank);
         let layouts: Vec<_> =
             marked.filter(|it| it.shard.view.is_some()).map(|it| &it.shard.layout).collect();
         if layouts.iter().enumerate().any(|(at, it)| layouts[..at].contains(it)) {

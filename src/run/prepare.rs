@@ -14,14 +14,14 @@ use crate::{
         data::{Data, UnsupportedDtype},
         file,
     },
-    plan::{self, Plan, limits::size},
-    sim::{self, Fault},
-    source::{Binding, Source, bind},
-    tool::reproducer::own_bug,
+    plan::{self, Plan, limits::size_text},
+    sim::{self, SimError},
+    source::{Binding, Source, apply_bindings},
+    tool::reproducer::crash_reproducer,
 };
 
 /// Most bytes that the simulated ranks may hold together where nothing else is said.
-pub const MEMORY_LIMIT: usize = plan::limits::MEMORY;
+pub const DEFAULT_MEMORY_LIMIT: usize = plan::limits::DEFAULT_MEMORY_LIMIT;
 
 /// Programs that are ready to run: one for all ranks, or one a rank.
 pub struct Prepared {
@@ -40,9 +40,9 @@ impl Prepared {
     ///
     /// # Errors
     /// More bytes than the limit.
-    pub fn fits(&self, plans: &[Plan], limit: usize) -> Result<(), Failure> {
-        match too_much(self.header, plans, limit) {
-            Some(fault) => Err(Failure::Rejected(self.sources[0].clone(), vec![fault])),
+    pub fn check_memory(&self, plans: &[Plan], limit: usize) -> Result<(), JobFailure> {
+        match memory_limit_diagnostic(self.header, plans, limit) {
+            Some(fault) => Err(JobFailure::Rejected(self.sources[0].clone(), vec![fault])),
             None => Ok(()),
         }
     }
@@ -50,15 +50,15 @@ impl Prepared {
 
 /// Which text each rank runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Texts {
+pub enum ProgramFiles {
     /// All ranks the same.
     One(String),
     /// Rank `r` runs the `r`th.
-    Each(Vec<String>),
+    PerRank(Vec<String>),
 }
 
 /// `--program 0=a.hir,1=b.hir`.
-impl std::str::FromStr for Texts {
+impl std::str::FromStr for ProgramFiles {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -78,21 +78,21 @@ impl std::str::FromStr for Texts {
         let missing = ranks.iter().position(Option::is_none);
         match missing {
             Some(rank) => Err(format!("rank {rank} has no program")),
-            None => Ok(Self::Each(ranks.into_iter().flatten().collect())),
+            None => Ok(Self::PerRank(ranks.into_iter().flatten().collect())),
         }
     }
 }
 
 /// Why a job ends without success.
 #[derive(Debug)]
-pub enum Failure {
+pub enum JobFailure {
     /// Diagnostics about a text.
     Rejected(Source, Vec<Diagnostic>),
     /// Anything else, with the exit code that it means.
     Other(Exit, String),
 }
 
-impl Failure {
+impl JobFailure {
     /// The exit code and what is wrong, in a line.
     pub fn summary(&self) -> (Exit, String) {
         match self {
@@ -106,16 +106,16 @@ impl Failure {
     }
 }
 
-fn rejected((source, fault): (Source, Diagnostic)) -> Failure {
-    Failure::Rejected(source, vec![fault])
+fn rejected((source, fault): (Source, Diagnostic)) -> JobFailure {
+    JobFailure::Rejected(source, vec![fault])
 }
 
-impl From<RunError> for Failure {
+impl From<RunError> for JobFailure {
     fn from(error: RunError) -> Self {
         let exit = match &error {
-            RunError::Io(it) | RunError::Given { error: it, .. } => match it {
+            RunError::Io(it) | RunError::InvalidFlagValue { error: it, .. } => match it {
                 file::IoError::Flag { .. }
-                | file::IoError::Unheld { .. }
+                | file::IoError::UnsupportedByFormat { .. }
                 | file::IoError::Dtype { .. }
                 | file::IoError::Unsupported(_) => Exit::Usage,
                 file::IoError::Read { .. } | file::IoError::Write { .. } | file::IoError::Format { .. } => {
@@ -124,12 +124,12 @@ impl From<RunError> for Failure {
             },
             RunError::Tensor(_) => Exit::Usage,
             RunError::Dtype(_) => Exit::Rejected,
-            RunError::Shard(_) => Exit::Bug,
+            RunError::Shard(_) => Exit::InternalError,
             RunError::Fault(fault) => match fault {
-                Fault::Deadlock(_) => Exit::Hang,
-                Fault::Program { .. } | Fault::Unsupported { .. } => Exit::Rejected,
-                Fault::Steps(_) => Exit::Usage,
-                Fault::Internal(_) => Exit::Bug,
+                SimError::Deadlock(_) => Exit::Hang,
+                SimError::Program { .. } | SimError::Unsupported { .. } => Exit::Rejected,
+                SimError::StepNotReady(_) => Exit::Usage,
+                SimError::Internal(_) => Exit::InternalError,
             },
         };
         Self::Other(exit, error.to_string())
@@ -137,7 +137,7 @@ impl From<RunError> for Failure {
 }
 
 /// What a program is prepared with.
-pub struct Setup<'a> {
+pub struct PrepareOptions<'a> {
     /// Number of ranks; `None`: the smallest world that holds every mesh.
     pub ranks: Option<usize>,
     /// What the world may take.
@@ -147,21 +147,21 @@ pub struct Setup<'a> {
     /// Bindings of symbols.
     pub bindings: &'a [Binding],
     /// Whether the text is a reference: bindings of names that only the program under test has do not concern it.
-    pub reference: bool,
+    pub is_reference: bool,
     /// Inputs that are given: they bind symbolic extents.
     pub inputs: &'a [InputFlag],
     /// Rewrites the program before it is planned.
-    pub passes: &'a dyn Fn(&mut Program, &Source) -> Result<(), Failure>,
+    pub passes: &'a dyn Fn(&mut Program, &Source) -> Result<(), JobFailure>,
 }
 
 /// Reads, verifies, rewrites and plans programs.
 ///
 /// # Errors
 /// A file that does not read, a program that is rejected, a world that is too small.
-pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
+pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepared, JobFailure> {
     let paths: Vec<&String> = match texts {
-        Texts::One(path) => vec![path],
-        Texts::Each(paths) => paths.iter().collect(),
+        ProgramFiles::One(path) => vec![path],
+        ProgramFiles::PerRank(paths) => paths.iter().collect(),
     };
     let mut sources = Vec::with_capacity(paths.len());
     let mut programs = Vec::with_capacity(paths.len());
@@ -173,17 +173,17 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
         warnings.push(diagnostics);
     }
     // Each program takes the bindings of its own scalars; one that no program has is a mistake.
-    if let (Texts::Each(_), false) = (texts, setup.reference) {
-        let is_strange = |it: &&Binding| !programs.iter().any(|program| it.concerns(program));
+    if let (ProgramFiles::PerRank(_), false) = (texts, setup.is_reference) {
+        let is_strange = |it: &&Binding| !programs.iter().any(|program| it.applies_to(program));
         let strange: Vec<Binding> = setup.bindings.iter().filter(is_strange).cloned().collect();
-        if let Err(fault) = bind(&mut programs[0], &strange) {
+        if let Err(fault) = apply_bindings(&mut programs[0], &strange) {
             return Err(rejected(*fault));
         }
     }
     let smallest = programs.iter().map(plan::smallest_world).max().unwrap_or(1);
     let ranks = match texts {
-        Texts::One(_) => setup.ranks.unwrap_or(smallest),
-        Texts::Each(paths) => paths.len(),
+        ProgramFiles::One(_) => setup.ranks.unwrap_or(smallest),
+        ProgramFiles::PerRank(paths) => paths.len(),
     };
     if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
         let message = format!(
@@ -191,24 +191,24 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
             sources[0].name,
             smallest - 1
         );
-        return Err(Failure::Other(Exit::Environment, message));
+        return Err(JobFailure::Other(Exit::Environment, message));
     }
     // Before anything is allocated for the ranks.
     let largest = (0..programs.len()).max_by_key(|text| plan::smallest_world(&programs[*text])).unwrap_or(0);
     if let Err(fault) = setup.limits.check_world(&programs[largest], ranks) {
         let mut diagnostics = warnings.swap_remove(largest);
         diagnostics.push(fault);
-        return Err(Failure::Rejected(sources.swap_remove(largest), diagnostics));
+        return Err(JobFailure::Rejected(sources.swap_remove(largest), diagnostics));
     }
     let text_of = |rank: usize| rank.min(sources.len() - 1);
     let worlds: Vec<_> =
         (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();
-    match plan::build_each(&worlds, &setup.limits) {
-        Ok(plans) => match uncomputable(&programs, &plans, &text_of) {
+    match plan::build_per_rank(&worlds, &setup.limits) {
+        Ok(plans) => match unsupported_dtypes(&programs, &plans, &text_of) {
             Some((text, faults)) => {
                 let mut diagnostics = warnings.swap_remove(text);
                 diagnostics.extend(faults);
-                Err(Failure::Rejected(sources.swap_remove(text), diagnostics))
+                Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics))
             }
             None => Ok(Prepared { sources, plans, warnings, header: programs[0].spans.header }),
         },
@@ -217,13 +217,13 @@ pub fn prepare(texts: &Texts, setup: &Setup<'_>) -> Result<Prepared, Failure> {
             let mut diagnostics = warnings.swap_remove(text);
             diagnostics
                 .extend(faults.into_iter().filter(|(rank, _)| text_of(*rank) == text).map(|(_, it)| it));
-            Err(Failure::Rejected(sources.swap_remove(text), diagnostics))
+            Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics))
         }
     }
 }
 
 /// The tensors of the first text that are planned with an element type that nothing computes with.
-fn uncomputable(
+fn unsupported_dtypes(
     programs: &[Program],
     plans: &[Plan],
     text_of: &dyn Fn(usize) -> usize,
@@ -248,15 +248,18 @@ fn uncomputable(
 }
 
 /// Why the ranks are not simulated, where they would hold more than the limit.
-pub(crate) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
+pub(crate) fn memory_limit_diagnostic(header: Span, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
     let found = sim::footprint(plans);
     if found.bytes <= limit {
         return None;
     }
-    let message =
-        format!("the simulated ranks need {} of memory where {} are allowed", size(found.bytes), size(limit));
+    let message = format!(
+        "the simulated ranks need {} of memory where {} are allowed",
+        size_text(found.bytes),
+        size_text(limit)
+    );
     let label = match found.largest {
-        Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", size(bytes)),
+        Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", size_text(bytes)),
         None => "this program".to_owned(),
     };
     let it = Diagnostic::new(Code::TooLarge, header, message, label);
@@ -264,20 +267,24 @@ pub(crate) fn too_much(header: Span, plans: &[Plan], limit: usize) -> Option<Dia
 }
 
 /// One program of a text, bound and rewritten, with the warnings about it.
-fn load(path: &str, setup: &Setup<'_>, texts: &Texts) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
+fn load(
+    path: &str,
+    setup: &PrepareOptions<'_>,
+    texts: &ProgramFiles,
+) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
     let source = Source::open(path)
-        .map_err(|fault| Failure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
-    own_bug::add(&source.text);
-    program(source, setup, matches!(texts, Texts::Each(_)))
+        .map_err(|fault| JobFailure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
+    crash_reproducer::record_program(&source.text);
+    prepare_program(source, setup, matches!(texts, ProgramFiles::PerRank(_)))
 }
 
 /// One program of a text that is read already, bound and rewritten, with the warnings about it. One of several takes the
 /// bindings of its own scalars and leaves the others to the other programs.
-pub(super) fn program(
+pub(super) fn prepare_program(
     source: Source,
-    setup: &Setup<'_>,
+    setup: &PrepareOptions<'_>,
     is_one_of_several: bool,
-) -> Result<(Source, Program, Vec<Diagnostic>), Failure> {
+) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
     let path = &source.name;
     let (mut programs, mut diagnostics) = source.programs();
     // Nothing is guessed where the command line says it.
@@ -285,10 +292,10 @@ pub(super) fn program(
         diagnostics.retain(|it| it.code != Code::LossyProtocol);
     }
     if has_errors(&diagnostics) {
-        return Err(Failure::Rejected(source, diagnostics));
+        return Err(JobFailure::Rejected(source, diagnostics));
     }
     let count = programs.len();
-    let usage = |message: String| Failure::Other(Exit::Usage, message);
+    let usage = |message: String| JobFailure::Other(Exit::Usage, message);
     let chosen = match setup.container {
         None if count > 1 => {
             let message =
@@ -301,11 +308,11 @@ pub(super) fn program(
     };
     let mut program = programs.swap_remove(chosen);
     let concerns = |it: &&Binding| match is_one_of_several {
-        true => it.concerns(&program),
-        false => !setup.reference || program.find_symbol(&it.name).is_some(),
+        true => it.applies_to(&program),
+        false => !setup.is_reference || program.find_symbol(&it.name).is_some(),
     };
     let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
-    bind(&mut program, &bindings).map_err(|fault| rejected(*fault))?;
+    apply_bindings(&mut program, &bindings).map_err(|fault| rejected(*fault))?;
     bind_extents(&mut program, setup.inputs)?;
     (setup.passes)(&mut program, &source)?;
     Ok((source, program, diagnostics))

@@ -3,21 +3,21 @@
 use super::RunError;
 use crate::{
     io::{
-        data::{Shadow, Tensor},
+        data::{NdArray, Shadow},
         dense::DenseTensor,
-        shard::{Assembled, Part, assemble, unravel},
+        shard::{AssembledTensor, RankShard, assemble_shards, unravel_index},
     },
-    plan::{Plan, Port},
-    sim::{InstRef, Outcome, describe, late_writers},
+    plan::{IoBinding, Plan},
+    sim::{InstRef, SimOutcome, describe, late_writers},
 };
 
 /// One tensor of the program after a run.
 #[derive(Clone, Debug)]
-pub struct Result {
+pub struct OutputTensor {
     /// The tensor's name.
     pub name: String,
     /// What all ranks hold together.
-    pub whole: Assembled,
+    pub whole: AssembledTensor,
     /// What each rank holds, by rank.
     pub parts: Vec<(usize, DenseTensor)>,
     /// Whether each rank's part is judged by itself.
@@ -26,11 +26,11 @@ pub struct Result {
     pub fault: Option<String>,
 }
 
-impl Result {
+impl OutputTensor {
     /// What a rank holds, if it holds any.
-    pub fn part(&self, rank: usize) -> Option<(Tensor, Option<&Shadow>)> {
+    pub fn part(&self, rank: usize) -> Option<(NdArray, Option<&Shadow>)> {
         let (_, block) = self.parts.iter().find(|it| it.0 == rank)?;
-        Some((Tensor { shape: block.shape.clone(), data: block.data.clone() }, block.shadow.as_ref()))
+        Some((NdArray { shape: block.shape.clone(), data: block.data.clone() }, block.shadow.as_ref()))
     }
 }
 
@@ -38,18 +38,18 @@ impl Result {
 ///
 /// # Errors
 /// Parts that do not fit together: our bug, reported as such by the caller.
-pub fn outputs(plans: &[Plan], outcome: &Outcome) -> std::result::Result<Vec<Result>, RunError> {
+pub fn outputs(plans: &[Plan], outcome: &SimOutcome) -> std::result::Result<Vec<OutputTensor>, RunError> {
     let count = plans.first().map_or(0, |plan| plan.outputs.len());
     let mut results = Vec::with_capacity(count);
     for at in 0..count {
-        let parts: Vec<(usize, &Port, DenseTensor)> = plans
+        let parts: Vec<(usize, &IoBinding, DenseTensor)> = plans
             .iter()
             .filter_map(|plan| {
                 Some((plan.rank, plan.outputs.get(at)?, outcome.outputs[plan.rank].get(at)?.clone()?))
             })
             .collect();
-        let mut result = gather(&parts)?;
-        result.fault = fault(plans, outcome, at, &parts, &result);
+        let mut result = assemble_output(&parts)?;
+        result.fault = output_fault(plans, outcome, at, &parts, &result);
         results.push(result);
     }
     Ok(results)
@@ -59,10 +59,12 @@ pub fn outputs(plans: &[Plan], outcome: &Outcome) -> std::result::Result<Vec<Res
 ///
 /// # Errors
 /// As `outputs`.
-pub fn gather(parts: &[(usize, &Port, DenseTensor)]) -> std::result::Result<Result, RunError> {
-    let wholes: Vec<Part<'_>> = parts
+pub fn assemble_output(
+    parts: &[(usize, &IoBinding, DenseTensor)],
+) -> std::result::Result<OutputTensor, RunError> {
+    let wholes: Vec<RankShard<'_>> = parts
         .iter()
-        .map(|(rank, port, block)| Part {
+        .map(|(rank, port, block)| RankShard {
             rank: *rank,
             layout: &port.shard.layout,
             data: &block.data,
@@ -71,32 +73,32 @@ pub fn gather(parts: &[(usize, &Port, DenseTensor)]) -> std::result::Result<Resu
         })
         .collect();
     let name = parts.first().map_or(String::new(), |(_, port, _)| port.name.clone());
-    let whole = assemble(&wholes)?;
-    let per_rank = parts.iter().any(|(_, port, _)| port.per_rank);
+    let whole = assemble_shards(&wholes)?;
+    let per_rank = parts.iter().any(|(_, port, _)| port.is_compared_per_rank);
     let parts = parts.iter().map(|(rank, _, block)| (*rank, block.clone())).collect();
-    Ok(Result { name, whole, parts, per_rank, fault: None })
+    Ok(OutputTensor { name, whole, parts, per_rank, fault: None })
 }
 
-fn fault(
+fn output_fault(
     plans: &[Plan],
-    outcome: &Outcome,
+    outcome: &SimOutcome,
     at: usize,
-    parts: &[(usize, &Port, DenseTensor)],
-    result: &Result,
+    parts: &[(usize, &IoBinding, DenseTensor)],
+    result: &OutputTensor,
 ) -> Option<String> {
     let name = &result.name;
     for (rank, port, block) in parts {
-        let Some(local) = block.written.first_missing() else { continue };
+        let Some(local) = block.written.first_unwritten() else { continue };
         let layout = &port.shard.layout;
-        let index = unravel(layout.global_indices()[local], &layout.shape);
-        let why = blame(plans, outcome, *rank, at);
+        let index = unravel_index(layout.global_indices()[local], &layout.shape);
+        let why = explain(plans, outcome, *rank, at);
         return Some(format!("{name}: element {index:?} was never written (rank {rank}{why})"));
     }
-    if parts.iter().any(|(_, port, _)| port.per_rank) {
+    if parts.iter().any(|(_, port, _)| port.is_compared_per_rank) {
         return None;
     }
     result.whole.conflict.as_ref().map(|it| {
-        let why = it.ranks.iter().map(|rank| blame(plans, outcome, *rank, at)).find(|why| !why.is_empty());
+        let why = it.ranks.iter().map(|rank| explain(plans, outcome, *rank, at)).find(|why| !why.is_empty());
         format!(
             "{name}: element {:?} is {} on rank {} and {} on rank {}{}; if each rank keeps its own, use {name}@local",
             it.index,
@@ -111,7 +113,7 @@ fn fault(
 
 /// `, line 24, streamIdx=3 on 3 had not run when the outputs were read`: what was to write there and came too late, or
 /// who read before anything was written.
-pub fn blame(plans: &[Plan], outcome: &Outcome, rank: usize, output: usize) -> String {
+pub fn explain(plans: &[Plan], outcome: &SimOutcome, rank: usize, output: usize) -> String {
     let late = late_writers(plans, outcome, rank, output);
     if let Some(first) = late.first() {
         let more = match late.len() {
@@ -121,20 +123,20 @@ pub fn blame(plans: &[Plan], outcome: &Outcome, rank: usize, output: usize) -> S
         return format!("; {}{more} had not run when the outputs were read", describe(plans, *first));
     }
     let reads = &outcome.notes.unwritten;
-    let Some(read) = reads.iter().find(|it| it.at.rank == rank).or(reads.first()) else {
+    let Some(read) = reads.iter().find(|it| it.reader.rank == rank).or(reads.first()) else {
         return String::new();
     };
     let buffer = plans[read.rank].buffers.get(read.buffer as usize).map_or("?", |it| it.name.as_str());
     format!(
         "; on rank {}, {} read elements of {buffer} before anything wrote them",
-        read.at.rank,
-        describe(plans, read.at)
+        read.reader.rank,
+        describe(plans, read.reader)
     )
 }
 
 /// The instruction to look at where an output is wrong: the first that `blame` names, if there is one.
-pub fn suspect(plans: &[Plan], outcome: &Outcome, rank: usize, output: usize) -> Option<InstRef> {
+pub fn culprit(plans: &[Plan], outcome: &SimOutcome, rank: usize, output: usize) -> Option<InstRef> {
     let reads = &outcome.notes.unwritten;
-    let read = || reads.iter().find(|it| it.at.rank == rank).or(reads.first());
-    late_writers(plans, outcome, rank, output).first().copied().or_else(|| read().map(|it| it.at))
+    let read = || reads.iter().find(|it| it.reader.rank == rank).or(reads.first());
+    late_writers(plans, outcome, rank, output).first().copied().or_else(|| read().map(|it| it.reader))
 }

@@ -5,19 +5,19 @@
 use std::{fmt::Write, path::Path, sync::Arc};
 
 use crate::{
-    check::{Cut, Orders, Steps},
+    check::{Orders, StepOrder, Truncation},
     exit::Exit,
     input_file,
     plan::{
         Plan,
-        sync::{InstRef, Matched, Step},
+        sync::{CommMatching, InstRef, Step},
     },
-    run::prepare::Failure,
-    sim::{self, Schedule, Schedules},
+    run::prepare::JobFailure,
+    sim::{self, Schedule, ScheduleSet},
 };
 
 /// The schedules of a run, one after the other.
-pub enum Runs {
+pub enum ScheduleIter {
     /// Those that are named.
     Named(std::vec::IntoIter<Schedule>),
     /// All orders of the steps that conflict.
@@ -29,28 +29,28 @@ pub enum Runs {
     },
 }
 
-impl Runs {
+impl ScheduleIter {
     /// The schedules for these plans.
     ///
     /// # Errors
     /// A program that is too large to list its orders, or that deadlocks; a file that does not read.
-    pub fn new(schedules: &Schedules, plans: &[Plan], matched: &Matched) -> Result<Self, Failure> {
+    pub fn new(schedules: &ScheduleSet, plans: &[Plan], matched: &CommMatching) -> Result<Self, JobFailure> {
         match schedules {
-            Schedules::Named(them) => Ok(Self::Named(them.clone().into_iter())),
+            ScheduleSet::List(them) => Ok(Self::Named(them.clone().into_iter())),
             // A program that deadlocks does so in every order.
-            Schedules::Explore(_) if crate::plan::sync::stuck(plans, matched).is_some() => {
+            ScheduleSet::Explore(_) if crate::plan::sync::deadlocked_state(plans, matched).is_some() => {
                 Ok(Self::Named(vec![Schedule::Program].into_iter()))
             }
-            Schedules::Explore(most) => {
-                let steps = Steps::of(plans, matched).map_err(|it| {
+            ScheduleSet::Explore(most) => {
+                let steps = StepOrder::of(plans, matched).map_err(|it| {
                     let message =
                         format!("`--schedule=explore:{most}`: {it}; `seed:0..{most}` tries some orders");
-                    Failure::Other(Exit::Usage, message)
+                    JobFailure::Other(Exit::Usage, message)
                 })?;
                 Ok(Self::Explored { orders: Box::new(Orders::new(steps, *most)), taken: 0 })
             }
-            Schedules::File(path) => {
-                let steps = read(path, plans)?;
+            ScheduleSet::File(path) => {
+                let steps = read_steps(path, plans)?;
                 let name = format!("@{}", path.display()).into();
                 Ok(Self::Named(vec![Schedule::Steps { name, steps }].into_iter()))
             }
@@ -58,7 +58,7 @@ impl Runs {
     }
 
     /// How many schedules are left, if that is known.
-    pub fn left(&self) -> Option<usize> {
+    pub fn remaining(&self) -> Option<usize> {
         match self {
             Self::Named(them) => Some(them.len()),
             Self::Explored { .. } => None,
@@ -77,13 +77,13 @@ impl Runs {
                     _ => format!("{conflicts} pairs of conflicting accesses that nothing orders"),
                 };
                 let s = if count == 1 { "" } else { "s" };
-                match orders.cut() {
+                match orders.truncation() {
                     None if conflicts == 0 => "1 order: all conflicting accesses are ordered".to_owned(),
                     None => format!("all {count} order{s} of {of}"),
-                    Some(Cut::Most) => format!(
+                    Some(Truncation::OrderLimit) => format!(
                         "{count} order{s} of {of}; there are more: raise the number in `explore:{count}`"
                     ),
-                    Some(Cut::Memory) => {
+                    Some(Truncation::MemoryLimit) => {
                         format!("{count} order{s} of {of}; the list of orders has reached its memory limit")
                     }
                 }
@@ -92,7 +92,7 @@ impl Runs {
     }
 }
 
-impl Iterator for Runs {
+impl Iterator for ScheduleIter {
     type Item = Schedule;
 
     fn next(&mut self) -> Option<Schedule> {
@@ -108,9 +108,9 @@ impl Iterator for Runs {
 }
 
 /// The steps of a file.
-fn read(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, Failure> {
+fn read_steps(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, JobFailure> {
     let cannot = |fault: &dyn std::fmt::Display| {
-        Failure::Other(Exit::Environment, format!("cannot read `{}`: {fault}", path.display()))
+        JobFailure::Other(Exit::Environment, format!("cannot read `{}`: {fault}", path.display()))
     };
     let bytes = input_file::read(path).map_err(|it| cannot(&it))?;
     let text = String::from_utf8(bytes).map_err(|it| cannot(&it))?;
@@ -132,9 +132,9 @@ fn read(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, Failure> {
                         plans.len(),
                         if plans.len() == 1 { "" } else { "s" }
                     );
-                    return Err(Failure::Other(Exit::Usage, message));
+                    return Err(JobFailure::Other(Exit::Usage, message));
                 }
-                steps.push(Step { at: InstRef { rank, inst }, part: part as u32 });
+                steps.push(Step { inst_ref: InstRef { rank, inst }, index: part as u32 });
             }
             Some(_) | None => {
                 let message = format!(
@@ -142,7 +142,7 @@ fn read(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, Failure> {
                     path.display(),
                     number + 1
                 );
-                return Err(Failure::Other(Exit::Usage, message));
+                return Err(JobFailure::Other(Exit::Usage, message));
             }
         }
     }
@@ -150,13 +150,13 @@ fn read(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, Failure> {
 }
 
 /// Steps as a file that `@FILE` reads, each with what it does; `title` stands on top.
-pub fn write(plans: &[Plan], steps: &[Step], title: &str) -> String {
+pub fn format_steps(plans: &[Plan], steps: &[Step], title: &str) -> String {
     let mut text = String::new();
     title.lines().for_each(|line| _ = writeln!(text, "# {line}"));
     for it in steps {
-        let InstRef { rank, inst } = it.at;
+        let InstRef { rank, inst } = it.inst_ref;
         let kind = crate::plan::inst_text(&plans[rank], &plans[rank].code[inst]);
-        _ = writeln!(text, "{rank} {inst} {}  # {}: {kind}", it.part, sim::describe(plans, it.at));
+        _ = writeln!(text, "{rank} {inst} {}  # {}: {kind}", it.index, sim::describe(plans, it.inst_ref));
     }
     text
 }

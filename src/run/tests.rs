@@ -8,7 +8,7 @@ use grammar::{
 };
 use passes::{Arguments, Change, Pass, PassCall, Remarks, Settings, Verify};
 
-use super::oracle::Oracle;
+use super::oracle::SimulationOracle;
 
 /// Rank 0 sends T0 to rank 1, which copies it on another stream.
 const TEXT: &str = "\
@@ -44,7 +44,7 @@ static RACER: Pass = pass("racer", |program, _, _| Ok(drop_all(program, &[Op::Sy
 static SILENCER: Pass = pass("silencer", |program, _, _| {
     let Some(first) = branches(program).first().copied() else { return Ok(Change::Unchanged) };
     if let Stmt::If(it) = &program.stmts[first] {
-        let then = it.then;
+        let then = it.then_block;
         program.blocks[then].clear();
     }
     Ok(Change::Changed)
@@ -59,12 +59,12 @@ static RENAMER: Pass = pass("renamer", |program, _, _| {
 });
 /// Leaves what rank 1 does, and says so.
 static SPECIALIST: Pass = pass("specialist", |program, _, _| {
-    let own = program.int(1);
+    let own = program.intern_int(1);
     program.options.insert("rank".to_owned(), own);
     let branches = branches(program);
     for branch in branches {
         if let Stmt::If(it) = program.stmts[branch].clone() {
-            let kept = it.other.map(|other| program.blocks[other].clone()).unwrap_or_default();
+            let kept = it.else_block.map(|other| program.blocks[other].clone()).unwrap_or_default();
             if let Some(body) = program.body {
                 let at = program.blocks[body].iter().position(|it| *it == branch).unwrap_or(0);
                 program.blocks[body].splice(at..=at, kept);
@@ -98,19 +98,19 @@ fn calls(passes: &[&'static Pass]) -> Vec<PassCall> {
 }
 
 /// What is wrong, as far as texts tell: the failure, the message, the line, the notes.
-fn told(failure: &passes::Failure) -> String {
+fn told(failure: &passes::PipelineError) -> String {
     let lines = LineIndex::new(TEXT);
     let about = |it: &Diagnostic| {
         format!("\n{} (line {})\n{}", it.message, lines.line(it.span().start), it.notes.join("\n"))
     };
-    failure.to_string() + &failure.fault.diagnostics().iter().map(about).collect::<String>()
+    failure.to_string() + &failure.error.diagnostics().iter().map(about).collect::<String>()
 }
 
 /// How a pipeline ends, checked after every pass.
 fn run(passes: &[&'static Pass]) -> String {
     let (mut programs, _) = grammar::read(TEXT);
     let lines = LineIndex::new(TEXT);
-    let oracle = Oracle { lines: &lines, ranks: None };
+    let oracle = SimulationOracle { lines: &lines, ranks: None };
     let settings = Settings { verify: Verify::Semantic(&oracle), roundtrip: true };
     let result = passes::run(&mut programs[0], &calls(passes), settings, &mut |_| ());
     result.map_or_else(|failure| told(&failure), |()| "done".to_owned())
@@ -173,12 +173,12 @@ fn the_program_of_one_rank_runs_beside_the_others() {
 fn bisection_names_the_pass_and_shows_its_change() {
     let (programs, _) = grammar::read(TEXT);
     let lines = LineIndex::new(TEXT);
-    let oracle = Oracle { lines: &lines, ranks: Some(2) };
+    let oracle = SimulationOracle { lines: &lines, ranks: Some(2) };
     let found = |passes: &[&'static Pass]| {
         let found = passes::bisect(&programs[0], &calls(passes), &oracle).ok().flatten();
         found.map(|it| {
             let gone = it.before.body().len() - it.after.body().len();
-            (it.position, it.failure.pass.unwrap_or_default(), gone)
+            (it.position, it.error.pass.unwrap_or_default(), gone)
         })
     };
     assert_eq!(found(&[&KEEP, &KEEP, &RACER, &KEEP, &KEEP, &KEEP]), Some((2, "racer", 2)));

@@ -4,8 +4,8 @@ use grammar::ir::StmtId;
 
 use super::{
     RunError,
-    job::{Criteria, Expectation, judge, simulate},
-    results::{self, suspect},
+    results::{self, culprit},
+    verdict::{Criteria, Expectation, judge_outputs, simulate},
 };
 use crate::{
     exit::Exit,
@@ -14,49 +14,49 @@ use crate::{
         Plan,
         sync::{Cause, Deadlock},
     },
-    sim::{Fault, InstRef, Schedule},
+    sim::{InstRef, Schedule, SimError},
 };
 
 /// What went wrong in a run.
 #[derive(Clone, Debug)]
-pub struct Mishap {
+pub struct RunFailure {
     /// Under which schedule.
     pub schedule: Schedule,
     /// Of what kind it is.
-    pub trouble: Trouble,
+    pub kind: FailureKind,
     /// What happened, in a line.
     pub message: String,
     /// More lines about it.
     pub report: Vec<String>,
     /// The instruction to look at.
-    pub at: Option<InstRef>,
+    pub inst_ref: Option<InstRef>,
     /// The output that is wrong, by position.
     pub output: Option<usize>,
 }
 
 /// Kinds of things that go wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Trouble {
+pub enum FailureKind {
     /// A deadlock: a rank waits for what never happens.
-    Starved,
+    NeverCompletes,
     /// A deadlock: a rank waits for itself.
-    SelfLocked,
+    SelfWait,
     /// A deadlock: ranks wait for each other.
-    Interlocked,
+    CyclicWait,
     /// An output differs from what is expected.
-    Different,
+    WrongOutput,
     /// An output has elements that nothing wrote.
-    Unwritten,
+    UnwrittenOutput,
     /// An output has elements of which ranks hold different values.
-    Conflict,
+    ReplicasDiffer,
     /// The program stops: it asks for something that has no meaning or is not supported.
-    Stopped,
+    ProgramError,
 }
 
 /// What a run gave.
-pub struct Ran {
+pub struct RunResult {
     /// The outputs.
-    pub outputs: Vec<results::Result>,
+    pub outputs: Vec<results::OutputTensor>,
     /// Whether no number was rounded.
     pub exact: bool,
 }
@@ -65,79 +65,91 @@ pub struct Ran {
 ///
 /// # Errors
 /// What went wrong.
-pub fn trial(
+pub fn run_trial(
     plans: &[Plan],
     inputs: &[Vec<Data>],
     schedule: &Schedule,
     expectations: &[Expectation],
-) -> Result<Ran, Box<Mishap>> {
-    let stopped = |fault: RunError| Box::new(Mishap::stopped(schedule, &fault));
+) -> Result<RunResult, Box<RunFailure>> {
+    let stopped = |fault: RunError| Box::new(RunFailure::stopped(schedule, &fault));
     let outcome = simulate(plans, inputs.to_vec(), schedule, Vec::new()).map_err(stopped)?;
     let exact = outcome.notes.exactness.is_exact();
     let criteria = Criteria { exact: Some(exact), ..Criteria::default() };
-    let verdict = judge(plans, &outcome, expectations, &criteria).map_err(stopped)?;
+    let verdict = judge_outputs(plans, &outcome, expectations, &criteria).map_err(stopped)?;
     if verdict.exit == Exit::Success {
-        return Ok(Ran { outputs: verdict.outputs, exact });
+        return Ok(RunResult { outputs: verdict.outputs, exact });
     }
-    let output = verdict.wrong.and_then(|at| verdict.outputs.get(at));
-    let is_unwritten =
-        |it: &results::Result| it.parts.iter().any(|(_, block)| block.written.first_missing().is_some());
-    let trouble = match output.filter(|it| it.fault.is_some()) {
-        Some(it) if is_unwritten(it) => Trouble::Unwritten,
-        Some(_) => Trouble::Conflict,
-        None => Trouble::Different,
+    let output = verdict.wrong_output.and_then(|at| verdict.outputs.get(at));
+    let is_unwritten = |it: &results::OutputTensor| {
+        it.parts.iter().any(|(_, block)| block.written.first_unwritten().is_some())
     };
-    let at =
-        verdict.wrong.and_then(|it| (0..plans.len()).find_map(|rank| suspect(plans, &outcome, rank, it)));
-    Err(Box::new(Mishap {
+    let trouble = match output.filter(|it| it.fault.is_some()) {
+        Some(it) if is_unwritten(it) => FailureKind::UnwrittenOutput,
+        Some(_) => FailureKind::ReplicasDiffer,
+        None => FailureKind::WrongOutput,
+    };
+    let at = verdict
+        .wrong_output
+        .and_then(|it| (0..plans.len()).find_map(|rank| culprit(plans, &outcome, rank, it)));
+    Err(Box::new(RunFailure {
         schedule: schedule.clone(),
-        trouble,
+        kind: trouble,
         message: verdict.line.trim_start_matches("[FAILED] ").to_owned(),
         report: Vec::new(),
-        at,
-        output: verdict.wrong,
+        inst_ref: at,
+        output: verdict.wrong_output,
     }))
 }
 
-impl Mishap {
+impl RunFailure {
     fn stopped(schedule: &Schedule, fault: &RunError) -> Self {
         let text = fault.to_string();
         let mut lines = text.lines().map(str::to_owned);
         let message = lines.next().unwrap_or_default();
         let (trouble, at) = match fault {
-            RunError::Fault(Fault::Deadlock(it)) => {
+            RunError::Fault(SimError::Deadlock(it)) => {
                 let trouble = match &it.cause {
-                    Cause::Never { .. } => Trouble::Starved,
-                    Cause::Cycle { ranks, .. } if ranks.len() < 2 => Trouble::SelfLocked,
-                    Cause::Cycle { .. } => Trouble::Interlocked,
+                    Cause::NeverSatisfied { .. } => FailureKind::NeverCompletes,
+                    Cause::Cycle { ranks, .. } if ranks.len() < 2 => FailureKind::SelfWait,
+                    Cause::Cycle { .. } => FailureKind::CyclicWait,
                 };
-                (trouble, blocked(it))
+                (trouble, waiting_inst(it))
             }
             RunError::Fault(
-                Fault::Program { .. } | Fault::Unsupported { .. } | Fault::Steps(_) | Fault::Internal(_),
+                SimError::Program { .. }
+                | SimError::Unsupported { .. }
+                | SimError::StepNotReady(_)
+                | SimError::Internal(_),
             )
             | RunError::Io(_)
-            | RunError::Given { .. }
+            | RunError::InvalidFlagValue { .. }
             | RunError::Tensor(_)
             | RunError::Dtype(_)
-            | RunError::Shard(_) => (Trouble::Stopped, None),
+            | RunError::Shard(_) => (FailureKind::ProgramError, None),
         };
-        Self { schedule: schedule.clone(), trouble, message, report: lines.collect(), at, output: None }
+        Self {
+            schedule: schedule.clone(),
+            kind: trouble,
+            message,
+            report: lines.collect(),
+            inst_ref: at,
+            output: None,
+        }
     }
 
     /// The statement to look at.
     pub fn stmt(&self, plans: &[Plan]) -> Option<(usize, StmtId)> {
-        let at = self.at?;
+        let at = self.inst_ref?;
         let plan = plans.get(at.rank)?;
         Some((at.rank, plan.origins[plan.code.get(at.inst)?.origin as usize].stmt?))
     }
 }
 
 /// The instruction that waits for what never happens, or the first of those that wait for each other.
-fn blocked(deadlock: &Deadlock) -> Option<InstRef> {
+fn waiting_inst(deadlock: &Deadlock) -> Option<InstRef> {
     let wait = match &deadlock.cause {
-        Cause::Cycle { ranks, .. } => deadlock.waits.iter().find(|it| ranks.contains(&it.at.rank)),
-        Cause::Never { wait, .. } => deadlock.waits.get(*wait),
+        Cause::Cycle { ranks, .. } => deadlock.waits.iter().find(|it| ranks.contains(&it.inst_ref.rank)),
+        Cause::NeverSatisfied { wait, .. } => deadlock.waits.get(*wait),
     };
-    wait.map(|it| it.at)
+    wait.map(|it| it.inst_ref)
 }

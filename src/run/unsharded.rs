@@ -19,23 +19,23 @@ use grammar::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{ExprId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
     span::{LineIndex, Span},
 };
 
 use super::{
-    inputs::Filling,
-    job::{Basis, Expectation, inputs_differ, simulated},
-    prepare::{Failure, Setup, program, too_much},
+    inputs::InputSpec,
+    prepare::{JobFailure, PrepareOptions, memory_limit_diagnostic, prepare_program},
+    verdict::{Expectation, ExpectationSource, input_mismatch, simulated_expectations},
 };
 use rustc_hash::FxHashMap;
 
 use crate::{
     exit::Exit,
-    io::generate::Kind,
+    io::generate::InputKind,
     plan::{
-        Buffer, Inst, InstKind, Layout, Origin, Plan, Port, Shard, View, limits,
-        scalar::{ScalarFault, Scalars},
+        Buffer, Inst, InstKind, IoBinding, Origin, Plan, Shard, ShardLayout, View, limits,
+        scalar::{ScalarError, Scalars},
     },
     source::Source,
 };
@@ -44,37 +44,37 @@ use crate::{
 ///
 /// # Errors
 /// As `plan`; a program for each rank, inputs that are given or made shard by shard, more memory than the limit.
-pub fn expected(
+pub fn unsharded_expectations(
     sources: &[Source],
-    setup: &Setup<'_>,
+    setup: &PrepareOptions<'_>,
     memory_limit: usize,
-    filling: &Filling,
+    filling: &InputSpec,
     plans: &[Plan],
-) -> std::result::Result<Vec<Expectation>, Failure> {
-    let usage = |message: String| Failure::Other(Exit::Usage, format!("`--expect=unsharded`: {message}"));
+) -> std::result::Result<Vec<Expectation>, JobFailure> {
+    let usage = |message: String| JobFailure::Other(Exit::Usage, format!("`--expect=unsharded`: {message}"));
     let [source] = sources else {
         return Err(usage("`--program` gives each rank its own program, and one is needed".to_owned()));
     };
-    if filling.generator.kind == Kind::Rank {
+    if filling.generator.kind == InputKind::Rank {
         return Err(usage("`--inputs rank` fills shards, and whole tensors are needed".to_owned()));
     }
-    if let Some(flag) = filling.given.iter().find(|it| it.local) {
+    if let Some(flag) = filling.flags.iter().find(|it| it.local) {
         return Err(usage(format!("`--input {}@local` gives shards; give the whole tensor", flag.name)));
     }
-    let setup = Setup { passes: &|_, _| Ok(()), ..*setup };
-    let (source, program, _) = program(source.clone(), &setup, false)?;
-    let rejected = |fault| Failure::Rejected(source.clone(), vec![fault]);
-    let erased = [plan(&program, &source.lines).map_err(rejected)?];
-    if let Some(fault) = too_much(program.spans.header, &erased, memory_limit) {
+    let setup = PrepareOptions { passes: &|_, _| Ok(()), ..*setup };
+    let (source, program, _) = prepare_program(source.clone(), &setup, false)?;
+    let rejected = |fault| JobFailure::Rejected(source.clone(), vec![fault]);
+    let erased = [plan_unsharded(&program, &source.lines).map_err(rejected)?];
+    if let Some(fault) = memory_limit_diagnostic(program.spans.header, &erased, memory_limit) {
         return Err(rejected(fault));
     }
-    if let Some(message) = inputs_differ(plans, &erased) {
+    if let Some(message) = input_mismatch(plans, &erased) {
         return Err(usage(format!("without shardings the program {message}")));
     }
-    let inputs = filling.fill_other(plans, &erased)?;
-    let (mut found, notes) = simulated(&erased, inputs, "the program without shardings")?;
+    let inputs = filling.fill_corresponding(plans, &erased)?;
+    let (mut found, notes) = simulated_expectations(&erased, inputs, "the program without shardings")?;
     let exact = notes.exactness.is_exact();
-    found.iter_mut().for_each(|it| it.basis = Basis::Reference { exact });
+    found.iter_mut().for_each(|it| it.source = ExpectationSource::Reference { exact });
     Ok(found)
 }
 
@@ -85,9 +85,9 @@ type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 /// # Errors
 /// A program that is lowered already: it holds communications, streams, storage, loops or launches. An operator that does
 /// not run, a scalar without a value, a tensor that is written twice.
-pub fn plan(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, Diagnostic> {
+pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, Diagnostic> {
     let plan = Plan::empty(0, 1, vec!["main".to_owned()]);
-    let mut eraser = Eraser {
+    let mut eraser = UnshardedPlanner {
         program,
         lines,
         scalars: Scalars::new(program, 0),
@@ -102,7 +102,7 @@ pub fn plan(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, D
     }
 }
 
-struct Eraser<'p> {
+struct UnshardedPlanner<'p> {
     program: &'p Program,
     lines: &'p LineIndex,
     scalars: Scalars<'p>,
@@ -115,7 +115,7 @@ struct Eraser<'p> {
     span: Span,
 }
 
-impl Eraser<'_> {
+impl UnshardedPlanner<'_> {
     fn program(&mut self) -> Result<()> {
         let program = self.program;
         for tensor in Program::tensors_of(&program.inputs) {
@@ -134,20 +134,20 @@ impl Eraser<'_> {
             let port = self.port(tensor, value);
             self.plan.outputs.push(port);
         }
-        self.plan.code.push(Inst { kind: InstKind::Finish, stream: 0, origin: 0 });
+        self.plan.code.push(Inst { kind: InstKind::ReadOutputs, stream: 0, origin: 0 });
         Ok(())
     }
 
     fn statement(&mut self, stmt: StmtId) -> Result<()> {
         self.span = self.program.stmt_span(stmt);
         let line = self.lines.line(self.span.start);
-        Arc::make_mut(&mut self.plan.origins).push(Origin { stmt: Some(stmt), line, frame: None });
+        Arc::make_mut(&mut self.plan.origins).push(Origin { stmt: Some(stmt), line, iteration: None });
         match &self.program.stmts[stmt] {
             Stmt::Op(it) => self.operator(it),
             Stmt::Let(_, value) if self.scalars.depends_on_rank(*value) => {
                 Err(self.lowered("a scalar that depends on the rank"))
             }
-            Stmt::Let(symbol, value) if construct::items(self.program, self, *value).is_some() => {
+            Stmt::Let(symbol, value) if construct::array_items(self.program, self, *value).is_some() => {
                 self.arrays.insert(*symbol, *value);
                 Ok(())
             }
@@ -162,19 +162,19 @@ impl Eraser<'_> {
     }
 
     fn operator(&mut self, it: &OpStmt) -> Result<()> {
-        match it.op.row().effect {
-            Effect::Compute | Effect::Map => (),
-            Effect::View if it.op == Op::Select => (),
-            Effect::View
-            | Effect::Allocate
-            | Effect::Deallocate
-            | Effect::Communicate
-            | Effect::Wait
-            | Effect::Stream
-            | Effect::Group
-            | Effect::Share
-            | Effect::Unit
-            | Effect::Opaque => return Err(self.lowered(&format!("`{}`", it.op.name()))),
+        match it.op.def().class {
+            OpClass::Compute | OpClass::Elementwise => (),
+            OpClass::View if it.op == Op::Select => (),
+            OpClass::View
+            | OpClass::Allocate
+            | OpClass::Deallocate
+            | OpClass::Communicate
+            | OpClass::Wait
+            | OpClass::Stream
+            | OpClass::Coalescing
+            | OpClass::ShareHandles
+            | OpClass::HostUnit
+            | OpClass::Opaque => return Err(self.lowered(&format!("`{}`", it.op.name()))),
         }
         let mut rank_dependent = false;
         it.scalars(&mut |expr| rank_dependent |= self.scalars.depends_on_rank(expr));
@@ -188,7 +188,7 @@ impl Eraser<'_> {
         if self.values[tensor.index()].is_some() {
             let name = self.program.tensor_name(tensor);
             let message = format!("`{name}` is written again: what has no storage has one value");
-            let it = self.refused(Code::Unjudged, message);
+            let it = self.diagnostic(Code::InvalidReference, message);
             return Err(Box::new(it.help("give the second result a name of its own")));
         }
         let args: Vec<TensorId> = operands(it);
@@ -209,7 +209,7 @@ impl Eraser<'_> {
         let shape = self.shape(tensor)?;
         let dtype = self.dtype(tensor);
         if matches!(dtype, DType::Composite(_)) {
-            return Err(self.refused(Code::Unsupported, format!("element type `{dtype}` does not run")));
+            return Err(self.diagnostic(Code::Unsupported, format!("element type `{dtype}` does not run")));
         }
         let name = self.program.tensor_name(tensor);
         self.plan.buffers.push(Buffer { name, dtype, len: shape.iter().product() });
@@ -223,18 +223,18 @@ impl Eraser<'_> {
             let it = &self.program.axes[axis];
             let value =
                 self.scalars.int(it.expanded.unwrap_or(it.extent)).map_err(|it| self.scalar_fault(it))?;
-            let Some(extent) = usize::try_from(value).ok().filter(|_| !it.ragged) else {
+            let Some(extent) = usize::try_from(value).ok().filter(|_| !it.is_ragged) else {
                 let message =
                     format!("`{}` of extent {value} is no dimension", axis_text(self.program, axis));
-                return Err(self.refused(Code::Unsupported, message));
+                return Err(self.diagnostic(Code::Unsupported, message));
             };
             elements = elements.saturating_mul(extent.max(1));
             shape.push(extent);
         }
-        if elements > limits::ELEMENTS {
+        if elements > limits::MAX_TENSOR_ELEMENTS {
             let name = self.program.tensor_name(tensor);
-            let message = format!("`{name}` has more than {} elements", limits::ELEMENTS);
-            return Err(self.refused(Code::TooLarge, message));
+            let message = format!("`{name}` has more than {} elements", limits::MAX_TENSOR_ELEMENTS);
+            return Err(self.diagnostic(Code::TooLarge, message));
         }
         Ok(shape)
     }
@@ -247,54 +247,54 @@ impl Eraser<'_> {
     fn value(&self, tensor: TensorId) -> Result<View> {
         self.values[tensor.index()].clone().ok_or_else(|| {
             let name = self.program.tensor_name(tensor);
-            self.refused(Code::UndefinedTensor, format!("no statement gives `{name}` a value"))
+            self.diagnostic(Code::UndefinedTensor, format!("no statement gives `{name}` a value"))
         })
     }
 
-    fn port(&self, tensor: TensorId, view: View) -> Port {
-        let layout = Layout::whole(&view.shape);
+    fn port(&self, tensor: TensorId, view: View) -> IoBinding {
+        let layout = ShardLayout::whole(&view.shape);
         let (name, dtype) = (self.program.tensor_name(tensor), self.dtype(tensor));
-        Port {
+        IoBinding {
             name,
             dtype,
-            printed: None,
+            printed_axes: None,
             broadcast: vec![false; layout.shape.len()],
-            per_rank: false,
+            is_compared_per_rank: false,
             shard: Shard { view: Some(view), layout },
         }
     }
 
     // ---- faults
 
-    fn refused(&self, code: Code, message: String) -> Box<Diagnostic> {
+    fn diagnostic(&self, code: Code, message: String) -> Box<Diagnostic> {
         Box::new(Diagnostic::new(code, self.span, format!("{message} (`--expect=unsharded`)"), "here"))
     }
 
     fn lowered(&self, what: &str) -> Box<Diagnostic> {
         let message = format!("{what} has no meaning without shardings: the program is lowered");
-        let it = self.refused(Code::Unjudged, message);
+        let it = self.diagnostic(Code::InvalidReference, message);
         Box::new(it.help(
             "compare with the program that it was lowered from: `--reference SPEC.hir`, or give that program and `--passes`",
         ))
     }
 
     fn unsupported(&self, op: Op) -> Box<Diagnostic> {
-        self.refused(Code::Unsupported, format!("`{}` does not run", op.name()))
+        self.diagnostic(Code::Unsupported, format!("`{}` does not run", op.name()))
     }
 
-    fn misfit(&self, op: Op, have: &[usize], want: &[usize]) -> Box<Diagnostic> {
+    fn shape_mismatch(&self, op: Op, have: &[usize], want: &[usize]) -> Box<Diagnostic> {
         let message = format!("`{}`: the shape {have:?} does not fit {want:?}", op.name());
-        self.refused(Code::RuntimeShape, message)
+        self.diagnostic(Code::RuntimeShape, message)
     }
 
-    fn scalar_fault(&self, fault: ScalarFault) -> Box<Diagnostic> {
+    fn scalar_fault(&self, fault: ScalarError) -> Box<Diagnostic> {
         match fault {
-            ScalarFault::Unbound(symbol) => {
+            ScalarError::Unbound(symbol) => {
                 let name = &self.program.symbols[symbol];
-                let it = self.refused(Code::UnboundSymbol, format!("`{name}` has no value"));
+                let it = self.diagnostic(Code::UnboundSymbol, format!("`{name}` has no value"));
                 Box::new(it.help(format!("give it with `--set {name}=…`")))
             }
-            ScalarFault::Arithmetic(message) => self.refused(Code::BadIndex, message),
+            ScalarError::Arithmetic(message) => self.diagnostic(Code::BadIndex, message),
         }
     }
 }

@@ -12,7 +12,7 @@ use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 use crate::{
     check::UNWRITTEN_HELP,
     plan::Plan,
-    sim::{Notes, Schedule},
+    sim::{RunNotes, Schedule},
     source::Source,
 };
 
@@ -22,19 +22,19 @@ const MAX_RANKS: usize = 16;
 /// The reads of one or several runs, folded by statement and tensor.
 #[derive(Debug, Default)]
 pub struct UnwrittenReads {
-    found: BTreeMap<Key, Reads>,
+    found: BTreeMap<ReadSite, SiteReads>,
 }
 
 /// A statement and a tensor that it reads. The order is that of the texts.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct ReadSite {
     text: usize,
     line: u32,
     tensor: String,
 }
 
 #[derive(Debug)]
-struct Reads {
+struct SiteReads {
     /// Unwritten elements and all elements of the read that lacks the most.
     worst: (usize, usize),
     /// The ranks that read.
@@ -50,18 +50,18 @@ struct Reads {
 
 impl UnwrittenReads {
     /// Adds the reads of a run; each rank runs the text of its number, and the last one where there are fewer.
-    pub fn add(&mut self, plans: &[Plan], notes: &Notes, schedule: &Schedule, texts: usize) {
+    pub fn add(&mut self, plans: &[Plan], notes: &RunNotes, schedule: &Schedule, texts: usize) {
         for read in &notes.unwritten {
-            let Some(plan) = plans.get(read.at.rank) else { continue };
-            let Some(inst) = plan.code.get(read.at.inst) else { continue };
+            let Some(plan) = plans.get(read.reader.rank) else { continue };
+            let Some(inst) = plan.code.get(read.reader.inst) else { continue };
             let buffer = plans.get(read.rank).and_then(|it| it.buffers.get(read.buffer as usize));
-            let key = Key {
-                text: read.at.rank.min(texts.saturating_sub(1)),
+            let key = ReadSite {
+                text: read.reader.rank.min(texts.saturating_sub(1)),
                 line: plan.origins[inst.origin as usize].line,
                 tensor: buffer.map_or_else(|| "?".to_owned(), |it| it.name.clone()),
             };
             let iteration = plan.iteration(inst);
-            let reads = self.found.entry(key).or_insert_with(|| Reads {
+            let reads = self.found.entry(key).or_insert_with(|| SiteReads {
                 worst: (0, 0),
                 ranks: BTreeSet::new(),
                 owners: BTreeSet::new(),
@@ -72,7 +72,7 @@ impl UnwrittenReads {
             if read.missing > reads.worst.0 {
                 reads.worst = (read.missing, read.elements);
             }
-            reads.ranks.insert(read.at.rank);
+            reads.ranks.insert(read.reader.rank);
             reads.owners.insert(read.rank);
             reads.iterations.insert(iteration);
         }
@@ -91,7 +91,7 @@ impl UnwrittenReads {
     }
 }
 
-impl Reads {
+impl SiteReads {
     fn warning(&self, tensor: &str, span: Span) -> Diagnostic {
         let (missing, elements) = self.worst;
         let what = match missing == elements {
@@ -104,9 +104,9 @@ impl Reads {
             false if missing == 1 => format!("1 of the {elements} elements that this reads is unwritten"),
             false => format!("{missing} of the {elements} elements that this reads are unwritten"),
         };
-        let mut note = format!("on {}", ranks(&self.ranks));
+        let mut note = format!("on {}", format_ranks(&self.ranks));
         if self.owners != self.ranks {
-            note += &format!(", in the memory of {}", ranks(&self.owners));
+            note += &format!(", in the memory of {}", format_ranks(&self.owners));
         }
         match self.iterations.len() {
             0 | 1 if self.first.is_empty() => (),
@@ -121,7 +121,7 @@ impl Reads {
 }
 
 /// `rank 1`, `ranks 0 1 2 3`, and a count where there are many.
-fn ranks(them: &BTreeSet<usize>) -> String {
+fn format_ranks(them: &BTreeSet<usize>) -> String {
     let numbers: Vec<String> = them.iter().take(MAX_RANKS).map(ToString::to_string).collect();
     let rest = match them.len().saturating_sub(MAX_RANKS) {
         0 => String::new(),

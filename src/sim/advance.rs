@@ -1,34 +1,34 @@
 //! What happens when an actor goes on: hosts issue, streams run, and those that waited are woken up.
 
 use super::{
-    Fault, InstRef, Options, Outcome,
-    machine::{Condition, Machine, Open, Progress, Role},
-    schedule::Action,
-    step::Space,
+    InstRef, SimError, SimOptions, SimOutcome,
+    machine::{ActorKind, Condition, InFlight, InstState, Machine},
+    schedule::ReadyAction,
+    step::Memories,
 };
 use crate::plan::{
-    Communication, Effect, InstKind,
-    sync::{self, halves},
+    Communication, InstKind, SyncEffect,
+    sync::{self, copy_halves},
 };
 
 impl Machine<'_> {
     /// Goes on until nothing may happen.
-    pub fn run(mut self, options: &Options) -> Result<Outcome, Fault> {
+    pub fn run(mut self, options: &SimOptions) -> Result<SimOutcome, SimError> {
         for rank in 0..self.plans.len() {
-            self.consider(self.host_of(rank));
+            self.update_readiness(self.host_of(rank));
         }
-        while let Some(actor) = self.ready.pop().map_err(Fault::Steps)? {
+        while let Some(actor) = self.ready.pop().map_err(SimError::StepNotReady)? {
             self.actors[actor].ready = false;
             self.outcome.steps += 1;
-            if let Some(it) = &options.inquiry {
-                it.look(&self);
+            if let Some(it) = &options.progress_query {
+                it.answer_if_asked(&self);
             }
             let at = self.head(actor).map(|inst| InstRef { rank: self.actors[actor].rank, inst });
-            self.outcome.notes.at = at;
-            match self.actors[actor].role {
-                Role::Host => self.run_host(actor)?,
-                Role::Stream => self.run_stream(actor)?,
-                Role::Queue => self.run_queue(actor)?,
+            self.outcome.notes.current = at;
+            match self.actors[actor].kind {
+                ActorKind::Host => self.run_host(actor)?,
+                ActorKind::Stream => self.run_stream(actor)?,
+                ActorKind::Queue => self.run_queue(actor)?,
             }
             let notes = &mut self.outcome.notes;
             if notes.first_inexact.is_none() && !notes.exactness.is_exact() {
@@ -37,61 +37,66 @@ impl Machine<'_> {
         }
         if (0..self.actors.len()).any(|it| self.head(it).is_some()) {
             let explained = sync::explain(self.plans, self.matched, &self.state());
-            return Err(Fault::Deadlock(Box::new(explained)));
+            return Err(SimError::Deadlock(Box::new(explained)));
         }
         for it in &options.watch {
-            let block = Space::World(&mut self.memories).load(it.rank, &it.view);
-            self.outcome.watched.push(block.map_err(|it| Fault::Internal(it.to_string()))?);
+            let block = Memories::World(&mut self.memories).load(it.rank, &it.view);
+            self.outcome.watched.push(block.map_err(|it| SimError::Internal(it.to_string()))?);
         }
         Ok(self.outcome)
     }
 
     /// Makes an actor ready if its head may happen, else has it woken up by what it waits for.
-    pub fn consider(&mut self, actor: usize) {
+    pub fn update_readiness(&mut self, actor: usize) {
         let Some(inst) = self.head(actor) else { return };
-        if let Some(condition) = self.awaited(actor) {
-            self.conditions.await_it(condition, actor);
+        if let Some(condition) = self.unmet_condition(actor) {
+            self.conditions.add_waiter(condition, actor);
             return;
         }
         let rank = self.actors[actor].rank;
-        match (self.actors[actor].role, self.effect(rank, inst)) {
-            (Role::Queue, effect) => {
-                if self.progress[rank][inst] == Progress::Posted && self.actors[actor].open.is_none() {
+        match (self.actors[actor].kind, self.effect(rank, inst)) {
+            (ActorKind::Queue, effect) => {
+                if self.inst_states[rank][inst] == InstState::Posted && self.actors[actor].in_flight.is_none()
+                {
                     match effect {
-                        Effect::Post(Communication::Transfer(transfer)) if self.meets => {
-                            self.open_transfer(actor, inst, transfer);
+                        SyncEffect::Post(Communication::Transfer(transfer)) if self.is_synchronous => {
+                            self.start_transfer(actor, inst, transfer);
                         }
-                        Effect::Post(Communication::Transfer(transfer)) => {
-                            self.open_sides(actor, transfer);
+                        SyncEffect::Post(Communication::Transfer(transfer)) => {
+                            self.start_sides(actor, transfer);
                         }
-                        _ if self.meets => self.open_collective(actor, inst),
-                        _ => self.open_member(actor),
+                        _ if self.is_synchronous => self.start_collective(actor, inst),
+                        _ => self.start_member(actor),
                     }
                 }
             }
-            (Role::Stream, Effect::Reshard(_)) => self.open_collective(actor, inst),
-            (Role::Host | Role::Stream, _) => self.make_ready(actor),
+            (ActorKind::Stream, SyncEffect::Reshard(_)) => self.start_collective(actor, inst),
+            (ActorKind::Host | ActorKind::Stream, _) => self.make_ready(actor),
         }
     }
 
     /// Whether what an actor does next touches memory.
-    fn touches(&self, actor: usize, at: InstRef) -> bool {
-        let part = |part: u32| !sync::Step { at, part }.touched(self.plans, self.matched).is_empty();
+    fn touches_memory(&self, actor: usize, at: InstRef) -> bool {
+        let part = |part: u32| {
+            !sync::Step { inst_ref: at, index: part }.accesses(self.plans, self.matched).is_empty()
+        };
         let it = &self.actors[actor];
-        match (it.role, &it.open) {
+        match (it.kind, &it.in_flight) {
             // A posting touches nothing.
-            (Role::Stream, _) if matches!(self.effect(at.rank, at.inst), Effect::Post(_)) => false,
-            (_, Some(Open::Half)) => part(1),
-            (_, Some(Open::Member { begun })) => part(u32::from(*begun)),
-            (_, Some(Open::Sides { ready, .. })) => ready.iter().any(|it| part(*it)),
-            (_, Some(Open::Collective | Open::Transfer { .. }) | None) => part(0),
+            (ActorKind::Stream, _) if matches!(self.effect(at.rank, at.inst), SyncEffect::Post(_)) => false,
+            (_, Some(InFlight::HalfCopy)) => part(1),
+            (_, Some(InFlight::CollectiveMember { has_read_input: begun })) => part(u32::from(*begun)),
+            (_, Some(InFlight::TransferSides { ready, .. })) => ready.iter().any(|it| part(*it)),
+            (_, Some(InFlight::Collective | InFlight::Transfer { .. }) | None) => part(0),
         }
     }
 
     /// That a step is the one that is given, where steps are.
-    pub fn expect_part(&self, at: InstRef, part: u32) -> Result<(), Fault> {
-        match self.ready.current() {
-            Some(step) if step != (sync::Step { at, part }) => Err(Fault::Steps(step)),
+    pub fn check_given_step(&self, at: InstRef, part: u32) -> Result<(), SimError> {
+        match self.ready.current_step() {
+            Some(step) if step != (sync::Step { inst_ref: at, index: part }) => {
+                Err(SimError::StepNotReady(step))
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -104,69 +109,77 @@ impl Machine<'_> {
             return;
         }
         it.ready = true;
-        let host = matches!(it.role, Role::Host);
+        let host = matches!(it.kind, ActorKind::Host);
         let stamp = it.items.front().map_or(self.issued, |&(_, stamp)| stamp);
         let rank = it.rank;
-        let touches = !host && self.ready.is_given() && self.touches(actor, InstRef { rank, inst });
-        self.ready.push(Action { actor, host, inst, rank, stamp, touches });
+        let touches =
+            !host && self.ready.has_given_steps() && self.touches_memory(actor, InstRef { rank, inst });
+        self.ready.push(ReadyAction {
+            actor,
+            is_host: host,
+            inst,
+            rank,
+            issue_time: stamp,
+            touches_memory: touches,
+        });
     }
 
     /// Makes a condition true.
-    pub fn raise(&mut self, condition: Condition) {
-        for it in self.conditions.raise(condition) {
-            self.consider(it);
+    pub fn set_condition(&mut self, condition: Condition) {
+        for it in self.conditions.set(condition) {
+            self.update_readiness(it);
         }
     }
 
     /// The head of a stream or queue is complete.
     pub fn retire(&mut self, actor: usize) {
         let it = &mut self.actors[actor];
-        it.open = None;
+        it.in_flight = None;
         let rank = it.rank;
         if let Some((inst, _)) = it.items.pop_front() {
             self.complete(rank, inst);
         }
-        self.consider(actor);
+        self.update_readiness(actor);
     }
 
     /// An instruction is complete.
     fn complete(&mut self, rank: usize, inst: usize) {
-        self.progress[rank][inst] = Progress::Done;
+        self.inst_states[rank][inst] = InstState::Done;
         if let Some(trace) = &mut self.outcome.trace {
             trace.push(InstRef { rank, inst });
         }
     }
 
     /// The host's next step: it issues an instruction, or enters or leaves one of its own.
-    fn run_host(&mut self, actor: usize) -> Result<(), Fault> {
+    fn run_host(&mut self, actor: usize) -> Result<(), SimError> {
         let rank = self.actors[actor].rank;
         let inst = self.hosts[rank].next;
-        let entered = std::mem::take(&mut self.hosts[rank].inside);
+        let entered = std::mem::take(&mut self.hosts[rank].is_inside_inst);
         match self.effect(rank, inst) {
-            Effect::Share(_) | Effect::Barrier if entered => {
+            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier if entered => {
                 self.hosts[rank].next += 1;
                 self.complete(rank, inst);
             }
-            Effect::Share(_) | Effect::Barrier => {
-                self.hosts[rank].inside = true;
+            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => {
+                self.hosts[rank].is_inside_inst = true;
                 let matched = self.matched;
                 for comm in matched.comms_of(InstRef { rank, inst }) {
                     if self.arrive(*comm) {
-                        self.raise(Condition::Comm(*comm));
+                        self.set_condition(Condition::Comm(*comm));
                     }
                 }
             }
-            Effect::Post(it) => self.issue_on_queue(rank, inst, it.communicator())?,
-            Effect::Reshard(_)
-            | Effect::Compute
-            | Effect::Record(_)
-            | Effect::Join(_)
-            | Effect::Wait(_)
-            | Effect::Signal(_)
-            | Effect::Await(_)
-            | Effect::Finish => self.issue(rank, inst),
+            SyncEffect::Post(it) => self.issue_on_queue(rank, inst, it.communicator())?,
+            SyncEffect::Reshard(_)
+            | SyncEffect::Compute
+            | SyncEffect::RecordEvent(_)
+            | SyncEffect::WaitEvent(_)
+            | SyncEffect::Wait(_)
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitSignal(_)
+            | SyncEffect::ReadOutputs => self.issue(rank, inst),
         }
-        self.consider(actor);
+        self.update_readiness(actor);
         Ok(())
     }
 
@@ -177,46 +190,46 @@ impl Machine<'_> {
         let stream = self.stream_of(rank, self.plans[rank].code[inst].stream);
         self.actors[stream].items.push_back((inst, self.issued));
         if self.actors[stream].items.len() == 1 {
-            self.consider(stream);
+            self.update_readiness(stream);
         }
     }
 
     /// Runs the head of a stream.
-    fn run_stream(&mut self, actor: usize) -> Result<(), Fault> {
+    fn run_stream(&mut self, actor: usize) -> Result<(), SimError> {
         let rank = self.actors[actor].rank;
         let Some(inst) = self.head(actor) else { return Ok(()) };
         match self.effect(rank, inst) {
-            Effect::Post(it) => return self.post(actor, it.communicator()),
-            Effect::Reshard(_) => return self.run_collective(actor),
-            Effect::Record(event) => self.raise(Condition::Event(rank, event)),
-            Effect::Signal(_) => {
+            SyncEffect::Post(it) => return self.post(actor, it.communicator()),
+            SyncEffect::Reshard(_) => return self.run_collective(actor),
+            SyncEffect::RecordEvent(event) => self.set_condition(Condition::Event(rank, event)),
+            SyncEffect::Signal(_) => {
                 let matched = self.matched;
                 for comm in matched.comms_of(InstRef { rank, inst }) {
-                    self.raise(Condition::Comm(*comm));
+                    self.set_condition(Condition::Comm(*comm));
                 }
             }
-            Effect::Join(_) | Effect::Wait(_) | Effect::Await(_) => {}
-            Effect::Finish => self.finish(rank, inst)?,
-            Effect::Compute => {
+            SyncEffect::WaitEvent(_) | SyncEffect::Wait(_) | SyncEffect::WaitSignal(_) => {}
+            SyncEffect::ReadOutputs => self.finish(rank, inst)?,
+            SyncEffect::Compute => {
                 let (plans, kind) = (self.plans, &self.plans[rank].code[inst].kind);
-                let is_second = matches!(self.actors[actor].open, Some(Open::Half));
-                let halves = if self.meets { None } else { halves(rank, kind) };
+                let is_second = matches!(self.actors[actor].in_flight, Some(InFlight::HalfCopy));
+                let halves = if self.is_synchronous { None } else { copy_halves(rank, kind) };
                 let half = halves.map(|it| {
                     let [from, to] = it[usize::from(is_second)].clone().map(Box::new);
                     InstKind::Copy { from, to }
                 });
-                self.expect_part(InstRef { rank, inst }, u32::from(is_second))?;
-                Space::World(&mut self.memories)
+                self.check_given_step(InstRef { rank, inst }, u32::from(is_second))?;
+                Memories::World(&mut self.memories)
                     .run(rank, half.as_ref().unwrap_or(kind), &mut self.outcome.notes)
-                    .map_err(|it| it.at(plans, InstRef { rank, inst }))?;
+                    .map_err(|it| it.into_sim_error(plans, InstRef { rank, inst }))?;
                 if half.is_some() && !is_second {
-                    self.actors[actor].open = Some(Open::Half);
+                    self.actors[actor].in_flight = Some(InFlight::HalfCopy);
                     self.make_ready(actor);
                     return Ok(());
                 }
             }
-            Effect::Share(_) | Effect::Barrier => {
-                return Err(Fault::Internal("a host instruction is on a stream".to_owned()));
+            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => {
+                return Err(SimError::Internal("a host instruction is on a stream".to_owned()));
             }
         }
         self.retire(actor);
@@ -224,16 +237,17 @@ impl Machine<'_> {
     }
 
     /// Reads the outputs of a rank, and notes what has not run: its own instructions, and others' that write here.
-    fn finish(&mut self, rank: usize, inst: usize) -> Result<(), Fault> {
+    fn finish(&mut self, rank: usize, inst: usize) -> Result<(), SimError> {
         let plans = self.plans;
-        let mut space = Space::World(&mut self.memories);
+        let mut space = Memories::World(&mut self.memories);
         for (at, port) in plans[rank].outputs.iter().enumerate() {
             if let Some(view) = &port.shard.view {
-                let block = space.load(rank, view).map_err(|it| it.at(plans, InstRef { rank, inst }))?;
+                let block =
+                    space.load(rank, view).map_err(|it| it.into_sim_error(plans, InstRef { rank, inst }))?;
                 self.outcome.outputs[rank][at] = Some(block);
             }
         }
-        let pending = |it: &InstRef| self.progress[it.rank][it.inst] != Progress::Done;
+        let pending = |it: &InstRef| self.inst_states[it.rank][it.inst] != InstState::Done;
         let own = (0..inst).map(|inst| InstRef { rank, inst });
         let others = self.remote_writes[rank].iter().copied();
         self.outcome.pending[rank] = own.chain(others).filter(pending).collect();

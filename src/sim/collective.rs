@@ -6,16 +6,16 @@
 use grammar::dtype::DType;
 
 use super::{
-    Fault, InstRef, Notes,
+    InstRef, RunNotes, SimError,
     kernels::{self, KernelError},
-    located,
-    memory::{Cell, Memory, scatter},
+    line_and_location,
+    memory::{BufferData, Memory, scatter},
     reshard,
-    step::{Space, StepError},
+    step::{Memories, StepError},
 };
 use crate::{
     io::dense::DenseTensor,
-    plan::{Collective, CollectiveKind, Delivery, InstKind, Plan, Reshard, Side, Source, View},
+    plan::{Collective, CollectiveKind, InstKind, OutputPiece, P2pOp, PieceSource, Plan, Reshard, View},
 };
 
 /// Runs one collective, or one resharding operator, for all its members, which are in team order.
@@ -23,58 +23,64 @@ pub(super) fn run(
     plans: &[Plan],
     members: &[InstRef],
     memories: &mut [Memory],
-    notes: &mut Notes,
-) -> Result<(), Fault> {
+    notes: &mut RunNotes,
+) -> Result<(), SimError> {
     let kind = |it: &InstRef| &plans[it.rank].code[it.inst].kind;
     let reshards: Option<Vec<&Reshard>> = members
         .iter()
         .map(|it| if let InstKind::Reshard(it) = kind(it) { Some(&**it) } else { None })
         .collect();
     if let Some(them) = reshards {
-        let mut space = Space::World(memories);
-        return reshard::run(&them, members, &mut space, notes).map_err(|it| it.at(plans, members[0]));
+        let mut space = Memories::World(memories);
+        return reshard::run(&them, members, &mut space, notes)
+            .map_err(|it| it.into_sim_error(plans, members[0]));
     }
     let mut team = TeamCollective::of(plans, members.to_vec())?;
     // All read before one writes.
     for member in 0..members.len() {
-        team.gather(member, memories, notes)?;
+        team.gather_inputs(member, memories, notes)?;
     }
-    (0..members.len()).try_for_each(|member| team.write(member, memories, notes))
+    (0..members.len()).try_for_each(|member| team.write_output(member, memories, notes))
 }
 
 /// A communication takes the elements that it will write: they have no value until then.
-pub(super) fn take(plans: &[Plan], at: InstRef, view: &View, memories: &mut [Memory]) -> Result<(), Fault> {
-    Space::World(memories).forget(at.rank, view).map_err(|it| it.at(plans, at))
+pub(super) fn mark_unwritten(
+    plans: &[Plan],
+    at: InstRef,
+    view: &View,
+    memories: &mut [Memory],
+) -> Result<(), SimError> {
+    Memories::World(memories).mark_unwritten(at.rank, view).map_err(|it| it.into_sim_error(plans, at))
 }
 
 /// What a send gives.
-pub(super) fn send(
+pub(super) fn read_message(
     plans: &[Plan],
-    (from, send): (InstRef, &Side),
+    (from, send): (InstRef, &P2pOp),
     memories: &mut [Memory],
-    notes: &mut Notes,
-) -> Result<DenseTensor, Fault> {
-    notes.at = Some(from);
-    Space::World(memories).read(from.rank, &send.view, notes).map_err(|it| it.at(plans, from))
+    notes: &mut RunNotes,
+) -> Result<DenseTensor, SimError> {
+    notes.current = Some(from);
+    Memories::World(memories).read(from.rank, &send.view, notes).map_err(|it| it.into_sim_error(plans, from))
 }
 
 /// Puts what a send at `from` gave to where the receive wants it.
-pub(super) fn receive(
+pub(super) fn write_message(
     plans: &[Plan],
     (from, block): (InstRef, &DenseTensor),
-    (to, recv): (InstRef, &Side),
+    (to, recv): (InstRef, &P2pOp),
     memories: &mut [Memory],
-    notes: &mut Notes,
-) -> Result<(), Fault> {
-    let mut space = Space::World(memories);
-    let dtype = space.dtype(to.rank, &recv.view).map_err(|it| it.at(plans, to))?;
+    notes: &mut RunNotes,
+) -> Result<(), SimError> {
+    let mut space = Memories::World(memories);
+    let dtype = space.dtype(to.rank, &recv.view).map_err(|it| it.into_sim_error(plans, to))?;
     if block.data.len() != recv.view.len() || block.data.dtype() != dtype {
-        let other = located(plans, to).1;
-        let (given, wanted) = (amount_of(block), amount(recv.view.len(), dtype));
+        let other = line_and_location(plans, to).1;
+        let (given, wanted) = (tensor_size_text(block), size_text(recv.view.len(), dtype));
         let message = format!("sends {given}, but rank {} at {other} receives {wanted}", to.rank);
-        return Err(Fault::program(plans, from, message));
+        return Err(SimError::program(plans, from, message));
     }
-    space.store(to.rank, &recv.view, block, notes).map_err(|it| it.at(plans, to))
+    space.store(to.rank, &recv.view, block, notes).map_err(|it| it.into_sim_error(plans, to))
 }
 
 /// One collective of all members, and what has been read of it.
@@ -83,7 +89,7 @@ pub(super) struct TeamCollective<'a> {
     /// Where each member posted it, in team order.
     members: Vec<InstRef>,
     /// What each posted.
-    them: Vec<&'a Collective>,
+    posted: Vec<&'a Collective>,
     /// What members give, as far as it has been read.
     inputs: Vec<Option<DenseTensor>>,
     /// All inputs, combined.
@@ -95,76 +101,96 @@ impl<'a> TeamCollective<'a> {
     ///
     /// # Errors
     /// Members that post collectives of other kinds than the first.
-    pub fn of(plans: &'a [Plan], members: Vec<InstRef>) -> Result<Self, Fault> {
+    pub fn of(plans: &'a [Plan], members: Vec<InstRef>) -> Result<Self, SimError> {
         let collective = |it: &InstRef| {
             let InstKind::Collective(it) = &plans[it.rank].code[it.inst].kind else {
                 let message = "a collective and a resharding operator in one communication";
-                return Err(Fault::Internal(message.to_owned()));
+                return Err(SimError::Internal(message.to_owned()));
             };
             Ok(&**it)
         };
         let them = members.iter().map(collective).collect::<Result<Vec<_>, _>>()?;
-        let it = Self { plans, inputs: vec![None; members.len()], members, them, combined: None };
-        for (member, other) in it.them.iter().enumerate() {
-            if !other.kind.is_same_as(it.them[0].kind) {
-                return Err(it.clash(member, other.kind.name(), 0, it.them[0].kind.name()));
+        let it = Self { plans, inputs: vec![None; members.len()], members, posted: them, combined: None };
+        for (member, other) in it.posted.iter().enumerate() {
+            if !other.kind.is_compatible_with(it.posted[0].kind) {
+                return Err(it.mismatch_error(
+                    member,
+                    other.kind.describe(),
+                    0,
+                    it.posted[0].kind.describe(),
+                ));
             }
         }
         Ok(it)
     }
 
     /// A member reads what it gives, and takes the elements that it will write.
-    pub fn begin(&mut self, member: usize, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
-        let it = self.them[member];
+    pub fn read_input(
+        &mut self,
+        member: usize,
+        memories: &mut [Memory],
+        notes: &mut RunNotes,
+    ) -> Result<(), SimError> {
+        let it = self.posted[member];
         if it.input.is_some() {
             self.load(member, memories, notes)?;
         }
         match &it.output {
             // It gets something.
-            Some(output) if !it.kind.givers(member, self.members.len()).is_empty() => {
-                take(self.plans, self.members[member], output, memories)
+            Some(output) if !it.kind.source_members(member, self.members.len()).is_empty() => {
+                mark_unwritten(self.plans, self.members[member], output, memories)
             }
             Some(_) | None => Ok(()),
         }
     }
 
     /// The members whose data a member gets.
-    pub fn givers(&self, member: usize) -> Result<Vec<usize>, Fault> {
-        let it = self.them[member];
+    pub fn givers(&self, member: usize) -> Result<Vec<usize>, SimError> {
+        let it = self.posted[member];
         if it.output.as_ref().is_none_or(View::is_empty) {
             return Ok(Vec::new());
         }
         self.deliveries(member)?;
-        Ok(it.kind.givers(member, self.members.len()))
+        Ok(it.kind.source_members(member, self.members.len()))
     }
 
     /// Reads what a member gets, as far as it has not been read.
-    pub fn gather(&mut self, member: usize, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
-        if self.them[member].output.is_none() {
+    pub fn gather_inputs(
+        &mut self,
+        member: usize,
+        memories: &mut [Memory],
+        notes: &mut RunNotes,
+    ) -> Result<(), SimError> {
+        if self.posted[member].output.is_none() {
             return Ok(());
         }
         for delivery in self.deliveries(member)? {
-            match delivery.from {
-                Source::Member(from) => self.load(from, memories, notes)?,
-                Source::Combined if self.combined.is_none() => self.combine(memories, notes)?,
-                Source::Combined => {}
+            match delivery.source {
+                PieceSource::Member(from) => self.load(from, memories, notes)?,
+                PieceSource::Reduced if self.combined.is_none() => self.combine(memories, notes)?,
+                PieceSource::Reduced => {}
             }
         }
         Ok(())
     }
 
     /// Writes what a member gets, all of which has been read.
-    pub fn write(&self, member: usize, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
-        let Some(output) = &self.them[member].output else { return Ok(()) };
+    pub fn write_output(
+        &self,
+        member: usize,
+        memories: &mut [Memory],
+        notes: &mut RunNotes,
+    ) -> Result<(), SimError> {
+        let Some(output) = &self.posted[member].output else { return Ok(()) };
         let mut pieces = Vec::new();
         for it in self.deliveries(member)? {
-            let whole = it.member().map_or(self.combined.as_ref(), |from| self.inputs[from].as_ref());
+            let whole = it.source_member().map_or(self.combined.as_ref(), |from| self.inputs[from].as_ref());
             if let Some(whole) = whole {
-                pieces.push((whole, self.part(member, whole.data.len(), it)?));
+                pieces.push((whole, self.piece_range(member, whole.data.len(), it)?));
             }
         }
-        match concatenate(&pieces).map_err(|it| self.fault(member, it))? {
-            Some(block) => self.deliver(member, output, &block, &mut Space::World(memories), notes),
+        match concatenate(&pieces).map_err(|it| self.error_at(member, it))? {
+            Some(block) => self.deliver(member, output, &block, &mut Memories::World(memories), notes),
             None => Ok(()),
         }
     }
@@ -175,58 +201,63 @@ impl<'a> TeamCollective<'a> {
         member: usize,
         output: &View,
         block: &DenseTensor,
-        space: &mut Space<'_>,
-        notes: &mut Notes,
-    ) -> Result<(), Fault> {
+        space: &mut Memories<'_>,
+        notes: &mut RunNotes,
+    ) -> Result<(), SimError> {
         let rank = self.members[member].rank;
-        let dtype = space.dtype(rank, output).map_err(|it| self.fault(member, it))?;
+        let dtype = space.dtype(rank, output).map_err(|it| self.error_at(member, it))?;
         if block.data.len() != output.len() || block.data.dtype() != dtype {
-            let (mine, theirs) = (amount(output.len(), dtype), amount_of(block));
+            let (mine, theirs) = (size_text(output.len(), dtype), tensor_size_text(block));
             let message =
-                format!("{} delivers {theirs}, the output holds {mine}", self.them[member].kind.name());
-            return Err(Fault::program(self.plans, self.members[member], message));
+                format!("{} delivers {theirs}, the output holds {mine}", self.posted[member].kind.describe());
+            return Err(SimError::program(self.plans, self.members[member], message));
         }
-        space.store(rank, output, block, notes).map_err(|it| self.fault(member, it))
+        space.store(rank, output, block, notes).map_err(|it| self.error_at(member, it))
     }
 
     /// What the output of a member is made of, in order.
-    fn deliveries(&self, member: usize) -> Result<Vec<Delivery>, Fault> {
-        let kind = self.them[member].kind;
+    fn deliveries(&self, member: usize) -> Result<Vec<OutputPiece>, SimError> {
+        let kind = self.posted[member].kind;
         if let CollectiveKind::Permute { recv_peer, .. } = kind
             && let Some(CollectiveKind::Permute { send_peer, .. }) =
-                self.them.get(recv_peer).map(|it| it.kind)
+                self.posted.get(recv_peer).map(|it| it.kind)
             && send_peer != member
         {
             let mine = format!("permutes from member {recv_peer}");
-            return Err(self.clash(member, mine, recv_peer, format!("sends to member {send_peer}")));
+            return Err(self.mismatch_error(member, mine, recv_peer, format!("sends to member {send_peer}")));
         }
-        Ok(kind.deliveries(member, self.them.len()))
+        Ok(kind.output_pieces(member, self.posted.len()))
     }
 
     /// Reads what a member gives. All that are read must be of one type and size.
-    fn load(&mut self, from: usize, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
-        let kind = self.them[0].kind.name();
+    fn load(&mut self, from: usize, memories: &mut [Memory], notes: &mut RunNotes) -> Result<(), SimError> {
+        let kind = self.posted[0].kind.describe();
         let Some(at) = self.members.get(from).copied() else {
             let message = format!("{kind}: the team has no member {from}");
-            return Err(Fault::program(self.plans, self.members[0], message));
+            return Err(SimError::program(self.plans, self.members[0], message));
         };
         if self.inputs[from].is_some() {
             return Ok(());
         }
-        let Some(view) = &self.them[from].input else {
-            return Err(Fault::program(self.plans, at, format!("{kind} without an input")));
+        let Some(view) = &self.posted[from].input else {
+            return Err(SimError::program(self.plans, at, format!("{kind} without an input")));
         };
-        notes.at = Some(at);
+        notes.current = Some(at);
         let mut block =
-            Space::World(memories).read(at.rank, view, notes).map_err(|it| self.fault(from, it))?;
+            Memories::World(memories).read(at.rank, view, notes).map_err(|it| self.error_at(from, it))?;
         // Members may give differently shaped views of the same size.
         block.shape = vec![block.data.len()];
         for (other, theirs) in self.inputs.iter().enumerate() {
             if let Some(theirs) = theirs
                 && (theirs.data.len(), theirs.data.dtype()) != (block.data.len(), block.data.dtype())
             {
-                let mine = format!("gives {} to {kind}", amount_of(&block));
-                return Err(self.clash(from, mine, other, format!("gives {}", amount_of(theirs))));
+                let mine = format!("gives {} to {kind}", tensor_size_text(&block));
+                return Err(self.mismatch_error(
+                    from,
+                    mine,
+                    other,
+                    format!("gives {}", tensor_size_text(theirs)),
+                ));
             }
         }
         self.inputs[from] = Some(block);
@@ -234,42 +265,42 @@ impl<'a> TeamCollective<'a> {
     }
 
     /// Combines all members' inputs.
-    fn combine(&mut self, memories: &mut [Memory], notes: &mut Notes) -> Result<(), Fault> {
-        for from in 0..self.them.len() {
+    fn combine(&mut self, memories: &mut [Memory], notes: &mut RunNotes) -> Result<(), SimError> {
+        for from in 0..self.posted.len() {
             self.load(from, memories, notes)?;
         }
         // What combines delivers nothing else: the inputs are not wanted any more.
         let parts: Vec<DenseTensor> = self.inputs.iter_mut().filter_map(Option::take).collect();
-        let Some(op) = self.them[0].kind.reduce_op() else {
-            return Err(Fault::Internal("a collective that combines nothing".to_owned()));
+        let Some(op) = self.posted[0].kind.reduce_op() else {
+            return Err(SimError::Internal("a collective that combines nothing".to_owned()));
         };
         let combined = kernels::combine(op, &parts, parts[0].data.dtype(), &mut notes.exactness);
-        self.combined = Some(combined.map_err(|it| self.fault(0, it.into()))?);
+        self.combined = Some(combined.map_err(|it| self.error_at(0, it.into()))?);
         Ok(())
     }
 
     /// Where a piece lies in what its giver gives.
-    fn part(&self, member: usize, given: usize, it: Delivery) -> Result<View, Fault> {
-        let count = self.them.len();
+    fn piece_range(&self, member: usize, given: usize, it: OutputPiece) -> Result<View, SimError> {
+        let count = self.posted.len();
         if it.part.is_some() && !given.is_multiple_of(count) {
-            let kind = self.them[member].kind.name();
+            let kind = self.posted[member].kind.describe();
             let message = format!("{kind} of {given} elements does not divide by {count} members");
-            return Err(Fault::program(self.plans, self.members[member], message));
+            return Err(SimError::program(self.plans, self.members[member], message));
         }
-        let elements = it.elements(given, count);
-        Ok(stretch(elements.start, elements.len()))
+        let elements = it.source_range(given, count);
+        Ok(flat_range(elements.start, elements.len()))
     }
 
-    fn fault(&self, member: usize, error: StepError) -> Fault {
-        error.at(self.plans, self.members[member])
+    fn error_at(&self, member: usize, error: StepError) -> SimError {
+        error.into_sim_error(self.plans, self.members[member])
     }
 
     /// Two members that do not go together.
-    fn clash(&self, member: usize, mine: String, other: usize, theirs: String) -> Fault {
+    fn mismatch_error(&self, member: usize, mine: String, other: usize, theirs: String) -> SimError {
         let at = self.members[other];
-        let place = located(self.plans, at).1;
+        let place = line_and_location(self.plans, at).1;
         let message = format!("{mine}; rank {} at {place}: {theirs}", at.rank);
-        Fault::program(self.plans, self.members[member], message)
+        SimError::program(self.plans, self.members[member], message)
     }
 }
 
@@ -277,7 +308,7 @@ impl<'a> TeamCollective<'a> {
 pub(super) fn concatenate(pieces: &[(&DenseTensor, View)]) -> Result<Option<DenseTensor>, StepError> {
     let Some((first, _)) = pieces.first() else { return Ok(None) };
     let total = pieces.iter().map(|(_, view)| view.len()).sum();
-    let mut cell = Cell::unwritten(first.data.dtype(), total).map_err(KernelError::from)?;
+    let mut cell = BufferData::unwritten(first.data.dtype(), total).map_err(KernelError::from)?;
     let mut offset = 0;
     for (block, view) in pieces {
         let piece = DenseTensor {
@@ -286,23 +317,23 @@ pub(super) fn concatenate(pieces: &[(&DenseTensor, View)]) -> Result<Option<Dens
             written: block.written.gather(view),
             shadow: block.shadow.as_ref().map(|it| it.gather(view)),
         };
-        scatter(&mut cell, &stretch(offset, view.len()), &piece);
+        scatter(&mut cell, &flat_range(offset, view.len()), &piece);
         offset += view.len();
     }
-    let Cell { data, written, shadow } = cell;
+    let BufferData { data, written, shadow } = cell;
     Ok(Some(DenseTensor { shape: vec![total], data, written, shadow }))
 }
 
 /// So many elements in a row.
-pub(super) fn stretch(offset: usize, len: usize) -> View {
+pub(super) fn flat_range(offset: usize, len: usize) -> View {
     View { offset, ..View::contiguous(0, vec![len]) }
 }
 
 /// `1024 x bf16`.
-fn amount(len: usize, dtype: DType) -> String {
+fn size_text(len: usize, dtype: DType) -> String {
     format!("{len} x {}", dtype.short_name())
 }
 
-fn amount_of(block: &DenseTensor) -> String {
-    amount(block.data.len(), block.data.dtype())
+fn tensor_size_text(block: &DenseTensor) -> String {
+    size_text(block.data.len(), block.data.dtype())
 }

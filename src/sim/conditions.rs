@@ -5,7 +5,7 @@
 use rustc_hash::FxHashMap;
 
 use super::machine::Condition;
-use crate::plan::{Plan, sync::Matched};
+use crate::plan::{Plan, sync::CommMatching};
 
 /// The conditions of all ranks.
 pub(super) struct Conditions {
@@ -20,10 +20,10 @@ pub(super) struct Conditions {
 
 impl Conditions {
     /// Nothing is true yet.
-    pub(super) fn new(plans: &[Plan], matched: &Matched) -> Self {
+    pub(super) fn new(plans: &[Plan], matched: &CommMatching) -> Self {
         Self {
-            events: plans.iter().map(|it| vec![false; it.events]).collect(),
-            works: plans.iter().map(|it| vec![false; it.works]).collect(),
+            events: plans.iter().map(|it| vec![false; it.event_count]).collect(),
+            works: plans.iter().map(|it| vec![false; it.work_count]).collect(),
             comms: vec![false; matched.comms.len()],
             waiters: FxHashMap::default(),
         }
@@ -40,12 +40,12 @@ impl Conditions {
     }
 
     /// An actor is to be woken up once a condition holds.
-    pub(super) fn await_it(&mut self, condition: Condition, actor: usize) {
+    pub(super) fn add_waiter(&mut self, condition: Condition, actor: usize) {
         self.waiters.entry(condition).or_default().push(actor);
     }
 
     /// Makes a condition true, and returns the actors to wake up.
-    pub(super) fn raise(&mut self, condition: Condition) -> Vec<usize> {
+    pub(super) fn set(&mut self, condition: Condition) -> Vec<usize> {
         let all = match condition {
             Condition::Event(rank, _) => &mut self.events[rank],
             Condition::Work(rank, _) => &mut self.works[rank],

@@ -13,14 +13,14 @@ use std::collections::VecDeque;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Fault, InstRef, Outcome, Schedule, collective::TeamCollective, conditions::Conditions, memory::Memory,
-    schedule::Ready,
+    InstRef, Schedule, SimError, SimOutcome, collective::TeamCollective, conditions::Conditions,
+    memory::Memory, schedule::ReadySet,
 };
 use crate::{
     io::dense::DenseTensor,
     plan::{
-        CommunicatorNo, Effect, Plan, StreamNo,
-        sync::{CommNo, Matched, Position, State},
+        CommunicatorNo, Plan, StreamNo, SyncEffect,
+        sync::{CommMatching, CommNo, Position, WorldState},
     },
 };
 
@@ -37,7 +37,7 @@ pub(super) enum Condition {
 
 /// What has become of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Progress {
+pub(super) enum InstState {
     /// It has not run on its stream.
     Pending,
     /// The stream has released it on the communicator's queue.
@@ -48,11 +48,11 @@ pub(super) enum Progress {
 
 /// A host's program counter.
 #[derive(Clone, Default)]
-pub(super) struct Host {
+pub(super) struct HostState {
     /// The instruction to issue next.
     pub next: usize,
     /// Whether it is a host instruction that has begun.
-    pub inside: bool,
+    pub is_inside_inst: bool,
 }
 
 /// What issues or runs instructions.
@@ -60,23 +60,23 @@ pub(super) struct Actor {
     /// Its rank.
     pub rank: usize,
     /// What it is.
-    pub role: Role,
+    pub kind: ActorKind,
     /// Instructions that were issued to it and are not complete, with the time of issue; the first is the head.
     pub items: VecDeque<(usize, u64)>,
     /// How far a head that needs other actors has come.
-    pub open: Option<Open>,
+    pub in_flight: Option<InFlight>,
     pub(super) ready: bool,
 }
 
 impl Actor {
-    fn new(rank: usize, role: Role) -> Self {
-        Self { rank, role, items: VecDeque::new(), open: None, ready: false }
+    fn new(rank: usize, role: ActorKind) -> Self {
+        Self { rank, kind: role, items: VecDeque::new(), in_flight: None, ready: false }
     }
 }
 
 /// Kinds of actors.
 #[derive(Clone, Copy)]
-pub(super) enum Role {
+pub(super) enum ActorKind {
     /// Issues instructions.
     Host,
     /// Runs them.
@@ -86,7 +86,7 @@ pub(super) enum Role {
 }
 
 /// A head that has begun, and needs other actors or another step.
-pub(super) enum Open {
+pub(super) enum InFlight {
     /// A collective or a resharding operator that has arrived at its communication, which runs for all members at once.
     Collective,
     /// A transfer whose sides have arrived at their messages, each of which runs for both sides at once.
@@ -97,24 +97,24 @@ pub(super) enum Open {
         ready: VecDeque<Message>,
     },
     /// A collective that this member runs by itself: whether it has read what it gives.
-    Member {
+    CollectiveMember {
         /// Whether it has.
-        begun: bool,
+        has_read_input: bool,
     },
     /// A transfer whose sides run one by one.
-    Sides {
+    TransferSides {
         /// Sides that have not run.
         left: usize,
         /// Steps that may happen (`plan::sync::Step::part`).
         ready: VecDeque<u32>,
     },
     /// A copy whose first half has been done.
-    Half,
+    HalfCopy,
 }
 
 /// A side of a transfer at the head of a queue.
 #[derive(Clone, Copy)]
-pub(super) struct OpenSide {
+pub(super) struct SideRef {
     /// The queue.
     pub queue: usize,
     /// Which side of the transfer.
@@ -125,26 +125,26 @@ pub(super) struct OpenSide {
 #[derive(Clone, Copy)]
 pub(super) struct Message {
     /// The side that sends.
-    pub send: OpenSide,
+    pub send: SideRef,
     /// The side that receives.
-    pub recv: OpenSide,
+    pub recv: SideRef,
 }
 
 /// A collective that some members have begun and not all have ended.
-pub(super) struct OpenCollective<'a> {
+pub(super) struct InFlightCollective<'a> {
     /// What they have posted and given.
     pub team: TeamCollective<'a>,
     /// By member.
-    pub members: Vec<OpenMember>,
+    pub members: Vec<MemberState>,
     /// Members that have not ended.
     pub left: usize,
 }
 
 /// A member of such a collective.
 #[derive(Clone, Default)]
-pub(super) struct OpenMember {
+pub(super) struct MemberState {
     /// Whether it has begun.
-    pub has_begun: bool,
+    pub has_read_input: bool,
     /// Actors that wait until it has.
     pub waiting: Vec<usize>,
 }
@@ -154,38 +154,38 @@ pub(super) struct Machine<'a> {
     /// What the ranks do.
     pub plans: &'a [Plan],
     /// Program counters, by rank.
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<HostState>,
     /// Hosts, streams and queues, rank by rank.
     pub actors: Vec<Actor>,
     /// What has become of the instructions, by rank.
-    pub progress: Vec<Vec<Progress>>,
+    pub inst_states: Vec<Vec<InstState>>,
     /// Who communicates with whom.
-    pub matched: &'a Matched,
+    pub matched: &'a CommMatching,
     /// Parts that have arrived, by communication.
     pub arrived: Vec<u32>,
     /// Whether nobody goes on from a communication before all who take part are there. NCCL does not promise it, so most schedules do
     /// not count on it; it shows deadlocks.
-    pub meets: bool,
+    pub is_synchronous: bool,
     /// Sides of messages that have arrived before the other side.
-    pub single_sides: FxHashMap<CommNo, OpenSide>,
+    pub unmatched_sides: FxHashMap<CommNo, SideRef>,
     /// Messages that have been sent and not been received.
-    pub sent: FxHashMap<CommNo, DenseTensor>,
+    pub sent_messages: FxHashMap<CommNo, DenseTensor>,
     /// Collectives that some members have begun and not all have ended.
-    pub begun: FxHashMap<CommNo, OpenCollective<'a>>,
+    pub in_flight_collectives: FxHashMap<CommNo, InFlightCollective<'a>>,
     /// What is true and who waits for it.
     pub conditions: Conditions,
     /// The actors that may go on.
-    pub ready: Ready,
+    pub ready: ReadySet,
     /// Instructions issued so far.
     pub issued: u64,
     /// Storage, by rank.
     pub memories: Vec<Memory>,
     /// The results so far.
-    pub outcome: Outcome,
+    pub outcome: SimOutcome,
     /// Instructions of other ranks that write to each rank's memory.
     pub remote_writes: Vec<Vec<InstRef>>,
     /// The first actor of each rank: its host, before its streams.
-    first: Vec<usize>,
+    first_actor: Vec<usize>,
     /// The queues of the plans' communicators, by rank.
     queues: Vec<Vec<usize>>,
 }
@@ -197,11 +197,11 @@ impl<'a> Machine<'a> {
     /// `Fault::Internal`: a team that is not a set of ranks, or a communicator of others.
     pub fn new(
         plans: &'a [Plan],
-        matched: &'a Matched,
+        matched: &'a CommMatching,
         memories: Vec<Memory>,
         schedule: &Schedule,
         meets: bool,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, SimError> {
         let world = plans.len();
         check_teams(plans, matched)?;
         let program = Schedule::Program;
@@ -209,77 +209,77 @@ impl<'a> Machine<'a> {
         let schedule = if meets && matches!(schedule, Schedule::Steps { .. }) { &program } else { schedule };
         let mut machine = Self {
             plans,
-            hosts: vec![Host::default(); world],
+            hosts: vec![HostState::default(); world],
             actors: Vec::new(),
-            progress: plans.iter().map(|it| vec![Progress::Pending; it.code.len()]).collect(),
+            inst_states: plans.iter().map(|it| vec![InstState::Pending; it.code.len()]).collect(),
             matched,
             arrived: vec![0; matched.comms.len()],
-            meets,
-            single_sides: FxHashMap::default(),
-            sent: FxHashMap::default(),
-            begun: FxHashMap::default(),
+            is_synchronous: meets,
+            unmatched_sides: FxHashMap::default(),
+            sent_messages: FxHashMap::default(),
+            in_flight_collectives: FxHashMap::default(),
             conditions: Conditions::new(plans, matched),
-            ready: Ready::new(schedule, 0, 0),
+            ready: ReadySet::new(schedule, 0, 0),
             issued: 0,
             memories,
-            outcome: Outcome::new(plans),
+            outcome: SimOutcome::new(plans),
             remote_writes: remote_writes(plans),
-            first: Vec::new(),
+            first_actor: Vec::new(),
             queues: Vec::new(),
         };
         for (rank, plan) in plans.iter().enumerate() {
-            machine.first.push(machine.actors.len());
-            machine.actors.push(Actor::new(rank, Role::Host));
-            machine.actors.extend(plan.streams.iter().map(|_| Actor::new(rank, Role::Stream)));
+            machine.first_actor.push(machine.actors.len());
+            machine.actors.push(Actor::new(rank, ActorKind::Host));
+            machine.actors.extend(plan.streams.iter().map(|_| Actor::new(rank, ActorKind::Stream)));
             let mut queues: Vec<usize> = Vec::new();
             for communicator in 0..plan.communicators.len() as CommunicatorNo {
                 let first =
                     matched.queue_of(rank, communicator).and_then(|it| queues.get(it as usize).copied());
                 queues.push(first.unwrap_or(machine.actors.len()));
                 if first.is_none() {
-                    machine.actors.push(Actor::new(rank, Role::Queue));
+                    machine.actors.push(Actor::new(rank, ActorKind::Queue));
                 }
             }
             machine.queues.push(queues);
         }
         let steps: usize = plans.iter().map(|it| 2 * it.code.len()).sum();
-        machine.ready = Ready::new(schedule, machine.actors.len(), steps as u64);
+        machine.ready = ReadySet::new(schedule, machine.actors.len(), steps as u64);
         Ok(machine)
     }
 
     /// The instruction that an actor has to do next.
     pub fn head(&self, actor: usize) -> Option<usize> {
         let it = &self.actors[actor];
-        match it.role {
-            Role::Host => {
+        match it.kind {
+            ActorKind::Host => {
                 let next = self.hosts[it.rank].next;
                 (next < self.plans[it.rank].code.len()).then_some(next)
             }
-            Role::Stream | Role::Queue => it.items.front().map(|&(inst, _)| inst),
+            ActorKind::Stream | ActorKind::Queue => it.items.front().map(|&(inst, _)| inst),
         }
     }
 
     /// The actor that issues a rank's instructions.
     pub fn host_of(&self, rank: usize) -> usize {
-        self.first[rank]
+        self.first_actor[rank]
     }
 
     /// The actor that runs a rank's stream, which the plan must have.
     pub fn stream_of(&self, rank: usize, stream: StreamNo) -> usize {
-        self.first[rank] + 1 + stream as usize
+        self.first_actor[rank] + 1 + stream as usize
     }
 
     /// The actor that runs the communications of a rank's communicator.
     ///
     /// # Errors
     /// `Fault::Internal`: the plan has no such communicator.
-    pub fn queue_of(&self, rank: usize, communicator: CommunicatorNo) -> Result<usize, Fault> {
+    pub fn queue_of(&self, rank: usize, communicator: CommunicatorNo) -> Result<usize, SimError> {
         let queue = self.queues[rank].get(communicator as usize).copied();
-        queue.ok_or_else(|| Fault::Internal(format!("rank {rank} has no communicator {communicator}")))
+        queue.ok_or_else(|| SimError::Internal(format!("rank {rank} has no communicator {communicator}")))
     }
 
     /// How far every rank is.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> WorldState {
         let position = |(rank, plan): (usize, &Plan)| {
             let issued = self.hosts[rank].next;
             let next = |actor: usize| self.head(actor).unwrap_or(issued);
@@ -296,41 +296,45 @@ impl<'a> Machine<'a> {
     }
 
     /// What an instruction does to the synchronisation.
-    pub fn effect(&self, rank: usize, inst: usize) -> Effect<'a> {
+    pub fn effect(&self, rank: usize, inst: usize) -> SyncEffect<'a> {
         self.plans[rank].code[inst].kind.effect()
     }
 
     /// The first condition for which a head waits and that does not hold: the parts of collectives and transfers aside, which
     /// arrive when the head is considered.
-    pub fn awaited(&self, actor: usize) -> Option<Condition> {
-        let Actor { rank, role, .. } = self.actors[actor];
+    pub fn unmet_condition(&self, actor: usize) -> Option<Condition> {
+        let Actor { rank, kind: role, .. } = self.actors[actor];
         let inst = self.head(actor)?;
         let comms = || self.matched.comms_of(InstRef { rank, inst }).iter().map(|it| Condition::Comm(*it));
         let absent = |it: &Condition| !self.holds(*it);
         match (role, self.effect(rank, inst)) {
-            (Role::Host, Effect::Share(_) | Effect::Barrier) if self.hosts[rank].inside => {
+            (ActorKind::Host, SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier)
+                if self.hosts[rank].is_inside_inst =>
+            {
                 comms().find(absent)
             }
-            (Role::Stream, Effect::Join(event)) => Some(Condition::Event(rank, event)).filter(absent),
-            (Role::Stream, Effect::Wait(work)) => Some(Condition::Work(rank, work)).filter(absent),
-            (Role::Stream, Effect::Await(_)) => comms().find(absent),
-            (Role::Host | Role::Stream | Role::Queue, _) => None,
+            (ActorKind::Stream, SyncEffect::WaitEvent(event)) => {
+                Some(Condition::Event(rank, event)).filter(absent)
+            }
+            (ActorKind::Stream, SyncEffect::Wait(work)) => Some(Condition::Work(rank, work)).filter(absent),
+            (ActorKind::Stream, SyncEffect::WaitSignal(_)) => comms().find(absent),
+            (ActorKind::Host | ActorKind::Stream | ActorKind::Queue, _) => None,
         }
     }
 }
 
 /// Whether teams are sets of ranks of the world, and members of each other's communicators.
-fn check_teams(plans: &[Plan], matched: &Matched) -> Result<(), Fault> {
+fn check_teams(plans: &[Plan], matched: &CommMatching) -> Result<(), SimError> {
     let world = plans.len();
     for team in matched.groups.iter().map(|it| &it.team) {
         let mut seen = FxHashSet::default();
         if !team.iter().all(|rank| *rank < world && seen.insert(*rank)) {
-            return Err(Fault::Internal(format!("team {team:?} is not a set of ranks below {world}")));
+            return Err(SimError::Internal(format!("team {team:?} is not a set of ranks below {world}")));
         }
     }
     for (rank, plan) in plans.iter().enumerate() {
         if let Some(it) = plan.communicators.iter().find(|it| !it.team.contains(&rank)) {
-            return Err(Fault::Internal(format!("rank {rank} is not in its team {:?}", it.team)));
+            return Err(SimError::Internal(format!("rank {rank} is not in its team {:?}", it.team)));
         }
     }
     Ok(())
@@ -342,7 +346,7 @@ fn remote_writes(plans: &[Plan]) -> Vec<Vec<InstRef>> {
     for (rank, plan) in plans.iter().enumerate() {
         for (inst, it) in plan.code.iter().enumerate() {
             for it in it.kind.accesses(rank) {
-                if it.written && it.rank != rank && it.rank < plans.len() {
+                if it.is_write && it.rank != rank && it.rank < plans.len() {
                     res[it.rank].push(InstRef { rank, inst });
                 }
             }

@@ -6,61 +6,61 @@
 use std::collections::VecDeque;
 
 use super::{
-    Fault, InstRef,
+    InstRef, SimError,
     collective::{self, TeamCollective},
-    machine::{Machine, Open, OpenCollective, OpenMember, OpenSide},
+    machine::{InFlight, InFlightCollective, Machine, MemberState, SideRef},
 };
 use crate::plan::{
-    Communication, Direction, Effect, Side, Transfer,
-    sync::{CommNo, Role, give_back, pass, take},
+    Communication, Direction, P2pOp, SyncEffect, Transfer,
+    sync::{CommNo, CommRole, acquire_step, deliver_step, release_step},
 };
 
 impl Machine<'_> {
     /// The collective at a queue's head may begin: it reads what this member gives.
-    pub fn open_member(&mut self, actor: usize) {
-        self.actors[actor].open = Some(Open::Member { begun: false });
+    pub fn start_member(&mut self, actor: usize) {
+        self.actors[actor].in_flight = Some(InFlight::CollectiveMember { has_read_input: false });
         self.make_ready(actor);
     }
 
     /// The collective of an actor's head, and which of its members the actor is.
-    fn membership(&self, actor: usize) -> Result<(CommNo, InstRef, usize), Fault> {
+    fn membership(&self, actor: usize) -> Result<(CommNo, InstRef, usize), SimError> {
         let rank = self.actors[actor].rank;
         let at = self.head(actor).map(|inst| InstRef { rank, inst });
         let found = at.and_then(|at| {
             let comm = *self.matched.comms_of(at).first()?;
-            let part = self.matched.comm(comm).parts.iter().find(|it| it.at == at)?;
-            if let Role::Member(member) = part.role { Some((comm, at, member)) } else { None }
+            let part = self.matched.comm(comm).parts.iter().find(|it| it.inst_ref == at)?;
+            if let CommRole::Member(member) = part.role { Some((comm, at, member)) } else { None }
         });
-        found.ok_or_else(|| Fault::Internal("a collective without members runs".to_owned()))
+        found.ok_or_else(|| SimError::Internal("a collective without members runs".to_owned()))
     }
 
     /// A member reads what it gives.
-    pub fn begin_member(&mut self, actor: usize) -> Result<(), Fault> {
+    pub fn read_member_input(&mut self, actor: usize) -> Result<(), SimError> {
         let (comm, at, member) = self.membership(actor)?;
-        self.expect_part(at, 0)?;
-        if !self.begun.contains_key(&comm) {
+        self.check_given_step(at, 0)?;
+        if !self.in_flight_collectives.contains_key(&comm) {
             let mut parts: Vec<_> = self.matched.comm(comm).parts.iter().collect();
             parts.sort_by_key(|it| it.role);
-            let members: Vec<InstRef> = parts.into_iter().map(|it| it.at).collect();
+            let members: Vec<InstRef> = parts.into_iter().map(|it| it.inst_ref).collect();
             let left = members.len();
             let team = TeamCollective::of(self.plans, members)?;
-            self.begun
-                .insert(comm, OpenCollective { team, members: vec![OpenMember::default(); left], left });
+            self.in_flight_collectives
+                .insert(comm, InFlightCollective { team, members: vec![MemberState::default(); left], left });
         }
-        let Some(it) = self.begun.get_mut(&comm) else { return Ok(()) };
-        it.team.begin(member, &mut self.memories, &mut self.outcome.notes)?;
-        it.members[member].has_begun = true;
+        let Some(it) = self.in_flight_collectives.get_mut(&comm) else { return Ok(()) };
+        it.team.read_input(member, &mut self.memories, &mut self.outcome.notes)?;
+        it.members[member].has_read_input = true;
         let waiting = std::mem::take(&mut it.members[member].waiting);
-        self.actors[actor].open = Some(Open::Member { begun: true });
-        waiting.into_iter().chain([actor]).try_for_each(|it| self.consider_end(it))
+        self.actors[actor].in_flight = Some(InFlight::CollectiveMember { has_read_input: true });
+        waiting.into_iter().chain([actor]).try_for_each(|it| self.make_ready_if_inputs_read(it))
     }
 
     /// A member that has begun may end once those have begun whose data it gets.
-    fn consider_end(&mut self, actor: usize) -> Result<(), Fault> {
+    fn make_ready_if_inputs_read(&mut self, actor: usize) -> Result<(), SimError> {
         let (comm, _, member) = self.membership(actor)?;
-        let Some(it) = self.begun.get_mut(&comm) else { return Ok(()) };
+        let Some(it) = self.in_flight_collectives.get_mut(&comm) else { return Ok(()) };
         let givers = it.team.givers(member)?;
-        match givers.into_iter().find(|giver| !it.members[*giver].has_begun) {
+        match givers.into_iter().find(|giver| !it.members[*giver].has_read_input) {
             Some(giver) => it.members[giver].waiting.push(actor),
             None => self.make_ready(actor),
         }
@@ -68,17 +68,17 @@ impl Machine<'_> {
     }
 
     /// A member writes what it gets.
-    pub fn end_member(&mut self, actor: usize) -> Result<(), Fault> {
+    pub fn write_member_output(&mut self, actor: usize) -> Result<(), SimError> {
         let (comm, at, member) = self.membership(actor)?;
-        self.expect_part(at, 1)?;
-        if let Some(it) = self.begun.get_mut(&comm) {
+        self.check_given_step(at, 1)?;
+        if let Some(it) = self.in_flight_collectives.get_mut(&comm) {
             if !it.team.givers(member)?.is_empty() {
-                it.team.gather(member, &mut self.memories, &mut self.outcome.notes)?;
-                it.team.write(member, &mut self.memories, &mut self.outcome.notes)?;
+                it.team.gather_inputs(member, &mut self.memories, &mut self.outcome.notes)?;
+                it.team.write_output(member, &mut self.memories, &mut self.outcome.notes)?;
             }
             it.left -= 1;
             if it.left == 0 {
-                self.begun.remove(&comm);
+                self.in_flight_collectives.remove(&comm);
             }
         }
         self.finish_communication(actor, at);
@@ -86,53 +86,59 @@ impl Machine<'_> {
     }
 
     /// The transfer at a queue's head begins: its sends may run, and its receives may take the elements that they write later.
-    pub fn open_sides(&mut self, queue: usize, transfer: &Transfer) {
-        let first = |(side, it): (usize, &Side)| match it.direction {
-            Direction::Recv if !it.view.is_empty() => take(side),
-            Direction::Recv | Direction::Send => pass(side),
+    pub fn start_sides(&mut self, queue: usize, transfer: &Transfer) {
+        let first = |(side, it): (usize, &P2pOp)| match it.direction {
+            Direction::Recv if !it.view.is_empty() => acquire_step(side),
+            Direction::Recv | Direction::Send => deliver_step(side),
         };
-        let mut ready: VecDeque<u32> = transfer.sides.iter().enumerate().map(first).collect();
+        let mut ready: VecDeque<u32> = transfer.ops.iter().enumerate().map(first).collect();
         if ready.is_empty() {
-            ready.push_back(give_back(0));
+            ready.push_back(release_step(0));
         }
-        self.actors[queue].open = Some(Open::Sides { left: transfer.sides.len(), ready });
+        self.actors[queue].in_flight = Some(InFlight::TransferSides { left: transfer.ops.len(), ready });
         self.make_ready(queue);
     }
 
     /// Runs one step of the transfer at a queue's head.
-    pub fn run_side(&mut self, actor: usize) -> Result<(), Fault> {
+    pub fn run_side_step(&mut self, actor: usize) -> Result<(), SimError> {
         let rank = self.actors[actor].rank;
         let Some(inst) = self.head(actor) else { return Ok(()) };
         let at = InstRef { rank, inst };
-        let Effect::Post(Communication::Transfer(transfer)) = self.effect(rank, inst) else { return Ok(()) };
-        let current = self.ready.current();
-        let Some(Open::Sides { ready, .. }) = &mut self.actors[actor].open else { return Ok(()) };
+        let SyncEffect::Post(Communication::Transfer(transfer)) = self.effect(rank, inst) else {
+            return Ok(());
+        };
+        let current = self.ready.current_step();
+        let Some(InFlight::TransferSides { ready, .. }) = &mut self.actors[actor].in_flight else {
+            return Ok(());
+        };
         let place = match current {
-            Some(step) => ready.iter().position(|part| *part == step.part),
+            Some(step) => ready.iter().position(|part| *part == step.index),
             None => Some(self.ready.pick(ready.len())),
         };
         let part = place.and_then(|place| ready.remove(place));
         if let (None, Some(step)) = (part, current) {
-            return Err(Fault::Steps(step));
+            return Err(SimError::StepNotReady(step));
         }
         let number = part.map_or(0, |it| it as usize / 2);
-        let last = give_back(transfer.sides.len());
+        let last = release_step(transfer.ops.len());
         if part.is_none_or(|it| it == last) {
             self.finish_communication(actor, at);
             return Ok(());
         }
         if let (Some(part), Some(side), Some(comm)) =
-            (part, transfer.sides.get(number), self.matched.comms_of(at).get(number))
+            (part, transfer.ops.get(number), self.matched.comms_of(at).get(number))
         {
-            if part == take(number) {
-                collective::take(self.plans, at, &side.view, &mut self.memories)?;
-                self.expect_message(OpenSide { queue: actor, side: number }, *comm);
+            if part == acquire_step(number) {
+                collective::mark_unwritten(self.plans, at, &side.view, &mut self.memories)?;
+                self.expect_message(SideRef { queue: actor, side: number }, *comm);
             } else {
-                self.pass(at, *comm, side)?;
+                self.deliver(at, *comm, side)?;
             }
         }
-        let Some(Open::Sides { ready, left }) = &mut self.actors[actor].open else { return Ok(()) };
-        *left -= usize::from(part == Some(pass(number)));
+        let Some(InFlight::TransferSides { ready, left }) = &mut self.actors[actor].in_flight else {
+            return Ok(());
+        };
+        *left -= usize::from(part == Some(deliver_step(number)));
         if *left == 0 {
             ready.push_back(last);
         }
@@ -143,32 +149,34 @@ impl Machine<'_> {
     }
 
     /// A side may receive its message, at once if it has been sent.
-    fn expect_message(&mut self, side: OpenSide, comm: CommNo) {
-        if !self.sent.contains_key(&comm) {
-            self.single_sides.insert(comm, side);
-        } else if let Some(Open::Sides { ready, .. }) = &mut self.actors[side.queue].open {
-            ready.push_back(pass(side.side));
+    fn expect_message(&mut self, side: SideRef, comm: CommNo) {
+        if !self.sent_messages.contains_key(&comm) {
+            self.unmatched_sides.insert(comm, side);
+        } else if let Some(InFlight::TransferSides { ready, .. }) = &mut self.actors[side.queue].in_flight {
+            ready.push_back(deliver_step(side.side));
         }
     }
 
     /// A side sends its message, or receives it.
-    fn pass(&mut self, at: InstRef, comm: CommNo, side: &Side) -> Result<(), Fault> {
+    fn deliver(&mut self, at: InstRef, comm: CommNo, side: &P2pOp) -> Result<(), SimError> {
         let notes = &mut self.outcome.notes;
         match side.direction {
             Direction::Send => {
-                let block = collective::send(self.plans, (at, side), &mut self.memories, notes)?;
-                self.sent.insert(comm, block);
-                let Some(waiting) = self.single_sides.remove(&comm) else { return Ok(()) };
-                if let Some(Open::Sides { ready, .. }) = &mut self.actors[waiting.queue].open {
-                    ready.push_back(pass(waiting.side));
+                let block = collective::read_message(self.plans, (at, side), &mut self.memories, notes)?;
+                self.sent_messages.insert(comm, block);
+                let Some(waiting) = self.unmatched_sides.remove(&comm) else { return Ok(()) };
+                if let Some(InFlight::TransferSides { ready, .. }) = &mut self.actors[waiting.queue].in_flight
+                {
+                    ready.push_back(deliver_step(waiting.side));
                 }
                 self.make_ready(waiting.queue);
                 Ok(())
             }
             Direction::Recv => {
-                let Some(block) = self.sent.remove(&comm) else { return Ok(()) };
-                let from = self.matched.comm(comm).part(side.peer, Role::Side(Direction::Send)).unwrap_or(at);
-                collective::receive(self.plans, (from, &block), (at, side), &mut self.memories, notes)
+                let Some(block) = self.sent_messages.remove(&comm) else { return Ok(()) };
+                let from =
+                    self.matched.comm(comm).part(side.peer, CommRole::Side(Direction::Send)).unwrap_or(at);
+                collective::write_message(self.plans, (from, &block), (at, side), &mut self.memories, notes)
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use grammar::dtype::DType;
 
-pub use crate::io::data::{Mask, Shadow};
+pub use crate::io::data::{Shadow, WrittenMask};
 use crate::{
     io::{
         data::{Data, UnsupportedDtype},
@@ -16,27 +16,27 @@ use crate::{
 
 /// The storage of one buffer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
+pub struct BufferData {
     /// Elements; 0 where unwritten.
     pub data: Data,
     /// Which elements have been written.
-    pub written: Mask,
+    pub written: WrittenMask,
     /// The values without rounding, from the first inexact one on.
     pub shadow: Option<Shadow>,
 }
 
-impl Cell {
+impl BufferData {
     /// Unwritten storage.
     ///
     /// # Errors
     /// An element type that `Data` does not hold.
     pub fn unwritten(dtype: DType, len: usize) -> Result<Self, UnsupportedDtype> {
-        Ok(Self { data: Data::zeros(dtype, len)?, written: Mask::empty(len), shadow: None })
+        Ok(Self { data: Data::zeros(dtype, len)?, written: WrittenMask::empty(len), shadow: None })
     }
 
     /// Storage whose elements are all written.
     pub fn full(data: Data) -> Self {
-        Self { written: Mask::full(data.len()), data, shadow: None }
+        Self { written: WrittenMask::full(data.len()), data, shadow: None }
     }
 
     /// Storage of zeros, as an allocation with `zero` leaves it.
@@ -51,7 +51,7 @@ impl Cell {
 /// The buffers of one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    cells: Vec<Cell>,
+    buffers: Vec<BufferData>,
 }
 
 impl Memory {
@@ -60,33 +60,34 @@ impl Memory {
     /// # Errors
     /// An element type that `Data` does not hold.
     pub fn new(buffers: &[Buffer]) -> Result<Self, UnsupportedDtype> {
-        let cells = buffers.iter().map(|it| Cell::unwritten(it.dtype, it.len)).collect::<Result<_, _>>()?;
-        Ok(Self { cells })
+        let cells =
+            buffers.iter().map(|it| BufferData::unwritten(it.dtype, it.len)).collect::<Result<_, _>>()?;
+        Ok(Self { buffers: cells })
     }
 
     /// Number of buffers.
     pub fn len(&self) -> usize {
-        self.cells.len()
+        self.buffers.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
+        self.buffers.is_empty()
     }
 
     /// A buffer's storage.
-    pub fn cell(&self, buffer: BufferNo) -> &Cell {
-        &self.cells[buffer as usize]
+    pub fn buffer(&self, buffer: BufferNo) -> &BufferData {
+        &self.buffers[buffer as usize]
     }
 
     /// A buffer's storage, to change.
-    pub fn cell_mut(&mut self, buffer: BufferNo) -> &mut Cell {
-        &mut self.cells[buffer as usize]
+    pub fn buffer_mut(&mut self, buffer: BufferNo) -> &mut BufferData {
+        &mut self.buffers[buffer as usize]
     }
 }
 
 /// The elements of a view, dense. The view must lie inside the cell.
-pub fn gather(cell: &Cell, view: &View) -> DenseTensor {
+pub fn gather(cell: &BufferData, view: &View) -> DenseTensor {
     DenseTensor {
         shape: view.shape.clone(),
         data: cell.data.gather(view),
@@ -97,7 +98,7 @@ pub fn gather(cell: &Cell, view: &View) -> DenseTensor {
 
 /// Writes a block of the cell's element type to a view of as many elements; they become unwritten where the block's are.
 /// False, and nothing is written, when the types differ.
-pub fn scatter(cell: &mut Cell, view: &View, block: &DenseTensor) -> bool {
+pub fn scatter(cell: &mut BufferData, view: &View, block: &DenseTensor) -> bool {
     if !cell.data.scatter(view, &block.data) {
         return false;
     }
@@ -129,29 +130,29 @@ mod tests {
         let buffer = |dtype| Buffer { name: "T0".to_owned(), dtype, len: 4 };
         let mut memory = Memory::new(&[buffer(DType::Float), buffer(DType::BFloat)])?;
         let row = View { buffer: 0, offset: 2, shape: vec![2], strides: vec![1] };
-        assert!(scatter(memory.cell_mut(0), &row, &DenseTensor::full(vec![2], Data::F32(vec![0.1, 3.0]))));
-        let block = gather(memory.cell(0), &View::contiguous(0, vec![2, 2]));
+        assert!(scatter(memory.buffer_mut(0), &row, &DenseTensor::full(vec![2], Data::F32(vec![0.1, 3.0]))));
+        let block = gather(memory.buffer(0), &View::contiguous(0, vec![2, 2]));
         assert_eq!(block.shape, [2, 2]);
-        assert_eq!(block.written, Mask::from_flags(vec![false, false, true, true]));
+        assert_eq!(block.written, WrittenMask::from_flags(vec![false, false, true, true]));
 
         // Another type is refused; the unwritten half stays unwritten, over what was written before.
-        memory.cell_mut(1).written = Mask::full(4);
-        assert!(!scatter(memory.cell_mut(1), &View::contiguous(1, vec![4]), &block));
+        memory.buffer_mut(1).written = WrittenMask::full(4);
+        assert!(!scatter(memory.buffer_mut(1), &View::contiguous(1, vec![4]), &block));
         let block = convert(&block, DType::BFloat, &mut Exactness::default()).ok();
         let block = block.unwrap_or(DenseTensor::full(Vec::new(), Data::Bool(Vec::new())));
-        assert!(scatter(memory.cell_mut(1), &View::contiguous(1, vec![4]), &block));
-        assert_eq!(memory.cell(1).written, block.written);
+        assert!(scatter(memory.buffer_mut(1), &View::contiguous(1, vec![4]), &block));
+        assert_eq!(memory.buffer(1).written, block.written);
         // 0.1 is not a bf16 number, 3 is: the shadow keeps it.
-        assert_eq!(memory.cell(1).data.to_f64(), [0.0, 0.0, 0.10009765625, 3.0]);
-        let exact = memory.cell(1).shadow.as_ref().map(|it| it.lane(0).to_vec());
+        assert_eq!(memory.buffer(1).data.to_f64(), [0.0, 0.0, 0.10009765625, 3.0]);
+        let exact = memory.buffer(1).shadow.as_ref().map(|it| it.lane(0).to_vec());
         assert_eq!(exact, Some(vec![0.0, 0.0, f64::from(0.1f32), 3.0]));
         Ok(())
     }
 
     #[test]
     fn zeroed_storage_is_written() -> Result<(), UnsupportedDtype> {
-        assert!(Cell::zeroed(DType::Int32, 3)?.written.is_full());
-        assert!(!Cell::unwritten(DType::Int32, 3)?.written.is_full());
+        assert!(BufferData::zeroed(DType::Int32, 3)?.written.is_full());
+        assert!(!BufferData::unwritten(DType::Int32, 3)?.written.is_full());
         assert!(Memory::new(&[Buffer { name: "T1".to_owned(), dtype: DType::Complex64, len: 1 }]).is_err());
         Ok(())
     }

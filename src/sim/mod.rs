@@ -16,8 +16,8 @@ use thiserror::Error;
 use crate::{
     io::{data::Data, dense::DenseTensor},
     plan::{
-        BufferNo, InstKind, Place, Plan,
-        sync::{Deadlock, Matched, Step, stuck},
+        BufferNo, InstKind, Plan, ViewOnRank,
+        sync::{CommMatching, Deadlock, Step, deadlocked_state},
     },
 };
 
@@ -25,11 +25,11 @@ mod advance;
 mod collective;
 mod conditions;
 mod footprint;
-mod inquiry;
 pub mod kernels;
 mod machine;
 mod member;
 pub mod memory;
+mod progress_query;
 mod queue;
 mod reshard;
 pub mod schedule;
@@ -39,19 +39,19 @@ mod tests;
 
 pub use crate::plan::sync::InstRef;
 use kernels::Exactness;
-use memory::{Mask, Memory};
-use step::Space;
+use memory::{Memory, WrittenMask};
+use step::Memories;
 pub use {
     footprint::{Footprint, footprint, shadow_bytes},
-    inquiry::Inquiry,
-    schedule::{Schedule, ScheduleError, Schedules},
+    progress_query::ProgressQuery,
+    schedule::{Schedule, ScheduleError, ScheduleSet},
 };
 
 /// What to do besides running.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct SimOptions {
     /// Views whose contents are wanted when everything has run.
-    pub watch: Vec<Place>,
+    pub watch: Vec<ViewOnRank>,
     /// Whether to list the instructions in the order in which they completed.
     pub trace: bool,
     /// Whether to leave out the f64 shadows of inexact values, which take 24 bytes an element.
@@ -59,12 +59,12 @@ pub struct Options {
     /// Whether the plans deadlock, if that is known: it costs a walk through all instructions.
     pub deadlocks: Option<bool>,
     /// Who may ask how far the run is.
-    pub inquiry: Option<Arc<Inquiry>>,
+    pub progress_query: Option<Arc<ProgressQuery>>,
 }
 
 /// What a run leaves.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct SimOutcome {
     /// By rank and output: what `Finish` read; `None` where the rank holds no part of it.
     pub outputs: Vec<Vec<Option<DenseTensor>>>,
     /// By rank: instructions that had not run when the outputs were read, its own and others' that write to its
@@ -73,7 +73,7 @@ pub struct Outcome {
     /// The contents of `Options::watch`.
     pub watched: Vec<DenseTensor>,
     /// What the numbers and the masks went through.
-    pub notes: Notes,
+    pub notes: RunNotes,
     /// Choices made.
     pub steps: u64,
     /// Each instruction once, in the order of completion, if asked for.
@@ -82,7 +82,7 @@ pub struct Outcome {
 
 /// What instructions had to do that a caller may want to know.
 #[derive(Clone, Debug, Default)]
-pub struct Notes {
+pub struct RunNotes {
     /// Roundings that changed a value.
     pub exactness: Exactness,
     /// The first instruction that rounded.
@@ -92,7 +92,7 @@ pub struct Notes {
     /// Buffers, by rank, into which an instruction has stored elements that come from unwritten ones.
     tainted: FxHashSet<(usize, BufferNo)>,
     /// The instruction that is running.
-    at: Option<InstRef>,
+    current: Option<InstRef>,
 }
 
 /// A read of elements that nothing had written yet, of a buffer into which no unwritten elements were stored either: their first
@@ -100,7 +100,7 @@ pub struct Notes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwrittenRead {
     /// Who read; of a communication or reshard, one of those who took part.
-    pub at: InstRef,
+    pub reader: InstRef,
     /// Whose memory.
     pub rank: usize,
     /// Which buffer.
@@ -113,7 +113,7 @@ pub struct UnwrittenRead {
 
 /// Why a run has no outcome.
 #[derive(Clone, Debug, Error)]
-pub enum Fault {
+pub enum SimError {
     /// Nothing may happen and not all is done.
     #[error("{0}")]
     Deadlock(Box<Deadlock>),
@@ -145,9 +145,9 @@ pub enum Fault {
     #[error(
         "step {} of instruction {} on rank {} is not ready at this point of the given order: the order is that of another program, \
          or of another number of ranks",
-        .0.part, .0.at.inst, .0.at.rank
+        .0.index, .0.inst_ref.inst, .0.inst_ref.rank
     )]
-    Steps(Step),
+    StepNotReady(Step),
     /// The plans are inconsistent: our bug.
     #[error("internal error: {0}")]
     Internal(String),
@@ -162,21 +162,21 @@ pub enum Fault {
 /// A deadlock, a program that has no meaning or asks for too much, or plans that contradict themselves.
 pub fn run(
     plans: &[Plan],
-    matched: &Matched,
+    matched: &CommMatching,
     inputs: Vec<Vec<Data>>,
     schedule: &Schedule,
-    options: &Options,
-) -> Result<Outcome, Fault> {
+    options: &SimOptions,
+) -> Result<SimOutcome, SimError> {
     for (rank, plan) in plans.iter().enumerate() {
         if plan.rank != rank || plan.world != plans.len() {
-            return Err(Fault::Internal(format!("plan {rank} is rank {} of {}", plan.rank, plan.world)));
+            return Err(SimError::Internal(format!("plan {rank} is rank {} of {}", plan.rank, plan.world)));
         }
         if let Some(inst) = plan.code.iter().position(|it| it.stream as usize >= plan.streams.len()) {
-            return Err(Fault::Internal(format!("rank {rank}: instruction {inst} is on no stream")));
+            return Err(SimError::Internal(format!("rank {rank}: instruction {inst} is on no stream")));
         }
     }
-    let memories = fill(plans, inputs)?;
-    let deadlocks = || options.deadlocks.unwrap_or_else(|| stuck(plans, matched).is_some());
+    let memories = initial_memories(plans, inputs)?;
+    let deadlocks = || options.deadlocks.unwrap_or_else(|| deadlocked_state(plans, matched).is_some());
     let meets = *schedule == Schedule::Program || deadlocks();
     let mut machine = machine::Machine::new(plans, matched, memories, schedule, meets)?;
     machine.outcome.trace = options.trace.then(Vec::new);
@@ -185,52 +185,53 @@ pub fn run(
 }
 
 /// Memory before the first instruction.
-fn fill(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory>, Fault> {
-    let internal = |rank: usize, message: String| Fault::Internal(format!("rank {rank}: {message}"));
+fn initial_memories(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory>, SimError> {
+    let internal = |rank: usize, message: String| SimError::Internal(format!("rank {rank}: {message}"));
     let mut memories = Vec::new();
     for (plan, inputs) in plans.iter().zip(inputs) {
         let rank = plan.rank;
         let mut memory =
-            Memory::new(&plan.buffers).map_err(|it| unsupported(plans, rank, &it.to_string()))?;
+            Memory::new(&plan.buffers).map_err(|it| unsupported_buffer(plans, rank, &it.to_string()))?;
         if inputs.len() != plan.inputs.len() {
             let (given, wanted) = (inputs.len(), plan.inputs.len());
             return Err(internal(rank, format!("{given} inputs given, {wanted} wanted")));
         }
-        let mut space = Space::Private(&mut memory);
+        let mut space = Memories::Private(&mut memory);
         for (port, data) in plan.inputs.iter().zip(inputs) {
             if let Some(view) = &port.shard.view {
                 let block = DenseTensor::full(vec![data.len()], data);
                 space
-                    .store(rank, view, &block, &mut Notes::default())
+                    .store(rank, view, &block, &mut RunNotes::default())
                     .map_err(|it| internal(rank, format!("input {}: {it}", port.name)))?;
             }
         }
         memories.push(memory);
     }
     if memories.len() < plans.len() {
-        return Err(Fault::Internal("fewer inputs than ranks".to_owned()));
+        return Err(SimError::Internal("fewer inputs than ranks".to_owned()));
     }
     Ok(memories)
 }
 
 /// The first buffer that the simulator cannot hold, at the instruction that brings it into being.
-fn unsupported(plans: &[Plan], rank: usize, message: &str) -> Fault {
+fn unsupported_buffer(plans: &[Plan], rank: usize, message: &str) -> SimError {
     let plan = &plans[rank];
     let buffer = plan.buffers.iter().position(|it| Data::zeros(it.dtype, 0).is_err()).unwrap_or(0);
     let alloc = |it: &InstKind| matches!(it, InstKind::Alloc { buffer: it, .. } if *it as usize == buffer);
     let inst = plan.code.iter().position(|it| alloc(&it.kind));
-    let (line, place) = inst.map_or((0, "input".to_owned()), |inst| located(plans, InstRef { rank, inst }));
+    let (line, place) =
+        inst.map_or((0, "input".to_owned()), |inst| line_and_location(plans, InstRef { rank, inst }));
     let name = plan.buffers.get(buffer).map_or("?", |it| it.name.as_str());
-    Fault::Unsupported { rank, line, place, message: format!("`{name}`: {message}") }
+    SimError::Unsupported { rank, line, place, message: format!("`{name}`: {message}") }
 }
 
 /// Instructions among `pending` that write to the storage of an output of `rank`: why it may be incomplete.
-pub fn late_writers(plans: &[Plan], outcome: &Outcome, rank: usize, output: usize) -> Vec<InstRef> {
+pub fn late_writers(plans: &[Plan], outcome: &SimOutcome, rank: usize, output: usize) -> Vec<InstRef> {
     let port = plans.get(rank).and_then(|it| it.outputs.get(output));
     let Some(view) = port.and_then(|it| it.shard.view.as_ref()) else { return Vec::new() };
     let hits = |it: &&InstRef| {
         let accesses = plans[it.rank].code[it.inst].kind.accesses(it.rank);
-        accesses.iter().any(|it| it.written && it.rank == rank && it.view.buffer == view.buffer)
+        accesses.iter().any(|it| it.is_write && it.rank == rank && it.view.buffer == view.buffer)
     };
     outcome.pending.get(rank).map(|it| it.iter().filter(hits).copied().collect()).unwrap_or_default()
 }
@@ -239,44 +240,44 @@ pub fn late_writers(plans: &[Plan], outcome: &Outcome, rank: usize, output: usiz
 pub fn describe(plans: &[Plan], at: InstRef) -> String {
     let plan = &plans[at.rank];
     let stream = plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it);
-    format!("{} on {stream}", located(plans, at).1)
+    format!("{} on {stream}", line_and_location(plans, at).1)
 }
 
-impl Outcome {
+impl SimOutcome {
     /// Nothing yet.
     pub fn new(plans: &[Plan]) -> Self {
         Self {
             outputs: plans.iter().map(|it| vec![None; it.outputs.len()]).collect(),
             pending: vec![Vec::new(); plans.len()],
             watched: Vec::new(),
-            notes: Notes::default(),
+            notes: RunNotes::default(),
             steps: 0,
             trace: None,
         }
     }
 }
 
-impl Notes {
+impl RunNotes {
     /// The instruction that is running reads a view of which some elements have not been written.
-    fn read_unwritten(&mut self, rank: usize, buffer: BufferNo, written: &Mask) {
-        if let Some(at) = self.at.filter(|_| !self.tainted.contains(&(rank, buffer))) {
-            let (missing, elements) = (written.missing(), written.len());
-            self.unwritten.push(UnwrittenRead { at, rank, buffer, missing, elements });
+    fn read_unwritten(&mut self, rank: usize, buffer: BufferNo, written: &WrittenMask) {
+        if let Some(at) = self.current.filter(|_| !self.tainted.contains(&(rank, buffer))) {
+            let (missing, elements) = (written.unwritten_count(), written.len());
+            self.unwritten.push(UnwrittenRead { reader: at, rank, buffer, missing, elements });
         }
     }
 }
 
-impl Fault {
+impl SimError {
     /// A fault of the program, at an instruction.
     fn program(plans: &[Plan], at: InstRef, message: String) -> Self {
-        let (line, place) = located(plans, at);
+        let (line, place) = line_and_location(plans, at);
         Self::Program { rank: at.rank, line, place, message }
     }
 }
 
 /// The line of an instruction, and its place for people.
-fn located(plans: &[Plan], at: InstRef) -> (u32, String) {
+fn line_and_location(plans: &[Plan], at: InstRef) -> (u32, String) {
     let plan = &plans[at.rank];
     let inst = &plan.code[at.inst];
-    (plan.origins[inst.origin as usize].line, plan.place(inst))
+    (plan.origins[inst.origin as usize].line, plan.location(inst))
 }

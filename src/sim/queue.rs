@@ -6,12 +6,12 @@
 use std::collections::VecDeque;
 
 use super::{
-    Fault, InstRef, collective,
-    machine::{Condition, Machine, Message, Open, OpenSide, Progress},
+    InstRef, SimError, collective,
+    machine::{Condition, InFlight, InstState, Machine, Message, SideRef},
 };
 use crate::plan::{
-    Communication, CommunicatorNo, Direction, Effect, Side, Transfer,
-    sync::{CommNo, Part},
+    Communication, CommunicatorNo, Direction, P2pOp, SyncEffect, Transfer,
+    sync::{CommNo, CommPart},
 };
 
 impl<'a> Machine<'a> {
@@ -21,7 +21,7 @@ impl<'a> Machine<'a> {
         rank: usize,
         inst: usize,
         communicator: CommunicatorNo,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), SimError> {
         let queue = self.queue_of(rank, communicator)?;
         self.actors[queue].items.push_back((inst, self.issued + 1));
         self.issue(rank, inst);
@@ -29,14 +29,14 @@ impl<'a> Machine<'a> {
     }
 
     /// A stream has come to a posting: the queue may run it from now on.
-    pub fn post(&mut self, stream: usize, communicator: CommunicatorNo) -> Result<(), Fault> {
+    pub fn post(&mut self, stream: usize, communicator: CommunicatorNo) -> Result<(), SimError> {
         let rank = self.actors[stream].rank;
         let queue = self.queue_of(rank, communicator)?;
         if let Some((inst, _)) = self.actors[stream].items.pop_front() {
-            self.progress[rank][inst] = Progress::Posted;
+            self.inst_states[rank][inst] = InstState::Posted;
         }
-        self.consider(stream);
-        self.consider(queue);
+        self.update_readiness(stream);
+        self.update_readiness(queue);
         Ok(())
     }
 
@@ -44,19 +44,19 @@ impl<'a> Machine<'a> {
     pub fn arrive(&mut self, comm: CommNo) -> bool {
         let arrived = &mut self.arrived[comm as usize];
         *arrived += 1;
-        *arrived as usize == self.matched.expected(self.matched.comm(comm))
+        *arrived as usize == self.matched.expected_parts(self.matched.comm(comm))
     }
 
     /// The collective or resharding operator at an actor's head arrives; the last one makes the communication ready to run.
-    pub fn open_collective(&mut self, actor: usize, inst: usize) {
+    pub fn start_collective(&mut self, actor: usize, inst: usize) {
         let matched = self.matched;
         let Some(&comm) = matched.comms_of(InstRef { rank: self.actors[actor].rank, inst }).first() else {
             return;
         };
-        self.actors[actor].open = Some(Open::Collective);
+        self.actors[actor].in_flight = Some(InFlight::Collective);
         if self.arrive(comm) {
             let parts = &matched.comm(comm).parts;
-            let first = parts.iter().min_by_key(|it| (it.at.inst, it.at.rank));
+            let first = parts.iter().min_by_key(|it| (it.inst_ref.inst, it.inst_ref.rank));
             if let Some(first) = first.and_then(|it| self.actor_of(it)) {
                 self.make_ready(first);
             }
@@ -64,65 +64,69 @@ impl<'a> Machine<'a> {
     }
 
     /// The actor whose head a part of a collective or resharding operator is, once it has arrived.
-    pub fn actor_of(&self, part: &Part) -> Option<usize> {
-        let InstRef { rank, inst } = part.at;
+    pub fn actor_of(&self, part: &CommPart) -> Option<usize> {
+        let InstRef { rank, inst } = part.inst_ref;
         match self.effect(rank, inst) {
-            Effect::Post(it) => self.queue_of(rank, it.communicator()).ok(),
-            Effect::Reshard(_) => Some(self.stream_of(rank, self.plans[rank].code[inst].stream)),
-            Effect::Share(_)
-            | Effect::Barrier
-            | Effect::Compute
-            | Effect::Record(_)
-            | Effect::Join(_)
-            | Effect::Wait(_)
-            | Effect::Signal(_)
-            | Effect::Await(_)
-            | Effect::Finish => None,
+            SyncEffect::Post(it) => self.queue_of(rank, it.communicator()).ok(),
+            SyncEffect::Reshard(_) => Some(self.stream_of(rank, self.plans[rank].code[inst].stream)),
+            SyncEffect::ShareMemHandles(_)
+            | SyncEffect::Barrier
+            | SyncEffect::Compute
+            | SyncEffect::RecordEvent(_)
+            | SyncEffect::WaitEvent(_)
+            | SyncEffect::Wait(_)
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitSignal(_)
+            | SyncEffect::ReadOutputs => None,
         }
     }
 
     /// Runs the collective or resharding operator at an actor's head, for all its members.
-    pub fn run_collective(&mut self, actor: usize) -> Result<(), Fault> {
+    pub fn run_collective(&mut self, actor: usize) -> Result<(), SimError> {
         let matched = self.matched;
         let rank = self.actors[actor].rank;
         let comm = self.head(actor).and_then(|inst| matched.comms_of(InstRef { rank, inst }).first());
         let Some(comm) = comm.map(|it| matched.comm(*it)) else {
-            return Err(Fault::Internal("a collective without members runs".to_owned()));
+            return Err(SimError::Internal("a collective without members runs".to_owned()));
         };
-        let mut parts: Vec<&Part> = comm.parts.iter().collect();
+        let mut parts: Vec<&CommPart> = comm.parts.iter().collect();
         parts.sort_by_key(|it| it.role);
-        let members: Vec<InstRef> = parts.iter().map(|it| it.at).collect();
+        let members: Vec<InstRef> = parts.iter().map(|it| it.inst_ref).collect();
         collective::run(self.plans, &members, &mut self.memories, &mut self.outcome.notes)?;
         for part in parts {
             if let Some(actor) = self.actor_of(part) {
-                self.finish_communication(actor, part.at);
+                self.finish_communication(actor, part.inst_ref);
             }
         }
         Ok(())
     }
 
     /// Runs the collective at a queue's head, or one message of the transfer that it is.
-    pub fn run_queue(&mut self, actor: usize) -> Result<(), Fault> {
-        let ready = match &mut self.actors[actor].open {
-            Some(Open::Transfer { ready, .. }) => ready,
-            Some(Open::Sides { .. }) => return self.run_side(actor),
-            Some(Open::Member { begun: false }) => return self.begin_member(actor),
-            Some(Open::Member { begun: true }) => return self.end_member(actor),
-            Some(Open::Collective | Open::Half) | None => return self.run_collective(actor),
+    pub fn run_queue(&mut self, actor: usize) -> Result<(), SimError> {
+        let ready = match &mut self.actors[actor].in_flight {
+            Some(InFlight::Transfer { ready, .. }) => ready,
+            Some(InFlight::TransferSides { .. }) => return self.run_side_step(actor),
+            Some(InFlight::CollectiveMember { has_read_input: false }) => {
+                return self.read_member_input(actor);
+            }
+            Some(InFlight::CollectiveMember { has_read_input: true }) => {
+                return self.write_member_output(actor);
+            }
+            Some(InFlight::Collective | InFlight::HalfCopy) | None => return self.run_collective(actor),
         };
         let at = self.ready.pick(ready.len());
         let Some(Message { send, recv }) = ready.remove(at) else {
-            self.close_sides(actor, 0);
+            self.complete_sides(actor, 0);
             return Ok(());
         };
-        if let (Some(from), Some(to)) = (self.open_side(send), self.open_side(recv)) {
+        if let (Some(from), Some(to)) = (self.side_at(send), self.side_at(recv)) {
             let notes = &mut self.outcome.notes;
-            let block = collective::send(self.plans, from, &mut self.memories, notes)?;
-            collective::receive(self.plans, (from.0, &block), to, &mut self.memories, notes)?;
+            let block = collective::read_message(self.plans, from, &mut self.memories, notes)?;
+            collective::write_message(self.plans, (from.0, &block), to, &mut self.memories, notes)?;
         }
-        self.close_sides(send.queue, 1);
-        self.close_sides(recv.queue, 1);
-        if let Some(Open::Transfer { ready, .. }) = &self.actors[actor].open
+        self.complete_sides(send.queue, 1);
+        self.complete_sides(recv.queue, 1);
+        if let Some(InFlight::Transfer { ready, .. }) = &self.actors[actor].in_flight
             && !ready.is_empty()
         {
             self.make_ready(actor);
@@ -131,25 +135,26 @@ impl<'a> Machine<'a> {
     }
 
     /// The transfer at a queue's head begins: its sides arrive at their messages.
-    pub fn open_transfer(&mut self, queue: usize, inst: usize, transfer: &'a Transfer) {
+    pub fn start_transfer(&mut self, queue: usize, inst: usize, transfer: &'a Transfer) {
         let matched = self.matched;
         let at = InstRef { rank: self.actors[queue].rank, inst };
-        self.actors[queue].open = Some(Open::Transfer { left: transfer.sides.len(), ready: VecDeque::new() });
-        if transfer.sides.is_empty() {
+        self.actors[queue].in_flight =
+            Some(InFlight::Transfer { left: transfer.ops.len(), ready: VecDeque::new() });
+        if transfer.ops.is_empty() {
             self.make_ready(queue);
         }
-        for (side, (it, comm)) in transfer.sides.iter().zip(matched.comms_of(at)).enumerate() {
-            let own = OpenSide { queue, side };
+        for (side, (it, comm)) in transfer.ops.iter().zip(matched.comms_of(at)).enumerate() {
+            let own = SideRef { queue, side };
             if !self.arrive(*comm) {
-                self.single_sides.insert(*comm, own);
+                self.unmatched_sides.insert(*comm, own);
                 continue;
             }
-            let Some(other) = self.single_sides.remove(comm) else { continue };
+            let Some(other) = self.unmatched_sides.remove(comm) else { continue };
             let message = match it.direction {
                 Direction::Send => Message { send: own, recv: other },
                 Direction::Recv => Message { send: other, recv: own },
             };
-            if let Some(Open::Transfer { ready, .. }) = &mut self.actors[message.send.queue].open {
+            if let Some(InFlight::Transfer { ready, .. }) = &mut self.actors[message.send.queue].in_flight {
                 ready.push_back(message);
             }
             self.make_ready(message.send.queue);
@@ -157,17 +162,17 @@ impl<'a> Machine<'a> {
     }
 
     /// A side of the transfer at a queue's head, with its place.
-    fn open_side(&self, it: OpenSide) -> Option<(InstRef, &'a Side)> {
+    fn side_at(&self, it: SideRef) -> Option<(InstRef, &'a P2pOp)> {
         let at = InstRef { rank: self.actors[it.queue].rank, inst: self.head(it.queue)? };
         match self.effect(at.rank, at.inst) {
-            Effect::Post(Communication::Transfer(transfer)) => Some((at, transfer.sides.get(it.side)?)),
+            SyncEffect::Post(Communication::Transfer(transfer)) => Some((at, transfer.ops.get(it.side)?)),
             _ => None,
         }
     }
 
     /// Sides of the transfer at a queue's head have run; with the last, it is complete.
-    fn close_sides(&mut self, actor: usize, count: usize) {
-        let Some(Open::Transfer { left, .. }) = &mut self.actors[actor].open else { return };
+    fn complete_sides(&mut self, actor: usize, count: usize) {
+        let Some(InFlight::Transfer { left, .. }) = &mut self.actors[actor].in_flight else { return };
         *left -= count;
         if *left == 0
             && let Some(inst) = self.head(actor)
@@ -178,8 +183,8 @@ impl<'a> Machine<'a> {
 
     /// A communication is complete, and so is its work.
     pub fn finish_communication(&mut self, actor: usize, at: InstRef) {
-        if let Effect::Post(it) = self.effect(at.rank, at.inst) {
-            self.raise(Condition::Work(at.rank, it.work()));
+        if let SyncEffect::Post(it) = self.effect(at.rank, at.inst) {
+            self.set_condition(Condition::Work(at.rank, it.work()));
         }
         self.retire(actor);
     }

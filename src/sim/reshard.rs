@@ -3,11 +3,11 @@
 //! An element of an operand that several ranks hold is the first one's, in team order, and is written if it is on all.
 
 use super::{
-    InstRef, Notes,
-    collective::{concatenate, stretch},
+    InstRef, RunNotes,
+    collective::{concatenate, flat_range},
     kernels::KernelError,
-    memory::{Mask, Memory},
-    step::{Space, StepError},
+    memory::{Memory, WrittenMask},
+    step::{Memories, StepError},
 };
 use crate::{
     io::dense::DenseTensor,
@@ -18,8 +18,8 @@ use crate::{
 pub(super) fn run(
     them: &[&Reshard],
     members: &[InstRef],
-    space: &mut Space<'_>,
-    notes: &mut Notes,
+    space: &mut Memories<'_>,
+    notes: &mut RunNotes,
 ) -> Result<(), StepError> {
     let Some(first) = them.first() else { return Ok(()) };
     if let Some(other) = them.iter().position(|it| it.body != first.body || it.buffers != first.buffers) {
@@ -27,7 +27,7 @@ pub(super) fn run(
         return Err(StepError::Program(format!("ranks {here} and {there} meet in different operators")));
     }
     let mut private = Memory::new(&first.buffers).map_err(KernelError::from)?;
-    let mut private = Space::Private(&mut private);
+    let mut private = Memories::Private(&mut private);
     for at in 0..first.operands.len() {
         let whole = View::contiguous(at as u32, first.operands[at].layout.shape.clone());
         if let Some(block) = assemble(them, members, at, space, notes)? {
@@ -52,8 +52,8 @@ fn assemble(
     them: &[&Reshard],
     members: &[InstRef],
     operand: usize,
-    space: &mut Space<'_>,
-    notes: &mut Notes,
+    space: &mut Memories<'_>,
+    notes: &mut RunNotes,
 ) -> Result<Option<DenseTensor>, StepError> {
     let mut parts = Vec::new();
     let mut sources = vec![None; them[0].operands[operand].layout.shape.iter().product()];
@@ -62,7 +62,7 @@ fn assemble(
     for (it, at) in them.iter().zip(members) {
         let Some(shard) = it.operands.get(operand) else { continue };
         let Some(view) = &shard.view else { continue };
-        notes.at = Some(*at);
+        notes.current = Some(*at);
         let part = space.read(at.rank, view, notes)?;
         let indices = shard.layout.global_indices();
         if indices.len() != part.data.len() || indices.iter().any(|&it| it >= sources.len()) {
@@ -75,7 +75,7 @@ fn assemble(
         offset += part.data.len();
         parts.push(part);
     }
-    let pieces: Vec<_> = parts.iter().map(|it| (it, stretch(0, it.data.len()))).collect();
+    let pieces: Vec<_> = parts.iter().map(|it| (it, flat_range(0, it.data.len()))).collect();
     let Some(all) = concatenate(&pieces)? else { return Ok(None) };
     // An element that nobody holds takes any value and stays unwritten.
     for (written, source) in written.iter_mut().zip(&sources) {
@@ -87,14 +87,19 @@ fn assemble(
     }
     let shadow = all.shadow.as_ref().map(|it| it.pick(&indices));
     let data = all.data.pick(&indices);
-    Ok(Some(DenseTensor { shape: vec![indices.len()], data, written: Mask::from_flags(written), shadow }))
+    Ok(Some(DenseTensor {
+        shape: vec![indices.len()],
+        data,
+        written: WrittenMask::from_flags(written),
+        shadow,
+    }))
 }
 
 /// The elements at `indices`.
 fn pick(block: &DenseTensor, indices: &[usize]) -> DenseTensor {
     let written = match block.written.is_full() {
-        true => Mask::full(indices.len()),
-        false => Mask::from_flags(indices.iter().map(|&it| block.written.get(it)).collect()),
+        true => WrittenMask::full(indices.len()),
+        false => WrittenMask::from_flags(indices.iter().map(|&it| block.written.get(it)).collect()),
     };
     let shadow = block.shadow.as_ref().map(|it| it.pick(indices));
     DenseTensor { shape: vec![indices.len()], data: block.data.pick(indices), written, shadow }

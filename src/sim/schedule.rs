@@ -61,30 +61,30 @@ impl FromStr for Schedule {
 }
 
 /// Most schedules of one run.
-const MOST: u64 = 10_000_000;
+const MAX_SCHEDULES: u64 = 10_000_000;
 
 /// Which schedules a program runs under.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Schedules {
+pub enum ScheduleSet {
     /// One schedule, or one for every seed of a range: `seed:0..50`.
-    Named(Vec<Schedule>),
+    List(Vec<Schedule>),
     /// At most so many orders of the steps that conflict, each of which may give another result: `explore:100`.
     Explore(usize),
     /// The order that a file gives: `@FILE`.
     File(PathBuf),
 }
 
-impl Schedules {
+impl ScheduleSet {
     /// Whether it is the order of the program alone.
     pub fn is_program(&self) -> bool {
-        matches!(self, Self::Named(them) if *them == [Schedule::Program])
+        matches!(self, Self::List(them) if *them == [Schedule::Program])
     }
 }
 
-impl fmt::Display for Schedules {
+impl fmt::Display for ScheduleSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Named(them) => match them.as_slice() {
+            Self::List(them) => match them.as_slice() {
                 [first, .., last] => write!(f, "{first} to {last}"),
                 it => it.iter().try_for_each(|it| it.fmt(f)),
             },
@@ -94,31 +94,33 @@ impl fmt::Display for Schedules {
     }
 }
 
-impl FromStr for Schedules {
+impl FromStr for ScheduleSet {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some((first, last)) = text.strip_prefix("seed:").and_then(|range| range.split_once("..")) {
             return match (first.parse::<u64>(), last.parse::<u64>()) {
-                (Ok(first), Ok(last)) if first < last && last - first > MOST => {
-                    Err(format!("`{text}` has {} seeds: a run takes {MOST} at most", last - first))
+                (Ok(first), Ok(last)) if first < last && last - first > MAX_SCHEDULES => {
+                    Err(format!("`{text}` has {} seeds: a run takes {MAX_SCHEDULES} at most", last - first))
                 }
                 (Ok(first), Ok(last)) if first < last => {
-                    Ok(Self::Named((first..last).map(Schedule::Seed).collect()))
+                    Ok(Self::List((first..last).map(Schedule::Seed).collect()))
                 }
                 _ => Err(format!("`{text}` is no range of seeds: expected `seed:0..50`")),
             };
         }
         if let Some(most) = text.strip_prefix("explore:") {
             return match most.parse() {
-                Ok(most) if (1..=MOST).contains(&most) => Ok(Self::Explore(most as usize)),
-                _ => Err(format!("`{text}` is no number of orders: expected `explore:100`, at most {MOST}")),
+                Ok(most) if (1..=MAX_SCHEDULES).contains(&most) => Ok(Self::Explore(most as usize)),
+                _ => Err(format!(
+                    "`{text}` is no number of orders: expected `explore:100`, at most {MAX_SCHEDULES}"
+                )),
             };
         }
         match text.strip_prefix('@') {
             Some(path) => Ok(Self::File(path.into())),
             None => {
-                text.parse().map(|it| Self::Named(vec![it])).map_err(|fault: ScheduleError| fault.to_string())
+                text.parse().map(|it| Self::List(vec![it])).map_err(|fault: ScheduleError| fault.to_string())
             }
         }
     }
@@ -137,29 +139,29 @@ impl fmt::Display for Schedule {
 
 /// Something that may happen now.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Action {
+pub(super) struct ReadyAction {
     /// The host or queue whose head it is.
     pub actor: usize,
     /// Whether it is a host's.
-    pub host: bool,
+    pub is_host: bool,
     /// The instruction's index in its rank's code.
     pub inst: usize,
     /// Its rank.
     pub rank: usize,
     /// When it was issued, among all ranks.
-    pub stamp: u64,
+    pub issue_time: u64,
     /// Whether it touches memory; looked at only where steps are given.
-    pub touches: bool,
+    pub touches_memory: bool,
 }
 
 /// The actions that may happen now, one for each actor at most.
-pub(super) struct Ready {
-    actions: Actions,
+pub(super) struct ReadySet {
+    actions: SelectionPolicy,
     steps: u64,
 }
 
 /// By what the next one is chosen.
-enum Actions {
+enum SelectionPolicy {
     /// The greatest key goes first.
     Ordered { adversarial: bool, heap: BinaryHeap<(u64, usize)> },
     /// The actor of the greatest priority goes first; at each change, the one about to go falls behind all others.
@@ -178,14 +180,14 @@ enum Actions {
 /// Most priority changes in one run.
 const MAX_CHANGES: u64 = 12;
 
-impl Ready {
+impl ReadySet {
     /// An empty set for so many actors, which will take about so many steps.
     pub fn new(schedule: &Schedule, actors: usize, steps: u64) -> Self {
-        let ordered = |adversarial| Actions::Ordered { adversarial, heap: BinaryHeap::new() };
+        let ordered = |adversarial| SelectionPolicy::Ordered { adversarial, heap: BinaryHeap::new() };
         let actions = match schedule {
             Schedule::Program => ordered(false),
             Schedule::Adversarial => ordered(true),
-            Schedule::Steps { steps, .. } => Actions::Listed {
+            Schedule::Steps { steps, .. } => SelectionPolicy::Listed {
                 free: Vec::new(),
                 touching: BTreeMap::new(),
                 steps: steps.iter().copied().collect(),
@@ -198,9 +200,9 @@ impl Ready {
                     let mut changes: Vec<u64> =
                         (0..random.below(MAX_CHANGES + 1)).map(|_| random.below(steps.max(1))).collect();
                     changes.sort_unstable();
-                    Actions::Priorities { of, changes: changes.into(), heap: BinaryHeap::new() }
+                    SelectionPolicy::Priorities { of, changes: changes.into(), heap: BinaryHeap::new() }
                 } else {
-                    Actions::Uniform { bag: Vec::new(), random }
+                    SelectionPolicy::Uniform { bag: Vec::new(), random }
                 }
             }
         };
@@ -208,19 +210,19 @@ impl Ready {
     }
 
     /// Adds an action of an actor that has none here.
-    pub fn push(&mut self, action: Action) {
+    pub fn push(&mut self, action: ReadyAction) {
         match &mut self.actions {
-            Actions::Ordered { adversarial: false, heap } => {
+            SelectionPolicy::Ordered { adversarial: false, heap } => {
                 heap.push((!((action.inst as u64) << 24 | action.rank as u64), action.actor));
             }
-            Actions::Ordered { adversarial: true, heap } => {
-                let key = if action.host { u64::MAX - action.rank as u64 } else { action.stamp };
+            SelectionPolicy::Ordered { adversarial: true, heap } => {
+                let key = if action.is_host { u64::MAX - action.rank as u64 } else { action.issue_time };
                 heap.push((key, action.actor));
             }
-            Actions::Priorities { of, heap, .. } => heap.push((of[action.actor], action.actor)),
-            Actions::Uniform { bag, .. } => bag.push(action.actor),
-            Actions::Listed { free, touching, .. } => {
-                if action.touches {
+            SelectionPolicy::Priorities { of, heap, .. } => heap.push((of[action.actor], action.actor)),
+            SelectionPolicy::Uniform { bag, .. } => bag.push(action.actor),
+            SelectionPolicy::Listed { free, touching, .. } => {
+                if action.touches_memory {
                     touching.insert((action.inst, action.rank), action.actor);
                 } else {
                     free.push(action.actor);
@@ -236,8 +238,8 @@ impl Ready {
     pub fn pop(&mut self) -> Result<Option<usize>, Step> {
         self.steps += 1;
         Ok(match &mut self.actions {
-            Actions::Ordered { heap, .. } => heap.pop().map(|(_, actor)| actor),
-            Actions::Priorities { of, changes, heap } => {
+            SelectionPolicy::Ordered { heap, .. } => heap.pop().map(|(_, actor)| actor),
+            SelectionPolicy::Priorities { of, changes, heap } => {
                 while changes.front().is_some_and(|&at| at < self.steps) {
                     changes.pop_front();
                     if let Some((_, actor)) = heap.pop() {
@@ -247,10 +249,10 @@ impl Ready {
                 }
                 heap.pop().map(|(_, actor)| actor)
             }
-            Actions::Uniform { bag, random } => {
+            SelectionPolicy::Uniform { bag, random } => {
                 (!bag.is_empty()).then(|| bag.swap_remove(random.below(bag.len() as u64) as usize))
             }
-            Actions::Listed { free, touching, steps, current } => {
+            SelectionPolicy::Listed { free, touching, steps, current } => {
                 *current = None;
                 if let Some(actor) = free.pop() {
                     return Ok(Some(actor));
@@ -258,7 +260,7 @@ impl Ready {
                 *current = steps.pop_front();
                 match current {
                     Some(step) => {
-                        let InstRef { rank, inst } = step.at;
+                        let InstRef { rank, inst } = step.inst_ref;
                         Some(touching.remove(&(inst, rank)).ok_or(*step)?)
                     }
                     None => touching.pop_first().map(|it| it.1),
@@ -268,26 +270,28 @@ impl Ready {
     }
 
     /// Whether steps are given.
-    pub fn is_given(&self) -> bool {
-        matches!(self.actions, Actions::Listed { .. })
+    pub fn has_given_steps(&self) -> bool {
+        matches!(self.actions, SelectionPolicy::Listed { .. })
     }
 
     /// The given step that happens now.
-    pub fn current(&self) -> Option<Step> {
+    pub fn current_step(&self) -> Option<Step> {
         match &self.actions {
-            Actions::Listed { current, .. } => *current,
-            Actions::Ordered { .. } | Actions::Priorities { .. } | Actions::Uniform { .. } => None,
+            SelectionPolicy::Listed { current, .. } => *current,
+            SelectionPolicy::Ordered { .. }
+            | SelectionPolicy::Priorities { .. }
+            | SelectionPolicy::Uniform { .. } => None,
         }
     }
 
     /// Chooses one of `count` things that one actor may do.
     pub fn pick(&mut self, count: usize) -> usize {
         match &mut self.actions {
-            Actions::Ordered { adversarial: true, .. } => count.saturating_sub(1),
-            Actions::Ordered { adversarial: false, .. }
-            | Actions::Priorities { .. }
-            | Actions::Listed { .. } => 0,
-            Actions::Uniform { random, .. } => random.below(count as u64) as usize,
+            SelectionPolicy::Ordered { adversarial: true, .. } => count.saturating_sub(1),
+            SelectionPolicy::Ordered { adversarial: false, .. }
+            | SelectionPolicy::Priorities { .. }
+            | SelectionPolicy::Listed { .. } => 0,
+            SelectionPolicy::Uniform { random, .. } => random.below(count as u64) as usize,
         }
     }
 }

@@ -5,14 +5,14 @@
 use grammar::dtype::DType;
 
 use super::{
-    Fault, InstRef, Notes,
+    InstRef, RunNotes, SimError,
     kernels::{self, KernelError, Operand},
-    located,
-    memory::{self, Cell, Memory},
+    line_and_location,
+    memory::{self, BufferData, Memory},
 };
 use crate::{
     io::{data::Data, dense::DenseTensor},
-    plan::{Arg, InstKind, Number, Place, Plan, View},
+    plan::{Arg, InstKind, Number, Plan, View, ViewOnRank},
 };
 
 /// Why an instruction has no result, wherever it is.
@@ -31,52 +31,52 @@ pub(super) enum StepError {
 
 impl StepError {
     /// The fault of an instruction.
-    pub fn at(self, plans: &[Plan], at: InstRef) -> Fault {
-        let (line, place) = located(plans, at);
+    pub fn into_sim_error(self, plans: &[Plan], at: InstRef) -> SimError {
+        let (line, place) = line_and_location(plans, at);
         let (rank, message) = (at.rank, self.to_string());
         match self {
             Self::Kernel(KernelError::DivisionByZero { .. }) | Self::Program(_) => {
-                Fault::Program { rank, line, place, message }
+                SimError::Program { rank, line, place, message }
             }
             Self::Kernel(KernelError::Op(..) | KernelError::ReduceOp(..) | KernelError::Dtype(_)) => {
-                Fault::Unsupported { rank, line, place, message }
+                SimError::Unsupported { rank, line, place, message }
             }
-            Self::Internal(_) => Fault::Internal(format!("rank {rank}: {place}: {message}")),
+            Self::Internal(_) => SimError::Internal(format!("rank {rank}: {place}: {message}")),
         }
     }
 }
 
 /// The memory that instructions work on.
-pub(super) enum Space<'a> {
+pub(super) enum Memories<'a> {
     /// That of all ranks.
     World(&'a mut [Memory]),
     /// The private buffers of a reshard's body, whatever rank a place names.
     Private(&'a mut Memory),
 }
 
-impl Space<'_> {
-    fn cell(&mut self, rank: usize, view: &View) -> Result<&mut Cell, StepError> {
+impl Memories<'_> {
+    fn buffer(&mut self, rank: usize, view: &View) -> Result<&mut BufferData, StepError> {
         let memory = match self {
             Self::World(memories) => memories.get_mut(rank),
             Self::Private(memory) => Some(&mut **memory),
         };
-        let cell = memory.filter(|it| (view.buffer as usize) < it.len()).map(|it| it.cell_mut(view.buffer));
+        let cell = memory.filter(|it| (view.buffer as usize) < it.len()).map(|it| it.buffer_mut(view.buffer));
         cell.filter(|it| view.bounds().is_none_or(|(_, last)| last < it.data.len()))
             .ok_or_else(|| StepError::Internal(format!("{view:?} is not inside the memory of rank {rank}")))
     }
 
     /// The element type of a view.
     pub fn dtype(&mut self, rank: usize, view: &View) -> Result<DType, StepError> {
-        Ok(self.cell(rank, view)?.data.dtype())
+        Ok(self.buffer(rank, view)?.data.dtype())
     }
 
     /// The elements of a view.
     pub fn load(&mut self, rank: usize, view: &View) -> Result<DenseTensor, StepError> {
-        Ok(memory::gather(self.cell(rank, view)?, view))
+        Ok(memory::gather(self.buffer(rank, view)?, view))
     }
 
     /// The elements of a view, for an instruction: what nothing has written is noted.
-    pub fn read(&mut self, rank: usize, view: &View, notes: &mut Notes) -> Result<DenseTensor, StepError> {
+    pub fn read(&mut self, rank: usize, view: &View, notes: &mut RunNotes) -> Result<DenseTensor, StepError> {
         let block = self.load(rank, view)?;
         if let (Self::World(_), false) = (&*self, block.written.is_full()) {
             notes.read_unwritten(rank, view.buffer, &block.written);
@@ -85,10 +85,10 @@ impl Space<'_> {
     }
 
     /// The elements of a view have no value any more.
-    pub fn forget(&mut self, rank: usize, view: &View) -> Result<(), StepError> {
-        let cell = self.cell(rank, view)?;
-        let Cell { data, written, shadow } =
-            Cell::unwritten(cell.data.dtype(), view.len()).map_err(KernelError::from)?;
+    pub fn mark_unwritten(&mut self, rank: usize, view: &View) -> Result<(), StepError> {
+        let cell = self.buffer(rank, view)?;
+        let BufferData { data, written, shadow } =
+            BufferData::unwritten(cell.data.dtype(), view.len()).map_err(KernelError::from)?;
         memory::scatter(cell, view, &DenseTensor { shape: view.shape.clone(), data, written, shadow });
         Ok(())
     }
@@ -99,13 +99,13 @@ impl Space<'_> {
         rank: usize,
         view: &View,
         block: &DenseTensor,
-        notes: &mut Notes,
+        notes: &mut RunNotes,
     ) -> Result<(), StepError> {
         if block.data.len() != view.len() {
             let (given, room) = (block.data.len(), view.len());
             return Err(StepError::Internal(format!("{given} elements for a view of {room}")));
         }
-        let cell = self.cell(rank, view)?;
+        let cell = self.buffer(rank, view)?;
         if !memory::scatter(cell, view, block) {
             let block = kernels::convert(block, cell.data.dtype(), &mut notes.exactness)?;
             memory::scatter(cell, view, &block);
@@ -117,14 +117,14 @@ impl Space<'_> {
     }
 
     /// Runs an instruction that touches memory and nothing else.
-    pub fn run(&mut self, rank: usize, kind: &InstKind, notes: &mut Notes) -> Result<(), StepError> {
+    pub fn run(&mut self, rank: usize, kind: &InstKind, notes: &mut RunNotes) -> Result<(), StepError> {
         let (out, block) = match kind {
             // The host allocates; no stream does anything. Every buffer is unwritten at first.
             InstKind::Alloc { zero: false, .. } => return Ok(()),
             InstKind::Alloc { buffer, zero: true } => {
-                let cell = self.cell(rank, &View::contiguous(*buffer, vec![0]))?;
+                let cell = self.buffer(rank, &View::contiguous(*buffer, vec![0]))?;
                 let (dtype, len) = (cell.data.dtype(), cell.data.len());
-                *cell = Cell::zeroed(dtype, len).map_err(KernelError::from)?;
+                *cell = BufferData::zeroed(dtype, len).map_err(KernelError::from)?;
                 notes.tainted.remove(&(rank, *buffer));
                 return Ok(());
             }
@@ -133,14 +133,14 @@ impl Space<'_> {
                 return self.store(to.rank, &to.view, &block, notes);
             }
             InstKind::Fill { to, value } => {
-                let mut data = self.empty(rank, to)?;
+                let mut data = self.zeros_for(rank, to)?;
                 if (0..data.len()).filter(|&it| data.set(it, *value)).count() > 0 {
                     notes.exactness.count(data.len());
                 }
                 (&**to, DenseTensor::full(to.shape.clone(), data))
             }
             InstKind::Iota { to, start, step } => {
-                let mut data = self.empty(rank, to)?;
+                let mut data = self.zeros_for(rank, to)?;
                 let value = |it: usize| Number::Int(start.wrapping_add(step.wrapping_mul(it as i64)));
                 notes.exactness.count((0..data.len()).filter(|&it| data.set(it, value(it))).count());
                 (&**to, DenseTensor::full(to.shape.clone(), data))
@@ -172,8 +172,8 @@ impl Space<'_> {
                 let dtype = self.dtype(rank, &it.out)?;
                 (&it.out, kernels::reduce(it.op, it.init, &input, &it.axes, dtype, &mut notes.exactness)?)
             }
-            InstKind::Combine { op, parts, out } => {
-                let read = |it: &Place| self.read(it.rank, &it.view, notes);
+            InstKind::PeerReduce { op, parts, out } => {
+                let read = |it: &ViewOnRank| self.read(it.rank, &it.view, notes);
                 let parts = parts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 let dtype = self.dtype(rank, out)?;
                 (&**out, kernels::combine(*op, &parts, dtype, &mut notes.exactness)?)
@@ -182,13 +182,13 @@ impl Space<'_> {
             | InstKind::Transfer(_)
             | InstKind::Wait { .. }
             | InstKind::Signal { .. }
-            | InstKind::Await { .. }
-            | InstKind::Record { .. }
-            | InstKind::Join { .. }
-            | InstKind::Exchange { .. }
+            | InstKind::WaitSignal { .. }
+            | InstKind::RecordEvent { .. }
+            | InstKind::WaitEvent { .. }
+            | InstKind::ShareMemHandles { .. }
             | InstKind::Barrier
             | InstKind::Reshard(_)
-            | InstKind::Finish => {
+            | InstKind::ReadOutputs => {
                 return Err(StepError::Internal("an instruction that does not compute".to_owned()));
             }
         };
@@ -196,7 +196,7 @@ impl Space<'_> {
     }
 
     /// Zeros of a view's type and size.
-    fn empty(&mut self, rank: usize, view: &View) -> Result<Data, StepError> {
+    fn zeros_for(&mut self, rank: usize, view: &View) -> Result<Data, StepError> {
         let dtype = self.dtype(rank, view)?;
         Ok(Data::zeros(dtype, view.len()).map_err(KernelError::from)?)
     }

@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use grammar::{dtype::DType, ops::Op};
 
-use super::{Fault, InstRef, Options, Outcome, Schedule, UnwrittenRead, late_writers, run, schedule::Random};
+use super::{
+    InstRef, Schedule, SimError, SimOptions, SimOutcome, UnwrittenRead, late_writers, run, schedule::Random,
+};
 use crate::{
     io::{data::Data, dense::DenseTensor},
     plan::*,
 };
 
 /// Builds one rank's plan; every instruction is on a line of its own, from 1.
-struct Rank(Plan);
+struct RankPlanBuilder(Plan);
 
-impl Rank {
+impl RankPlanBuilder {
     fn new(rank: usize, world: usize, streams: usize) -> Self {
         let streams = (0..streams).map(|it| format!("stream {it}")).collect();
         let origins = Arc::default();
@@ -30,14 +32,14 @@ impl Rank {
         View::contiguous(number as u32, vec![len])
     }
 
-    fn port(&self, view: &View) -> Port {
+    fn port(&self, view: &View) -> IoBinding {
         let buffer = &self.0.buffers[view.buffer as usize];
-        let layout = Layout::whole(&view.shape);
-        Port {
+        let layout = ShardLayout::whole(&view.shape);
+        IoBinding {
             name: buffer.name.clone(),
             dtype: buffer.dtype,
-            printed: None,
-            per_rank: false,
+            printed_axes: None,
+            is_compared_per_rank: false,
             broadcast: vec![false; layout.shape.len()],
             shard: Shard { view: Some(view.clone()), layout },
         }
@@ -57,7 +59,7 @@ impl Rank {
 
     fn on(&mut self, stream: u32, kind: InstKind) -> &mut Self {
         let line = self.0.origins.len() as u32 + 1;
-        Arc::make_mut(&mut self.0.origins).push(Origin { stmt: None, line, frame: None });
+        Arc::make_mut(&mut self.0.origins).push(Origin { stmt: None, line, iteration: None });
         self.0.code.push(Inst { kind, stream, origin: line - 1 });
         self
     }
@@ -67,7 +69,7 @@ impl Rank {
     }
 
     fn copy(&mut self, stream: u32, from: (usize, &View), to: (usize, &View)) -> &mut Self {
-        let place = |(rank, view): (usize, &View)| Box::new(Place { rank, view: view.clone() });
+        let place = |(rank, view): (usize, &View)| Box::new(ViewOnRank { rank, view: view.clone() });
         self.on(stream, InstKind::Copy { from: place(from), to: place(to) })
     }
 
@@ -77,8 +79,8 @@ impl Rank {
     }
 
     fn work(&mut self) -> u32 {
-        self.0.works += 1;
-        self.0.works as u32 - 1
+        self.0.work_count += 1;
+        self.0.work_count as u32 - 1
     }
 
     fn collective(
@@ -107,14 +109,14 @@ impl Rank {
     fn transfer(&mut self, communicator: u32, sides: &[(Direction, usize, &View)]) -> u32 {
         let work = self.work();
         let origin = self.0.origins.len() as u32;
-        let side = |&(direction, peer, view): &(Direction, usize, &View)| Side {
+        let side = |&(direction, peer, view): &(Direction, usize, &View)| P2pOp {
             direction,
             peer,
             view: view.clone(),
             origin,
         };
         let sides = sides.iter().map(side).collect();
-        self.on(0, InstKind::Transfer(Transfer { communicator, protocol: None, sides, work }));
+        self.on(0, InstKind::Transfer(Transfer { communicator, protocol: None, ops: sides, work }));
         work
     }
 
@@ -123,9 +125,9 @@ impl Rank {
     }
 
     fn finish(mut self) -> Plan {
-        self.on(0, InstKind::Finish);
+        self.on(0, InstKind::ReadOutputs);
         // As many as there may be.
-        (self.0.events, self.0.works) = (self.0.code.len(), self.0.code.len());
+        (self.0.event_count, self.0.work_count) = (self.0.code.len(), self.0.code.len());
         self.0
     }
 }
@@ -134,8 +136,14 @@ fn floats(them: &[f32]) -> Data {
     Data::F32(them.to_vec())
 }
 
-fn go(plans: &[Plan], inputs: Vec<Vec<Data>>, schedule: &Schedule) -> Result<Outcome, Fault> {
-    run(plans, &sync::Matched::of(plans), inputs, schedule, &Options { trace: true, ..Options::default() })
+fn go(plans: &[Plan], inputs: Vec<Vec<Data>>, schedule: &Schedule) -> Result<SimOutcome, SimError> {
+    run(
+        plans,
+        &sync::CommMatching::from_plans(plans),
+        inputs,
+        schedule,
+        &SimOptions { trace: true, ..SimOptions::default() },
+    )
 }
 
 fn no_inputs(plans: &[Plan]) -> Vec<Vec<Data>> {
@@ -147,7 +155,7 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Schedule> {
 }
 
 /// What rank's first output holds, -1 where unwritten.
-fn values(outcome: &Outcome, rank: usize) -> Vec<f64> {
+fn values(outcome: &SimOutcome, rank: usize) -> Vec<f64> {
     let show = |it: &DenseTensor| {
         let values = it.data.to_f64();
         values.iter().enumerate().map(|(at, &v)| if it.written.get(at) { v } else { -1.0 }).collect()
@@ -155,7 +163,7 @@ fn values(outcome: &Outcome, rank: usize) -> Vec<f64> {
     outcome.outputs[rank].first().and_then(Option::as_ref).map(show).unwrap_or_default()
 }
 
-fn text(res: Result<Outcome, Fault>) -> String {
+fn text(res: Result<SimOutcome, SimError>) -> String {
     res.err().map_or("no fault".to_owned(), |it| it.to_string())
 }
 
@@ -167,10 +175,10 @@ fn collective(
     output: usize,
     kind: impl Fn(usize) -> CollectiveKind,
     schedule: &Schedule,
-) -> Result<Vec<Vec<f64>>, Fault> {
+) -> Result<Vec<Vec<f64>>, SimError> {
     let (mut plans, mut inputs) = (Vec::new(), Vec::new());
     for rank in 0..4 {
-        let mut it = Rank::new(rank, 4, 1);
+        let mut it = RankPlanBuilder::new(rank, 4, 1);
         let (from, to) = (it.input(input), it.output(output));
         let member = TEAM.iter().position(|&it| it == rank);
         inputs.push(vec![floats(
@@ -188,7 +196,7 @@ fn collective(
 }
 
 #[test]
-fn collectives_on_an_arbitrary_team() -> Result<(), Fault> {
+fn collectives_on_an_arbitrary_team() -> Result<(), SimError> {
     use CollectiveKind::*;
     let op = ReduceOp::Sum;
     let none = |len: usize| vec![-1.0; len];
@@ -236,11 +244,11 @@ fn mismatching_collectives_name_both_places() {
 }
 
 #[test]
-fn transfers_among_all_pairs() -> Result<(), Fault> {
+fn transfers_among_all_pairs() -> Result<(), SimError> {
     let world = 4;
     let mut plans = Vec::new();
     for rank in 0..world {
-        let mut it = Rank::new(rank, world, 1);
+        let mut it = RankPlanBuilder::new(rank, world, 1);
         let (given, got) = (it.buffer(world), it.output(world));
         let communicator = it.communicator(&[0, 1, 2, 3]);
         for peer in 0..world {
@@ -269,7 +277,7 @@ fn transfers_among_all_pairs() -> Result<(), Fault> {
 fn ring(world: usize, grouped: bool) -> Vec<Plan> {
     let team: Vec<usize> = (0..world).collect();
     let plan = |rank: usize| {
-        let mut it = Rank::new(rank, world, 1);
+        let mut it = RankPlanBuilder::new(rank, world, 1);
         let (given, got) = (it.buffer(1), it.output(1));
         let communicator = it.communicator(&team);
         it.fill(0, &given, rank as i64);
@@ -288,7 +296,7 @@ fn ring(world: usize, grouped: bool) -> Vec<Plan> {
 }
 
 #[test]
-fn a_ring_works_as_one_transfer_and_hangs_as_two() -> Result<(), Fault> {
+fn a_ring_works_as_one_transfer_and_hangs_as_two() -> Result<(), SimError> {
     for schedule in schedules(20) {
         let plans = ring(3, true);
         let outcome = go(&plans, no_inputs(&plans), &schedule)?;
@@ -313,7 +321,7 @@ fn a_ring_works_as_one_transfer_and_hangs_as_two() -> Result<(), Fault> {
 #[test]
 fn transfers_must_agree_on_size_and_type() {
     let plans = |dtype: DType, len: usize| {
-        let (mut sender, mut receiver) = (Rank::new(0, 2, 1), Rank::new(1, 2, 1));
+        let (mut sender, mut receiver) = (RankPlanBuilder::new(0, 2, 1), RankPlanBuilder::new(1, 2, 1));
         let (given, got) = (sender.buffer(2), receiver.typed(len, dtype));
         let communicators = (sender.communicator(&[0, 1]), receiver.communicator(&[0, 1]));
         sender.transfer(communicators.0, &[(Direction::Send, 1, &given)]);
@@ -331,7 +339,7 @@ fn transfers_must_agree_on_size_and_type() {
 fn a_member_that_never_comes_is_named() {
     let mut plans = Vec::new();
     for rank in 0..3 {
-        let mut it = Rank::new(rank, 3, 1);
+        let mut it = RankPlanBuilder::new(rank, 3, 1);
         let (from, to) = (it.buffer(1), it.output(3));
         let communicator = it.communicator(&[0, 1, 2]);
         it.fill(0, &from, 1);
@@ -349,28 +357,28 @@ fn a_member_that_never_comes_is_named() {
     );
 }
 
-fn slot(from: usize, to: usize, meaning: Meaning) -> Slot {
-    Slot { from, to, meaning, index: 0 }
+fn slot(from: usize, to: usize, meaning: SignalKind) -> SignalId {
+    SignalId { from, to, kind: meaning, index: 0 }
 }
 
 /// Rank 0 gives one element to rank 1 through peer memory: `get` copies on rank 1, put on rank 0.
 fn one_sided(get: bool, guarded: bool) -> Vec<Plan> {
-    let (mut sender, mut receiver) = (Rank::new(0, 2, 1), Rank::new(1, 2, 1));
+    let (mut sender, mut receiver) = (RankPlanBuilder::new(0, 2, 1), RankPlanBuilder::new(1, 2, 1));
     let (given, got) = (sender.buffer(1), receiver.output(1));
     sender.output(1);
     let (ready, done) = match get {
-        true => (slot(0, 1, Meaning::Ready), slot(1, 0, Meaning::Done)),
-        false => (slot(1, 0, Meaning::Ready), slot(0, 1, Meaning::Done)),
+        true => (slot(0, 1, SignalKind::Ready), slot(1, 0, SignalKind::Done)),
+        false => (slot(1, 0, SignalKind::Ready), slot(0, 1, SignalKind::Done)),
     };
     sender.fill(0, &given, 7);
     let (mover, other) = if get { (&mut receiver, &mut sender) } else { (&mut sender, &mut receiver) };
-    other.on(0, InstKind::Signal { slot: ready });
+    other.on(0, InstKind::Signal { signal: ready });
     if guarded {
-        mover.on(0, InstKind::Await { slot: ready });
+        mover.on(0, InstKind::WaitSignal { signal: ready });
     }
-    mover.copy(0, (0, &given), (1, &got)).on(0, InstKind::Signal { slot: done });
+    mover.copy(0, (0, &given), (1, &got)).on(0, InstKind::Signal { signal: done });
     if guarded {
-        other.on(0, InstKind::Await { slot: done });
+        other.on(0, InstKind::WaitSignal { signal: done });
     }
     // Reusing the buffer before `done` would be seen.
     sender.fill(0, &given, 8);
@@ -378,7 +386,7 @@ fn one_sided(get: bool, guarded: bool) -> Vec<Plan> {
 }
 
 #[test]
-fn get_and_put_protocols() -> Result<(), Fault> {
+fn get_and_put_protocols() -> Result<(), SimError> {
     for get in [true, false] {
         let guarded = one_sided(get, true);
         for schedule in schedules(50) {
@@ -393,21 +401,21 @@ fn get_and_put_protocols() -> Result<(), Fault> {
 
 /// Stream 1 copies what stream 0 fills, and stream 0 reads the result; `joined` tells which joins are there.
 fn two_streams(joined: [bool; 2]) -> Vec<Plan> {
-    let mut it = Rank::new(0, 1, 2);
+    let mut it = RankPlanBuilder::new(0, 1, 2);
     let (from, to) = (it.buffer(1), it.output(1));
-    it.fill(0, &from, 5).on(0, InstKind::Record { event: 0 });
+    it.fill(0, &from, 5).on(0, InstKind::RecordEvent { event: 0 });
     if joined[0] {
-        it.on(1, InstKind::Join { event: 0 });
+        it.on(1, InstKind::WaitEvent { event: 0 });
     }
-    it.copy(1, (0, &from), (0, &to)).on(1, InstKind::Record { event: 1 });
+    it.copy(1, (0, &from), (0, &to)).on(1, InstKind::RecordEvent { event: 1 });
     if joined[1] {
-        it.on(0, InstKind::Join { event: 1 });
+        it.on(0, InstKind::WaitEvent { event: 1 });
     }
     vec![it.finish()]
 }
 
 #[test]
-fn a_missing_join_is_found() -> Result<(), Fault> {
+fn a_missing_join_is_found() -> Result<(), SimError> {
     let sound = two_streams([true, true]);
     for schedule in schedules(50) {
         assert_eq!(values(&go(&sound, no_inputs(&sound), &schedule)?, 0), [5.0]);
@@ -425,18 +433,23 @@ fn a_missing_join_is_found() -> Result<(), Fault> {
 }
 
 #[test]
-fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), Fault> {
+fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), SimError> {
     let plans = two_streams([true, false]);
-    let options = Options {
-        watch: vec![Place {
+    let options = SimOptions {
+        watch: vec![ViewOnRank {
             rank: 0,
             view: plans[0].outputs[0].shard.view.clone().unwrap_or(View::contiguous(0, vec![])),
         }],
         trace: true,
-        ..Options::default()
+        ..SimOptions::default()
     };
-    let outcome =
-        run(&plans, &sync::Matched::of(&plans), no_inputs(&plans), &Schedule::Adversarial, &options)?;
+    let outcome = run(
+        &plans,
+        &sync::CommMatching::from_plans(&plans),
+        no_inputs(&plans),
+        &Schedule::Adversarial,
+        &options,
+    )?;
     assert_eq!(values(&outcome, 0), [-1.0]);
     assert_eq!(outcome.watched[0].data, floats(&[5.0]));
     let copy = InstRef { rank: 0, inst: 3 };
@@ -446,14 +459,14 @@ fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), Fault> {
     let unordered = two_streams([false, true]);
     let outcome = go(&unordered, no_inputs(&unordered), &Schedule::Adversarial)?;
     let read =
-        UnwrittenRead { at: InstRef { rank: 0, inst: 2 }, rank: 0, buffer: 0, missing: 1, elements: 1 };
+        UnwrittenRead { reader: InstRef { rank: 0, inst: 2 }, rank: 0, buffer: 0, missing: 1, elements: 1 };
     assert_eq!(outcome.notes.unwritten, [read]);
     assert_eq!(late_writers(&unordered, &outcome, 0, 0), []);
     Ok(())
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace() -> Result<(), Fault> {
+fn the_same_seed_gives_the_same_trace() -> Result<(), SimError> {
     let plans = ring(5, true);
     let trace = |seed| go(&plans, no_inputs(&plans), &Schedule::Seed(seed)).map(|it| it.trace);
     let mut different = 0;
@@ -466,11 +479,11 @@ fn the_same_seed_gives_the_same_trace() -> Result<(), Fault> {
 }
 
 #[test]
-fn exchanges_match_by_channel_and_index() -> Result<(), Fault> {
-    let handle = |direction, peer, number| Handle { direction, peer, index: 0, number };
-    let share = |rank: usize, world: usize, handles: Vec<Handle>| {
-        let mut it = Rank::new(rank, world, 2);
-        it.on(1, InstKind::Exchange { handles }).on(0, InstKind::Barrier);
+fn exchanges_match_by_channel_and_index() -> Result<(), SimError> {
+    let handle = |direction, peer, number| MemHandle { direction, peer, index: 0, number };
+    let share = |rank: usize, world: usize, handles: Vec<MemHandle>| {
+        let mut it = RankPlanBuilder::new(rank, world, 2);
+        it.on(1, InstKind::ShareMemHandles { handles }).on(0, InstKind::Barrier);
         it.finish()
     };
     let (send, recv) = (Direction::Send, Direction::Recv);
@@ -497,9 +510,9 @@ fn exchanges_match_by_channel_and_index() -> Result<(), Fault> {
     );
     // Each shares first with the rank before it as sender, then as receiver: a cycle.
     let twice = |at: usize| {
-        let mut it = Rank::new(at, 3, 2);
-        it.on(1, InstKind::Exchange { handles: vec![handle(send, (at + 1) % 3, 38)] });
-        it.on(1, InstKind::Exchange { handles: vec![handle(recv, (at + 2) % 3, 39)] });
+        let mut it = RankPlanBuilder::new(at, 3, 2);
+        it.on(1, InstKind::ShareMemHandles { handles: vec![handle(send, (at + 1) % 3, 38)] });
+        it.on(1, InstKind::ShareMemHandles { handles: vec![handle(recv, (at + 2) % 3, 39)] });
         it.finish()
     };
     let plans: Vec<Plan> = (0..3).map(twice).collect();
@@ -518,7 +531,7 @@ fn exchanges_match_by_channel_and_index() -> Result<(), Fault> {
 #[test]
 fn a_barrier_without_one_rank_hangs() {
     let plan = |rank: usize| {
-        let mut it = Rank::new(rank, 3, 1);
+        let mut it = RankPlanBuilder::new(rank, 3, 1);
         if rank != 2 {
             it.on(0, InstKind::Barrier);
         }
@@ -536,9 +549,9 @@ fn a_barrier_without_one_rank_hangs() {
 
 #[test]
 fn a_rank_may_wait_for_itself() {
-    let mut it = Rank::new(0, 1, 2);
-    it.on(0, InstKind::Join { event: 0 }).on(0, InstKind::Record { event: 0 });
-    it.on(1, InstKind::Join { event: 0 });
+    let mut it = RankPlanBuilder::new(0, 1, 2);
+    it.on(0, InstKind::WaitEvent { event: 0 }).on(0, InstKind::RecordEvent { event: 0 });
+    it.on(1, InstKind::WaitEvent { event: 0 });
     assert_eq!(
         text(go(&[it.finish()], vec![Vec::new()], &Schedule::Program)),
         "deadlock: rank 0 waits for itself\n\
@@ -549,8 +562,8 @@ fn a_rank_may_wait_for_itself() {
 
 #[test]
 fn an_event_that_is_never_recorded_is_told() {
-    let mut it = Rank::new(0, 1, 1);
-    it.on(0, InstKind::Join { event: 0 });
+    let mut it = RankPlanBuilder::new(0, 1, 1);
+    it.on(0, InstKind::WaitEvent { event: 0 });
     assert_eq!(
         text(go(&[it.finish()], vec![Vec::new()], &Schedule::Program)),
         "deadlock: rank 0 waits at line 1 for an event that it never records\n\
@@ -559,22 +572,22 @@ fn an_event_that_is_never_recorded_is_told() {
 }
 
 #[test]
-fn a_row_sharded_matrix_reshards() -> Result<(), Fault> {
+fn a_row_sharded_matrix_reshards() -> Result<(), SimError> {
     // Each of two ranks holds two rows of a 4 x 2 matrix; the result is its transpose, sharded by rows likewise.
     let shard = |view: &View, shape: [usize; 2], rank: usize| {
         let rows = vec![
-            Piece { extent: 2, coordinate: Some(rank) },
-            Piece { extent: shape[0] / 2, coordinate: None },
+            AxisPiece { extent: 2, coordinate: Some(rank) },
+            AxisPiece { extent: shape[0] / 2, coordinate: None },
         ];
-        let pieces = vec![rows, vec![Piece { extent: shape[1], coordinate: None }]];
-        Shard { view: Some(view.clone()), layout: Layout { shape: shape.to_vec(), pieces } }
+        let pieces = vec![rows, vec![AxisPiece { extent: shape[1], coordinate: None }]];
+        Shard { view: Some(view.clone()), layout: ShardLayout { shape: shape.to_vec(), pieces } }
     };
     let plan = |rank: usize| {
-        let mut it = Rank::new(rank, 2, 1);
+        let mut it = RankPlanBuilder::new(rank, 2, 1);
         let (from, to) = (it.input(4), it.output(4));
         let buffer = |name: &str| Buffer { name: name.to_owned(), dtype: DType::Float, len: 8 };
         let transposed = View { buffer: 0, offset: 0, shape: vec![2, 4], strides: vec![1, 2] };
-        let place = |view| Box::new(Place { rank: 0, view });
+        let place = |view| Box::new(ViewOnRank { rank: 0, view });
         let copy = InstKind::Copy { from: place(transposed), to: place(View::contiguous(1, vec![2, 4])) };
         it.on(
             0,
@@ -599,12 +612,12 @@ fn a_row_sharded_matrix_reshards() -> Result<(), Fault> {
 }
 
 #[test]
-fn postings_order_a_queue_and_only_waits_order_a_stream() -> Result<(), Fault> {
+fn postings_order_a_queue_and_only_waits_order_a_stream() -> Result<(), SimError> {
     // Two broadcasts into one buffer: the later one wins; without the wait the output may be read before.
     let plans = |waits: bool| -> Vec<Plan> {
         (0..2)
             .map(|rank| {
-                let mut it = Rank::new(rank, 2, 1);
+                let mut it = RankPlanBuilder::new(rank, 2, 1);
                 let (a, b, to) = (it.buffer(1), it.buffer(1), it.output(1));
                 let communicator = it.communicator(&[0, 1]);
                 it.fill(0, &a, 1).fill(0, &b, 2);
@@ -631,8 +644,8 @@ fn postings_order_a_queue_and_only_waits_order_a_stream() -> Result<(), Fault> {
 }
 
 #[test]
-fn instructions_that_compute() -> Result<(), Fault> {
-    let mut it = Rank::new(0, 1, 1);
+fn instructions_that_compute() -> Result<(), SimError> {
+    let mut it = RankPlanBuilder::new(0, 1, 1);
     let (row, sum, out) = (it.buffer(3), it.buffer(3), it.output(3));
     it.on(0, InstKind::Iota { to: Box::new(row.clone()), start: 1, step: 2 });
     let args = [Arg::View(row.clone()), Arg::Number(Number::Int(10)), Arg::View(row.clone())];
@@ -670,18 +683,18 @@ fn schedules_parse_and_print() {
 }
 
 #[test]
-fn a_long_program_runs_quickly() -> Result<(), Fault> {
+fn a_long_program_runs_quickly() -> Result<(), SimError> {
     let world = 8;
     let team: Vec<usize> = (0..world).collect();
     let plan = |rank: usize| {
-        let mut it = Rank::new(rank, world, 4);
+        let mut it = RankPlanBuilder::new(rank, world, 4);
         let (from, to) = (it.buffer(1), it.output(1));
         let communicator = it.communicator(&team);
         let next = (rank + 1) % world;
         for round in 0..10_000 {
             let stream = round % 4;
-            it.fill(stream, &from, 1).on(stream, InstKind::Record { event: round });
-            it.on((stream + 1) % 4, InstKind::Join { event: round });
+            it.fill(stream, &from, 1).on(stream, InstKind::RecordEvent { event: round });
+            it.on((stream + 1) % 4, InstKind::WaitEvent { event: round });
             let sides = [(Direction::Send, next, &from), (Direction::Recv, (rank + world - 1) % world, &to)];
             let work = it.transfer(communicator, &sides);
             it.wait(work).fill(stream, &to, 2).fill(stream, &to, 3);
@@ -706,7 +719,7 @@ fn random_program(random: &mut Random) -> Vec<Plan> {
     let world = 3;
     let len = random.below(13) as u32;
     let plan = |rank: usize| {
-        let mut it = Rank::new(rank, world, 3);
+        let mut it = RankPlanBuilder::new(rank, world, 3);
         let (from, to) = (it.buffer(1), it.output(1));
         let mut communicators = vec![it.communicator(&[0, 1, 2])];
         if rank != 1 {
@@ -722,15 +735,17 @@ fn random_program(random: &mut Random) -> Vec<Plan> {
             let mut slot = |from: usize, to: usize| {
                 let index = &mut indices[usize::from(from == rank)][peer];
                 *index += 1;
-                Slot { from, to, meaning: Meaning::Ready, index: *index }
+                SignalId { from, to, kind: SignalKind::Ready, index: *index }
             };
             let kind = match random.below(16) {
-                0..3 => InstKind::Record { event },
-                3..5 => InstKind::Join { event: random.below(u64::from(event) + 1) as u32 },
-                5..8 => InstKind::Signal { slot: slot(rank, peer) },
-                8 => InstKind::Await { slot: slot(peer, rank) },
+                0..3 => InstKind::RecordEvent { event },
+                3..5 => InstKind::WaitEvent { event: random.below(u64::from(event) + 1) as u32 },
+                5..8 => InstKind::Signal { signal: slot(rank, peer) },
+                8 => InstKind::WaitSignal { signal: slot(peer, rank) },
                 9 => InstKind::Barrier,
-                10 => InstKind::Exchange { handles: vec![Handle { direction, peer, index: 0, number: 1 }] },
+                10 => InstKind::ShareMemHandles {
+                    handles: vec![MemHandle { direction, peer, index: 0, number: 1 }],
+                },
                 11..13 => {
                     works.push(it.transfer(communicator, &[(direction, peer, &from)]));
                     continue;

@@ -3,7 +3,7 @@
 use std::{io::Write, path::PathBuf, time::Duration};
 
 use grammar::{ir::Program, nearest, print};
-use passes::{Change, Event, Fault, PASSES};
+use passes::{Change, PASSES, PassError, PassEvent};
 use similar::TextDiff;
 
 use crate::atomic_file;
@@ -103,25 +103,25 @@ pub struct Dumper<'f> {
     /// Time in checks.
     checks: Duration,
     /// What went wrong with a file.
-    fault: Option<String>,
+    file_error: Option<String>,
 }
 
 impl<'f> Dumper<'f> {
     /// Shows what the flags ask for.
     pub fn new(flags: &'f DumpFlags) -> Self {
         let (times, checks) = (Vec::new(), Duration::ZERO);
-        Self { flags, before: String::new(), file: 0, times, checks, fault: None }
+        Self { flags, before: String::new(), file: 0, times, checks, file_error: None }
     }
 
     /// What went wrong with a file of `--print-ir-tree-dir`.
-    pub fn fault(&self) -> Option<&str> {
-        self.fault.as_deref()
+    pub fn file_error(&self) -> Option<&str> {
+        self.file_error.as_deref()
     }
 
     /// Shows what there is to see of an event.
-    pub fn see(&mut self, event: Event<'_>) {
+    pub fn handle_event(&mut self, event: PassEvent<'_>) {
         match event {
-            Event::Before { call, program } => {
+            PassEvent::Before { call, program } => {
                 if self.flags.wants_diff() {
                     self.before = print(program);
                 }
@@ -129,7 +129,7 @@ impl<'f> Dumper<'f> {
                     self.show("Before", call.pass.name, "", &print(program));
                 }
             }
-            Event::After { call, program, change, time, checks, .. } => {
+            PassEvent::After { call, program, change, time, checks, .. } => {
                 let name = call.pass.name;
                 match self.times.iter_mut().find(|(known, _)| *known == name) {
                     Some((_, total)) => *total += time,
@@ -141,8 +141,8 @@ impl<'f> Dumper<'f> {
                 }
             }
             // A program that a panic left half rewritten may not print.
-            Event::Failed { fault: Fault::Panicked(_), .. } => (),
-            Event::Failed { call, program, fault: _ } => {
+            PassEvent::Failed { error: PassError::Panicked(_), .. } => (),
+            PassEvent::Failed { call, program, error: _ } => {
                 if self.flags.print_ir_after_failure || self.flags.after(call.pass.name, Change::Changed) {
                     self.show("After", call.pass.name, " Failed", &print(program));
                 }
@@ -169,7 +169,7 @@ impl<'f> Dumper<'f> {
         let path = folder.join(format!("{:02}-{pass}{when}.hir", self.file));
         self.file += 1;
         if let Err(fault) = atomic_file::write_in_new_folder(&path, text.as_bytes()) {
-            self.fault = Some(format!("cannot write {}: {fault}", path.display()));
+            self.file_error = Some(format!("cannot write {}: {fault}", path.display()));
         }
     }
 

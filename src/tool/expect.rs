@@ -20,7 +20,7 @@ const MOST_EMPTY_LINES: usize = 1 << 26;
 ///
 /// # Errors
 /// A text whose parts would need too many empty lines in front of them to keep their lines' numbers.
-pub fn split(source: &Source) -> Result<Vec<&str>, Diagnostic> {
+pub fn split_input(source: &Source) -> Result<Vec<&str>, Diagnostic> {
     let text = &source.text;
     let (mut parts, mut begin, mut at) = (Vec::new(), 0, 0);
     let mut empty_lines = 0usize;
@@ -45,7 +45,7 @@ pub fn split(source: &Source) -> Result<Vec<&str>, Diagnostic> {
 
 /// What a comment says will be reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Expected {
+struct ExpectedDiagnostic {
     severity: Severity,
     /// The line that the report has to point at.
     line: u32,
@@ -60,7 +60,7 @@ pub fn mismatches(source: &Source, diagnostics: &[Diagnostic]) -> Vec<String> {
     let (mut expected, mut faults) = (Vec::new(), Vec::new());
     for (line, text) in (1..).zip(source.text.lines()) {
         let Some((_, comment)) = text.split_once("//") else { continue };
-        match read(comment.trim_start_matches('/').trim(), line) {
+        match parse_expectation(comment.trim_start_matches('/').trim(), line) {
             Ok(it) => expected.extend(it),
             Err(fault) => faults.push(format!("{}:{line}: {fault}", source.name)),
         }
@@ -81,20 +81,20 @@ pub fn mismatches(source: &Source, diagnostics: &[Diagnostic]) -> Vec<String> {
         match wanted.into_iter().find(fits) {
             Some(at) => has_come[at] = true,
             None => {
-                let (severity, code) = (word(it.severity()), it.code.text());
+                let (severity, code) = (severity_name(it.severity()), it.code.text());
                 faults.push(format!("{}:{line}: unexpected {severity}[{code}]: {}", source.name, it.message));
             }
         }
     }
     let missing = expected.iter().zip(has_come).filter(|(_, has_come)| !has_come);
     faults.extend(missing.map(|(it, _)| {
-        let severity = word(it.severity);
+        let severity = severity_name(it.severity);
         format!("{}:{}: expected {severity} at line {}: {}", source.name, it.comment, it.line, it.text)
     }));
     faults
 }
 
-fn word(severity: Severity) -> &'static str {
+fn severity_name(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
@@ -103,7 +103,7 @@ fn word(severity: Severity) -> &'static str {
 }
 
 /// Reads `expected-error@+1 {{text}}`; `None` for any other comment.
-fn read(comment: &str, line: u32) -> Result<Option<Expected>, String> {
+fn parse_expectation(comment: &str, line: u32) -> Result<Option<ExpectedDiagnostic>, String> {
     const WORDS: [(&str, Severity); 3] = [
         ("expected-error", Severity::Error),
         ("expected-warning", Severity::Warning),
@@ -123,7 +123,7 @@ fn read(comment: &str, line: u32) -> Result<Option<Expected>, String> {
     };
     let target = i64::from(line).checked_add(offset).and_then(|it| u32::try_from(it).ok());
     let target = target.ok_or_else(form)?;
-    Ok(Some(Expected { severity, line: target, text, comment: line }))
+    Ok(Some(ExpectedDiagnostic { severity, line: target, text, comment: line }))
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
     fn a_text_has_parts() {
         let split = |text: &str| {
             let source = Source::new("a".to_owned(), text.to_owned());
-            split(&source).map(|parts| parts.into_iter().map(str::to_owned).collect::<Vec<_>>())
+            split_input(&source).map(|parts| parts.into_iter().map(str::to_owned).collect::<Vec<_>>())
         };
         let parts = split("one\n// -----\ntwo\n// ----- \nthree\n");
         assert_eq!(parts.ok(), Some(["one\n", "two\n", "three\n"].map(str::to_owned).to_vec()));
@@ -145,23 +145,23 @@ mod tests {
 
     #[test]
     fn comments_are_read() {
-        let expected = |line, text: &str| Expected {
+        let expected = |line, text: &str| ExpectedDiagnostic {
             severity: Severity::Error,
             line,
             text: text.to_owned(),
             comment: 5,
         };
-        assert_eq!(read("expected-error {{a b}}", 5), Ok(Some(expected(5, "a b"))));
-        assert_eq!(read("expected-error@+2 {{ x }} ", 5), Ok(Some(expected(7, "x"))));
-        assert_eq!(read("expected-error@-1 {{x}}", 5), Ok(Some(expected(4, "x"))));
-        assert_eq!(read("expected-error@above {{x}}", 5), Ok(Some(expected(4, "x"))));
+        assert_eq!(parse_expectation("expected-error {{a b}}", 5), Ok(Some(expected(5, "a b"))));
+        assert_eq!(parse_expectation("expected-error@+2 {{ x }} ", 5), Ok(Some(expected(7, "x"))));
+        assert_eq!(parse_expectation("expected-error@-1 {{x}}", 5), Ok(Some(expected(4, "x"))));
+        assert_eq!(parse_expectation("expected-error@above {{x}}", 5), Ok(Some(expected(4, "x"))));
         assert!(
-            matches!(read("expected-warning {{x}}", 5), Ok(Some(it)) if it.severity == Severity::Warning)
+            matches!(parse_expectation("expected-warning {{x}}", 5), Ok(Some(it)) if it.severity == Severity::Warning)
         );
-        assert_eq!(read("a comment", 5), Ok(None));
-        assert!(read("expected-error@x {{x}}", 5).is_err());
-        assert!(read("expected-error@-9 {{x}}", 5).is_err());
-        assert!(read(&format!("expected-error@+{} {{{{x}}}}", i64::MAX), 5).is_err());
-        assert!(read("expected-error {x}", 5).is_err());
+        assert_eq!(parse_expectation("a comment", 5), Ok(None));
+        assert!(parse_expectation("expected-error@x {{x}}", 5).is_err());
+        assert!(parse_expectation("expected-error@-9 {{x}}", 5).is_err());
+        assert!(parse_expectation(&format!("expected-error@+{} {{{{x}}}}", i64::MAX), 5).is_err());
+        assert!(parse_expectation("expected-error {x}", 5).is_err());
     }
 }

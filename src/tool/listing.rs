@@ -5,7 +5,7 @@ use std::fmt::Write;
 use grammar::{
     codes::Code,
     nearest,
-    ops::{OPS, Param},
+    ops::{OPS, OperandDef},
 };
 
 /// Every pass with its options, then every pipeline.
@@ -30,7 +30,7 @@ pub fn passes() -> String {
 pub fn operators() -> String {
     let mut out = String::new();
     for row in OPS {
-        let names = |params: &[Param]| params.iter().map(|it| it.name).collect::<Vec<_>>().join(", ");
+        let names = |params: &[OperandDef]| params.iter().map(|it| it.name).collect::<Vec<_>>().join(", ");
         let keys: String = row.attrs.iter().map(|it| format!(", {}=", it.name)).collect();
         let operands = format!("{}{keys}", names(row.args));
         let operands = operands.trim_start_matches(", ");

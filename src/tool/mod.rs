@@ -5,9 +5,9 @@
 pub mod dump;
 pub mod expect;
 pub mod listing;
-pub mod log;
 pub mod remarks;
 pub mod reproducer;
+pub mod sarif_log;
 pub mod stack;
 pub mod statistics;
 
@@ -24,7 +24,7 @@ use grammar::{
 };
 use passes::PassCall;
 
-use crate::{atomic_file, exit::Exit, plan::limits::MOST_RANKS, source::Source, tool_name::set_tool_name};
+use crate::{atomic_file, exit::Exit, plan::limits::MAX_RANKS, source::Source, tool_name::set_tool_name};
 
 /// When reports are coloured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -40,14 +40,14 @@ pub enum Color {
 
 /// Standard error, as a tool uses it.
 #[derive(Clone, Copy, Debug)]
-pub struct Screen {
+pub struct Reporter {
     tool: &'static str,
     format: Format,
     color: bool,
     quiet: bool,
 }
 
-impl Screen {
+impl Reporter {
     /// The screen of a tool.
     pub fn new(tool: &'static str, format: Format, color: Color) -> Self {
         let color = match color {
@@ -59,7 +59,7 @@ impl Screen {
             }
         };
         if format == Format::Sarif {
-            log::open();
+            sarif_log::open();
         }
         Self { tool, format, color, quiet: false }
     }
@@ -70,17 +70,17 @@ impl Screen {
     }
 
     /// The screen of a rank whose reports another rank makes.
-    pub fn silenced(self) -> Self {
+    pub fn silent(self) -> Self {
         Self { quiet: true, ..self }
     }
 
     /// Draws diagnostics about a text.
-    pub fn draw(&self, source: &Source, diagnostics: &[Diagnostic]) {
+    pub fn report_diagnostics(&self, source: &Source, diagnostics: &[Diagnostic]) {
         if self.quiet {
             return;
         }
         if self.format == Format::Sarif {
-            return log::add(source, diagnostics);
+            return sarif_log::add(source, diagnostics);
         }
         let mut text = Vec::new();
         let drawn = render(diagnostics, &source.name, &source.text, self.format, self.color, &mut text);
@@ -89,7 +89,7 @@ impl Screen {
     }
 
     /// One line that no place in a text belongs to.
-    pub fn say(&self, message: &str) {
+    pub fn message(&self, message: &str) {
         self.report(message, false);
     }
 
@@ -102,7 +102,7 @@ impl Screen {
     fn report(&self, message: &str, is_error: bool) {
         match self.format {
             _ if self.quiet => (),
-            Format::Sarif => log::note(message, is_error),
+            Format::Sarif => sarif_log::note(message, is_error),
             Format::Human | Format::Short | Format::Json => {
                 let _ = writeln!(io::stderr(), "{}: {message}", self.tool);
             }
@@ -113,17 +113,17 @@ impl Screen {
     ///
     /// # Errors
     /// The exit code of a text that is no pipeline.
-    pub fn pipeline(&self, text: &str) -> Result<Vec<PassCall>, Exit> {
+    pub fn parse_pipeline(&self, text: &str) -> Result<Vec<PassCall>, Exit> {
         passes::parse(text).map_err(|fault| {
-            self.draw(&Source::new("--passes".to_owned(), text.to_owned()), &[fault]);
+            self.report_diagnostics(&Source::new("--passes".to_owned(), text.to_owned()), &[fault]);
             Exit::Usage
         })
     }
 
     /// How a tool ends that has printed lines: no success where standard output did not take all of them.
     pub fn finish(&self, exit: Exit) -> Exit {
-        note(io::stdout().flush().as_ref().copied());
-        match REFUSED.get() {
+        record_stdout_error(io::stdout().flush().as_ref().copied());
+        match STDOUT_ERROR.get() {
             Some(fault) if exit == Exit::Success => {
                 self.fail(Exit::Environment, &format!("cannot write standard output: {fault}"))
             }
@@ -132,7 +132,7 @@ impl Screen {
     }
 
     /// Writes a result to a file, or to standard output where none is given.
-    pub fn write(&self, text: &str, file: Option<&Path>) -> Exit {
+    pub fn write_result(&self, text: &str, file: Option<&Path>) -> Exit {
         let (result, name) = match file.filter(|it| *it != Path::new("-")) {
             Some(path) => (atomic_file::write(path, text.as_bytes()), path.display().to_string()),
             None => {
@@ -149,45 +149,45 @@ impl Screen {
 }
 
 /// What the system said when standard output first refused a line.
-static REFUSED: OnceLock<String> = OnceLock::new();
+static STDOUT_ERROR: OnceLock<String> = OnceLock::new();
 
 /// Prints a line on standard output. A reader that went away has seen enough; any other refusal is for `Screen::finish` to report.
-pub fn print(line: &str) {
-    note(writeln!(io::stdout(), "{line}").as_ref().copied());
+pub fn print_line(line: &str) {
+    record_stdout_error(writeln!(io::stdout(), "{line}").as_ref().copied());
 }
 
 /// Standard output for what is not in lines; refusals are noted as `print` notes them.
 #[derive(Clone, Copy, Debug)]
-pub struct Output;
+pub struct ResultOutput;
 
-impl Write for Output {
+impl Write for ResultOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        noted(io::stdout().write(bytes))
+        with_error_recorded(io::stdout().write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        noted(io::stdout().flush())
+        with_error_recorded(io::stdout().flush())
     }
 }
 
 /// Standard error, unless it goes where standard output goes.
-pub fn errors_apart() -> Option<Box<dyn Write + Send>> {
+pub fn stderr_if_separate() -> Option<Box<dyn Write + Send>> {
     let (out, err) = (rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr()));
     let place = |it: rustix::fs::Stat| (it.st_dev, it.st_ino);
     let is_one = out.is_ok_and(|out| err.is_ok_and(|err| place(out) == place(err)));
     (!is_one).then(|| Box::new(io::stderr()) as _)
 }
 
-fn noted<T>(written: io::Result<T>) -> io::Result<T> {
-    note(written.as_ref().map(|_| ()));
+fn with_error_recorded<T>(written: io::Result<T>) -> io::Result<T> {
+    record_stdout_error(written.as_ref().map(|_| ()));
     written
 }
 
-fn note(written: Result<(), &io::Error>) {
+fn record_stdout_error(written: Result<(), &io::Error>) {
     if let Err(fault) = written
         && fault.kind() != io::ErrorKind::BrokenPipe
     {
-        REFUSED.get_or_init(|| fault.to_string());
+        STDOUT_ERROR.get_or_init(|| fault.to_string());
     }
 }
 
@@ -195,13 +195,13 @@ fn note(written: Result<(), &io::Error>) {
 ///
 /// # Errors
 /// What is no number of ranks of a world.
-pub fn ranks(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|it| (1..=MOST_RANKS).contains(it));
-    number.ok_or_else(|| format!("expected a number from 1 to {MOST_RANKS}"))
+pub fn parse_ranks(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|it| (1..=MAX_RANKS).contains(it));
+    number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}"))
 }
 
 /// Reports what clap found: help goes out in full, a wrong command line in one line.
-pub fn usage(tool: &str, error: &clap::Error) -> Exit {
+pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
     if !error.use_stderr() {
         return match error.print() {
             Err(fault) if fault.kind() != io::ErrorKind::BrokenPipe => {
@@ -211,12 +211,12 @@ pub fn usage(tool: &str, error: &clap::Error) -> Exit {
             Ok(()) | Err(_) => Exit::Success,
         };
     }
-    let _ = writeln!(io::stderr(), "{tool}: {} (see `{tool} --help`)", complaint(error));
+    let _ = writeln!(io::stderr(), "{tool}: {} (see `{tool} --help`)", usage_error_text(error));
     Exit::Usage
 }
 
 /// What is wrong with a command line, in one line.
-pub fn complaint(error: &clap::Error) -> String {
+pub fn usage_error_text(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
@@ -230,7 +230,7 @@ pub fn arguments() -> Vec<String> {
 }
 
 /// Makes a panic say that it is ours, and what to send us; the process then ends with 101. To be called first in `main`.
-pub fn own_panics(tool: &'static str) {
+pub fn install_panic_hook(tool: &'static str) {
     set_tool_name(tool);
     std::panic::set_hook(Box::new(move |panic| {
         let _ = writeln!(

@@ -5,7 +5,7 @@ use grammar::{codes::Code, diagnostic::Diagnostic};
 
 /// The value of `--remarks`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Level {
+pub enum RemarkLevel {
     /// Print which communications a pipeline left whole, and why.
     Missed,
     /// Print those that it overlapped too.
@@ -19,7 +19,7 @@ pub enum Level {
 pub struct RemarkFlags {
     /// Print what passes report about communications that they did not overlap; `error`: fail if there are any.
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "missed")]
-    remarks: Option<Level>,
+    remarks: Option<RemarkLevel>,
 }
 
 impl RemarkFlags {
@@ -27,20 +27,20 @@ impl RemarkFlags {
     pub fn select(self, remarks: &[Diagnostic]) -> impl Iterator<Item = &Diagnostic> {
         remarks.iter().filter(move |it| match self.remarks {
             None => false,
-            Some(Level::All) => true,
-            Some(Level::Missed | Level::Error) => it.code == Code::MissedOverlap,
+            Some(RemarkLevel::All) => true,
+            Some(RemarkLevel::Missed | RemarkLevel::Error) => it.code == Code::MissedOverlap,
         })
     }
 
     /// Why the remarks make the program fail, if they do.
-    pub fn failure(self, remarks: &[Diagnostic]) -> Option<String> {
+    pub fn failure_message(self, remarks: &[Diagnostic]) -> Option<String> {
         let missed = remarks.iter().filter(|it| it.code == Code::MissedOverlap).count();
-        (self.remarks == Some(Level::Error) && missed > 0)
+        (self.remarks == Some(RemarkLevel::Error) && missed > 0)
             .then(|| format!("{missed} communications do not overlap (`--remarks=error`)"))
     }
 
     /// The name of the level.
-    pub fn stated(self) -> Option<String> {
+    pub fn level_name(self) -> Option<String> {
         Some(self.remarks?.to_possible_value()?.get_name().to_owned())
     }
 }

@@ -13,7 +13,7 @@ use std::{io, path::Path};
 
 use crate::input_file;
 
-pub mod own_bug;
+pub mod crash_reproducer;
 
 /// How the first line of a reproducer for hir-opt begins.
 const TITLE: &str = "// hir-opt reproducer: ";

@@ -19,7 +19,7 @@ const STACK: usize = 32 << 20;
 pub fn with_large_stack(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
     thread::scope(|scope| {
         match thread::Builder::new().name("hir-main".to_owned()).stack_size(STACK).spawn_scoped(scope, work) {
-            Ok(thread) => thread.join().unwrap_or(Exit::Bug.into()),
+            Ok(thread) => thread.join().unwrap_or(Exit::InternalError.into()),
             Err(fault) => {
                 let _ = writeln!(
                     io::stderr(),

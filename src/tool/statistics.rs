@@ -2,31 +2,31 @@
 
 use grammar::ir::{Program, Stmt};
 use indexmap::IndexMap;
-use passes::{Change, Event};
+use passes::{Change, PassEvent};
 
 /// Statements by what they are.
-type Counts = IndexMap<&'static str, i64>;
+type OpCounts = IndexMap<&'static str, i64>;
 
 /// Follows the driver's events.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
-    before: Counts,
-    rows: IndexMap<&'static str, Row>,
+    before: OpCounts,
+    rows: IndexMap<&'static str, PassStatistics>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Row {
+struct PassStatistics {
     runs: usize,
     changes: usize,
-    statements: Counts,
+    statements: OpCounts,
 }
 
 impl Statistics {
     /// Counts what an event tells.
-    pub fn see(&mut self, event: Event<'_>) {
+    pub fn handle_event(&mut self, event: PassEvent<'_>) {
         match event {
-            Event::Before { program, .. } => self.before = counts(program),
-            Event::After { call, program, change, .. } => {
+            PassEvent::Before { program, .. } => self.before = counts(program),
+            PassEvent::After { call, program, change, .. } => {
                 let row = self.rows.entry(call.pass.name).or_default();
                 row.runs += 1;
                 row.changes += usize::from(change == Change::Changed);
@@ -37,7 +37,7 @@ impl Statistics {
                     *row.statements.entry(name).or_default() -= count;
                 }
             }
-            Event::Failed { .. } => (),
+            PassEvent::Failed { .. } => (),
         }
     }
 
@@ -59,8 +59,8 @@ impl Statistics {
     }
 }
 
-fn counts(program: &Program) -> Counts {
-    let mut counts = Counts::default();
+fn counts(program: &Program) -> OpCounts {
+    let mut counts = OpCounts::default();
     let units = program.units.ids().filter_map(|unit| program.units[unit].body);
     for block in program.body.into_iter().chain(units) {
         program.walk(block, &mut |stmt| {

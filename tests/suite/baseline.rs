@@ -16,21 +16,21 @@ use grammar::{
     codes::{Code, Severity},
     diagnostic::{Diagnostic, has_errors},
     ir::{Program, Stmt, StmtId},
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
     span::LineIndex,
 };
 use hir::{
     check,
-    io::{data::Data, generate::Kind},
+    io::{data::Data, generate::InputKind},
     plan::{self, Plan, sync},
     run::{
-        inputs::Filling,
-        job::{Basis, expectations},
+        inputs::InputSpec,
         oracle,
-        trial::{Mishap, Trouble, trial},
+        trial::{FailureKind, RunFailure, run_trial},
+        verdict::{ExpectationSource, expectations},
     },
     sim::footprint,
-    source::bind,
+    source::apply_bindings,
 };
 use libtest_mimic::{Failed, Trial};
 use passes::PIPELINES;
@@ -97,7 +97,7 @@ fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
 fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
     let mut rows = String::new();
     for (program, lines) in programs(path, pipeline)? {
-        let told = world(&program, &lines);
+        let told = program_rows(&program, &lines);
         if !told.is_empty() {
             let _ = write!(rows, "{}: {told}", shown(path));
         }
@@ -115,13 +115,13 @@ pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, Lin
     }
     for mut program in programs {
         // Cases say themselves what is bound.
-        if bind(&mut program, &bindings(&text)).is_err() || has_errors(&grammar::verify(&program)) {
+        if apply_bindings(&mut program, &bindings(&text)).is_err() || has_errors(&grammar::verify(&program)) {
             continue;
         }
         let lines = match pipeline {
             None => LineIndex::new(&text),
             Some(pipeline) => {
-                if !pipelines::is_plain(&program) {
+                if !pipelines::is_unlowered(&program) {
                     continue;
                 }
                 let Some((lowered, _)) = pipelines::lowered(pipeline, &grammar::print(&program))? else {
@@ -138,30 +138,37 @@ pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, Lin
 }
 
 /// The rows of a program: its own, and one for each synchronisation that it may go without.
-fn world(program: &Program, lines: &LineIndex) -> String {
-    let Some(plans) = small(program, lines) else { return String::new() };
-    let Ok(inputs) = Filling::new(Kind::Exact, 0, Vec::new(), &plans).fill(&plans) else {
+fn program_rows(program: &Program, lines: &LineIndex) -> String {
+    let Some(plans) = plans_if_small(program, lines) else { return String::new() };
+    let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans).fill(&plans) else {
         return String::new();
     };
     let mut wanted = Vec::new();
     for schedule in oracle::schedules() {
-        match trial(&plans, &inputs, &schedule, &wanted) {
+        match run_trial(&plans, &inputs, &schedule, &wanted) {
             Ok(ran) if wanted.is_empty() => {
-                wanted = expectations(ran.outputs, "program", Basis::Simulated { exact: ran.exact });
+                wanted =
+                    expectations(ran.outputs, "program", ExpectationSource::Simulated { exact: ran.exact });
             }
             Ok(_) => (),
-            Err(mishap) => return format!("{}{}\n", told(&mishap, &plans), confirmed(&mishap, &plans)),
+            Err(mishap) => {
+                return format!(
+                    "{}{}\n",
+                    describe_failure(&mishap, &plans),
+                    confirming_findings(&mishap, &plans)
+                );
+            }
         }
     }
-    let mut rows = format!("right{}\n", checked(&plans));
+    let mut rows = format!("right{}\n", checker_findings(&plans));
     for (stmt, op) in synchronisations(program) {
-        let mutant = without(program, stmt);
-        let outcome = mutated(&mutant, lines, |plans| {
+        let mutant = without_statement(program, stmt);
+        let outcome = row_without(&mutant, lines, |plans| {
             let found =
-                oracle::schedules().into_iter().find_map(|it| trial(plans, &inputs, &it, &wanted).err());
+                oracle::schedules().into_iter().find_map(|it| run_trial(plans, &inputs, &it, &wanted).err());
             match found {
-                None => foretold(None, plans, "right") + &checked(plans),
-                Some(it) => told(&it, plans) + &confirmed(&it, plans),
+                None => checked_prediction(None, plans, "right") + &checker_findings(plans),
+                Some(it) => describe_failure(&it, plans) + &confirming_findings(&it, plans),
             }
         });
         let line = lines.line(program.stmt_span(stmt).start);
@@ -171,7 +178,7 @@ fn world(program: &Program, lines: &LineIndex) -> String {
 }
 
 /// A program without a statement.
-pub fn without(program: &Program, stmt: StmtId) -> Program {
+pub fn without_statement(program: &Program, stmt: StmtId) -> Program {
     let mut mutant = program.clone();
     for block in mutant.blocks.ids().collect::<Vec<_>>() {
         mutant.blocks[block].retain(|it| *it != stmt);
@@ -180,7 +187,7 @@ pub fn without(program: &Program, stmt: StmtId) -> Program {
 }
 
 /// What becomes of a program that lacks a statement, where it runs at all.
-fn mutated(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> String) -> String {
+fn row_without(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> String) -> String {
     let refused = |all: &[Diagnostic]| {
         let it = all.iter().find(|it| it.severity() == Severity::Error)?;
         Some(format!("{} at line {}: {}", it.code.text(), lines.line(it.span().start), it.message))
@@ -195,7 +202,7 @@ fn mutated(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> String
 }
 
 /// The plans of a program that is small enough to run often.
-pub fn small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
+pub fn plans_if_small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
     let ranks = Some(plan::smallest_world(program)).filter(|it| *it <= RANKS)?;
     let plans = plan::build(program, lines, ranks).ok()?;
     let computes = plans.iter().flat_map(|it| &it.buffers).all(|it| Data::zeros(it.dtype, 0).is_ok());
@@ -209,17 +216,17 @@ pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
     let Some(body) = program.body else { return found };
     program.walk(body, &mut |stmt| {
         let Stmt::Op(it) = &program.stmts[stmt] else { return };
-        let orders = match it.op.row().effect {
-            Effect::Stream => it.outs.is_empty(),
-            Effect::Wait | Effect::Group | Effect::Share => true,
-            Effect::Allocate
-            | Effect::Deallocate
-            | Effect::Compute
-            | Effect::Map
-            | Effect::View
-            | Effect::Unit
-            | Effect::Communicate
-            | Effect::Opaque => false,
+        let orders = match it.op.def().class {
+            OpClass::Stream => it.outs.is_empty(),
+            OpClass::Wait | OpClass::Coalescing | OpClass::ShareHandles => true,
+            OpClass::Allocate
+            | OpClass::Deallocate
+            | OpClass::Compute
+            | OpClass::Elementwise
+            | OpClass::View
+            | OpClass::HostUnit
+            | OpClass::Communicate
+            | OpClass::Opaque => false,
         };
         if orders {
             found.push((stmt, it.op));
@@ -229,7 +236,7 @@ pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
 }
 
 /// A row, after the static deadlock was compared with the simulated one: both say the same, word for word.
-fn foretold(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
+fn checked_prediction(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
     let predicted = sync::deadlock(plans).map(|it| it.to_string());
     match simulated == predicted {
         true => row.to_owned(),
@@ -238,8 +245,8 @@ fn foretold(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
 }
 
 /// What the checker finds in a program that comes to its end; nothing where it finds nothing.
-fn checked(plans: &[Plan]) -> String {
-    let report = check::check(plans, check::Checks::FAULTS);
+fn checker_findings(plans: &[Plan]) -> String {
+    let report = check::check(plans, check::Checks::ALL_FAULTS);
     let found = report.findings.iter().map(|it| it.diagnostic(plans, &[]).1);
     // The order of communicators makes no result wrong.
     let first = found.min_by_key(|it| (it.severity() != Severity::Error, it.code == Code::CommunicatorOrder));
@@ -247,39 +254,40 @@ fn checked(plans: &[Plan]) -> String {
 }
 
 /// The same of a program that the simulator finds wrong: the checker finds all of these that an order can make right.
-fn confirmed(mishap: &Mishap, plans: &[Plan]) -> String {
-    match mishap.trouble {
-        Trouble::Different | Trouble::Unwritten => match checked(plans) {
+fn confirming_findings(mishap: &RunFailure, plans: &[Plan]) -> String {
+    match mishap.kind {
+        FailureKind::WrongOutput | FailureKind::UnwrittenOutput => match checker_findings(plans) {
             found if found.is_empty() => format!("; check: {MISSED}"),
             found => found,
         },
-        Trouble::Starved
-        | Trouble::SelfLocked
-        | Trouble::Interlocked
-        | Trouble::Conflict
-        | Trouble::Stopped => String::new(),
+        FailureKind::NeverCompletes
+        | FailureKind::SelfWait
+        | FailureKind::CyclicWait
+        | FailureKind::ReplicasDiffer
+        | FailureKind::ProgramError => String::new(),
     }
 }
 
 /// What went wrong, and where.
-fn told(mishap: &Mishap, plans: &[Plan]) -> String {
+fn describe_failure(mishap: &RunFailure, plans: &[Plan]) -> String {
     let row = row(mishap, plans);
-    match mishap.trouble {
-        Trouble::Starved | Trouble::SelfLocked | Trouble::Interlocked => {
+    match mishap.kind {
+        FailureKind::NeverCompletes | FailureKind::SelfWait | FailureKind::CyclicWait => {
             let lines: Vec<&str> = std::iter::once(mishap.message.as_str())
                 .chain(mishap.report.iter().map(String::as_str))
                 .collect();
-            foretold(Some(lines.join("\n")), plans, &row)
+            checked_prediction(Some(lines.join("\n")), plans, &row)
         }
-        Trouble::Different | Trouble::Unwritten | Trouble::Conflict | Trouble::Stopped => {
-            foretold(None, plans, &row)
-        }
+        FailureKind::WrongOutput
+        | FailureKind::UnwrittenOutput
+        | FailureKind::ReplicasDiffer
+        | FailureKind::ProgramError => checked_prediction(None, plans, &row),
     }
 }
 
-fn row(mishap: &Mishap, plans: &[Plan]) -> String {
-    let place = mishap
-        .at
-        .map_or(String::new(), |at| format!(" at {}", plans[at.rank].place(&plans[at.rank].code[at.inst])));
-    format!("{}: {:?}{place}: {}", mishap.schedule, mishap.trouble, mishap.message)
+fn row(mishap: &RunFailure, plans: &[Plan]) -> String {
+    let place = mishap.inst_ref.map_or(String::new(), |at| {
+        format!(" at {}", plans[at.rank].location(&plans[at.rank].code[at.inst]))
+    });
+    format!("{}: {:?}{place}: {}", mishap.schedule, mishap.kind, mishap.message)
 }

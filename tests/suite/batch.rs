@@ -4,7 +4,7 @@ use std::{fs, process::Command, time::Duration};
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::limited::Limited;
+use crate::timeout::RunWithTimeout;
 use crate::{
     ROOT, emulator,
     ranks::{LIMIT, end, expect, port, rank},
@@ -139,7 +139,7 @@ fn a_gpu_that_fails_ends_its_job() -> Result<(), Failed> {
         command.envs(emulator::environment()?);
         Ok(command)
     };
-    let output = start()?.env("HIR_EMULATED_FAULT", "20").limited()?;
+    let output = start()?.env("HIR_EMULATED_FAULT", "20").output_with_timeout()?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // The context is lost with it: nothing else is tried.
     let ended =

@@ -7,10 +7,10 @@ use crate::command_lines;
 /// # Errors
 /// A refusal without a line of the text, or without a reason.
 pub fn run(text: &str) -> Result<(), String> {
-    match command_lines::lines(text, &[]) {
+    match command_lines::parse_batch(text, &[]) {
         Ok(lines) => lines.iter().try_for_each(|it| {
             // A combination of options that is refused is none for other ranks.
-            if it.options.fit().is_ok() && it.options.stated().is_empty() {
+            if it.options.validate().is_ok() && it.options.canonical_options().is_empty() {
                 return Err(format!("line {} says nothing: {}", it.number, it.text));
             }
             Ok(())

@@ -17,7 +17,7 @@ use super::{
     emulated::{self, Run},
     emulator, shown,
 };
-use crate::limited::Limited;
+use crate::timeout::RunWithTimeout;
 
 /// Microseconds that a piece of work is held up for at most, unless told: longer than most pieces take.
 const DELAY: &str = "300";
@@ -44,27 +44,27 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         run.into_iter().for_each(|it| by_ranks.entry(it.ranks).or_default().push(it));
     }
     let trial = |(ranks, runs): (usize, Vec<Run>)| {
-        Trial::test(format!("delayed::on_{ranks}_ranks"), move || agree(ranks, &runs))
+        Trial::test(format!("delayed::on_{ranks}_ranks"), move || check_runs(ranks, &runs))
             .with_ignored_flag(emulator::is_missing())
     };
     by_ranks.into_iter().map(trial).collect()
 }
 
 /// Runs programs; resharding operators are lowered in a second job, with the passes that the refusals name.
-fn agree(ranks: usize, runs: &[Run]) -> Result<(), Failed> {
-    let (told, errors) = job(ranks, runs)?;
+fn check_runs(ranks: usize, runs: &[Run]) -> Result<(), Failed> {
+    let (told, errors) = run_job(ranks, runs)?;
     // The refusals of the job, in its order.
-    let mut refusals = errors.lines().filter_map(emulated::advice);
+    let mut refusals = errors.lines().filter_map(emulated::suggested_passes);
     let (mut lowered, mut wrong) = (Vec::new(), Vec::new());
     for (run, text) in runs.iter().zip(told) {
         match text.ends_with("# exit code 1").then(|| refusals.next()).flatten() {
-            Some(passes) => lowered.push(run.lowered(passes)),
-            None => wrong.extend(fault(run, &text)),
+            Some(passes) => lowered.push(run.with_passes(passes)),
+            None => wrong.extend(difference(run, &text)),
         }
     }
     if !lowered.is_empty() {
-        let (told, _) = job(ranks, &lowered)?;
-        wrong.extend(lowered.iter().zip(told).filter_map(|(run, text)| fault(run, &text)));
+        let (told, _) = run_job(ranks, &lowered)?;
+        wrong.extend(lowered.iter().zip(told).filter_map(|(run, text)| difference(run, &text)));
     }
     match wrong.is_empty() {
         true => Ok(()),
@@ -72,13 +72,13 @@ fn agree(ranks: usize, runs: &[Run]) -> Result<(), Failed> {
     }
 }
 
-fn fault(run: &Run, text: &str) -> Option<String> {
-    let done = text.ends_with("# exit code 0") && emulated::is_right(text);
+fn difference(run: &Run, text: &str) -> Option<String> {
+    let done = text.ends_with("# exit code 0") && emulated::matches_simulator(text);
     (!done).then(|| format!("{} ranks, {:?}\n{text}", run.ranks, run.arguments))
 }
 
 /// What is told of each program of a job, up to its exit code, and its errors.
-fn job(ranks: usize, runs: &[Run]) -> Result<(Vec<String>, String), Failed> {
+fn run_job(ranks: usize, runs: &[Run]) -> Result<(Vec<String>, String), Failed> {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let batch = folder.path().join("programs.txt");
     let line = |it: &Run| shlex::try_join(it.arguments.iter().map(String::as_str));
@@ -91,7 +91,7 @@ fn job(ranks: usize, runs: &[Run]) -> Result<(Vec<String>, String), Failed> {
     }
     command.current_dir(Path::new(ROOT)).env_clear().envs(ENVIRONMENT.iter().copied());
     command.env_remove("CUDA_VISIBLE_DEVICES").env("HIR_EMULATED_DELAY", DELAY);
-    let output = command.envs(emulator::environment()?).limited()?;
+    let output = command.envs(emulator::environment()?).output_with_timeout()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let mut told = Vec::new();

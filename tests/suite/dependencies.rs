@@ -12,7 +12,7 @@ use libtest_mimic::{Failed, Trial};
 use crate::ROOT;
 
 /// Some modules of a folder, and the modules of the same folder that each of them may use.
-type Row = (&'static str, &'static [&'static str]);
+type Layer = (&'static str, &'static [&'static str]);
 
 /// All modules of the rows before; so modules of one row do not use each other.
 const BEFORE: &[&str] = &["<"];
@@ -21,7 +21,7 @@ const BEFORE: &[&str] = &["<"];
 const ALL: &[&str] = &["*"];
 
 /// Folders of modules; the first rows are used by those behind them.
-const LAYERS: &[(&str, &[Row])] = &[
+const LAYERS: &[(&str, &[Layer])] = &[
     ("grammar/src", GRAMMAR),
     ("passes/src", PASSES),
     ("passes/src/analysis", ANALYSIS),
@@ -35,7 +35,7 @@ const LAYERS: &[(&str, &[Row])] = &[
     ("src/cuda", CUDA),
 ];
 
-const GRAMMAR: &[Row] = &[
+const GRAMMAR: &[Layer] = &[
     ("arena arithmetic codes dtype numbering span suggest words", &[]),
     // The IR: operators have attributes, statements have operators.
     ("allreduce_table diagnostic ids", BEFORE),
@@ -43,14 +43,14 @@ const GRAMMAR: &[Row] = &[
     ("attr", BEFORE),
     ("ops", BEFORE),
     ("ir", BEFORE),
-    ("dependents mentions operands roots text", BEFORE),
+    ("loop_variance tensor_uses operands roots text", BEFORE),
     ("dim_map", BEFORE),
     // IR to text.
     ("domains print", BEFORE),
     ("canonical", BEFORE),
     // Text to IR.
-    ("ast paste render token", BEFORE),
-    ("layout", BEFORE),
+    ("ast dump_cleanup render token", BEFORE),
+    ("indentation", BEFORE),
     ("parse", BEFORE),
     ("tensor", BEFORE),
     ("resolve", BEFORE),
@@ -60,32 +60,32 @@ const GRAMMAR: &[Row] = &[
     ("lib reference roundtrip", ALL),
 ];
 
-const PASSES: &[Row] = &[
-    ("analysis fault oracle pass", &[]),
+const PASSES: &[Layer] = &[
+    ("analysis error oracle pass", &[]),
     ("rewrite", &["analysis"]),
     ("transform", &["analysis", "pass", "rewrite"]),
     ("list", &["pass", "transform"]),
     ("pipeline", &["list", "pass"]),
-    ("driver", &["fault", "oracle", "pass", "pipeline"]),
-    ("bisect", &["driver", "fault", "oracle", "pipeline"]),
+    ("driver", &["error", "oracle", "pass", "pipeline"]),
+    ("bisect", &["driver", "error", "oracle", "pipeline"]),
     ("lib", ALL),
 ];
 
-const ANALYSIS: &[Row] = &[
-    ("appearance bindings blocks loop_body places sharding", &[]),
-    ("dims reshard sharing", BEFORE),
-    ("accesses component names propagation", BEFORE),
-    ("iterations", BEFORE),
+const ANALYSIS: &[Layer] = &[
+    ("numbering bindings blocks loop_body stmt_path sharding", &[]),
+    ("dim_map reshard alias_analysis", BEFORE),
+    ("memory_effects dim_equivalence name_uses propagation", BEFORE),
+    ("loop_carried", BEFORE),
     ("dependences", BEFORE),
 ];
 
-const REWRITE: &[Row] = &[
-    ("blocks create fold scalars substitute", &[]),
-    ("collective mesh sharded", &["create"]),
-    ("pack", &["create", "sharded"]),
+const REWRITE: &[Layer] = &[
+    ("blocks builder fold scalars substitute", &[]),
+    ("collective mesh sharded_tensors", &["builder"]),
+    ("contiguity", &["builder", "sharded_tensors"]),
 ];
 
-const TRANSFORM: &[Row] = &[
+const TRANSFORM: &[Layer] = &[
     ("allocate_and_deallocate assign_streams canonicalize common_subexpression decompose_resharding", &[]),
     ("fuse_epilogue hoist_communication hoist_share_mem_handles inline_definitions merge_stream_loops", &[]),
     ("remove_dead_code remove_redundant_sync renumber select_allreduce sink_waits unroll", &[]),
@@ -99,7 +99,7 @@ const TRANSFORM: &[Row] = &[
     ("overlap", BEFORE),
 ];
 
-const HIR: &[Row] = &[
+const HIR: &[Layer] = &[
     ("exit", &[]),
     ("tool_name", &[]),
     ("out_of_memory", &["exit", "tool_name"]),
@@ -139,55 +139,58 @@ const HIR: &[Row] = &[
 ];
 
 /// The plan, one rank as its program says, all ranks, the world.
-const PLAN: &[Row] = &[
+const PLAN: &[Layer] = &[
     ("limits scalar teams view", &[]),
     ("inst", BEFORE),
-    ("access algorithm allocator contract homes names shape show size", BEFORE),
+    (
+        "access algorithm caching_allocator collective_semantics queue_streams comm_names shape print size",
+        BEFORE,
+    ),
     ("effect", BEFORE),
     ("context", BEFORE),
-    ("bind comm compute construct index ports reshard skip unbound unit", BEFORE),
+    ("views comm compute construct index io reshard skip unbound host_unit", BEFORE),
     ("sync", BEFORE),
     ("transport", BEFORE),
-    ("choice", BEFORE),
+    ("comm_options", BEFORE),
     ("build", BEFORE),
     ("world", BEFORE),
 ];
 
-const SYNC: &[Row] = &[
+const SYNC: &[Layer] = &[
     ("matching", &[]),
-    // Guaranteed and blocking order are never mixed.
+    // Guaranteed and blocking happens_before are never mixed.
     ("step", BEFORE),
-    ("order", BEFORE),
-    ("crossing", BEFORE),
+    ("happens_before", BEFORE),
+    ("comm_order", BEFORE),
     ("wait_graph", &["matching"]),
-    ("deadlock skipped stuck", &["matching", "wait_graph"]),
+    ("deadlock skipped deadlock_detection", &["matching", "wait_graph"]),
     ("lint", &["deadlock"]),
-    ("words", &["deadlock", "matching", "wait_graph"]),
-    ("agreement", &["matching", "words"]),
-    ("explain progress", &["deadlock", "matching", "skipped", "wait_graph", "words"]),
+    ("report_text", &["deadlock", "matching", "wait_graph"]),
+    ("agreement", &["matching", "report_text"]),
+    ("explain progress", &["deadlock", "matching", "skipped", "wait_graph", "report_text"]),
 ];
 
-const CHECK: &[Row] = &[
-    ("model overlap", &[]),
+const CHECK: &[Layer] = &[
+    ("ordering_model overlap", &[]),
     ("conflict history written", &["overlap"]),
     ("orders", &["conflict", "overlap"]),
     ("memory storage", &["conflict", "overlap", "written"]),
-    ("race", &["conflict", "history", "model", "overlap", "storage"]),
-    ("repeat", &["conflict", "model", "overlap", "race"]),
-    ("side", &["conflict"]),
-    ("edit", &["side"]),
-    ("reason", &["conflict", "edit", "side"]),
-    ("excess", &["conflict", "history", "model", "overlap", "race"]),
-    ("finding", &["conflict", "excess", "memory", "model", "side"]),
-    ("explain", BEFORE),
-    ("excess_text", BEFORE),
-    ("examine", &["conflict", "excess", "finding", "memory", "model", "race", "repeat"]),
+    ("race", &["conflict", "history", "ordering_model", "overlap", "storage"]),
+    ("repeat", &["conflict", "ordering_model", "overlap", "race"]),
+    ("race_side", &["conflict"]),
+    ("edit", &["race_side"]),
+    ("explanation", &["conflict", "edit", "race_side"]),
+    ("excess", &["conflict", "history", "ordering_model", "overlap", "race"]),
+    ("finding", &["conflict", "excess", "memory", "ordering_model", "race_side"]),
+    ("diagnostics", BEFORE),
+    ("excess_diagnostics", BEFORE),
+    ("checker", &["conflict", "excess", "finding", "memory", "ordering_model", "race", "repeat"]),
     ("apply", &["edit"]),
-    ("fix", &["apply", "conflict", "edit", "examine", "finding", "reason", "side"]),
+    ("fix", &["apply", "conflict", "edit", "checker", "finding", "explanation", "race_side"]),
 ];
 
-const TRANSPORT: &[Row] = &[
-    ("messages protocol queue staging", &[]),
+const TRANSPORT: &[Layer] = &[
+    ("messages signals queue staging", &[]),
     ("copies", BEFORE),
     // They share what combines and copies.
     ("one_shot two_shot", &["copies"]),
@@ -195,18 +198,18 @@ const TRANSPORT: &[Row] = &[
 ];
 
 /// Libraries and the device, then the stages of a plan: buffers get places, instructions become calls, calls run.
-const CUDA: &[Row] = &[
-    ("buffer_assignment error turns", &[]),
+const CUDA: &[Layer] = &[
+    ("buffer_assignment error comm_order", &[]),
     ("library", BEFORE),
     ("discover", BEFORE),
     ("device", BEFORE),
-    ("comm flags graph kernels memory", BEFORE),
-    ("gemm", BEFORE),
-    ("libraries", BEFORE),
+    ("comm signals graph kernels memory", BEFORE),
+    ("matmul", BEFORE),
+    ("library_state", BEFORE),
     ("executable progress", BEFORE),
     ("engine", BEFORE),
     ("session", BEFORE),
-    ("place", BEFORE),
+    ("device_assignment", BEFORE),
 ];
 
 /// Crates, and the crates of the project that each may use.
@@ -228,7 +231,7 @@ fn modules_use_only_layers_below() -> Result<(), Failed> {
     for (folder, rows) in LAYERS {
         let allowed = allowed(rows).map_err(|it| format!("{folder}: {it}"))?;
         let known: BTreeSet<String> = allowed.keys().map(|it| (*it).to_owned()).collect();
-        let found = arrows(folder, &known)?;
+        let found = dependencies_of(folder, &known)?;
         for (module, (used, file)) in &found {
             let Some(below) = allowed.get(module.as_str()) else {
                 faults.push(format!("{file}: module `{module}` has no place among the layers"));
@@ -244,7 +247,7 @@ fn modules_use_only_layers_below() -> Result<(), Failed> {
 }
 
 /// What each module of some rows may use.
-fn allowed(rows: &[Row]) -> Result<BTreeMap<&'static str, BTreeSet<&'static str>>, String> {
+fn allowed(rows: &[Layer]) -> Result<BTreeMap<&'static str, BTreeSet<&'static str>>, String> {
     let all: BTreeSet<&str> = rows.iter().flat_map(|row| row.0.split_whitespace()).collect();
     let mut before = BTreeSet::new();
     let mut allowed = BTreeMap::new();
@@ -264,13 +267,13 @@ fn allowed(rows: &[Row]) -> Result<BTreeMap<&'static str, BTreeSet<&'static str>
 }
 
 /// The modules of a folder, each with one of its files and the other known modules that it uses, with the file that does.
-type Arrows = BTreeMap<String, (BTreeMap<String, String>, String)>;
+type Dependencies = BTreeMap<String, (BTreeMap<String, String>, String)>;
 
-fn arrows(folder: &str, known: &BTreeSet<String>) -> Result<Arrows, Failed> {
+fn dependencies_of(folder: &str, known: &BTreeSet<String>) -> Result<Dependencies, Failed> {
     let root = Path::new(ROOT).join(folder);
     let inside = modules(folder.split_once("src").map_or("", |(_, inside)| inside));
     let reexports = reexports(&root)?;
-    let mut arrows = Arrows::new();
+    let mut arrows = Dependencies::new();
     for path in sources(folder)? {
         let file = path.strip_prefix(ROOT)?.display().to_string();
         let own = modules(&path.strip_prefix(&root)?.to_string_lossy());

@@ -16,10 +16,10 @@ use std::{
 use libtest_mimic::{Failed, Trial};
 
 use super::{ENVIRONMENT, ROOT, emulator, shown, split};
-use crate::limited::Limited;
+use crate::timeout::RunWithTimeout;
 
 /// The files that have a trial: one that is not in it any more has lost its success, and nobody would miss it.
-const LIST: &str = "tests/suite/emulated.txt";
+const TRIAL_LIST: &str = "tests/suite/emulated.txt";
 
 /// A trial for each file with a program that runs.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
@@ -30,7 +30,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         names.push(name.clone());
         let check = move || match &refusal {
             None => runs.iter().try_for_each(Run::check),
-            Some(words) => runs.iter().try_for_each(|it| it.is_refused(words)),
+            Some(words) => runs.iter().try_for_each(|it| it.check_refused(words)),
         };
         let trial = Trial::test(format!("emulated {name}"), check);
         trials.push(trial.with_ignored_flag(emulator::is_missing()));
@@ -44,7 +44,8 @@ pub fn runs(cases: &[PathBuf]) -> Vec<(PathBuf, BTreeSet<Run>, Option<String>)> 
     let mut found = Vec::new();
     for case in cases {
         let snapshot = fs::read_to_string(format!("{}.snap", case.display())).unwrap_or_default();
-        let all: Vec<(Run, bool)> = snapshot.split("\n$ ").filter_map(|it| Run::of(it, case)).collect();
+        let all: Vec<(Run, bool)> =
+            snapshot.split("\n$ ").filter_map(|it| Run::from_transcript(it, case)).collect();
         // What fails under some schedule is free to fail here.
         let (right, wrong): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, succeeds)| *succeeds);
         let wrong: BTreeSet<Run> = wrong.into_iter().map(|it| it.0).collect();
@@ -60,7 +61,7 @@ pub fn runs(cases: &[PathBuf]) -> Vec<(PathBuf, BTreeSet<Run>, Option<String>)> 
 }
 
 fn are_listed(names: &[String]) -> Result<(), Failed> {
-    let path = Path::new(ROOT).join(LIST);
+    let path = Path::new(ROOT).join(TRIAL_LIST);
     let found: String = names.iter().map(|it| format!("{it}\n")).collect();
     if std::env::var("INSTA_UPDATE").is_ok_and(|it| it == "always") {
         return Ok(fs::write(path, found)?);
@@ -72,7 +73,7 @@ fn are_listed(names: &[String]) -> Result<(), Failed> {
     match listed == found {
         true => Ok(()),
         false => Err(format!(
-            "{LIST} is not what runs on emulated GPUs: it has lost {}; it lacks {}: `INSTA_UPDATE=always` writes it anew",
+            "{TRIAL_LIST} is not what runs on emulated GPUs: it has lost {}; it lacks {}: `INSTA_UPDATE=always` writes it anew",
             differ(&listed, &found),
             differ(&found, &listed)
         )
@@ -81,13 +82,13 @@ fn are_listed(names: &[String]) -> Result<(), Failed> {
 }
 
 /// The passes that a refusal of resharding operators names.
-pub fn advice(text: &str) -> Option<&str> {
+pub fn suggested_passes(text: &str) -> Option<&str> {
     let text = text.split("a resharding operator runs on the simulator only").nth(1)?;
     text.split("`--passes ").nth(1)?.split('`').next()
 }
 
 /// Whether a run is equal to the simulator's, or has nothing to be compared.
-pub fn is_right(text: &str) -> bool {
+pub fn matches_simulator(text: &str) -> bool {
     ["equal to the simulator", "[SUCCESS] ran, complete"].iter().any(|it| text.contains(it))
 }
 
@@ -114,7 +115,7 @@ const DROPPED: [&str; 10] = [
 
 impl Run {
     /// What a command of a snapshot, with what it printed, has run, and whether with success.
-    fn of(transcript: &str, case: &Path) -> Option<(Self, bool)> {
+    fn from_transcript(transcript: &str, case: &Path) -> Option<(Self, bool)> {
         let (command, printed) = transcript.split_once('\n')?;
         let command = command.strip_prefix("$ ").unwrap_or(command).strip_prefix("hir-run ")?;
         let ranks = printed.split(" simulated rank").next()?.rsplit(' ').next()?.parse().ok()?;
@@ -149,18 +150,18 @@ impl Run {
     /// Runs it; resharding operators are lowered first, with the passes that the refusal names.
     fn check(&self) -> Result<(), Failed> {
         let (done, text) = self.run(None)?;
-        let (done, text) = match advice(&text) {
+        let (done, text) = match suggested_passes(&text) {
             Some(passes) => self.run(Some(passes))?,
             None => (done, text),
         };
-        match done && is_right(&text) {
+        match done && matches_simulator(&text) {
             true => Ok(()),
             false => Err(format!("{} ranks, {:?}\n{text}", self.ranks, self.arguments).into()),
         }
     }
 
     /// Runs it where it is refused with these words, by all ranks together: none is left waiting for another.
-    fn is_refused(&self, words: &str) -> Result<(), Failed> {
+    fn check_refused(&self, words: &str) -> Result<(), Failed> {
         let (done, text) = self.run(None)?;
         let message = format!(": {words}");
         match !done && text.lines().any(|it| it.ends_with(&message)) && !text.contains("is silent") {
@@ -170,7 +171,7 @@ impl Run {
     }
 
     /// With more passes behind its own.
-    pub fn lowered(&self, passes: &str) -> Self {
+    pub fn with_passes(&self, passes: &str) -> Self {
         let mut run = self.clone();
         match run.arguments.iter().position(|it| it == "--passes") {
             Some(at) => run.arguments[at + 1] += &format!(",{passes}"),
@@ -183,7 +184,7 @@ impl Run {
     /// that succeeds, and what is printed, with how the process ended. `passes` follow those of the arguments.
     fn run(&self, passes: Option<&str>) -> Result<(bool, String), Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
-        let run = passes.map_or(self.clone(), |it| self.lowered(it));
+        let run = passes.map_or(self.clone(), |it| self.with_passes(it));
         command
             .args(&run.arguments)
             .args("--device=cuda --check=off --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
@@ -200,7 +201,7 @@ impl Run {
             .envs(ENVIRONMENT.iter().copied())
             .env_remove("CUDA_VISIBLE_DEVICES");
         command.envs(emulator::environment()?);
-        let output = command.limited().map_err(|fault| fault.to_string())?;
+        let output = command.output_with_timeout().map_err(|fault| fault.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         Ok((output.status.success(), format!("{text}{}", output.status)))
     }

@@ -9,13 +9,13 @@ use std::{
 };
 
 use super::{ROOT, files};
-use crate::limited::Limited;
+use crate::timeout::RunWithTimeout;
 
 /// Whether there is no C++ compiler, and nobody insists.
 pub fn is_missing() -> bool {
     static MISSING: LazyLock<bool> = LazyLock::new(|| {
         std::env::var("HIR_REQUIRE_CXX").as_deref() != Ok("1")
-            && Command::new("c++").arg("--version").limited().is_err()
+            && Command::new("c++").arg("--version").output_with_timeout().is_err()
     });
     *MISSING
 }
@@ -57,7 +57,7 @@ static LIBRARY: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
         .arg(&fresh)
         .args(&sources)
         .arg("-ldl");
-    let output = compiler.limited().map_err(|fault| format!("c++: {fault}"))?;
+    let output = compiler.output_with_timeout().map_err(|fault| format!("c++: {fault}"))?;
     if !output.status.success() {
         return Err(format!("the emulator does not compile:\n{}", String::from_utf8_lossy(&output.stderr)));
     }

@@ -6,34 +6,35 @@
 use grammar::{
     attr,
     ir::{Program, Stmt, StmtId},
-    ops::Effect,
+    ops::OpClass,
     span::LineIndex,
 };
 use hir::{
     check::{Checks, Excess, ExcessKind, Finding, check},
     plan::{self, Plan},
-    run::oracle::Oracle,
+    run::oracle::SimulationOracle,
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{SemanticOracle, Settings};
 
-use crate::{dice::Dice, generator, lowered, programs};
+use crate::{generator, lowered, programs, rng::Rng};
 
 /// Programs of a trial, unless told.
 const PROGRAMS: usize = 400;
 
 /// What was found: waits that are implied, waits that are not needed, writes that nothing reads.
-type Found = [usize; 3];
+type FindingCounts = [usize; 3];
 
 /// The trials of this file.
 pub fn trials() -> Vec<Trial> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let (count, seed) = (number("HIR_EXCESS", PROGRAMS), number("HIR_SEED", 0) * 1_000_000);
-    let all = move |of: fn(u64) -> Option<(String, Program)>, least: Found, count: usize| {
-        let mut sum = Found::default();
+    let all = move |of: fn(u64) -> Option<(String, Program)>, least: FindingCounts, count: usize| {
+        let mut sum = FindingCounts::default();
         for seed in (0..count).map(|at| (seed + at) as u64) {
             let Some((text, program)) = of(seed) else { continue };
-            let found = holds(&text, &program).map_err(|fault| format!("seed {seed}: {fault}\n{text}"))?;
+            let found =
+                check_findings(&text, &program).map_err(|fault| format!("seed {seed}: {fault}\n{text}"))?;
             sum.iter_mut().zip(found).for_each(|(sum, it)| *sum += it);
         }
         // What finds nothing proves nothing.
@@ -43,23 +44,25 @@ pub fn trials() -> Vec<Trial> {
         }
     };
     vec![
-        Trial::test("excess_of_random_streams", move || all(streams, [100, 100, 100], count)),
-        Trial::test("excess_of_random_lowered_programs", move || all(lowerings, [1, 1, 0], count / 4)),
+        Trial::test("excess_of_random_streams", move || all(random_stream_program, [100, 100, 100], count)),
+        Trial::test("excess_of_random_lowered_programs", move || {
+            all(random_lowered_program, [1, 1, 0], count / 4)
+        }),
     ]
 }
 
 /// A random program of streams and communications.
-fn streams(seed: u64) -> Option<(String, Program)> {
+fn random_stream_program(seed: u64) -> Option<(String, Program)> {
     let text = lowered::program(seed);
     let program = grammar::read(&text).0.pop()?;
     Some((text, program))
 }
 
 /// A random program behind a random pipeline, where that accepts it.
-fn lowerings(seed: u64) -> Option<(String, Program)> {
-    let mut dice = Dice(seed ^ 0xe8c5);
+fn random_lowered_program(seed: u64) -> Option<(String, Program)> {
+    let mut dice = Rng(seed ^ 0xe8c5);
     let pipeline = generator::pipeline(&mut dice);
-    let mut program = grammar::read(&programs::program(seed, 1 + dice.roll(4))).0.pop()?;
+    let mut program = grammar::read(&programs::program(seed, 1 + dice.below(4))).0.pop()?;
     let calls = passes::parse(&pipeline).ok()?;
     passes::run(&mut program, &calls, Settings::default(), &mut |_| ()).ok()?;
     let text = grammar::print(&program);
@@ -68,34 +71,34 @@ fn lowerings(seed: u64) -> Option<(String, Program)> {
 }
 
 /// How many findings of each kind the program can do without.
-fn holds(text: &str, program: &Program) -> Result<Found, String> {
+fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String> {
     let lines = LineIndex::new(text);
     let ranks = plan::smallest_world(program);
-    let Ok(plans) = plan::build(program, &lines, ranks) else { return Ok(Found::default()) };
+    let Ok(plans) = plan::build(program, &lines, ranks) else { return Ok(FindingCounts::default()) };
     let report = check(&plans, Checks::ALL);
     let excess: Vec<&Excess> = report
         .findings
         .iter()
         .filter_map(|it| if let Finding::Excess(it) = it { Some(it.as_ref()) } else { None })
         .collect();
-    let faults = check(&plans, Checks::FAULTS).findings.len();
+    let faults = check(&plans, Checks::ALL_FAULTS).findings.len();
     if faults + excess.len() != report.findings.len() {
         return Err("the search for excess changes what else is found".to_owned());
     }
     if faults > 0 {
         // What reads unwritten elements has no one meaning.
-        return Ok(Found::default());
+        return Ok(FindingCounts::default());
     }
-    let oracle = Oracle { lines: &lines, ranks: Some(ranks) };
-    let mut found = Found::default();
+    let oracle = SimulationOracle { lines: &lines, ranks: Some(ranks) };
+    let mut found = FindingCounts::default();
     let mut meaning = None;
     for it in excess {
         let kind = match &it.kind {
-            ExcessKind::Implied => 0,
-            ExcessKind::Unneeded { .. } => 1,
-            ExcessKind::Unread { is_allocation: false, .. } => 2,
-            ExcessKind::Unread { .. }
-            | ExcessKind::AllocatedOnce { .. }
+            ExcessKind::ImpliedWait => 0,
+            ExcessKind::UnneededWait { .. } => 1,
+            ExcessKind::UnreadWrite { is_allocation: false, .. } => 2,
+            ExcessKind::UnreadWrite { .. }
+            | ExcessKind::AllocatesOnce { .. }
             | ExcessKind::NotDeallocated { .. } => {
                 continue;
             }
@@ -108,19 +111,19 @@ fn holds(text: &str, program: &Program) -> Result<Found, String> {
             Err(_) if kind == 2 => continue,
             Err(faults) => return Err(fault(format!("no plan: {}", faults[0].message))),
         };
-        let report = check(&after, Checks::FAULTS);
+        let report = check(&after, Checks::ALL_FAULTS);
         if let Some(first) = report.findings.first() {
-            if matches!(it.kind, ExcessKind::Unread { communicates: true, .. }) {
+            if matches!(it.kind, ExcessKind::UnreadWrite { communicates: true, .. }) {
                 // Its Waits have ordered other accesses, or its other side is a statement of its own.
                 continue;
             }
             return Err(fault(format!("a fault: {}", first.diagnostic(&after, &[]).1.message)));
         }
         if meaning.is_none() {
-            meaning = Some(oracle.meaning(program).map_err(|it| fault(it[0].message.clone()))?);
+            meaning = Some(oracle.reference(program).map_err(|it| fault(it[0].message.clone()))?);
         }
         if let Some(meaning) = &meaning {
-            meaning.is_kept(&without).map_err(|it| fault(it.message))?;
+            meaning.check_equivalent(&without).map_err(|it| fault(it.message))?;
         }
         found[kind] += 1;
     }
@@ -130,9 +133,9 @@ fn holds(text: &str, program: &Program) -> Result<Found, String> {
 /// The program without a statement, of a communication also without its Waits; and its line.
 fn without(program: &Program, plans: &[Plan], it: &Excess) -> (u32, Program) {
     let mut program = program.clone();
-    let origin = plans[it.at.0].origins[it.at.1 as usize];
+    let origin = plans[it.stmt.0].origins[it.stmt.1 as usize];
     let number = origin.stmt.and_then(|stmt| match &program.stmts[stmt] {
-        Stmt::Op(it) if it.op.row().effect == Effect::Communicate => it.number,
+        Stmt::Op(it) if it.op.def().class == OpClass::Communicate => it.number,
         _ => None,
     });
     let goes = |stmt: StmtId| {

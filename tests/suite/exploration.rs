@@ -14,23 +14,24 @@ use std::{collections::BTreeSet, io::Write, sync::Arc};
 
 use grammar::{dtype::DType, ops::Op};
 use hir::{
-    check::{Orders, Party, Steps, races},
+    check::{Orders, Party, StepOrder, races},
     plan::{
-        Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Layout,
-        Meaning, Number, Origin, Place, Plan, Port, ReduceOp, Shard, Side, Slot, Transfer, View, sync,
+        Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
+        Number, Origin, P2pOp, Plan, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, Transfer, View,
+        ViewOnRank, sync,
     },
-    sim::{self, Fault, Options, Schedule},
+    sim::{self, Schedule, SimError, SimOptions},
 };
 use libtest_mimic::{Failed, Trial};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// Worlds, unless told.
 const WORLDS: usize = 1500;
 /// Most orders of a world.
-const MOST: usize = 400;
+const MAX_ORDERS: usize = 400;
 /// Most orders that are run of a small world, equivalent ones included.
-const ALL: usize = 300;
+const MAX_EXHAUSTIVE_ORDERS: usize = 300;
 /// Seeds of schedules for each world.
 const SEEDS: u64 = 24;
 /// Elements of a buffer.
@@ -43,7 +44,7 @@ pub fn trials() -> Vec<Trial> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let (count, seed) = (number("HIR_EXPLORE", WORLDS), number("HIR_SEED", 0) * 1_000_000);
     let all = move || {
-        let mut seen = Seen::default();
+        let mut seen = WorldCounts::default();
         for seed in (0..count).map(|at| (seed + at) as u64) {
             seen.world(seed).map_err(|fault| format!("seed {seed}: {fault}"))?;
         }
@@ -51,7 +52,7 @@ pub fn trials() -> Vec<Trial> {
             let _ = writeln!(std::io::stderr(), "{seen:?}");
         }
         // Worlds of one kind only prove nothing of the other.
-        let is_enough = [seen.clean, seen.racing, seen.complete, seen.several, seen.brute]
+        let is_enough = [seen.race_free, seen.racing, seen.complete, seen.nondeterministic, seen.exhaustive]
             .iter()
             .all(|it| it * 20 > count);
         if is_enough { Ok(()) } else { Err(Failed::from(format!("of {count} worlds: {seen:?}"))) }
@@ -61,46 +62,48 @@ pub fn trials() -> Vec<Trial> {
 
 /// What the worlds were.
 #[derive(Debug, Default)]
-struct Seen {
+struct WorldCounts {
     /// Deadlocked.
-    stuck: usize,
+    deadlocked: usize,
     /// Without a race.
-    clean: usize,
+    race_free: usize,
     /// With one.
     racing: usize,
     /// Of these, those all of whose orders were run.
     complete: usize,
     /// Of these, those that give several results.
-    several: usize,
+    nondeterministic: usize,
     /// Of all, those all of whose orders were run, equivalent ones included.
-    brute: usize,
+    exhaustive: usize,
 }
 
-impl Seen {
+impl WorldCounts {
     fn world(&mut self, seed: u64) -> Result<(), String> {
         let plans = plans(seed);
-        let matched = sync::Matched::of(&plans);
-        if sync::stuck(&plans, &matched).is_some() {
-            self.stuck += 1;
+        let matched = sync::CommMatching::from_plans(&plans);
+        if sync::deadlocked_state(&plans, &matched).is_some() {
+            self.deadlocked += 1;
             return Ok(());
         }
-        let steps = || Steps::of(&plans, &matched).map_err(|it| it.to_string());
+        let steps = || StepOrder::of(&plans, &matched).map_err(|it| it.to_string());
         let run = |schedule: &Schedule| result(&plans, &matched, schedule);
-        let mut orders = Orders::new(steps()?, MOST);
+        let mut orders = Orders::new(steps()?, MAX_ORDERS);
         let mut results = BTreeSet::new();
         for (number, steps) in orders.by_ref().enumerate() {
             let name = format!("order {number}").into();
             results.insert(run(&Schedule::Steps { name, steps: steps.into() })?);
         }
         let schedules = [Schedule::Program, Schedule::Adversarial].into_iter();
-        for schedule in schedules.chain((0..SEEDS).map(Schedule::Seed)).filter(|_| orders.cut().is_none()) {
+        for schedule in
+            schedules.chain((0..SEEDS).map(Schedule::Seed)).filter(|_| orders.truncation().is_none())
+        {
             let found = run(&schedule)?;
             if !results.contains(&found) {
                 return Err(format!("{schedule} gives what no order gives:\n{found}\n{}", show(&plans)));
             }
         }
-        if let Some(all) = all_orders(&plans, &matched).filter(|_| orders.cut().is_none()) {
-            self.brute += 1;
+        if let Some(all) = all_orders(&plans, &matched).filter(|_| orders.truncation().is_none()) {
+            self.exhaustive += 1;
             let mut found = BTreeSet::new();
             for steps in all {
                 found.insert(run(&Schedule::Steps { name: "brute force".into(), steps: steps.into() })?);
@@ -118,7 +121,7 @@ impl Seen {
         let conflicts = listed.conflicts.clone();
         let races = races(&plans);
         let places = |step: sync::Step| {
-            let touched = step.touched(&plans, &matched).into_iter();
+            let touched = step.accesses(&plans, &matched).into_iter();
             touched.map(|it| (it.rank, it.view.buffer)).collect::<BTreeSet<_>>()
         };
         for race in &races {
@@ -128,7 +131,7 @@ impl Seen {
                 continue;
             };
             let is_pair = |(x, y): &(usize, usize)| {
-                let [x, y] = [x, y].map(|it| listed.steps[*it].at);
+                let [x, y] = [x, y].map(|it| listed.steps[*it].inst_ref);
                 (x, y) == (a, b) || (y, x) == (a, b)
             };
             if !conflicts.iter().any(is_pair) {
@@ -138,7 +141,7 @@ impl Seen {
                 ));
             }
             let shown = listed.witness(race).ok_or("a race without a witness")?;
-            if shown.last().is_none_or(|it| it.at != a && it.at != b) {
+            if shown.last().is_none_or(|it| it.inst_ref != a && it.inst_ref != b) {
                 return Err(format!("the witness of {race:?} does not end with one of its sides"));
             }
         }
@@ -150,33 +153,33 @@ impl Seen {
             }
         }
         if conflicts.is_empty() {
-            self.clean += 1;
+            self.race_free += 1;
             return if results.len() == 1 { Ok(()) } else { Err("no conflict, several results".to_owned()) };
         }
         self.racing += 1;
         for (early, late) in conflicts {
-            let ahead = listed.ahead(early, late);
+            let ahead = listed.prefix_with_late_first(early, late);
             let shown = run(&Schedule::Steps { name: "ahead".into(), steps: ahead.into() })?;
-            if orders.cut().is_none() && !results.contains(&shown) {
+            if orders.truncation().is_none() && !results.contains(&shown) {
                 return Err(format!("a witness gives what no order gives\n{}", show(&plans)));
             }
         }
-        self.complete += usize::from(orders.cut().is_none());
-        self.several += usize::from(orders.cut().is_none() && results.len() > 1);
+        self.complete += usize::from(orders.truncation().is_none());
+        self.nondeterministic += usize::from(orders.truncation().is_none() && results.len() > 1);
         Ok(())
     }
 }
 
 /// All orders of the steps that touch memory; `None`: there are too many.
-fn all_orders(plans: &[Plan], matched: &sync::Matched) -> Option<Vec<Vec<sync::Step>>> {
-    let graph = sync::order::Graph::of(plans, matched).ok()?;
-    let touches = |it: &sync::Step| !it.touched(plans, matched).is_empty();
+fn all_orders(plans: &[Plan], matched: &sync::CommMatching) -> Option<Vec<Vec<sync::Step>>> {
+    let graph = sync::happens_before::HappensBeforeGraph::from_plans(plans, matched).ok()?;
+    let touches = |it: &sync::Step| !it.accesses(plans, matched).is_empty();
     let steps: Vec<(u32, sync::Step)> =
         (0..).zip(&graph.nodes).filter_map(|(number, it)| Some((number, it.step.filter(touches)?))).collect();
     // By step: those that have to come first.
     let mut first: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); graph.nodes.len()];
-    for node in graph.sorted() {
-        let before = &graph.before[node as usize];
+    for node in graph.topological_order() {
+        let before = &graph.predecessors[node as usize];
         first[node as usize] =
             before.iter().flat_map(|it| first[*it as usize].iter().chain([it])).copied().collect();
     }
@@ -185,7 +188,7 @@ fn all_orders(plans: &[Plan], matched: &sync::Matched) -> Option<Vec<Vec<sync::S
     while let Some(done) = open.pop() {
         if done.len() == steps.len() {
             all.push(done.iter().map(|it| steps[*it].1).collect());
-            if all.len() > ALL {
+            if all.len() > MAX_EXHAUSTIVE_ORDERS {
                 return None;
             }
             continue;
@@ -202,36 +205,38 @@ fn all_orders(plans: &[Plan], matched: &sync::Matched) -> Option<Vec<Vec<sync::S
 }
 
 fn show(plans: &[Plan]) -> String {
-    plans.iter().map(hir::plan::show).collect()
+    plans.iter().map(hir::plan::plan_text).collect()
 }
 
 /// What a run leaves: the outputs, and all memory.
-fn result(plans: &[Plan], matched: &sync::Matched, schedule: &Schedule) -> Result<String, String> {
-    let place = |rank, buffer| Place { rank, view: View::contiguous(buffer, vec![LEN]) };
+fn result(plans: &[Plan], matched: &sync::CommMatching, schedule: &Schedule) -> Result<String, String> {
+    let place = |rank, buffer| ViewOnRank { rank, view: View::contiguous(buffer, vec![LEN]) };
     let watch =
         (0..plans.len()).flat_map(|rank| (0..BUFFERS as u32).map(move |it| place(rank, it))).collect();
-    let options = Options { watch, ..Options::default() };
+    let options = SimOptions { watch, ..SimOptions::default() };
     match sim::run(plans, matched, vec![Vec::new(); plans.len()], schedule, &options) {
         Ok(it) => Ok(format!("{:?}\n{:?}", it.outputs, it.watched)),
-        Err(fault @ (Fault::Deadlock(_) | Fault::Program { .. })) => Err(format!("{schedule}: {fault}")),
-        Err(fault @ (Fault::Unsupported { .. } | Fault::Steps(_) | Fault::Internal(_))) => {
+        Err(fault @ (SimError::Deadlock(_) | SimError::Program { .. })) => {
+            Err(format!("{schedule}: {fault}"))
+        }
+        Err(fault @ (SimError::Unsupported { .. } | SimError::StepNotReady(_) | SimError::Internal(_))) => {
             Err(format!("{schedule}: {fault}\n{}", show(plans)))
         }
     }
 }
 
 /// Two or three ranks with two streams each.
-struct World {
-    dice: Dice,
+struct WorldBuilder {
+    dice: Rng,
     plans: Vec<Plan>,
     numbers: u32,
     /// Communications that nothing has waited for yet: rank and work.
-    open: Vec<(usize, u32)>,
+    not_awaited: Vec<(usize, u32)>,
 }
 
 fn plans(seed: u64) -> Vec<Plan> {
-    let mut dice = Dice(seed ^ 0x0e_c5);
-    let ranks = 2 + dice.roll(2);
+    let mut dice = Rng(seed ^ 0x0e_c5);
+    let ranks = 2 + dice.below(2);
     let plan = |rank| {
         let mut plan = Plan {
             communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
@@ -240,97 +245,98 @@ fn plans(seed: u64) -> Vec<Plan> {
         for name in ["T0", "T1", "T2"] {
             plan.buffers.push(Buffer { name: name.into(), dtype: DType::Float, len: LEN });
         }
-        plan.outputs.push(Port {
+        plan.outputs.push(IoBinding {
             name: "T0".into(),
             dtype: DType::Float,
-            shard: Shard { view: Some(View::contiguous(0, vec![LEN])), layout: Layout::whole(&[LEN]) },
-            printed: None,
+            shard: Shard { view: Some(View::contiguous(0, vec![LEN])), layout: ShardLayout::whole(&[LEN]) },
+            printed_axes: None,
             broadcast: vec![false],
-            per_rank: true,
+            is_compared_per_rank: true,
         });
         plan
     };
-    let mut world = World { dice, plans: (0..ranks).map(plan).collect(), numbers: 0, open: Vec::new() };
+    let mut world =
+        WorldBuilder { dice, plans: (0..ranks).map(plan).collect(), numbers: 0, not_awaited: Vec::new() };
     for rank in 0..ranks {
         let to = Box::new(View::contiguous(1, vec![LEN]));
         world.on(rank, 0, InstKind::Fill { to, value: Number::Int(rank as i64 + 1) });
-        if world.dice.roll(2) == 0 {
+        if world.dice.below(2) == 0 {
             world.join(rank, 0, 1);
         }
     }
-    for _ in 0..2 + world.dice.roll(5) {
+    for _ in 0..2 + world.dice.below(5) {
         world.step();
     }
-    for (rank, work) in std::mem::take(&mut world.open) {
-        if world.dice.roll(3) > 0 {
+    for (rank, work) in std::mem::take(&mut world.not_awaited) {
+        if world.dice.below(3) > 0 {
             world.on(rank, 0, InstKind::Wait { work });
         }
     }
     for rank in 0..ranks {
-        if world.dice.roll(3) > 0 {
+        if world.dice.below(3) > 0 {
             world.join(rank, 1, 0);
         }
-        world.on(rank, 0, InstKind::Finish);
+        world.on(rank, 0, InstKind::ReadOutputs);
     }
     world.plans
 }
 
-impl World {
+impl WorldBuilder {
     fn on(&mut self, rank: usize, stream: u32, kind: InstKind) {
         let plan = &mut self.plans[rank];
         let origins = Arc::make_mut(&mut plan.origins);
         let line = 1000 * rank as u32 + origins.len() as u32;
-        origins.push(Origin { stmt: None, line, frame: None });
+        origins.push(Origin { stmt: None, line, iteration: None });
         plan.code.push(Inst { kind, stream, origin: plan.origins.len() as u32 - 1 });
     }
 
     fn work(&mut self, rank: usize) -> u32 {
-        self.plans[rank].works += 1;
-        let work = self.plans[rank].works as u32 - 1;
-        self.open.push((rank, work));
+        self.plans[rank].work_count += 1;
+        let work = self.plans[rank].work_count as u32 - 1;
+        self.not_awaited.push((rank, work));
         work
     }
 
     /// Stream `to` waits for stream `from`.
     fn join(&mut self, rank: usize, from: u32, to: u32) {
-        self.plans[rank].events += 1;
-        let event = self.plans[rank].events as u32 - 1;
-        self.on(rank, from, InstKind::Record { event });
-        self.on(rank, to, InstKind::Join { event });
+        self.plans[rank].event_count += 1;
+        let event = self.plans[rank].event_count as u32 - 1;
+        self.on(rank, from, InstKind::RecordEvent { event });
+        self.on(rank, to, InstKind::WaitEvent { event });
     }
 
     fn stream(&mut self) -> u32 {
-        self.dice.roll(2) as u32
+        self.dice.below(2) as u32
     }
 
     /// Some elements of some buffer.
     fn view(&mut self, len: usize) -> View {
-        let buffer = self.dice.roll(BUFFERS) as u32;
-        let offset = self.dice.roll(LEN - len + 1);
+        let buffer = self.dice.below(BUFFERS) as u32;
+        let offset = self.dice.below(LEN - len + 1);
         View { buffer, offset, shape: vec![len], strides: vec![1] }
     }
 
     fn len(&mut self) -> usize {
-        1 + self.dice.roll(LEN)
+        1 + self.dice.below(LEN)
     }
 
     /// A flag from one rank to another.
     fn flag(&mut self, from: usize, to: usize) {
         self.numbers += 1;
-        let slot = Slot { from, to, meaning: Meaning::Ready, index: self.numbers };
+        let slot = SignalId { from, to, kind: SignalKind::Ready, index: self.numbers };
         let (raises, awaits) = (self.stream(), self.stream());
-        self.on(from, raises, InstKind::Signal { slot });
-        self.on(to, awaits, InstKind::Await { slot });
+        self.on(from, raises, InstKind::Signal { signal: slot });
+        self.on(to, awaits, InstKind::WaitSignal { signal: slot });
     }
 
     /// One thing that all ranks, or two of them, do together, or one alone.
     fn step(&mut self) {
         let ranks = self.plans.len();
-        let rank = self.dice.roll(ranks);
-        let peer = (rank + 1 + self.dice.roll(ranks - 1)) % ranks;
+        let rank = self.dice.below(ranks);
+        let peer = (rank + 1 + self.dice.below(ranks - 1)) % ranks;
         let stream = self.stream();
         self.numbers += 1;
-        match self.dice.roll(9) {
+        match self.dice.below(9) {
             0 => {
                 let len = self.len();
                 let to = Box::new(self.view(len));
@@ -346,22 +352,22 @@ impl World {
             2 => {
                 let len = self.len();
                 let (mine, theirs) = (self.view(len), self.view(len));
-                let mine = Box::new(Place { rank, view: mine });
-                let theirs = Box::new(Place { rank: peer, view: theirs });
-                let (from, to) = if self.dice.roll(2) == 0 { (mine, theirs) } else { (theirs, mine) };
-                if self.dice.roll(2) == 0 {
+                let mine = Box::new(ViewOnRank { rank, view: mine });
+                let theirs = Box::new(ViewOnRank { rank: peer, view: theirs });
+                let (from, to) = if self.dice.below(2) == 0 { (mine, theirs) } else { (theirs, mine) };
+                if self.dice.below(2) == 0 {
                     self.flag(peer, rank);
                 }
                 self.on(rank, stream, InstKind::Copy { from, to });
-                if self.dice.roll(2) == 0 {
+                if self.dice.below(2) == 0 {
                     self.flag(rank, peer);
                 }
             }
             3 => self.join(rank, stream, 1 - stream),
             4 => self.flag(rank, peer),
-            5 if !self.open.is_empty() => {
-                let at = self.dice.roll(self.open.len());
-                let (rank, work) = self.open.swap_remove(at);
+            5 if !self.not_awaited.is_empty() => {
+                let at = self.dice.below(self.not_awaited.len());
+                let (rank, work) = self.not_awaited.swap_remove(at);
                 self.on(rank, stream, InstKind::Wait { work });
             }
             5 | 6 => self.transfers(rank, peer),
@@ -372,13 +378,13 @@ impl World {
     /// Ranks exchange parts, or one sends to the other.
     fn transfers(&mut self, rank: usize, peer: usize) {
         let len = self.len();
-        let both = self.dice.roll(2) == 0;
+        let both = self.dice.below(2) == 0;
         for (me, other, first) in [(rank, peer, Direction::Send), (peer, rank, Direction::Recv)] {
             let mut sides = vec![first];
-            sides.extend(both.then(|| first.mirror()));
+            sides.extend(both.then(|| first.opposite()));
             let sides = sides
                 .into_iter()
-                .map(|direction| Side {
+                .map(|direction| P2pOp {
                     direction,
                     peer: other,
                     view: self.view(len),
@@ -389,16 +395,16 @@ impl World {
             self.on(
                 me,
                 stream,
-                InstKind::Transfer(Transfer { communicator: 0, protocol: None, sides, work }),
+                InstKind::Transfer(Transfer { communicator: 0, protocol: None, ops: sides, work }),
             );
         }
     }
 
     fn collective(&mut self) {
         let ranks = self.plans.len();
-        let root = self.dice.roll(ranks);
+        let root = self.dice.below(ranks);
         let op = ReduceOp::Sum;
-        let (kind, input, output) = match self.dice.roll(5) {
+        let (kind, input, output) = match self.dice.below(5) {
             0 => (CollectiveKind::Broadcast { root }, 1, 1),
             1 => (CollectiveKind::Reduce { root, op }, 1, 1),
             2 => (CollectiveKind::Allreduce { op }, 2, 2),

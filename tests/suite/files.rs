@@ -13,7 +13,7 @@ use std::{
 use libtest_mimic::{Failed, Trial};
 
 use crate::ROOT;
-use crate::limited::Limited;
+use crate::timeout::RunWithTimeout;
 
 /// What the old file contains where it is not a program.
 const OLD: &str = "old contents\n";
@@ -132,7 +132,7 @@ fn run(writer: &Writer, path: &Path, blocks: Option<usize>) -> Result<Output, Fa
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{limit}exec \"$0\" \"$@\""), writer.tool]).args(words);
     shell.current_dir(ROOT).env("NO_COLOR", "1").stdin(Stdio::null());
-    Ok(shell.limited()?)
+    Ok(shell.output_with_timeout()?)
 }
 
 /// What is no regular file is written as it stands: a terminal's or a pipe's name is not replaced.
@@ -147,7 +147,7 @@ fn open_descriptors_and_fifos_are_written() -> Result<(), Failed> {
          {tool} samples/ring.hir -o {fifo}; wait; cmp plain piped; test -p {fifo}"
     );
     let script = script.replace("samples/", &format!("{ROOT}/samples/"));
-    let output = Command::new("sh").args(["-c", &script]).current_dir(&folder).limited()?;
+    let output = Command::new("sh").args(["-c", &script]).current_dir(&folder).output_with_timeout()?;
     fs::remove_dir_all(&folder)?;
     if output.status.success() { Ok(()) } else { Err(format!("{output:?}").into()) }
 }

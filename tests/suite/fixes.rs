@@ -14,17 +14,17 @@ use grammar::{
     codes::Severity,
     diagnostic::has_errors,
     ir::Program,
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
     span::LineIndex,
 };
 use hir::{
     check::{Checks, check, fix},
-    io::{data::Data, generate::Kind},
+    io::{data::Data, generate::InputKind},
     plan::{self, Plan},
     run::{
-        inputs::Filling,
-        job::{Basis, Expectation, expectations},
-        trial::trial,
+        inputs::InputSpec,
+        trial::run_trial,
+        verdict::{Expectation, ExpectationSource, expectations},
     },
     sim::Schedule,
 };
@@ -33,7 +33,7 @@ use passes::PIPELINES;
 
 use crate::{
     ROOT,
-    baseline::{programs, small, synchronisations, without},
+    baseline::{plans_if_small, programs, synchronisations, without_statement},
     shown,
 };
 
@@ -46,14 +46,14 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         Trial::test(format!("fixes::{name}"), move || table(name, &cases, pipeline))
     };
     let tables = [None].into_iter().chain(pipelines).map(trial);
-    tables.chain([Trial::test("fixes::documented", documented)]).collect()
+    tables.chain([Trial::test("fixes::documented", check_documentation)]).collect()
 }
 
 /// `--check=race`.
-const RACE: Checks = Checks { comm: false, memory: false, ..Checks::FAULTS };
+const RACE: Checks = Checks { comm: false, memory: false, ..Checks::ALL_FAULTS };
 
 /// That `docs/checker.md` says what the files of `tests/baseline/fixes` sum up to.
-fn documented() -> Result<(), Failed> {
+fn check_documentation() -> Result<(), Failed> {
     let (mut fixed, mut racy) = (0, 0);
     for file in fs::read_dir(Path::new(ROOT).join("tests/baseline/fixes"))? {
         let text = fs::read_to_string(file?.path())?;
@@ -85,7 +85,7 @@ struct Count {
     /// How many edits that took.
     edits: usize,
     /// The others, one a line.
-    left: String,
+    unfixed: String,
 }
 
 fn table(name: &str, cases: &[PathBuf], pipeline: Option<&str>) -> Result<(), Failed> {
@@ -95,7 +95,7 @@ fn table(name: &str, cases: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
             mutants(&program, &lines, &shown(path), pipeline.is_none(), &mut count)?;
         }
     }
-    let Count { racy, fixed, edits, left } = count;
+    let Count { racy, fixed, edits, unfixed: left } = count;
     let text = format!("{fixed} of {racy} programs with a race are fixed, by {edits} edits; not:\n{left}");
     let file = Path::new(ROOT).join("tests/baseline/fixes").join(format!("{name}.txt"));
     let recorded = fs::read_to_string(&file).unwrap_or_default();
@@ -118,16 +118,22 @@ fn mutants(
     by_race: bool,
     count: &mut Count,
 ) -> Result<(), String> {
-    let Some(plans) = small(program, lines).filter(|it| faults(it).is_empty()) else { return Ok(()) };
-    let Ok(inputs) = Filling::new(Kind::Exact, 0, Vec::new(), &plans).fill(&plans) else { return Ok(()) };
-    let Ok(ran) = trial(&plans, &inputs, &Schedule::Program, &[]) else { return Ok(()) };
-    let wanted = expectations(ran.outputs, "program", Basis::Simulated { exact: ran.exact });
+    let Some(plans) = plans_if_small(program, lines).filter(|it| faults(it).is_empty()) else {
+        return Ok(());
+    };
+    let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans).fill(&plans) else {
+        return Ok(());
+    };
+    let Ok(ran) = run_trial(&plans, &inputs, &Schedule::Program, &[]) else { return Ok(()) };
+    let wanted = expectations(ran.outputs, "program", ExpectationSource::Simulated { exact: ran.exact });
     for (stmt, op) in synchronisations(program) {
-        if !matches!(op.row().effect, Effect::Stream | Effect::Wait) || op == Op::SetCurrentStream {
+        if !matches!(op.def().class, OpClass::Stream | OpClass::Wait) || op == Op::SetCurrentStream {
             continue;
         }
-        let text = grammar::print(&without(program, stmt));
-        let Some(before) = planned(&text).map(|it| faults(&it)).filter(|it| !it.is_empty()) else { continue };
+        let text = grammar::print(&without_statement(program, stmt));
+        let Some(before) = plans_of_text(&text).map(|it| faults(&it)).filter(|it| !it.is_empty()) else {
+            continue;
+        };
         // A deadlock is not for edits to end.
         if before
             .iter()
@@ -145,27 +151,29 @@ fn mutants(
         if by_race {
             let fixed = fix(&text, 0, RACE, &planner);
             let plans =
-                planned(&fixed.text).ok_or_else(|| format!("{place}: the edited text is rejected"))?;
+                plans_of_text(&fixed.text).ok_or_else(|| format!("{place}: the edited text is rejected"))?;
             if check(&plans, RACE).findings.is_empty() {
-                right(&plans, &inputs, &wanted)
+                check_results(&plans, &inputs, &wanted)
                     .map_err(|it| format!("{place}, --check=race: {it}\n{}", fixed.text))?;
             }
         }
-        let plans = planned(&fixed.text).ok_or_else(|| format!("{place}: the edited text is rejected"))?;
+        let plans =
+            plans_of_text(&fixed.text).ok_or_else(|| format!("{place}: the edited text is rejected"))?;
         match faults(&plans).first() {
             None => {
-                right(&plans, &inputs, &wanted).map_err(|it| format!("{place}: {it}\n{}", fixed.text))?;
+                check_results(&plans, &inputs, &wanted)
+                    .map_err(|it| format!("{place}: {it}\n{}", fixed.text))?;
                 count.fixed += 1;
                 count.edits += fixed.edits.len();
             }
-            Some(fault) => _ = writeln!(count.left, "{place}: {fault}"),
+            Some(fault) => _ = writeln!(count.unfixed, "{place}: {fault}"),
         }
     }
     Ok(())
 }
 
 /// The plans of a text, if it has any.
-fn planned(text: &str) -> Option<Vec<Plan>> {
+fn plans_of_text(text: &str) -> Option<Vec<Plan>> {
     let (mut programs, diagnostics) = grammar::read(text);
     let program =
         programs.pop().filter(|it| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it)))?;
@@ -181,9 +189,9 @@ fn faults(plans: &[Plan]) -> Vec<String> {
 }
 
 /// That plans give what is wanted, under several schedules.
-fn right(plans: &[Plan], inputs: &[Vec<Data>], wanted: &[Expectation]) -> Result<(), String> {
+fn check_results(plans: &[Plan], inputs: &[Vec<Data>], wanted: &[Expectation]) -> Result<(), String> {
     let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..4).map(Schedule::Seed));
-    schedules.into_iter().try_for_each(|it| match trial(plans, inputs, &it, wanted) {
+    schedules.into_iter().try_for_each(|it| match run_trial(plans, inputs, &it, wanted) {
         Ok(_) => Ok(()),
         Err(mishap) => Err(format!("{}: {}", mishap.schedule, mishap.message)),
     })

@@ -15,19 +15,19 @@ use grammar::{diagnostic::Diagnostic, diagnostic::has_errors, ir::Program, span:
 use hir::{
     check::{Checks, check},
     exit::Exit,
-    io::generate::Kind,
+    io::generate::InputKind,
     plan::{self, InstKind, Plan},
     run::{
-        inputs::Filling,
-        job::{Basis, Criteria, Expectation, expectations, judge, simulate},
+        inputs::InputSpec,
         results, unsharded,
+        verdict::{Criteria, Expectation, ExpectationSource, expectations, judge_outputs, simulate},
     },
     sim::Schedule,
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};
 
-use crate::{dice::Dice, programs};
+use crate::{programs, rng::Rng};
 
 /// Programs of a trial, unless told.
 const PROGRAMS: usize = 1000;
@@ -43,10 +43,10 @@ const LOWERINGS: &[&str] = &[
     "decompose-resharding{reshard=result},lower-to-communication{backend=ucc}",
     "decompose-resharding,lower-to-communication,@default",
     "canonicalize,decompose-resharding{reshard=result},lower-to-communication,remove-dead-code",
-    HALF,
+    SINGLE_STEP_PASS,
 ];
 /// Leaves, or refuses, what is more than one step.
-const HALF: &str = "lower-to-communication";
+const SINGLE_STEP_PASS: &str = "lower-to-communication";
 /// Lowerings that others follow.
 const BASES: &[&str] = &[
     "@lower",
@@ -79,17 +79,17 @@ const FOLLOWING: &[&str] = &[
 ];
 
 /// A pipeline that leaves no resharding operator.
-pub fn pipeline(dice: &mut Dice) -> String {
-    match dice.roll(10) {
-        0..=3 => dice.any(LOWERINGS).to_owned(),
+pub fn pipeline(dice: &mut Rng) -> String {
+    match dice.below(10) {
+        0..=3 => dice.choose_cloned(LOWERINGS).to_owned(),
         4..=6 => {
             // The first one lowers nothing.
             let named: Vec<&str> =
                 PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@default").collect();
-            dice.any(&named).to_owned()
+            dice.choose_cloned(&named).to_owned()
         }
         _ => {
-            let base = dice.any(BASES);
+            let base = dice.choose_cloned(BASES);
             let mut following = FOLLOWING.to_vec();
             following.retain(|_| dice.chance(25));
             std::iter::once(base).chain(following).collect::<Vec<_>>().join(",")
@@ -128,12 +128,12 @@ fn verdict(results: &[Result<bool, String>]) -> Result<(), Failed> {
 
 /// One program, and where it fails the smallest one of its seed; whether its sums were exact.
 fn attempt(seed: u64) -> Result<bool, String> {
-    let mut dice = Dice(seed ^ 0x5eed);
-    let operators = 1 + dice.roll(OPERATORS);
+    let mut dice = Rng(seed ^ 0x5eed);
+    let operators = 1 + dice.below(OPERATORS);
     let pipeline = pipeline(&mut dice);
     let check = |operators| {
         let text = programs::program(seed, operators);
-        let outcome = catch_unwind(AssertUnwindSafe(|| holds(&text, &pipeline)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| check_meaning(&text, &pipeline)));
         outcome.unwrap_or_else(|_| Err("panics, see above".to_owned())).map_err(|fault| (fault, text))
     };
     let mut failure = match check(operators) {
@@ -156,15 +156,15 @@ fn attempt(seed: u64) -> Result<bool, String> {
 }
 
 /// Whether a program means the same behind a pipeline; false where its own sums are rounded, and compared by f64 shadows.
-pub fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
+pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     let (mut programs, diagnostics) = grammar::read(text);
     let lines = LineIndex::new(text);
-    reject("does not read", &diagnostics)?;
+    fail_on_errors("does not read", &diagnostics)?;
     let Some(mut program) = programs.pop() else { return Err("no program".to_owned()) };
-    reject("does not verify", &grammar::verify(&program))?;
+    fail_on_errors("does not verify", &grammar::verify(&program))?;
     let ranks = plan::smallest_world(&program);
-    let before = planned("does not plan", &program, &lines, ranks)?;
-    let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), &before);
+    let before = build_plans("does not plan", &program, &lines, ranks)?;
+    let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &before);
     let inputs = filling.fill(&before).map_err(|it| it.to_string())?;
     let outcome = simulate(&before, inputs, &Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
     let is_exact = outcome.notes.exactness.is_exact();
@@ -175,35 +175,37 @@ pub fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
     let whole = whole_tensors(&program, &lines, &mut filling)?;
     if let Some(wanted) = whole {
         let criteria = Criteria { exact: Some(is_exact), ..Criteria::default() };
-        let verdict = judge(&before, &outcome, &wanted, &criteria).map_err(|it| it.to_string())?;
+        let verdict = judge_outputs(&before, &outcome, &wanted, &criteria).map_err(|it| it.to_string())?;
         if verdict.exit != Exit::Success {
             return Err(format!("differs from its whole tensors: {}", verdict.line));
         }
     }
-    let expected = expectations(outputs, "the program", Basis::Reference { exact: is_exact });
+    let expected = expectations(outputs, "the program", ExpectationSource::Reference { exact: is_exact });
 
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Structural, roundtrip: true };
     match passes::run(&mut program, &calls, settings, &mut |_| ()) {
         // Overlap is not for every program.
-        Err(failure) if failure.fault.is_bug() || LOWERINGS.contains(&pipeline) && pipeline != HALF => {
-            let why: Vec<&str> = failure.fault.diagnostics().iter().map(|it| it.message.as_str()).collect();
+        Err(failure)
+            if failure.error.is_bug() || LOWERINGS.contains(&pipeline) && pipeline != SINGLE_STEP_PASS =>
+        {
+            let why: Vec<&str> = failure.error.diagnostics().iter().map(|it| it.message.as_str()).collect();
             return Err(format!("{failure}: {}", why.join("; ")));
         }
         // A pipeline that cannot overlap a communication leaves it whole.
-        Err(failure) if pipeline.starts_with('@') && !pipeline.contains(',') && lowers(text) => {
+        Err(failure) if pipeline.starts_with('@') && !pipeline.contains(',') && can_lower(text) => {
             return Err(format!("{pipeline} refuses what @lower lowers: {failure}"));
         }
         Err(_) => return Ok(true),
         Ok(()) => (),
     }
-    let after = planned("does not plan any more", &program, &lines, ranks)?;
-    let report = check(&after, Checks::FAULTS);
+    let after = build_plans("does not plan any more", &program, &lines, ranks)?;
+    let report = check(&after, Checks::ALL_FAULTS);
     if let Some(it) = report.findings.first() {
         return Err(format!("the checker finds: {}", it.diagnostic(&after, &[]).1.message));
     }
     let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
-    if pipeline != HALF && after.iter().any(reshards) {
+    if pipeline != SINGLE_STEP_PASS && after.iter().any(reshards) {
         return Err("a resharding operator is left".to_owned());
     }
     let inputs = filling.fill(&after).map_err(|it| it.to_string())?;
@@ -212,7 +214,7 @@ pub fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
         let fault = |it: &dyn std::fmt::Display| format!("{it}, schedule {schedule}");
         let outcome = simulate(&after, inputs.clone(), &schedule, Vec::new()).map_err(|it| fault(&it))?;
         let criteria = Criteria { exact: Some(outcome.notes.exactness.is_exact()), ..Criteria::default() };
-        let verdict = judge(&after, &outcome, &expected, &criteria);
+        let verdict = judge_outputs(&after, &outcome, &expected, &criteria);
         let verdict = verdict.map_err(|it| fault(&it))?;
         if verdict.exit != Exit::Success {
             return Err(fault(&verdict.line));
@@ -225,9 +227,9 @@ pub fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
 fn whole_tensors(
     program: &Program,
     lines: &LineIndex,
-    filling: &mut Filling,
+    filling: &mut InputSpec,
 ) -> Result<Option<Vec<Expectation>>, String> {
-    let erased = match unsharded::plan(program, lines) {
+    let erased = match unsharded::plan_unsharded(program, lines) {
         Ok(plan) => [plan],
         Err(fault)
             if ["is written again", "depends on the rank"].iter().any(|it| fault.message.contains(it)) =>
@@ -240,25 +242,26 @@ fn whole_tensors(
     let outcome = simulate(&erased, inputs, &Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
     let outputs = results::outputs(&erased, &outcome).map_err(|it| it.to_string())?;
     let exact = outcome.notes.exactness.is_exact();
-    let outputs = expectations(outputs, "the program without shardings", Basis::Reference { exact });
+    let outputs =
+        expectations(outputs, "the program without shardings", ExpectationSource::Reference { exact });
     Ok(Some(outputs))
 }
 
 /// Whether `@lower` lowers a program.
-fn lowers(text: &str) -> bool {
+fn can_lower(text: &str) -> bool {
     let (mut programs, _) = grammar::read(text);
     let calls = passes::parse("@lower").unwrap_or_default();
     programs.iter_mut().all(|it| passes::run(it, &calls, Settings::default(), &mut |_| ()).is_ok())
 }
 
-fn planned(what: &str, program: &Program, lines: &LineIndex, ranks: usize) -> Result<Vec<Plan>, String> {
-    plan::build(program, lines, ranks).map_err(|faults| match reject(what, &faults) {
+fn build_plans(what: &str, program: &Program, lines: &LineIndex, ranks: usize) -> Result<Vec<Plan>, String> {
+    plan::build(program, lines, ranks).map_err(|faults| match fail_on_errors(what, &faults) {
         Ok(()) => what.to_owned(),
         Err(fault) => fault,
     })
 }
 
-fn reject(what: &str, diagnostics: &[Diagnostic]) -> Result<(), String> {
+fn fail_on_errors(what: &str, diagnostics: &[Diagnostic]) -> Result<(), String> {
     let Some(first) = diagnostics.first().filter(|_| has_errors(diagnostics)) else { return Ok(()) };
     Err(format!("{what}: {}", first.message))
 }

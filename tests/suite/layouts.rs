@@ -5,23 +5,23 @@
 
 use grammar::span::LineIndex;
 use hir::{
-    cuda::buffer_assignment::{ALIGNMENT, Spot, WorldLayout},
-    io::{dense::DenseTensor, generate::Kind},
+    cuda::buffer_assignment::{ALIGNMENT, BufferAssignment, BufferSlice},
+    io::{dense::DenseTensor, generate::InputKind},
     plan::{self, InstKind, Plan},
-    run::inputs::Filling,
-    sim::{self, Options, Schedule},
+    run::inputs::InputSpec,
+    sim::{self, Schedule, SimOptions},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{Settings, Verify};
 
-use crate::{dice::Dice, generator, programs};
+use crate::{generator, programs, rng::Rng};
 
 #[path = "layouts/plans.rs"]
 mod plans;
-#[path = "layouts/reach.rs"]
-mod reach;
-#[path = "layouts/shared.rs"]
-mod shared;
+#[path = "layouts/reachability.rs"]
+mod reachability;
+#[path = "layouts/shared_storage.rs"]
+mod shared_storage;
 
 /// Layouts of a trial, unless told.
 const LAYOUTS: usize = 1000;
@@ -36,7 +36,7 @@ pub fn trials() -> Vec<Trial> {
         let (mut sharing, mut faults) = (0, Vec::new());
         for seed in (0..count).map(|at| (seed + at) as u64) {
             let Some(plans) = of(seed) else { continue };
-            match holds(&plans) {
+            match check_layouts(&plans) {
                 Ok(shares) => sharing += usize::from(shares),
                 Err(fault) => faults.push(format!("seed {seed}: {fault}")),
             }
@@ -56,8 +56,8 @@ pub fn trials() -> Vec<Trial> {
 
 /// The plans of a random program behind a random pipeline, where that accepts it.
 fn program(seed: u64) -> Option<Vec<Plan>> {
-    let mut dice = Dice(seed ^ 0x1a70);
-    let text = programs::program(seed, 1 + dice.roll(OPERATORS));
+    let mut dice = Rng(seed ^ 0x1a70);
+    let text = programs::program(seed, 1 + dice.below(OPERATORS));
     let calls = passes::parse(&generator::pipeline(&mut dice)).ok()?;
     let mut program = grammar::read(&text).0.pop()?;
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
@@ -67,30 +67,31 @@ fn program(seed: u64) -> Option<Vec<Plan>> {
 }
 
 /// Whether some buffers share bytes; a fault where that can be seen.
-fn holds(plans: &[Plan]) -> Result<bool, String> {
-    let layout = WorldLayout::of(plans).map_err(|it| format!("{it:?} is too large"))?;
-    let shares = apart(plans, &layout)?;
+fn check_layouts(plans: &[Plan]) -> Result<bool, String> {
+    let layout = BufferAssignment::of(plans).map_err(|it| format!("{it:?} is too large"))?;
+    let shares = check_sharing(plans, &layout)?;
     if shares {
-        let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), plans);
+        let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans);
         let inputs = filling.fill(plans).map_err(|it| it.to_string())?;
-        let moved = shared::plans(plans, &layout);
+        let moved = shared_storage::plans(plans, &layout);
         for schedule in
             [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..8).map(Schedule::Seed))
         {
             let run = |plans: &[Plan]| {
                 sim::run(
                     plans,
-                    &plan::sync::Matched::of(plans),
+                    &plan::sync::CommMatching::from_plans(plans),
                     inputs.clone(),
                     &schedule,
-                    &Options::default(),
+                    &SimOptions::default(),
                 )
                 .map_err(|it| it.to_string())
             };
             let (own, shared) = (run(plans)?, run(&moved)?);
             let blocks = own.outputs.iter().flatten().zip(shared.outputs.iter().flatten());
-            if let Some((own, shared)) =
-                blocks.into_iter().find(|(own, shared)| !agrees(own.as_ref(), shared.as_ref()))
+            if let Some((own, shared)) = blocks
+                .into_iter()
+                .find(|(own, shared)| !written_elements_agree(own.as_ref(), shared.as_ref()))
             {
                 return Err(format!("{schedule}: {own:?} becomes {shared:?}"));
             }
@@ -100,7 +101,7 @@ fn holds(plans: &[Plan]) -> Result<bool, String> {
 }
 
 /// Whether what was written is the same.
-fn agrees(own: Option<&DenseTensor>, shared: Option<&DenseTensor>) -> bool {
+fn written_elements_agree(own: Option<&DenseTensor>, shared: Option<&DenseTensor>) -> bool {
     let (Some(own), Some(shared)) = (own, shared) else { return own.is_none() && shared.is_none() };
     let (mine, theirs) = (own.data.to_f64(), shared.data.to_f64());
     let same = |at: usize| mine[at].to_bits() == theirs[at].to_bits() && shared.written.get(at);
@@ -108,11 +109,11 @@ fn agrees(own: Option<&DenseTensor>, shared: Option<&DenseTensor>) -> bool {
 }
 
 /// A buffer that an instruction touches: rank and index of the instruction, buffer, whether it is written.
-type Use = ((usize, usize), usize, bool);
+type BufferAccess = ((usize, usize), usize, bool);
 
 /// Whether some buffers share bytes; a fault where those are not ordered, or lie outside.
-fn apart(plans: &[Plan], layout: &WorldLayout) -> Result<bool, String> {
-    let mut uses: Vec<Vec<Use>> = vec![Vec::new(); plans.len()];
+fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, String> {
+    let mut uses: Vec<Vec<BufferAccess>> = vec![Vec::new(); plans.len()];
     for plan in plans {
         for (inst, it) in plan.code.iter().enumerate() {
             let at = (plan.rank, inst);
@@ -120,22 +121,26 @@ fn apart(plans: &[Plan], layout: &WorldLayout) -> Result<bool, String> {
                 uses[plan.rank].push((at, buffer as usize, true));
             }
             for it in it.kind.accesses(plan.rank) {
-                uses[it.rank].push((at, it.view.buffer as usize, it.written));
+                uses[it.rank].push((at, it.view.buffer as usize, it.is_write));
             }
         }
     }
-    let graph = reach::Graph::of(plans);
+    let graph = reachability::Graph::of(plans);
     let mut shares = false;
     for (plan, uses) in plans.iter().zip(&uses) {
         let rank = &layout.ranks[plan.rank];
-        let mut sharing = vec![false; rank.spots.len()];
-        for (at, spot) in rank.spots.iter().enumerate() {
-            let (start, end) =
-                if spot.symmetric { (layout.flags, layout.symmetric) } else { (0, rank.private) };
+        let mut sharing = vec![false; rank.buffers.len()];
+        for (at, spot) in rank.buffers.iter().enumerate() {
+            let (start, end) = if spot.is_symmetric {
+                (layout.signal_bytes, layout.symmetric_bytes)
+            } else {
+                (0, rank.private_bytes)
+            };
             if spot.offset % ALIGNMENT != 0 || spot.offset < start || spot.offset + spot.bytes > end {
                 return Err(format!("rank {}: {at} is outside its segment", plan.rank));
             }
-            sharing[at] = (0..rank.spots.len()).any(|other| other != at && overlap(spot, &rank.spots[other]));
+            sharing[at] =
+                (0..rank.buffers.len()).any(|other| other != at && overlap(spot, &rank.buffers[other]));
         }
         let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
         let touched = |buffer: usize| uses.iter().any(|it| it.1 == buffer);
@@ -144,23 +149,23 @@ fn apart(plans: &[Plan], layout: &WorldLayout) -> Result<bool, String> {
         }
         for (a, first, reads) in uses {
             let written =
-                || uses.iter().any(|(b, it, written)| it == first && *written && graph.ordered(*b, *a));
+                || uses.iter().any(|(b, it, written)| it == first && *written && graph.is_ordered(*b, *a));
             if sharing[*first] && !reads && !written() {
                 return Err(format!("rank {}: {first} is read before it is written, and shares", plan.rank));
             }
             for (b, second, writes) in uses.iter().filter(|it| it.1 != *first) {
-                if !overlap(&rank.spots[*first], &rank.spots[*second]) {
+                if !overlap(&rank.buffers[*first], &rank.buffers[*second]) {
                     continue;
                 }
                 shares = true;
-                if (*reads || *writes) && !graph.ordered(*a, *b) && !graph.ordered(*b, *a) {
+                if (*reads || *writes) && !graph.is_ordered(*a, *b) && !graph.is_ordered(*b, *a) {
                     let rank = plan.rank;
                     return Err(format!("rank {rank}: {a:?} and {b:?} touch bytes of {first} and {second}"));
                 }
             }
         }
     }
-    let symmetric = |rank: usize| layout.ranks[rank].spots.iter().filter(|it| it.symmetric);
+    let symmetric = |rank: usize| layout.ranks[rank].buffers.iter().filter(|it| it.is_symmetric);
     for rank in 1..plans.len() {
         let sizes = |rank| symmetric(rank).map(|it| it.bytes).collect::<Vec<_>>();
         if sizes(0) == sizes(rank) && !symmetric(0).eq(symmetric(rank)) {
@@ -170,6 +175,6 @@ fn apart(plans: &[Plan], layout: &WorldLayout) -> Result<bool, String> {
     Ok(shares)
 }
 
-fn overlap(a: &Spot, b: &Spot) -> bool {
-    a.symmetric == b.symmetric && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
+fn overlap(a: &BufferSlice, b: &BufferSlice) -> bool {
+    a.is_symmetric == b.is_symmetric && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
 }

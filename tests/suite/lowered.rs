@@ -10,7 +10,7 @@ use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
 use hir::{
     check::{Checks, check},
     plan,
-    run::oracle::Oracle,
+    run::oracle::SimulationOracle,
 };
 use libtest_mimic::Trial;
 use passes::{SemanticOracle, Settings, Verify};
@@ -18,7 +18,7 @@ use passes::{SemanticOracle, Settings, Verify};
 #[path = "lowered/slices.rs"]
 mod slices;
 
-use crate::{dice::Dice, limited::Limited};
+use crate::{rng::Rng, timeout::RunWithTimeout};
 
 /// Programs of a trial, unless told.
 const PROGRAMS: usize = 4000;
@@ -74,7 +74,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// The program of a seed.
 pub fn program(seed: u64) -> String {
-    Writer::program(seed)
+    ProgramWriter::program(seed)
 }
 
 /// Whether a program is free of races.
@@ -82,11 +82,11 @@ pub fn program(seed: u64) -> String {
 /// # Errors
 /// A pass that changes what it does.
 fn attempt(seed: u64) -> Result<bool, String> {
-    let text = Writer::program(seed);
-    let mut dice = Dice(seed ^ 0x10e7);
-    let calls: Vec<&str> = (0..1 + dice.roll(3)).map(|_| dice.any(PASSES)).collect();
+    let text = ProgramWriter::program(seed);
+    let mut dice = Rng(seed ^ 0x10e7);
+    let calls: Vec<&str> = (0..1 + dice.below(3)).map(|_| dice.choose_cloned(PASSES)).collect();
     let pipeline = calls.join(",");
-    holds(&text, &pipeline).map_err(|fault| {
+    check_meaning(&text, &pipeline).map_err(|fault| {
         let file = std::env::temp_dir().join(format!("hir-lowered-{seed}.hir"));
         let _ = fs::write(&file, &text);
         let file = file.display();
@@ -94,7 +94,7 @@ fn attempt(seed: u64) -> Result<bool, String> {
     })
 }
 
-fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
+fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     let (mut programs, diagnostics) = grammar::read(text);
     let first = |all: &[grammar::diagnostic::Diagnostic]| {
         all.first().map(|it| it.message.clone()).unwrap_or_default()
@@ -108,9 +108,9 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
         return Err(format!("does not verify: {}", first(&faults)));
     }
     let lines = LineIndex::new(text);
-    let oracle = Oracle { lines: &lines, ranks: None };
+    let oracle = SimulationOracle { lines: &lines, ranks: None };
     let is_clean = fault_in(&program, &lines).is_none();
-    let meaning = match oracle.meaning(&program) {
+    let meaning = match oracle.reference(&program) {
         Ok(meaning) => meaning,
         Err(faults) if is_clean => return Err(format!("the checker finds nothing, and: {}", first(&faults))),
         Err(_) => return Ok(false),
@@ -118,7 +118,7 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Structural, roundtrip: true };
     match passes::run(&mut program, &calls, settings, &mut |_| ()) {
-        Err(failure) if failure.fault.is_bug() => return Err(format!("`{pipeline}`: {failure}")),
+        Err(failure) if failure.error.is_bug() => return Err(format!("`{pipeline}`: {failure}")),
         // A pass may refuse a program with a reason.
         Err(_) => return Ok(true),
         Ok(()) => (),
@@ -126,7 +126,7 @@ fn holds(text: &str, pipeline: &str) -> Result<bool, String> {
     if let Some(fault) = fault_in(&program, &lines).filter(|_| is_clean) {
         return Err(format!("`{pipeline}` makes a fault: {fault}\n{}", grammar::print(&program)));
     }
-    let kept = meaning.is_kept(&program);
+    let kept = meaning.check_equivalent(&program);
     kept.map(|()| true).or_else(|it| {
         // The oracle tries few schedules: what races under another one has no one meaning.
         if races(text)? {
@@ -141,7 +141,7 @@ fn fault_in(program: &Program, lines: &LineIndex) -> Option<String> {
     match plan::build(program, lines, plan::smallest_world(program)) {
         Err(faults) => faults.first().map(|it| it.message.clone()),
         Ok(plans) => {
-            let report = check(&plans, Checks::FAULTS);
+            let report = check(&plans, Checks::ALL_FAULTS);
             report.findings.first().map(|it| it.diagnostic(&plans, &[]).1.message)
         }
     }
@@ -153,23 +153,23 @@ fn races(text: &str) -> Result<bool, String> {
     fs::write(file.path(), text).map_err(|it| it.to_string())?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
     let command = command.arg(file.path()).args(["--device=sim", "--check=off", "--schedule", SCHEDULES]);
-    command.limited().map(|it| !it.status.success()).map_err(|it| it.to_string())
+    command.output_with_timeout().map(|it| !it.status.success()).map_err(|it| it.to_string())
 }
 
 /// The streams that may have made the last value of a tensor, and those that have read it since.
 #[derive(Clone, Default)]
-struct Uses {
+struct TensorUses {
     written: Vec<usize>,
     read: Vec<usize>,
 }
 
 /// A program in the making. Stream 0 is the first one, `s0`.
-struct Writer {
-    dice: Dice,
+struct ProgramWriter {
+    dice: Rng,
     text: String,
     indent: usize,
     current: usize,
-    uses: Vec<Uses>,
+    uses: Vec<TensorUses>,
     /// Posted communications that nothing waits for yet: number, operand, result.
     posted: Vec<(usize, usize, usize)>,
     communicates: bool,
@@ -177,12 +177,12 @@ struct Writer {
     /// The index of the loop that is being written.
     index: Option<usize>,
     /// How many of a hundred joins that are needed are there.
-    care: usize,
+    join_percent: usize,
 }
 
-impl Writer {
+impl ProgramWriter {
     fn program(seed: u64) -> String {
-        let mut dice = Dice(seed ^ 0x7eed);
+        let mut dice = Rng(seed ^ 0x7eed);
         let communicates = dice.chance(60);
         let care = if dice.chance(70) { 100 } else { 95 };
         let mut it = Self {
@@ -190,12 +190,12 @@ impl Writer {
             text: String::new(),
             indent: 1,
             current: 0,
-            uses: vec![Uses::default(); TENSORS + 1 + MATRICES],
+            uses: vec![TensorUses::default(); TENSORS + 1 + MATRICES],
             posted: Vec::new(),
             communicates,
             numbers: 0,
             index: None,
-            care,
+            join_percent: care,
         };
         let outputs: Vec<String> = (TENSORS - OUTPUTS + 1..=TENSORS).map(|at| it.tensor(at)).collect();
         let (first, last) = (it.matrix(0), it.matrix(MATRICES - 1));
@@ -218,7 +218,7 @@ impl Writer {
             it.stream(stream);
             it.line("Synchronize(Stream s0)");
         }
-        for _ in 0..4 + it.dice.roll(8) {
+        for _ in 0..4 + it.dice.below(8) {
             it.statement(true);
         }
         while !it.posted.is_empty() {
@@ -226,7 +226,7 @@ impl Writer {
         }
         it.stream(0);
         for stream in 1..=STREAMS {
-            if it.dice.chance(it.care) {
+            if it.dice.chance(it.join_percent) {
                 it.line(&format!("Synchronize(Stream {stream})"));
             }
         }
@@ -260,7 +260,7 @@ impl Writer {
 
     /// The current stream waits for what another one did, unless care is lacking.
     fn join(&mut self, stream: usize) {
-        if stream != self.current && self.dice.chance(self.care) {
+        if stream != self.current && self.dice.chance(self.join_percent) {
             self.line(&format!("Synchronize(Stream {})", Self::name(stream)));
         }
     }
@@ -272,7 +272,7 @@ impl Writer {
     }
 
     fn writes(&mut self, tensor: usize) {
-        let Uses { written, read } = std::mem::take(&mut self.uses[tensor]);
+        let TensorUses { written, read } = std::mem::take(&mut self.uses[tensor]);
         let mut before: Vec<usize> = read.into_iter().chain(written).collect();
         before.sort_unstable();
         before.dedup();
@@ -281,12 +281,12 @@ impl Writer {
     }
 
     fn statement(&mut self, top: bool) {
-        let current = self.dice.roll(STREAMS + 1);
-        match self.dice.roll(11) {
+        let current = self.dice.below(STREAMS + 1);
+        match self.dice.below(11) {
             10 => self.branch(current),
             0 | 1 => {
                 self.stream(current);
-                let other = self.dice.roll(STREAMS + 1);
+                let other = self.dice.below(STREAMS + 1);
                 if other != current {
                     self.line(&format!("Synchronize(Stream {})", Self::name(other)));
                 }
@@ -297,7 +297,7 @@ impl Writer {
             }
             4 if top && !self.posted.is_empty() => {
                 self.stream(current);
-                let at = self.dice.roll(self.posted.len());
+                let at = self.dice.below(self.posted.len());
                 let arrived = self.posted[at].2;
                 self.wait(at);
                 if self.dice.chance(50) {
@@ -327,8 +327,8 @@ impl Writer {
         if free.is_empty() {
             return;
         }
-        let (out, a) = (self.dice.any(&free), self.dice.any(&free));
-        let (first, second) = (if self.dice.chance(30) { 0 } else { a }, self.dice.any(&free));
+        let (out, a) = (self.dice.choose_cloned(&free), self.dice.choose_cloned(&free));
+        let (first, second) = (if self.dice.chance(30) { 0 } else { a }, self.dice.choose_cloned(&free));
         self.reads(first);
         self.reads(second);
         self.writes(out);
@@ -340,7 +340,7 @@ impl Writer {
     /// A branch that waits for a stream, on one rank or in one iteration.
     fn branch(&mut self, current: usize) {
         self.stream(current);
-        let other = (current + 1 + self.dice.roll(STREAMS)) % (STREAMS + 1);
+        let other = (current + 1 + self.dice.below(STREAMS)) % (STREAMS + 1);
         let condition = self.index.map_or("rank == 1".to_owned(), |it| format!("i{it} == 1"));
         self.line(&format!("IF Manual ( {condition} ):"));
         self.line(&format!("  Synchronize(Stream {})", Self::name(other)));
@@ -349,8 +349,8 @@ impl Writer {
     /// A communication of a tensor, or of any.
     fn post(&mut self, from: Option<usize>) {
         let free = self.free();
-        let from = from.unwrap_or_else(|| self.dice.any(&free));
-        let to = self.dice.any(&free);
+        let from = from.unwrap_or_else(|| self.dice.choose_cloned(&free));
+        let to = self.dice.choose_cloned(&free);
         if from == to {
             return;
         }
@@ -382,17 +382,17 @@ impl Writer {
     /// A loop of few rounds, or none. It ends on the stream that it began on; what its body uses is ordered from round to round,
     /// as its first and last stream are one that waits for all of them.
     fn repeat(&mut self) {
-        let home = self.dice.roll(STREAMS + 1);
+        let home = self.dice.below(STREAMS + 1);
         self.stream(home);
         self.numbers += 1;
-        let (index, rounds) = (self.numbers, self.dice.roll(4));
+        let (index, rounds) = (self.numbers, self.dice.below(4));
         self.line(&format!("FOR i{index} from 0 to {rounds}:"));
         self.indent += 1;
         let length = self.text.len();
         let before = self.uses.clone();
         if self.dice.chance(25) {
             // Waits alone: in a loop that runs zero times, for nothing.
-            let other = self.dice.roll(STREAMS + 1);
+            let other = self.dice.below(STREAMS + 1);
             if other != home {
                 self.line(&format!("Synchronize(Stream {})", Self::name(other)));
             }
@@ -405,7 +405,7 @@ impl Writer {
             self.stream(home);
             streams.iter().for_each(|stream| self.join(*stream));
             self.index = Some(index);
-            for _ in 0..1 + self.dice.roll(3) {
+            for _ in 0..1 + self.dice.below(3) {
                 self.statement(false);
             }
             self.index = None;

@@ -5,7 +5,7 @@ use std::{fs, process::Command};
 use libtest_mimic::{Failed, Trial};
 
 use super::{ROOT, emulator};
-use crate::limited::Limited;
+use crate::timeout::RunWithTimeout;
 
 /// The trials of this file.
 pub fn trials() -> Vec<Trial> {
@@ -26,7 +26,7 @@ fn json_holds_every_run() -> Result<(), Failed> {
     let path = format!("{}/measured.json", env!("CARGO_TARGET_TMPDIR"));
     let program = "tests/cases/launch/loop.hir";
     let arguments = [program, "--ranks", "4", "--device=cuda", "-w", "1", "-n", "5", "-G", "-J", &path];
-    let output = hir_run(&arguments)?.limited()?;
+    let output = hir_run(&arguments)?.output_with_timeout()?;
     if !output.status.success() {
         return Err(format!("{output:?}").into());
     }
@@ -60,7 +60,7 @@ fn delays_show_a_race() -> Result<(), Failed> {
     let program = "tests/cases/cuda/delayed-race.hir";
     let mut command = hir_run(&[program, "--device=cuda", "--check=off", "--stress", "200"])?;
     // The emulated streams poll: without a delay of several polls one of them may always be first.
-    let output = command.env("HIR_EMULATED_DELAY", "3000").limited()?;
+    let output = command.env("HIR_EMULATED_DELAY", "3000").output_with_timeout()?;
     let told = String::from_utf8_lossy(&output.stdout);
     let verdict = told.lines().rfind(|it| it.starts_with("[FAILED]")).unwrap_or_default();
     let named = ["with delays: T2: element [", "of rank 0's part"].iter().all(|it| verdict.contains(it));

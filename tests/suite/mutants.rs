@@ -13,16 +13,16 @@ use std::{
 };
 
 use hir::{
-    check::{Checks, Finding, Orders, Party, Steps, check},
-    io::{data::Data, generate::Kind},
+    check::{Checks, Finding, Orders, Party, StepOrder, check},
+    io::{data::Data, generate::InputKind},
     plan::{CollectiveKind, InstKind, Plan, View, sync},
-    run::inputs::Filling,
-    sim::{self, Fault, Schedule},
+    run::inputs::InputSpec,
+    sim::{self, Schedule, SimError},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::PIPELINES;
 
-use crate::{baseline, dice::Dice, shown};
+use crate::{baseline, rng::Rng, shown};
 
 /// Mutants of each program, unless told.
 const MUTANTS: usize = 12;
@@ -67,7 +67,7 @@ const CHANGES: [Change; 9] = [
 
 /// What became of the mutants of a kind.
 #[derive(Clone, Copy, Default)]
-struct Row {
+struct MutantCounts {
     mutants: usize,
     /// The plans contradict themselves or each other: sizes, kinds, roots.
     refused: usize,
@@ -80,7 +80,7 @@ struct Row {
 }
 
 /// The rows of all files.
-type Table = Arc<Mutex<[Row; CHANGES.len()]>>;
+type Table = Arc<Mutex<[MutantCounts; CHANGES.len()]>>;
 
 /// A trial for the files as they are, one for each pipeline, and the table.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
@@ -94,7 +94,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
             let table = Table::default();
             for path in &cases {
                 for (program, lines) in baseline::programs(path, way)? {
-                    let Some(plans) = baseline::small(&program, &lines) else { continue };
+                    let Some(plans) = baseline::plans_if_small(&program, &lines) else { continue };
                     mutants(&plans, count.unwrap_or(MUTANTS), seed, &table)
                         .map_err(|fault| format!("{}: {fault}", shown(path)))?;
                 }
@@ -124,26 +124,28 @@ fn show(title: &str, table: &Table) -> String {
 
 /// Tries mutants of a world.
 fn mutants(plans: &[Plan], count: usize, seed: usize, table: &Table) -> Result<(), String> {
-    let Ok(inputs) = Filling::new(Kind::Exact, 0, Vec::new(), plans).fill(plans) else { return Ok(()) };
+    let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans).fill(plans) else {
+        return Ok(());
+    };
     // Mutants of a program that is flagged itself show nothing.
-    if !check(plans, Checks::FAULTS).findings.is_empty() {
+    if !check(plans, Checks::ALL_FAULTS).findings.is_empty() {
         return Ok(());
     }
     let Some(right) = result(plans, &inputs, &Schedule::Program)? else { return Ok(()) };
-    let mut dice = Dice(seed as u64 ^ 0x3a7e ^ plans.iter().map(|it| it.code.len() as u64).sum::<u64>());
+    let mut dice = Rng(seed as u64 ^ 0x3a7e ^ plans.iter().map(|it| it.code.len() as u64).sum::<u64>());
     let (mut tried, mut left) = (0, 20 * count);
     while tried < count && left > 0 {
         left -= 1;
-        let change = dice.any(&CHANGES);
-        let Some((mutant, what)) = changed(plans, change, &mut dice) else { continue };
+        let change = dice.choose_cloned(&CHANGES);
+        let Some((mutant, what)) = apply_change(plans, change, &mut dice) else { continue };
         tried += 1;
-        let mut row = Row { mutants: 1, ..Row::default() };
+        let mut row = MutantCounts { mutants: 1, ..MutantCounts::default() };
         let fault = |text: &str| format!("{change:?} {what}: {text}");
-        match verdict(&mutant, &inputs).map_err(|it| fault(&it))? {
-            Verdict::Refused => row.refused += 1,
-            Verdict::Flagged => row.flagged += 1,
-            Verdict::Clean(result) if result == right => row.equivalent += 1,
-            Verdict::Clean(_) => row.other += 1,
+        match mutant_outcome(&mutant, &inputs).map_err(|it| fault(&it))? {
+            MutantOutcome::Refused => row.refused += 1,
+            MutantOutcome::Flagged => row.flagged += 1,
+            MutantOutcome::Clean(result) if result == right => row.equivalent += 1,
+            MutantOutcome::Clean(_) => row.other += 1,
         }
         let mut rows = table.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut rows[change as usize];
@@ -157,21 +159,21 @@ fn mutants(plans: &[Plan], count: usize, seed: usize, table: &Table) -> Result<(
 }
 
 /// What is said of a mutant.
-enum Verdict {
+enum MutantOutcome {
     Refused,
     Flagged,
     /// Its one result.
     Clean(String),
 }
 
-fn verdict(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<Verdict, String> {
-    let matched = sync::Matched::of(plans);
-    let report = check(plans, Checks::FAULTS);
+fn mutant_outcome(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<MutantOutcome, String> {
+    let matched = sync::CommMatching::from_plans(plans);
+    let report = check(plans, Checks::ALL_FAULTS);
     if report.findings.iter().any(|it| matches!(it, Finding::Deadlock(_))) {
-        return Ok(Verdict::Flagged);
+        return Ok(MutantOutcome::Flagged);
     }
-    let Some(first) = result(plans, inputs, &Schedule::Program)? else { return Ok(Verdict::Refused) };
-    let Ok(steps) = Steps::of(plans, &matched) else { return Ok(Verdict::Refused) };
+    let Some(first) = result(plans, inputs, &Schedule::Program)? else { return Ok(MutantOutcome::Refused) };
+    let Ok(steps) = StepOrder::of(plans, &matched) else { return Ok(MutantOutcome::Refused) };
     let within = |it: &Party| matches!(it, Party::Inst(_) | Party::Operation(..));
     let is_race = |it: &Finding| match it {
         Finding::Race { race, .. } => {
@@ -179,14 +181,17 @@ fn verdict(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<Verdict, String> {
                 && race.parties.iter().all(|it| within(&it.0))
                 && !race.parties.iter().any(|it| allocates(plans, it.0))
         }
-        Finding::Unwritten { .. } | Finding::Deadlock(_) | Finding::Crossing(_) | Finding::Excess(_) => false,
+        Finding::Unwritten { .. }
+        | Finding::Deadlock(_)
+        | Finding::CommunicatorOrder(_)
+        | Finding::Excess(_) => false,
     };
     if report.findings.iter().any(is_race) && steps.conflicts.is_empty() {
         return Err("FALSE ALARM: a race, and no steps that conflict".to_owned());
     }
     // The order of communicators makes no result wrong.
-    if !report.findings.iter().all(|it| matches!(it, Finding::Crossing(_))) {
-        return Ok(Verdict::Flagged);
+    if !report.findings.iter().all(|it| matches!(it, Finding::CommunicatorOrder(_))) {
+        return Ok(MutantOutcome::Flagged);
     }
     let mut results = BTreeSet::from([first]);
     let orders = Orders::new(steps, ORDERS).enumerate().map(|(number, steps)| Schedule::Steps {
@@ -199,7 +204,7 @@ fn verdict(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<Verdict, String> {
         results.insert(result(plans, inputs, &schedule)?.ok_or_else(missed)?);
     }
     match (results.pop_first(), results.len()) {
-        (Some(only), 0) => Ok(Verdict::Clean(only)),
+        (Some(only), 0) => Ok(MutantOutcome::Clean(only)),
         _ => Err("MISSED: the checker finds nothing, and orders give several results".to_owned()),
     }
 }
@@ -215,31 +220,32 @@ fn allocates(plans: &[Plan], party: Party) -> bool {
 fn result(plans: &[Plan], inputs: &[Vec<Data>], schedule: &Schedule) -> Result<Option<String>, String> {
     let run = sim::run(
         plans,
-        &sync::Matched::of(plans),
+        &sync::CommMatching::from_plans(plans),
         inputs.to_vec(),
         schedule,
-        &sim::Options { without_shadows: true, ..sim::Options::default() },
+        &sim::SimOptions { without_shadows: true, ..sim::SimOptions::default() },
     );
     match run {
         Ok(it) => Ok(Some(format!("{:?}", it.outputs))),
-        Err(Fault::Program { .. } | Fault::Unsupported { .. }) => Ok(None),
+        Err(SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
         // Deadlocks have been looked for.
-        Err(fault @ (Fault::Deadlock(_) | Fault::Steps(_) | Fault::Internal(_))) => {
+        Err(fault @ (SimError::Deadlock(_) | SimError::StepNotReady(_) | SimError::Internal(_))) => {
             Err(format!("MISSED: {schedule}: {fault}"))
         }
     }
 }
 
 /// Plans with one change, and where it is; `None` where it does not fit.
-fn changed(plans: &[Plan], change: Change, dice: &mut Dice) -> Option<(Vec<Plan>, String)> {
+fn apply_change(plans: &[Plan], change: Change, dice: &mut Rng) -> Option<(Vec<Plan>, String)> {
     let mut plans = plans.to_vec();
-    let rank = dice.roll(plans.len());
+    let rank = dice.below(plans.len());
     let world = plans.len();
     let end = plans[rank].code.len().checked_sub(1)?;
     let (inst, what) = {
-        let fits = |at: &usize| can(change, &plans[rank].code[*at].kind, plans[rank].streams.len(), world);
+        let fits =
+            |at: &usize| is_applicable(change, &plans[rank].code[*at].kind, plans[rank].streams.len(), world);
         let all: Vec<usize> = (0..end).filter(fits).collect();
-        let inst = *all.get(dice.roll(all.len()))?;
+        let inst = *all.get(dice.below(all.len()))?;
         (inst, format!("rank {rank}, instruction {inst}: {:?}", plans[rank].code[inst].kind))
     };
     match change {
@@ -249,31 +255,32 @@ fn changed(plans: &[Plan], change: Change, dice: &mut Dice) -> Option<(Vec<Plan>
             plans[rank].code.insert(inst, it);
         }
         Change::Swap => {
-            let other = (inst + 1 + dice.roll(4)).min(end.checked_sub(1)?);
+            let other = (inst + 1 + dice.below(4)).min(end.checked_sub(1)?);
             plans[rank].code[inst..=other].rotate_left(1);
         }
         Change::Stream => {
             let streams = plans[rank].streams.len() as u32;
             let it = &mut plans[rank].code[inst];
-            it.stream = (it.stream + 1 + dice.roll(streams as usize - 1) as u32) % streams;
+            it.stream = (it.stream + 1 + dice.below(streams as usize - 1) as u32) % streams;
         }
         Change::Peer => {
-            let peer = dice.roll(world);
+            let peer = dice.below(world);
             match &mut plans[rank].code[inst].kind {
                 InstKind::Transfer(it) => {
-                    let side = dice.roll(it.sides.len());
-                    it.sides.get_mut(side)?.peer = peer;
+                    let side = dice.below(it.ops.len());
+                    it.ops.get_mut(side)?.peer = peer;
                 }
                 _ => return None,
             }
         }
         Change::Root => {
-            let (root, matched) = (dice.roll(world), sync::Matched::of(&plans));
+            let (root, matched) = (dice.below(world), sync::CommMatching::from_plans(&plans));
             let at = sync::InstRef { rank, inst };
             let all = matched.comm(*matched.comms_of(at).first()?).parts.clone();
-            let everywhere = dice.roll(2) == 0;
-            for it in all.iter().filter(|it| everywhere || it.at == at) {
-                let InstKind::Collective(it) = &mut plans[it.at.rank].code[it.at.inst].kind else {
+            let everywhere = dice.below(2) == 0;
+            for it in all.iter().filter(|it| everywhere || it.inst_ref == at) {
+                let InstKind::Collective(it) = &mut plans[it.inst_ref.rank].code[it.inst_ref.inst].kind
+                else {
                     continue;
                 };
                 if let CollectiveKind::Broadcast { root: it } = &mut it.kind {
@@ -283,7 +290,7 @@ fn changed(plans: &[Plan], change: Change, dice: &mut Dice) -> Option<(Vec<Plan>
         }
         Change::Team => {
             let count = plans[rank].communicators.len();
-            let other = dice.roll(count) as u32;
+            let other = dice.below(count) as u32;
             match &mut plans[rank].code[inst].kind {
                 InstKind::Collective(it) => it.communicator = other,
                 InstKind::Transfer(it) => it.communicator = other,
@@ -292,14 +299,14 @@ fn changed(plans: &[Plan], change: Change, dice: &mut Dice) -> Option<(Vec<Plan>
         }
         Change::Slice | Change::Count => {
             let lens: Vec<usize> = plans[rank].buffers.iter().map(|it| it.len).collect();
-            let view = view(&mut plans[rank].code[inst].kind, rank, dice)?;
+            let view = random_view(&mut plans[rank].code[inst].kind, rank, dice)?;
             if change == Change::Count {
                 let dim = view.shape.iter().position(|it| *it > 1)?;
                 view.shape[dim] -= 1;
             } else {
                 let (first, last) = view.bounds()?;
                 let room = lens.get(view.buffer as usize)?.checked_sub(last - first)?;
-                view.offset = dice.roll(room);
+                view.offset = dice.below(room);
             }
         }
     }
@@ -307,15 +314,15 @@ fn changed(plans: &[Plan], change: Change, dice: &mut Dice) -> Option<(Vec<Plan>
 }
 
 /// Whether a change fits an instruction.
-fn can(change: Change, kind: &InstKind, streams: usize, world: usize) -> bool {
+fn is_applicable(change: Change, kind: &InstKind, streams: usize, world: usize) -> bool {
     let orders = matches!(
         kind,
-        InstKind::Join { .. }
+        InstKind::WaitEvent { .. }
             | InstKind::Wait { .. }
-            | InstKind::Await { .. }
+            | InstKind::WaitSignal { .. }
             | InstKind::Signal { .. }
-            | InstKind::Record { .. }
-            | InstKind::Exchange { .. }
+            | InstKind::RecordEvent { .. }
+            | InstKind::ShareMemHandles { .. }
             | InstKind::Barrier
     );
     let computes = matches!(
@@ -325,18 +332,25 @@ fn can(change: Change, kind: &InstKind, streams: usize, world: usize) -> bool {
             | InstKind::Gemm(_)
             | InstKind::Map { .. }
             | InstKind::Reduce(_)
-            | InstKind::Combine { .. }
+            | InstKind::PeerReduce { .. }
     );
     match change {
         Change::Delete => orders,
         // An event is recorded once, a flag raised once.
         Change::Duplicate => {
-            computes || matches!(kind, InstKind::Join { .. } | InstKind::Wait { .. } | InstKind::Await { .. })
+            computes
+                || matches!(
+                    kind,
+                    InstKind::WaitEvent { .. } | InstKind::Wait { .. } | InstKind::WaitSignal { .. }
+                )
         }
         Change::Swap => !matches!(kind, InstKind::Alloc { .. }),
         Change::Stream => {
             streams > 1
-                && !matches!(kind, InstKind::Alloc { .. } | InstKind::Exchange { .. } | InstKind::Barrier)
+                && !matches!(
+                    kind,
+                    InstKind::Alloc { .. } | InstKind::ShareMemHandles { .. } | InstKind::Barrier
+                )
         }
         Change::Peer => world > 1 && matches!(kind, InstKind::Transfer(_)),
         Change::Root => {
@@ -349,36 +363,36 @@ fn can(change: Change, kind: &InstKind, streams: usize, world: usize) -> bool {
 }
 
 /// One of the views of an instruction, on its own rank.
-fn view<'p>(kind: &'p mut InstKind, rank: usize, dice: &mut Dice) -> Option<&'p mut View> {
+fn random_view<'p>(kind: &'p mut InstKind, rank: usize, dice: &mut Rng) -> Option<&'p mut View> {
     match kind {
         InstKind::Copy { from, to } => {
             let mut mine = [from, to].into_iter().filter(|it| it.rank == rank);
-            let skipped = dice.roll(2);
+            let skipped = dice.below(2);
             mine.nth(skipped).map(|it| &mut it.view)
         }
         InstKind::Fill { to, .. } => Some(&mut **to),
-        InstKind::Gemm(it) => Some(if dice.roll(2) == 0 { &mut it.a } else { &mut it.out }),
+        InstKind::Gemm(it) => Some(if dice.below(2) == 0 { &mut it.a } else { &mut it.out }),
         InstKind::Map { out, .. } => Some(&mut **out),
         InstKind::Reduce(it) => Some(&mut it.out),
-        InstKind::Combine { out, .. } => Some(&mut **out),
-        InstKind::Collective(it) => match dice.roll(2) {
+        InstKind::PeerReduce { out, .. } => Some(&mut **out),
+        InstKind::Collective(it) => match dice.below(2) {
             0 => it.input.as_mut(),
             _ => it.output.as_mut(),
         },
         InstKind::Transfer(it) => {
-            let side = dice.roll(it.sides.len());
-            it.sides.get_mut(side).map(|it| &mut it.view)
+            let side = dice.below(it.ops.len());
+            it.ops.get_mut(side).map(|it| &mut it.view)
         }
         InstKind::Alloc { .. }
         | InstKind::Iota { .. }
         | InstKind::Wait { .. }
         | InstKind::Signal { .. }
-        | InstKind::Await { .. }
-        | InstKind::Record { .. }
-        | InstKind::Join { .. }
-        | InstKind::Exchange { .. }
+        | InstKind::WaitSignal { .. }
+        | InstKind::RecordEvent { .. }
+        | InstKind::WaitEvent { .. }
+        | InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
         | InstKind::Reshard(_)
-        | InstKind::Finish => None,
+        | InstKind::ReadOutputs => None,
     }
 }

@@ -15,14 +15,14 @@ use std::{
 use grammar::{codes::Code, diagnostic::has_errors};
 use libtest_mimic::{Failed, Trial};
 
-use crate::{dice::Dice, journey};
+use crate::{invariants, rng::Rng};
 
 /// Mutants of every program, unless told.
 const MUTANTS: usize = 24;
 /// Trials that share them.
 const SHARDS: usize = 4;
 /// The longest that one text may take, unoptimised and on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The trials of this file. `cases` are the programs to break, `samples` those whose pieces are mixed into them.
 pub fn trials(cases: &[PathBuf], samples: &[PathBuf]) -> Vec<Trial> {
@@ -36,19 +36,21 @@ pub fn trials(cases: &[PathBuf], samples: &[PathBuf]) -> Vec<Trial> {
         Trial::test(format!("mutants_survive_{shard}"), move || {
             let mine = programs.iter().skip(shard).step_by(SHARDS);
             let mutants = mine.flat_map(|text| (0..count).map(|at| mutant(text, &pieces, seed + at as u64)));
-            all(mutants.map(|text| survives(&text)))
+            fail_with_all(mutants.map(|text| survives(&text)))
         })
     };
     let hostile = Trial::test("hostile_texts_survive", || {
-        all(hostile().into_iter().map(|(name, text)| survives(&text).map_err(|it| format!("{name}: {it}"))))
+        fail_with_all(
+            hostile().into_iter().map(|(name, text)| survives(&text).map_err(|it| format!("{name}: {it}"))),
+        )
     });
     let texts = Arc::clone(&programs);
-    let guesses = Trial::test("every_guess_has_a_fix", move || guesses(&texts));
+    let guesses = Trial::test("every_guess_has_a_fix", move || check_lossy_warnings(&texts));
     (0..SHARDS).map(shard).chain([hostile, guesses]).collect()
 }
 
 /// `--fix` leaves no `lossy-…` warning in any program; every warning of that name stands in some case.
-fn guesses(texts: &[String]) -> Result<(), Failed> {
+fn check_lossy_warnings(texts: &[String]) -> Result<(), Failed> {
     let mut left: HashSet<Code> =
         Code::ALL.iter().copied().filter(|it| it.text().starts_with("lossy")).collect();
     // Printing warns of it, not reading.
@@ -62,15 +64,15 @@ fn guesses(texts: &[String]) -> Result<(), Failed> {
         let rejected = || programs.iter().any(|it| has_errors(&grammar::verify(it)));
         if !lossy.is_empty() && !has_errors(&diagnostics) && !rejected() {
             lossy.iter().for_each(|it| _ = left.remove(it));
-            faults.extend(journey::fixed(text, &programs).err());
+            faults.extend(invariants::check_fix(text, &programs).err());
         }
     }
     faults.extend(left.into_iter().map(|it| format!("no case gives {}", it.text())));
-    all(faults.into_iter().map(Err))
+    fail_with_all(faults.into_iter().map(Err))
 }
 
 /// Fails with every fault.
-fn all(results: impl Iterator<Item = Result<(), String>>) -> Result<(), Failed> {
+fn fail_with_all(results: impl Iterator<Item = Result<(), String>>) -> Result<(), Failed> {
     let faults: Vec<String> = results.filter_map(Result::err).collect();
     match faults.is_empty() {
         true => Ok(()),
@@ -80,9 +82,10 @@ fn all(results: impl Iterator<Item = Result<(), String>>) -> Result<(), Failed> 
 
 fn survives(text: &str) -> Result<(), String> {
     let start = Instant::now();
-    let outcome = catch_unwind(AssertUnwindSafe(|| journey::read(text).and_then(|()| journey::run(text))));
+    let outcome =
+        catch_unwind(AssertUnwindSafe(|| invariants::read(text).and_then(|()| invariants::run(text))));
     let fault = match outcome {
-        Ok(Ok(())) if start.elapsed() < PATIENCE => return Ok(()),
+        Ok(Ok(())) if start.elapsed() < TIME_LIMIT => return Ok(()),
         Ok(Ok(())) => format!("takes {:?}", start.elapsed()),
         Ok(Err(fault)) => fault,
         Err(_) => "panics, see above".to_owned(),
@@ -100,14 +103,14 @@ fn hash(text: &str) -> u64 {
 }
 
 fn mutant(program: &str, pieces: &[String], seed: u64) -> String {
-    let mut dice = Dice(hash(program).wrapping_add(seed.wrapping_mul(0x1_0000_0001)));
+    let mut dice = Rng(hash(program).wrapping_add(seed.wrapping_mul(0x1_0000_0001)));
     let mut text = program.to_owned();
-    for _ in 0..=dice.roll(3) {
-        text = match dice.roll(8) {
+    for _ in 0..=dice.below(3) {
+        text = match dice.below(8) {
             0 => lines(&text, &mut dice),
             1 => indentation(&text, &mut dice),
             2 => bytes(&text, &mut dice),
-            3 => splice(&text, &pieces[dice.roll(pieces.len())], &mut dice),
+            3 => splice(&text, &pieces[dice.below(pieces.len())], &mut dice),
             4 | 5 => numbers(&text, &mut dice),
             _ => tokens(&text, &mut dice),
         };
@@ -116,10 +119,10 @@ fn mutant(program: &str, pieces: &[String], seed: u64) -> String {
 }
 
 /// Deletes, doubles or swaps pieces of a text.
-fn shuffle(mut pieces: Vec<&str>, dice: &mut Dice) -> String {
+fn shuffle(mut pieces: Vec<&str>, dice: &mut Rng) -> String {
     if !pieces.is_empty() {
-        let (here, there) = (dice.roll(pieces.len()), dice.roll(pieces.len()));
-        match dice.roll(4) {
+        let (here, there) = (dice.below(pieces.len()), dice.below(pieces.len()));
+        match dice.below(4) {
             0 => drop(pieces.remove(here)),
             1 => pieces.insert(there, pieces[here]),
             2 => pieces[here] = pieces[there],
@@ -129,11 +132,11 @@ fn shuffle(mut pieces: Vec<&str>, dice: &mut Dice) -> String {
     pieces.concat()
 }
 
-fn lines(text: &str, dice: &mut Dice) -> String {
+fn lines(text: &str, dice: &mut Rng) -> String {
     shuffle(text.split_inclusive('\n').collect(), dice)
 }
 
-fn tokens(text: &str, dice: &mut Dice) -> String {
+fn tokens(text: &str, dice: &mut Rng) -> String {
     shuffle(split(text), dice)
 }
 
@@ -154,7 +157,7 @@ fn split(text: &str) -> Vec<&str> {
     pieces
 }
 
-fn numbers(text: &str, dice: &mut Dice) -> String {
+fn numbers(text: &str, dice: &mut Rng) -> String {
     const NUMBERS: &[&str] = &[
         "0",
         "1",
@@ -183,10 +186,10 @@ fn numbers(text: &str, dice: &mut Dice) -> String {
     let mut pieces = split(text);
     let places: Vec<usize> =
         (0..pieces.len()).filter(|at| pieces[*at].starts_with(|it: char| it.is_ascii_digit())).collect();
-    if let (Some(at), Some(number)) = (places.get(dice.roll(places.len())), dice.pick(NUMBERS)) {
+    if let (Some(at), Some(number)) = (places.get(dice.below(places.len())), dice.choose(NUMBERS)) {
         // Mostly every mention of the number, so that the program stays consistent.
         let old = pieces[*at];
-        match dice.roll(3) {
+        match dice.below(3) {
             0 => pieces[*at] = number,
             _ => pieces.iter_mut().filter(|it| **it == old).for_each(|it| *it = number),
         }
@@ -194,10 +197,10 @@ fn numbers(text: &str, dice: &mut Dice) -> String {
     pieces.concat()
 }
 
-fn indentation(text: &str, dice: &mut Dice) -> String {
+fn indentation(text: &str, dice: &mut Rng) -> String {
     let count = text.lines().count();
-    let (from, to) = (dice.roll(count), dice.roll(count));
-    let indent = " ".repeat(dice.roll(8));
+    let (from, to) = (dice.below(count), dice.below(count));
+    let indent = " ".repeat(dice.below(8));
     let change = |(at, line): (usize, &str)| match (from.min(to)..=from.max(to)).contains(&at) {
         true => format!("{indent}{}", line.trim_start_matches(' ')),
         false => line.to_owned(),
@@ -205,18 +208,18 @@ fn indentation(text: &str, dice: &mut Dice) -> String {
     text.split_inclusive('\n').enumerate().map(change).collect()
 }
 
-fn bytes(text: &str, dice: &mut Dice) -> String {
+fn bytes(text: &str, dice: &mut Rng) -> String {
     const NASTY: &[u8] = b"\0\n\r\t (){}[]=,:;%/\xff\xc3";
     let mut bytes = text.as_bytes().to_vec();
-    let at = dice.roll(bytes.len() + 1);
-    match dice.roll(5) {
+    let at = dice.below(bytes.len() + 1);
+    match dice.below(5) {
         0 => bytes.truncate(at),
         1 => drop(bytes.drain(..at)),
-        2 => bytes.insert(at, dice.roll(256) as u8),
-        3 => drop(bytes.drain(at..bytes.len().min(at + 1 + dice.roll(40)))),
+        2 => bytes.insert(at, dice.below(256) as u8),
+        3 => drop(bytes.drain(at..bytes.len().min(at + 1 + dice.below(40)))),
         _ => {
             if let Some(byte) = bytes.get_mut(at) {
-                *byte = NASTY[dice.roll(NASTY.len())];
+                *byte = NASTY[dice.below(NASTY.len())];
             }
         }
     }
@@ -224,8 +227,8 @@ fn bytes(text: &str, dice: &mut Dice) -> String {
 }
 
 /// The beginning of one program and the end of another.
-fn splice(text: &str, other: &str, dice: &mut Dice) -> String {
-    let (head, tail) = (dice.roll(text.lines().count() + 1), dice.roll(other.lines().count() + 1));
+fn splice(text: &str, other: &str, dice: &mut Rng) -> String {
+    let (head, tail) = (dice.below(text.lines().count() + 1), dice.below(other.lines().count() + 1));
     text.split_inclusive('\n').take(head).chain(other.split_inclusive('\n').skip(tail)).collect()
 }
 

@@ -14,9 +14,9 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, process::Comma
 
 use grammar::{
     dtype::DType,
-    ops::{Effect, OPS, Op, Row, Syntax},
+    ops::{AsmFormat, OPS, Op, OpClass, OpDef},
 };
-use hir::elementwise::{Float, FloatFunction, elementwise};
+use hir::elementwise::{FloatEval, FloatFunction, elementwise};
 use libtest_mimic::{Failed, Trial};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 
@@ -24,7 +24,7 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 mod values;
 
 use super::{ENVIRONMENT, ROOT, emulator};
-use crate::limited::Limited;
+use crate::timeout::RunWithTimeout;
 use values::Elements;
 
 /// The element types that are computed with, and their names in files.
@@ -47,15 +47,15 @@ const DTYPES: [(DType, Dtype); 13] = [
 /// The trials of this file.
 pub fn trials() -> Vec<Trial> {
     let trials = [
-        Trial::test("operators::floats_agree", || agree(|it| !it.is_integral())),
-        Trial::test("operators::integers_agree", || agree(|it| it.is_integral())),
+        Trial::test("operators::floats_agree", || compare_engines(|it| !it.is_integral())),
+        Trial::test("operators::integers_agree", || compare_engines(|it| it.is_integral())),
     ];
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
 }
 
 /// How far results may be apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Bound {
+enum ErrorBound {
     /// Not at all; a NaN is a NaN.
     Exact,
     /// Not at all, NaNs included.
@@ -65,17 +65,17 @@ enum Bound {
 }
 
 /// What is promised of an operator on floats.
-fn bound(op: Op) -> Bound {
+fn error_bound(op: Op) -> ErrorBound {
     match op {
         // A unit for each function, and for each rounding behind it.
-        Op::Sigmoid | Op::Silu | Op::Rsqrt => Bound::Ulps(4),
+        Op::Sigmoid | Op::Silu | Op::Rsqrt => ErrorBound::Ulps(4),
         // Newton's method on one side, halving on the other.
-        Op::ErfInv | Op::ErfcInv => Bound::Ulps(64),
+        Op::ErfInv | Op::ErfcInv => ErrorBound::Ulps(64),
         // Between its zeros, where CUDA promises an absolute error only.
-        Op::LGamma => Bound::Ulps(16),
-        _ if function(op).is_some_and(|it| matches!(it.single, Float::Rounded(_))) => Bound::Ulps(2),
+        Op::LGamma => ErrorBound::Ulps(16),
+        _ if function(op).is_some_and(|it| matches!(it.single, FloatEval::Rounded(_))) => ErrorBound::Ulps(2),
         // All others are exact or rounded once, or made of such operators in one order.
-        _ => Bound::Exact,
+        _ => ErrorBound::Exact,
     }
 }
 
@@ -91,8 +91,8 @@ fn is_defined(op: Op, dtype: DType) -> bool {
 }
 
 /// Whether the result is a truth value.
-fn is_test(op: Op) -> bool {
-    function(op).is_some_and(|it| matches!(it.single, Float::Test(_)))
+fn is_predicate(op: Op) -> bool {
+    function(op).is_some_and(|it| matches!(it.single, FloatEval::Predicate(_)))
 }
 
 fn function(op: Op) -> Option<FloatFunction> {
@@ -100,11 +100,11 @@ fn function(op: Op) -> Option<FloatFunction> {
 }
 
 /// A result of a program.
-struct Compared {
+struct ProgramResult {
     /// What it is the result of, for messages.
     what: String,
     dtype: DType,
-    bound: Bound,
+    bound: ErrorBound,
     /// The inputs that it has, by name.
     operands: Vec<&'static str>,
 }
@@ -114,7 +114,7 @@ struct Program {
     dtype: DType,
     inputs: BTreeMap<&'static str, Elements>,
     text: String,
-    results: BTreeMap<String, Compared>,
+    results: BTreeMap<String, ProgramResult>,
 }
 
 impl Program {
@@ -136,7 +136,7 @@ impl Program {
         ]);
         let mut it = Self { dtype, inputs, text: String::new(), results: BTreeMap::new() };
         let mut body = String::new();
-        for row in OPS.iter().filter(|it| it.effect == Effect::Map && is_defined(it.op, dtype)) {
+        for row in OPS.iter().filter(|it| it.class == OpClass::Elementwise && is_defined(it.op, dtype)) {
             it.operator(row, None, &mut body);
             let constants = constants(dtype);
             // The condition of `where` is a tensor.
@@ -146,18 +146,18 @@ impl Program {
             }
         }
         for (to, _) in DTYPES {
-            let compared = |what: &str, bound| Compared {
+            let compared = |what: &str, bound| ProgramResult {
                 what: format!("{what} to `{}`", to.short_name()),
                 dtype: to,
                 bound,
                 operands: vec!["T5"],
             };
             if to != dtype {
-                it.result(compared("cast", Bound::Exact), "cast", &mut body);
+                it.result(compared("cast", ErrorBound::Exact), "cast", &mut body);
             }
             // Any byte is no truth value.
             if to.size() == dtype.size() && to != DType::Bool {
-                it.result(compared("bit_cast", Bound::Bits), "bit_cast", &mut body);
+                it.result(compared("bit_cast", ErrorBound::Bits), "bit_cast", &mut body);
             }
         }
         let inputs: Vec<String> = it.inputs.iter().map(|(name, it)| tensor(name, it)).collect();
@@ -175,7 +175,7 @@ impl Program {
     }
 
     /// An operator on tensors, with a constant in place of one of them perhaps.
-    fn operator(&mut self, row: &Row, constant: Option<(usize, &str)>, body: &mut String) {
+    fn operator(&mut self, row: &OpDef, constant: Option<(usize, &str)>, body: &mut String) {
         let divides = matches!(row.op, Op::Div | Op::Mod | Op::Fmod | Op::Remainder | Op::CeilDiv);
         let operands = match (row.op, row.args.len()) {
             (Op::Where, _) => vec!["T4", "T0", "T1"],
@@ -183,29 +183,29 @@ impl Program {
             (_, 2) if divides && self.dtype.is_integral() => vec!["T0", "T3"],
             (_, count) => ["T0", "T1", "T2"][..count.min(3)].to_vec(),
         };
-        let dtype = if is_test(row.op) { DType::Bool } else { self.dtype };
-        let bound = if self.dtype.is_integral() { Bound::Exact } else { bound(row.op) };
+        let dtype = if is_predicate(row.op) { DType::Bool } else { self.dtype };
+        let bound = if self.dtype.is_integral() { ErrorBound::Exact } else { error_bound(row.op) };
         let mut args: Vec<String> = operands.iter().map(|it| tensor(it, &self.inputs[it])).collect();
-        let mut compared = Compared { what: format!("`{}`", row.mnemonic), dtype, bound, operands };
+        let mut compared = ProgramResult { what: format!("`{}`", row.mnemonic), dtype, bound, operands };
         if let Some((at, constant)) = constant {
             let _ = write!(compared.what, " with {constant} as operand {at}");
             compared.operands.remove(at);
             args[at] = constant.to_owned();
         }
-        let value = match row.syntax {
-            Syntax::Infix => args.join(&format!("\n     {} ", row.mnemonic)),
-            Syntax::Prefix => format!("{}{}", row.mnemonic, args[0]),
+        let value = match row.format {
+            AsmFormat::Infix => args.join(&format!("\n     {} ", row.mnemonic)),
+            AsmFormat::Prefix => format!("{}{}", row.mnemonic, args[0]),
             _ => format!("{}({})", row.mnemonic, args.join("\n     , ")),
         };
         self.define(compared, &value, body);
     }
 
-    fn result(&mut self, compared: Compared, name: &str, body: &mut String) {
+    fn result(&mut self, compared: ProgramResult, name: &str, body: &mut String) {
         let value = format!("{name}({})", tensor("T5", &self.inputs["T5"]));
         self.define(compared, &value, body);
     }
 
-    fn define(&mut self, compared: Compared, value: &str, body: &mut String) {
+    fn define(&mut self, compared: ProgramResult, value: &str, body: &mut String) {
         let name = format!("T{}", 10 + self.results.len());
         let len = self.inputs[compared.operands[0]].bits.len();
         let out = tensor(&name, &Elements { dtype: compared.dtype, bits: vec![0; len] });
@@ -230,7 +230,7 @@ fn tensor(name: &str, elements: &Elements) -> String {
 }
 
 /// Runs the programs of some element types on the simulator and on emulated GPUs, and compares the results.
-fn agree(wanted: impl Fn(DType) -> bool) -> Result<(), Failed> {
+fn compare_engines(wanted: impl Fn(DType) -> bool) -> Result<(), Failed> {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let programs: Vec<Program> =
         DTYPES.iter().map(|it| it.0).filter(|it| wanted(*it)).map(Program::of).collect();
@@ -282,7 +282,7 @@ fn run(folder: &Path, programs: &[Program], device: &str) -> Result<(), Failed> 
     if device == "cuda" {
         command.env_remove("CUDA_VISIBLE_DEVICES").envs(emulator::environment()?);
     }
-    let output = command.limited()?;
+    let output = command.output_with_timeout()?;
     match output.status.success() {
         true => Ok(()),
         false => Err(format!(
@@ -295,16 +295,16 @@ fn run(folder: &Path, programs: &[Program], device: &str) -> Result<(), Failed> 
     }
 }
 
-impl Compared {
+impl ProgramResult {
     /// The first element of two results that are too far apart, if there is one, and how many there are.
     fn fault(&self, program: &Program, sim: &TensorView, cuda: &TensorView) -> Option<String> {
         let (sim, cuda) = (Elements::of(self.dtype, sim.data()), Elements::of(self.dtype, cuda.data()));
         let differs = |at: &usize| {
             let (one, other) = (sim.bits[*at], cuda.bits[*at]);
             match self.bound {
-                Bound::Bits => one != other,
-                Bound::Exact => one != other && !(sim.is_nan(*at) && cuda.is_nan(*at)),
-                Bound::Ulps(most) => sim.ulps(*at, &cuda).is_none_or(|it| it > most),
+                ErrorBound::Bits => one != other,
+                ErrorBound::Exact => one != other && !(sim.is_nan(*at) && cuda.is_nan(*at)),
+                ErrorBound::Ulps(most) => sim.ulps(*at, &cuda).is_none_or(|it| it > most),
             }
         };
         let wrong: Vec<usize> = (0..sim.bits.len().max(cuda.bits.len())).filter(differs).collect();

@@ -25,20 +25,20 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// A command, and the lines below it.
-struct Shown {
+struct ShownCommand {
     command: String,
     lines: Vec<String>,
 }
 
-fn commands(text: &str) -> Vec<Shown> {
-    let mut found: Vec<Shown> = Vec::new();
+fn commands(text: &str) -> Vec<ShownCommand> {
+    let mut found: Vec<ShownCommand> = Vec::new();
     // Within a block of text; and within the output of a command.
     let (mut is_block, mut is_output) = (false, false);
     for line in text.lines() {
         if line.starts_with("```") {
             (is_block, is_output) = (!is_block && line == "```text", false);
         } else if let Some(command) = line.strip_prefix("$ ").filter(|_| is_block) {
-            found.push(Shown { command: command.to_owned(), lines: Vec::new() });
+            found.push(ShownCommand { command: command.to_owned(), lines: Vec::new() });
             is_output = true;
         } else if let Some(it) = found.last_mut().filter(|_| is_output) {
             it.lines.push(line.to_owned());
@@ -49,7 +49,7 @@ fn commands(text: &str) -> Vec<Shown> {
 }
 
 /// Runs a command and looks for the lines in what it prints, in their order.
-fn check(it: &Shown) -> Result<(), Failed> {
+fn check(it: &ShownCommand) -> Result<(), Failed> {
     let mut words = it.command.split_whitespace();
     let tool = match words.next() {
         Some("hir-opt") => env!("CARGO_BIN_EXE_hir-opt"),
@@ -65,10 +65,10 @@ fn check(it: &Shown) -> Result<(), Failed> {
     let out = Command::new(tool).args(words).current_dir(folder.path()).env("NO_COLOR", "1").output()?;
     let [out, err] = [out.stdout, out.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
     let printed = format!("{err}{out}");
-    let mut lines = printed.lines().map(plain);
+    let mut lines = printed.lines().map(normalized);
     for wanted in it.lines.iter().filter(|it| it.trim() != "…" && !it.trim().is_empty()) {
-        let wanted = plain(wanted);
-        if !lines.any(|line| is_like(&wanted, &line)) {
+        let wanted = normalized(wanted);
+        if !lines.any(|line| matches_pattern(&wanted, &line)) {
             return Err(format!("`{}` does not print:\n{wanted}\nbut:\n{printed}", it.command).into());
         }
     }
@@ -76,7 +76,7 @@ fn check(it: &Shown) -> Result<(), Failed> {
 }
 
 /// A line without the space at its end, and with a 0 for each number of seconds.
-fn plain(line: &str) -> String {
+fn normalized(line: &str) -> String {
     let words = line.trim_end().split(' ').collect::<Vec<_>>();
     let is_time = |at: usize| {
         words.get(at + 1).is_some_and(|it| it.starts_with('s') && it.len() <= 2)
@@ -87,7 +87,7 @@ fn plain(line: &str) -> String {
 }
 
 /// Whether a line is one in which `…` stands for any text.
-fn is_like(wanted: &str, line: &str) -> bool {
+fn matches_pattern(wanted: &str, line: &str) -> bool {
     let mut rest = line;
     let mut parts = wanted.split('…');
     let Some(first) = parts.next() else { return true };

@@ -15,12 +15,12 @@ use std::{
 
 use grammar::{
     diagnostic::has_errors,
-    ir::{Attr, AxisId, BlockId, DeviceDim, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, AxisId, BlockId, DeviceDim, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{PASSES, PIPELINES};
 
-use crate::{dice::Dice, generator, journey, programs};
+use crate::{generator, invariants, programs, rng::Rng};
 
 /// Mutants of every program, unless told.
 const MUTANTS: usize = 3;
@@ -31,7 +31,7 @@ const PROGRAMS: u64 = 200;
 /// Trials that share them.
 const SHARDS: usize = 2;
 /// Options of single passes that are tried besides the defaults.
-const CALLS: &[&str] = &[
+const PASSES_WITH_OPTIONS: &[&str] = &[
     "decompose-resharding{reshard=result}",
     "stream-parallel{style=shard}",
     "stream-parallel{style=select}",
@@ -76,27 +76,27 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
 /// One mutant through one pipeline; what is wrong, if anything.
 fn attempt(text: &str, seed: u64) -> Option<String> {
     let hash = text.bytes().fold(0u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    let mut dice = Dice(hash.wrapping_add(seed.wrapping_mul(0x1_0000_0001)));
+    let mut dice = Rng(hash.wrapping_add(seed.wrapping_mul(0x1_0000_0001)));
     let (mut programs, diagnostics) = grammar::read(text);
     if has_errors(&diagnostics) || programs.is_empty() {
         return None;
     }
-    let program = programs.swap_remove(dice.roll(programs.len()));
+    let program = programs.swap_remove(dice.below(programs.len()));
     let mutant = (0..TRIES).find_map(|_| {
         let mut mutant = program.clone();
-        for _ in 0..=dice.roll(3) {
+        for _ in 0..=dice.below(3) {
             mutate(&mut mutant, &mut dice);
         }
         let text = grammar::print(&mutant);
         is_valid(&text).then_some(text)
     })?;
-    let pipeline = match dice.roll(4) {
-        0 => dice.any(CALLS).to_owned(),
-        1 => PASSES[dice.roll(PASSES.len())].name.to_owned(),
-        2 => PIPELINES[dice.roll(PIPELINES.len())].name.to_owned(),
+    let pipeline = match dice.below(4) {
+        0 => dice.choose_cloned(PASSES_WITH_OPTIONS).to_owned(),
+        1 => PASSES[dice.below(PASSES.len())].name.to_owned(),
+        2 => PIPELINES[dice.below(PIPELINES.len())].name.to_owned(),
         _ => generator::pipeline(&mut dice),
     };
-    let outcome = catch_unwind(AssertUnwindSafe(|| journey::lower(&mutant, &pipeline)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| invariants::lower(&mutant, &pipeline)));
     let fault = outcome.unwrap_or_else(|_| Err("panics, see above".to_owned())).err()?;
     let file = std::env::temp_dir().join(format!("hir-pass-mutant-{hash:016x}-{seed}.hir"));
     let _ = fs::write(&file, mutant);
@@ -111,8 +111,8 @@ fn is_valid(text: &str) -> bool {
 
 // ---- mutations
 
-fn mutate(program: &mut Program, dice: &mut Dice) {
-    match dice.roll(10) {
+fn mutate(program: &mut Program, dice: &mut Rng) {
+    match dice.below(10) {
         0..=2 => statements(program, dice),
         3..=5 => axis(program, dice),
         6 => mesh(program, dice),
@@ -121,15 +121,15 @@ fn mutate(program: &mut Program, dice: &mut Dice) {
 }
 
 /// Deletes, repeats or swaps statements of a block.
-fn statements(program: &mut Program, dice: &mut Dice) {
+fn statements(program: &mut Program, dice: &mut Rng) {
     let blocks: Vec<BlockId> = program.blocks.ids().filter(|it| !program.blocks[*it].is_empty()).collect();
     if blocks.is_empty() {
         return;
     }
-    let block = dice.any(&blocks);
+    let block = dice.choose_cloned(&blocks);
     let stmts = &mut program.blocks[block];
-    let (here, there) = (dice.roll(stmts.len()), dice.roll(stmts.len()));
-    match dice.roll(3) {
+    let (here, there) = (dice.below(stmts.len()), dice.below(stmts.len()));
+    match dice.below(3) {
         0 => drop(stmts.remove(here)),
         1 => stmts.insert(there, stmts[here]),
         _ => stmts.swap(here, there),
@@ -137,23 +137,23 @@ fn statements(program: &mut Program, dice: &mut Dice) {
 }
 
 /// Gives an axis another number, extent or parallel type, or swaps axes of a tensor.
-fn axis(program: &mut Program, dice: &mut Dice) {
+fn axis(program: &mut Program, dice: &mut Rng) {
     let tensors: Vec<TensorId> =
-        program.tensors.iter().filter(|(_, it)| !it.loops.is_empty()).map(|(id, _)| id).collect();
+        program.tensors.iter().filter(|(_, it)| !it.loop_domain.is_empty()).map(|(id, _)| id).collect();
     let axes: Vec<AxisId> = program.axes.ids().collect();
     if tensors.is_empty() || axes.is_empty() {
         return;
     }
-    let tensor = dice.any(&tensors);
-    let loops = program.tensors[tensor].loops.clone();
-    let axis = dice.any(&loops);
-    let other = dice.any(&axes);
-    match dice.roll(6) {
+    let tensor = dice.choose_cloned(&tensors);
+    let loops = program.tensors[tensor].loop_domain.clone();
+    let axis = dice.choose_cloned(&loops);
+    let other = dice.choose_cloned(&axes);
+    match dice.below(6) {
         0 => program.axes[axis].number = program.axes[other].number,
         1 => {
             // Mostly every mention of the extent, so that the program stays consistent.
-            let extent = dice.any(&[0, 1, 1, 2, 2, 2, 3, 4, 4, 6, 8, 8, 1000, 1 << 40, i64::MAX]);
-            let (old, new) = (program.axes[axis].extent, program.int(extent));
+            let extent = dice.choose_cloned(&[0, 1, 1, 2, 2, 2, 3, 4, 4, 6, 8, 8, 1000, 1 << 40, i64::MAX]);
+            let (old, new) = (program.axes[axis].extent, program.intern_int(extent));
             match dice.chance(70) {
                 true => axes.iter().for_each(|it| {
                     if program.axes[*it].extent == old {
@@ -164,20 +164,20 @@ fn axis(program: &mut Program, dice: &mut Dice) {
             }
         }
         2 | 3 => {
-            program.axes[axis].parallel = dice.any(&[
-                Parallel::Serial,
-                Parallel::Stream,
-                Parallel::Device(DeviceDim::X),
-                Parallel::Device(DeviceDim::Y),
+            program.axes[axis].parallel = dice.choose_cloned(&[
+                ParallelType::Serial,
+                ParallelType::Stream,
+                ParallelType::Device(DeviceDim::X),
+                ParallelType::Device(DeviceDim::Y),
             ]);
         }
         4 => {
-            let (here, there) = (dice.roll(loops.len()), dice.roll(loops.len()));
-            program.tensors[tensor].loops.swap(here, there);
+            let (here, there) = (dice.below(loops.len()), dice.below(loops.len()));
+            program.tensors[tensor].loop_domain.swap(here, there);
         }
         _ => {
             let logical = &mut program.tensors[tensor].domains.logical;
-            let (here, there) = (dice.roll(logical.len()), dice.roll(logical.len()));
+            let (here, there) = (dice.below(logical.len()), dice.below(logical.len()));
             if here < logical.len() && there < logical.len() {
                 logical.swap(here, there);
             }
@@ -186,12 +186,12 @@ fn axis(program: &mut Program, dice: &mut Dice) {
 }
 
 /// Puts a tensor on the devices of another one, or on fewer of its own.
-fn mesh(program: &mut Program, dice: &mut Dice) {
+fn mesh(program: &mut Program, dice: &mut Rng) {
     let tensors: Vec<TensorId> = program.tensors.ids().collect();
     if tensors.is_empty() {
         return;
     }
-    let (tensor, other) = (dice.any(&tensors), dice.any(&tensors));
+    let (tensor, other) = (dice.choose_cloned(&tensors), dice.choose_cloned(&tensors));
     let mut mesh = (*program.tensors[other].mesh).clone();
     if dice.chance(30) && mesh.shape.len() == 1 && mesh.devices.len() > 1 {
         mesh.devices.rotate_left(1);
@@ -203,31 +203,31 @@ fn mesh(program: &mut Program, dice: &mut Dice) {
 }
 
 /// Swaps or replaces operands, results, roots, peers, axes and members of teams.
-fn operands(program: &mut Program, dice: &mut Dice) {
+fn operands(program: &mut Program, dice: &mut Rng) {
     let is_op = |(id, stmt): (StmtId, &Stmt)| matches!(stmt, Stmt::Op(_)).then_some(id);
     let ops: Vec<StmtId> = program.stmts.iter().filter_map(is_op).collect();
     let tensors: Vec<TensorId> = program.tensors.ids().collect();
     if ops.is_empty() || tensors.is_empty() {
         return;
     }
-    let (stmt, other) = (dice.any(&ops), dice.any(&tensors));
-    let number = program.int(dice.roll(4) as i64);
+    let (stmt, other) = (dice.choose_cloned(&ops), dice.choose_cloned(&tensors));
+    let number = program.intern_int(dice.below(4) as i64);
     let Stmt::Op(it) = &mut program.stmts[stmt] else { return };
     let OpStmt { outs, args, attrs, .. } = it;
-    match dice.roll(4) {
+    match dice.below(4) {
         0 if args.len() > 1 => {
-            let (here, there) = (dice.roll(args.len()), dice.roll(args.len()));
+            let (here, there) = (dice.below(args.len()), dice.below(args.len()));
             args.swap(here, there);
         }
         1 => {
-            let at = dice.roll(args.len() + outs.len());
+            let at = dice.below(args.len() + outs.len());
             let operand = args.iter_mut().chain(outs).nth(at);
             if let Some(Operand::Tensor(tensor)) = operand {
                 *tensor = other;
             }
         }
         _ => {
-            let at = dice.roll(attrs.len());
+            let at = dice.below(attrs.len());
             match attrs.get_mut(at).map(|(_, attr)| attr) {
                 Some(Attr::Tensor(tensor)) => *tensor = other,
                 Some(Attr::Scalar(scalar)) => *scalar = number,
@@ -235,7 +235,7 @@ fn operands(program: &mut Program, dice: &mut Dice) {
                 Some(Attr::Team(team)) => drop(team.pop()),
                 Some(Attr::Flags(flags)) => flags.reverse(),
                 Some(Attr::Ranges(ranges)) => ranges.reverse(),
-                Some(Attr::Work(work)) => *work = dice.roll(4) as u32,
+                Some(Attr::Work(work)) => *work = dice.below(4) as u32,
                 _ => (),
             }
         }

@@ -13,26 +13,26 @@ use grammar::{
     codes::Code,
     diagnostic::has_errors,
     ir::{Program, Stmt},
-    ops::Effect,
+    ops::OpClass,
     span::LineIndex,
 };
 use hir::{
-    io::{data::Data, generate::Kind},
+    io::{data::Data, generate::InputKind},
     plan::{
         self, InstKind, Plan,
         sync::{
-            Matched,
-            order::{Occurrence, walk},
+            CommMatching,
+            happens_before::{Occurrence, walk},
         },
     },
-    run::inputs::Filling,
+    run::inputs::InputSpec,
     sim::footprint,
-    source::{Binding, bind},
+    source::{Binding, apply_bindings},
 };
 use libtest_mimic::{Failed, Trial};
-use passes::{Event, PIPELINES, Settings, Verify};
+use passes::{PIPELINES, PassEvent, Settings, Verify};
 
-use crate::{generator::holds, shown};
+use crate::{generator::check_meaning, shown};
 
 /// Larger programs take too long in a debug build.
 const BYTES: usize = 20_000;
@@ -46,7 +46,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let programs = programs(cases);
     let trial = |pipeline: &'static str| {
         let programs = programs.clone();
-        Trial::test(format!("pipelines::{pipeline}"), move || every(pipeline, &programs))
+        Trial::test(format!("pipelines::{pipeline}"), move || check_programs(pipeline, &programs))
     };
     let mut trials: Vec<Trial> = PIPELINES.iter().map(|it| trial(it.name)).collect();
     trials.push(Trial::test("pipelines::samples_overlap", samples_overlap));
@@ -71,7 +71,7 @@ fn samples_overlap() -> Result<(), Failed> {
     let file = Path::new(crate::ROOT).join("tests/cases/overlap/chunk-sizes.hir");
     let plans = lowered_plans(&file, sizes)?;
     // The last one has no product left to overlap with.
-    match concurrent(&plans)?.iter().filter(|count| **count == 0).count() {
+    match concurrent_matmuls(&plans)?.iter().filter(|count| **count == 0).count() {
         exposed if exposed <= plans.len() => Ok(()),
         exposed => Err(format!("{exposed} all-reduces overlap with nothing").into()),
     }
@@ -84,8 +84,9 @@ fn programs(cases: &[PathBuf]) -> Vec<(PathBuf, String)> {
         let (mut programs, diagnostics) = grammar::read(&text);
         let mut program = programs.pop().filter(|_| programs.is_empty() && !has_errors(&diagnostics))?;
         let bindings = bindings(&text);
-        bind(&mut program, &bindings).ok()?;
-        let is_plain = is_plain(&program) && text.len() < BYTES && !has_errors(&grammar::verify(&program));
+        apply_bindings(&mut program, &bindings).ok()?;
+        let is_plain =
+            is_unlowered(&program) && text.len() < BYTES && !has_errors(&grammar::verify(&program));
         let is_small = plan::smallest_world(&program) <= RANKS;
         (is_plain && is_small).then(|| (path.clone(), grammar::print(&program)))
     };
@@ -101,20 +102,20 @@ pub fn bindings(text: &str) -> Vec<Binding> {
         .collect()
 }
 
-pub fn is_plain(program: &Program) -> bool {
+pub fn is_unlowered(program: &Program) -> bool {
     program.body().iter().all(|stmt| match &program.stmts[*stmt] {
-        Stmt::Op(it) => matches!(it.op.row().effect, Effect::Compute | Effect::Map),
+        Stmt::Op(it) => matches!(it.op.def().class, OpClass::Compute | OpClass::Elementwise),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     })
 }
 
-fn every(pipeline: &str, programs: &[(PathBuf, String)]) -> Result<(), Failed> {
+fn check_programs(pipeline: &str, programs: &[(PathBuf, String)]) -> Result<(), Failed> {
     if programs.len() < 20 {
         return Err(format!("only {} programs are found", programs.len()).into());
     }
     let mut faults = String::new();
     for (path, text) in programs {
-        let outcome = catch_unwind(AssertUnwindSafe(|| one(pipeline, text)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| check_program(pipeline, text)));
         let outcome = outcome.unwrap_or_else(|_| Err("panics, see above".to_owned()));
         if let Err(fault) = outcome {
             faults += &format!("{}: {fault}\n", shown(path));
@@ -123,13 +124,13 @@ fn every(pipeline: &str, programs: &[(PathBuf, String)]) -> Result<(), Failed> {
     if faults.is_empty() { Ok(()) } else { Err(faults.into()) }
 }
 
-fn one(pipeline: &str, text: &str) -> Result<(), String> {
+fn check_program(pipeline: &str, text: &str) -> Result<(), String> {
     let Some(whole) = lowered("@lower", text)? else { return Ok(()) };
     // What fails on its own is no measure.
     let own = grammar::read(text).0.pop().ok_or("no program")?;
     let fits = |it: &Program| {
         plans(it, text).is_ok_and(|it| {
-            let fill = || Filling::new(Kind::Exact, 0, Vec::new(), &it).fill(&it);
+            let fill = || InputSpec::new(InputKind::Exact, 0, Vec::new(), &it).fill(&it);
             // The simulator computes with every element type of the program.
             let computes = |plan: &Plan| plan.buffers.iter().all(|it| Data::zeros(it.dtype, 0).is_ok());
             it.iter().all(computes) && footprint(&it).bytes < MEMORY && fill().is_ok()
@@ -141,7 +142,7 @@ fn one(pipeline: &str, text: &str) -> Result<(), String> {
     let Some((program, remarks)) = lowered(pipeline, text)? else {
         return Err(format!("{pipeline} refuses what @lower lowers"));
     };
-    holds(text, pipeline)?;
+    check_meaning(text, pipeline)?;
     let loops = loops(&program);
     if pipeline == "@lower" || loops == 0 {
         return Ok(());
@@ -160,14 +161,14 @@ pub fn lowered(pipeline: &str, text: &str) -> Result<Option<(Program, Vec<Code>)
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
     let mut codes = Vec::new();
-    let observe = &mut |event: Event<'_>| {
-        if let Event::After { remarks, .. } = event {
+    let observe = &mut |event: PassEvent<'_>| {
+        if let PassEvent::After { remarks, .. } = event {
             codes.extend(remarks.iter().map(|it| it.code));
         }
     };
     match passes::run(&mut program, &calls, settings, observe) {
         Ok(()) => Ok(Some((program, codes))),
-        Err(failure) if failure.fault.is_bug() => Err(failure.to_string()),
+        Err(failure) if failure.error.is_bug() => Err(failure.to_string()),
         Err(_) => Ok(None),
     }
 }
@@ -188,9 +189,11 @@ fn communicates(kind: &InstKind, rank: usize) -> bool {
 
 /// How many matrix products of its rank may run at the same time as each communication: neither ends before the other
 /// begins.
-fn concurrent(plans: &[Plan]) -> Result<Vec<usize>, String> {
+fn concurrent_matmuls(plans: &[Plan]) -> Result<Vec<usize>, String> {
     let (mut moves, mut products): (Vec<Occurrence>, Vec<Occurrence>) = Default::default();
-    walk(plans, &Matched::of(plans), &mut |moment| match &plans[moment.rank].code[moment.inst].kind {
+    walk(plans, &CommMatching::from_plans(plans), &mut |moment| match &plans[moment.rank].code[moment.inst]
+        .kind
+    {
         InstKind::Gemm(_) => products.push(moment),
         kind if communicates(kind, moment.rank) => moves.push(moment),
         _ => (),
@@ -203,7 +206,7 @@ fn concurrent(plans: &[Plan]) -> Result<Vec<usize>, String> {
 
 /// How many pairs of a communication and a matrix product of one rank may run at the same time.
 fn overlaps(plans: &[Plan]) -> Result<usize, String> {
-    Ok(concurrent(plans)?.into_iter().sum())
+    Ok(concurrent_matmuls(plans)?.into_iter().sum())
 }
 
 /// The plans of a file that a pipeline lowers.

@@ -9,14 +9,14 @@ mod operators;
 #[path = "programs/shapes.rs"]
 mod shapes;
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 use shapes::{Mesh, mesh};
 
 /// The program of a seed.
 pub fn program(seed: u64, operators: usize) -> String {
-    let mut dice = Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut dice = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let meshes = (0..3).map(|_| mesh(&mut dice)).collect();
-    let element = dice.any(&["double", "double", "float", "int64_t"]);
+    let element = dice.choose_cloned(&["double", "double", "float", "int64_t"]);
     let mut it = Builder { dice, meshes, element, ..Builder::default() };
     for _ in 0..operators {
         it.operator();
@@ -42,7 +42,7 @@ struct Tensor {
 
 #[derive(Default)]
 struct Builder {
-    dice: Dice,
+    dice: Rng,
     meshes: Vec<Mesh>,
     element: &'static str,
     axes: usize,

@@ -25,7 +25,7 @@ const HOSTILE: [&str; 13] = [
 ];
 
 /// Marks the trials about hostile inputs and failing machines: the kind is part of what a filter is compared with.
-pub fn marked(trials: Vec<Trial>) -> Vec<Trial> {
+pub fn mark_hostile(trials: Vec<Trial>) -> Vec<Trial> {
     let text = fs::read_to_string(Path::new(ROOT).join("docs/failures.md")).unwrap_or_default();
     let promised: HashSet<&str> = rows(&text).flat_map(tests).collect();
     let is_hostile = |name: &str| {

@@ -17,7 +17,7 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
-use crate::limited::{Deadline, Limited};
+use crate::timeout::{Deadline, RunWithTimeout};
 use crate::{MPIRUN, ROOT, emulator, lacks_mpirun};
 
 /// A program, and schedules that keep it running for longer than any test waits.
@@ -300,20 +300,21 @@ fn loses(
 
 /// A process, or with `-` the group that it began, gets a signal.
 fn send(signal: &str, to: &str) -> Result<(), Failed> {
-    match Command::new("kill").args([&format!("-{signal}"), "--", to]).limited()?.status.success() {
+    match Command::new("kill").args([&format!("-{signal}"), "--", to]).output_with_timeout()?.status.success()
+    {
         true => Ok(()),
         false => Err(format!("{to} cannot get SIG{signal}").into()),
     }
 }
 
 /// A job on GPUs whose ranks are children of one process.
-struct Family {
+struct SpawnedJob {
     parent: Child,
     said: BufReader<ChildStdout>,
     children: Vec<String>,
 }
 
-impl Family {
+impl SpawnedJob {
     /// One in a process group of its own, once all ranks run.
     fn start() -> Result<Self, Failed> {
         let (arguments, ranks, lines) = ON_GPUS;
@@ -353,7 +354,7 @@ impl Family {
 }
 
 fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
-    let family = Family::start()?;
+    let family = SpawnedJob::start()?;
     let since = Instant::now();
     send("STOP", &family.children[victim])?;
     let text = family.end(4)?;
@@ -366,7 +367,7 @@ fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
 
 /// The process that a user has started is the one that a user knows.
 fn a_parent_passes_on_who_asks_for_a_report() -> Result<(), Failed> {
-    let family = Family::start()?;
+    let family = SpawnedJob::start()?;
     send("USR1", &family.parent.id().to_string())?;
     let text = family.end(4)?;
     match text.contains("[FAILED] rank 0: asked for a report (SIGUSR1)") {
@@ -377,7 +378,7 @@ fn a_parent_passes_on_who_asks_for_a_report() -> Result<(), Failed> {
 
 /// A signal, as a terminal sends it to all processes of the group, or to the parent only.
 fn is_told_to_end(signal: &str, code: i32, all: bool) -> Result<(), Failed> {
-    let family = Family::start()?;
+    let family = SpawnedJob::start()?;
     let group = if all { "-" } else { "" };
     send(signal, &format!("{group}{}", family.parent.id()))?;
     let text = family.end(code)?;
@@ -538,7 +539,7 @@ fn mpirun_loses_a_rank() -> Result<(), Failed> {
         "[ $OMPI_COMM_WORLD_RANK = 2 ] && { rank=$$; (sleep 1; kill -9 $rank) & }; exec \"$0\" \"$@\"";
     let mut command = Command::new("mpirun");
     command.args(["-np", "8", "sh", "-c", script, env!("CARGO_BIN_EXE_hir-run")]).args(ENDLESS);
-    let output = command.current_dir(ROOT).envs(MPIRUN.iter().copied()).limited()?;
+    let output = command.current_dir(ROOT).envs(MPIRUN.iter().copied()).output_with_timeout()?;
     let told = String::from_utf8_lossy(&output.stdout);
     let named = told.contains("[FAILED] rank 2 is silent: its connection closed");
     match named && !output.status.success() && start.elapsed() < LIMIT {

@@ -13,8 +13,8 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::{
     ROOT,
-    dice::Dice,
     ranks::{LIMIT, end, expect, port, rank},
+    rng::Rng,
     wire,
 };
 
@@ -200,10 +200,10 @@ fn a_port_in_use_is_named() -> Result<(), Failed> {
 
 /// What `fuzz/targets/wire.rs` tries for hours.
 fn any_bytes_are_refused() -> Result<(), Failed> {
-    let mut dice = Dice(7);
+    let mut dice = Rng(7);
     for _ in 0..300 {
-        let length = dice.roll(100);
-        let bytes: Vec<u8> = (0..length).map(|_| dice.roll(256) as u8).collect();
+        let length = dice.below(100);
+        let bytes: Vec<u8> = (0..length).map(|_| dice.below(256) as u8).collect();
         wire::run(&bytes)?;
         // Short numbers are messages more often.
         let bytes: Vec<u8> = bytes.iter().map(|it| it % 10).collect();

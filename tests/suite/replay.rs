@@ -11,23 +11,23 @@ use std::{
 
 use libtest_mimic::{Failed, Trial};
 
-use super::{ROOT, batch_text, journey, untrusted, wire};
-use crate::dice::Dice;
+use super::{ROOT, batch_text, invariants, untrusted, wire};
+use crate::rng::Rng;
 
 /// Seconds for the mutations of a target, unless told: a minute for all of them.
 const SECONDS: usize = 9;
 /// The longest that one input may take, unoptimised and on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Longer inputs are cut: what is wrong with them shows in short ones.
-const LENGTH: usize = 16 << 10;
+const MAX_INPUT_BYTES: usize = 16 << 10;
 
 type Target = (&'static str, fn(&[u8]) -> Result<(), String>);
 
 /// The targets, each with its folder in `fuzz/kept`.
 const TARGETS: &[Target] = &[
-    ("reader", |bytes| journey::read(&String::from_utf8_lossy(bytes))),
-    ("plan", |bytes| journey::run(&String::from_utf8_lossy(bytes))),
-    ("pipeline", |bytes| untrusted::pipeline(&String::from_utf8_lossy(bytes), journey::lower)),
+    ("reader", |bytes| invariants::read(&String::from_utf8_lossy(bytes))),
+    ("plan", |bytes| invariants::run(&String::from_utf8_lossy(bytes))),
+    ("pipeline", |bytes| untrusted::pipeline(&String::from_utf8_lossy(bytes), invariants::lower)),
     ("tensor", untrusted::tensor),
     ("options", |bytes| untrusted::options(&String::from_utf8_lossy(bytes))),
     ("wire", wire::run),
@@ -45,16 +45,16 @@ pub fn trials() -> Vec<Trial> {
 
 fn replay((name, run): Target) -> Result<(), Failed> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let mut dice = Dice(number("HIR_SEED", 0) as u64);
+    let mut dice = Rng(number("HIR_SEED", 0) as u64);
     let kept = corpus(name)?;
     kept.iter().try_for_each(|bytes| survives(name, run, bytes))?;
     let until = Instant::now() + Duration::from_secs(number("HIR_REPLAY", SECONDS) as u64);
     while Instant::now() < until {
-        let mut bytes = dice.any(&kept);
-        for _ in 0..=dice.roll(4) {
+        let mut bytes = dice.choose_cloned(&kept);
+        for _ in 0..=dice.below(4) {
             mutate(&mut bytes, &kept, &mut dice);
         }
-        bytes.truncate(LENGTH);
+        bytes.truncate(MAX_INPUT_BYTES);
         survives(name, run, &bytes)?;
     }
     Ok(())
@@ -76,7 +76,7 @@ fn survives(name: &str, run: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> R
     let start = Instant::now();
     let outcome = catch_unwind(AssertUnwindSafe(|| run(bytes)));
     let fault = match outcome {
-        Ok(Ok(())) if start.elapsed() < PATIENCE => return Ok(()),
+        Ok(Ok(())) if start.elapsed() < TIME_LIMIT => return Ok(()),
         Ok(Ok(())) => format!("takes {:?}", start.elapsed()),
         Ok(Err(fault)) => fault,
         Err(_) => "panics, see above".to_owned(),
@@ -88,27 +88,35 @@ fn survives(name: &str, run: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> R
 }
 
 /// Changes, repeats, moves or deletes bytes, or takes some of another input.
-fn mutate(bytes: &mut Vec<u8>, kept: &[Vec<u8>], dice: &mut Dice) {
-    let at = dice.roll(bytes.len() + 1);
-    let end = (at + 1 + dice.roll(24)).min(bytes.len());
-    match dice.roll(6) {
-        0 if at < bytes.len() => bytes[at] ^= 1 << dice.roll(8),
-        1 if at < bytes.len() => bytes[at] = dice.any(b"\0\xff 0129(){}[],:=%/*iTr\n"),
+fn mutate(bytes: &mut Vec<u8>, kept: &[Vec<u8>], dice: &mut Rng) {
+    let at = dice.below(bytes.len() + 1);
+    let end = (at + 1 + dice.below(24)).min(bytes.len());
+    match dice.below(6) {
+        0 if at < bytes.len() => bytes[at] ^= 1 << dice.below(8),
+        1 if at < bytes.len() => bytes[at] = dice.choose_cloned(b"\0\xff 0129(){}[],:=%/*iTr\n"),
         2 if at < end => drop(bytes.drain(at..end)),
         3 if at < end => {
             let piece = bytes[at..end].to_vec();
-            let to = dice.roll(bytes.len());
+            let to = dice.below(bytes.len());
             bytes.splice(to..to, piece);
         }
         4 => {
-            let number =
-                dice.any(&["0", "1", "2", "-1", "2147483647", "4294967296", "9223372036854775807", "1e400"]);
+            let number = dice.choose_cloned(&[
+                "0",
+                "1",
+                "2",
+                "-1",
+                "2147483647",
+                "4294967296",
+                "9223372036854775807",
+                "1e400",
+            ]);
             bytes.splice(at..at, number.bytes());
         }
         _ => {
-            let other = dice.any(kept);
-            let from = dice.roll(other.len() + 1);
-            let piece = other[from..(from + dice.roll(200)).min(other.len())].to_vec();
+            let other = dice.choose_cloned(kept);
+            let from = dice.below(other.len() + 1);
+            let piece = other[from..(from + dice.below(200)).min(other.len())].to_vec();
             bytes.splice(at..at, piece);
         }
     }

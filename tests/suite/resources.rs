@@ -9,7 +9,7 @@ use std::{
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::{ROOT, limited::Limited};
+use crate::{ROOT, timeout::RunWithTimeout};
 
 #[path = "resources/streams.rs"]
 mod streams;
@@ -75,7 +75,7 @@ fn shell(script: &str) -> Result<Output, Failed> {
     let mut bash = Command::new("bash");
     bash.args(["-c", script]).current_dir(ROOT).envs([("OPT", OPT), ("RUN", RUN), ("REDUCE", REDUCE)]);
     bash.envs([("NO_COLOR", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("HIR_CUDA", "/no/libcuda.so.1")]);
-    Ok(bash.limited()?)
+    Ok(bash.output_with_timeout()?)
 }
 
 /// The names in a folder.
@@ -86,7 +86,7 @@ fn names(folder: &Path) -> Result<Vec<String>, Failed> {
     Ok(names)
 }
 
-fn holds(holds: bool, output: &Output) -> Result<(), Failed> {
+fn expect(holds: bool, output: &Output) -> Result<(), Failed> {
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]).into_owned();
     match holds {
         true => Ok(()),
@@ -101,10 +101,10 @@ fn holds(holds: bool, output: &Output) -> Result<(), Failed> {
 }
 
 /// A script that ends with this code, and says this on standard error.
-fn ends(script: &str, code: i32, says: &str) -> Result<(), Failed> {
+fn expect_exit(script: &str, code: i32, says: &str) -> Result<(), Failed> {
     let output = shell(script)?;
     let is_said = String::from_utf8_lossy(&output.stderr).contains(says);
-    holds(output.status.code() == Some(code) && is_said, &output)
+    expect(output.status.code() == Some(code) && is_said, &output)
         .map_err(|fault| format!("{script}: {:?}", fault.message()).into())
 }
 
@@ -145,7 +145,7 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
                     let is_ours = said.contains(": out of memory: the system refuses ");
                     let others =
                         ["cannot start a thread", "memory cannot hold", "out of memory", "cannot handle"];
-                    holds(is_ours || others.iter().any(|it| said.contains(it)), &ended)?;
+                    expect(is_ours || others.iter().any(|it| said.contains(it)), &ended)?;
                     refused += usize::from(is_ours);
                     started = true;
                 }
@@ -153,11 +153,11 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
                 None if said.starts_with("Fatal glibc error") && is_whole => (),
                 // The dynamic loader, before the tool begins.
                 Some(127) | None if !started => (),
-                Some(_) | None => return holds(false, &ended),
+                Some(_) | None => return expect(false, &ended),
             }
             kibibytes += kibibytes / 24;
             if kibibytes > 4_000_000 {
-                return holds(false, &ended);
+                return expect(false, &ended);
             }
         }
         if refused == 0 {
@@ -193,7 +193,7 @@ fn a_small_stack_is_enough() -> Result<(), Failed> {
         let path = folder.file(&format!("{name}.hir"), &text)?;
         let lines = ["$OPT {} --print-plan", "$RUN {} --device=sim", "$REDUCE {} --oracle race"];
         for line in lines.map(|it| it.replace("{}", &path)) {
-            ends(&format!("ulimit -s 128; RUST_MIN_STACK=1 exec {line}"), 1, message)?;
+            expect_exit(&format!("ulimit -s 128; RUST_MIN_STACK=1 exec {line}"), 1, message)?;
         }
     }
     // The deepest that is read is printed, checked, rewritten, planned and run.
@@ -201,14 +201,18 @@ fn a_small_stack_is_enough() -> Result<(), Failed> {
     let numbered: Vec<String> =
         text.lines().enumerate().map(|(at, it)| it.replace("i0 from", &format!("i{at} from"))).collect();
     let path = folder.file("deepest.hir", &(numbered.join("\n") + "\n"))?;
-    ends(&format!("ulimit -s 128; $OPT {path} --passes @default,unroll --verify-each=semantic"), 0, "")?;
-    ends(&format!("ulimit -s 128; $RUN {path} --device=sim"), 0, "")
+    expect_exit(
+        &format!("ulimit -s 128; $OPT {path} --passes @default,unroll --verify-each=semantic"),
+        0,
+        "",
+    )?;
+    expect_exit(&format!("ulimit -s 128; $RUN {path} --device=sim"), 0, "")
 }
 
 fn many_parts_are_refused() -> Result<(), Failed> {
     let folder = Folder::new("parts")?;
     let path = folder.file("a.hir", &"// -----\n".repeat(100_000))?;
-    ends(&format!("ulimit -v 1000000; exec $OPT {path} --split-input-file"), 1, "E0409")
+    expect_exit(&format!("ulimit -v 1000000; exec $OPT {path} --split-input-file"), 1, "E0409")
 }
 
 /// They took time that grows with the square of their number: 60,000 took 8 s.
@@ -216,7 +220,11 @@ fn many_expected_errors() -> Result<(), Failed> {
     let folder = Folder::new("expected")?;
     let body = "  garbage garbage // expected-error {{another}}\n".repeat(250_000);
     let path = folder.file("a.hir", &container(&body, ""))?;
-    ends(&format!("exec timeout 60 $OPT {path} --verify-diagnostics"), 1, "expected error at line 2: another")
+    expect_exit(
+        &format!("exec timeout 60 $OPT {path} --verify-diagnostics"),
+        1,
+        "expected error at line 2: another",
+    )
 }
 
 fn inlining_has_a_limit() -> Result<(), Failed> {
@@ -224,15 +232,15 @@ fn inlining_has_a_limit() -> Result<(), Failed> {
     let doubled: String = (1..13).map(|at| format!("  i{at} = i{} + i{};\n", at - 1, at - 1)).collect();
     let body = "  SetCurrentStream(Stream i12)\n".repeat(30_000);
     let path = folder.file("a.hir", &container(&body, &format!("  i0 = rank;\n{doubled}")))?;
-    ends(&format!("exec $OPT {path} --passes inline-definitions"), 1, "more than 10000000 parts")?;
-    ends(&format!("exec $OPT {path} --passes canonicalize"), 0, "")
+    expect_exit(&format!("exec $OPT {path} --passes inline-definitions"), 1, "more than 10000000 parts")?;
+    expect_exit(&format!("exec $OPT {path} --passes canonicalize"), 0, "")
 }
 
 fn unrolling_has_a_limit() -> Result<(), Failed> {
     let folder = Folder::new("unrolling")?;
     let text = container("  FOR i1 from 0 to 1000000000000:\n    SetCurrentStream(Stream i1)\n", "");
     let path = folder.file("a.hir", &text)?;
-    ends(&format!("exec $OPT {path} --passes unroll"), 1, "`factor=…`")
+    expect_exit(&format!("exec $OPT {path} --passes unroll"), 1, "`factor=…`")
 }
 
 /// They took time that grows with the square of their number: 20,000 took 17 s.
@@ -242,19 +250,19 @@ fn many_axes_take_little_time() -> Result<(), Failed> {
     let text =
         format!("%HostIrContainer {{ (T0_g_float[{}]) -> () :\n}} // %HostIrContainer\n", axes.join(", "));
     let path = folder.file("a.hir", &text)?;
-    ends(&format!("exec timeout 40 $RUN {path} --device=sim"), 0, "")
+    expect_exit(&format!("exec timeout 40 $RUN {path} --device=sim"), 0, "")
 }
 
 fn a_thousand_passes_run() -> Result<(), Failed> {
     let passes = ["canonicalize"; 1000].join(",");
-    ends(&format!("exec $OPT samples/column-parallel.hir --passes {passes}"), 0, "")
+    expect_exit(&format!("exec $OPT samples/column-parallel.hir --passes {passes}"), 0, "")
 }
 
 /// They took time that grows with the square of their number: 100,000 took 7 s.
 fn many_containers_take_little_time() -> Result<(), Failed> {
     let folder = Folder::new("containers")?;
     let path = folder.file("a.hir", &"%HostIrContainer {\n".repeat(400_000))?;
-    ends(&format!("exec timeout 40 $OPT {path}"), 1, "the container is never closed")
+    expect_exit(&format!("exec timeout 40 $OPT {path}"), 1, "the container is never closed")
 }
 
 /// It says nothing about a program: what is known so far is written, with the exit code of the environment.
@@ -267,10 +275,10 @@ fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
         let (output, temporary) = (output.display(), temporary.display());
         format!("TMPDIR={temporary} exec $REDUCE {program} --oracle 'cmd:{command}' -o {output}")
     };
-    ends(&format!("ulimit -n 6; {}", line("true")), 6, "does not run: Too many open files")?;
+    expect_exit(&format!("ulimit -n 6; {}", line("true")), 6, "does not run: Too many open files")?;
     // The folder of candidates is gone after some tests.
     let after_some = "echo >> $TMPDIR/count; test $(wc -l < $TMPDIR/count) -lt 4 || rm -r $(dirname %s)";
-    ends(&line(after_some), 6, "does not run: No such file or directory")?;
+    expect_exit(&line(after_some), 6, "does not run: No such file or directory")?;
     let left = names(&temporary)?;
     match left == ["count"] && fs::read_to_string(&output)?.starts_with("%HostIrContainer") {
         true => Ok(()),
@@ -284,11 +292,11 @@ fn names_need_not_be_utf_8() -> Result<(), Failed> {
     let path = folder.0.display();
     let program = format!("{ROOT}/samples/ring.hir");
     let name = format!("{path}/$'\\xff'.x");
-    ends(&format!("exec $REDUCE {program} --oracle cmd:true -o {name}"), 0, "")?;
-    ends(&format!("exec $RUN {program} --device=sim -n 1 -J {name}"), 0, "")?;
-    ends(&format!("echo {program} > {name}; exec $RUN --batch {name} --device=sim"), 0, "")?;
-    ends(&format!("echo {program} > {name}; exec $RUN --batch={name} --device=sim"), 0, "")?;
-    ends(
+    expect_exit(&format!("exec $REDUCE {program} --oracle cmd:true -o {name}"), 0, "")?;
+    expect_exit(&format!("exec $RUN {program} --device=sim -n 1 -J {name}"), 0, "")?;
+    expect_exit(&format!("echo {program} > {name}; exec $RUN --batch {name} --device=sim"), 0, "")?;
+    expect_exit(&format!("echo {program} > {name}; exec $RUN --batch={name} --device=sim"), 0, "")?;
+    expect_exit(
         &format!("HIR_TEST_PANIC=1 TMPDIR={path} exec $REDUCE {program} --oracle race -o {name}"),
         101,
         "\u{fffd}.x",
@@ -303,11 +311,13 @@ fn bug(tool: &str) -> Result<(), Failed> {
     command.args(["samples/ring.hir", "--set", "numberOfStreams=3"]).current_dir(ROOT);
     command.args(if tool == REDUCE { &["--oracle", "race"][..] } else { &[] });
     command.envs([("NO_COLOR", "1"), ("HIR_TEST_PANIC", "1"), ("CUDA_VISIBLE_DEVICES", "")]);
-    let output = command.env("TMPDIR", &folder.0).limited()?;
+    let output = command.env("TMPDIR", &folder.0).output_with_timeout()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let last = said.lines().last().unwrap_or_default();
     let path = last.strip_prefix(&format!("{name}: reproducer written to "));
-    let Some(path) = path.filter(|_| output.status.code() == Some(101)) else { return holds(false, &output) };
+    let Some(path) = path.filter(|_| output.status.code() == Some(101)) else {
+        return expect(false, &output);
+    };
     let (text, about) = (fs::read_to_string(path)?, fs::metadata(path)?);
     let source = fs::read_to_string(Path::new(ROOT).join("samples/ring.hir"))?;
     let is_alone = fs::read_dir(&folder.0)?.count() == 1;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use grammar::span::LineIndex;
 use hir::{plan, sim::footprint};
 use libtest_mimic::{Failed, Trial};
-use passes::{Event, Settings, Verify};
+use passes::{PassEvent, Settings, Verify};
 
 #[path = "../../benches/passes/programs.rs"]
 mod programs;
@@ -98,8 +98,8 @@ fn time(text: &str, pipeline: &str) -> Result<Vec<(String, Duration)>, Failed> {
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let mut times = Vec::new();
     let settings = Settings { verify: Verify::Off, roundtrip: false };
-    let mut observe = |event: Event<'_>| {
-        if let Event::After { call, time, .. } = event {
+    let mut observe = |event: PassEvent<'_>| {
+        if let PassEvent::After { call, time, .. } = event {
             times.push((call.to_string(), time));
         }
     };

@@ -12,9 +12,8 @@ use std::{
 use libtest_mimic::{Failed, Trial};
 
 use crate::{
-    ROOT,
-    limited::{Deadline, Limited},
-    ranks,
+    ROOT, ranks,
+    timeout::{Deadline, RunWithTimeout},
 };
 
 /// For what has to happen soon, on a machine that is busy.
@@ -56,7 +55,12 @@ impl Tool {
 
     fn send(&self, signal: &str) -> Result<(), Failed> {
         let id = self.0.id().to_string();
-        match Command::new("kill").args([&format!("-{signal}"), "--", &id]).limited()?.status.success() {
+        match Command::new("kill")
+            .args([&format!("-{signal}"), "--", &id])
+            .output_with_timeout()?
+            .status
+            .success()
+        {
             true => Ok(()),
             false => Err(format!("no process gets SIG{signal}").into()),
         }

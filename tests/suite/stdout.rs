@@ -9,7 +9,7 @@ use hir::{
 use libtest_mimic::{Failed, Trial};
 
 use super::{ROOT, emulator};
-use crate::limited::Limited;
+use crate::timeout::RunWithTimeout;
 
 /// A device that refuses every byte.
 const FULL: &str = "/dev/full";
@@ -27,7 +27,7 @@ pub fn trials() -> Vec<Trial> {
 
 fn is_refused(mut command: Command) -> Result<(), Failed> {
     let full = File::options().write(true).open(FULL)?;
-    let output = command.current_dir(ROOT).limited_into(full.into())?;
+    let output = command.current_dir(ROOT).output_into_with_timeout(full.into())?;
     let said = String::from_utf8_lossy(&output.stderr);
     match output.status.code() == Some(6) && said.contains("cannot write standard output") {
         true => Ok(()),

@@ -6,14 +6,14 @@
 use grammar::dtype::DType;
 use hir::{
     plan::{
-        Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Handle, Inst, InstKind,
-        Meaning, Number, Plan, ReduceOp, Side, Slot, Transfer, View, sync,
+        Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, MemHandle,
+        Number, P2pOp, Plan, ReduceOp, SignalId, SignalKind, Transfer, View, sync,
     },
-    sim::{self, Fault, Options, Schedule},
+    sim::{self, Schedule, SimError, SimOptions},
 };
 use libtest_mimic::{Failed, Trial};
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// Worlds, unless told.
 const WORLDS: usize = 3000;
@@ -44,13 +44,13 @@ fn agrees(seed: u64) -> Result<bool, String> {
     for schedule in schedules {
         let simulated = match sim::run(
             &plans,
-            &sync::Matched::of(&plans),
+            &sync::CommMatching::from_plans(&plans),
             vec![Vec::new(); plans.len()],
             &schedule,
-            &Options::default(),
+            &SimOptions::default(),
         ) {
             Ok(_) => None,
-            Err(Fault::Deadlock(it)) => Some(it.to_string()),
+            Err(SimError::Deadlock(it)) => Some(it.to_string()),
             Err(fault) => return Err(format!("{schedule}: {fault}")),
         };
         if simulated != predicted {
@@ -61,8 +61,8 @@ fn agrees(seed: u64) -> Result<bool, String> {
 }
 
 /// What a random world is made of.
-struct World {
-    dice: Dice,
+struct WorldBuilder {
+    dice: Rng,
     plans: Vec<Plan>,
     /// Flags and handles between two ranks, so that none is used twice.
     numbers: u32,
@@ -70,8 +70,8 @@ struct World {
 
 /// Two or three ranks that do a few things in an order of their own: mostly the same, sometimes not.
 fn plans(seed: u64) -> Vec<Plan> {
-    let mut dice = Dice(seed ^ 0x57ac);
-    let ranks = 2 + dice.roll(2);
+    let mut dice = Rng(seed ^ 0x57ac);
+    let ranks = 2 + dice.below(2);
     let plan = |rank| Plan {
         buffers: vec![Buffer { name: "b".into(), dtype: DType::Float, len: 1 }],
         communicators: vec![
@@ -80,25 +80,25 @@ fn plans(seed: u64) -> Vec<Plan> {
         ],
         ..Plan::empty(rank, ranks, vec!["main".to_owned(), "side".to_owned()])
     };
-    let mut world = World { dice, plans: (0..ranks).map(plan).collect(), numbers: 0 };
+    let mut world = WorldBuilder { dice, plans: (0..ranks).map(plan).collect(), numbers: 0 };
     for rank in 0..ranks {
         world.on(rank, 0, InstKind::Fill { to: Box::new(view()), value: Number::Int(1) });
     }
-    for _ in 0..1 + world.dice.roll(6) {
+    for _ in 0..1 + world.dice.below(6) {
         world.step();
     }
     // Something is missing, or in another order.
     for rank in 0..ranks {
         let code = &mut world.plans[rank].code;
-        match world.dice.roll(8) {
-            0 if code.len() > 1 => drop(code.remove(1 + world.dice.roll(code.len() - 1))),
+        match world.dice.below(8) {
+            0 if code.len() > 1 => drop(code.remove(1 + world.dice.below(code.len() - 1))),
             1 if code.len() > 2 => {
-                let at = 1 + world.dice.roll(code.len() - 2);
+                let at = 1 + world.dice.below(code.len() - 2);
                 code.swap(at, at + 1);
             }
             _ => (),
         }
-        world.on(rank, 0, InstKind::Finish);
+        world.on(rank, 0, InstKind::ReadOutputs);
     }
     world.plans
 }
@@ -107,27 +107,27 @@ fn view() -> View {
     View::contiguous(0, vec![1])
 }
 
-impl World {
+impl WorldBuilder {
     fn on(&mut self, rank: usize, stream: u32, kind: InstKind) {
         self.plans[rank].code.push(Inst { kind, stream, origin: 0 });
     }
 
     fn work(&mut self, rank: usize) -> u32 {
-        self.plans[rank].works += 1;
-        self.plans[rank].works as u32 - 1
+        self.plans[rank].work_count += 1;
+        self.plans[rank].work_count as u32 - 1
     }
 
     /// One thing that all ranks, or two of them, do together, or one alone.
     fn step(&mut self) {
         let ranks = self.plans.len();
-        let [one, two] = [0, 1].map(|it| self.dice.order(ranks)[it]);
+        let [one, two] = [0, 1].map(|it| self.dice.permutation(ranks)[it]);
         let (one, two) = if one == two { (0, 1) } else { (one, two) };
-        let streams: Vec<u32> = (0..ranks).map(|_| self.dice.roll(2) as u32).collect();
+        let streams: Vec<u32> = (0..ranks).map(|_| self.dice.below(2) as u32).collect();
         self.numbers += 1;
         let index = self.numbers;
-        match self.dice.roll(6) {
+        match self.dice.below(6) {
             0 => {
-                let communicator = self.dice.roll(2) as u32;
+                let communicator = self.dice.below(2) as u32;
                 for (rank, stream) in streams.iter().copied().enumerate() {
                     let (work, view) = (self.work(rank), Some(view()));
                     let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum };
@@ -146,38 +146,38 @@ impl World {
             1 => {
                 for (rank, peer, direction) in [(one, two, Direction::Send), (two, one, Direction::Recv)] {
                     let work = self.work(rank);
-                    let mut sides = vec![Side { direction, peer, view: view(), origin: 0 }];
+                    let mut sides = vec![P2pOp { direction, peer, view: view(), origin: 0 }];
                     // A pair that sends both ways, coalesced or not.
                     if index.is_multiple_of(3) {
-                        sides.push(Side { direction: direction.mirror(), ..sides[0].clone() });
+                        sides.push(P2pOp { direction: direction.opposite(), ..sides[0].clone() });
                     }
                     self.on(
                         rank,
                         streams[rank],
-                        InstKind::Transfer(Transfer { communicator: 0, protocol: None, sides, work }),
+                        InstKind::Transfer(Transfer { communicator: 0, protocol: None, ops: sides, work }),
                     );
                     self.wait(rank, streams[rank], work);
                 }
             }
             2 => {
-                let slot = Slot { from: one, to: two, meaning: Meaning::Ready, index };
-                self.on(one, streams[one], InstKind::Signal { slot });
-                self.on(two, streams[two], InstKind::Await { slot });
+                let slot = SignalId { from: one, to: two, kind: SignalKind::Ready, index };
+                self.on(one, streams[one], InstKind::Signal { signal: slot });
+                self.on(two, streams[two], InstKind::WaitSignal { signal: slot });
             }
             3 => {
-                let handle = |direction, peer| Handle { direction, peer, index, number: index };
+                let handle = |direction, peer| MemHandle { direction, peer, index, number: index };
                 let handles = [(one, handle(Direction::Send, two)), (two, handle(Direction::Recv, one))];
                 for (rank, handle) in handles {
-                    self.on(rank, 0, InstKind::Exchange { handles: vec![handle] });
+                    self.on(rank, 0, InstKind::ShareMemHandles { handles: vec![handle] });
                 }
             }
             4 => (0..ranks).for_each(|rank| self.on(rank, 0, InstKind::Barrier)),
             _ => {
-                let event = self.plans[one].events as u32;
-                self.plans[one].events += 1;
+                let event = self.plans[one].event_count as u32;
+                self.plans[one].event_count += 1;
                 let stream = streams[one];
-                self.on(one, stream, InstKind::Record { event });
-                self.on(one, 1 - stream, InstKind::Join { event });
+                self.on(one, stream, InstKind::RecordEvent { event });
+                self.on(one, 1 - stream, InstKind::WaitEvent { event });
             }
         }
     }

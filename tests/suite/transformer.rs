@@ -7,11 +7,13 @@ use std::fmt::Write;
 use grammar::{diagnostic::has_errors, span::LineIndex};
 use hir::{
     exit::Exit,
-    io::generate::Kind,
+    io::generate::InputKind,
     plan,
     run::{
-        inputs::Filling,
-        job::{Basis, Criteria, Expectation, Verdict, expectations, judge, simulate},
+        inputs::InputSpec,
+        verdict::{
+            Criteria, Expectation, ExpectationSource, OutputVerdict, expectations, judge_outputs, simulate,
+        },
     },
     sim::Schedule,
 };
@@ -59,11 +61,11 @@ fn a_small_error_is_found() -> Result<(), Failed> {
 /// What a program gives.
 fn expected(text: &str) -> Result<Vec<Expectation>, Failed> {
     let verdict = run(text, "", &[])?.ok_or("it does not run")?;
-    Ok(expectations(verdict.outputs, "the network", Basis::Reference { exact: false }))
+    Ok(expectations(verdict.outputs, "the network", ExpectationSource::Reference { exact: false }))
 }
 
 /// The verdict on a program behind a pipeline; `None` where the pipeline is not for it.
-fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<Verdict>, Failed> {
+fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<OutputVerdict>, Failed> {
     let (mut programs, diagnostics) = grammar::read(text);
     let mut program = programs
         .pop()
@@ -73,22 +75,22 @@ fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<Ve
         let calls = passes::parse(pipeline).map_err(|it| it.message)?;
         let settings = Settings { verify: Verify::Structural, roundtrip: false };
         match passes::run(&mut program, &calls, settings, &mut |_| ()) {
-            Err(failure) if failure.fault.is_bug() => return Err(failure.to_string().into()),
+            Err(failure) if failure.error.is_bug() => return Err(failure.to_string().into()),
             Err(_) => return Ok(None),
             Ok(()) => (),
         }
     }
     let plans = plan::build(&program, &LineIndex::new(text), 2)
         .map_err(|it| format!("{pipeline}: {:?}", it.first().map(|it| it.message.clone())))?;
-    let inputs = Filling::new(Kind::Exact, 0, Vec::new(), &plans).fill(&plans)?;
+    let inputs = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans).fill(&plans)?;
     let outcome = simulate(&plans, inputs, &Schedule::Seed(1), Vec::new())?;
     let exact = Some(outcome.notes.exactness.is_exact());
-    Ok(Some(judge(&plans, &outcome, expected, &Criteria { exact, ..Criteria::default() })?))
+    Ok(Some(judge_outputs(&plans, &outcome, expected, &Criteria { exact, ..Criteria::default() })?))
 }
 
 /// The text of a network; with an error of 1e-6 in element [3, 5] behind the sixth layer.
 fn network(planted: bool) -> String {
-    let mut text = Text::default();
+    let mut text = ProgramText::default();
     let first = text.tensor(&[ROWS, COLUMNS], "");
     let mut inputs = vec![first.clone()];
     let mut x = first;
@@ -137,14 +139,14 @@ fn network(planted: bool) -> String {
 
 /// A program as it is written.
 #[derive(Default)]
-struct Text {
+struct ProgramText {
     tensors: usize,
     axes: usize,
     body: String,
     domains: String,
 }
 
-impl Text {
+impl ProgramText {
     /// A number for an axis.
     fn axis(&mut self) -> usize {
         self.axes += 1;

@@ -16,12 +16,12 @@ use grammar::{
 };
 use hir::{
     exit::Exit,
-    io::generate::Kind,
+    io::generate::InputKind,
     plan,
     run::{
-        inputs::Filling,
-        job::{Basis, Criteria, expectations, judge, simulate},
+        inputs::InputSpec,
         results,
+        verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
     },
     sim::{self, Schedule},
 };
@@ -38,7 +38,7 @@ const RACE_SEEDS: u64 = 40;
 
 /// A way to move the data.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum TransportChoice {
     Cuda,
     OneShot,
     TwoShot,
@@ -47,15 +47,20 @@ enum Way {
 
 /// The trials of this file.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
-    let ways = [Way::Cuda, Way::OneShot, Way::TwoShot, Way::CudaTwoShot];
-    let trial = |way: Way| {
+    let ways = [
+        TransportChoice::Cuda,
+        TransportChoice::OneShot,
+        TransportChoice::TwoShot,
+        TransportChoice::CudaTwoShot,
+    ];
+    let trial = |way: TransportChoice| {
         let cases = cases.to_vec();
         Trial::test(format!("transports {way:?} leaves what NCCL leaves"), move || compare(&cases, way))
     };
     ways.into_iter().map(trial).collect()
 }
 
-fn compare(cases: &[PathBuf], way: Way) -> Result<(), Failed> {
+fn compare(cases: &[PathBuf], way: TransportChoice) -> Result<(), Failed> {
     let (mut compared, mut faults) = (0, String::new());
     for path in cases {
         let text = fs::read_to_string(path)?;
@@ -75,30 +80,31 @@ fn compare(cases: &[PathBuf], way: Way) -> Result<(), Failed> {
 }
 
 /// Whether the program does what it does with NCCL; `None` where it does not run, or has no such collective.
-fn agrees(program: &Program, lines: &LineIndex, way: Way) -> Option<Result<(), String>> {
+fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<Result<(), String>> {
     if has_errors(&grammar::verify(program)) {
         return None;
     }
-    let changed = moved(program, way)?;
+    let changed = with_transport(program, way)?;
     let world = plan::smallest_world(program);
     let plans = plan::build(program, lines, world).ok()?;
     // Where a library moves the data a deadlock or a race is no fault of a transport.
     // Communicators that ranks use in different orders: with copies over peer memory, ranks wait for each other.
-    let crosses = plan::sync::crossing(&plans, &plan::sync::Matched::of(&plans)) != Ok(None);
+    let crosses =
+        plan::sync::comm_order_cycle(&plans, &plan::sync::CommMatching::from_plans(&plans)) != Ok(None);
     if sim::footprint(&plans).bytes > BYTES || crosses || plan::sync::deadlock(&plans).is_some() {
         return None;
     }
-    let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
+    let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
     let run = |plans: &[plan::Plan], inputs, schedule| simulate(plans, inputs, &schedule, Vec::new());
     let first = run(&plans, filling.fill(&plans).ok()?, Schedule::Program).ok()?;
     let wanted = results::outputs(&plans, &first).ok()?;
-    let basis = || Basis::Reference { exact: true };
+    let basis = || ExpectationSource::Reference { exact: true };
     let wanted = expectations(wanted, "the program with NCCL", basis());
     let criteria = Criteria { exact: Some(true), ..Criteria::default() };
     // A program that races is as free to differ from itself.
     for seed in 0..RACE_SEEDS {
         let again = run(&plans, filling.fill(&plans).ok()?, Schedule::Seed(seed)).ok()?;
-        if judge(&plans, &again, &wanted, &criteria).ok()?.exit != Exit::Success {
+        if judge_outputs(&plans, &again, &wanted, &criteria).ok()?.exit != Exit::Success {
             return None;
         }
     }
@@ -111,7 +117,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: Way) -> Option<Result<(), S
             Ok(it) => it,
             Err(fault) => return Some(Err(fault.to_string())),
         };
-        let verdict = judge(&lowered, &outcome, &wanted, &criteria).ok()?;
+        let verdict = judge_outputs(&lowered, &outcome, &wanted, &criteria).ok()?;
         if verdict.exit != Exit::Success {
             return Some(Err(verdict.line));
         }
@@ -120,7 +126,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: Way) -> Option<Result<(), S
 }
 
 /// The program with its collectives moved in another way; `None` where it has none of them.
-fn moved(program: &Program, way: Way) -> Option<Program> {
+fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
     let mut program = program.clone();
     let mut count = 0;
     for id in program.stmts.ids() {
@@ -136,14 +142,14 @@ fn moved(program: &Program, way: Way) -> Option<Program> {
             continue;
         }
         match way {
-            Way::Cuda => it.set(attr::BACKEND, Backend::Cuda),
-            Way::OneShot if is_allreduce => it.set(attr::ALGO, Algorithm::OneShot),
-            Way::TwoShot if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShot),
-            Way::CudaTwoShot if is_allreduce => {
+            TransportChoice::Cuda => it.set(attr::BACKEND, Backend::Cuda),
+            TransportChoice::OneShot if is_allreduce => it.set(attr::ALGO, Algorithm::OneShot),
+            TransportChoice::TwoShot if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShot),
+            TransportChoice::CudaTwoShot if is_allreduce => {
                 it.set(attr::BACKEND, Backend::Cuda);
                 it.set(attr::ALGO, Algorithm::TwoShot);
             }
-            Way::OneShot | Way::TwoShot | Way::CudaTwoShot => continue,
+            TransportChoice::OneShot | TransportChoice::TwoShot | TransportChoice::CudaTwoShot => continue,
         }
         count += 1;
     }

@@ -9,12 +9,12 @@ use std::{
 use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
 use hir::{
     exit::Exit,
-    io::generate::Kind,
+    io::generate::InputKind,
     plan,
     run::{
-        inputs::Filling,
-        job::{Basis, Criteria, expectations, judge, simulate},
+        inputs::InputSpec,
         results, unsharded,
+        verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
     },
     sim::{self, Schedule},
 };
@@ -53,22 +53,22 @@ fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
     if has_errors(&grammar::verify(program)) {
         return None;
     }
-    let erased = [unsharded::plan(program, lines).ok()?];
+    let erased = [unsharded::plan_unsharded(program, lines).ok()?];
     let plans = plan::build(program, lines, plan::smallest_world(program)).ok()?;
     if sim::footprint(&plans).bytes.max(sim::footprint(&erased).bytes) > BYTES {
         return None;
     }
-    let mut filling = Filling::new(Kind::Exact, 0, Vec::new(), &plans);
+    let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
     let [inputs, whole] = [filling.fill(&plans).ok()?, filling.fill(&erased).ok()?];
     let outcome = simulate(&plans, inputs, &Schedule::Program, Vec::new()).ok()?;
     let wanted = simulate(&erased, whole, &Schedule::Program, Vec::new()).ok()?;
     if !outcome.notes.exactness.is_exact() || !wanted.notes.exactness.is_exact() {
         return None;
     }
-    let basis = Basis::Reference { exact: true };
+    let basis = ExpectationSource::Reference { exact: true };
     let wanted = expectations(results::outputs(&erased, &wanted).ok()?, "its whole tensors", basis);
     let criteria = Criteria { exact: Some(true), ..Criteria::default() };
-    let verdict = judge(&plans, &outcome, &wanted, &criteria).ok()?;
+    let verdict = judge_outputs(&plans, &outcome, &wanted, &criteria).ok()?;
     Some(if verdict.exit == Exit::Success { Ok(()) } else { Err(verdict.line) })
 }
 

@@ -6,9 +6,9 @@
 use std::str::FromStr;
 
 use hir::{
-    io::{file, generate::Kind},
-    run::{inputs::InputFlag, output::OutputFlag, prepare::Texts},
-    sim::Schedules,
+    io::{file, generate::InputKind},
+    run::{inputs::InputFlag, output::OutputFlag, prepare::ProgramFiles},
+    sim::ScheduleSet,
     source::Binding,
 };
 
@@ -19,7 +19,8 @@ const CALLS: usize = 6;
 pub fn tensor(bytes: &[u8]) -> Result<(), String> {
     let Some((format, bytes)) = bytes.split_first() else { return Ok(()) };
     let name = if format % 2 == 0 { "@x.npy" } else { "@x.safetensors#out" };
-    let file::Source::File(file) = file::Source::from_str(name).map_err(|it| it.to_string())? else {
+    let file::TensorSource::File(file) = file::TensorSource::from_str(name).map_err(|it| it.to_string())?
+    else {
         return Err(format!("`{name}` is no file"));
     };
     // A tensor has the elements of its shape.
@@ -36,12 +37,12 @@ pub fn options(text: &str) -> Result<(), String> {
     for line in text.lines() {
         // A file of a line's name would be no part of the line.
         _ = Binding::from_str(line);
-        _ = Schedules::from_str(line);
-        _ = Texts::from_str(line);
+        _ = ScheduleSet::from_str(line);
+        _ = ProgramFiles::from_str(line);
         _ = InputFlag::from_str(line);
         _ = OutputFlag::from_str(line);
-        _ = Kind::from_str(line);
-        _ = file::Source::from_str(line);
+        _ = InputKind::from_str(line);
+        _ = file::TensorSource::from_str(line);
         if let Ok(calls) = passes::parse(line) {
             let printed: Vec<String> = calls.iter().map(ToString::to_string).collect();
             let again = passes::parse(&printed.join(",")).map_err(|it| it.message)?;

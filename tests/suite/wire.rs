@@ -7,7 +7,7 @@ use hir::{
     launch::{
         message::{self, Message},
         secret::Secret,
-        session::{self, ANSWER, HELLO, Initiator, JobKey},
+        session::{self, ANSWER_BYTES, HELLO_BYTES, Initiator, JobKey},
     },
 };
 
@@ -18,11 +18,11 @@ use hir::{
 pub fn run(bytes: &[u8]) -> Result<(), String> {
     let said = |what: &str| Err(format!("{what}: {bytes:?}"));
     let secret =
-        Secret::of_text("0123456789abcdef0123456789abcdef", "a test").map_err(|it| it.to_string())?;
+        Secret::from_text("0123456789abcdef0123456789abcdef", "a test").map_err(|it| it.to_string())?;
     let key = JobKey { secret, job: "job".to_owned(), world: 4 };
     let (initiator, hello) = Initiator::new(&key, 1).map_err(|it| it.to_string())?;
     // Rank 0, of bytes and of a damaged greeting.
-    let mut greeting = [0; HELLO];
+    let mut greeting = [0; HELLO_BYTES];
     fill(&mut greeting, bytes);
     let mut damaged = hello;
     damaged.iter_mut().zip(bytes).for_each(|(it, other)| *it ^= other);
@@ -47,7 +47,7 @@ pub fn run(bytes: &[u8]) -> Result<(), String> {
     }
     // Another rank, of bytes in the place of an answer.
     let (initiator, _) = Initiator::new(&key, 2).map_err(|it| it.to_string())?;
-    let mut answer = [0; ANSWER];
+    let mut answer = [0; ANSWER_BYTES];
     fill(&mut answer, bytes);
     if initiator.finish(&answer).is_ok() {
         return said("a stranger was taken for rank 0");
@@ -55,8 +55,8 @@ pub fn run(bytes: &[u8]) -> Result<(), String> {
     let Ok(message) = message::decode::<Message>(bytes) else { return Ok(()) };
     let exit = match &message {
         Message::Fault(fault) => fault.exit().into(),
-        Message::Verdict(exit) => Exit::from(*exit),
-        _ => Exit::Bug,
+        Message::ExitCode(exit) => Exit::from(*exit),
+        _ => Exit::InternalError,
     };
     if exit == Exit::Success {
         return said("a failure with code 0");

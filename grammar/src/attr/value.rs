@@ -64,30 +64,30 @@ pub enum Attr {
 
 impl Attr {
     /// Whether a parameter of this kind may have it.
-    pub(crate) fn fits(&self, kind: Kind) -> bool {
+    pub(crate) fn is_valid_for(&self, kind: OperandKind) -> bool {
         match self {
-            Self::Tensor(_) => matches!(kind, Kind::Tensor | Kind::Value),
-            Self::Scalar(_) => matches!(kind, Kind::Scalar | Kind::Value),
-            Self::Word(word) => matches!(kind, Kind::Word(words) if words.contains(word)),
-            Self::Axis(_) => kind == Kind::Axis,
-            Self::Name(_) => kind == Kind::Name,
-            Self::DType(_) => kind == Kind::DType,
-            Self::Bool(_) => kind == Kind::Bool,
-            Self::Team(_) => kind == Kind::Team,
-            Self::Flags(_) => kind == Kind::Flags,
-            Self::Scalars(_) => kind == Kind::Scalars,
-            Self::Ranges(_) => kind == Kind::Ranges,
-            Self::Values(_) => kind == Kind::Values,
-            Self::Unit(_) => kind == Kind::Unit,
-            Self::Work(_) => kind == Kind::Work,
-            Self::Stmts(_) => kind == Kind::Stmts,
+            Self::Tensor(_) => matches!(kind, OperandKind::Tensor | OperandKind::Value),
+            Self::Scalar(_) => matches!(kind, OperandKind::Scalar | OperandKind::Value),
+            Self::Word(word) => matches!(kind, OperandKind::Word(words) if words.contains(word)),
+            Self::Axis(_) => kind == OperandKind::Axis,
+            Self::Name(_) => kind == OperandKind::Name,
+            Self::DType(_) => kind == OperandKind::DType,
+            Self::Bool(_) => kind == OperandKind::Bool,
+            Self::Team(_) => kind == OperandKind::Team,
+            Self::Flags(_) => kind == OperandKind::Flags,
+            Self::Scalars(_) => kind == OperandKind::Scalars,
+            Self::Ranges(_) => kind == OperandKind::Ranges,
+            Self::Values(_) => kind == OperandKind::Values,
+            Self::Unit(_) => kind == OperandKind::Unit,
+            Self::Work(_) => kind == OperandKind::Work,
+            Self::Stmts(_) => kind == OperandKind::Stmts,
         }
     }
 }
 
 /// What a parameter may be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum OperandKind {
     /// A tensor.
     Tensor,
     /// A tensor or a scalar.
@@ -124,7 +124,7 @@ pub enum Kind {
     Stmts,
 }
 
-impl Kind {
+impl OperandKind {
     /// Whether a parameter of this kind is an operand; the others are attributes
     /// wherever they stand.
     pub(crate) fn is_operand(self) -> bool {
@@ -148,11 +148,11 @@ impl Kind {
 }
 
 /// What the value of an attribute may be.
-pub trait Value {
+pub trait AttrValue {
     /// What a reader gets: the value, or a slice of its elements.
     type Read<'a>;
     /// What the text may hold.
-    const KIND: Kind;
+    const KIND: OperandKind;
 
     /// The value, where the attribute is of this type.
     fn read(attr: &Attr) -> Option<Self::Read<'_>>;
@@ -164,9 +164,9 @@ pub trait Value {
 /// Values that are copied, and values of which a reader gets a slice, each with the variant of `Attr` that holds them.
 macro_rules! values {
     (copied { $($copied:ty: $plain:ident,)+ } borrowed { $($owned:ty => $slice:ty: $held:ident,)+ }) => {
-        $(impl Value for $copied {
+        $(impl AttrValue for $copied {
             type Read<'a> = Self;
-            const KIND: Kind = Kind::$plain;
+            const KIND: OperandKind = OperandKind::$plain;
 
             fn read(attr: &Attr) -> Option<Self> {
                 if let Attr::$plain(it) = attr { Some(*it) } else { None }
@@ -177,9 +177,9 @@ macro_rules! values {
             }
         })+
 
-        $(impl Value for $owned {
+        $(impl AttrValue for $owned {
             type Read<'a> = &'a $slice;
-            const KIND: Kind = Kind::$held;
+            const KIND: OperandKind = OperandKind::$held;
 
             fn read(attr: &Attr) -> Option<&$slice> {
                 if let Attr::$held(it) = attr { Some(it) } else { None }
@@ -222,9 +222,9 @@ pub enum TensorOrScalar {
     Scalar(ExprId),
 }
 
-impl Value for TensorOrScalar {
+impl AttrValue for TensorOrScalar {
     type Read<'a> = Self;
-    const KIND: Kind = Kind::Value;
+    const KIND: OperandKind = OperandKind::Value;
 
     fn read(attr: &Attr) -> Option<Self> {
         match attr {
@@ -242,9 +242,9 @@ impl Value for TensorOrScalar {
     }
 }
 
-impl<W: WordList> Value for W {
+impl<W: WordList> AttrValue for W {
     type Read<'a> = W;
-    const KIND: Kind = Kind::Word(W::WORDS);
+    const KIND: OperandKind = OperandKind::Word(W::WORDS);
 
     fn read(attr: &Attr) -> Option<W> {
         if let Attr::Word(word) = attr { W::of(*word) } else { None }

@@ -7,41 +7,45 @@
 
 use std::collections::HashSet;
 
-use super::{Evidence, Guess, candidates};
+use super::{DomainFacts, InferredDomains, split_candidates};
 use crate::{
     arena::Id,
-    ir::{AxisId, Parallel, Program, TensorId},
+    ir::{AxisId, ParallelType, Program, TensorId},
 };
 
 /// A tensor with the two axes that may be one.
-pub(crate) struct Ambiguous {
+pub(crate) struct AmbiguousTensor {
     pub(crate) tensor: TensorId,
     pub(crate) outer: AxisId,
     pub(crate) inner: AxisId,
 }
 
 /// The ambiguous tensors of the container.
-pub(super) fn find(program: &Program, evidence: &Evidence, guesses: &[(TensorId, Guess)]) -> Vec<Ambiguous> {
+pub(super) fn ambiguous_tensors(
+    program: &Program,
+    evidence: &DomainFacts,
+    guesses: &[(TensorId, InferredDomains)],
+) -> Vec<AmbiguousTensor> {
     let tensors = guesses.iter().map(|(tensor, _)| &program.tensors[*tensor]);
-    let shown = tensors.flat_map(|it| it.loops.iter().chain(&it.domains.logical));
+    let shown = tensors.flat_map(|it| it.loop_domain.iter().chain(&it.domains.logical));
     let named = evidence.named_axes.values().flatten();
     let seen: HashSet<u32> = shown.chain(named).map(|id| program.axes[*id].number).collect();
-    let possible = |(tensor, guess): &(TensorId, Guess)| {
-        let loops = &program.tensors[*tensor].loops;
-        let pairs = candidates(program, *tensor, &guess.splits);
+    let possible = |(tensor, guess): &(TensorId, InferredDomains)| {
+        let loops = &program.tensors[*tensor].loop_domain;
+        let pairs = split_candidates(program, *tensor, &guess.splits);
         let (outer, inner, _) = *pairs.iter().find(|(outer, ..)| {
             let axis = &program.axes[loops[*outer]];
             let hidden = axis.number.checked_sub(1).is_some_and(|it| !seen.contains(&it));
             // Device axes stand first once they are split off; a stream axis is split in place.
-            hidden && (*outer == 0 || axis.parallel == Parallel::Stream)
+            hidden && (*outer == 0 || axis.parallel == ParallelType::Stream)
         })?;
-        Some(Ambiguous { tensor: *tensor, outer: loops[outer], inner: loops[inner] })
+        Some(AmbiguousTensor { tensor: *tensor, outer: loops[outer], inner: loops[inner] })
     };
-    let ambiguous: Vec<Ambiguous> = guesses.iter().filter_map(possible).collect();
+    let ambiguous: Vec<AmbiguousTensor> = guesses.iter().filter_map(possible).collect();
     let mut doubtful = vec![false; program.tensors.len()];
     ambiguous.iter().for_each(|it| doubtful[it.tensor.index()] = true);
     let known = evidence.known_ranks.iter().map(|(tensor, _)| *tensor);
-    let related = evidence.ranks.iter().flat_map(|(a, b, ..)| [(*a, *b), (*b, *a)]);
+    let related = evidence.rank_equations.iter().flat_map(|(a, b, ..)| [(*a, *b), (*b, *a)]);
     let related = related.filter(|(_, other)| !doubtful[other.index()]).map(|(tensor, _)| tensor);
     let settled: HashSet<TensorId> = known.chain(related).collect();
     ambiguous.into_iter().filter(|it| !settled.contains(&it.tensor)).collect()

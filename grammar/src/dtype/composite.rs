@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use super::DType;
 
 /// So many different ones are told apart in one process: a type is a few bytes and can be copied.
-const MOST: usize = 1 << 12;
+const MAX_SPELLINGS: usize = 1 << 12;
 /// The deepest nesting.
-const DEEPEST: usize = 8;
+const MAX_NESTING: usize = 8;
 
 /// The spellings by number. They live as long as the process, as those of the other types do.
 static SPELLINGS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
@@ -23,7 +23,7 @@ pub struct Composite(u16);
 impl Composite {
     /// The type that `text` spells, however its blanks stand.
     pub(super) fn from_name(text: &str) -> Option<Self> {
-        let mut reader = Reader { rest: text.trim(), spelled: String::new() };
+        let mut reader = TypeParser { rest: text.trim(), spelled: String::new() };
         reader.element(0)?;
         if !reader.rest.is_empty() {
             return None;
@@ -32,7 +32,7 @@ impl Composite {
         let known = spellings.iter().position(|it| *it == reader.spelled);
         let at = match known {
             Some(at) => at,
-            None if spellings.len() == MOST => return None,
+            None if spellings.len() == MAX_SPELLINGS => return None,
             None => {
                 spellings.push(String::leak(reader.spelled));
                 spellings.len() - 1
@@ -49,14 +49,14 @@ impl Composite {
 }
 
 /// Reads a type and spells it as nvFuser does.
-struct Reader<'s> {
+struct TypeParser<'s> {
     rest: &'s str,
     spelled: String,
 }
 
-impl Reader<'_> {
+impl TypeParser<'_> {
     fn element(&mut self, depth: usize) -> Option<()> {
-        if depth > DEEPEST {
+        if depth > MAX_NESTING {
             return None;
         }
         if self.word("struct").is_some() {

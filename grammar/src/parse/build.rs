@@ -37,7 +37,7 @@ pub(crate) fn prefix<'s>(start: u32, op: &'s str, x: Expr<'s>, end: u32) -> Expr
 }
 
 /// Operators by how tightly they bind, loosest first; C's order.
-const TIERS: [&[&str]; 10] = [
+const PRECEDENCE_LEVELS: [&[&str]; 10] = [
     &["||"],
     &["&&"],
     &["|"],
@@ -50,12 +50,12 @@ const TIERS: [&[&str]; 10] = [
     &["*", "/", "%"],
 ];
 
-fn tier(op: &str) -> usize {
-    TIERS.iter().position(|tier| tier.contains(&op)).unwrap_or(0)
+fn precedence(op: &str) -> usize {
+    PRECEDENCE_LEVELS.iter().position(|tier| tier.contains(&op)).unwrap_or(0)
 }
 
 /// A chain of infix operators as a tree, all of them left-associative.
-pub(crate) fn climb<'s>(first: Expr<'s>, rest: Vec<(&'s str, Expr<'s>)>) -> Expr<'s> {
+pub(crate) fn infix_tree<'s>(first: Expr<'s>, rest: Vec<(&'s str, Expr<'s>)>) -> Expr<'s> {
     let mut values = vec![first];
     let mut ops: Vec<&'s str> = Vec::new();
     let fold = |values: &mut Vec<Expr<'s>>, op: &'s str| {
@@ -65,7 +65,7 @@ pub(crate) fn climb<'s>(first: Expr<'s>, rest: Vec<(&'s str, Expr<'s>)>) -> Expr
         }
     };
     for (op, value) in rest {
-        while let Some(before) = ops.pop_if(|before| tier(before) >= tier(op)) {
+        while let Some(before) = ops.pop_if(|before| precedence(before) >= precedence(op)) {
             fold(&mut values, before);
         }
         ops.push(op);

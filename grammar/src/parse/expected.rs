@@ -2,16 +2,16 @@
 
 use lalrpop_util::ParseError;
 
-use super::Fault;
+use super::GrammarError;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     span::Span,
-    token::{Kind, Token},
+    token::{Token, TokenKind},
 };
 
 /// The diagnostic for a fault of the grammar; `None` where layout has said it already.
-pub(super) fn diagnose(fault: Fault<'_>) -> Option<Diagnostic> {
+pub(super) fn diagnose(fault: GrammarError<'_>) -> Option<Diagnostic> {
     match fault {
         ParseError::UnrecognizedToken { token: (start, token, end), expected } => {
             Some(unexpected(Span { start, end }, token, &expected))
@@ -23,7 +23,7 @@ pub(super) fn diagnose(fault: Fault<'_>) -> Option<Diagnostic> {
             Code::Syntax,
             Span { start: location, end: location },
             "the text ends too early",
-            format!("expected {}", words(&expected)),
+            format!("expected {}", expected_text(&expected)),
         )),
         ParseError::InvalidToken { location } => {
             let span = Span { start: location, end: location };
@@ -35,27 +35,29 @@ pub(super) fn diagnose(fault: Fault<'_>) -> Option<Diagnostic> {
 
 fn unexpected(span: Span, token: Token<'_>, expected: &[String]) -> Diagnostic {
     let message = match token.kind {
-        Kind::End => "the statement ends too early".to_string(),
-        Kind::Open => "a body begins too early".to_string(),
-        Kind::Close => "a body ends too early".to_string(),
-        Kind::Tensor => {
+        TokenKind::End => "the statement ends too early".to_string(),
+        TokenKind::Open => "a body begins too early".to_string(),
+        TokenKind::Close => "a body ends too early".to_string(),
+        TokenKind::Tensor => {
             let name = token.text.split(['[', ' ', '\n']).next().unwrap_or("");
             format!("unexpected tensor `{name}`")
         }
         _ if token.text.is_empty() => "the text does not go on as it should".to_string(),
         _ => format!("unexpected `{}`", token.text),
     };
-    Diagnostic::new(Code::Syntax, span, message, format!("expected {}", words(expected)))
+    Diagnostic::new(Code::Syntax, span, message, format!("expected {}", expected_text(expected)))
 }
 
 /// What may stand for a value; any two of them are enough to say "a value".
-const VALUES: &[&str] = &["Tensor", "Word", "Int", "Float", "Axis", "Cast", "\"Stream\"", "\"(\"", "\"{\""];
+const VALUE_TOKENS: &[&str] =
+    &["Tensor", "Word", "Int", "Float", "Axis", "Cast", "\"Stream\"", "\"(\"", "\"{\""];
 
 /// Infix operators.
-const INFIX: &[&str] = &["\"%\"", "\"*\"", "\"/\"", "\"+\"", "\"-\"", "\"<\"", "\"==\"", "\"&&\"", "\"||\""];
+const INFIX_TOKENS: &[&str] =
+    &["\"%\"", "\"*\"", "\"/\"", "\"+\"", "\"-\"", "\"<\"", "\"==\"", "\"&&\"", "\"||\""];
 
 /// Said when named by the grammar: the token, and the words for it.
-const SAID: &[(&str, &str)] = &[
+const TOKEN_TEXTS: &[(&str, &str)] = &[
     ("\"=\"", "`=`"),
     ("\",\"", "`,`"),
     ("\")\"", "`)`"),
@@ -71,9 +73,9 @@ const SAID: &[(&str, &str)] = &[
     ("End", "the end of the statement"),
 ];
 
-fn words(expected: &[String]) -> String {
+fn expected_text(expected: &[String]) -> String {
     let has = |name: &&str| expected.iter().any(|it| it == name);
-    let values = VALUES.iter().filter(|it| has(it)).count();
+    let values = VALUE_TOKENS.iter().filter(|it| has(it)).count();
     let mut res: Vec<&str> = Vec::new();
     if has(&"\"FOR\"") {
         return "a statement".to_string();
@@ -87,14 +89,15 @@ fn words(expected: &[String]) -> String {
     } else if has(&"Int") {
         res.push("a number");
     }
-    let operator = INFIX.iter().filter(|it| has(it)).count() > 5;
+    let operator = INFIX_TOKENS.iter().filter(|it| has(it)).count() > 5;
     if values <= 2 {
         res.extend((has(&"\"(\"") && !operator).then_some("`(`"));
         res.extend(has(&"\"{\"").then_some("`{`"));
     }
     let inside = values > 2;
     res.extend(
-        SAID.iter()
+        TOKEN_TEXTS
+            .iter()
             .filter(|(name, _)| has(name) && !(inside && matches!(*name, "\"in\"" | "\"from\"" | "\"to\"")))
             .map(|(_, text)| *text),
     );

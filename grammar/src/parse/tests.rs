@@ -65,8 +65,8 @@ fn show_body(body: &[Stmt<'_>], depth: usize, res: &mut Vec<String>) {
                 let list = |it: &[Expr<'_>]| it.iter().map(show).collect::<Vec<_>>().join(" ");
                 res.push(format!("{indent}post {} -> {}", list(inputs), list(outputs)));
             }
-            StmtKind::Await(_) => res.push(format!("{indent}await")),
-            StmtKind::Do(call) => res.push(format!("{indent}{}", show(call))),
+            StmtKind::Wait(_) => res.push(format!("{indent}await")),
+            StmtKind::Call(call) => res.push(format!("{indent}{}", show(call))),
         }
     }
 }

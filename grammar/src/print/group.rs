@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// How many of the first statements are one group; 0 where the first one is in none.
-pub(super) fn length(program: &Program, stmts: &[StmtId]) -> usize {
+pub(super) fn group_len(program: &Program, stmts: &[StmtId]) -> usize {
     let group = |stmt: &StmtId| match &program.stmts[*stmt] {
         Stmt::Op(it) if it.op == Op::Reduction => {
             Some((it.get(attr::GROUP)?, it.get(attr::ALLREDUCE) == Some(true)))

@@ -7,15 +7,15 @@ use std::{collections::HashSet, fmt::Write};
 use super::{Printer, number};
 use crate::{
     attr::{self, AttrName, Key},
-    ir::{Attr, OpStmt, Operand, Program, Stream, Unit},
-    ops::{Effect, Op, Syntax},
+    ir::{Attr, HostUnit, OpStmt, Operand, Program, Stream},
+    ops::{AsmFormat, Op, OpClass},
 };
 
 /// Column of `linear`'s bias, whatever the depth.
-const BIAS: usize = 10;
+const BIAS_COLUMN: usize = 10;
 
 /// The numbers that captured streams get: small ones that no stream has for its index.
-pub(super) fn captured(program: &Program) -> Vec<i64> {
+pub(super) fn captured_stream_numbers(program: &Program) -> Vec<i64> {
     let (mut names, mut indices) = (0, HashSet::new());
     for (_, stream) in program.streams.iter() {
         match stream {
@@ -29,21 +29,21 @@ pub(super) fn captured(program: &Program) -> Vec<i64> {
 impl Printer<'_> {
     /// One operator statement, without its final newline.
     pub(super) fn op_2025(&mut self, stmt: &OpStmt, depth: usize) {
-        let row = stmt.op.row();
+        let row = stmt.op.def();
         let margin = 2 * depth + 3;
         match stmt.op {
-            Op::SetCurrentStream => self.phrase("SetCurrentStream to", stmt),
+            Op::SetCurrentStream => self.print_keyword_form("SetCurrentStream to", stmt),
             Op::GetCurrentStream => {
                 self.out.push_str("GetCurrentStream into ");
                 self.operands(&stmt.outs);
             }
-            Op::Synchronize | Op::Wait => self.phrase(row.mnemonic, stmt),
+            Op::Synchronize | Op::Wait => self.print_keyword_form(row.mnemonic, stmt),
             Op::ShareMemHandles => {
                 let transfers = self.arguments(stmt, "=").join(", ");
                 let _ = write!(self.out, "{}({transfers}, ", row.mnemonic);
             }
             Op::PostOnStream => {
-                let unit = self.arguments(&OpStmt { attrs: unit_of(stmt), ..stmt.clone() }, "").join("");
+                let unit = self.arguments(&OpStmt { attrs: unit_attrs(stmt), ..stmt.clone() }, "").join("");
                 let (inputs, outputs) = (self.list(stmt, attr::INPUTS), self.list(stmt, attr::OUTPUTS));
                 let _ = write!(self.out, "{} ({unit}, Inputs:{inputs}, Outputs:{outputs})", row.mnemonic);
             }
@@ -70,7 +70,10 @@ impl Printer<'_> {
                 self.operands(&stmt.outs);
                 let _ = write!(self.out, "\n{:margin$}= {}( {} )", "", row.mnemonic, args.join(", "));
             }
-            _ if row.syntax == Syntax::Function && row.effect == Effect::Map && stmt.args.len() > 1 => {
+            _ if row.format == AsmFormat::Function
+                && row.class == OpClass::Elementwise
+                && stmt.args.len() > 1 =>
+            {
                 let args = self.arguments(stmt, " = ").join(&format!("\n{:margin$}, ", ""));
                 self.operands(&stmt.outs);
                 let _ = write!(self.out, "\n{:margin$}= {}({args});", "", row.mnemonic);
@@ -80,7 +83,7 @@ impl Printer<'_> {
     }
 
     /// `Wait Communication 3`.
-    fn phrase(&mut self, words: &str, stmt: &OpStmt) {
+    fn print_keyword_form(&mut self, words: &str, stmt: &OpStmt) {
         let args = self.arguments(stmt, "=").join(", ");
         let _ = write!(self.out, "{words}{} {args}", number(stmt));
     }
@@ -102,7 +105,7 @@ impl Printer<'_> {
             let _ = match at {
                 0 => write!(self.out, "{arg}"),
                 1 => write!(self.out, ",\n{:column$}{arg}{:blanks$}", "", ""),
-                _ => write!(self.out, ",\n{:BIAS$}{arg}{:blanks$}", "", ""),
+                _ => write!(self.out, ",\n{:BIAS_COLUMN$}{arg}{:blanks$}", "", ""),
             };
         }
         self.out.push(')');
@@ -110,25 +113,25 @@ impl Printer<'_> {
 
     /// `{T0, T1, }`.
     fn list(&mut self, stmt: &OpStmt, key: Key<Vec<Operand>>) -> String {
-        stmt.get(key).map_or("{}".to_owned(), |values| self.ended(values))
+        stmt.get(key).map_or("{}".to_owned(), |values| self.braced_list(values))
     }
 
-    fn ended(&mut self, values: &[Operand]) -> String {
+    fn braced_list(&mut self, values: &[Operand]) -> String {
         let values: String = values.iter().map(|it| self.operand(*it) + ", ").collect();
         format!("{{{values}}}")
     }
 
     /// The lists in front of a HostUnit's statements: twice, the second time one value a line.
-    pub(super) fn unit_lists(&mut self, unit: &Unit) {
-        let (inputs, outputs) = (self.ended(&unit.inputs), self.ended(&unit.outputs));
+    pub(super) fn unit_lists(&mut self, unit: &HostUnit) {
+        let (inputs, outputs) = (self.braced_list(&unit.inputs), self.braced_list(&unit.outputs));
         let _ = writeln!(self.out, "Inputs={inputs} -> Outputs={outputs}Inputs:");
-        self.lines(&unit.inputs);
+        self.print_one_per_line(&unit.inputs);
         self.out.push_str("Outputs:\n");
-        self.lines(&unit.outputs);
+        self.print_one_per_line(&unit.outputs);
         self.out.push('\n');
     }
 
-    fn lines(&mut self, values: &[Operand]) {
+    fn print_one_per_line(&mut self, values: &[Operand]) {
         for value in values {
             let text = self.operand(*value);
             let _ = writeln!(self.out, "  {text}");
@@ -137,6 +140,6 @@ impl Printer<'_> {
 }
 
 /// What `PostOnStream` posts, without its operands.
-fn unit_of(stmt: &OpStmt) -> Vec<(AttrName, Attr)> {
+fn unit_attrs(stmt: &OpStmt) -> Vec<(AttrName, Attr)> {
     stmt.attrs.iter().filter(|(key, _)| *key == attr::UNIT).cloned().collect()
 }

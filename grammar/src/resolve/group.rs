@@ -11,23 +11,23 @@ use crate::{
 };
 
 /// How nvFuser calls the group.
-pub(super) const NAME: &str = "GroupedReductionOp";
+pub(super) const GROUPED_REDUCTION: &str = "GroupedReductionOp";
 
 impl<'s> Resolver<'s, '_> {
     /// Appends the reductions of a group to `ids`.
-    pub(super) fn group(
+    pub(super) fn append_grouped_reductions(
         &mut self,
         name: ast::Name<'s>,
         members: &[(ast::Expr<'s>, ast::Expr<'s>)],
         shared: &ast::Arg<'s>,
         ids: &mut Vec<StmtId>,
     ) {
-        if name.text != NAME {
+        if name.text != GROUPED_REDUCTION {
             return self.unknown_op(name);
         }
-        let Some(param) = Op::Reduction.row().param(attr::ALLREDUCE) else { return };
+        let Some(param) = Op::Reduction.def().attr_def(attr::ALLREDUCE) else { return };
         if let Some(key) = shared.key.filter(|key| key.text != param.name) {
-            let message = format!("`{NAME}` has no attribute `{}`", key.text);
+            let message = format!("`{GROUPED_REDUCTION}` has no attribute `{}`", key.text);
             return self.error(Code::BadAttribute, key.span, message, "expected `allreduce = `");
         }
         let Some(allreduce) = self.attr(param, &shared.value) else { return };
@@ -35,21 +35,21 @@ impl<'s> Resolver<'s, '_> {
         self.next_group += 1;
         for (out, value) in members {
             let Some(result) = self.value(out) else { continue };
-            let Some(mut stmt) = self.call(&[result], value, out.span) else { continue };
+            let Some(mut stmt) = self.resolve_call(&[result], value, out.span) else { continue };
             if stmt.op != Op::Reduction {
                 self.error(
                     Code::BadOperands,
                     value.span,
-                    format!("`{NAME}` holds reductions only"),
+                    format!("`{GROUPED_REDUCTION}` holds reductions only"),
                     "expected `reduction`",
                 );
                 continue;
             }
             stmt.attrs.retain(|(key, _)| *key != attr::ALLREDUCE && *key != attr::GROUP);
-            let group = self.program.int(number);
+            let group = self.program.intern_int(number);
             stmt.attrs.extend([(param.key(), allreduce.clone()), attr::GROUP.with(group)]);
             let span = Span { start: out.span.start, end: value.span.end };
-            ids.push(self.program.stmt(Stmt::Op(stmt), span));
+            ids.push(self.program.add_stmt(Stmt::Op(stmt), span));
         }
     }
 }

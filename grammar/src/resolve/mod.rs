@@ -3,13 +3,13 @@
 //! Invariant: a construct that cannot be resolved is reported and left out; everything else is still resolved, so
 //! one run reports all faults.
 
-pub(crate) mod dialect;
+pub(crate) mod dialect_version;
+mod domains_section;
 mod edits;
 mod group;
+mod legacy_2024;
 mod params;
-mod posted;
 mod protocol;
-mod trailers;
 mod values;
 
 use std::{collections::HashMap, sync::Arc};
@@ -21,13 +21,13 @@ use crate::{
     ast, attr,
     codes::Code,
     diagnostic::{Diagnostic, Fix},
+    indentation::TokenStream,
     ir::{
-        AxisId, BlockId, For, If, Mesh, OpStmt, Operand, P2P_PROTOCOL, Program, Stmt, StmtId, StreamId,
-        SymbolId, TensorId, Unit, UnitId,
+        AxisId, BlockId, For, HostUnit, If, Mesh, OpStmt, Operand, P2P_PROTOCOL, Program, Stmt, StmtId,
+        StreamId, SymbolId, TensorId, UnitId,
     },
-    layout::Laid,
-    ops::{OPS, Op, Syntax},
-    parse::{Sink, feed},
+    ops::{AsmFormat, OPS, Op},
+    parse::{ParseEvents, parse_container},
     span::Span,
     suggest::nearest,
     text::expr_text,
@@ -36,21 +36,25 @@ use crate::{
 
 /// Reads and resolves one container, statement by statement; `None` where it does not read to its end. `source` is the
 /// text that the tokens borrow from.
-pub fn resolve<'s>(laid: Laid<'s>, source: &'s str, diagnostics: &mut Vec<Diagnostic>) -> Option<Program> {
+pub fn resolve<'s>(
+    laid: TokenStream<'s>,
+    source: &'s str,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Option<Program> {
     let mut faults = Vec::new();
     let mut resolver = Resolver::new(Program::default(), source, &mut faults);
-    resolver.end = laid.place_of_end();
-    resolver.survey(&laid);
-    let place = Span { start: laid.source().base, end: laid.place_of_end() };
-    let complete = feed(laid, &mut resolver, diagnostics);
+    resolver.end_offset = laid.end_offset();
+    resolver.detect_version(&laid);
+    let place = Span { start: laid.source().base, end: laid.end_offset() };
+    let complete = parse_container(laid, &mut resolver, diagnostics);
     resolver.finish();
-    let written_anew = resolver.written_anew;
+    let written_anew = resolver.needs_canonical_fix;
     let program = resolver.program;
     diagnostics.append(&mut faults);
     if written_anew && complete {
         let own: Vec<&mut Diagnostic> =
             diagnostics.iter_mut().filter(|it| it.span().start >= place.start).collect();
-        edits::write_anew(source, place, &program, own);
+        edits::replace_with_canonical_text(source, place, &program, own);
     }
     complete.then_some(program)
 }
@@ -71,59 +75,59 @@ pub fn resolve_scalar(
 struct Resolver<'s, 'd> {
     source: &'s str,
     /// Where the container ends.
-    end: u32,
+    end_offset: u32,
     program: Program,
     /// The unit whose namespace is open.
-    unit: Option<UnitId>,
+    current_unit: Option<UnitId>,
     /// Tensors by namespace and printed text.
-    texts: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
+    tensors_by_text: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
     /// Tensors by namespace and number; several where a number is used twice.
-    numbers: ByNumber<TensorId>,
+    tensors_by_number: IdsByNumber<TensorId>,
     /// Iteration domains by namespace and number; several where a number is used twice.
-    axes: ByNumber<AxisId>,
+    axes_by_number: IdsByNumber<AxisId>,
     /// Meshes seen so far.
     meshes: Vec<Arc<Mesh>>,
     /// Names of streams that GetCurrentStream captures, in order of appearance.
-    captured: Vec<&'s str>,
-    streams: FxHashMap<crate::ir::Stream, StreamId>,
-    units: HashMap<u32, UnitId>,
+    captured_streams: Vec<&'s str>,
+    stream_ids: FxHashMap<crate::ir::Stream, StreamId>,
+    units_by_number: HashMap<u32, UnitId>,
     /// The container's statements so far.
     body: Vec<StmtId>,
     /// Whether the text has a `Domains:` section.
-    explicit_domains: bool,
+    has_domains_section: bool,
     /// Whether a guess has no words in this dialect: then the container's fix is its canonical text.
-    written_anew: bool,
+    needs_canonical_fix: bool,
     /// How old the container's spellings are.
-    age: dialect::Age,
+    version: dialect_version::DialectVersion,
     /// `%options roots=team`: the text says that roots count within the team.
     roots_in_team: bool,
     /// Numbers of the work that statements so far post.
-    posted: FxHashSet<u32>,
+    posted_work: FxHashSet<u32>,
     /// The last EndCoalescing, while it has no number.
-    bracket: Option<StmtId>,
+    unnumbered_coalescing: Option<StmtId>,
     /// The next number to give to what the text does not number.
     next_number: u32,
     /// Whether some statement waits for work.
-    waits: bool,
+    has_waits: bool,
     /// The number of the next group of reductions.
     next_group: i64,
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
 /// Ids by namespace and number: nearly always one, rarely several.
-struct ByNumber<I> {
+struct IdsByNumber<I> {
     last: FxHashMap<(Option<UnitId>, u32), I>,
     /// The id that had the number before.
     earlier: FxHashMap<I, I>,
 }
 
-impl<I> Default for ByNumber<I> {
+impl<I> Default for IdsByNumber<I> {
     fn default() -> Self {
         Self { last: FxHashMap::default(), earlier: FxHashMap::default() }
     }
 }
 
-impl<I: Id> ByNumber<I> {
+impl<I: Id> IdsByNumber<I> {
     /// The ids with this number, the latest first.
     fn all(&self, unit: Option<UnitId>, number: u32) -> impl Iterator<Item = I> {
         let last = self.last.get(&(unit, number)).copied();
@@ -143,7 +147,7 @@ fn unit_number(name: &str) -> Option<u32> {
 }
 
 /// Parts are resolved as they are read: only one statement's tree exists at a time.
-impl<'s> Sink<'s> for Resolver<'s, '_> {
+impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
     fn options(&mut self, options: Vec<ast::Arg<'s>>) {
         for option in options {
             let roots = option.key.is_some_and(|key| key.text == "roots");
@@ -154,7 +158,7 @@ impl<'s> Sink<'s> for Resolver<'s, '_> {
                 if key.text == P2P_PROTOCOL && self.program.p2p_protocol().is_none() {
                     let text = expr_text(&self.program, value);
                     let words: Vec<_> = P2pProtocol::ALL.iter().map(|it| it.text()).collect();
-                    self.unknown_word(P2P_PROTOCOL, &text, option.value.span, &words);
+                    self.report_unknown_word(P2P_PROTOCOL, &text, option.value.span, &words);
                 }
             }
         }
@@ -168,20 +172,20 @@ impl<'s> Sink<'s> for Resolver<'s, '_> {
 
     fn stmt(&mut self, stmt: ast::Stmt<'s>) {
         let mut body = std::mem::take(&mut self.body);
-        self.append(&stmt, &mut body);
+        self.append_stmt(&stmt, &mut body);
         self.body = body;
     }
 
     fn unit(&mut self, unit: ast::Unit<'s>) {
-        self.unit_body(&unit);
+        self.resolve_unit(&unit);
     }
 
     fn trailer(&mut self, trailer: ast::Trailer<'s>) {
         match trailer {
-            ast::Trailer::Definitions(stmts) => self.definitions(&stmts),
+            ast::Trailer::Definitions(stmts) => self.resolve_definitions(&stmts),
             ast::Trailer::Domains(lines) => {
-                self.explicit_domains = true;
-                self.domains(&lines);
+                self.has_domains_section = true;
+                self.resolve_domains(&lines);
             }
         }
     }
@@ -191,25 +195,25 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn new(program: Program, source: &'s str, diagnostics: &'d mut Vec<Diagnostic>) -> Self {
         Self {
             source,
-            end: 0,
+            end_offset: 0,
             program,
-            unit: None,
-            texts: FxHashMap::default(),
-            numbers: ByNumber::default(),
-            axes: ByNumber::default(),
+            current_unit: None,
+            tensors_by_text: FxHashMap::default(),
+            tensors_by_number: IdsByNumber::default(),
+            axes_by_number: IdsByNumber::default(),
             meshes: Vec::new(),
-            captured: Vec::new(),
-            streams: FxHashMap::default(),
-            units: HashMap::new(),
+            captured_streams: Vec::new(),
+            stream_ids: FxHashMap::default(),
+            units_by_number: HashMap::new(),
             body: Vec::new(),
-            explicit_domains: false,
-            written_anew: false,
-            age: dialect::Age::default(),
+            has_domains_section: false,
+            needs_canonical_fix: false,
+            version: dialect_version::DialectVersion::default(),
             roots_in_team: false,
-            posted: FxHashSet::default(),
-            bracket: None,
+            posted_work: FxHashSet::default(),
+            unnumbered_coalescing: None,
             next_number: 0,
-            waits: false,
+            has_waits: false,
             next_group: 0,
             diagnostics,
         }
@@ -219,28 +223,30 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn finish(&mut self) {
         let body = self.program.blocks.push(std::mem::take(&mut self.body));
         self.program.body = Some(body);
-        self.order_definitions();
+        self.sort_definitions();
         self.infer_protocol();
-        if !self.explicit_domains {
+        if !self.has_domains_section {
             self.infer_domains();
         }
     }
 
     /// The edit that adds `%options` to the container.
-    fn fix_option(&self, option: &str) -> Fix {
+    fn options_fix(&self, option: &str) -> Fix {
         let header = self.program.spans.header;
-        edits::line_before(self.source, header.start, &format!("%options {option}"))
+        edits::insert_line_before(self.source, header.start, &format!("%options {option}"))
     }
 
     /// Units are posted before their sections stand in the text.
     fn declare_unit(&mut self, number: u32) {
-        let unit = Unit { number, inputs: Vec::new(), outputs: Vec::new(), body: None };
+        let unit = HostUnit { number, inputs: Vec::new(), outputs: Vec::new(), body: None };
         let id = self.program.units.push(unit);
-        self.units.insert(number, id);
+        self.units_by_number.insert(number, id);
     }
 
-    fn unit_body(&mut self, unit: &ast::Unit<'s>) {
-        let Some(id) = unit_number(unit.name.text).and_then(|number| self.units.get(&number).copied()) else {
+    fn resolve_unit(&mut self, unit: &ast::Unit<'s>) {
+        let Some(id) =
+            unit_number(unit.name.text).and_then(|number| self.units_by_number.get(&number).copied())
+        else {
             let message = format!("`{}` is not a HostUnit", unit.name.text);
             return self.error(
                 Code::UnknownUnit,
@@ -249,60 +255,62 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 "expected `HostUnit` and a number",
             );
         };
-        self.unit = Some(id);
+        self.current_unit = Some(id);
         let inputs = self.values(&unit.inputs);
         let outputs = self.values(&unit.outputs);
         let body = unit.body.as_ref().map(|body| self.block(body));
         let it = &mut self.program.units[id];
         (it.inputs, it.outputs, it.body) = (inputs, outputs, body);
-        self.unit = None;
-        if let (Some(body), Some(place)) = (body, unit.unlisted) {
-            self.bare_unit(id, body, unit.name.span, place);
+        self.current_unit = None;
+        if let (Some(body), Some(place)) = (body, unit.missing_lists_at) {
+            self.infer_unit_lists(id, body, unit.name.span, place);
         }
     }
 
     fn block(&mut self, stmts: &[ast::Stmt<'s>]) -> BlockId {
         let mut ids = Vec::with_capacity(stmts.len());
-        stmts.iter().for_each(|stmt| self.append(stmt, &mut ids));
+        stmts.iter().for_each(|stmt| self.append_stmt(stmt, &mut ids));
         self.program.blocks.push(ids)
     }
 
     /// Appends what a statement of the text stands for: one statement, or the members of a group.
-    fn append(&mut self, stmt: &ast::Stmt<'s>, ids: &mut Vec<StmtId>) {
+    fn append_stmt(&mut self, stmt: &ast::Stmt<'s>, ids: &mut Vec<StmtId>) {
         match &stmt.kind {
-            ast::StmtKind::Group { name, members, shared } => self.group(*name, members, shared, ids),
+            ast::StmtKind::Group { name, members, shared } => {
+                self.append_grouped_reductions(*name, members, shared, ids)
+            }
             ast::StmtKind::Post(_) => {
-                let id = self.stmt(stmt);
+                let id = self.resolve_stmt(stmt);
                 ids.extend(id);
                 ids.extend(id.and_then(|id| self.implied_wait(id, stmt.span)));
             }
             ast::StmtKind::For(_)
             | ast::StmtKind::If(_)
             | ast::StmtKind::Assign { .. }
-            | ast::StmtKind::Await(_)
-            | ast::StmtKind::Do(_) => ids.extend(self.stmt(stmt)),
+            | ast::StmtKind::Wait(_)
+            | ast::StmtKind::Call(_) => ids.extend(self.resolve_stmt(stmt)),
         }
     }
 
-    fn stmt(&mut self, stmt: &ast::Stmt<'s>) -> Option<StmtId> {
+    fn resolve_stmt(&mut self, stmt: &ast::Stmt<'s>) -> Option<StmtId> {
         let resolved = match &stmt.kind {
             ast::StmtKind::For(it) => {
                 let ast::For { index, range, body } = &**it;
                 let name = if index.text == "StreamIdx" { "streamIdx" } else { index.text };
-                let symbol = self.program.symbol(self.unit, name, index.span);
+                let symbol = self.program.intern_symbol(self.current_unit, name, index.span);
                 let (axis, start, stop) = match range {
                     ast::Range::Axis(axis) => {
                         let axis = self.axis(axis)?;
                         let start = self.program.axes[axis].start;
                         let extent = self.program.axes[axis].extent;
-                        (Some(axis), start.unwrap_or_else(|| self.program.int(0)), extent)
+                        (Some(axis), start.unwrap_or_else(|| self.program.intern_int(0)), extent)
                     }
                     ast::Range::Bounds(start, stop) => (None, self.scalar(start)?, self.scalar(stop)?),
                 };
                 // The id comes first so that statements are numbered in program order.
                 let placeholder = self.program.blocks.push(Vec::new());
                 let it = Stmt::For(For { index: symbol, axis, start, stop, body: placeholder });
-                let id = self.program.stmt(it, stmt.span);
+                let id = self.program.add_stmt(it, stmt.span);
                 let body = self.block(body);
                 if let Stmt::For(it) = &mut self.program.stmts[id] {
                     it.body = body;
@@ -313,19 +321,26 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 let ast::If { kind, cond, then, other } = &**it;
                 let cond = self.scalar(cond)?;
                 let placeholder = self.program.blocks.push(Vec::new());
-                let it = Stmt::If(If { kind: kind.text.to_owned(), cond, then: placeholder, other: None });
-                let id = self.program.stmt(it, stmt.span);
+                let it = Stmt::If(If {
+                    kind: kind.text.to_owned(),
+                    cond,
+                    then_block: placeholder,
+                    else_block: None,
+                });
+                let id = self.program.add_stmt(it, stmt.span);
                 let then = self.block(then);
                 let other = (!other.is_empty()).then(|| self.block(other));
                 if let Stmt::If(it) = &mut self.program.stmts[id] {
-                    (it.then, it.other) = (then, other);
+                    (it.then_block, it.else_block) = (then, other);
                 }
                 return Some(id);
             }
-            ast::StmtKind::Assign { outs, value } => self.assign(outs, value, stmt.span)?,
-            ast::StmtKind::Do(value) => Stmt::Op(self.call(&[], value, stmt.span)?),
-            ast::StmtKind::Post(it) => Stmt::Op(self.post(&it.inputs, &it.outputs, &it.op, stmt.span)?),
-            ast::StmtKind::Await(op) => Stmt::Op(self.awaited(op, stmt.span)?),
+            ast::StmtKind::Assign { outs, value } => self.resolve_assign(outs, value, stmt.span)?,
+            ast::StmtKind::Call(value) => Stmt::Op(self.resolve_call(&[], value, stmt.span)?),
+            ast::StmtKind::Post(it) => {
+                Stmt::Op(self.resolve_post_phrase(&it.inputs, &it.outputs, &it.op, stmt.span)?)
+            }
+            ast::StmtKind::Wait(op) => Stmt::Op(self.resolve_wait_phrase(op, stmt.span)?),
             ast::StmtKind::Group { name, .. } => {
                 self.error(
                     Code::Syntax,
@@ -336,30 +351,30 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 return None;
             }
         };
-        let id = self.program.stmt(resolved, stmt.span);
-        self.settle_work(id);
+        let id = self.program.add_stmt(resolved, stmt.span);
+        self.resolve_work(id);
         Some(id)
     }
 
-    fn assign(&mut self, outs: &[ast::Expr<'s>], value: &ast::Expr<'s>, span: Span) -> Option<Stmt> {
+    fn resolve_assign(&mut self, outs: &[ast::Expr<'s>], value: &ast::Expr<'s>, span: Span) -> Option<Stmt> {
         if let [ast::Expr { kind: ast::ExprKind::Word(name), span: name_span }] = outs {
-            let symbol = self.program.symbol(self.unit, name, *name_span);
+            let symbol = self.program.intern_symbol(self.current_unit, name, *name_span);
             return Some(Stmt::Let(symbol, self.scalar(value)?));
         }
         let outs: Vec<Operand> = outs.iter().map(|out| self.value(out)).collect::<Option<_>>()?;
-        self.call(&outs, value, span).map(Stmt::Op)
+        self.resolve_call(&outs, value, span).map(Stmt::Op)
     }
 
     /// The operator statement of a right-hand side, or of a statement without a left-hand side.
-    fn call(&mut self, outs: &[Operand], value: &ast::Expr<'s>, span: Span) -> Option<OpStmt> {
+    fn resolve_call(&mut self, outs: &[Operand], value: &ast::Expr<'s>, span: Span) -> Option<OpStmt> {
         match &value.kind {
             ast::ExprKind::Call { name, number, args } => {
-                let text = self.extremum(name.text, name.span, false);
-                let Some(op) = self.lookup(text, args) else {
+                let text = self.resolve_extremum(name.text, name.span, false);
+                let Some(op) = self.op_of_call(text, args) else {
                     self.unknown_op(*name);
                     return None;
                 };
-                let mut stmt = self.bind(op, outs, args, span)?;
+                let mut stmt = self.bind_args(op, outs, args, span)?;
                 stmt.number = number.and_then(|it| u32::try_from(it).ok());
                 if number.is_some() && stmt.number.is_none() {
                     self.error(
@@ -370,16 +385,16 @@ impl<'s, 'd> Resolver<'s, 'd> {
                     );
                     return None;
                 }
-                self.complete(&mut stmt);
-                self.settle_root(&mut stmt, span);
+                self.add_implied_red_op(&mut stmt);
+                self.resolve_root(&mut stmt, span);
                 Some(stmt)
             }
-            ast::ExprKind::Word(name) => self.call_shape(name, &[], Syntax::Bare, outs, span),
+            ast::ExprKind::Word(name) => self.resolve_non_call(name, &[], AsmFormat::Bare, outs, span),
             ast::ExprKind::Infix(sign, lhs, rhs) => {
-                self.call_shape(sign, &[lhs, rhs], Syntax::Infix, outs, span)
+                self.resolve_non_call(sign, &[lhs, rhs], AsmFormat::Infix, outs, span)
             }
             ast::ExprKind::Prefix(sign, operand) => {
-                self.call_shape(sign, &[operand], Syntax::Prefix, outs, span)
+                self.resolve_non_call(sign, &[operand], AsmFormat::Prefix, outs, span)
             }
             ast::ExprKind::Int(_)
             | ast::ExprKind::Float(_)
@@ -401,15 +416,15 @@ impl<'s, 'd> Resolver<'s, 'd> {
     }
 
     /// The statement of an operator that is not written as a call.
-    fn call_shape(
+    fn resolve_non_call(
         &mut self,
         name: &str,
         operands: &[&ast::Expr<'s>],
-        syntax: Syntax,
+        syntax: AsmFormat,
         outs: &[Operand],
         span: Span,
     ) -> Option<OpStmt> {
-        let Some(op) = Op::lookup(name).iter().copied().find(|it| it.row().syntax == syntax) else {
+        let Some(op) = Op::lookup(name).iter().copied().find(|it| it.def().format == syntax) else {
             self.unknown_op(ast::Name { text: name, span });
             return None;
         };
@@ -418,17 +433,21 @@ impl<'s, 'd> Resolver<'s, 'd> {
     }
 
     /// The operator that a call means: by name, and where two share it, by the keys that are given.
-    fn lookup(&self, name: &str, args: &[ast::Arg<'s>]) -> Option<Op> {
+    fn op_of_call(&self, name: &str, args: &[ast::Arg<'s>]) -> Option<Op> {
         if params::is_cast(name) {
             return Some(Op::Cast);
         }
         let candidates = Op::lookup(name);
-        candidates.iter().copied().find(|op| params::keys_fit(op.row(), args)).or(candidates.first().copied())
+        candidates
+            .iter()
+            .copied()
+            .find(|op| params::do_keys_match(op.def(), args))
+            .or(candidates.first().copied())
     }
 
     /// Writes down what the dialect leaves out and what is certain: collectives that nvFuser lowers to reduce by sum.
-    fn complete(&mut self, stmt: &mut OpStmt) {
-        let reduces = stmt.get(attr::TYPE).is_some_and(CommunicationType::reduces);
+    fn add_implied_red_op(&mut self, stmt: &mut OpStmt) {
+        let reduces = stmt.get(attr::TYPE).is_some_and(CommunicationType::is_reduction);
         if reduces && stmt.get(attr::RED_OP).is_none() {
             stmt.attrs.reserve_exact(1);
             stmt.attrs.push(attr::RED_OP.with(RedOp::Sum));
@@ -437,7 +456,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
     }
 
     fn unknown_op(&mut self, name: ast::Name<'_>) {
-        if name.text == group::NAME {
+        if name.text == group::GROUPED_REDUCTION {
             let message = format!("`{}` holds no reduction", name.text);
             return self.error(
                 Code::BadOperands,
@@ -464,7 +483,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
         self.diagnostics.push(Diagnostic::new(code, span, message, label));
     }
 
-    fn definitions(&mut self, stmts: &[ast::Stmt<'s>]) {
+    fn resolve_definitions(&mut self, stmts: &[ast::Stmt<'s>]) {
         for stmt in stmts {
             let scalar = match &stmt.kind {
                 ast::StmtKind::Assign { outs, value } => match outs.as_slice() {
@@ -474,9 +493,9 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 ast::StmtKind::For { .. }
                 | ast::StmtKind::If { .. }
                 | ast::StmtKind::Post { .. }
-                | ast::StmtKind::Await(_)
+                | ast::StmtKind::Wait(_)
                 | ast::StmtKind::Group { .. }
-                | ast::StmtKind::Do(_) => None,
+                | ast::StmtKind::Call(_) => None,
             };
             let Some((name, span, value)) = scalar else {
                 self.error(
@@ -488,14 +507,14 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 continue;
             };
             if let Some(value) = self.scalar(value) {
-                let symbol = self.program.symbol(self.unit, name, span);
+                let symbol = self.program.intern_symbol(self.current_unit, name, span);
                 self.program.definitions.insert(symbol, value);
             }
         }
     }
 
     /// Puts definitions behind what they use, in the order of the text otherwise; reports circles.
-    fn order_definitions(&mut self) {
+    fn sort_definitions(&mut self) {
         let definitions = std::mem::take(&mut self.program.definitions);
         let mut state: HashMap<SymbolId, bool> = HashMap::new();
         let mut ordered = indexmap::IndexMap::with_capacity(definitions.len());
@@ -527,7 +546,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 state.insert(symbol, false);
                 stack.push((symbol, true));
                 let mut used = Vec::new();
-                self.program.symbols_of(*value, &mut used);
+                self.program.collect_symbols(*value, &mut used);
                 for it in used.into_iter().rev().filter(|it| definitions.contains_key(it)) {
                     if state.get(&it) != Some(&true) {
                         stack.push((it, false));

@@ -3,12 +3,12 @@
 use super::Resolver;
 use crate::{
     ast,
-    attr::{AttrName, Kind},
+    attr::{AttrName, OperandKind},
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{Attr, ExprId, OpStmt, Operand, Stmt, StmtId},
-    ops::{Count, Op, Param, Row},
+    ops::{Arity, Op, OpDef, OperandDef},
     span::Span,
     suggest::nearest,
 };
@@ -21,39 +21,42 @@ pub(super) fn is_cast(name: &str) -> bool {
 }
 
 /// Whether every key is one of the row's and every required attribute is there.
-pub(super) fn keys_fit(row: &Row, args: &[ast::Arg<'_>]) -> bool {
-    let known = |key: &ast::Name<'_>| row.attrs.iter().any(|attr| same_key(attr.name, key.text));
-    let given =
-        |attr: &Param| args.iter().any(|arg| arg.key.is_some_and(|key| same_key(attr.name, key.text)));
+pub(super) fn do_keys_match(row: &OpDef, args: &[ast::Arg<'_>]) -> bool {
+    let known = |key: &ast::Name<'_>| row.attrs.iter().any(|attr| is_same_key(attr.name, key.text));
+    let given = |attr: &OperandDef| {
+        args.iter().any(|arg| arg.key.is_some_and(|key| is_same_key(attr.name, key.text)))
+    };
     args.iter().all(|arg| arg.key.as_ref().is_none_or(known))
-        && row.attrs.iter().all(|attr| attr.count != Count::One || given(attr))
+        && row.attrs.iter().all(|attr| attr.arity != Arity::One || given(attr))
 }
 
 /// Puts attributes into the order of the row.
 pub(super) fn order_attrs(stmt: &mut OpStmt) {
-    let row = stmt.op.row();
+    let row = stmt.op.def();
     let place = |name: AttrName| row.attrs.iter().position(|attr| attr.key() == name);
     stmt.attrs.sort_by_key(|(name, _)| place(*name));
 }
 
 /// Keys that were renamed, each with its old name.
-const OLD_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
+const RENAMED_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
 
 /// Older dialects capitalise some keys, and print `.alias=` on a line of its own.
-fn same_key(name: &str, key: &str) -> bool {
-    name == key || name.eq_ignore_ascii_case(key.trim_start_matches('.')) || OLD_KEYS.contains(&(name, key))
+fn is_same_key(name: &str, key: &str) -> bool {
+    name == key
+        || name.eq_ignore_ascii_case(key.trim_start_matches('.'))
+        || RENAMED_KEYS.contains(&(name, key))
 }
 
 impl<'s> Resolver<'s, '_> {
     /// The statement of `op` with the arguments of a call.
-    pub(super) fn bind(
+    pub(super) fn bind_args(
         &mut self,
         op: Op,
         outs: &[Operand],
         args: &[ast::Arg<'s>],
         span: Span,
     ) -> Option<OpStmt> {
-        let row = op.row();
+        let row = op.def();
         let keyed = args.iter().filter(|arg| arg.key.is_some()).count();
         let named = row.args.iter().filter(|param| !param.kind.is_operand()).count();
         // A long program has as many as it has statements: no room for more.
@@ -63,25 +66,26 @@ impl<'s> Resolver<'s, '_> {
         let errors = self.diagnostics.len();
         let mut positional = args.iter().filter(|arg| arg.key.is_none()).peekable();
         for param in row.args {
-            if param.kind == Kind::Stmts {
-                let ids = positional.by_ref().filter_map(|arg| self.nested(&arg.value)).collect();
+            if param.kind == OperandKind::Stmts {
+                let ids =
+                    positional.by_ref().filter_map(|arg| self.resolve_nested_stmt(&arg.value)).collect();
                 stmt.attrs.push((param.key(), Attr::Stmts(ids)));
                 continue;
             }
             loop {
                 match positional.next() {
-                    Some(arg) => self.positional(&mut stmt, param, &arg.value),
-                    None if param.count == Count::One => {
+                    Some(arg) => self.bind_positional(&mut stmt, param, &arg.value),
+                    None if param.arity == Arity::One => {
                         self.error(
                             Code::BadOperands,
                             span,
                             format!("`{}` lacks its operand `{}`", row.mnemonic, param.name),
-                            format!("expected {}", describe(param.kind)),
+                            format!("expected {}", expected_kind_text(param.kind)),
                         );
                     }
                     None => (),
                 }
-                if param.count != Count::Many || positional.peek().is_none() {
+                if param.arity != Arity::Many || positional.peek().is_none() {
                     break;
                 }
             }
@@ -97,7 +101,7 @@ impl<'s> Resolver<'s, '_> {
         }
         for arg in args {
             let Some(key) = arg.key else { continue };
-            match row.attrs.iter().find(|attr| same_key(attr.name, key.text)) {
+            match row.attrs.iter().find(|attr| is_same_key(attr.name, key.text)) {
                 Some(param) => {
                     if let Some(attr) = self.attr(param, &arg.value) {
                         stmt.attrs.push((param.key(), attr));
@@ -114,10 +118,10 @@ impl<'s> Resolver<'s, '_> {
                 }
             }
         }
-        self.missing(&stmt, span);
+        self.report_missing_attrs(&stmt, span);
         let outs_fit = match row.outs {
             [] => outs.is_empty(),
-            [.., last] if last.count == Count::Many => !outs.is_empty(),
+            [.., last] if last.arity == Arity::Many => !outs.is_empty(),
             all => outs.len() == all.len(),
         };
         if !outs_fit {
@@ -131,8 +135,8 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// Reports the attributes that a statement has to have and has not.
-    pub(super) fn missing(&mut self, stmt: &OpStmt, span: Span) {
-        let required = stmt.op.row().attrs.iter().filter(|param| param.count == Count::One);
+    pub(super) fn report_missing_attrs(&mut self, stmt: &OpStmt, span: Span) {
+        let required = stmt.op.def().attrs.iter().filter(|param| param.arity == Arity::One);
         for param in required.filter(|param| stmt.attr(param.key()).is_none()) {
             // Whoever gave it wrongly was told so.
             let faulty = self
@@ -146,13 +150,13 @@ impl<'s> Resolver<'s, '_> {
                     Code::BadAttribute,
                     span,
                     format!("`{}` lacks `{}`", stmt.op.name(), param.name),
-                    format!("expected `{}=` with {}", param.name, describe(param.kind)),
+                    format!("expected `{}=` with {}", param.name, expected_kind_text(param.kind)),
                 );
             }
         }
     }
 
-    fn positional(&mut self, stmt: &mut OpStmt, param: &Param, value: &ast::Expr<'s>) {
+    fn bind_positional(&mut self, stmt: &mut OpStmt, param: &OperandDef, value: &ast::Expr<'s>) {
         if !param.kind.is_operand() {
             if let Some(attr) = self.attr(param, value) {
                 stmt.attrs.push((param.key(), attr));
@@ -161,25 +165,25 @@ impl<'s> Resolver<'s, '_> {
         }
         if let Some(operand) = self.value(value) {
             let fits = match (param.kind, operand) {
-                (Kind::Tensor, it) => matches!(it, Operand::Tensor(_)),
-                (Kind::Scalar, it) => matches!(it, Operand::Scalar(_)),
-                (Kind::Stream, it) => matches!(it, Operand::Stream(_)),
+                (OperandKind::Tensor, it) => matches!(it, Operand::Tensor(_)),
+                (OperandKind::Scalar, it) => matches!(it, Operand::Scalar(_)),
+                (OperandKind::Stream, it) => matches!(it, Operand::Stream(_)),
                 (_, it) => !matches!(it, Operand::Stream(_)),
             };
             match fits {
                 true => stmt.args.push(operand),
-                false => self.unfit(param, value.span),
+                false => self.report_wrong_kind(param, value.span),
             }
         }
     }
 
-    fn unfit(&mut self, param: &Param, span: Span) {
-        let message = format!("`{}` has to be {}", param.name, describe(param.kind));
+    fn report_wrong_kind(&mut self, param: &OperandDef, span: Span) {
+        let message = format!("`{}` has to be {}", param.name, expected_kind_text(param.kind));
         self.error(Code::BadOperands, span, message, "this is something else");
     }
 
     /// Says that a word is none of those that an attribute or option may have.
-    pub(super) fn unknown_word(&mut self, name: &str, text: &str, span: Span, words: &[&'static str]) {
+    pub(super) fn report_unknown_word(&mut self, name: &str, text: &str, span: Span, words: &[&'static str]) {
         let message = format!("`{text}` is not a value of `{name}`");
         let label = format!("expected one of {}", words.join(", "));
         let mut it = Diagnostic::new(Code::BadAttribute, span, message, label);
@@ -190,42 +194,42 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// The attribute that `value` is for `param`.
-    pub(super) fn attr(&mut self, param: &Param, value: &ast::Expr<'s>) -> Option<Attr> {
+    pub(super) fn attr(&mut self, param: &OperandDef, value: &ast::Expr<'s>) -> Option<Attr> {
         let attr = match (param.kind, &value.kind) {
-            (Kind::Tensor, ast::ExprKind::Tensor(_)) => self.value(value)?.tensor().map(Attr::Tensor),
-            (Kind::Value, _) => match self.value(value)? {
+            (OperandKind::Tensor, ast::ExprKind::Tensor(_)) => self.value(value)?.tensor().map(Attr::Tensor),
+            (OperandKind::Value, _) => match self.value(value)? {
                 Operand::Tensor(tensor) => Some(Attr::Tensor(tensor)),
                 Operand::Scalar(scalar) => Some(Attr::Scalar(scalar)),
                 Operand::Stream(_) => None,
             },
-            (Kind::Scalar, _) => Some(Attr::Scalar(self.scalar(value)?)),
-            (Kind::Axis, ast::ExprKind::Axis(_)) => Some(Attr::Axis(self.axis(value)?)),
-            (Kind::Word(words), ast::ExprKind::Word(_) | ast::ExprKind::Infix("-", ..)) => {
-                let text = hyphenated(value);
+            (OperandKind::Scalar, _) => Some(Attr::Scalar(self.scalar(value)?)),
+            (OperandKind::Axis, ast::ExprKind::Axis(_)) => Some(Attr::Axis(self.axis(value)?)),
+            (OperandKind::Word(words), ast::ExprKind::Word(_) | ast::ExprKind::Infix("-", ..)) => {
+                let text = hyphenated_word(value);
                 let fits = |text: &String| words.iter().find(|it| it.text().eq_ignore_ascii_case(text));
                 match (text.as_ref().and_then(fits), &text) {
                     (None, Some(text)) => {
                         let words: Vec<_> = words.iter().map(|it| it.text()).collect();
-                        self.unknown_word(param.name, text, value.span, &words);
+                        self.report_unknown_word(param.name, text, value.span, &words);
                         return None;
                     }
                     (found, _) => found.map(|it| Attr::Word(*it)),
                 }
             }
-            (Kind::Name, ast::ExprKind::Word(_) | ast::ExprKind::Infix("-", ..)) => {
-                hyphenated(value).map(Attr::Name)
+            (OperandKind::Name, ast::ExprKind::Word(_) | ast::ExprKind::Infix("-", ..)) => {
+                hyphenated_word(value).map(Attr::Name)
             }
-            (Kind::DType, ast::ExprKind::Word(word)) => DType::from_name(word).map(Attr::DType),
-            (Kind::Bool, ast::ExprKind::Word("true")) => Some(Attr::Bool(true)),
-            (Kind::Bool, ast::ExprKind::Word("false")) => Some(Attr::Bool(false)),
-            (Kind::Team, ast::ExprKind::Team(ranks)) => {
+            (OperandKind::DType, ast::ExprKind::Word(word)) => DType::from_name(word).map(Attr::DType),
+            (OperandKind::Bool, ast::ExprKind::Word("true")) => Some(Attr::Bool(true)),
+            (OperandKind::Bool, ast::ExprKind::Word("false")) => Some(Attr::Bool(false)),
+            (OperandKind::Team, ast::ExprKind::Team(ranks)) => {
                 ranks.iter().map(|rank| usize::try_from(*rank).ok()).collect::<Option<_>>().map(Attr::Team)
             }
-            (Kind::Team, ast::ExprKind::Paren(only)) => match only.kind {
+            (OperandKind::Team, ast::ExprKind::Paren(only)) => match only.kind {
                 ast::ExprKind::Int(rank) => usize::try_from(rank).ok().map(|rank| Attr::Team(vec![rank])),
                 _ => None,
             },
-            (Kind::Flags, ast::ExprKind::Braces(items)) => {
+            (OperandKind::Flags, ast::ExprKind::Braces(items)) => {
                 let flag = |item: &ast::Expr<'_>| match item.kind {
                     ast::ExprKind::Word("true") => Some(true),
                     ast::ExprKind::Word("false") => Some(false),
@@ -233,27 +237,27 @@ impl<'s> Resolver<'s, '_> {
                 };
                 items.iter().map(flag).collect::<Option<_>>().map(Attr::Flags)
             }
-            (Kind::Scalars, ast::ExprKind::Braces(items)) => Some(Attr::Scalars(self.scalars(items)?)),
-            (Kind::Ranges, ast::ExprKind::Braces(items)) => {
+            (OperandKind::Scalars, ast::ExprKind::Braces(items)) => Some(Attr::Scalars(self.scalars(items)?)),
+            (OperandKind::Ranges, ast::ExprKind::Braces(items)) => {
                 let mut ranges = Vec::with_capacity(items.len());
                 for item in items {
                     let ast::ExprKind::Braces(parts) = &item.kind else {
-                        self.unfit(param, item.span);
+                        self.report_wrong_kind(param, item.span);
                         return None;
                     };
                     let Ok(range) = <[ExprId; 3]>::try_from(self.scalars(parts)?) else {
-                        self.unfit(param, item.span);
+                        self.report_wrong_kind(param, item.span);
                         return None;
                     };
                     ranges.push(range);
                 }
                 Some(Attr::Ranges(ranges))
             }
-            (Kind::Values, ast::ExprKind::Braces(items)) => Some(Attr::Values(self.values(items))),
-            (Kind::Unit, ast::ExprKind::Word(name)) => {
+            (OperandKind::Values, ast::ExprKind::Braces(items)) => Some(Attr::Values(self.values(items))),
+            (OperandKind::Unit, ast::ExprKind::Word(name)) => {
                 let number: Option<u32> =
                     name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok());
-                let unit = number.and_then(|number| self.units.get(&number).copied());
+                let unit = number.and_then(|number| self.units_by_number.get(&number).copied());
                 if unit.is_none() {
                     let message = format!("no section describes `{name}`");
                     self.error(
@@ -266,30 +270,30 @@ impl<'s> Resolver<'s, '_> {
                 }
                 unit.map(Attr::Unit)
             }
-            (Kind::Work, ast::ExprKind::Call { number: Some(number), .. }) => {
+            (OperandKind::Work, ast::ExprKind::Call { number: Some(number), .. }) => {
                 u32::try_from(*number).ok().map(Attr::Work)
             }
             (
-                Kind::Tensor
-                | Kind::Axis
-                | Kind::Word(_)
-                | Kind::Name
-                | Kind::DType
-                | Kind::Bool
-                | Kind::Team
-                | Kind::Flags
-                | Kind::Scalars
-                | Kind::Ranges
-                | Kind::Values
-                | Kind::Unit
-                | Kind::Work
-                | Kind::Stmts
-                | Kind::Stream,
+                OperandKind::Tensor
+                | OperandKind::Axis
+                | OperandKind::Word(_)
+                | OperandKind::Name
+                | OperandKind::DType
+                | OperandKind::Bool
+                | OperandKind::Team
+                | OperandKind::Flags
+                | OperandKind::Scalars
+                | OperandKind::Ranges
+                | OperandKind::Values
+                | OperandKind::Unit
+                | OperandKind::Work
+                | OperandKind::Stmts
+                | OperandKind::Stream,
                 _,
             ) => None,
         };
         if attr.is_none() {
-            self.unfit(param, value.span);
+            self.report_wrong_kind(param, value.span);
         }
         attr
     }
@@ -299,17 +303,17 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// A statement written as an argument of another one.
-    fn nested(&mut self, value: &ast::Expr<'s>) -> Option<StmtId> {
-        let stmt = self.call(&[], value, value.span)?;
-        Some(self.program.stmt(Stmt::Op(stmt), value.span))
+    fn resolve_nested_stmt(&mut self, value: &ast::Expr<'s>) -> Option<StmtId> {
+        let stmt = self.resolve_call(&[], value, value.span)?;
+        Some(self.program.add_stmt(Stmt::Op(stmt), value.span))
     }
 }
 
 /// `one-shot`, which reads as a difference.
-fn hyphenated(value: &ast::Expr<'_>) -> Option<String> {
+fn hyphenated_word(value: &ast::Expr<'_>) -> Option<String> {
     match &value.kind {
         ast::ExprKind::Word(word) => Some((*word).to_owned()),
-        ast::ExprKind::Infix("-", lhs, rhs) => Some(hyphenated(lhs)? + "-" + &hyphenated(rhs)?),
+        ast::ExprKind::Infix("-", lhs, rhs) => Some(hyphenated_word(lhs)? + "-" + &hyphenated_word(rhs)?),
         _ => None,
     }
 }
@@ -319,23 +323,23 @@ fn is_error(diagnostic: &Diagnostic) -> bool {
 }
 
 /// What a message asks for.
-fn describe(kind: Kind) -> &'static str {
+fn expected_kind_text(kind: OperandKind) -> &'static str {
     match kind {
-        Kind::Tensor => "a tensor",
-        Kind::Value => "a tensor or a scalar",
-        Kind::Scalar => "a scalar",
-        Kind::Stream => "`Stream` and its name or index",
-        Kind::Axis => "an iteration domain such as `iS0{i0}`",
-        Kind::Word(_) | Kind::Name => "a word",
-        Kind::DType => "an element type",
-        Kind::Bool => "`true` or `false`",
-        Kind::Team => "ranks in parentheses, `(0 1)`",
-        Kind::Flags => "`true` and `false` in braces",
-        Kind::Scalars => "scalars in braces",
-        Kind::Ranges => "`{start, stop, step}` an axis, in braces",
-        Kind::Values => "tensors in braces",
-        Kind::Unit => "`HostUnit` and its number",
-        Kind::Work => "`Communication` and its number",
-        Kind::Stmts => "P2PCommunications",
+        OperandKind::Tensor => "a tensor",
+        OperandKind::Value => "a tensor or a scalar",
+        OperandKind::Scalar => "a scalar",
+        OperandKind::Stream => "`Stream` and its name or index",
+        OperandKind::Axis => "an iteration domain such as `iS0{i0}`",
+        OperandKind::Word(_) | OperandKind::Name => "a word",
+        OperandKind::DType => "an element type",
+        OperandKind::Bool => "`true` or `false`",
+        OperandKind::Team => "ranks in parentheses, `(0 1)`",
+        OperandKind::Flags => "`true` and `false` in braces",
+        OperandKind::Scalars => "scalars in braces",
+        OperandKind::Ranges => "`{start, stop, step}` an axis, in braces",
+        OperandKind::Values => "tensors in braces",
+        OperandKind::Unit => "`HostUnit` and its number",
+        OperandKind::Work => "`Communication` and its number",
+        OperandKind::Stmts => "P2PCommunications",
     }
 }

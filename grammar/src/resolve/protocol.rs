@@ -21,12 +21,12 @@ impl Resolver<'_, '_> {
         }
         let mut orders = Vec::new();
         if let Some(body) = self.program.body {
-            exchanges(&self.program, body, &mut orders);
+            exchange_orders(&self.program, body, &mut orders);
         }
         let Some((_, span)) = orders.first().copied() else { return };
         if orders.iter().all(|(recv_first, _)| *recv_first) {
-            let put = self.program.symbol(None, "put", span);
-            let put = self.program.expr(Expr::Symbol(put));
+            let put = self.program.intern_symbol(None, "put", span);
+            let put = self.program.intern_expr(Expr::Symbol(put));
             self.program.options.insert(P2P_PROTOCOL.to_owned(), put);
             let it = Diagnostic::new(
                 Code::LossyProtocol,
@@ -35,14 +35,14 @@ impl Resolver<'_, '_> {
                 "with get the send comes first",
             );
             let mut it = it.help("write `%options p2p_protocol=put` before the container");
-            it.fixes.push(self.fix_option("p2p_protocol=put"));
+            it.fixes.push(self.options_fix("p2p_protocol=put"));
             self.diagnostics.push(it);
         }
     }
 }
 
 /// For every block with CUDA transfers in both directions, whether the first is a receive.
-fn exchanges(program: &Program, block: BlockId, acc: &mut Vec<(bool, Span)>) {
+fn exchange_orders(program: &Program, block: BlockId, acc: &mut Vec<(bool, Span)>) {
     let mut first: Option<(P2pType, Span)> = None;
     let mut both = false;
     for id in program.block(block) {
@@ -55,10 +55,10 @@ fn exchanges(program: &Program, block: BlockId, acc: &mut Vec<(bool, Span)>) {
                 }
             }
             Stmt::Let(..) => (),
-            Stmt::For(it) => exchanges(program, it.body, acc),
+            Stmt::For(it) => exchange_orders(program, it.body, acc),
             Stmt::If(it) => {
-                exchanges(program, it.then, acc);
-                it.other.iter().for_each(|other| exchanges(program, *other, acc));
+                exchange_orders(program, it.then_block, acc);
+                it.else_block.iter().for_each(|other| exchange_orders(program, *other, acc));
             }
         }
     }

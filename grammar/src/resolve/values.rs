@@ -41,7 +41,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn tensor(&mut self, text: &'s str, span: Span) -> Option<TensorId> {
-        if let Some(id) = self.texts.get(&(self.unit, text)) {
+        if let Some(id) = self.tensors_by_text.get(&(self.current_unit, text)) {
             return Some(*id);
         }
         let parsed = match parse_tensor_text(text, span.start) {
@@ -51,8 +51,8 @@ impl<'s> Resolver<'s, '_> {
                 return None;
             }
         };
-        let is_fine = parsed.commas.is_empty();
-        self.diagnostics.extend(parsed.commas);
+        let is_fine = parsed.comma_errors.is_empty();
+        self.diagnostics.extend(parsed.comma_errors);
         let mut loops = Vec::with_capacity(parsed.axes.len());
         for axis in &parsed.axes {
             loops.push(self.axis_text(axis.text, axis.span.start)?);
@@ -63,21 +63,24 @@ impl<'s> Resolver<'s, '_> {
             dtype: parsed.dtype,
             positions: parsed.positions.trim().to_owned(),
             mesh: self.mesh(parsed.mesh),
-            unit: self.unit,
+            unit: self.current_unit,
             domains: Domains { logical: loops.clone(), ..Domains::default() },
-            loops,
+            loop_domain: loops,
         };
         // Older dumps space one tensor in two ways; the texts differ and the tensor does not.
         let number = tensor.number;
-        let known = self.numbers.all(self.unit, number).find(|id| self.program.tensors[*id] == tensor);
+        let known = self
+            .tensors_by_number
+            .all(self.current_unit, number)
+            .find(|id| self.program.tensors[*id] == tensor);
         let id = known.unwrap_or_else(|| {
-            let id = self.program.tensor(tensor, span);
-            self.numbers.add(self.unit, number, id);
+            let id = self.program.add_tensor(tensor, span);
+            self.tensors_by_number.add(self.current_unit, number, id);
             id
         });
         // A text with errors is read again, so that they are reported wherever it stands.
         if is_fine {
-            self.texts.insert((self.unit, text), id);
+            self.tensors_by_text.insert((self.current_unit, text), id);
         }
         Some(id)
     }
@@ -116,15 +119,17 @@ impl<'s> Resolver<'s, '_> {
                 _ => self.scalar(&text.extent)?,
             },
             expanded: optional(self, &text.expanded)?,
-            ragged: text.ragged,
+            is_ragged: text.ragged,
             suffix: text.suffix,
         };
         let number = axis.number;
-        if let Some(known) = self.axes.all(self.unit, number).find(|id| self.program.axes[*id] == axis) {
+        if let Some(known) =
+            self.axes_by_number.all(self.current_unit, number).find(|id| self.program.axes[*id] == axis)
+        {
             return Some(known);
         }
         let id = self.program.axes.push(axis);
-        self.axes.add(self.unit, number, id);
+        self.axes_by_number.add(self.current_unit, number, id);
         Some(id)
     }
 
@@ -132,8 +137,8 @@ impl<'s> Resolver<'s, '_> {
     fn tensor_as_scalar(&mut self, text: &'s str, span: Span) -> Option<ExprId> {
         let tensor = self.tensor(text, span)?;
         let name = crate::text::tensor_text(&self.program, tensor);
-        let symbol = self.program.symbol(self.unit, &name, span);
-        Some(self.program.expr(Expr::Symbol(symbol)))
+        let symbol = self.program.intern_symbol(self.current_unit, &name, span);
+        Some(self.program.intern_expr(Expr::Symbol(symbol)))
     }
 
     pub(super) fn scalar(&mut self, value: &ast::Expr<'s>) -> Option<ExprId> {
@@ -144,9 +149,11 @@ impl<'s> Resolver<'s, '_> {
             ast::ExprKind::Word("false") => Expr::Bool(false),
             // How the index of stream loops was called until September 2025.
             ast::ExprKind::Word("StreamIdx") => {
-                Expr::Symbol(self.program.symbol(self.unit, "streamIdx", value.span))
+                Expr::Symbol(self.program.intern_symbol(self.current_unit, "streamIdx", value.span))
             }
-            ast::ExprKind::Word(name) => Expr::Symbol(self.program.symbol(self.unit, name, value.span)),
+            ast::ExprKind::Word(name) => {
+                Expr::Symbol(self.program.intern_symbol(self.current_unit, name, value.span))
+            }
             ast::ExprKind::Paren(inner) => return self.scalar(inner),
             ast::ExprKind::Prefix(sign, operand) => {
                 let (sign, operand) = (self.sign(sign, value.span)?, self.scalar(operand)?);
@@ -169,7 +176,7 @@ impl<'s> Resolver<'s, '_> {
                         let args =
                             args.iter().map(|arg| self.scalar(&arg.value)).collect::<Option<Vec<_>>>()?;
                         let integers = args.iter().all(|it| self.is_integer(*it));
-                        let text = self.extremum(name.text, name.span, integers);
+                        let text = self.resolve_extremum(name.text, name.span, integers);
                         Expr::Call(text.to_owned(), args)
                     }
                 }
@@ -186,7 +193,7 @@ impl<'s> Resolver<'s, '_> {
                 return None;
             }
         };
-        Some(self.program.expr(expr))
+        Some(self.program.intern_expr(expr))
     }
 
     fn sign(&mut self, sign: &str, span: Span) -> Option<&'static str> {
@@ -211,21 +218,21 @@ impl<'s> Resolver<'s, '_> {
 
     fn stream(&mut self, name: &ast::Expr<'s>) -> Option<StreamId> {
         let text = name.span.text(self.source);
-        let stream = match self.captured.iter().position(|it| *it == text) {
+        let stream = match self.captured_streams.iter().position(|it| *it == text) {
             Some(number) => Stream::Named(number as u32),
             // An address or a name of ours is a stream object even where no capture of it is in sight: the verifier
             // asks for one.
             None if text.starts_with("0x") || is_captured_name(text) => {
-                self.captured.push(text);
-                Stream::Named(self.captured.len() as u32 - 1)
+                self.captured_streams.push(text);
+                Stream::Named(self.captured_streams.len() as u32 - 1)
             }
             None => Stream::Index(self.scalar(name)?),
         };
-        if let Some(id) = self.streams.get(&stream) {
+        if let Some(id) = self.stream_ids.get(&stream) {
             return Some(*id);
         }
         let id = self.program.streams.push(stream.clone());
-        self.streams.insert(stream, id);
+        self.stream_ids.insert(stream, id);
         Some(id)
     }
 }

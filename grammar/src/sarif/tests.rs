@@ -70,7 +70,7 @@ fn region(it: &Value) {
 }
 
 fn parsed(log: &Log) -> Value {
-    let ending = Ending { code: 1, is_success: true };
+    let ending = Invocation { code: 1, is_success: true };
     serde_json::from_str(&log.text("hir-opt", "0.1.0", Some(ending))).unwrap_or_default()
 }
 
@@ -96,7 +96,7 @@ fn columns_count_utf16_code_units() {
         .note("a note")
         .help("a help");
     log.add(&[it], "folder/a file.hir", source);
-    log.note("the check found 1 fault", true);
+    log.add_notification("the check found 1 fault", true);
     let log = parsed(&log);
     check(&log);
     let result = &log["runs"][0]["results"][0];

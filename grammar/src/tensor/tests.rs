@@ -64,16 +64,16 @@ fn axes_positions_and_meshes() {
 #[test]
 fn axis_words() {
     let found = |text| (axis(text).kind, axis(text).parallel, axis(text).number);
-    assert_eq!(found("iS7{4}"), (AxisKind::Iteration, Parallel::Serial, 7));
-    assert_eq!(found("iStream7{4}"), (AxisKind::Iteration, Parallel::Stream, 7));
-    assert_eq!(found("iStreamIdx7{4}"), (AxisKind::Iteration, Parallel::Stream, 7));
-    assert_eq!(found("istreamIdx10{8}"), (AxisKind::Iteration, Parallel::Stream, 10));
-    assert_eq!(found("rdeviceIdx.x26{2}"), (AxisKind::Reduction, Parallel::Device(DeviceDim::X), 26));
-    assert_eq!(found("iUS65{1}"), (AxisKind::Iteration, Parallel::Kernel("US"), 65));
-    assert_eq!(found("iUR5{1}"), (AxisKind::Iteration, Parallel::Kernel("UR"), 5));
-    assert_eq!(found("sS3{2}"), (AxisKind::Stride, Parallel::Serial, 3));
-    assert_eq!(found("bB5{2}"), (AxisKind::Broadcast, Parallel::Kernel("B"), 5));
-    assert_eq!(found("?S13{i0}"), (AxisKind::Symbolic, Parallel::Serial, 13));
+    assert_eq!(found("iS7{4}"), (AxisKind::Iteration, ParallelType::Serial, 7));
+    assert_eq!(found("iStream7{4}"), (AxisKind::Iteration, ParallelType::Stream, 7));
+    assert_eq!(found("iStreamIdx7{4}"), (AxisKind::Iteration, ParallelType::Stream, 7));
+    assert_eq!(found("istreamIdx10{8}"), (AxisKind::Iteration, ParallelType::Stream, 10));
+    assert_eq!(found("rdeviceIdx.x26{2}"), (AxisKind::Reduction, ParallelType::Device(DeviceDim::X), 26));
+    assert_eq!(found("iUS65{1}"), (AxisKind::Iteration, ParallelType::Kernel("US"), 65));
+    assert_eq!(found("iUR5{1}"), (AxisKind::Iteration, ParallelType::Kernel("UR"), 5));
+    assert_eq!(found("sS3{2}"), (AxisKind::Stride, ParallelType::Serial, 3));
+    assert_eq!(found("bB5{2}"), (AxisKind::Broadcast, ParallelType::Kernel("B"), 5));
+    assert_eq!(found("?S13{i0}"), (AxisKind::Symbolic, ParallelType::Serial, 13));
 }
 
 #[test]

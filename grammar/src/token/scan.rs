@@ -2,12 +2,12 @@
 
 use logos::{Lexer, Logos};
 
-use super::{Fault, Kind, Lexeme, Source, Unclosed, Until};
+use super::{Lexeme, ScanError, ScanLimit, Source, TokenKind, UnclosedToken};
 use crate::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 /// Cuts `source` into tokens; faults go to `diagnostics`. Returns where scanning stopped, relative to the text.
-pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>) -> (Vec<Lexeme>, usize) {
-    let mut lexer = Kind::lexer(source.text);
+pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnostic>) -> (Vec<Lexeme>, usize) {
+    let mut lexer = TokenKind::lexer(source.text);
     let mut res: Vec<Lexeme> = Vec::new();
     // A container whose first line was lost is open from the start.
     let headless = source.text.trim_start().starts_with("HOST");
@@ -18,16 +18,16 @@ pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>)
         let span = Span { start: source.base + range.start as u32, end: source.base + range.end as u32 };
         let kind = match item {
             Ok(kind) => kind,
-            Err(Fault::Unknown) => {
+            Err(ScanError::Unknown) => {
                 // A run of bad characters is one error.
                 if bad_until != Some(range.start) {
-                    diagnostics.push(unknown(lexer.slice(), span));
+                    diagnostics.push(unknown_token(lexer.slice(), span));
                 }
                 bad_until = Some(range.end);
                 continue;
             }
-            Err(Fault::Unclosed(fault)) => {
-                diagnostics.push(unclosed(fault, lexer.slice(), span));
+            Err(ScanError::Unclosed(fault)) => {
+                diagnostics.push(unclosed_token(fault, lexer.slice(), span));
                 fault.kind
             }
         };
@@ -35,27 +35,29 @@ pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>)
         let newline = gap.rfind('\n');
         let first = newline.is_some() || res.is_empty();
         let blanks = newline.map_or(gap, |at| gap.get(at + 1..).unwrap_or(""));
-        let column = if first { width(blanks) } else { 0 };
-        if until == Until::ContainerEnd {
+        let column = if first { blanks_width(blanks) } else { 0 };
+        if until == ScanLimit::ContainerEnd {
             match kind {
-                Kind::ContainerStart if opened => return (res, range.start),
-                Kind::BraceOpen => (depth, opened) = (depth + 1, true),
-                Kind::PostedInputs | Kind::Posted if !lexer.slice().starts_with('}') => depth += 1,
-                Kind::Awaited => depth += 1,
-                Kind::BraceClose => depth = depth.saturating_sub(1),
+                TokenKind::ContainerStart if opened => return (res, range.start),
+                TokenKind::BraceOpen => (depth, opened) = (depth + 1, true),
+                TokenKind::PostInputsPhrase | TokenKind::PostPhrase if !lexer.slice().starts_with('}') => {
+                    depth += 1
+                }
+                TokenKind::WaitPhrase => depth += 1,
+                TokenKind::BraceClose => depth = depth.saturating_sub(1),
                 _ => (),
             }
         }
-        if kind == Kind::Int {
-            let negative = res.last().is_some_and(|it| it.kind == Kind::Minus);
+        if kind == TokenKind::Int {
+            let negative = res.last().is_some_and(|it| it.kind == TokenKind::Minus);
             check_number(lexer.slice(), negative, span, diagnostics);
         }
         res.push(Lexeme { kind, first, column, start: span.start, end: span.end });
         previous = range.end;
-        if until == Until::ContainerEnd && kind == Kind::Finish {
+        if until == ScanLimit::ContainerEnd && kind == TokenKind::EndDot {
             return (res, range.end);
         }
-        if until == Until::ContainerEnd && kind == Kind::BraceClose && opened && depth == 0 {
+        if until == ScanLimit::ContainerEnd && kind == TokenKind::BraceClose && opened && depth == 0 {
             // A brace too many inside a line is not the closer.
             let rest = lexer.remainder().trim_start_matches([' ', '\t', '\r']);
             if first || rest.is_empty() || rest.starts_with("//") {
@@ -67,7 +69,7 @@ pub fn scan(source: Source<'_>, until: Until, diagnostics: &mut Vec<Diagnostic>)
     (res, source.text.len())
 }
 
-fn width(blanks: &str) -> u16 {
+fn blanks_width(blanks: &str) -> u16 {
     let columns =
         blanks.bytes().fold(0usize, |at, byte| if byte == b'\t' { (at / 8 + 1) * 8 } else { at + 1 });
     u16::try_from(columns).unwrap_or(u16::MAX)
@@ -85,7 +87,7 @@ fn check_number(text: &str, negative: bool, span: Span, diagnostics: &mut Vec<Di
     }
 }
 
-fn unknown(text: &str, span: Span) -> Diagnostic {
+fn unknown_token(text: &str, span: Span) -> Diagnostic {
     let shown: String = text.chars().take(8).flat_map(char::escape_debug).collect();
     let res = Diagnostic::new(Code::BadToken, span, format!("`{shown}` begins no token"), "expected a token");
     if text.is_ascii() {
@@ -95,9 +97,9 @@ fn unknown(text: &str, span: Span) -> Diagnostic {
     }
 }
 
-fn unclosed(fault: Unclosed, text: &str, span: Span) -> Diagnostic {
+fn unclosed_token(fault: UnclosedToken, text: &str, span: Span) -> Diagnostic {
     let (noun, bracket) =
-        if fault.kind == Kind::Tensor { ("tensor", '[') } else { ("iteration domain", '{') };
+        if fault.kind == TokenKind::Tensor { ("tensor", '[') } else { ("iteration domain", '{') };
     let at = span.start + text.find(bracket).unwrap_or(0) as u32;
     let place = Span { start: at, end: at + 1 };
     let code = if fault.at_end { Code::Truncated } else { Code::BadTensor };
@@ -105,24 +107,27 @@ fn unclosed(fault: Unclosed, text: &str, span: Span) -> Diagnostic {
     Diagnostic::new(code, place, message, "opened here")
 }
 
-pub(super) fn tensor(lexer: &mut Lexer<'_, Kind>) -> Result<(), Fault> {
+pub(super) fn tensor(lexer: &mut Lexer<'_, TokenKind>) -> Result<(), ScanError> {
     let rest = lexer.remainder().as_bytes();
-    let (taken, closed) = balanced(rest, b'[');
+    let (taken, closed) = balanced_length(rest, b'[');
     if !closed {
-        lexer.bump(whole(lexer.remainder(), taken));
-        return Err(Fault::Unclosed(Unclosed { kind: Kind::Tensor, at_end: taken == rest.len() }));
+        lexer.bump(next_char_boundary(lexer.remainder(), taken));
+        return Err(ScanError::Unclosed(UnclosedToken {
+            kind: TokenKind::Tensor,
+            at_end: taken == rest.len(),
+        }));
     }
     let mut end = taken;
-    while let Some(next) = group(rest, end, POSITIONS) {
+    while let Some(next) = group_end(rest, end, POSITION_HEADS) {
         end = next;
     }
-    let end = group(rest, end, &["(DeviceMesh"]).unwrap_or(end);
-    lexer.bump(whole(lexer.remainder(), end));
+    let end = group_end(rest, end, &["(DeviceMesh"]).unwrap_or(end);
+    lexer.bump(next_char_boundary(lexer.remainder(), end));
     Ok(())
 }
 
 /// A comment reaches to the end of its line, or, where a dump was folded into one line, over the closer's name.
-pub(super) fn comment(lexer: &mut Lexer<'_, Kind>) {
+pub(super) fn comment(lexer: &mut Lexer<'_, TokenKind>) {
     const CLOSERS: [&str; 3] = [" %HostIrContainer", " %kernel_math", " %kernel"];
     let rest = lexer.remainder();
     let closer = CLOSERS.iter().find(|it| rest.starts_with(**it)).map(|it| it.len());
@@ -130,41 +135,41 @@ pub(super) fn comment(lexer: &mut Lexer<'_, Kind>) {
     lexer.bump(taken);
 }
 
-const POSITIONS: &[&str] = &["ca_pos(", "compute_with(", "produce_pos(", "maybe_produce_pos("];
+const POSITION_HEADS: &[&str] = &["ca_pos(", "compute_with(", "produce_pos(", "maybe_produce_pos("];
 
 /// The end of a parenthesised group after `from` that begins with one of `heads`.
-fn group(rest: &[u8], from: usize, heads: &[&str]) -> Option<usize> {
+fn group_end(rest: &[u8], from: usize, heads: &[&str]) -> Option<usize> {
     let blanks = rest.get(from..)?.iter().take_while(|it| it.is_ascii_whitespace()).count();
     let tail = rest.get(from + blanks..)?;
     let head = heads.iter().find(|it| tail.starts_with(it.as_bytes()))?;
     let inner = head.find('(').map_or(head.len(), |at| at + 1);
-    let (taken, closed) = balanced(tail.get(inner..)?, b'(');
+    let (taken, closed) = balanced_length(tail.get(inner..)?, b'(');
     closed.then_some(from + blanks + inner + taken)
 }
 
-pub(super) fn axis(lexer: &mut Lexer<'_, Kind>) -> Result<(), Fault> {
+pub(super) fn axis(lexer: &mut Lexer<'_, TokenKind>) -> Result<(), ScanError> {
     let rest = lexer.remainder().as_bytes();
-    let (mut end, closed) = balanced(rest, b'{');
+    let (mut end, closed) = balanced_length(rest, b'{');
     if !closed {
-        lexer.bump(whole(lexer.remainder(), end));
-        return Err(Fault::Unclosed(Unclosed { kind: Kind::Axis, at_end: end == rest.len() }));
+        lexer.bump(next_char_boundary(lexer.remainder(), end));
+        return Err(ScanError::Unclosed(UnclosedToken { kind: TokenKind::Axis, at_end: end == rest.len() }));
     }
     for suffix in ["rf", "_p", "_c"] {
         if rest.get(end..).is_some_and(|it| it.starts_with(suffix.as_bytes())) {
             end += suffix.len();
         }
     }
-    lexer.bump(whole(lexer.remainder(), end));
+    lexer.bump(next_char_boundary(lexer.remainder(), end));
     Ok(())
 }
 
 /// Rounds `at` up to the next character boundary.
-fn whole(text: &str, at: usize) -> usize {
+fn next_char_boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|it| text.is_char_boundary(*it)).unwrap_or(text.len())
 }
 
 /// The number of bytes up to and including the closer of `open`, or up to where it can no longer come.
-fn balanced(rest: &[u8], open: u8) -> (usize, bool) {
+fn balanced_length(rest: &[u8], open: u8) -> (usize, bool) {
     const DEEPEST: usize = 256;
     let mut stack = [0u8; DEEPEST];
     stack[0] = open;

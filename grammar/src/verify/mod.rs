@@ -24,12 +24,12 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{
-        Attr, AxisId, BlockId, DeviceDim, Expr, ExprId, OpStmt, Operand, Parallel, Program, Stmt, StmtId,
+        Attr, AxisId, BlockId, DeviceDim, Expr, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId,
         Stream, TensorId, Transform, UnitId,
     },
-    mentions::{mentioned, mentions},
-    ops::{Effect, Mode, Op},
+    ops::{AccessMode, Op, OpClass},
     span::Span,
+    tensor_uses::{for_each_tensor_use, tensors_in_text_order},
     text::{axis_text, expr_text, tensor_text},
     words::CommunicationType,
 };
@@ -39,19 +39,19 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
     let mut verifier = Verifier {
         program,
         defined: Program::tensors_of(&program.inputs).collect(),
-        dropped: HashSet::default(),
+        deallocated: HashSet::default(),
         captured: HashSet::default(),
         posted: HashSet::default(),
-        bracket: None,
-        elsewhere: HashSet::default(),
+        open_coalescing: None,
+        defined_elsewhere: HashSet::default(),
         diagnostics: Vec::new(),
     };
-    verifier.elsewhere = verifier.given_elsewhere();
+    verifier.defined_elsewhere = verifier.inputs_defined_elsewhere();
     for tensor in program.tensors.ids() {
-        verifier.sharding(tensor);
+        verifier.check_sharding(tensor);
     }
-    verifier.names();
-    verifier.transforms();
+    verifier.check_unique_names();
+    verifier.check_transforms();
     program.body.iter().for_each(|body| verifier.block(*body));
     for unit in program.units.ids() {
         verifier.unit(unit);
@@ -63,45 +63,45 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
 struct Verifier<'p> {
     program: &'p Program,
     defined: HashSet<TensorId>,
-    dropped: HashSet<TensorId>,
+    deallocated: HashSet<TensorId>,
     captured: HashSet<u32>,
     posted: HashSet<u32>,
     /// The open StartCoalescing.
-    bracket: Option<StmtId>,
+    open_coalescing: Option<StmtId>,
     /// Inputs of communications that other ranks' programs define.
-    elsewhere: HashSet<TensorId>,
+    defined_elsewhere: HashSet<TensorId>,
     diagnostics: Vec<Diagnostic>,
 }
 
 impl Verifier<'_> {
     fn block(&mut self, block: BlockId) {
-        let outer = self.bracket.take();
+        let outer = self.open_coalescing.take();
         for stmt in self.program.block(block) {
             let span = self.program.stmt_span(*stmt);
             match &self.program.stmts[*stmt] {
                 Stmt::Op(it) => {
-                    self.coalescing(*stmt, it, span);
+                    self.check_coalescing(*stmt, it, span);
                     self.op(it, span);
                 }
                 Stmt::Let(..) => (),
                 Stmt::For(it) => self.block(it.body),
                 Stmt::If(it) => {
-                    self.predicate(it.cond, span);
-                    self.block(it.then);
-                    it.other.iter().for_each(|other| self.block(*other));
+                    self.check_predicate(it.cond, span);
+                    self.block(it.then_block);
+                    it.else_block.iter().for_each(|other| self.block(*other));
                 }
             }
         }
-        if let Some(open) = self.bracket.take() {
+        if let Some(open) = self.open_coalescing.take() {
             let span = self.program.stmt_span(open);
             self.error(Code::BadCoalescing, span, "StartCoalescing without EndCoalescing", "opened here");
         }
-        self.bracket = outer;
+        self.open_coalescing = outer;
     }
 
-    fn coalescing(&mut self, id: StmtId, stmt: &OpStmt, span: Span) {
-        match (stmt.op, self.bracket) {
-            (Op::StartCoalescing, None) => self.bracket = Some(id),
+    fn check_coalescing(&mut self, id: StmtId, stmt: &OpStmt, span: Span) {
+        match (stmt.op, self.open_coalescing) {
+            (Op::StartCoalescing, None) => self.open_coalescing = Some(id),
             (Op::StartCoalescing, Some(_)) => {
                 self.error(
                     Code::BadCoalescing,
@@ -110,7 +110,7 @@ impl Verifier<'_> {
                     "expected EndCoalescing first",
                 );
             }
-            (Op::EndCoalescing, Some(_)) => self.bracket = None,
+            (Op::EndCoalescing, Some(_)) => self.open_coalescing = None,
             (Op::EndCoalescing, None) => {
                 self.error(
                     Code::BadCoalescing,
@@ -128,11 +128,11 @@ impl Verifier<'_> {
     }
 
     /// The reader makes no others; a pass could.
-    fn attributes(&mut self, stmt: &OpStmt, span: Span) {
-        let row = stmt.op.row();
+    fn check_attributes(&mut self, stmt: &OpStmt, span: Span) {
+        let row = stmt.op.def();
         for (name, attr) in &stmt.attrs {
             let mut params = row.args.iter().chain(row.attrs);
-            if !params.any(|param| param.key() == *name && attr.fits(param.kind)) {
+            if !params.any(|param| param.key() == *name && attr.is_valid_for(param.kind)) {
                 let message = format!("`{}` has no attribute `{name}` of this kind", row.mnemonic);
                 self.error(Code::BadAttribute, span, message, "expected an attribute of the operator");
             }
@@ -140,54 +140,56 @@ impl Verifier<'_> {
     }
 
     fn op(&mut self, stmt: &OpStmt, span: Span) {
-        self.attributes(stmt, span);
-        self.streams(stmt, span);
-        let effect = stmt.op.row().effect;
+        self.check_attributes(stmt, span);
+        self.check_streams(stmt, span);
+        let effect = stmt.op.def().class;
         let mut written = Vec::new();
         let mut read = Vec::new();
-        mentions(self.program, stmt, &mut |tensor, mode| match mode {
-            Mode::Read | Mode::Transfer => read.push(tensor),
-            Mode::Write | Mode::Bind => written.push(tensor),
-            Mode::Mention if effect == Effect::View || effect == Effect::Share => read.push(tensor),
-            Mode::Mention => (),
+        for_each_tensor_use(self.program, stmt, &mut |tensor, mode| match mode {
+            AccessMode::Read | AccessMode::Transfer => read.push(tensor),
+            AccessMode::Write | AccessMode::Bind => written.push(tensor),
+            AccessMode::NoAccess if effect == OpClass::View || effect == OpClass::ShareHandles => {
+                read.push(tensor)
+            }
+            AccessMode::NoAccess => (),
         });
-        read.retain(|tensor| !self.elsewhere.contains(tensor));
+        read.retain(|tensor| !self.defined_elsewhere.contains(tensor));
         for tensor in read {
-            self.reads(tensor, span);
+            self.check_read(tensor, span);
         }
         if stmt.op == Op::AllocateOnce {
-            self.redundant(&written, span);
+            self.check_redundant_allocate(&written, span);
         }
-        if effect == Effect::Deallocate {
+        if effect == OpClass::Deallocate {
             for tensor in Program::tensors_of(&stmt.args) {
-                self.reads(tensor, span);
+                self.check_read(tensor, span);
                 self.defined.remove(&tensor);
-                self.dropped.insert(tensor);
+                self.deallocated.insert(tensor);
             }
         }
         for tensor in written {
             self.defined.insert(tensor);
-            self.dropped.remove(&tensor);
+            self.deallocated.remove(&tensor);
         }
-        if let (Effect::Wait, Some(number)) = (effect, stmt.get(attr::WORK))
+        if let (OpClass::Wait, Some(number)) = (effect, stmt.get(attr::WORK))
             && !self.posted.contains(&number)
         {
             let message = format!("nothing posted before has the number {number}");
             self.error(Code::UnknownWork, span, message, "expected the number of a communication above");
         }
-        if effect == Effect::Communicate || stmt.op == Op::EndCoalescing {
+        if effect == OpClass::Communicate || stmt.op == Op::EndCoalescing {
             self.posted.extend(stmt.number);
         }
         if let Some(listed) = stmt.get(attr::TRANSFERS) {
-            self.listed(listed);
+            self.check_shared_transfers(listed);
         }
-        self.team(stmt, span);
+        self.check_team(stmt, span);
         types::check(self.program, stmt, span, &mut self.diagnostics);
     }
 
     /// Some dumps hold one rank's statements only (format survey, trap 17): what another rank gives to a communication
     /// is defined nowhere in them. The planner finds out whether this rank would have to give it.
-    fn given_elsewhere(&self) -> HashSet<TensorId> {
+    fn inputs_defined_elsewhere(&self) -> HashSet<TensorId> {
         let mut given = HashSet::default();
         let mut defined = self.defined.clone();
         let units = self.program.units.iter().filter_map(|(_, unit)| unit.body);
@@ -199,15 +201,15 @@ impl Verifier<'_> {
             .for_each(|it| self.program.walk(it, &mut |id| stmts.push(id)));
         for stmt in stmts {
             let Stmt::Op(it) = &self.program.stmts[stmt] else { continue };
-            let communicates = it.op.row().effect == Effect::Communicate;
-            mentions(self.program, it, &mut |tensor, mode| match mode {
-                Mode::Write | Mode::Bind => {
+            let communicates = it.op.def().class == OpClass::Communicate;
+            for_each_tensor_use(self.program, it, &mut |tensor, mode| match mode {
+                AccessMode::Write | AccessMode::Bind => {
                     defined.insert(tensor);
                 }
-                Mode::Read if communicates && !self.program.tensors[tensor].mesh.is_empty() => {
+                AccessMode::Read if communicates && !self.program.tensors[tensor].mesh.is_empty() => {
                     given.insert(tensor);
                 }
-                Mode::Read | Mode::Transfer | Mode::Mention => (),
+                AccessMode::Read | AccessMode::Transfer | AccessMode::NoAccess => (),
             });
         }
         given.retain(|tensor| !defined.contains(tensor));
@@ -215,7 +217,7 @@ impl Verifier<'_> {
     }
 
     /// Transfers find their handles by number.
-    fn listed(&mut self, transfers: &[StmtId]) {
+    fn check_shared_transfers(&mut self, transfers: &[StmtId]) {
         for id in transfers {
             if matches!(&self.program.stmts[*id], Stmt::Op(it) if it.number.is_none()) {
                 let span = self.program.stmt_span(*id);
@@ -225,12 +227,12 @@ impl Verifier<'_> {
         }
     }
 
-    fn reads(&mut self, tensor: TensorId, span: Span) {
+    fn check_read(&mut self, tensor: TensorId, span: Span) {
         if self.defined.contains(&tensor) {
             return;
         }
         let name = self.program.tensor_name(tensor);
-        let (code, message) = match self.dropped.contains(&tensor) {
+        let (code, message) = match self.deallocated.contains(&tensor) {
             true => (Code::UseAfterDeallocate, format!("`{name}` is used after Deallocate dropped it")),
             false => (Code::UndefinedTensor, format!("`{name}` has neither storage nor a value here")),
         };
@@ -248,7 +250,7 @@ impl Verifier<'_> {
         self.defined.insert(tensor);
     }
 
-    fn redundant(&mut self, tensors: &[TensorId], span: Span) {
+    fn check_redundant_allocate(&mut self, tensors: &[TensorId], span: Span) {
         for tensor in tensors.iter().filter(|tensor| self.defined.contains(tensor)) {
             let name = self.program.tensor_name(*tensor);
             let it = Diagnostic::new(
@@ -262,7 +264,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn streams(&mut self, stmt: &OpStmt, span: Span) {
+    fn check_streams(&mut self, stmt: &OpStmt, span: Span) {
         let number = |operand: &Operand| match operand {
             Operand::Stream(id) => match self.program.streams[*id] {
                 Stream::Named(number) => Some(number),
@@ -281,7 +283,7 @@ impl Verifier<'_> {
         self.captured.extend(stmt.outs.iter().filter_map(number));
     }
 
-    fn predicate(&mut self, cond: ExprId, span: Span) {
+    fn check_predicate(&mut self, cond: ExprId, span: Span) {
         let boolean = match &self.program.exprs[cond] {
             Expr::Bool(_) | Expr::Symbol(_) => true,
             Expr::Prefix(sign, _) => *sign == "!",
@@ -297,7 +299,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn team(&mut self, stmt: &OpStmt, span: Span) {
+    fn check_team(&mut self, stmt: &OpStmt, span: Span) {
         let Some(team) = stmt.get(attr::TEAM) else { return };
         let distinct: HashSet<usize> = team.iter().copied().collect();
         if team.is_empty() || distinct.len() != team.len() {
@@ -331,7 +333,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn sharding(&mut self, tensor: TensorId) {
+    fn check_sharding(&mut self, tensor: TensorId) {
         let it = &self.program.tensors[tensor];
         let span = self.program.tensor_span(tensor);
         let name = self.program.tensor_name(tensor);
@@ -341,9 +343,9 @@ impl Verifier<'_> {
             self.error(Code::BadSharding, span, message, "expected every device once");
         }
         let mut seen = HashSet::default();
-        for id in &it.loops {
+        for id in &it.loop_domain {
             let axis = &self.program.axes[*id];
-            if !matches!(axis.parallel, Parallel::Device(_) | Parallel::Stream) {
+            if !matches!(axis.parallel, ParallelType::Device(_) | ParallelType::Stream) {
                 continue;
             }
             if !seen.insert(axis.parallel) {
@@ -353,17 +355,17 @@ impl Verifier<'_> {
                 );
                 self.error(Code::BadSharding, span, message, "expected one at most");
             }
-            if let Parallel::Device(dim) = axis.parallel {
-                self.device_axis(&name, tensor, axis.extent, dim, span);
+            if let ParallelType::Device(dim) = axis.parallel {
+                self.check_device_axis(&name, tensor, axis.extent, dim, span);
             }
         }
     }
 
     /// A number names one tensor: two spellings of it are two tensors, of which one lacks its value or its readers. Dumps
     /// without element types number the tensors of each fusion by themselves.
-    fn names(&mut self) {
+    fn check_unique_names(&mut self) {
         let mut named: HashMap<u32, TensorId> = HashMap::default();
-        for second in mentioned(self.program) {
+        for second in tensors_in_text_order(self.program) {
             let it = &self.program.tensors[second];
             let first = *named.entry(it.number).or_insert(second);
             let is_plain = |tensor: TensorId| self.program.has_plain_domains(tensor);
@@ -385,10 +387,10 @@ impl Verifier<'_> {
     }
 
     /// The results of a split or merge have the extents that its operands give them, as far as all are constants.
-    fn transforms(&mut self) {
-        for tensor in mentioned(self.program) {
+    fn check_transforms(&mut self) {
+        for tensor in tensors_in_text_order(self.program) {
             for transform in &self.program.tensors[tensor].domains.transforms {
-                let Some((axis, wanted)) = self.misfit(transform) else { continue };
+                let Some((axis, wanted)) = self.mismatched_extent(transform) else { continue };
                 let name = self.program.tensor_name(tensor);
                 let axis = axis_text(self.program, axis);
                 let message =
@@ -400,7 +402,7 @@ impl Verifier<'_> {
     }
 
     /// The result of a transform whose extent is wrong, with what is expected.
-    fn misfit(&self, transform: &Transform) -> Option<(AxisId, String)> {
+    fn mismatched_extent(&self, transform: &Transform) -> Option<(AxisId, String)> {
         let extent = |axis: AxisId| self.program.constant(self.program.axes[axis].extent);
         let differs = |axis: AxisId, wanted: i64| {
             let found = extent(axis).filter(|found| *found != wanted);
@@ -423,7 +425,14 @@ impl Verifier<'_> {
         }
     }
 
-    fn device_axis(&mut self, name: &str, tensor: TensorId, extent: ExprId, dim: DeviceDim, span: Span) {
+    fn check_device_axis(
+        &mut self,
+        name: &str,
+        tensor: TensorId,
+        extent: ExprId,
+        dim: DeviceDim,
+        span: Span,
+    ) {
         let mesh = &self.program.tensors[tensor].mesh;
         if mesh.is_empty() {
             if self.program.tensors[tensor].unit.is_none() {

@@ -8,8 +8,8 @@ use crate::{
     diagnostic::Diagnostic,
     dim_map::{DimMap, OperandMap, operand_map},
     dtype::DType,
-    ir::{AxisId, OpStmt, Operand, Parallel, Program, TensorId},
-    ops::{Op, Rule},
+    ir::{AxisId, OpStmt, Operand, ParallelType, Program, TensorId},
+    ops::{Op, TypeRule},
     span::Span,
     text::axis_text,
 };
@@ -22,29 +22,29 @@ pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<
     if Program::tensors_of(&stmt.outs).chain(args.iter().copied()).any(|it| is_scheduled(program, it)) {
         return;
     }
-    match stmt.op.row().rule {
-        Rule::Free => (),
-        Rule::Same => ctx.same(&args, true),
-        Rule::Cast => ctx.same(&args, false),
-        Rule::Pointwise => ctx.pointwise(&args),
-        Rule::Linear => ctx.linear(&args),
-        Rule::Matmul => ctx.matmul(&args),
-        Rule::Reduce => ctx.reduce(&args),
-        Rule::Broadcast | Rule::Squeeze => ctx.flags(&args),
-        Rule::Permute => ctx.permute(&args),
-        Rule::Reshape => ctx.reshape(&args),
-        Rule::Select => ctx.select(&args),
-        Rule::Slice => ctx.slice(&args),
-        Rule::Shard => ctx.shard(&args),
-        Rule::Communicate => ctx.communicate(),
-        Rule::Generate => ctx.generate(),
+    match stmt.op.def().type_rule {
+        TypeRule::Unchecked => (),
+        TypeRule::Same => ctx.same(&args, true),
+        TypeRule::Cast => ctx.same(&args, false),
+        TypeRule::Pointwise => ctx.pointwise(&args),
+        TypeRule::Linear => ctx.linear(&args),
+        TypeRule::Matmul => ctx.matmul(&args),
+        TypeRule::Reduce => ctx.reduce(&args),
+        TypeRule::Broadcast | TypeRule::Squeeze => ctx.flags(&args),
+        TypeRule::Permute => ctx.permute(&args),
+        TypeRule::Reshape => ctx.reshape(&args),
+        TypeRule::Select => ctx.select(&args),
+        TypeRule::Slice => ctx.slice(&args),
+        TypeRule::Shard => ctx.shard(&args),
+        TypeRule::Communicate => ctx.communicate(),
+        TypeRule::Generate => ctx.generate(),
     }
 }
 
 fn is_scheduled(program: &Program, tensor: TensorId) -> bool {
     let it = &program.tensors[tensor];
-    let kernel = |axis: &AxisId| matches!(program.axes[*axis].parallel, Parallel::Kernel(_));
-    it.unit.is_some() && (!it.positions.is_empty() || it.loops.iter().any(kernel))
+    let kernel = |axis: &AxisId| matches!(program.axes[*axis].parallel, ParallelType::Kernel(_));
+    it.unit.is_some() && (!it.positions.is_empty() || it.loop_domain.iter().any(kernel))
 }
 
 struct Ctx<'p, 'd> {
@@ -123,7 +123,7 @@ impl Ctx<'_, '_> {
         };
         let theirs = self.dims(out);
         let pair = |(axis, map)| match map {
-            DimMap::Parallel(to) | DimMap::Repeated(to) => Some((axis, *theirs.get(to)?)),
+            DimMap::Parallel(to) | DimMap::Broadcast(to) => Some((axis, *theirs.get(to)?)),
             DimMap::Reduction | DimMap::RequiresWhole => None,
         };
         self.dims(*arg).into_iter().zip(dims).filter_map(pair).collect()
@@ -248,7 +248,7 @@ impl Ctx<'_, '_> {
     fn flags(&mut self, args: &[TensorId]) {
         let ends = (args.first().copied(), self.stmt.out_tensor(), self.stmt.get(attr::FLAGS));
         let (Some(arg), Some(out), Some(flags)) = ends else { return };
-        let is_broadcast = self.stmt.op.row().rule == Rule::Broadcast;
+        let is_broadcast = self.stmt.op.def().type_rule == TypeRule::Broadcast;
         let (wide, narrow) = if is_broadcast { (out, arg) } else { (arg, out) };
         let (flags, kept) = (flags.len(), flags.iter().filter(|flag| !**flag).count());
         let (have, rest) = (self.dims(wide).len(), self.dims(narrow).len());
@@ -307,8 +307,8 @@ impl Ctx<'_, '_> {
         self.ranks(args, 0);
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
         let stream = |tensor: TensorId| {
-            let loops = &self.program.tensors[tensor].loops;
-            loops.iter().any(|axis| self.program.axes[*axis].parallel == Parallel::Stream)
+            let loops = &self.program.tensors[tensor].loop_domain;
+            loops.iter().any(|axis| self.program.axes[*axis].parallel == ParallelType::Stream)
         };
         if let Some(lacking) = [first, out].into_iter().find(|tensor| !stream(*tensor)) {
             let message =

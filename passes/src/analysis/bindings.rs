@@ -6,24 +6,24 @@
 //! Invariant: an answer holds on every rank and in every iteration; where that is not certain, there is no answer.
 
 use grammar::{
+    for_each_tensor_use,
     ir::{BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
-    mentions,
-    ops::{Effect, Mode},
+    ops::{AccessMode, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// What is certain about statements.
 #[derive(Default)]
-pub(crate) struct Facts {
+pub(crate) struct BindingAnalysis {
     /// Operators whose first result is bound already, on every rank that holds it.
-    pub(crate) bound: FxHashSet<StmtId>,
+    pub(crate) already_bound: FxHashSet<StmtId>,
     /// Views whose result is that very view already.
-    pub(crate) repeated: FxHashSet<StmtId>,
+    pub(crate) redundant_views: FxHashSet<StmtId>,
 }
 
 /// Looks at the statements of a container.
-pub(crate) fn facts(program: &Program) -> Facts {
-    walk(program, &FxHashMap::default(), Place::Behind).facts
+pub(crate) fn analyze_bindings(program: &Program) -> BindingAnalysis {
+    walk(program, &FxHashMap::default(), ProgramPoint::After).facts
 }
 
 /// Which of the names asked for are bound behind a statement, on every rank that holds them.
@@ -31,7 +31,7 @@ pub(crate) fn bound_after(
     program: &Program,
     asked: &FxHashMap<StmtId, Vec<TensorId>>,
 ) -> FxHashSet<(StmtId, TensorId)> {
-    walk(program, asked, Place::Behind).answers
+    walk(program, asked, ProgramPoint::After).answers
 }
 
 /// As `bound_after`, before a statement.
@@ -39,20 +39,24 @@ pub(crate) fn bound_before(
     program: &Program,
     asked: &FxHashMap<StmtId, Vec<TensorId>>,
 ) -> FxHashSet<(StmtId, TensorId)> {
-    walk(program, asked, Place::Before).answers
+    walk(program, asked, ProgramPoint::Before).answers
 }
 
 /// Where to look, seen from a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ProgramPoint {
     Before,
-    Behind,
+    After,
 }
 
-fn walk<'p>(program: &'p Program, asked: &'p FxHashMap<StmtId, Vec<TensorId>>, place: Place) -> Walk<'p> {
+fn walk<'p>(
+    program: &'p Program,
+    asked: &'p FxHashMap<StmtId, Vec<TensorId>>,
+    place: ProgramPoint,
+) -> Walk<'p> {
     let mut walk = Walk {
         program,
-        facts: Facts::default(),
+        facts: BindingAnalysis::default(),
         asked,
         place,
         answers: FxHashSet::default(),
@@ -67,7 +71,7 @@ fn walk<'p>(program: &'p Program, asked: &'p FxHashMap<StmtId, Vec<TensorId>>, p
 
 /// What a block can do to names.
 #[derive(Default)]
-struct Touched {
+struct ModifiedNames {
     /// Tensors that it writes, binds or drops.
     tensors: FxHashSet<TensorId>,
     /// Tensors that it drops.
@@ -76,14 +80,14 @@ struct Touched {
     symbols: FxHashSet<SymbolId>,
 }
 
-impl Touched {
+impl ModifiedNames {
     fn of(program: &Program, block: BlockId) -> Self {
         let mut touched = Self::default();
         program.walk(block, &mut |stmt| match &program.stmts[stmt] {
             Stmt::Op(it) => {
-                let dropped = it.op.row().effect == Effect::Deallocate;
-                mentions(program, it, &mut |tensor, mode| {
-                    if dropped || is_touch(mode) {
+                let dropped = it.op.def().class == OpClass::Deallocate;
+                for_each_tensor_use(program, it, &mut |tensor, mode| {
+                    if dropped || is_modification(mode) {
                         touched.tensors.insert(tensor);
                     }
                     if dropped {
@@ -103,10 +107,10 @@ impl Touched {
     }
 }
 
-fn is_touch(mode: Mode) -> bool {
+fn is_modification(mode: AccessMode) -> bool {
     match mode {
-        Mode::Write | Mode::Bind | Mode::Transfer => true,
-        Mode::Read | Mode::Mention => false,
+        AccessMode::Write | AccessMode::Bind | AccessMode::Transfer => true,
+        AccessMode::Read | AccessMode::NoAccess => false,
     }
 }
 
@@ -119,10 +123,10 @@ enum Name {
 
 struct Walk<'p> {
     program: &'p Program,
-    facts: Facts,
+    facts: BindingAnalysis,
     /// Names to look at behind statements.
     asked: &'p FxHashMap<StmtId, Vec<TensorId>>,
-    place: Place,
+    place: ProgramPoint,
     /// Those of them that are bound there.
     answers: FxHashSet<(StmtId, TensorId)>,
     /// Tensors that are bound here on every rank that holds them.
@@ -139,18 +143,18 @@ impl Walk<'_> {
     fn block(&mut self, block: BlockId) {
         let program = self.program;
         for stmt in program.block(block) {
-            self.answer(*stmt, Place::Before);
+            self.answer(*stmt, ProgramPoint::Before);
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => self.op(*stmt, it),
                 Stmt::Let(symbol, _) => self.change(Name::Symbol(*symbol)),
                 Stmt::For(it) => self.for_loop(it),
                 Stmt::If(it) => self.branch(it),
             }
-            self.answer(*stmt, Place::Behind);
+            self.answer(*stmt, ProgramPoint::After);
         }
     }
 
-    fn answer(&mut self, stmt: StmtId, place: Place) {
+    fn answer(&mut self, stmt: StmtId, place: ProgramPoint) {
         if place == self.place {
             let asked = self.asked.get(&stmt).into_iter().flatten();
             let bound = asked.filter(|tensor| self.bound.contains(tensor));
@@ -159,18 +163,18 @@ impl Walk<'_> {
     }
 
     fn op(&mut self, stmt: StmtId, it: &OpStmt) {
-        let effect = it.op.row().effect;
+        let effect = it.op.def().class;
         let out = it.out_tensor();
         if out.is_some_and(|out| self.bound.contains(&out)) {
-            self.facts.bound.insert(stmt);
+            self.facts.already_bound.insert(stmt);
         }
         match (effect, out) {
-            (Effect::View, Some(out)) => {
+            (OpClass::View, Some(out)) => {
                 if self.is_in_effect(out, it) {
-                    self.facts.repeated.insert(stmt);
+                    self.facts.redundant_views.insert(stmt);
                     return;
                 }
-                self.touch(it);
+                self.invalidate_operands(it);
                 // A rank without the operand does not bind the result.
                 if Program::tensors_of(&it.args).all(|arg| self.covers(arg, out)) {
                     self.set_bound(out, true);
@@ -178,28 +182,28 @@ impl Walk<'_> {
                 let entry = (stmt, self.names_of(out, it));
                 self.views.insert(out, entry);
             }
-            (Effect::Compute | Effect::Map | Effect::Allocate, Some(out)) => {
-                self.touch(it);
+            (OpClass::Compute | OpClass::Elementwise | OpClass::Allocate, Some(out)) => {
+                self.invalidate_operands(it);
                 self.set_bound(out, true);
             }
-            (Effect::Deallocate, _) => {
-                self.touch(it);
-                mentions(self.program, it, &mut |tensor, _| self.set_bound(tensor, false));
+            (OpClass::Deallocate, _) => {
+                self.invalidate_operands(it);
+                for_each_tensor_use(self.program, it, &mut |tensor, _| self.set_bound(tensor, false));
             }
             (
-                Effect::View
-                | Effect::Compute
-                | Effect::Map
-                | Effect::Allocate
-                | Effect::Communicate
-                | Effect::Wait
-                | Effect::Stream
-                | Effect::Group
-                | Effect::Share
-                | Effect::Unit
-                | Effect::Opaque,
+                OpClass::View
+                | OpClass::Compute
+                | OpClass::Elementwise
+                | OpClass::Allocate
+                | OpClass::Communicate
+                | OpClass::Wait
+                | OpClass::Stream
+                | OpClass::Coalescing
+                | OpClass::ShareHandles
+                | OpClass::HostUnit
+                | OpClass::Opaque,
                 _,
-            ) => self.touch(it),
+            ) => self.invalidate_operands(it),
         }
     }
 
@@ -232,14 +236,14 @@ impl Walk<'_> {
 
     fn branch(&mut self, it: &If) {
         let mark = self.journal.len();
-        self.block(it.then);
+        self.block(it.then_block);
         let then = self.roll_back(mark);
-        self.leave(&Touched::of(self.program, it.then));
+        self.invalidate(&ModifiedNames::of(self.program, it.then_block));
         let mut other = FxHashMap::default();
-        if let Some(block) = it.other {
+        if let Some(block) = it.else_block {
             self.block(block);
             other = self.roll_back(mark);
-            self.leave(&Touched::of(self.program, block));
+            self.invalidate(&ModifiedNames::of(self.program, block));
         }
         for tensor in then.keys().chain(other.keys()) {
             let before = self.bound.contains(tensor);
@@ -252,14 +256,14 @@ impl Walk<'_> {
     }
 
     fn for_loop(&mut self, it: &For) {
-        let mut touched = Touched::of(self.program, it.body);
+        let mut touched = ModifiedNames::of(self.program, it.body);
         touched.symbols.insert(it.index);
         // The state before an iteration is that before the loop or that behind another iteration.
         let forgotten = if it.axis.is_some() { self.dependents(it) } else { FxHashSet::default() };
         for tensor in touched.dropped.iter().chain(&forgotten) {
             self.set_bound(*tensor, false);
         }
-        self.leave(&touched);
+        self.invalidate(&touched);
         let mark = self.journal.len();
         self.block(it.body);
         let bounds = self.program.constant(it.start).zip(self.program.constant(it.stop));
@@ -267,19 +271,19 @@ impl Walk<'_> {
             // The body may run no time at all.
             self.roll_back(mark);
         }
-        self.leave(&touched);
+        self.invalidate(&touched);
     }
 
     /// Forgets the views that a block may have ended or made.
-    fn leave(&mut self, touched: &Touched) {
+    fn invalidate(&mut self, touched: &ModifiedNames) {
         touched.tensors.iter().for_each(|tensor| self.change(Name::Tensor(*tensor)));
         touched.symbols.iter().for_each(|symbol| self.change(Name::Symbol(*symbol)));
     }
 
-    fn touch(&mut self, it: &OpStmt) {
-        let dropped = it.op.row().effect == Effect::Deallocate;
-        mentions(self.program, it, &mut |tensor, mode| {
-            if dropped || is_touch(mode) {
+    fn invalidate_operands(&mut self, it: &OpStmt) {
+        let dropped = it.op.def().class == OpClass::Deallocate;
+        for_each_tensor_use(self.program, it, &mut |tensor, mode| {
+            if dropped || is_modification(mode) {
                 self.change(Name::Tensor(tensor));
             }
         });
@@ -327,7 +331,7 @@ impl Walk<'_> {
                 Stmt::Op(op) => {
                     let mut yes = false;
                     op.scalars(&mut |expr| yes |= depends(expr, &scalars));
-                    mentions(program, op, &mut |tensor, _| yes |= found.contains(&tensor));
+                    for_each_tensor_use(program, op, &mut |tensor, _| yes |= found.contains(&tensor));
                     if yes {
                         found.extend(Program::tensors_of(&op.outs));
                     }
@@ -347,12 +351,12 @@ impl Walk<'_> {
 /// The symbols that an expression depends on, through definitions too.
 pub(crate) fn symbols_through(program: &Program, expr: ExprId, acc: &mut FxHashSet<SymbolId>) {
     let mut found = Vec::new();
-    program.symbols_of(expr, &mut found);
+    program.collect_symbols(expr, &mut found);
     while let Some(symbol) = found.pop() {
         if acc.insert(symbol)
             && let Some(definition) = program.definitions.get(&symbol)
         {
-            program.symbols_of(*definition, &mut found);
+            program.collect_symbols(*definition, &mut found);
         }
     }
 }

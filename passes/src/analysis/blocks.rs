@@ -7,12 +7,12 @@ pub(crate) fn inner_blocks(program: &Program, stmt: StmtId) -> [Option<BlockId>;
     match &program.stmts[stmt] {
         Stmt::Op(_) | Stmt::Let(..) => [None, None],
         Stmt::For(it) => [Some(it.body), None],
-        Stmt::If(it) => [Some(it.then), it.other],
+        Stmt::If(it) => [Some(it.then_block), it.else_block],
     }
 }
 
 /// A block and all blocks inside, innermost first.
-pub(crate) fn nested(program: &Program, block: BlockId) -> Vec<BlockId> {
+pub(crate) fn nested_blocks(program: &Program, block: BlockId) -> Vec<BlockId> {
     let mut found = vec![block];
     program.walk(block, &mut |stmt| found.extend(inner_blocks(program, stmt).into_iter().flatten()));
     found.reverse();
@@ -26,7 +26,7 @@ pub(crate) fn walk(program: &Program, stmt: StmtId, visit: &mut dyn FnMut(StmtId
 }
 
 /// Whether `is` holds for a statement or one inside it.
-pub(crate) fn any(program: &Program, stmt: StmtId, is: &dyn Fn(StmtId) -> bool) -> bool {
+pub(crate) fn any_stmt(program: &Program, stmt: StmtId, is: &dyn Fn(StmtId) -> bool) -> bool {
     let mut found = false;
     walk(program, stmt, &mut |stmt| found |= is(stmt));
     found

@@ -6,29 +6,29 @@ use std::collections::hash_map::Entry;
 
 use grammar::{
     attr::{self, AttrName},
+    for_each_tensor_use,
     ir::{Attr, BlockId, For, OpStmt, Program, Stmt, TensorId},
-    mentions,
-    ops::{Effect, Mode, Op},
+    ops::{AccessMode, Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::{iterations::is_different_in_each, loop_body::works, names::Names};
+use crate::analysis::{loop_body::work_numbers, loop_carried::differs_per_iteration, name_uses::NameUses};
 
 /// What a body does to names.
-pub(crate) struct Body {
+pub(crate) struct BodySummary {
     /// The names that it mentions.
-    pub(crate) names: FxHashMap<TensorId, Access>,
+    pub(crate) names: FxHashMap<TensorId, NameAccess>,
     /// How it reaches storage, by class.
-    ways: FxHashMap<TensorId, FxHashSet<Way>>,
+    accesses_by_class: FxHashMap<TensorId, FxHashSet<StorageAccess>>,
     /// The numbers of what it posts or awaits.
     works: FxHashSet<u32>,
     /// Communications in it, and how many of them every rank posts in every iteration with the same peers.
-    posts: (usize, usize),
+    post_counts: (usize, usize),
 }
 
 /// How a body reaches the elements of a name.
-pub(crate) struct Access {
-    reach: Reach,
+pub(crate) struct NameAccess {
+    reach: AccessRegion,
     /// Whether it may give the name storage or a view.
     binds: bool,
     writes: bool,
@@ -36,19 +36,19 @@ pub(crate) struct Access {
 
 /// Storage is reached in few ways, by however many names.
 #[derive(PartialEq, Eq, Hash)]
-struct Way {
-    reach: Reach,
+struct StorageAccess {
+    reach: AccessRegion,
     writes: bool,
 }
 
-impl Access {
-    fn way(&self) -> Way {
-        Way { reach: self.reach.clone(), writes: self.writes }
+impl NameAccess {
+    fn storage_access(&self) -> StorageAccess {
+        StorageAccess { reach: self.reach.clone(), writes: self.writes }
     }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Reach {
+enum AccessRegion {
     /// All of it, or nobody knows how much.
     Whole,
     /// Storage that the body allocates before it uses it.
@@ -60,38 +60,38 @@ enum Reach {
     Base,
 }
 
-impl Body {
+impl BodySummary {
     /// `None` where something stands in the body that keeps it from being merged.
-    pub(crate) fn of(program: &Program, names: &Names, body: BlockId, around: &For) -> Option<Self> {
+    pub(crate) fn of(program: &Program, names: &NameUses, body: BlockId, around: &For) -> Option<Self> {
         // Scalars that the body itself assigns: the loop's own body may have grown by many others.
         let around = &For { body, ..around.clone() };
         let mut this = Self {
             names: FxHashMap::default(),
-            ways: FxHashMap::default(),
+            accesses_by_class: FxHashMap::default(),
             works: FxHashSet::default(),
-            posts: (0, 0),
+            post_counts: (0, 0),
         };
         let (mut fits, mut binders) = (true, FxHashMap::<TensorId, Vec<&OpStmt>>::default());
         let mut results: FxHashSet<TensorId> = FxHashSet::default();
         program.walk(body, &mut |stmt| match &program.stmts[stmt] {
             Stmt::Op(it) => {
-                let effect = it.op.row().effect;
+                let effect = it.op.def().class;
                 results.extend(Program::tensors_of(&it.outs));
-                fits &=
-                    !matches!(effect, Effect::Share | Effect::Deallocate) && it.op != Op::GetCurrentStream;
-                this.works.extend(works(program, it).into_iter().map(|(number, _)| number));
-                this.posts.0 += usize::from(effect == Effect::Communicate);
-                mentions(program, it, &mut |tensor, mode| {
-                    let base = Access { reach: Reach::Base, binds: false, writes: false };
+                fits &= !matches!(effect, OpClass::ShareHandles | OpClass::Deallocate)
+                    && it.op != Op::GetCurrentStream;
+                this.works.extend(work_numbers(program, it).into_iter().map(|(number, _)| number));
+                this.post_counts.0 += usize::from(effect == OpClass::Communicate);
+                for_each_tensor_use(program, it, &mut |tensor, mode| {
+                    let base = NameAccess { reach: AccessRegion::Base, binds: false, writes: false };
                     let access = this.names.entry(tensor).or_insert(base);
-                    access.writes |= matches!(mode, Mode::Write | Mode::Transfer);
-                    access.binds |= matches!(mode, Mode::Write | Mode::Bind);
-                    let is_base = effect == Effect::View && mode == Mode::Mention;
-                    if !is_base && mode != Mode::Bind {
-                        access.reach = Reach::Whole;
+                    access.writes |= matches!(mode, AccessMode::Write | AccessMode::Transfer);
+                    access.binds |= matches!(mode, AccessMode::Write | AccessMode::Bind);
+                    let is_base = effect == OpClass::View && mode == AccessMode::NoAccess;
+                    if !is_base && mode != AccessMode::Bind {
+                        access.reach = AccessRegion::Whole;
                     }
                 });
-                if let (Effect::View | Effect::Allocate, Some(out)) = (effect, it.out_tensor()) {
+                if let (OpClass::View | OpClass::Allocate, Some(out)) = (effect, it.out_tensor()) {
                     binders.entry(out).or_default().push(it);
                 }
             }
@@ -100,21 +100,24 @@ impl Body {
         });
         // What is bound before anything else names it, by a statement of the body itself, is reached through that.
         let mut seen: FxHashSet<TensorId> = FxHashSet::default();
-        let mut reached: Vec<(TensorId, Reach)> = Vec::new();
+        let mut reached: Vec<(TensorId, AccessRegion)> = Vec::new();
         for stmt in program.block(body) {
             let mut named = FxHashSet::default();
-            let mut name = |it: &OpStmt| mentions(program, it, &mut |tensor, _| _ = named.insert(tensor));
+            let mut name =
+                |it: &OpStmt| for_each_tensor_use(program, it, &mut |tensor, _| _ = named.insert(tensor));
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => {
                     name(it);
                     let collective =
-                        it.op.row().effect == Effect::Communicate && it.op != Op::P2PCommunication;
-                    this.posts.1 += usize::from(collective);
+                        it.op.def().class == OpClass::Communicate && it.op != Op::P2PCommunication;
+                    this.post_counts.1 += usize::from(collective);
                     if let Some(out) = it.out_tensor().filter(|out| !seen.contains(out)) {
                         let all = binders.get(&out).map_or(&[][..], Vec::as_slice);
                         let same = all.iter().all(|other| *other == it);
                         reached.extend(
-                            slice_or_fresh(program, it, around).filter(|_| same).map(|reach| (out, reach)),
+                            iteration_local_region(program, it, around)
+                                .filter(|_| same)
+                                .map(|reach| (out, reach)),
                         );
                     }
                 }
@@ -125,7 +128,7 @@ impl Body {
                     }
                 }),
                 Stmt::If(it) => {
-                    for block in [Some(it.then), it.other].into_iter().flatten() {
+                    for block in [Some(it.then_block), it.else_block].into_iter().flatten() {
                         program.walk(block, &mut |stmt| {
                             if let Stmt::Op(it) = &program.stmts[stmt] {
                                 name(it);
@@ -139,8 +142,8 @@ impl Body {
         for (tensor, reach) in reached {
             // A view of what the body itself binds is as good as unknown, since that is bound in every iteration.
             let fixed = match &reach {
-                Reach::Slice(_, base, _) => !results.contains(base),
-                Reach::Whole | Reach::Fresh | Reach::Base => true,
+                AccessRegion::Slice(_, base, _) => !results.contains(base),
+                AccessRegion::Whole | AccessRegion::Fresh | AccessRegion::Base => true,
             };
             if let Some(access) = this.names.get_mut(&tensor).filter(|_| fixed) {
                 access.reach = reach;
@@ -148,18 +151,21 @@ impl Body {
         }
         // Names that operators bind are bound to who knows what.
         for (tensor, access) in &mut this.names {
-            if access.reach == Reach::Base && binders.contains_key(tensor) {
-                access.reach = Reach::Whole;
+            if access.reach == AccessRegion::Base && binders.contains_key(tensor) {
+                access.reach = AccessRegion::Whole;
             }
         }
         for (tensor, access) in &this.names {
-            this.ways.entry(names.class(*tensor)).or_default().insert(access.way());
+            this.accesses_by_class
+                .entry(names.alias_class(*tensor))
+                .or_default()
+                .insert(access.storage_access());
         }
         fits.then_some(this)
     }
 
     /// What the body does when it has taken in another one that is `independent` of it.
-    pub(crate) fn take_in(&mut self, names: &Names, other: Self) {
+    pub(crate) fn merge(&mut self, names: &NameUses, other: Self) {
         for (tensor, theirs) in other.names {
             match self.names.entry(tensor) {
                 Entry::Vacant(entry) => _ = entry.insert(theirs),
@@ -168,76 +174,82 @@ impl Body {
                     access.binds |= theirs.binds;
                     access.writes |= theirs.writes;
                     if access.reach != theirs.reach {
-                        access.reach = Reach::Whole;
+                        access.reach = AccessRegion::Whole;
                     }
-                    self.ways.entry(names.class(tensor)).or_default().insert(access.way());
+                    self.accesses_by_class
+                        .entry(names.alias_class(tensor))
+                        .or_default()
+                        .insert(access.storage_access());
                 }
             }
         }
-        for (class, theirs) in other.ways {
-            self.ways.entry(class).or_default().extend(theirs);
+        for (class, theirs) in other.accesses_by_class {
+            self.accesses_by_class.entry(class).or_default().extend(theirs);
         }
         self.works.extend(other.works);
-        self.posts = (self.posts.0 + other.posts.0, self.posts.1 + other.posts.1);
+        self.post_counts =
+            (self.post_counts.0 + other.post_counts.0, self.post_counts.1 + other.post_counts.1);
     }
 }
 
 /// What a statement makes of its result's name, where that is certain to be independent of other iterations.
-fn slice_or_fresh(program: &Program, it: &OpStmt, around: &For) -> Option<Reach> {
-    match it.op.row().effect {
-        Effect::Allocate => (it.op == Op::Allocate).then_some(Reach::Fresh),
-        Effect::View => {
+fn iteration_local_region(program: &Program, it: &OpStmt, around: &For) -> Option<AccessRegion> {
+    match it.op.def().class {
+        OpClass::Allocate => (it.op == Op::Allocate).then_some(AccessRegion::Fresh),
+        OpClass::View => {
             let base = Program::tensors_of(&it.args).next()?;
             let index = it.get(attr::INDEX).or_else(|| it.get(attr::STREAM_INDEX))?;
             let held = program.tensors[base].mesh == program.tensors[it.out_tensor()?].mesh;
-            (held && is_different_in_each(program, around, index))
-                .then(|| Reach::Slice(it.op, base, it.attrs.clone()))
+            (held && differs_per_iteration(program, around, index))
+                .then(|| AccessRegion::Slice(it.op, base, it.attrs.clone()))
         }
-        Effect::Compute
-        | Effect::Map
-        | Effect::Deallocate
-        | Effect::Communicate
-        | Effect::Wait
-        | Effect::Stream
-        | Effect::Group
-        | Effect::Share
-        | Effect::Unit
-        | Effect::Opaque => None,
+        OpClass::Compute
+        | OpClass::Elementwise
+        | OpClass::Deallocate
+        | OpClass::Communicate
+        | OpClass::Wait
+        | OpClass::Stream
+        | OpClass::Coalescing
+        | OpClass::ShareHandles
+        | OpClass::HostUnit
+        | OpClass::Opaque => None,
     }
 }
 
 /// Whether what the second body does in one iteration and the first in later ones can change places.
 ///
 /// Looks at every name of the second body once, however many the first one has.
-pub(crate) fn independent(owners: &Owners, one: &Body, two: &Body) -> bool {
-    let own = |access: &Access| matches!(access.reach, Reach::Fresh | Reach::Slice(..));
+pub(crate) fn are_independent(owners: &DisjointStorage, one: &BodySummary, two: &BodySummary) -> bool {
+    let own = |access: &NameAccess| matches!(access.reach, AccessRegion::Fresh | AccessRegion::Slice(..));
     // A name that one of them binds, both have to bind before they use it.
-    let renewed = |(tensor, y): (&TensorId, &Access)| {
+    let renewed = |(tensor, y): (&TensorId, &NameAccess)| {
         one.names.get(tensor).is_none_or(|x| !(x.binds || y.binds) || own(x) && own(y))
     };
     // Elements.
-    let apart = |x: &Way, y: &Way| {
+    let apart = |x: &StorageAccess, y: &StorageAccess| {
         !(x.writes || y.writes)
-            || [x, y].iter().any(|it| matches!(it.reach, Reach::Fresh | Reach::Base))
-            || matches!(x.reach, Reach::Slice(..)) && x.reach == y.reach
-            || owners.separate(&x.reach, &y.reach)
+            || [x, y].iter().any(|it| matches!(it.reach, AccessRegion::Fresh | AccessRegion::Base))
+            || matches!(x.reach, AccessRegion::Slice(..)) && x.reach == y.reach
+            || owners.are_disjoint(&x.reach, &y.reach)
     };
-    let all_apart = |(class, theirs): (&TensorId, &FxHashSet<Way>)| {
-        one.ways.get(class).is_none_or(|mine| mine.iter().all(|x| theirs.iter().all(|y| apart(x, y))))
+    let all_apart = |(class, theirs): (&TensorId, &FxHashSet<StorageAccess>)| {
+        one.accesses_by_class
+            .get(class)
+            .is_none_or(|mine| mine.iter().all(|x| theirs.iter().all(|y| apart(x, y))))
     };
     // Transfers may match those of another iteration on another rank: in between, nothing else may be waited for.
-    let ordered =
-        [one, two].iter().all(|it| it.posts.0 == it.posts.1) || [one, two].iter().any(|it| it.posts.0 == 0);
+    let ordered = [one, two].iter().all(|it| it.post_counts.0 == it.post_counts.1)
+        || [one, two].iter().any(|it| it.post_counts.0 == 0);
     ordered
         && two.works.iter().all(|work| !one.works.contains(work))
         && two.names.iter().all(renewed)
-        && two.ways.iter().all(all_apart)
+        && two.accesses_by_class.iter().all(all_apart)
 }
 
 /// Tensors whose storage is their own: two of them never share elements.
-pub(crate) struct Owners(FxHashSet<TensorId>);
+pub(crate) struct DisjointStorage(FxHashSet<TensorId>);
 
-impl Owners {
+impl DisjointStorage {
     /// Inputs that no statement binds, and tensors that one ALLOCATE binds.
     pub(crate) fn of(program: &Program) -> Self {
         let mut owners: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
@@ -245,9 +257,9 @@ impl Owners {
         program.body.into_iter().for_each(|body| {
             program.walk(body, &mut |stmt| {
                 let Stmt::Op(it) = &program.stmts[stmt] else { return };
-                let effect = it.op.row().effect;
-                let plain = effect == Effect::Allocate && it.get(attr::ALIAS).is_none();
-                for out in Program::tensors_of(&it.outs).filter(|_| effect != Effect::Map) {
+                let effect = it.op.def().class;
+                let plain = effect == OpClass::Allocate && it.get(attr::ALIAS).is_none();
+                for out in Program::tensors_of(&it.outs).filter(|_| effect != OpClass::Elementwise) {
                     // An input that is bound, or what is bound twice, may be anything.
                     let is_first = bound.insert(out) && !owners.contains(&out);
                     match is_first && plain {
@@ -261,12 +273,14 @@ impl Owners {
     }
 
     /// Whether two slices are of storage that two allocations, or the header, keep apart.
-    fn separate(&self, x: &Reach, y: &Reach) -> bool {
+    fn are_disjoint(&self, x: &AccessRegion, y: &AccessRegion) -> bool {
         match (x, y) {
-            (Reach::Slice(_, a, _), Reach::Slice(_, b, _)) => {
+            (AccessRegion::Slice(_, a, _), AccessRegion::Slice(_, b, _)) => {
                 a != b && self.0.contains(a) && self.0.contains(b)
             }
-            (Reach::Whole | Reach::Fresh | Reach::Slice(..) | Reach::Base, _) => false,
+            (AccessRegion::Whole | AccessRegion::Fresh | AccessRegion::Slice(..) | AccessRegion::Base, _) => {
+                false
+            }
         }
     }
 }

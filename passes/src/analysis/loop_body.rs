@@ -1,15 +1,15 @@
 //! What an iteration of a loop does to names and to posted work.
 
 use grammar::{
+    for_each_tensor_use,
     ir::{Attr, BlockId, ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
 };
 use rustc_hash::FxHashSet;
 
 /// What an iteration does first to a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum First {
+pub(crate) enum FirstUse {
     /// Nothing, on some path.
     Nothing,
     /// It binds it, whatever it was bound to.
@@ -18,63 +18,64 @@ pub(crate) enum First {
     Uses,
 }
 
-pub(crate) fn first_mention(program: &Program, block: BlockId, tensor: TensorId) -> First {
+pub(crate) fn first_use(program: &Program, block: BlockId, tensor: TensorId) -> FirstUse {
     for stmt in program.block(block) {
         let first = match &program.stmts[*stmt] {
-            Stmt::Op(it) => first_of(program, it, tensor),
-            Stmt::Let(..) => First::Nothing,
+            Stmt::Op(it) => first_use_in_op(program, it, tensor),
+            Stmt::Let(..) => FirstUse::Nothing,
             // It may run no time.
-            Stmt::For(it) => match first_mention(program, it.body, tensor) {
-                First::Uses => First::Uses,
-                First::Nothing | First::Binds => First::Nothing,
+            Stmt::For(it) => match first_use(program, it.body, tensor) {
+                FirstUse::Uses => FirstUse::Uses,
+                FirstUse::Nothing | FirstUse::Binds => FirstUse::Nothing,
             },
             Stmt::If(it) => {
-                let other = it.other.map_or(First::Nothing, |other| first_mention(program, other, tensor));
-                match (first_mention(program, it.then, tensor), other) {
-                    (First::Uses, _) | (_, First::Uses) => First::Uses,
-                    (First::Binds, First::Binds) => First::Binds,
-                    (First::Nothing, _) | (_, First::Nothing) => First::Nothing,
+                let other =
+                    it.else_block.map_or(FirstUse::Nothing, |other| first_use(program, other, tensor));
+                match (first_use(program, it.then_block, tensor), other) {
+                    (FirstUse::Uses, _) | (_, FirstUse::Uses) => FirstUse::Uses,
+                    (FirstUse::Binds, FirstUse::Binds) => FirstUse::Binds,
+                    (FirstUse::Nothing, _) | (_, FirstUse::Nothing) => FirstUse::Nothing,
                 }
             }
         };
-        if first != First::Nothing {
+        if first != FirstUse::Nothing {
             return first;
         }
     }
-    First::Nothing
+    FirstUse::Nothing
 }
 
-fn first_of(program: &Program, it: &OpStmt, tensor: TensorId) -> First {
+fn first_use_in_op(program: &Program, it: &OpStmt, tensor: TensorId) -> FirstUse {
     let mut named = false;
-    mentions(program, it, &mut |mentioned, _| named |= mentioned == tensor);
-    let effect = it.op.row().effect;
+    for_each_tensor_use(program, it, &mut |mentioned, _| named |= mentioned == tensor);
+    let effect = it.op.def().class;
     let mesh = |id: TensorId| &program.tensors[id].mesh;
     let mut args = Program::tensors_of(&it.args);
     match (named, it.out_tensor() == Some(tensor)) {
-        (false, _) => First::Nothing,
-        (true, true) if it.op == Op::Allocate => First::Binds,
+        (false, _) => FirstUse::Nothing,
+        (true, true) if it.op == Op::Allocate => FirstUse::Binds,
         // A rank without the operand does not bind the view.
         (true, true)
-            if effect == Effect::View && args.all(|arg| arg != tensor && mesh(arg) == mesh(tensor)) =>
+            if effect == OpClass::View && args.all(|arg| arg != tensor && mesh(arg) == mesh(tensor)) =>
         {
-            First::Binds
+            FirstUse::Binds
         }
-        (true, _) => First::Uses,
+        (true, _) => FirstUse::Uses,
     }
 }
 
 /// Whether every iteration binds the name and leaves it bound, on every rank that holds it.
-pub(crate) fn ends_bound(program: &Program, body: BlockId, tensor: TensorId) -> bool {
+pub(crate) fn is_bound_after_iteration(program: &Program, body: BlockId, tensor: TensorId) -> bool {
     let mut dropped = false;
     program.walk(body, &mut |stmt| {
         if let Stmt::Op(it) = &program.stmts[stmt] {
-            dropped |= it.op.row().effect == Effect::Deallocate
+            dropped |= it.op.def().class == OpClass::Deallocate
                 && Program::tensors_of(&it.args).any(|it| it == tensor);
         }
     });
     let binds = |stmt: &StmtId| match &program.stmts[*stmt] {
         Stmt::Op(it) if it.out_tensor() == Some(tensor) => {
-            matches!(it.op.row().effect, Effect::Compute | Effect::Map | Effect::Allocate)
+            matches!(it.op.def().class, OpClass::Compute | OpClass::Elementwise | OpClass::Allocate)
         }
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     };
@@ -82,10 +83,10 @@ pub(crate) fn ends_bound(program: &Program, body: BlockId, tensor: TensorId) -> 
 }
 
 /// The numbers whose work an iteration posts before it awaits it, on every path on which it awaits it.
-pub(crate) fn own_works(program: &Program, body: BlockId) -> Vec<u32> {
-    let mut walk = Paths { program, path: Vec::new(), posts: Vec::new(), foreign: FxHashSet::default() };
+pub(crate) fn iteration_local_works(program: &Program, body: BlockId) -> Vec<u32> {
+    let mut walk = WorkPaths { program, path: Vec::new(), posts: Vec::new(), foreign: FxHashSet::default() };
     walk.block(body);
-    let Paths { posts, foreign, .. } = walk;
+    let WorkPaths { posts, foreign, .. } = walk;
     let mut own: Vec<u32> =
         posts.into_iter().map(|(number, _)| number).filter(|it| !foreign.contains(it)).collect();
     own.sort_unstable();
@@ -94,18 +95,18 @@ pub(crate) fn own_works(program: &Program, body: BlockId) -> Vec<u32> {
 }
 
 /// What is around a statement inside a loop's body: predicates with the side, and bounds of loops.
-type Path = Vec<(ExprId, bool)>;
+type ControlPath = Vec<(ExprId, bool)>;
 
 /// Goes through a body and notes what posts and what awaits.
-struct Paths<'p> {
+struct WorkPaths<'p> {
     program: &'p Program,
-    path: Path,
-    posts: Vec<(u32, Path)>,
+    path: ControlPath,
+    posts: Vec<(u32, ControlPath)>,
     /// Numbers that are awaited where no post is certain.
     foreign: FxHashSet<u32>,
 }
 
-impl Paths<'_> {
+impl WorkPaths<'_> {
     fn block(&mut self, block: BlockId) {
         let program = self.program;
         for stmt in program.block(block) {
@@ -117,8 +118,8 @@ impl Paths<'_> {
                     self.under((it.start, true), it.stop, it.body);
                 }
                 Stmt::If(it) => {
-                    self.under((it.cond, true), it.cond, it.then);
-                    it.other.iter().for_each(|other| self.under((it.cond, false), it.cond, *other));
+                    self.under((it.cond, true), it.cond, it.then_block);
+                    it.else_block.iter().for_each(|other| self.under((it.cond, false), it.cond, *other));
                 }
             }
         }
@@ -131,8 +132,8 @@ impl Paths<'_> {
     }
 
     fn op(&mut self, it: &OpStmt) {
-        for (number, awaits) in works(self.program, it) {
-            let posted = |(post, under): &(u32, Path)| *post == number && self.path.starts_with(under);
+        for (number, awaits) in work_numbers(self.program, it) {
+            let posted = |(post, under): &(u32, ControlPath)| *post == number && self.path.starts_with(under);
             if !awaits {
                 self.posts.push((number, self.path.clone()));
             } else if !self.posts.iter().any(posted) {
@@ -143,7 +144,7 @@ impl Paths<'_> {
 }
 
 /// The numbers of work that a statement names, and whether it only awaits it.
-pub(crate) fn works(program: &Program, it: &OpStmt) -> Vec<(u32, bool)> {
+pub(crate) fn work_numbers(program: &Program, it: &OpStmt) -> Vec<(u32, bool)> {
     let mut found: Vec<(u32, bool)> = it.number.map(|number| (number, false)).into_iter().collect();
     for (_, attr) in &it.attrs {
         match attr {
@@ -151,7 +152,7 @@ pub(crate) fn works(program: &Program, it: &OpStmt) -> Vec<(u32, bool)> {
             Attr::Stmts(stmts) => {
                 for stmt in stmts {
                     if let Stmt::Op(inner) = &program.stmts[*stmt] {
-                        found.extend(works(program, inner));
+                        found.extend(work_numbers(program, inner));
                     }
                 }
             }

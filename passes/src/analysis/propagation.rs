@@ -2,18 +2,18 @@
 
 use grammar::{
     DimMap, ResultDim,
-    ir::{OpStmt, Parallel, Program, TensorId},
+    ir::{OpStmt, ParallelType, Program, TensorId},
     result_dims,
 };
 
 use crate::analysis::{
-    dims,
-    reshard::{self, Step},
-    sharding::{Dim, Piece, Sharding},
+    dim_map,
+    reshard::{self, ReshardStep},
+    sharding::{Dim, DimPiece, Sharding},
 };
 
 /// What an operator needs of each operand for its result to be spread as `goal` says.
-pub(crate) fn needs(
+pub(crate) fn operand_shardings(
     program: &Program,
     args: &[TensorId],
     maps: &[Vec<DimMap>],
@@ -24,24 +24,30 @@ pub(crate) fn needs(
     let is_mapped = |at: usize| maps.iter().flatten().any(|map| *map == DimMap::Parallel(at));
     let mut dims = goal.dims.iter().enumerate();
     let partial = dims.find(|(at, dim)| dim.partial && !is_mapped(*at));
-    needs_with(program, args, maps, goal, partial.map_or(&[][..], |(_, dim)| &dim.pieces))
+    operand_shardings_with_reduction(
+        program,
+        args,
+        maps,
+        goal,
+        partial.map_or(&[][..], |(_, dim)| &dim.pieces),
+    )
 }
 
 /// As `needs`, with the axes that the operator sums over cut as `summed` says.
-pub(crate) fn needs_with(
+pub(crate) fn operand_shardings_with_reduction(
     program: &Program,
     args: &[TensorId],
     maps: &[Vec<DimMap>],
     goal: &Sharding,
-    summed: &[Piece],
+    summed: &[DimPiece],
 ) -> Vec<Sharding> {
     let need = |arg: &TensorId, maps: &Vec<DimMap>| {
         let dims = maps.iter().enumerate().filter_map(|(at, map)| {
-            let extent = dims::extent(program, *arg, at)?;
+            let extent = dim_map::extent(program, *arg, at)?;
             let pieces = match map {
                 DimMap::Parallel(to) => goal.dims[*to].pieces.clone(),
                 DimMap::Reduction => summed.to_vec(),
-                DimMap::Repeated(_) | DimMap::RequiresWhole => Vec::new(),
+                DimMap::Broadcast(_) | DimMap::RequiresWhole => Vec::new(),
             };
             Some(Dim { pieces, ..Dim::whole(extent) })
         });
@@ -52,18 +58,22 @@ pub(crate) fn needs_with(
 
 /// Whether every device has what is needed of each operand.
 pub(crate) fn is_local(program: &Program, from: &[Sharding], needs: &[Sharding]) -> bool {
-    from.iter().zip(needs).all(|(from, need)| reshard::step(program, from, need) == Some(Step::Local))
+    from.iter().zip(needs).all(|(from, need)| reshard::step(program, from, need) == Some(ReshardStep::Local))
 }
 
 /// How the result is spread if no operand moves; `None` where they do not agree.
-pub(crate) fn result_of(from: &[Sharding], maps: &[Vec<DimMap>], goal: &Sharding) -> Option<Sharding> {
+pub(crate) fn local_result_sharding(
+    from: &[Sharding],
+    maps: &[Vec<DimMap>],
+    goal: &Sharding,
+) -> Option<Sharding> {
     let mut spread = from.iter().filter(|it| !it.is_replicated()).map(|it| &it.mesh);
     let mesh = spread.next()?;
     // Partial sums are counted where the result says.
     if spread.any(|it| it != mesh) || goal.dims.iter().any(|dim| dim.partial) {
         return None;
     }
-    let mut result = goal.without_streams().on(mesh.clone());
+    let mut result = goal.without_streams().on_mesh(mesh.clone());
     result.dims.iter_mut().for_each(|dim| dim.pieces.clear());
     for (sharding, maps) in from.iter().zip(maps) {
         for (dim, map) in sharding.dims.iter().zip(maps) {
@@ -72,22 +82,28 @@ pub(crate) fn result_of(from: &[Sharding], maps: &[Vec<DimMap>], goal: &Sharding
                     result.dims[*to].pieces = dim.without_streams().pieces;
                 }
                 DimMap::Reduction if dim.devices().next().is_some() => return None,
-                DimMap::Parallel(_) | DimMap::Repeated(_) | DimMap::Reduction | DimMap::RequiresWhole => (),
+                DimMap::Parallel(_) | DimMap::Broadcast(_) | DimMap::Reduction | DimMap::RequiresWhole => (),
             }
         }
     }
     // One device axis spreads one dimension, and there is one stream.
-    let all: Vec<Parallel> = result.dims.iter().flat_map(|dim| &dim.pieces).map(|it| it.parallel).collect();
+    let all: Vec<ParallelType> =
+        result.dims.iter().flat_map(|dim| &dim.pieces).map(|it| it.parallel).collect();
     let is_twice = |at: usize| all[..at].contains(&all[at]);
     (!(0..all.len()).any(is_twice)).then_some(result)
 }
 
 /// The result's sharding without the pieces that an operator cannot compute by themselves: a slice, a reshape, a cat or a
 /// scan across them.
-pub(crate) fn own_parts(program: &Program, it: &OpStmt, maps: &[Vec<DimMap>], goal: &Sharding) -> Sharding {
+pub(crate) fn computable_sharding(
+    program: &Program,
+    it: &OpStmt,
+    maps: &[Vec<DimMap>],
+    goal: &Sharding,
+) -> Sharding {
     let mut own = goal.clone();
     for (dim, result) in own.dims.iter_mut().zip(result_dims(program, it, maps)) {
-        if result == ResultDim::Whole {
+        if result == ResultDim::RequiresWhole {
             *dim = dim.without_devices();
         }
     }

@@ -19,7 +19,7 @@ use crate::analysis::sharding::{Dim, Sharding};
 
 /// A step of resharding that is one kind of communication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum ReshardStep {
     /// Every device of the result has what it needs.
     Local,
     /// Every device of the result has what it needs, and more: it takes its part, and nothing is sent.
@@ -61,63 +61,65 @@ pub(crate) enum Step {
 }
 
 /// The step that leads from one sharding to the other, if it is one; streams do not matter.
-pub(crate) fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<Step> {
+pub(crate) fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<ReshardStep> {
     let (from, to) = (from.without_streams(), to.without_streams());
     let aligned = from.dims.len() == to.dims.len()
-        && from.dims.iter().zip(&to.dims).all(|(a, b)| Sharding::aligned(program, a, b));
+        && from.dims.iter().zip(&to.dims).all(|(a, b)| Sharding::are_aligned(program, a, b));
     let everywhere = from.mesh.is_empty()
         || !to.mesh.is_empty() && to.mesh.devices.iter().all(|rank| from.mesh.contains(*rank));
     if aligned && (from.mesh == to.mesh || everywhere && to.is_replicated()) {
-        return Some(Step::Local);
+        return Some(ReshardStep::Local);
     }
     if to.mesh.is_empty() {
         return None;
     }
     let on_its_devices = from.mesh == to.mesh || from.is_replicated() && everywhere;
     if on_its_devices && is_slice(program, &from, &to) {
-        return Some(Step::Slice);
+        return Some(ReshardStep::Slice);
     }
     if on_its_devices {
-        return within(program, &from, &to);
+        return step_within_mesh(program, &from, &to);
     }
     if from.mesh.is_empty() {
         return None;
     }
     match (from.is_replicated(), to.is_replicated()) {
-        (true, true) => Some(Step::Broadcast),
+        (true, true) => Some(ReshardStep::Broadcast),
         (true, false) => match only_piece(&to) {
-            Some((dim, device)) if is_line(&to.mesh) => Some(Step::Scatter { dim, device }),
+            Some((dim, device)) if is_one_dimensional(&to.mesh) => Some(ReshardStep::Scatter { dim, device }),
             _ => None,
         },
         (false, true) => match only_piece(&from) {
-            Some((dim, device)) if is_line(&from.mesh) => Some(Step::Gather { dim, device }),
+            Some((dim, device)) if is_one_dimensional(&from.mesh) => {
+                Some(ReshardStep::Gather { dim, device })
+            }
             _ => None,
         },
-        (false, false) => (aligned && from.mesh.shape == to.mesh.shape).then_some(Step::SendRecv),
+        (false, false) => (aligned && from.mesh.shape == to.mesh.shape).then_some(ReshardStep::SendRecv),
     }
 }
 
 /// The shardings on the way, the last one included; each is one step from the one before.
-pub(crate) fn chain(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sharding> {
+pub(crate) fn intermediate_shardings(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sharding> {
     let mut path = Vec::new();
     let mut now = from.without_streams();
     let goal = to.without_streams();
     if now.mesh != goal.mesh && step(program, &now, &goal).is_none() {
         if !now.mesh.is_empty() && now.mesh.shape == goal.mesh.shape && !now.is_replicated() {
-            now = now.on(goal.mesh.clone());
+            now = now.on_mesh(goal.mesh.clone());
         } else {
-            let whole = Sharding { mesh: now.mesh.clone(), dims: now.dims.iter().map(bare).collect() };
-            walk(program, &mut now, &whole, &mut path);
+            let whole = Sharding { mesh: now.mesh.clone(), dims: now.dims.iter().map(unsharded).collect() };
+            append_steps_within_mesh(program, &mut now, &whole, &mut path);
             // Straight to the goal where one step leads there, else to its devices first.
             now = match step(program, &whole, &goal) {
                 Some(_) => goal.clone(),
-                None => whole.on(goal.mesh.clone()),
+                None => whole.on_mesh(goal.mesh.clone()),
             };
         }
         path.push(now.clone());
     }
     if now.mesh == goal.mesh {
-        walk(program, &mut now, &goal, &mut path);
+        append_steps_within_mesh(program, &mut now, &goal, &mut path);
     }
     // The last one carries the streams of the goal; without it there was one step only.
     path.pop();
@@ -126,14 +128,14 @@ pub(crate) fn chain(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sh
 }
 
 /// A dimension without pieces.
-fn bare(dim: &Dim) -> Dim {
-    Dim { pieces: Vec::new(), partial: false, lone: None, ..dim.clone() }
+fn unsharded(dim: &Dim) -> Dim {
+    Dim { pieces: Vec::new(), partial: false, unit_device_axis: None, ..dim.clone() }
 }
 
 /// Whether each part of `to` is one range of the part of `from` that the same device has.
 fn is_slice(program: &Program, from: &Sharding, to: &Sharding) -> bool {
     let takes = |(a, b): (&Dim, &Dim)| {
-        let (have, want) = (a.steps(program), b.steps(program));
+        let (have, want) = (a.device_splits(program), b.device_splits(program));
         have == want || want.starts_with(&have) && is_range(a) && is_range(b)
     };
     from.dims.len() == to.dims.len() && from.dims.iter().zip(&to.dims).all(takes)
@@ -146,7 +148,11 @@ fn is_range(dim: &Dim) -> bool {
 
 /// The innermost piece of `to` that `from` lacks, and its dimension, where they differ in nothing else: what a reduce-scatter
 /// adds to its sum.
-pub(crate) fn scattered(program: &Program, from: &Sharding, to: &Sharding) -> Option<(usize, DeviceDim)> {
+pub(crate) fn scattered_piece(
+    program: &Program,
+    from: &Sharding,
+    to: &Sharding,
+) -> Option<(usize, DeviceDim)> {
     let (from, to) = (from.without_streams(), to.without_streams());
     match difference(program, &from, &to)? {
         (None, new) if from.mesh == to.mesh => new,
@@ -155,7 +161,12 @@ pub(crate) fn scattered(program: &Program, from: &Sharding, to: &Sharding) -> Op
 }
 
 /// Steps within a mesh, one device piece each.
-fn walk(program: &Program, now: &mut Sharding, goal: &Sharding, path: &mut Vec<Sharding>) {
+fn append_steps_within_mesh(
+    program: &Program,
+    now: &mut Sharding,
+    goal: &Sharding,
+    path: &mut Vec<Sharding>,
+) {
     while let Some(next) = move_piece(program, now, goal) {
         *now = next;
         path.push(now.clone());
@@ -163,13 +174,15 @@ fn walk(program: &Program, now: &mut Sharding, goal: &Sharding, path: &mut Vec<S
 }
 
 fn move_piece(program: &Program, now: &Sharding, goal: &Sharding) -> Option<Sharding> {
-    let pairs = || now.dims.iter().zip(&goal.dims).map(|(a, b)| (a.steps(program), b.steps(program)));
+    let pairs =
+        || now.dims.iter().zip(&goal.dims).map(|(a, b)| (a.device_splits(program), b.device_splits(program)));
     let mut next = now.clone();
     // What costs nothing comes first, and makes less to send: a part of what every device has.
     let is_free = |device: &DeviceDim| now.dims.iter().all(|dim| dim.devices().all(|it| it != *device));
     for (dim, (have, want)) in pairs().enumerate().filter(|(_, (have, want))| want.starts_with(have)) {
         let free = want[have.len()..].iter().take_while(|(device, _)| is_free(device)).count();
-        let parts = Dim { pieces: goal.dims[dim].pieces_to(have.len() + free), ..goal.dims[dim].clone() };
+        let parts =
+            Dim { pieces: goal.dims[dim].pieces_through_device(have.len() + free), ..goal.dims[dim].clone() };
         if free > 0 && is_range(&now.dims[dim]) && is_range(&parts) {
             next.dims[dim].pieces = parts.pieces;
         }
@@ -180,42 +193,46 @@ fn move_piece(program: &Program, now: &Sharding, goal: &Sharding) -> Option<Shar
     // Only the innermost piece of a dimension can go.
     if let Some((dim, (have, _))) = pairs().enumerate().find(|(_, (have, want))| !want.starts_with(have)) {
         let (device, _) = have.last()?;
-        next.dims[dim].pieces = now.dims[dim].pieces_to(have.len() - 1);
+        next.dims[dim].pieces = now.dims[dim].pieces_through_device(have.len() - 1);
         next.dims[dim].partial &= !next.dims[dim].pieces.is_empty();
         let wanted = |(_, (have, want)): &(usize, (Vec<_>, Vec<_>))| {
             want.starts_with(have) && want.get(have.len()).is_some_and(|(other, _)| other == device)
         };
         if let Some((to, (have, _))) = pairs().enumerate().find(wanted) {
-            next.dims[to].pieces = goal.dims[to].pieces_to(have.len() + 1);
+            next.dims[to].pieces = goal.dims[to].pieces_through_device(have.len() + 1);
         }
         return Some(next);
     }
     let (dim, (have, _)) = pairs().enumerate().find(|(_, (have, want))| have.len() < want.len())?;
-    next.dims[dim].pieces = goal.dims[dim].pieces_to(have.len() + 1);
+    next.dims[dim].pieces = goal.dims[dim].pieces_through_device(have.len() + 1);
     Some(next)
 }
 
 /// The step between two shardings on one mesh.
-fn within(program: &Program, from: &Sharding, to: &Sharding) -> Option<Step> {
+fn step_within_mesh(program: &Program, from: &Sharding, to: &Sharding) -> Option<ReshardStep> {
     match difference(program, from, to)? {
-        (Some((dim, device)), None) => Some(Step::Allgather { dim, device }),
-        (None, Some((dim, device))) => Some(Step::Scatter { dim, device }),
+        (Some((dim, device)), None) => Some(ReshardStep::Allgather { dim, device }),
+        (None, Some((dim, device))) => Some(ReshardStep::Scatter { dim, device }),
         (Some((from, device)), Some((to, other))) if device == other => {
-            Some(Step::AllToAll { from, to, device })
+            Some(ReshardStep::AllToAll { from, to, device })
         }
         (Some(_), Some(_)) | (None, None) => None,
     }
 }
 
 /// A dimension and the devices of a piece of it.
-type Spread = (usize, DeviceDim);
+type DimOnDevice = (usize, DeviceDim);
 
 /// The innermost piece that only `from` has, and the one that only `to` has; `None` where they differ in more.
-fn difference(program: &Program, from: &Sharding, to: &Sharding) -> Option<(Option<Spread>, Option<Spread>)> {
+fn difference(
+    program: &Program,
+    from: &Sharding,
+    to: &Sharding,
+) -> Option<(Option<DimOnDevice>, Option<DimOnDevice>)> {
     let mut gone = None;
     let mut new = None;
     for (dim, (a, b)) in from.dims.iter().zip(&to.dims).enumerate() {
-        let (a, b) = (a.steps(program), b.steps(program));
+        let (a, b) = (a.device_splits(program), b.device_splits(program));
         match () {
             () if a == b => (),
             () if a.len() == b.len() + 1 && a.starts_with(&b) && gone.is_none() => {
@@ -237,6 +254,6 @@ fn only_piece(sharding: &Sharding) -> Option<(usize, DeviceDim)> {
 }
 
 /// Whether a mesh has one dimension, or others of extent 1 only.
-fn is_line(mesh: &Arc<Mesh>) -> bool {
+fn is_one_dimensional(mesh: &Arc<Mesh>) -> bool {
     mesh.shape.iter().filter(|extent| **extent > 1).count() <= 1
 }

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use grammar::ir::{Axis, AxisId, AxisKind, DeviceDim, ExprId, Mesh, Parallel, Program, TensorId, Transform};
+use grammar::ir::{
+    Axis, AxisId, AxisKind, DeviceDim, ExprId, Mesh, ParallelType, Program, TensorId, Transform,
+};
 
 /// A tensor's dimensions and where they are.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,16 +29,16 @@ pub(crate) struct Dim {
     /// Whether it counts partial sums over devices (`ideviceIdx.x22{2}rf`).
     pub(crate) partial: bool,
     /// The devices that it counts partial sums over where there is one only: they do not spread it.
-    pub(crate) lone: Option<DeviceDim>,
+    pub(crate) unit_device_axis: Option<DeviceDim>,
     /// What it is cut into, outermost first; the rest inside is serial.
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<DimPiece>,
 }
 
 /// One cut of a dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct DimPiece {
     /// Devices or streams.
-    pub(crate) parallel: Parallel,
+    pub(crate) parallel: ParallelType,
     /// How many.
     pub(crate) count: ExprId,
     /// Whether it counts from the rank's own coordinate on.
@@ -46,7 +48,7 @@ pub(crate) struct Piece {
 impl Dim {
     /// A dimension that every rank has whole.
     pub(crate) fn whole(extent: ExprId) -> Self {
-        Self { extent, kind: AxisKind::Iteration, partial: false, lone: None, pieces: Vec::new() }
+        Self { extent, kind: AxisKind::Iteration, partial: false, unit_device_axis: None, pieces: Vec::new() }
     }
 
     /// The device pieces, outermost first.
@@ -55,12 +57,12 @@ impl Dim {
     }
 
     /// The stream piece.
-    pub(crate) fn stream(&self) -> Option<&Piece> {
-        self.pieces.iter().find(|piece| piece.parallel == Parallel::Stream)
+    pub(crate) fn stream(&self) -> Option<&DimPiece> {
+        self.pieces.iter().find(|piece| piece.parallel == ParallelType::Stream)
     }
 
     /// The first piece that is no device's.
-    pub(crate) fn within_devices(&self) -> Option<&Piece> {
+    pub(crate) fn first_non_device_piece(&self) -> Option<&DimPiece> {
         self.pieces.iter().find(|piece| piece.device().is_none())
     }
 
@@ -78,7 +80,7 @@ impl Dim {
     }
 
     /// The pieces as far as the device axis of this number, counted from 1; none for 0.
-    pub(crate) fn pieces_to(&self, number: usize) -> Vec<Piece> {
+    pub(crate) fn pieces_through_device(&self, number: usize) -> Vec<DimPiece> {
         let mut devices = 0;
         let mut pieces = self.pieces.clone();
         pieces.retain(|piece| {
@@ -90,23 +92,23 @@ impl Dim {
     }
 
     /// The device axes, outermost first, each with the number of parts that it and all outside it make.
-    pub(crate) fn steps(&self, program: &Program) -> Vec<(DeviceDim, Product)> {
+    pub(crate) fn device_splits(&self, program: &Program) -> Vec<(DeviceDim, ExtentProduct)> {
         let mut outer = Vec::new();
         let mut steps = Vec::new();
         for piece in &self.pieces {
             outer.push(piece.count);
-            steps.extend(piece.device().map(|device| (device, Product::of(program, &outer))));
+            steps.extend(piece.device().map(|device| (device, ExtentProduct::of(program, &outer))));
         }
         steps
     }
 }
 
-impl Piece {
+impl DimPiece {
     /// The devices that it is spread over.
     pub(crate) fn device(&self) -> Option<DeviceDim> {
         match self.parallel {
-            Parallel::Device(dim) => Some(dim),
-            Parallel::Serial | Parallel::Stream | Parallel::Kernel(_) => None,
+            ParallelType::Device(dim) => Some(dim),
+            ParallelType::Serial | ParallelType::Stream | ParallelType::Kernel(_) => None,
         }
     }
 }
@@ -115,32 +117,33 @@ impl Sharding {
     /// How a tensor is spread; `None` where a dimension is cut in another way than outermost first, or merged.
     pub(crate) fn of(program: &Program, tensor: TensorId) -> Option<Self> {
         let mesh = program.tensors[tensor].mesh.clone();
-        let spread =
-            |axis: &AxisId| matches!(program.axes[*axis].parallel, Parallel::Device(_) | Parallel::Stream);
-        let is_spread = program.tensors[tensor].loops.iter().any(spread);
+        let spread = |axis: &AxisId| {
+            matches!(program.axes[*axis].parallel, ParallelType::Device(_) | ParallelType::Stream)
+        };
+        let is_spread = program.tensors[tensor].loop_domain.iter().any(spread);
         let dims = program.dimensions(tensor).map(|axis| {
             let Axis { kind, extent, expanded, suffix, .. } = &program.axes[axis];
             let mut pieces = Vec::new();
             if is_spread {
-                cut(program, tensor, axis, &mut pieces)?;
+                collect_axis_pieces(program, tensor, axis, &mut pieces)?;
             }
             // A mesh of one device along an axis does not spread it.
             let spreads =
-                |piece: &Piece| piece.device().is_none_or(|dim| mesh.is_empty() || mesh.extent(dim) > 1);
-            let serial = pieces.iter().position(|it| it.parallel == Parallel::Serial);
+                |piece: &DimPiece| piece.device().is_none_or(|dim| mesh.is_empty() || mesh.extent(dim) > 1);
+            let serial = pieces.iter().position(|it| it.parallel == ParallelType::Serial);
             if serial.is_some_and(|at| at + 1 != pieces.len()) {
                 return None;
             }
             let partial = (suffix.contains("rf") || program.is_partial(tensor, axis))
                 && pieces.iter().any(|it| it.device().is_some());
-            let is_alone = |piece: &Piece| !spreads(piece) && suffix.contains("rf");
+            let is_alone = |piece: &DimPiece| !spreads(piece) && suffix.contains("rf");
             let lone = pieces.iter().copied().find(is_alone).and_then(|piece| piece.device());
-            pieces.retain(|piece| piece.parallel != Parallel::Serial && spreads(piece));
+            pieces.retain(|piece| piece.parallel != ParallelType::Serial && spreads(piece));
             let (extent, kind) = match expanded {
                 Some(expanded) => (*expanded, AxisKind::Iteration),
                 None => (*extent, *kind),
             };
-            Some(Dim { extent, kind, partial, lone, pieces })
+            Some(Dim { extent, kind, partial, unit_device_axis: lone, pieces })
         });
         Some(Self { mesh: mesh.clone(), dims: dims.collect::<Option<_>>()? })
     }
@@ -161,25 +164,30 @@ impl Sharding {
     }
 
     /// The same on other devices.
-    pub(crate) fn on(self, mesh: Arc<Mesh>) -> Self {
+    pub(crate) fn on_mesh(self, mesh: Arc<Mesh>) -> Self {
         Self { mesh, ..self }
     }
 
     /// Whether each device has the same elements of both dimensions.
-    pub(crate) fn aligned(program: &Program, a: &Dim, b: &Dim) -> bool {
-        a.steps(program) == b.steps(program)
+    pub(crate) fn are_aligned(program: &Program, a: &Dim, b: &Dim) -> bool {
+        a.device_splits(program) == b.device_splits(program)
     }
 }
 
 /// The leaves that an axis became, slowest first.
-fn cut(program: &Program, tensor: TensorId, axis: AxisId, acc: &mut Vec<Piece>) -> Option<()> {
+fn collect_axis_pieces(
+    program: &Program,
+    tensor: TensorId,
+    axis: AxisId,
+    acc: &mut Vec<DimPiece>,
+) -> Option<()> {
     let mut swizzled = false;
     let mut axis = axis;
     for transform in &program.tensors[tensor].domains.transforms {
         match transform {
             Transform::Split { input, outer, inner, .. } if *input == axis => {
-                cut(program, tensor, *outer, acc)?;
-                return cut(program, tensor, *inner, acc);
+                collect_axis_pieces(program, tensor, *outer, acc)?;
+                return collect_axis_pieces(program, tensor, *inner, acc);
             }
             Transform::Swizzle1D { input, output } if *input == axis => (swizzled, axis) = (true, *output),
             Transform::Merge { outer, inner, .. } if [*outer, *inner].contains(&axis) => return None,
@@ -187,25 +195,25 @@ fn cut(program: &Program, tensor: TensorId, axis: AxisId, acc: &mut Vec<Piece>) 
         }
     }
     let Axis { parallel, extent, .. } = program.axes[axis];
-    acc.push(Piece { parallel, count: extent, swizzled });
+    acc.push(DimPiece { parallel, count: extent, swizzled });
     Some(())
 }
 
 // ---- extents
 
 /// Whether two extents are certainly the same.
-pub(crate) fn same(program: &Program, a: ExprId, b: ExprId) -> bool {
+pub(crate) fn same_extent(program: &Program, a: ExprId, b: ExprId) -> bool {
     a == b || matches!((program.constant(a), program.constant(b)), (Some(a), Some(b)) if a == b)
 }
 
 /// A product of extents, in one form for all orders.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Product {
+pub(crate) struct ExtentProduct {
     constant: i64,
     others: Vec<ExprId>,
 }
 
-impl Product {
+impl ExtentProduct {
     fn of(program: &Program, factors: &[ExprId]) -> Self {
         let constants = factors.iter().filter_map(|it| program.constant(*it));
         let constant = constants.fold(1i64, i64::saturating_mul);

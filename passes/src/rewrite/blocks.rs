@@ -9,7 +9,7 @@ use grammar::{
 use crate::analysis::blocks::inner_blocks;
 
 /// What becomes of a statement.
-pub(crate) enum Edit {
+pub(crate) enum StmtEdit {
     /// It stays as it is.
     Keep,
     /// It stays, and was changed in place.
@@ -25,7 +25,7 @@ pub(crate) enum Edit {
 pub(crate) fn rewrite(
     program: &mut Program,
     block: BlockId,
-    edit: &mut dyn FnMut(&mut Program, StmtId) -> Edit,
+    edit: &mut dyn FnMut(&mut Program, StmtId) -> StmtEdit,
 ) -> bool {
     let stmts = std::mem::take(&mut program.blocks[block]);
     let mut changed = false;
@@ -35,11 +35,11 @@ pub(crate) fn rewrite(
             changed |= rewrite(program, inner, edit);
         }
         let decision = edit(program, stmt);
-        changed |= !matches!(decision, Edit::Keep);
+        changed |= !matches!(decision, StmtEdit::Keep);
         match decision {
-            Edit::Keep | Edit::Changed => kept.push(stmt),
-            Edit::Remove => (),
-            Edit::Splice(inner) => kept.append(&mut program.blocks[inner]),
+            StmtEdit::Keep | StmtEdit::Changed => kept.push(stmt),
+            StmtEdit::Remove => (),
+            StmtEdit::Splice(inner) => kept.append(&mut program.blocks[inner]),
         }
     }
     program.blocks[block] = kept;
@@ -47,7 +47,7 @@ pub(crate) fn rewrite(
 }
 
 /// The fault of a program that became constant: what stood for any index or rank hid it from the verifier.
-pub(crate) fn rejected(program: &Program) -> Option<Diagnostic> {
+pub(crate) fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
     let fault = grammar::verify(program).into_iter().find(|it| it.code.severity() == Severity::Error)?;
     Some(match fault.help {
         Some(_) => fault,
@@ -56,19 +56,19 @@ pub(crate) fn rejected(program: &Program) -> Option<Diagnostic> {
 }
 
 /// Removes loops and branches without statements, and ELSEs without statements.
-pub(crate) fn prune(program: &mut Program, block: BlockId) -> bool {
+pub(crate) fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool {
     rewrite(program, block, &mut |program, stmt| {
         let is_empty = |block: BlockId| program.blocks[block].is_empty();
         match &program.stmts[stmt] {
-            Stmt::For(it) if is_empty(it.body) => Edit::Remove,
-            Stmt::If(it) if is_empty(it.then) && it.other.is_none_or(is_empty) => Edit::Remove,
-            Stmt::If(it) if it.other.is_some_and(is_empty) => {
+            Stmt::For(it) if is_empty(it.body) => StmtEdit::Remove,
+            Stmt::If(it) if is_empty(it.then_block) && it.else_block.is_none_or(is_empty) => StmtEdit::Remove,
+            Stmt::If(it) if it.else_block.is_some_and(is_empty) => {
                 if let Stmt::If(it) = &mut program.stmts[stmt] {
-                    it.other = None;
+                    it.else_block = None;
                 }
-                Edit::Changed
+                StmtEdit::Changed
             }
-            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => StmtEdit::Keep,
         }
     })
 }

@@ -9,13 +9,13 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 /// Values from the first up to and including the second.
-type Range = (i64, i64);
+type ValueRange = (i64, i64);
 
 /// What is known about symbols where an expression stands.
 #[derive(Default)]
-pub(crate) struct Folder {
+pub(crate) struct ConstantFolder {
     /// Values of the enclosing loops' indices.
-    pub(crate) ranges: FxHashMap<SymbolId, Range>,
+    pub(crate) ranges: FxHashMap<SymbolId, ValueRange>,
 }
 
 /// The value of an expression that is a constant.
@@ -28,7 +28,7 @@ fn constant(program: &Program, expr: ExprId) -> Option<Constant> {
 }
 
 fn literal(program: &mut Program, value: Constant) -> ExprId {
-    program.expr(match value {
+    program.intern_expr(match value {
         Constant::Int(value) => Expr::Int(value),
         Constant::Bool(value) => Expr::Bool(value),
     })
@@ -36,7 +36,7 @@ fn literal(program: &mut Program, value: Constant) -> ExprId {
 
 /// The truth value of a predicate that is a constant.
 pub(crate) fn truth(program: &Program, expr: ExprId) -> Option<bool> {
-    constant(program, expr).map(|it| it.int() != 0)
+    constant(program, expr).map(|it| it.as_int() != 0)
 }
 
 /// The predicate that holds where `expr` does not.
@@ -58,7 +58,7 @@ pub(crate) fn negate(program: &mut Program, expr: ExprId) -> ExprId {
         | Expr::Infix(..)
         | Expr::Call(..) => Expr::Prefix("!", expr),
     };
-    program.expr(negated)
+    program.intern_expr(negated)
 }
 
 /// Whether an expression is an integer wherever it has a value.
@@ -102,18 +102,18 @@ fn is_boolean(program: &Program, expr: ExprId) -> bool {
     }
 }
 
-impl Folder {
+impl ConstantFolder {
     /// The simplest expression with the same value that the rules here lead to.
     pub(crate) fn fold(&self, program: &mut Program, expr: ExprId) -> ExprId {
         match program.exprs[expr].clone() {
             Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => expr,
             Expr::Prefix(sign, operand) => {
                 let operand = self.fold(program, operand);
-                let value = constant(program, operand).and_then(|it| arithmetic::prefix(sign, it));
+                let value = constant(program, operand).and_then(|it| arithmetic::fold_prefix(sign, it));
                 match (value, sign, &program.exprs[operand]) {
                     (Some(value), ..) => literal(program, value),
                     (None, "!", Expr::Prefix("!", inner)) if is_boolean(program, *inner) => *inner,
-                    (None, ..) => program.expr(Expr::Prefix(sign, operand)),
+                    (None, ..) => program.intern_expr(Expr::Prefix(sign, operand)),
                 }
             }
             Expr::Infix(sign, lhs, rhs) => {
@@ -123,9 +123,9 @@ impl Folder {
             Expr::Call(name, args) => {
                 let args: Vec<ExprId> = args.iter().map(|arg| self.fold(program, *arg)).collect();
                 let values: Option<Vec<Constant>> = args.iter().map(|arg| constant(program, *arg)).collect();
-                match values.and_then(|values| arithmetic::call(&name, &values)) {
+                match values.and_then(|values| arithmetic::fold_call(&name, &values)) {
                     Some(value) => literal(program, value),
-                    None => program.expr(Expr::Call(name, args)),
+                    None => program.intern_expr(Expr::Call(name, args)),
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Folder {
     /// An infix expression of simplified operands.
     fn infix(&self, program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
         let (a, b) = (constant(program, lhs), constant(program, rhs));
-        let value = a.zip(b).and_then(|(a, b)| arithmetic::infix(sign, a, b));
+        let value = a.zip(b).and_then(|(a, b)| arithmetic::fold_infix(sign, a, b));
         if let Some(value) = value.or_else(|| self.compare(program, sign, lhs, rhs)) {
             return literal(program, value);
         }
@@ -153,12 +153,12 @@ impl Folder {
                 is_boolean(program, rhs).then_some(rhs)
             }
             ("%", _, Some(Int(modulus))) => {
-                let within = |(low, high): &Range| *low >= 0 && *high < modulus;
+                let within = |(low, high): &ValueRange| *low >= 0 && *high < modulus;
                 self.range(program, lhs).filter(within).map(|_| lhs)
             }
             _ => None,
         };
-        neutral.unwrap_or_else(|| program.expr(Expr::Infix(sign, lhs, rhs)))
+        neutral.unwrap_or_else(|| program.intern_expr(Expr::Infix(sign, lhs, rhs)))
     }
 
     /// A comparison that comes out the same for all values that its sides can have.
@@ -182,7 +182,7 @@ impl Folder {
     }
 
     /// All values that an expression of loop indices can have; `None` where nothing is known.
-    fn range(&self, program: &Program, expr: ExprId) -> Option<Range> {
+    fn range(&self, program: &Program, expr: ExprId) -> Option<ValueRange> {
         match &program.exprs[expr] {
             Expr::Int(value) => Some((*value, *value)),
             Expr::Symbol(symbol) => self.ranges.get(symbol).copied(),

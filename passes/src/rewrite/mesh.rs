@@ -2,7 +2,7 @@
 
 use grammar::ir::{DeviceDim, Expr, ExprId, Mesh, Program};
 
-use crate::rewrite::create::{infix, rank};
+use crate::rewrite::builder::{infix, rank};
 
 /// The rank's coordinate along a dimension of the mesh; of no meaning on ranks outside.
 pub(crate) fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) -> ExprId {
@@ -19,19 +19,21 @@ pub(crate) fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) 
     if known.iter().all(fits) {
         let mut it = offset(program, me, "-", first);
         if inner > 1 {
-            let inner = program.int(inner as i64);
+            let inner = program.intern_int(inner as i64);
             it = infix(program, "/", it, inner);
         }
-        let extent = program.int(extent as i64);
+        let extent = program.intern_int(extent as i64);
         return infix(program, "%", it, extent);
     }
-    let values: Vec<(ExprId, ExprId)> =
-        known.iter().map(|(rank, at)| (program.int(*rank as i64), program.int(*at as i64))).collect();
-    choose(program, me, &values)
+    let values: Vec<(ExprId, ExprId)> = known
+        .iter()
+        .map(|(rank, at)| (program.intern_int(*rank as i64), program.intern_int(*at as i64)))
+        .collect();
+    select_by_key(program, me, &values)
 }
 
 /// The rank of the member with this coordinate along a dimension, the others being the rank's own.
-pub(crate) fn member(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: ExprId) -> ExprId {
+pub(crate) fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: ExprId) -> ExprId {
     let first = mesh.devices.first().copied().unwrap_or(0);
     let is_run = mesh.devices.iter().enumerate().all(|(at, rank)| *rank == first + at);
     if is_run && mesh.extent(device) == mesh.devices.len() {
@@ -43,7 +45,7 @@ pub(crate) fn member(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: 
         let inner: usize = mesh.shape.iter().rev().take(device as usize).product();
         let mut step = infix(program, "-", at, mine);
         if inner > 1 {
-            let inner = program.int(inner as i64);
+            let inner = program.intern_int(inner as i64);
             step = infix(program, "*", step, inner);
         }
         let me = rank(program);
@@ -53,11 +55,11 @@ pub(crate) fn member(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: 
         let values: Vec<(ExprId, ExprId)> = team
             .iter()
             .enumerate()
-            .map(|(at, rank)| (program.int(at as i64), program.int(*rank as i64)))
+            .map(|(at, rank)| (program.intern_int(at as i64), program.intern_int(*rank as i64)))
             .collect();
-        choose(program, at, &values)
+        select_by_key(program, at, &values)
     };
-    let rows = teams(mesh, device);
+    let rows = teams_along(mesh, device);
     if let [only] = &rows[..] {
         return row(program, only);
     }
@@ -65,13 +67,13 @@ pub(crate) fn member(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: 
     let mut values = Vec::new();
     for team in &rows {
         let value = row(program, team);
-        values.extend(team.iter().map(|rank| (program.int(*rank as i64), value)));
+        values.extend(team.iter().map(|rank| (program.intern_int(*rank as i64), value)));
     }
-    choose(program, me, &values)
+    select_by_key(program, me, &values)
 }
 
 /// The rows of a mesh along one of its dimensions.
-pub(crate) fn teams(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
+pub(crate) fn teams_along(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
     let mut teams: Vec<Vec<usize>> = Vec::new();
     let mut rows: Vec<Vec<Option<usize>>> = Vec::new();
     for rank in &mesh.devices {
@@ -93,15 +95,15 @@ fn offset(program: &mut Program, expr: ExprId, sign: &'static str, by: usize) ->
     if by == 0 {
         return expr;
     }
-    let by = program.int(by as i64);
+    let by = program.intern_int(by as i64);
     infix(program, sign, expr, by)
 }
 
 /// `where(expr == key, value, where(…))`; the last value where no key fits.
-fn choose(program: &mut Program, expr: ExprId, values: &[(ExprId, ExprId)]) -> ExprId {
+fn select_by_key(program: &mut Program, expr: ExprId, values: &[(ExprId, ExprId)]) -> ExprId {
     let Some(((_, last), rest)) = values.split_last() else { return expr };
     rest.iter().rev().fold(*last, |other, (key, value)| {
         let is_key = infix(program, "==", expr, *key);
-        program.expr(Expr::Call("where".to_owned(), vec![is_key, *value, other]))
+        program.intern_expr(Expr::Call("where".to_owned(), vec![is_key, *value, other]))
     })
 }

@@ -8,11 +8,11 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Makes another expression of one.
-pub(crate) type Rewrite<'r> = &'r mut dyn FnMut(&mut Program, ExprId) -> ExprId;
+pub(crate) type ExprRewrite<'r> = &'r mut dyn FnMut(&mut Program, ExprId) -> ExprId;
 
 /// Rewrites what stands outside of statements: extents, definitions, options, indices of streams. Says whether
 /// anything changed.
-pub(crate) fn outside(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
+pub(crate) fn rewrite_outside_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     let mut changed = axes(program, rewrite);
     let mut visit = |program: &mut Program, expr: ExprId| {
         let new = rewrite(program, expr);
@@ -38,7 +38,7 @@ pub(crate) fn outside(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
 }
 
 /// Rewrites extents. Two axes with one number stay apart: their texts tell tensors apart.
-fn axes(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
+fn axes(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     let mut changed = false;
     let mut numbers: FxHashMap<u32, Vec<AxisId>> = FxHashMap::default();
     for (id, axis) in program.axes.iter() {
@@ -75,7 +75,7 @@ fn axes(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
 }
 
 /// Rewrites what stands in statements, HostUnits' included. Says whether anything changed.
-pub(crate) fn inside(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
+pub(crate) fn rewrite_in_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     let mut changed = false;
     let mut stmts: Arena<StmtId, Stmt> = std::mem::take(&mut program.stmts);
     let mut visit = |expr: &mut ExprId| {
@@ -97,7 +97,7 @@ pub(crate) fn inside(program: &mut Program, rewrite: Rewrite<'_>) -> bool {
 
 /// Rewrites what stands in the statements of a block and of the blocks inside, indices of streams included; these get
 /// streams of their own.
-pub(crate) fn in_block(program: &mut Program, block: BlockId, rewrite: Rewrite<'_>) {
+pub(crate) fn rewrite_in_block(program: &mut Program, block: BlockId, rewrite: ExprRewrite<'_>) {
     let mut stmts = Vec::new();
     program.walk(block, &mut |stmt| stmts.push(stmt));
     while let Some(id) = stmts.pop() {
@@ -127,7 +127,7 @@ pub(crate) fn in_block(program: &mut Program, block: BlockId, rewrite: Rewrite<'
 }
 
 /// Scalars that statements give values: loop indices and assigned ones.
-pub(crate) fn bound(program: &Program) -> FxHashSet<SymbolId> {
+pub(crate) fn assigned_symbols(program: &Program) -> FxHashSet<SymbolId> {
     let symbols = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
         Stmt::Let(symbol, _) => Some(*symbol),
         Stmt::For(it) => Some(it.index),

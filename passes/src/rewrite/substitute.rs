@@ -42,15 +42,15 @@ impl Substitution {
             },
             Expr::Prefix(sign, operand) => {
                 let operand = self.expr(program, operand);
-                program.expr(Expr::Prefix(sign, operand))
+                program.intern_expr(Expr::Prefix(sign, operand))
             }
             Expr::Infix(sign, lhs, rhs) => {
                 let (lhs, rhs) = (self.expr(program, lhs), self.expr(program, rhs));
-                program.expr(Expr::Infix(sign, lhs, rhs))
+                program.intern_expr(Expr::Infix(sign, lhs, rhs))
             }
             Expr::Call(name, args) => {
                 let args = args.into_iter().map(|arg| self.expr(program, arg)).collect();
-                program.expr(Expr::Call(name, args))
+                program.intern_expr(Expr::Call(name, args))
             }
         };
         self.known.insert(expr, new);
@@ -102,12 +102,12 @@ impl Substitution {
             }
             Stmt::If(it) => {
                 let cond = self.expr(program, it.cond);
-                let then = self.block(program, it.then);
-                let other = it.other.map(|other| self.block(program, other));
-                Stmt::If(If { cond, then, other, ..it })
+                let then = self.block(program, it.then_block);
+                let other = it.else_block.map(|other| self.block(program, other));
+                Stmt::If(If { cond, then_block: then, else_block: other, ..it })
             }
         };
-        program.stmt(copy, span)
+        program.add_stmt(copy, span)
     }
 
     fn op(&mut self, program: &mut Program, mut it: OpStmt) -> OpStmt {

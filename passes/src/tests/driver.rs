@@ -7,8 +7,8 @@ use grammar::{
 };
 
 use crate::{
-    Arguments, Change, Event, Meaning, Pass, PassCall, Remarks, SemanticOracle, Settings, Verify, bisect,
-    parse, run,
+    Arguments, Change, Pass, PassCall, PassEvent, Reference, Remarks, SemanticOracle, Settings, Verify,
+    bisect, parse, run,
 };
 
 const TEXT: &str = "\
@@ -93,14 +93,14 @@ fn outcome(pass: &'static Pass, settings: Settings<'_>) -> (String, String) {
     for program in &mut programs {
         result = run(program, &[call(pass)], settings, &mut |event| {
             events += match event {
-                Event::Before { .. } => "before ",
-                Event::After { change: Change::Changed, .. } => "changed",
-                Event::After { change: Change::Unchanged, .. } => "unchanged",
-                Event::Failed { .. } => "failed",
+                PassEvent::Before { .. } => "before ",
+                PassEvent::After { change: Change::Changed, .. } => "changed",
+                PassEvent::After { change: Change::Unchanged, .. } => "unchanged",
+                PassEvent::Failed { .. } => "failed",
             };
         });
     }
-    (result.map_or_else(|it| format!("{it} (bug: {})", it.fault.is_bug()), |()| "done".to_owned()), events)
+    (result.map_or_else(|it| format!("{it} (bug: {})", it.error.is_bug()), |()| "done".to_owned()), events)
 }
 
 #[test]
@@ -133,9 +133,9 @@ fn a_failing_pass_is_named() {
 struct Length;
 
 impl SemanticOracle for Length {
-    fn meaning(&self, program: &Program) -> Result<Box<dyn Meaning + '_>, Vec<Diagnostic>> {
+    fn reference(&self, program: &Program) -> Result<Box<dyn Reference + '_>, Vec<Diagnostic>> {
         match program.body().len() {
-            0 => Err(vec![Diagnostic::new(Code::Unjudged, program.spans.header, "empty", "here")]),
+            0 => Err(vec![Diagnostic::new(Code::InvalidReference, program.spans.header, "empty", "here")]),
             wanted => Ok(Box::new(Statements(wanted))),
         }
     }
@@ -143,8 +143,8 @@ impl SemanticOracle for Length {
 
 struct Statements(usize);
 
-impl Meaning for Statements {
-    fn is_kept(&self, program: &Program) -> Result<(), Diagnostic> {
+impl Reference for Statements {
+    fn check_equivalent(&self, program: &Program) -> Result<(), Diagnostic> {
         match program.body().len() == self.0 {
             true => Ok(()),
             false => Err(Diagnostic::new(Code::Miscompiled, program.spans.header, "other", "here")),
@@ -180,7 +180,7 @@ fn bisection_finds_the_first_bad_pass() {
         let calls: Vec<PassCall> = passes.iter().map(|pass| call(pass)).collect();
         let found = programs.first().map(|program| bisect(program, &calls, &Length));
         found.map(|it| match it {
-            Ok(found) => found.map(|it| (it.position, it.failure.to_string(), it.after.body().len())),
+            Ok(found) => found.map(|it| (it.position, it.error.to_string(), it.after.body().len())),
             Err(failure) => Some((9, failure.to_string(), 0)),
         })
     };
@@ -202,7 +202,7 @@ fn a_pass_that_changes_nothing_says_so() {
     let mut changes = Vec::new();
     for program in &mut programs {
         let result = run(program, &calls, Settings::default(), &mut |event| {
-            if let Event::After { call, change, .. } = event {
+            if let PassEvent::After { call, change, .. } = event {
                 changes.push((call.pass.name, change));
             }
         });

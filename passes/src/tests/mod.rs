@@ -22,7 +22,7 @@ fn transform(passes: &str, text: &str) -> Result<String, String> {
         if let Some(it) = grammar::verify(program).first().filter(|it| it.code.text().starts_with('E')) {
             return Err(format!("{}: `{}`", it.message, it.span().text(text)));
         }
-        run(program, &calls, settings, &mut |_| ()).map_err(|it| format!("{it}: {:?}", it.fault))?;
+        run(program, &calls, settings, &mut |_| ()).map_err(|it| format!("{it}: {:?}", it.error))?;
         out += &grammar::print(program);
     }
     Ok(out)

@@ -34,18 +34,20 @@ mod allocate;
 mod deallocate;
 
 use grammar::{
+    for_each_tensor_use,
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::{Effect, Mode},
+    ops::{AccessMode, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::{accesses::stale, places::Places, sharing::may_rearrange},
+    analysis::{
+        alias_analysis::can_forward_operand, memory_effects::upward_exposed_names, stmt_path::StmtPaths,
+    },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
 };
-use allocate::allocate;
-use deallocate::deallocate;
+use allocate::insert_allocations;
+use deallocate::insert_deallocations;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -76,26 +78,26 @@ fn run(
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
     if arguments.flag("allocate") {
-        changed |= allocate(program, body);
+        changed |= insert_allocations(program, body);
     }
     if arguments.flag("deallocate") {
-        changed |= deallocate(program, body);
+        changed |= insert_deallocations(program, body);
     }
     Ok(Change::from_flag(changed))
 }
 
 /// The depth up from `depth` that is outside of every loop whose iterations may see what another left in `tensor`.
-fn outside_stale(
+fn depth_outside_carrying_loops(
     program: &Program,
-    places: &Places,
+    places: &StmtPaths,
     tensor: TensorId,
     stmt: StmtId,
     mut depth: usize,
     binds: &dyn Fn(StmtId) -> Vec<TensorId>,
 ) -> usize {
-    while let Some(at) = places.loop_around(stmt, depth)
+    while let Some(at) = places.enclosing_loop_depth(stmt, depth)
         && let Some(body) = places.block_at(stmt, at)
-        && stale(program, body, binds).contains(&tensor)
+        && upward_exposed_names(program, body, binds).contains(&tensor)
     {
         depth = at.saturating_sub(1);
     }
@@ -127,9 +129,9 @@ fn insert(program: &mut Program, insertions: Insertions) -> bool {
 
 /// The coalescing brackets of a block, as indices of their ends.
 #[derive(Default)]
-struct Brackets(FxHashMap<BlockId, Vec<(usize, usize)>>);
+struct CoalescingBrackets(FxHashMap<BlockId, Vec<(usize, usize)>>);
 
-impl Brackets {
+impl CoalescingBrackets {
     /// The bracket around a statement.
     fn around(&mut self, program: &Program, block: BlockId, at: usize) -> Option<(usize, usize)> {
         let all = self.0.entry(block).or_insert_with(|| brackets(program, block));
@@ -142,7 +144,7 @@ fn brackets(program: &Program, block: BlockId) -> Vec<(usize, usize)> {
     let (mut open, mut found) = (None, Vec::new());
     for (at, stmt) in program.block(block).iter().enumerate() {
         if let Stmt::Op(it) = &program.stmts[*stmt]
-            && it.op.row().effect == Effect::Group
+            && it.op.def().class == OpClass::Coalescing
         {
             match open.take() {
                 None => open = Some(at),
@@ -154,8 +156,8 @@ fn brackets(program: &Program, block: BlockId) -> Vec<(usize, usize)> {
 }
 
 /// How a container uses names.
-struct Uses {
-    ports: FxHashSet<TensorId>,
+struct TensorUses {
+    io_tensors: FxHashSet<TensorId>,
     outputs: FxHashSet<TensorId>,
     /// Statements that write a name.
     writes: FxHashMap<TensorId, Vec<StmtId>>,
@@ -165,13 +167,13 @@ struct Uses {
     dropped: FxHashSet<TensorId>,
 }
 
-impl Uses {
-    fn of(program: &Program, places: &Places) -> Self {
+impl TensorUses {
+    fn of(program: &Program, places: &StmtPaths) -> Self {
         let outputs: FxHashSet<TensorId> = Program::tensors_of(&program.outputs).collect();
         let mut ports = outputs.clone();
         ports.extend(Program::tensors_of(&program.inputs));
         let mut uses = Self {
-            ports,
+            io_tensors: ports,
             outputs,
             writes: FxHashMap::default(),
             bound: Program::tensors_of(&program.inputs).collect(),
@@ -179,14 +181,14 @@ impl Uses {
         };
         for stmt in &places.order {
             let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
-            let dropped = it.op.row().effect == Effect::Deallocate;
-            mentions(program, it, &mut |tensor, mode| {
+            let dropped = it.op.def().class == OpClass::Deallocate;
+            for_each_tensor_use(program, it, &mut |tensor, mode| {
                 match mode {
-                    Mode::Write => uses.writes.entry(tensor).or_default().push(*stmt),
-                    Mode::Bind => {
+                    AccessMode::Write => uses.writes.entry(tensor).or_default().push(*stmt),
+                    AccessMode::Bind => {
                         uses.bound.insert(tensor);
                     }
-                    Mode::Read | Mode::Transfer | Mode::Mention => (),
+                    AccessMode::Read | AccessMode::Transfer | AccessMode::NoAccess => (),
                 }
                 if dropped {
                     uses.dropped.insert(tensor);
@@ -198,7 +200,7 @@ impl Uses {
 }
 
 /// Whether a result without storage becomes a view of the operand.
-fn copies(it: &OpStmt) -> bool {
-    let row = it.op.row();
-    row.effect == Effect::Compute && !it.args.is_empty() && may_rearrange(row.rule)
+fn may_become_view(it: &OpStmt) -> bool {
+    let row = it.op.def();
+    row.class == OpClass::Compute && !it.args.is_empty() && can_forward_operand(row.type_rule)
 }

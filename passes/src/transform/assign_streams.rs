@@ -69,27 +69,27 @@ mod regions;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
+    for_each_tensor_use,
     ir::{BlockId, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, StreamId, TensorId},
-    mentions,
-    ops::{Effect, Mode, Op},
+    ops::{AccessMode, Op, OpClass},
     span::Span,
 };
 use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::{
-        accesses::Storage,
         bindings,
-        blocks::any,
-        iterations::{Carried, Mentioned, carried},
+        blocks::any_stmt,
+        loop_carried::{LoopCarriedDep, MentionCounts, loop_carried_dep},
+        memory_effects::MemoryEffects,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::create::{self, Fresh},
+    rewrite::builder::{self, IrBuilder},
 };
 
-use regions::{Footprint, Views, is_alias};
+use regions::{Footprint, ViewDefs, is_slice_or_copy};
 
-const PLACES: OptionKind = OptionKind::Word(&["inline", "loop"]);
+const INLINE_OR_LOOP: OptionKind = OptionKind::Word(&["inline", "loop"]);
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -105,13 +105,13 @@ pub(crate) const PASS: Pass = Pass {
         OptionSpec {
             name: "fork",
             description: "where streams wait for what came before; default: what suits `count`",
-            kind: PLACES,
+            kind: INLINE_OR_LOOP,
             default: None,
         },
         OptionSpec {
             name: "join",
             description: "where what follows waits for the streams; default: what suits `count`",
-            kind: PLACES,
+            kind: INLINE_OR_LOOP,
             default: None,
         },
         OptionSpec {
@@ -131,7 +131,7 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 /// Which streams there are, and where they fork and join.
-struct Style {
+struct ForkJoinStyle {
     /// How many there are; `None`: as many as iterations.
     count: Option<ExprId>,
     fork_inline: bool,
@@ -139,9 +139,9 @@ struct Style {
     inter_stream: bool,
 }
 
-impl Style {
+impl ForkJoinStyle {
     /// Whether loops can share a fork and a join.
-    fn shares(&self) -> bool {
+    fn can_share_fork_and_join(&self) -> bool {
         !(self.fork_inline && self.join_inline || self.inter_stream)
     }
 }
@@ -149,49 +149,49 @@ impl Style {
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let style = style(program, arguments)?;
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let (storage, mentioned) = (Storage::of(program), Mentioned::of(program));
-    let views = Views::of(program);
-    let bound = bindings::facts(program).bound;
-    let mut fresh = Fresh::of(program);
-    let (mut stmts, mut group) = (Vec::new(), Group::default());
+    let (storage, mentioned) = (MemoryEffects::of(program), MentionCounts::of(program));
+    let views = ViewDefs::of(program);
+    let bound = bindings::analyze_bindings(program).already_bound;
+    let mut fresh = IrBuilder::of(program);
+    let (mut stmts, mut group) = (Vec::new(), LoopGroup::default());
     let mut changed = false;
     for stmt in program.blocks[body].clone() {
         let it = match &program.stmts[stmt] {
-            Stmt::For(it) if is_free(program, it.body) => it.clone(),
-            Stmt::Op(it) if group.may_follow(program, &storage, it, bound.contains(&stmt)) => {
+            Stmt::For(it) if has_work_and_no_streams(program, it.body) => it.clone(),
+            Stmt::Op(it) if group.can_hoist_before(program, &storage, it, bound.contains(&stmt)) => {
                 stmts.push(stmt);
                 continue;
             }
             Stmt::For(_) | Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => {
-                group.close(program, &mut fresh, &style, &mut stmts);
+                group.emit(program, &mut fresh, &style, &mut stmts);
                 stmts.push(stmt);
                 continue;
             }
         };
-        match carried(program, &storage, &mentioned, &it) {
+        match loop_carried_dep(program, &storage, &mentioned, &it) {
             Some(_) if arguments.text("dependent") == Some("keep") => {
-                group.close(program, &mut fresh, &style, &mut stmts);
+                group.emit(program, &mut fresh, &style, &mut stmts);
                 stmts.push(stmt);
             }
-            Some(why) => return Err(refusal(program, &it, &why)),
+            Some(why) => return Err(dependence_error(program, &it, &why)),
             None => {
                 let footprint = Footprint::of(program, &storage, &views, &it);
-                if !style.shares() || !group.takes(program, &footprint, &it) {
-                    group.close(program, &mut fresh, &style, &mut stmts);
+                if !style.can_share_fork_and_join() || !group.can_add(program, &footprint, &it) {
+                    group.emit(program, &mut fresh, &style, &mut stmts);
                 }
                 group.add(program, stmt, it, footprint);
                 changed = true;
             }
         }
     }
-    group.close(program, &mut fresh, &style, &mut stmts);
+    group.emit(program, &mut fresh, &style, &mut stmts);
     program.blocks[body] = stmts;
     Ok(Change::from_flag(changed))
 }
 
 /// Loops that share a fork and a join.
 #[derive(Default)]
-struct Group {
+struct LoopGroup {
     loops: Vec<(StmtId, For)>,
     footprints: Vec<Footprint>,
     /// Names that the loops mention.
@@ -200,9 +200,9 @@ struct Group {
     trips: Option<i64>,
 }
 
-impl Group {
+impl LoopGroup {
     /// Whether a loop may run at the same time as those of the group.
-    fn takes(&self, program: &Program, footprint: &Footprint, it: &For) -> bool {
+    fn can_add(&self, program: &Program, footprint: &Footprint, it: &For) -> bool {
         let binds = |name: &TensorId| self.names.contains(name);
         let apart = !bound_in(program, it.body).iter().any(binds);
         self.trips.is_some() && apart && self.footprints.iter().all(|other| !other.conflicts(footprint))
@@ -210,20 +210,26 @@ impl Group {
 
     /// Whether a statement that follows the loops may run before them: it binds a name, or computes into storage of its
     /// own, and has nothing to do with what they write.
-    fn may_follow(&self, program: &Program, storage: &Storage, it: &OpStmt, is_bound: bool) -> bool {
-        let effect = it.op.row().effect;
-        let is_view = effect == Effect::View || is_alias(it) && !is_bound;
-        if self.loops.is_empty() || !is_view && effect != Effect::Allocate {
+    fn can_hoist_before(
+        &self,
+        program: &Program,
+        storage: &MemoryEffects,
+        it: &OpStmt,
+        is_bound: bool,
+    ) -> bool {
+        let effect = it.op.def().class;
+        let is_view = effect == OpClass::View || is_slice_or_copy(it) && !is_bound;
+        if self.loops.is_empty() || !is_view && effect != OpClass::Allocate {
             return false;
         }
         let mut free = true;
-        mentions(program, it, &mut |tensor, mode| {
-            let class = storage.class(tensor);
+        for_each_tensor_use(program, it, &mut |tensor, mode| {
+            let class = storage.alias_class(tensor);
             free &= match mode {
-                Mode::Bind => !self.names.contains(&tensor),
-                Mode::Write if is_view => !self.names.contains(&tensor),
-                Mode::Read | Mode::Mention => self.footprints.iter().all(|it| !it.writes(class)),
-                Mode::Write | Mode::Transfer => self.footprints.iter().all(|it| !it.uses(class)),
+                AccessMode::Bind => !self.names.contains(&tensor),
+                AccessMode::Write if is_view => !self.names.contains(&tensor),
+                AccessMode::Read | AccessMode::NoAccess => self.footprints.iter().all(|it| !it.writes(class)),
+                AccessMode::Write | AccessMode::Transfer => self.footprints.iter().all(|it| !it.uses(class)),
             };
         });
         free
@@ -237,7 +243,7 @@ impl Group {
             .and_then(|(all, (start, stop))| all.checked_add(stop.checked_sub(start)?.max(0)));
         program.walk(it.body, &mut |stmt| {
             if let Stmt::Op(op) = &program.stmts[stmt] {
-                mentions(program, op, &mut |tensor, _| _ = self.names.insert(tensor));
+                for_each_tensor_use(program, op, &mut |tensor, _| _ = self.names.insert(tensor));
             }
         });
         self.loops.push((stmt, it));
@@ -245,7 +251,13 @@ impl Group {
     }
 
     /// Writes the loops with their fork and join.
-    fn close(&mut self, program: &mut Program, fresh: &mut Fresh, style: &Style, stmts: &mut Vec<StmtId>) {
+    fn emit(
+        &mut self,
+        program: &mut Program,
+        fresh: &mut IrBuilder,
+        style: &ForkJoinStyle,
+        stmts: &mut Vec<StmtId>,
+    ) {
         let Self { loops, .. } = std::mem::take(self);
         if !loops.is_empty() {
             fork_and_join(program, fresh, style, &loops, stmts);
@@ -258,9 +270,9 @@ fn bound_in(program: &Program, block: BlockId) -> FxHashSet<TensorId> {
     let mut names = FxHashSet::default();
     program.walk(block, &mut |stmt| {
         if let Stmt::Op(it) = &program.stmts[stmt] {
-            let dropped = it.op.row().effect == Effect::Deallocate;
-            mentions(program, it, &mut |tensor, mode| {
-                if dropped || matches!(mode, Mode::Bind | Mode::Write) {
+            let dropped = it.op.def().class == OpClass::Deallocate;
+            for_each_tensor_use(program, it, &mut |tensor, mode| {
+                if dropped || matches!(mode, AccessMode::Bind | AccessMode::Write) {
                     names.insert(tensor);
                 }
             });
@@ -269,15 +281,15 @@ fn bound_in(program: &Program, block: BlockId) -> FxHashSet<TensorId> {
     names
 }
 
-fn style(program: &mut Program, arguments: &Arguments) -> Result<Style, Diagnostic> {
+fn style(program: &mut Program, arguments: &Arguments) -> Result<ForkJoinStyle, Diagnostic> {
     let count = match arguments.text("count") {
         None | Some("per-iteration") => None,
         Some("numberOfStreams") => {
-            let symbol = program.symbol(None, "numberOfStreams", Span::default());
-            Some(create::symbol(program, symbol))
+            let symbol = program.intern_symbol(None, "numberOfStreams", Span::default());
+            Some(builder::symbol(program, symbol))
         }
         Some(text) => match text.parse::<i64>() {
-            Ok(count) if count > 0 => Some(program.int(count)),
+            Ok(count) if count > 0 => Some(program.intern_int(count)),
             Ok(_) | Err(_) => {
                 let message = format!("`{text}` is no number of streams");
                 let label = "expected `per-iteration`, `numberOfStreams` or a number above 0 as `count`";
@@ -286,7 +298,7 @@ fn style(program: &mut Program, arguments: &Arguments) -> Result<Style, Diagnost
         },
     };
     let inline = |name: &str, default: bool| arguments.text(name).map_or(default, |it| it == "inline");
-    Ok(Style {
+    Ok(ForkJoinStyle {
         fork_inline: inline("fork", count.is_none()),
         join_inline: inline("join", count.is_some()),
         inter_stream: arguments.flag("inter-stream-sync"),
@@ -295,31 +307,35 @@ fn style(program: &mut Program, arguments: &Arguments) -> Result<Style, Diagnost
 }
 
 /// Whether a loop's body does work, and nothing with streams.
-fn is_free(program: &Program, body: BlockId) -> bool {
+fn has_work_and_no_streams(program: &Program, body: BlockId) -> bool {
     let (mut works, mut streams) = (false, false);
     program.walk(body, &mut |stmt| {
         if let Stmt::Op(it) = &program.stmts[stmt] {
-            match it.op.row().effect {
-                Effect::Compute | Effect::Map | Effect::Communicate | Effect::Unit | Effect::Opaque => {
+            match it.op.def().class {
+                OpClass::Compute
+                | OpClass::Elementwise
+                | OpClass::Communicate
+                | OpClass::HostUnit
+                | OpClass::Opaque => {
                     works = true;
                 }
-                Effect::Stream => streams = true,
-                Effect::View
-                | Effect::Allocate
-                | Effect::Deallocate
-                | Effect::Wait
-                | Effect::Group
-                | Effect::Share => (),
+                OpClass::Stream => streams = true,
+                OpClass::View
+                | OpClass::Allocate
+                | OpClass::Deallocate
+                | OpClass::Wait
+                | OpClass::Coalescing
+                | OpClass::ShareHandles => (),
             }
         }
     });
     works && !streams
 }
 
-fn refusal(program: &Program, it: &For, why: &Carried) -> Diagnostic {
+fn dependence_error(program: &Program, it: &For, why: &LoopCarriedDep) -> Diagnostic {
     let index = &program.symbols[it.index];
     match why {
-        Carried::Storage(tensor, stmt) => {
+        LoopCarriedDep::Storage(tensor, stmt) => {
             let name = program.tensor_name(*tensor);
             let message = format!(
                 "iterations of the loop over `{index}` may depend on each other: they share the storage of `{name}`"
@@ -327,7 +343,7 @@ fn refusal(program: &Program, it: &For, why: &Carried) -> Diagnostic {
             Diagnostic::new(Code::NotRewritten, program.stmt_span(*stmt), message, "written here")
                 .help("allocate it in every iteration with the short ALLOCATE (`allocate-and-deallocate`), write an index of it that differs in every iteration, or say `dependent=keep`")
         }
-        Carried::Work(number, stmt) => {
+        LoopCarriedDep::Work(number, stmt) => {
             let message = format!(
                 "iterations of the loop over `{index}` may depend on each other: one waits for Communication {number} of another"
             );
@@ -340,34 +356,36 @@ fn refusal(program: &Program, it: &For, why: &Carried) -> Diagnostic {
 /// Writes the statements that come instead of loops.
 fn fork_and_join(
     program: &mut Program,
-    fresh: &mut Fresh,
-    style: &Style,
+    fresh: &mut IrBuilder,
+    style: &ForkJoinStyle,
     loops: &[(StmtId, For)],
     stmts: &mut Vec<StmtId>,
 ) {
     let main = fresh.stream(program);
-    let set =
-        |program: &mut Program, stream, span| create::add(program, create::set_current_stream(stream), span);
-    let wait = |program: &mut Program, stream, span| create::add(program, create::synchronize(stream), span);
+    let set = |program: &mut Program, stream, span| {
+        builder::add(program, builder::set_current_stream(stream), span)
+    };
+    let wait =
+        |program: &mut Program, stream, span| builder::add(program, builder::synchronize(stream), span);
     let first = loops.first().map(|(stmt, _)| program.stmt_span(*stmt)).unwrap_or_default();
-    let mut capture = create::op(Op::GetCurrentStream);
+    let mut capture = builder::op(Op::GetCurrentStream);
     capture.outs.push(Operand::Stream(main));
-    stmts.push(create::add(program, capture, first));
+    stmts.push(builder::add(program, capture, first));
 
     let (mut forks, mut bodies, mut joins) = (Vec::new(), Vec::new(), Vec::new());
     let mut before = 0;
     for (stmt, it) in loops {
         let span = program.stmt_span(*stmt);
-        let mut index = create::symbol(program, it.index);
+        let mut index = builder::symbol(program, it.index);
         if before > 0 {
-            let before = program.int(before);
-            index = create::infix(program, "+", index, before);
+            let before = program.intern_int(before);
+            index = builder::infix(program, "+", index, before);
         }
         let worker = match style.count {
-            Some(count) => create::infix(program, "%", index, count),
+            Some(count) => builder::infix(program, "%", index, count),
             None => index,
         };
-        let worker = create::indexed_stream(program, worker);
+        let worker = builder::indexed_stream(program, worker);
         let mut body = vec![set(program, worker, span)];
         if style.fork_inline {
             body.push(wait(program, main, span));
@@ -405,40 +423,44 @@ fn fork_and_join(
 
 /// A loop with the index and bounds of another.
 fn like(program: &mut Program, it: &For, stmts: Vec<StmtId>, span: Span) -> StmtId {
-    let body = create::block(program, stmts);
-    program.stmt(Stmt::For(For { body, ..it.clone() }), span)
+    let body = builder::block(program, stmts);
+    program.add_stmt(Stmt::For(For { body, ..it.clone() }), span)
 }
 
 /// The place behind the last statement of a body that communicates, and behind the Waits that follow it.
 fn behind_communications(program: &Program, stmts: &[StmtId]) -> Option<usize> {
     let posts = |stmt: StmtId| match &program.stmts[stmt] {
-        Stmt::Op(it) => matches!(it.op.row().effect, Effect::Communicate | Effect::Group),
+        Stmt::Op(it) => matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     };
-    let communicates = |stmt: &StmtId| any(program, *stmt, &posts);
+    let communicates = |stmt: &StmtId| any_stmt(program, *stmt, &posts);
     let last = stmts.iter().rposition(communicates)?;
     let waits = stmts[last + 1..].iter().take_while(
-        |stmt| matches!(&program.stmts[**stmt], Stmt::Op(it) if it.op.row().effect == Effect::Wait),
+        |stmt| matches!(&program.stmts[**stmt], Stmt::Op(it) if it.op.def().class == OpClass::Wait),
     );
     Some(last + 1 + waits.count())
 }
 
 fn inter_stream_sync(
     program: &mut Program,
-    style: &Style,
+    style: &ForkJoinStyle,
     it: &For,
     index: ExprId,
     worker: StreamId,
     span: Span,
 ) -> StmtId {
-    let one = program.int(1);
-    let next = create::infix(program, "+", index, one);
+    let one = program.intern_int(1);
+    let next = builder::infix(program, "+", index, one);
     let bound = style.count.unwrap_or(it.stop);
-    let cond = create::infix(program, "<", next, bound);
-    let next = create::indexed_stream(program, next);
-    let then =
-        [create::set_current_stream(next), create::synchronize(worker), create::set_current_stream(worker)];
-    let then = then.into_iter().map(|it| create::add(program, it, span)).collect();
-    let then = create::block(program, then);
-    program.stmt(Stmt::If(If { kind: "Manual".to_owned(), cond, then, other: None }), span)
+    let cond = builder::infix(program, "<", next, bound);
+    let next = builder::indexed_stream(program, next);
+    let then = [
+        builder::set_current_stream(next),
+        builder::synchronize(worker),
+        builder::set_current_stream(worker),
+    ];
+    let then = then.into_iter().map(|it| builder::add(program, it, span)).collect();
+    let then = builder::block(program, then);
+    program
+        .add_stmt(Stmt::If(If { kind: "Manual".to_owned(), cond, then_block: then, else_block: None }), span)
 }

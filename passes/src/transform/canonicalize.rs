@@ -34,8 +34,8 @@ use grammar::{
     arena::Arena,
     attr,
     diagnostic::{Diagnostic, has_errors},
+    for_each_tensor_use,
     ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
-    mentions,
     ops::Op,
 };
 use rustc_hash::FxHashSet;
@@ -44,8 +44,8 @@ use crate::{
     analysis::bindings,
     pass::{Arguments, Change, Pass, Remarks},
     rewrite::{
-        blocks::{Edit, prune, rejected, rewrite},
-        fold::{Folder, negate, truth},
+        blocks::{StmtEdit, first_verifier_error, remove_empty_blocks, rewrite},
+        fold::{ConstantFolder, negate, truth},
         scalars,
     },
 };
@@ -61,23 +61,23 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut changed = false;
     // Every round removes something, so this ends; each may make way for the next.
-    while round(program) {
+    while simplify_once(program) {
         changed = true;
     }
-    match rejected(program).filter(|_| changed) {
+    match first_verifier_error(program).filter(|_| changed) {
         Some(fault) => Err(fault),
         None => Ok(Change::from_flag(changed)),
     }
 }
 
-fn round(program: &mut Program) -> bool {
+fn simplify_once(program: &mut Program) -> bool {
     let mut changed = fold_scalars(program);
     if let Some(body) = program.body {
         changed |= drop_unreached(program, body);
         changed |= drop_redundant(program, body);
-        changed |= shorten(program, body);
-        changed |= prune(program, body);
-        changed |= swap_empty(program, body);
+        changed |= simplify_allocations(program, body);
+        changed |= remove_empty_blocks(program, body);
+        changed |= invert_empty_then(program, body);
     }
     changed
 }
@@ -85,13 +85,13 @@ fn round(program: &mut Program) -> bool {
 // ---- scalars
 
 fn fold_scalars(program: &mut Program) -> bool {
-    let folder = Folder::default();
-    let changed = scalars::outside(program, &mut |program, expr| folder.fold(program, expr));
+    let folder = ConstantFolder::default();
+    let changed = scalars::rewrite_outside_stmts(program, &mut |program, expr| folder.fold(program, expr));
     let assigned = assigned(program);
     let mut walk = StmtFolder {
         assigned,
         stmts: std::mem::take(&mut program.stmts),
-        folder: Folder::default(),
+        folder: ConstantFolder::default(),
         program,
         changed,
     };
@@ -119,7 +119,7 @@ struct StmtFolder<'p> {
     program: &'p mut Program,
     stmts: Arena<StmtId, Stmt>,
     assigned: FxHashSet<SymbolId>,
-    folder: Folder,
+    folder: ConstantFolder,
     changed: bool,
 }
 
@@ -157,7 +157,7 @@ impl StmtFolder<'_> {
             }
             Stmt::If(it) => {
                 fold(&mut it.cond);
-                inner = [Some(it.then), it.other];
+                inner = [Some(it.then_block), it.else_block];
             }
         }
         self.changed |= changed;
@@ -185,18 +185,18 @@ impl StmtFolder<'_> {
 // ---- control flow
 
 /// What is certain about a loop or branch.
-fn unreached(program: &Program, stmt: StmtId) -> Edit {
+fn control_flow_edit(program: &Program, stmt: StmtId) -> StmtEdit {
     match &program.stmts[stmt] {
-        Stmt::Op(_) | Stmt::Let(..) => Edit::Keep,
+        Stmt::Op(_) | Stmt::Let(..) => StmtEdit::Keep,
         Stmt::For(it) => match (program.constant(it.start), program.constant(it.stop)) {
-            (Some(start), Some(stop)) if start >= stop => Edit::Remove,
-            _ => Edit::Keep,
+            (Some(start), Some(stop)) if start >= stop => StmtEdit::Remove,
+            _ => StmtEdit::Keep,
         },
-        Stmt::If(it) => match (truth(program, it.cond), it.other) {
-            (Some(true), _) => Edit::Splice(it.then),
-            (Some(false), Some(other)) => Edit::Splice(other),
-            (Some(false), None) => Edit::Remove,
-            (None, _) => Edit::Keep,
+        Stmt::If(it) => match (truth(program, it.cond), it.else_block) {
+            (Some(true), _) => StmtEdit::Splice(it.then_block),
+            (Some(false), Some(other)) => StmtEdit::Splice(other),
+            (Some(false), None) => StmtEdit::Remove,
+            (None, _) => StmtEdit::Keep,
         },
     }
 }
@@ -204,12 +204,12 @@ fn unreached(program: &Program, stmt: StmtId) -> Edit {
 /// Removes what never runs, unless the rest does not pass the verifier without it.
 fn drop_unreached(program: &mut Program, body: BlockId) -> bool {
     let mut any = false;
-    program.walk(body, &mut |stmt| any |= !matches!(unreached(program, stmt), Edit::Keep));
+    program.walk(body, &mut |stmt| any |= !matches!(control_flow_edit(program, stmt), StmtEdit::Keep));
     if !any {
         return false;
     }
     let before = program.clone();
-    rewrite(program, body, &mut |program, stmt| unreached(program, stmt));
+    rewrite(program, body, &mut |program, stmt| control_flow_edit(program, stmt));
     let fits = !has_errors(&grammar::verify(program));
     if !fits {
         *program = before;
@@ -218,15 +218,17 @@ fn drop_unreached(program: &mut Program, body: BlockId) -> bool {
 }
 
 /// Makes the ELSE of a branch with an empty THEN its THEN.
-fn swap_empty(program: &mut Program, body: BlockId) -> bool {
+fn invert_empty_then(program: &mut Program, body: BlockId) -> bool {
     rewrite(program, body, &mut |program, stmt| {
-        let Stmt::If(it) = program.stmts[stmt].clone() else { return Edit::Keep };
-        let (true, Some(other)) = (program.blocks[it.then].is_empty(), it.other) else { return Edit::Keep };
+        let Stmt::If(it) = program.stmts[stmt].clone() else { return StmtEdit::Keep };
+        let (true, Some(other)) = (program.blocks[it.then_block].is_empty(), it.else_block) else {
+            return StmtEdit::Keep;
+        };
         let cond = negate(program, it.cond);
         if let Stmt::If(it) = &mut program.stmts[stmt] {
-            (it.cond, it.then, it.other) = (cond, other, None);
+            (it.cond, it.then_block, it.else_block) = (cond, other, None);
         }
-        Edit::Changed
+        StmtEdit::Changed
     })
 }
 
@@ -234,19 +236,19 @@ fn swap_empty(program: &mut Program, body: BlockId) -> bool {
 
 /// Removes long ALLOCATEs of bound names, and views that are in effect.
 fn drop_redundant(program: &mut Program, body: BlockId) -> bool {
-    let facts = bindings::facts(program);
+    let facts = bindings::analyze_bindings(program);
     rewrite(program, body, &mut |program, stmt| match &program.stmts[stmt] {
-        Stmt::Op(it) if it.op == Op::AllocateOnce && facts.bound.contains(&stmt) => Edit::Remove,
-        Stmt::Op(_) if facts.repeated.contains(&stmt) => Edit::Remove,
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
+        Stmt::Op(it) if it.op == Op::AllocateOnce && facts.already_bound.contains(&stmt) => StmtEdit::Remove,
+        Stmt::Op(_) if facts.redundant_views.contains(&stmt) => StmtEdit::Remove,
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => StmtEdit::Keep,
     })
 }
 
 /// Makes long ALLOCATEs short that find their names unbound: outside of loops, and nothing before them names the tensor.
-fn shorten(program: &mut Program, body: BlockId) -> bool {
+fn simplify_allocations(program: &mut Program, body: BlockId) -> bool {
     let mut seen: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
     let mut short = Vec::new();
-    unbound(program, body, &mut seen, &mut short);
+    collect_first_allocations(program, body, &mut seen, &mut short);
     for stmt in &short {
         if let Stmt::Op(it) = &mut program.stmts[*stmt] {
             it.op = Op::Allocate;
@@ -256,7 +258,12 @@ fn shorten(program: &mut Program, body: BlockId) -> bool {
     !short.is_empty()
 }
 
-fn unbound(program: &Program, block: BlockId, seen: &mut FxHashSet<TensorId>, short: &mut Vec<StmtId>) {
+fn collect_first_allocations(
+    program: &Program,
+    block: BlockId,
+    seen: &mut FxHashSet<TensorId>,
+    short: &mut Vec<StmtId>,
+) {
     for stmt in program.block(block) {
         match &program.stmts[*stmt] {
             Stmt::Op(it) => {
@@ -265,17 +272,19 @@ fn unbound(program: &Program, block: BlockId, seen: &mut FxHashSet<TensorId>, sh
                 if it.op == Op::AllocateOnce && plain && first {
                     short.push(*stmt);
                 }
-                mentions(program, it, &mut |tensor, _| _ = seen.insert(tensor));
+                for_each_tensor_use(program, it, &mut |tensor, _| _ = seen.insert(tensor));
             }
             Stmt::Let(..) => (),
             Stmt::For(it) => program.walk(it.body, &mut |stmt| {
                 if let Stmt::Op(it) = &program.stmts[stmt] {
-                    mentions(program, it, &mut |tensor, _| _ = seen.insert(tensor));
+                    for_each_tensor_use(program, it, &mut |tensor, _| _ = seen.insert(tensor));
                 }
             }),
             Stmt::If(it) => {
-                unbound(program, it.then, seen, short);
-                it.other.iter().for_each(|other| unbound(program, *other, seen, short));
+                collect_first_allocations(program, it.then_block, seen, short);
+                it.else_block
+                    .iter()
+                    .for_each(|other| collect_first_allocations(program, *other, seen, short));
             }
         }
     }

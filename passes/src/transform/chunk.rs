@@ -15,7 +15,7 @@
 //! have these numbers of elements, see `sizes`.
 
 mod auto;
-mod cut_axis;
+mod chunked_axis;
 mod groups;
 mod sizes;
 
@@ -25,20 +25,20 @@ use grammar::{
     axis_text,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, Domains, Parallel, Program, Stmt, TensorId, Transform},
+    ir::{Attr, AxisId, Domains, ParallelType, Program, Stmt, TensorId, Transform},
     span::Span,
 };
 use rustc_hash::FxHashSet;
 
-pub(crate) use auto::{Cut, Exchange, Kind, choose, exchange};
+pub(crate) use auto::{Chunking, CommCandidate, CommKind, choose_chunking, comm_candidate};
 
 use crate::{
     analysis::{
-        component::{Component, Shared},
-        sharding::{Dim, Piece, Sharding},
+        dim_equivalence::{DimEquivalence, EquivalentDims},
+        sharding::{Dim, DimPiece, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::create::Fresh,
+    rewrite::builder::IrBuilder,
 };
 
 /// The pass.
@@ -82,11 +82,12 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             return misused("chunk takes `sizes=…` with an `axis=…` only");
         }
         let mut change = Change::Unchanged;
-        for cut in auto::cuts(program, count.unwrap_or(AUTO_COUNT)) {
+        for cut in auto::auto_chunkings(program, count.unwrap_or(DEFAULT_COUNT)) {
             // An earlier cut may have taken a tensor of this one.
-            let is_free =
-                |(tensor, dim): &(TensorId, usize)| obstacle(program, *tensor, *dim, cut.count).is_none();
-            if cut.component.dims.iter().all(is_free) && equal(program, &cut)? == Change::Changed {
+            let is_free = |(tensor, dim): &(TensorId, usize)| {
+                obstacle_to_count(program, *tensor, *dim, cut.count).is_none()
+            };
+            if cut.component.dims.iter().all(is_free) && chunk_equally(program, &cut)? == Change::Changed {
                 change = Change::Changed;
             }
         }
@@ -102,38 +103,38 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             return misused("chunk takes `count=…` or `sizes=…`, not both");
         }
         let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
-        return sizes::cut(program, name, &sizes, (tensor, dim));
+        return sizes::chunk_by_sizes(program, name, &sizes, (tensor, dim));
     }
-    let component = Shared::of(program).component(tensor, dim).map_err(|twice| {
+    let component = DimEquivalence::of(program).dims_equivalent_to(tensor, dim).map_err(|twice| {
         let message = format!("`{}` has the axis `{name}` twice", program.tensor_name(twice));
         Diagnostic::new(Code::NotRewritten, program.tensor_span(twice), message, "cannot be cut in one way")
     })?;
     let divides = |count: &i64| {
-        component.dims.iter().all(|(tensor, dim)| obstacle(program, *tensor, *dim, *count).is_none())
+        component.dims.iter().all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
     };
     // What cannot be cut into two chunks either is refused with the reason.
-    let count = count.unwrap_or_else(|| (2..=AUTO_COUNT).rev().find(divides).unwrap_or(2));
-    let mut fresh = Fresh::of(program);
-    Chunks { fresh: &mut fresh, program, name, count, component: &component }.equal()
+    let count = count.unwrap_or_else(|| (2..=DEFAULT_COUNT).rev().find(divides).unwrap_or(2));
+    let mut fresh = IrBuilder::of(program);
+    EqualChunks { fresh: &mut fresh, program, name, count, component: &component }.chunk_all()
 }
 
 /// Number of chunks where none is given, or as many fewer as divide the axis.
-pub(crate) const AUTO_COUNT: i64 = 4;
+pub(crate) const DEFAULT_COUNT: i64 = 4;
 
 /// Cuts all tensors that share a dimension.
-pub(crate) fn equal(program: &mut Program, cut: &Cut) -> Result<Change, Diagnostic> {
-    let mut fresh = Fresh::of(program);
+pub(crate) fn chunk_equally(program: &mut Program, cut: &Chunking) -> Result<Change, Diagnostic> {
+    let mut fresh = IrBuilder::of(program);
     let (name, count, component) = ("auto", cut.count, &cut.component);
-    Chunks { fresh: &mut fresh, program, name, count, component }.equal()
+    EqualChunks { fresh: &mut fresh, program, name, count, component }.chunk_all()
 }
 
 /// Why a tensor's dimension cannot be cut into so many chunks; `None`: it can.
-fn obstacle(program: &Program, tensor: TensorId, dim: usize, count: i64) -> Option<String> {
-    obstacle_to(program, tensor, dim, count..=count)
+fn obstacle_to_count(program: &Program, tensor: TensorId, dim: usize, count: i64) -> Option<String> {
+    obstacle_to_counts(program, tensor, dim, count..=count)
 }
 
 /// Why a tensor's dimension cannot be cut into any of these numbers of chunks; `None`: it can.
-fn obstacle_to(
+fn obstacle_to_counts(
     program: &Program,
     tensor: TensorId,
     dim: usize,
@@ -181,22 +182,22 @@ fn find(program: &Program, name: &str) -> Option<(TensorId, usize)> {
     program.tensors.iter().filter(|(_, it)| it.unit.is_none()).find_map(|(tensor, _)| {
         let dim = program
             .dimensions(tensor)
-            .position(|axis| is_named(&axis) || parts(program, tensor, axis).0.iter().any(is_named))?;
+            .position(|axis| is_named(&axis) || loop_axes_of(program, tensor, axis).0.iter().any(is_named))?;
         Some((tensor, dim))
     })
 }
 
-struct Chunks<'p> {
+struct EqualChunks<'p> {
     program: &'p mut Program,
-    fresh: &'p mut Fresh,
+    fresh: &'p mut IrBuilder,
     name: &'p str,
     count: i64,
-    component: &'p Component,
+    component: &'p EquivalentDims,
 }
 
-impl Chunks<'_> {
+impl EqualChunks<'_> {
     /// Chunks of one size.
-    fn equal(&mut self) -> Result<Change, Diagnostic> {
+    fn chunk_all(&mut self) -> Result<Change, Diagnostic> {
         let inputs: FxHashSet<TensorId> = Program::tensors_of(&self.program.inputs).collect();
         let mut changed = false;
         for (tensor, dim) in &self.component.dims {
@@ -217,7 +218,9 @@ impl Chunks<'_> {
         let other = sharding.dims.iter().enumerate().any(|(at, it)| at != dim && it.stream().is_some());
         if other {
             let name = self.program.tensor_name(tensor);
-            return Err(self.refused(tensor, format!("`{name}` has a stream axis on another dimension")));
+            return Err(
+                self.chunking_error(tensor, format!("`{name}` has a stream axis on another dimension"))
+            );
         }
         let spread: i64 = cut.devices().map(|device| sharding.mesh.extent(device) as i64).product();
         if let Some(extent) = self.program.constant(cut.extent)
@@ -228,29 +231,29 @@ impl Chunks<'_> {
                 "axis `{}`: dimension {dim} of `{name}` has {part}, which does not divide into {} chunks",
                 self.name, self.count
             );
-            let it = self.refused(tensor, message);
+            let it = self.chunking_error(tensor, message);
             return Err(it.help("take another count, or give the size of each chunk with `sizes=…`"));
         }
-        let count = self.program.int(self.count);
-        cut.pieces.push(Piece { parallel: Parallel::Stream, count, swizzled: false });
+        let count = self.program.intern_int(self.count);
+        cut.pieces.push(DimPiece { parallel: ParallelType::Stream, count, swizzled: false });
         Ok(cut)
     }
 
     fn sharding(&self, tensor: TensorId) -> Result<Sharding, Diagnostic> {
         Sharding::of(self.program, tensor).ok_or_else(|| {
             let name = self.program.tensor_name(tensor);
-            self.refused(tensor, format!("`{name}` is spread over the inner part of an axis"))
+            self.chunking_error(tensor, format!("`{name}` is spread over the inner part of an axis"))
         })
     }
 
-    fn refused(&self, tensor: TensorId, message: String) -> Diagnostic {
+    fn chunking_error(&self, tensor: TensorId, message: String) -> Diagnostic {
         let span: Span = self.program.tensor_span(tensor);
         Diagnostic::new(Code::NotRewritten, span, message, "not chunked")
     }
 }
 
 /// The loop axes that a logical axis became, and the transforms that led there.
-fn parts(program: &Program, tensor: TensorId, axis: AxisId) -> (Vec<AxisId>, Vec<Transform>) {
+fn loop_axes_of(program: &Program, tensor: TensorId, axis: AxisId) -> (Vec<AxisId>, Vec<Transform>) {
     let mut leaves = vec![axis];
     let mut used = Vec::new();
     for transform in &program.tensors[tensor].domains.transforms {
@@ -268,17 +271,23 @@ fn parts(program: &Program, tensor: TensorId, axis: AxisId) -> (Vec<AxisId>, Vec
 }
 
 /// Gives a tensor another cut of one dimension; its logical axis keeps its number, which tells permutations.
-pub(crate) fn replace_dim(program: &mut Program, fresh: &mut Fresh, tensor: TensorId, dim: usize, cut: &Dim) {
+pub(crate) fn replace_dim(
+    program: &mut Program,
+    fresh: &mut IrBuilder,
+    tensor: TensorId,
+    dim: usize,
+    cut: &Dim,
+) {
     let Some(axis) = program.dimensions(tensor).nth(dim) else { return };
-    let (leaves, used) = parts(program, tensor, axis);
+    let (leaves, used) = loop_axes_of(program, tensor, axis);
     let (mut loops, mut domains) = (Vec::new(), Domains::default());
-    cut.build(program, fresh, &mut loops, &mut domains);
+    cut.append_axes(program, fresh, &mut loops, &mut domains);
     let new = domains.logical[0];
     program.axes[new].number = program.axes[axis].number;
     let it = &mut program.tensors[tensor];
-    let at = it.loops.iter().position(|leaf| leaves.contains(leaf)).unwrap_or(it.loops.len());
-    it.loops.retain(|leaf| !leaves.contains(leaf));
-    it.loops.splice(at..at, loops);
+    let at = it.loop_domain.iter().position(|leaf| leaves.contains(leaf)).unwrap_or(it.loop_domain.len());
+    it.loop_domain.retain(|leaf| !leaves.contains(leaf));
+    it.loop_domain.splice(at..at, loops);
     it.domains.logical.iter_mut().filter(|it| **it == axis).for_each(|it| *it = new);
     it.domains.transforms.retain(|transform| !used.contains(transform));
     it.domains.transforms.append(&mut domains.transforms);

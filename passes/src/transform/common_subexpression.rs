@@ -32,29 +32,29 @@
 //! Results that the header lists, and what is written in place, are never merged, nor is anything across streams.
 
 mod apply;
-mod correspondence;
+mod available;
+mod axis_correspondence;
+mod def_use;
 mod definitions;
-mod facts;
-mod known;
 
 use grammar::{
     attr::AttrName,
     diagnostic::Diagnostic,
+    for_each_tensor_use,
     ir::{Attr, AxisId, BlockId, OpStmt, Operand, Program, Stmt, StmtId, Stream, TensorId},
-    mentions,
-    ops::{Effect, Mode, Op},
+    ops::{AccessMode, Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::{bindings::symbols_through, component::computes, sharing::may_rearrange},
+    analysis::{alias_analysis::can_forward_operand, bindings::symbols_through, dim_equivalence::computes},
     pass::{Arguments, Change, Pass, Remarks},
 };
 use apply::apply;
-use correspondence::correspondence;
+use available::{AvailableExprs, ExprKey};
+use axis_correspondence::axis_correspondence;
+use def_use::{DefUseInfo, effect};
 use definitions::merge_definitions;
-use facts::{Facts, effect};
-use known::{Key, Known};
 
 /// Most earlier statements that a statement is compared with: equal ones whose results differ in type.
 const MAX_CANDIDATES: usize = 8;
@@ -74,8 +74,8 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     loop {
         let mut finder = Finder {
             program,
-            facts: Facts::of(program, body),
-            known: Known::default(),
+            def_use: DefUseInfo::of(program, body),
+            available: AvailableExprs::default(),
             merges: Merges::default(),
         };
         finder.block(body, false);
@@ -122,14 +122,14 @@ impl Merges {
 
 struct Finder<'p> {
     program: &'p Program,
-    facts: Facts,
-    known: Known,
+    def_use: DefUseInfo,
+    available: AvailableExprs,
     merges: Merges,
 }
 
 /// The current stream.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Current {
+enum CurrentStream {
     /// One that was current when the block, or what stands behind an inner block, was entered.
     Entry(usize),
     Set(Stream),
@@ -138,7 +138,7 @@ enum Current {
 impl Finder<'_> {
     fn block(&mut self, block: BlockId, in_loop: bool) {
         let program = self.program;
-        let (mut current, mut entries) = (Current::Entry(0), 0);
+        let (mut current, mut entries) = (CurrentStream::Entry(0), 0);
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => {
@@ -147,35 +147,35 @@ impl Finder<'_> {
                     self.kill(it);
                     match (earlier, key) {
                         (Some((earlier, axes)), Some((_, out))) => self.merge(earlier, *stmt, out, axes),
-                        (None, Some((key, out))) => self.learn(key, out, it),
+                        (None, Some((key, out))) => self.record(key, out, it),
                         (_, None) => (),
                     }
                     if it.op == Op::SetCurrentStream
                         && let [Operand::Stream(stream)] = it.args[..]
                     {
-                        current = Current::Set(program.streams[stream].clone());
+                        current = CurrentStream::Set(program.streams[stream].clone());
                     }
                 }
                 Stmt::Let(symbol, _) => {
-                    self.known.forget(*symbol);
+                    self.available.invalidate_symbol(*symbol);
                     // The index of the current stream may mean another one now.
-                    if let Current::Set(Stream::Index(_)) = current {
+                    if let CurrentStream::Set(Stream::Index(_)) = current {
                         entries += 1;
-                        current = Current::Entry(entries);
+                        current = CurrentStream::Entry(entries);
                     }
                 }
                 Stmt::For(it) => {
-                    self.known.forget(it.index);
+                    self.available.invalidate_symbol(it.index);
                     self.block(it.body, true);
                     entries += 1;
-                    current = Current::Entry(entries);
+                    current = CurrentStream::Entry(entries);
                 }
                 Stmt::If(it) => {
-                    for inner in [Some(it.then), it.other].into_iter().flatten() {
+                    for inner in [Some(it.then_block), it.else_block].into_iter().flatten() {
                         self.block(inner, in_loop);
                     }
                     entries += 1;
-                    current = Current::Entry(entries);
+                    current = CurrentStream::Entry(entries);
                 }
             }
         }
@@ -188,37 +188,37 @@ impl Finder<'_> {
         stmt: StmtId,
         it: &OpStmt,
         in_loop: bool,
-        current: &Current,
-    ) -> Option<(Key, TensorId)> {
+        current: &CurrentStream,
+    ) -> Option<(ExprKey, TensorId)> {
         let out = it.out_tensor().filter(|_| is_view(it) || is_computation(it))?;
-        let (facts, program) = (&self.facts, self.program);
+        let (facts, program) = (&self.def_use, self.program);
         let (fits, stream) = match is_view(it) {
-            true => (facts.is_bound_by(out, stmt), None),
-            false => (facts.is_own_result(program, out, stmt, in_loop), Some(current.clone())),
+            true => (facts.is_only_bound_by(out, stmt), None),
+            false => (facts.is_private_result(program, out, stmt, in_loop), Some(current.clone())),
         };
         let (args, attrs) = fits.then(|| self.merges.renamed(it))?;
-        Some((Key { block, op: it.op, args, attrs, stream }, out))
+        Some((ExprKey { block, op: it.op, args, attrs, stream }, out))
     }
 
     /// An earlier result that the result of a statement equals, and how their axes correspond.
     fn earlier(
         &self,
-        key: &Key,
+        key: &ExprKey,
         stmt: StmtId,
         out: TensorId,
     ) -> Option<(TensorId, FxHashMap<AxisId, AxisId>)> {
         // A result that is mentioned before it is made comes from another iteration.
-        if self.facts.is_used_before(out, stmt) {
+        if self.def_use.is_used_before(out, stmt) {
             return None;
         }
-        self.known.equal(key).take(MAX_CANDIDATES).find_map(|earlier| {
-            let allowed = earlier != out && self.facts.outlives(earlier, out);
-            let axes = allowed.then(|| correspondence(self.program, earlier, out))??;
+        self.available.find(key).take(MAX_CANDIDATES).find_map(|earlier| {
+            let allowed = earlier != out && self.def_use.outlives(earlier, out);
+            let axes = allowed.then(|| axis_correspondence(self.program, earlier, out))??;
             Some((earlier, axes))
         })
     }
 
-    fn learn(&mut self, key: Key, out: TensorId, it: &OpStmt) {
+    fn record(&mut self, key: ExprKey, out: TensorId, it: &OpStmt) {
         let mut scalars = FxHashSet::default();
         it.scalars(&mut |expr| symbols_through(self.program, expr, &mut scalars));
         let operands = Program::tensors_of(&it.args).chain(Program::tensors_of(&key.args));
@@ -226,31 +226,32 @@ impl Finder<'_> {
         operands.sort_unstable();
         operands.dedup();
         // Views stay the same when their elements change.
-        let read = operands.iter().filter(|_| !is_view(it)).map(|it| self.facts.names.class(*it)).collect();
-        self.known.insert(key, out, &operands, read, scalars);
+        let read =
+            operands.iter().filter(|_| !is_view(it)).map(|it| self.def_use.names.alias_class(*it)).collect();
+        self.available.insert(key, out, &operands, read, scalars);
     }
 
     /// Forgets what an operator changes: computations of what it writes, and everything about names that it binds.
     fn kill(&mut self, it: &OpStmt) {
-        let drops = it.op.row().effect == Effect::Deallocate;
-        let (facts, known) = (&self.facts, &mut self.known);
-        mentions(self.program, it, &mut |tensor, mode| {
+        let drops = it.op.def().class == OpClass::Deallocate;
+        let (facts, known) = (&self.def_use, &mut self.available);
+        for_each_tensor_use(self.program, it, &mut |tensor, mode| {
             let (binds, writes) = match mode {
-                Mode::Bind => (true, false),
+                AccessMode::Bind => (true, false),
                 // A result that has no storage yet gets some.
-                Mode::Write | Mode::Transfer => (true, true),
-                Mode::Read | Mode::Mention => (drops, false),
+                AccessMode::Write | AccessMode::Transfer => (true, true),
+                AccessMode::Read | AccessMode::NoAccess => (drops, false),
             };
             if binds {
-                known.rebind(tensor, writes.then(|| facts.names.class(tensor)));
+                known.invalidate_tensor(tensor, writes.then(|| facts.names.alias_class(tensor)));
             }
         });
     }
 
     fn merge(&mut self, earlier: TensorId, stmt: StmtId, out: TensorId, axes: FxHashMap<AxisId, AxisId>) {
         self.merges.dropped.insert(stmt);
-        for (other, _) in self.facts.names.of_tensor(out) {
-            if matches!(effect(self.program, *other), Some(Effect::Allocate | Effect::Deallocate)) {
+        for (other, _) in self.def_use.names.uses_of(out) {
+            if matches!(effect(self.program, *other), Some(OpClass::Allocate | OpClass::Deallocate)) {
                 self.merges.dropped.insert(*other);
             }
         }
@@ -260,12 +261,12 @@ impl Finder<'_> {
 }
 
 fn is_view(it: &OpStmt) -> bool {
-    it.op.row().effect == Effect::View
+    it.op.def().class == OpClass::View
 }
 
 /// Whether an operator writes new elements that depend on its operands alone.
 fn is_computation(it: &OpStmt) -> bool {
-    let row = it.op.row();
-    let copies = row.effect == Effect::Compute && may_rearrange(row.rule);
+    let row = it.op.def();
+    let copies = row.class == OpClass::Compute && can_forward_operand(row.type_rule);
     computes(it) && !copies && it.outs.len() == 1 && it.number.is_none()
 }

@@ -20,36 +20,36 @@
 //! * Every Set that is left is one step of `reshard::Step`, every reduction over devices is one all-reduce, one
 //!   reduce-scatter, or a reduce to each device of another mesh.
 
-mod sums;
+mod device_reduction;
 
 use grammar::{
     DimMap,
     attr::{self, AttrName},
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, ExprId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
-    ops::{Effect, Op, Rule},
+    ir::{Attr, AxisId, ExprId, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    ops::{Op, OpClass, TypeRule},
     span::Span,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        component::computes,
-        dims,
-        names::written,
+        dim_equivalence::computes,
+        dim_map,
+        name_uses::write_counts,
         propagation,
-        reshard::{self, Step},
+        reshard::{self, ReshardStep},
         sharding::Sharding,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::{
         blocks::expand,
-        create::{self, Fresh},
+        builder::{self, IrBuilder},
     },
 };
-use sums::{has_spread_sum, partial_pieces};
-pub(crate) use sums::{red_op, reduces_in_one_step};
+pub(crate) use device_reduction::{collective_red_op, reduces_in_one_step};
+use device_reduction::{contracted_device_pieces, reduces_over_devices};
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -66,47 +66,56 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let mut fresh = Fresh::of(program);
-    let written = written(program, &|_| true);
+    let mut fresh = IrBuilder::of(program);
+    let written = write_counts(program, &|_| true);
     let by_result = arguments.text("reshard") == Some("result");
-    let mut moved = Moved::default();
+    let mut moved = ReshardedCopies::default();
     // What is written again, or in a loop, has another value later.
     let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
     let is_value = written.iter().all(|(tensor, count)| *count < 2 && !inputs.contains(tensor));
     let top_level: FxHashSet<StmtId> = program.block(body).iter().copied().filter(|_| is_value).collect();
-    let generated = top_level.iter().filter_map(|stmt| generated(program, *stmt)).collect();
+    let generated = top_level.iter().filter_map(|stmt| generator_stmt(program, *stmt)).collect();
     let changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
         let moved = top_level.contains(&stmt).then_some(&mut moved);
         let (written, generated, fresh, stmts) = (&written, &generated, &mut fresh, Vec::new());
-        let mut ctx = Ctx { program, fresh, written, generated, moved, span, by_result, stmts };
-        let changed = ctx.statement(stmt)?;
+        let mut ctx = Decomposer {
+            program,
+            fresh,
+            write_counts: written,
+            generators: generated,
+            resharded: moved,
+            span,
+            reshards_result: by_result,
+            stmts,
+        };
+        let changed = ctx.decompose(stmt)?;
         Ok(changed.then_some(ctx.stmts))
     })?;
     Ok(Change::from_flag(changed))
 }
 
 /// What tensors have become by resharding so far: the tensor that has the same elements, spread in another way.
-type Moved = FxHashMap<TensorId, Vec<(Sharding, TensorId)>>;
+type ReshardedCopies = FxHashMap<TensorId, Vec<(Sharding, TensorId)>>;
 
 /// What becomes of one statement.
-struct Ctx<'p> {
+struct Decomposer<'p> {
     program: &'p mut Program,
-    fresh: &'p mut Fresh,
+    fresh: &'p mut IrBuilder,
     /// How many statements write each tensor.
-    written: &'p FxHashMap<TensorId, usize>,
+    write_counts: &'p FxHashMap<TensorId, usize>,
     /// What makes tensors that have no operands, where nothing else writes them.
-    generated: &'p FxHashMap<TensorId, OpStmt>,
+    generators: &'p FxHashMap<TensorId, OpStmt>,
     /// `None` where values change, or stand in a loop or branch.
-    moved: Option<&'p mut Moved>,
+    resharded: Option<&'p mut ReshardedCopies>,
     span: Span,
-    by_result: bool,
+    reshards_result: bool,
     stmts: Vec<StmtId>,
 }
 
-impl Ctx<'_> {
+impl Decomposer<'_> {
     /// Writes the statements that take the place of `stmt`; false if it may stay.
-    fn statement(&mut self, stmt: StmtId) -> Result<bool, Diagnostic> {
+    fn decompose(&mut self, stmt: StmtId) -> Result<bool, Diagnostic> {
         let Stmt::Op(it) = self.program.stmts[stmt].clone() else { return Ok(false) };
         // A select is a view where its operand has what it needs.
         let (true, Some(out)) = (computes(&it) || it.op == Op::Select, it.out_tensor()) else {
@@ -115,7 +124,7 @@ impl Ctx<'_> {
         let args = it.tensor_operands();
         let shardings = args.iter().chain([&out]).map(|tensor| self.sharding(*tensor));
         let shardings = shardings.collect::<Result<Vec<Sharding>, Diagnostic>>();
-        if shardings.is_err() && self.is_plainly_local(&args, out) {
+        if shardings.is_err() && self.has_same_device_axes(&args, out) {
             return Ok(false);
         }
         let mut shardings = shardings?;
@@ -123,14 +132,17 @@ impl Ctx<'_> {
         if it.outs.len() > 1 {
             let local = shardings.iter().all(|from| from.mesh == goal.mesh && from.is_replicated())
                 || self.is_local_along(&it, &args, &shardings, &goal);
-            return if local { Ok(false) } else { Err(self.refused(&it, "it has several results")) };
+            return if local { Ok(false) } else { Err(self.resharding_error(&it, "it has several results")) };
         }
         if let (true, [from]) = (is_copy(&it), &shardings[..]) {
             return self.copy(&it, args[0], from, out, &goal);
         }
-        match dims::dim_maps(self.program, &it) {
-            Some(maps) if it.op.row().rule == Rule::Reduce && has_spread_sum(&maps[0], &shardings[0]) => {
-                self.reduction(&it, args[0], &shardings[0], &maps[0], out, &goal)
+        match dim_map::dim_maps(self.program, &it) {
+            Some(maps)
+                if it.op.def().type_rule == TypeRule::Reduce
+                    && reduces_over_devices(&maps[0], &shardings[0]) =>
+            {
+                self.decompose_reduction(&it, args[0], &shardings[0], &maps[0], out, &goal)
             }
             Some(maps) => self.operator(&it, &args, &shardings, &maps, out, &goal),
             None => self.opaque(&it, &args, &shardings, out, &goal),
@@ -141,9 +153,9 @@ impl Ctx<'_> {
     fn is_local_along(&self, it: &OpStmt, args: &[TensorId], from: &[Sharding], goal: &Sharding) -> bool {
         let outs = Program::tensors_of(&it.outs);
         let alike = outs.map(|out| Sharding::of(self.program, out)).all(|it| it.as_ref() == Some(goal));
-        dims::dim_maps(self.program, it).filter(|_| alike).is_some_and(|maps| {
-            let needs = propagation::needs(self.program, args, &maps, goal);
-            propagation::own_parts(self.program, it, &maps, goal) == *goal
+        dim_map::dim_maps(self.program, it).filter(|_| alike).is_some_and(|maps| {
+            let needs = propagation::operand_shardings(self.program, args, &maps, goal);
+            propagation::computable_sharding(self.program, it, &maps, goal) == *goal
                 && propagation::is_local(self.program, from, &needs)
         })
     }
@@ -160,14 +172,16 @@ impl Ctx<'_> {
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
         if let Some(step) = reshard::step(self.program, from, goal) {
-            if let (false, Some(it)) = (matches!(step, Step::Local | Step::Slice), self.generated.get(&arg)) {
-                self.rematerialized(it.clone(), arg, goal, Some(out));
+            if let (false, Some(it)) =
+                (matches!(step, ReshardStep::Local | ReshardStep::Slice), self.generators.get(&arg))
+            {
+                self.rematerialize(it.clone(), arg, goal, Some(out));
                 return Ok(true);
             }
-            let known = if step == Step::Local { None } else { self.known(arg, goal) };
+            let known = if step == ReshardStep::Local { None } else { self.known_copy(arg, goal) };
             match known {
-                Some(known) => self.emit(set(known, out)),
-                None => self.remember(arg, goal, out),
+                Some(known) => self.emit(copy_stmt(known, out)),
+                None => self.record_copy(arg, goal, out),
             }
             return Ok(known.is_some());
         }
@@ -186,36 +200,36 @@ impl Ctx<'_> {
         out: TensorId,
         goal: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let own = propagation::own_parts(self.program, it, maps, goal);
-        let needs = propagation::needs(self.program, args, maps, &own);
+        let own = propagation::computable_sharding(self.program, it, maps, goal);
+        let needs = propagation::operand_shardings(self.program, args, maps, &own);
         if own == *goal && propagation::is_local(self.program, from, &needs) {
             return Ok(false);
         }
-        let pieces = partial_pieces(from, maps, goal);
+        let pieces = contracted_device_pieces(from, maps, goal);
         if !pieces.is_empty() {
-            self.partial(it, args, from, maps, out, goal, &pieces)?;
+            self.decompose_matmul(it, args, from, maps, out, goal, &pieces)?;
             return Ok(true);
         }
         // Repeated elements stay where they are: a temporary of them is no broadcast axis any more.
         let repeats = self.program.dimensions(out).any(|axis| self.program.axes[axis].expanded.is_some());
-        let at_operands = match self.by_result && !repeats {
-            true => propagation::result_of(from, maps, &own),
+        let at_operands = match self.reshards_result && !repeats {
+            true => propagation::local_result_sharding(from, maps, &own),
             false => None,
         };
         let computed = at_operands.unwrap_or(own);
         if computed == *goal {
-            self.compute(it, args, from, &needs, out)?;
+            self.emit_on_resharded(it, args, from, &needs, out)?;
             return Ok(true);
         }
-        let needs = propagation::needs(self.program, args, maps, &computed);
-        let temporary = self.result(it, &computed, &needs, maps, out);
-        self.compute(it, args, from, &needs, temporary)?;
+        let needs = propagation::operand_shardings(self.program, args, maps, &computed);
+        let temporary = self.temporary_result(it, &computed, &needs, maps, out);
+        self.emit_on_resharded(it, args, from, &needs, temporary)?;
         self.reshard(temporary, &computed, goal, Some(out))?;
         Ok(true)
     }
 
     /// A new tensor for an operator's result, spread as `computed` says.
-    fn result(
+    fn temporary_result(
         &mut self,
         it: &OpStmt,
         computed: &Sharding,
@@ -223,15 +237,15 @@ impl Ctx<'_> {
         maps: &[Vec<DimMap>],
         out: TensorId,
     ) -> TensorId {
-        let new = computed.without_streams().tensor(self.program, self.fresh, out, Memory::Global);
-        match it.op.row().rule {
-            Rule::Reduce => {
+        let new = computed.without_streams().new_tensor(self.program, self.fresh, out, Memory::Global);
+        match it.op.def().type_rule {
+            TypeRule::Reduce => {
                 let summed: Vec<usize> =
                     (0..maps[0].len()).filter(|at| maps[0][*at] == DimMap::Reduction).collect();
-                self.reduce_over(new, &needs[0], &summed);
+                self.set_reduction_axes(new, &needs[0], &summed);
             }
             // The order of the numbers is the operand's order of dimensions.
-            Rule::Permute => {
+            TypeRule::Permute => {
                 let numbers = |program: &Program, tensor| -> Vec<u32> {
                     program.dimensions(tensor).map(|axis| program.axes[axis].number).collect()
                 };
@@ -242,20 +256,20 @@ impl Ctx<'_> {
                     self.program.axes[axis].number = fresh[rank];
                 }
             }
-            Rule::Same
-            | Rule::Free
-            | Rule::Generate
-            | Rule::Cast
-            | Rule::Pointwise
-            | Rule::Linear
-            | Rule::Matmul
-            | Rule::Broadcast
-            | Rule::Squeeze
-            | Rule::Reshape
-            | Rule::Select
-            | Rule::Slice
-            | Rule::Shard
-            | Rule::Communicate => (),
+            TypeRule::Same
+            | TypeRule::Unchecked
+            | TypeRule::Generate
+            | TypeRule::Cast
+            | TypeRule::Pointwise
+            | TypeRule::Linear
+            | TypeRule::Matmul
+            | TypeRule::Broadcast
+            | TypeRule::Squeeze
+            | TypeRule::Reshape
+            | TypeRule::Select
+            | TypeRule::Slice
+            | TypeRule::Shard
+            | TypeRule::Communicate => (),
         }
         new
     }
@@ -280,9 +294,9 @@ impl Ctx<'_> {
         let computed = whole(goal);
         let target = match goal.is_replicated() {
             true => out,
-            false => computed.tensor(self.program, self.fresh, out, Memory::Global),
+            false => computed.new_tensor(self.program, self.fresh, out, Memory::Global),
         };
-        self.compute(it, args, from, &needs, target)?;
+        self.emit_on_resharded(it, args, from, &needs, target)?;
         if target != out {
             self.reshard(target, &computed, goal, Some(out))?;
         }
@@ -301,11 +315,11 @@ impl Ctx<'_> {
     }
 
     /// Whether all tensors have the same loop axes, whatever these are.
-    fn is_plainly_local(&self, args: &[TensorId], out: TensorId) -> bool {
+    fn has_same_device_axes(&self, args: &[TensorId], out: TensorId) -> bool {
         let spread = |tensor: TensorId| {
             let it = &self.program.tensors[tensor];
-            let parallel = it.loops.iter().map(|axis| self.program.axes[*axis].parallel);
-            (it.mesh.clone(), parallel.filter(|it| matches!(it, Parallel::Device(_))).collect::<Vec<_>>())
+            let parallel = it.loop_domain.iter().map(|axis| self.program.axes[*axis].parallel);
+            (it.mesh.clone(), parallel.filter(|it| matches!(it, ParallelType::Device(_))).collect::<Vec<_>>())
         };
         args.iter().all(|arg| spread(*arg) == spread(out))
     }
@@ -313,12 +327,12 @@ impl Ctx<'_> {
     // ---- statements
 
     fn emit(&mut self, stmt: OpStmt) {
-        let id = create::add(self.program, stmt, self.span);
+        let id = builder::add(self.program, stmt, self.span);
         self.stmts.push(id);
     }
 
     /// The operator on operands that have what it needs.
-    fn compute(
+    fn emit_on_resharded(
         &mut self,
         it: &OpStmt,
         args: &[TensorId],
@@ -350,7 +364,7 @@ impl Ctx<'_> {
         to: &Sharding,
         out: Option<TensorId>,
     ) -> Result<TensorId, Diagnostic> {
-        if out.is_none() && reshard::step(self.program, from, to) == Some(Step::Local) {
+        if out.is_none() && reshard::step(self.program, from, to) == Some(ReshardStep::Local) {
             return Ok(arg);
         }
         if to.mesh.is_empty() && !from.mesh.is_empty() {
@@ -361,62 +375,56 @@ impl Ctx<'_> {
             return Err(it.help("give the result a DeviceMesh"));
         }
         let step = reshard::step(self.program, from, to);
-        if let (true, Some(it)) = (step != Some(Step::Slice), self.generated.get(&arg)) {
-            return Ok(self.rematerialized(it.clone(), arg, to, out));
+        if let (true, Some(it)) = (step != Some(ReshardStep::Slice), self.generators.get(&arg)) {
+            return Ok(self.rematerialize(it.clone(), arg, to, out));
         }
         let path = match step {
             Some(_) => vec![to.clone()],
-            None => reshard::chain(self.program, from, to),
+            None => reshard::intermediate_shardings(self.program, from, to),
         };
         let mut now = arg;
         let count = path.len();
         for (at, sharding) in path.into_iter().enumerate() {
-            let known = self.known(arg, &sharding);
+            let known = self.known_copy(arg, &sharding);
             let target = match (out, known) {
                 (Some(out), _) if at + 1 == count => out,
                 (_, Some(known)) => {
                     now = known;
                     continue;
                 }
-                (_, None) => sharding.tensor(self.program, self.fresh, arg, Memory::Global),
+                (_, None) => sharding.new_tensor(self.program, self.fresh, arg, Memory::Global),
             };
-            self.emit(set(known.unwrap_or(now), target));
-            self.remember(arg, &sharding, target);
+            self.emit(copy_stmt(known.unwrap_or(now), target));
+            self.record_copy(arg, &sharding, target);
             now = target;
         }
         Ok(now)
     }
 
     /// A tensor of numbers alone, rematerialized where it is needed: nothing is sent.
-    fn rematerialized(
-        &mut self,
-        it: OpStmt,
-        arg: TensorId,
-        to: &Sharding,
-        out: Option<TensorId>,
-    ) -> TensorId {
-        if let (None, Some(known)) = (out, self.known(arg, to)) {
+    fn rematerialize(&mut self, it: OpStmt, arg: TensorId, to: &Sharding, out: Option<TensorId>) -> TensorId {
+        if let (None, Some(known)) = (out, self.known_copy(arg, to)) {
             return known;
         }
-        let target = out.unwrap_or_else(|| to.tensor(self.program, self.fresh, arg, Memory::Global));
+        let target = out.unwrap_or_else(|| to.new_tensor(self.program, self.fresh, arg, Memory::Global));
         self.emit(OpStmt { outs: vec![Operand::Tensor(target)], ..it });
-        self.remember(arg, to, target);
+        self.record_copy(arg, to, target);
         target
     }
 
     /// The tensor that `arg` has become by resharding before, spread as `sharding` says.
-    fn known(&self, arg: TensorId, sharding: &Sharding) -> Option<TensorId> {
-        let all = self.moved.as_ref()?.get(&arg)?;
+    fn known_copy(&self, arg: TensorId, sharding: &Sharding) -> Option<TensorId> {
+        let all = self.resharded.as_ref()?.get(&arg)?;
         all.iter().find(|(other, _)| other == sharding).map(|(_, tensor)| *tensor)
     }
 
-    fn remember(&mut self, arg: TensorId, sharding: &Sharding, tensor: TensorId) {
-        if let Some(moved) = &mut self.moved {
+    fn record_copy(&mut self, arg: TensorId, sharding: &Sharding, tensor: TensorId) {
+        if let Some(moved) = &mut self.resharded {
             moved.entry(arg).or_default().push((sharding.clone(), tensor));
         }
     }
 
-    fn refused(&self, it: &OpStmt, why: &str) -> Diagnostic {
+    fn resharding_error(&self, it: &OpStmt, why: &str) -> Diagnostic {
         let message = format!("`{}` reshards, and {why}", it.op.name());
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
         it.help("give operands and results one sharding, with Sets around the operator")
@@ -425,13 +433,13 @@ impl Ctx<'_> {
 
 /// Whether it moves elements and changes nothing about them.
 pub(crate) fn is_copy(it: &OpStmt) -> bool {
-    it.op.row().rule == Rule::Same && it.op.row().effect == Effect::Compute
+    it.op.def().type_rule == TypeRule::Same && it.op.def().class == OpClass::Compute
 }
 
 /// The statement's result and itself, if it makes a tensor of numbers alone: the same wherever and whenever it runs.
-fn generated(program: &Program, stmt: StmtId) -> Option<(TensorId, OpStmt)> {
+fn generator_stmt(program: &Program, stmt: StmtId) -> Option<(TensorId, OpStmt)> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return None };
-    let makes = it.op.row().rule == Rule::Generate || it.op == Op::TensorConstruct;
+    let makes = it.op.def().type_rule == TypeRule::Generate || it.op == Op::TensorConstruct;
     let is_number = |expr: &ExprId| !program.depends_on(*expr, &|_| true);
     let scalars = |operand: &Operand| match operand {
         Operand::Scalar(expr) => is_number(expr),
@@ -456,8 +464,8 @@ fn generated(program: &Program, stmt: StmtId) -> Option<(TensorId, OpStmt)> {
     Some((it.out_tensor().filter(|_| is_fixed)?, it.clone()))
 }
 
-fn set(from: TensorId, to: TensorId) -> OpStmt {
-    OpStmt { outs: vec![Operand::Tensor(to)], args: vec![Operand::Tensor(from)], ..create::op(Op::Set) }
+fn copy_stmt(from: TensorId, to: TensorId) -> OpStmt {
+    OpStmt { outs: vec![Operand::Tensor(to)], args: vec![Operand::Tensor(from)], ..builder::op(Op::Set) }
 }
 
 /// Replaces an operand, counted as `OpStmt::tensor_operands` does.

@@ -33,15 +33,15 @@ use grammar::{
     attr,
     diagnostic::Diagnostic,
     ir::{BlockId, If, Program, Stmt, StmtId},
-    ops::Effect,
+    ops::OpClass,
     words::P2pType,
 };
 use rustc_hash::FxHashSet;
 
 use crate::{
-    analysis::{accesses::Storage, bindings::symbols_through, blocks::nested},
+    analysis::{bindings::symbols_through, blocks::nested_blocks, memory_effects::MemoryEffects},
     pass::{Arguments, Change, Pass, Remarks},
-    transform::sink_waits::{awaited, lowest, sink_all},
+    transform::sink_waits::{awaited_work, lowest_position, sink_block_waits},
 };
 
 /// The pass.
@@ -50,26 +50,26 @@ pub(crate) const PASS: Pass =
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let storage = Storage::of(program);
-    let sends = sends(program, body);
+    let storage = MemoryEffects::of(program);
+    let sends = send_only_works(program, body);
     let mut changed = false;
-    for block in nested(program, body) {
+    for block in nested_blocks(program, body) {
         let mut at = 0;
         while at < program.blocks[block].len() {
             changed |= defer_branch(program, &storage, &sends, block, at);
             at += 1;
         }
-        changed |= sink_all(program, &storage, block, &|number| sends.contains(&number));
+        changed |= sink_block_waits(program, &storage, block, &|number| sends.contains(&number));
     }
     Ok(Change::from_flag(changed))
 }
 
 /// Numbers that only sends are posted under.
-fn sends(program: &Program, body: BlockId) -> FxHashSet<u32> {
+fn send_only_works(program: &Program, body: BlockId) -> FxHashSet<u32> {
     let (mut sends, mut others) = (FxHashSet::default(), FxHashSet::default());
     program.walk(body, &mut |stmt| {
         let Stmt::Op(it) = &program.stmts[stmt] else { return };
-        if matches!(it.op.row().effect, Effect::Communicate | Effect::Group) {
+        if matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing) {
             let send = it.get(attr::P2P_TYPE) == Some(P2pType::Send);
             let set = if send { &mut sends } else { &mut others };
             set.extend(it.number);
@@ -81,7 +81,7 @@ fn sends(program: &Program, body: BlockId) -> FxHashSet<u32> {
 /// Moves Waits for sends out of the branch at `at`.
 fn defer_branch(
     program: &mut Program,
-    storage: &Storage,
+    storage: &MemoryEffects,
     sends: &FxHashSet<u32>,
     block: BlockId,
     at: usize,
@@ -91,13 +91,13 @@ fn defer_branch(
     let mut symbols = FxHashSet::default();
     symbols_through(program, it.cond, &mut symbols);
     let mut to = usize::MAX;
-    let sides = [Some(it.then), it.other].map(|side| {
-        let waits = side.map_or(Vec::new(), |side| last_waits(program, storage, sends, side));
+    let sides = [Some(it.then_block), it.else_block].map(|side| {
+        let waits = side.map_or(Vec::new(), |side| trailing_send_waits(program, storage, sends, side));
         waits
             .into_iter()
             .filter(|wait| {
-                let Some(number) = awaited(program, *wait) else { return false };
-                let lowest = lowest(program, storage, block, at, number, &|effects| {
+                let Some(number) = awaited_work(program, *wait) else { return false };
+                let lowest = lowest_position(program, storage, block, at, number, &|effects| {
                     // Behind it the predicate may choose the other side.
                     !effects.assigns.is_disjoint(&symbols)
                 });
@@ -113,29 +113,34 @@ fn defer_branch(
         return false;
     }
     let moved = |stmt: &StmtId| then.contains(stmt) || other.contains(stmt);
-    for side in [Some(it.then), it.other].into_iter().flatten() {
+    for side in [Some(it.then_block), it.else_block].into_iter().flatten() {
         program.blocks[side].retain(|stmt| !moved(stmt));
     }
     let span = program.stmt_span(stmt);
     let other = (!other.is_empty()).then(|| program.blocks.push(other.clone()));
     let then = program.blocks.push(then.clone());
-    let second = program.stmt(Stmt::If(If { then, other, ..it }), span);
+    let second = program.add_stmt(Stmt::If(If { then_block: then, else_block: other, ..it }), span);
     program.blocks[block].insert(to + 1, second);
     true
 }
 
 /// The Waits for sends that may stand last in a branch, unless it holds nothing else.
-fn last_waits(program: &Program, storage: &Storage, sends: &FxHashSet<u32>, side: BlockId) -> Vec<StmtId> {
+fn trailing_send_waits(
+    program: &Program,
+    storage: &MemoryEffects,
+    sends: &FxHashSet<u32>,
+    side: BlockId,
+) -> Vec<StmtId> {
     let stmts = program.block(side);
-    if stmts.iter().all(|stmt| awaited(program, *stmt).is_some()) {
+    if stmts.iter().all(|stmt| awaited_work(program, *stmt).is_some()) {
         return Vec::new();
     }
     let last = |at: usize, number: u32| {
-        let to = lowest(program, storage, side, at, number, &|_| false);
-        stmts[to + 1..].iter().all(|stmt| awaited(program, *stmt).is_some_and(|it| it != number))
+        let to = lowest_position(program, storage, side, at, number, &|_| false);
+        stmts[to + 1..].iter().all(|stmt| awaited_work(program, *stmt).is_some_and(|it| it != number))
     };
     let found = stmts.iter().enumerate().filter(|(at, stmt)| {
-        awaited(program, **stmt).is_some_and(|number| sends.contains(&number) && last(*at, number))
+        awaited_work(program, **stmt).is_some_and(|number| sends.contains(&number) && last(*at, number))
     });
     found.map(|(_, stmt)| *stmt).collect()
 }

@@ -33,20 +33,20 @@ use grammar::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
+    for_each_tensor_use,
     ir::{BlockId, Domains, Expr, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
-    mentions,
-    ops::{Effect, Mode, Op},
+    ops::{AccessMode, Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        accesses::{before_fork, fills, stale},
-        blocks::{any, nested},
+        blocks::{any_stmt, nested_blocks},
+        memory_effects::{allocation_index, fully_written_tensors, upward_exposed_names},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::create::{self, Fresh},
-    transform::sink_waits::awaited,
+    rewrite::builder::{self, IrBuilder},
+    transform::sink_waits::awaited_work,
 };
 
 /// The pass.
@@ -69,22 +69,22 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         let (message, label) = ("one storage is what a buffer has", "expected a `count` of 2 or more");
         return Err(Diagnostic::new(Code::BadOption, program.spans.header, message, label));
     }
-    let mut fresh = Fresh::of(program);
+    let mut fresh = IrBuilder::of(program);
     let mut changed = false;
-    let mut uses = Uses::of(program, body);
-    for block in nested(program, body) {
+    let mut uses = MentionIndex::of(program, body);
+    for block in nested_blocks(program, body) {
         let mut at = 0;
         // Names that the statements so far allocate, with the order of their allocations.
         let mut allocated: FxHashMap<TensorId, Vec<(usize, StmtId)>> = FxHashMap::default();
         while at < program.blocks[block].len() {
             let stmt = program.blocks[block][at];
-            if let Some(buffer) = allocation(program, stmt, false) {
+            if let Some(buffer) = allocated_buffer(program, stmt, false) {
                 allocated.entry(buffer.tensor).or_default().push((at, stmt));
             }
             if let Stmt::For(it) = program.stmts[stmt].clone() {
-                for buffer in buffers(program, &uses, &allocated, &it) {
-                    check(program, &it, &buffer, count)?;
-                    at += multiply(program, &mut fresh, block, at, &it, &buffer, count);
+                for buffer in reusable_buffers(program, &uses, &allocated, &it) {
+                    check_in_order(program, &it, &buffer, count)?;
+                    at += replicate_buffer(program, &mut fresh, block, at, &it, &buffer, count);
                     // A new statement, or an old one that now allocates other storage.
                     uses.add(program, buffer.allocate);
                     program.block(it.body).iter().for_each(|stmt| uses.add(program, *stmt));
@@ -99,15 +99,15 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
 
 /// What mentions each name, and how.
 #[derive(Default)]
-struct Uses {
-    by_tensor: FxHashMap<TensorId, Vec<(StmtId, Mode)>>,
-    ports: FxHashSet<TensorId>,
+struct MentionIndex {
+    by_tensor: FxHashMap<TensorId, Vec<(StmtId, AccessMode)>>,
+    io_tensors: FxHashSet<TensorId>,
 }
 
-impl Uses {
+impl MentionIndex {
     fn of(program: &Program, body: BlockId) -> Self {
         let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
-        let mut this = Self { ports: ports.collect(), ..Self::default() };
+        let mut this = Self { io_tensors: ports.collect(), ..Self::default() };
         program.walk(body, &mut |stmt| this.add(program, stmt));
         this
     }
@@ -115,7 +115,7 @@ impl Uses {
     /// What a statement mentions, besides what it is already known to.
     fn add(&mut self, program: &Program, stmt: StmtId) {
         let Stmt::Op(op) = &program.stmts[stmt] else { return };
-        mentions(program, op, &mut |tensor, mode| {
+        for_each_tensor_use(program, op, &mut |tensor, mode| {
             let known = self.by_tensor.entry(tensor).or_default();
             if !known.iter().rev().take_while(|it| it.0 == stmt).any(|it| it.1 == mode) {
                 known.push((stmt, mode));
@@ -125,7 +125,7 @@ impl Uses {
 }
 
 /// A buffer of a loop.
-struct Buffer {
+struct LoopBuffer {
     tensor: TensorId,
     allocate: StmtId,
     /// Whether the ALLOCATE stands in the loop's body.
@@ -133,12 +133,12 @@ struct Buffer {
 }
 
 /// The buffer that a statement allocates, in a loop's body or before the loop.
-fn allocation(program: &Program, stmt: StmtId, inside: bool) -> Option<Buffer> {
+fn allocated_buffer(program: &Program, stmt: StmtId, inside: bool) -> Option<LoopBuffer> {
     match &program.stmts[stmt] {
-        Stmt::Op(op) if op.op.row().effect == Effect::Allocate && op.get(attr::ALIAS).is_none() => {
+        Stmt::Op(op) if op.op.def().class == OpClass::Allocate && op.get(attr::ALIAS).is_none() => {
             let renews = inside && op.op == Op::Allocate;
             let tensor = op.out_tensor().filter(|_| !renews && op.get(attr::ZERO_INIT) != Some(true))?;
-            Some(Buffer { tensor, allocate: stmt, inside })
+            Some(LoopBuffer { tensor, allocate: stmt, inside })
         }
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     }
@@ -146,26 +146,26 @@ fn allocation(program: &Program, stmt: StmtId, inside: bool) -> Option<Buffer> {
 
 /// The buffers that every iteration of a loop fills anew, and nothing else uses. `allocated`: names that are allocated before
 /// it in its block.
-fn buffers(
+fn reusable_buffers(
     program: &Program,
-    uses: &Uses,
+    uses: &MentionIndex,
     allocated: &FxHashMap<TensorId, Vec<(usize, StmtId)>>,
     it: &For,
-) -> Vec<Buffer> {
+) -> Vec<LoopBuffer> {
     let (mut in_loop, mut mentioned) = (FxHashSet::default(), FxHashSet::default());
     program.walk(it.body, &mut |stmt| {
         in_loop.insert(stmt);
         if let Stmt::Op(op) = &program.stmts[stmt] {
-            mentions(program, op, &mut |tensor, _| _ = mentioned.insert(tensor));
+            for_each_tensor_use(program, op, &mut |tensor, _| _ = mentioned.insert(tensor));
         }
     });
     let mut before: Vec<(usize, StmtId)> =
         mentioned.iter().filter_map(|tensor| allocated.get(tensor)).flatten().copied().collect();
     before.sort_unstable();
-    let before = before.into_iter().filter_map(|(_, stmt)| allocation(program, stmt, false));
-    let inside = program.block(it.body).iter().filter_map(|stmt| allocation(program, *stmt, true));
-    let stale = stale(program, it.body, &|stmt| fills(program, stmt));
-    let fits = |buffer: &Buffer| {
+    let before = before.into_iter().filter_map(|(_, stmt)| allocated_buffer(program, stmt, false));
+    let inside = program.block(it.body).iter().filter_map(|stmt| allocated_buffer(program, *stmt, true));
+    let stale = upward_exposed_names(program, it.body, &|stmt| fully_written_tensors(program, stmt));
+    let fits = |buffer: &LoopBuffer| {
         let tensor = buffer.tensor;
         let mut used = false;
         for (stmt, mode) in uses.by_tensor.get(&tensor).into_iter().flatten() {
@@ -173,63 +173,71 @@ fn buffers(
             if *stmt == buffer.allocate {
                 continue;
             }
-            used |= *mode == Mode::Write;
-            let dropped = op.op.row().effect == Effect::Deallocate;
+            used |= *mode == AccessMode::Write;
+            let dropped = op.op.def().class == OpClass::Deallocate;
             // Names that many loops use are given up at the first of these.
-            if *mode == Mode::Bind || dropped || !in_loop.contains(stmt) {
+            if *mode == AccessMode::Bind || dropped || !in_loop.contains(stmt) {
                 return false;
             }
         }
-        used && !uses.ports.contains(&tensor) && !stale.contains(&tensor) && program.has_plain_domains(tensor)
+        used && !uses.io_tensors.contains(&tensor)
+            && !stale.contains(&tensor)
+            && program.has_plain_domains(tensor)
     };
     before.chain(inside).filter(fits).collect()
 }
 
 /// Whether the storage of an iteration is free when the next one takes it.
-fn check(program: &Program, it: &For, buffer: &Buffer, count: i64) -> Result<(), Diagnostic> {
+fn check_in_order(program: &Program, it: &For, buffer: &LoopBuffer, count: i64) -> Result<(), Diagnostic> {
     let bounds = program.constant(it.start).zip(program.constant(it.stop));
     if program.constant(it.start).is_none_or(|start| start < 0) {
-        return Err(refusal(program, it, buffer, buffer.allocate, "its index may be negative"));
+        return Err(double_buffer_error(program, it, buffer, buffer.allocate, "its index may be negative"));
     }
-    if let Some(stmt) = shared(program, it.body, buffer) {
+    if let Some(stmt) = sharing_stmt(program, it.body, buffer) {
         let why = "peers know its handle, and would wait for those of the other storages";
-        return Err(refusal(program, it, buffer, stmt, why));
+        return Err(double_buffer_error(program, it, buffer, stmt, why));
     }
     if bounds.is_some_and(|(start, stop)| stop.saturating_sub(start) <= count) {
         return Ok(());
     }
-    waited_for(program, it.body, buffer).map_err(|stmt| {
+    check_waits(program, it.body, buffer).map_err(|stmt| {
         let why = "what it posts here is not waited for in the same iteration";
-        refusal(program, it, buffer, stmt, why)
+        double_buffer_error(program, it, buffer, stmt, why)
     })?;
     let mut choices = 0;
-    program.walk(it.body, &mut |stmt| choices += usize::from(chosen(program, stmt).is_some()));
+    program.walk(it.body, &mut |stmt| choices += usize::from(stream_set_by(program, stmt).is_some()));
     if choices == 0 {
         return Ok(());
     }
     let stmts = program.block(it.body);
-    let uses = |stmt: &StmtId| mentions_in(program, *stmt, buffer);
+    let uses = |stmt: &StmtId| mentions_buffer(program, *stmt, buffer);
     let first = stmts.iter().position(|stmt| *stmt != buffer.allocate && uses(stmt));
     let last = stmts.iter().rposition(|stmt| *stmt != buffer.allocate && uses(stmt));
     let Some((first, last)) = first.zip(last) else { return Ok(()) };
     let several = "different streams use it";
-    if let Some(stmt) = stmts[first..=last].iter().find(|stmt| chooses(program, **stmt)) {
-        return Err(refusal(program, it, buffer, *stmt, several));
+    if let Some(stmt) = stmts[first..=last].iter().find(|stmt| sets_stream(program, **stmt)) {
+        return Err(double_buffer_error(program, it, buffer, *stmt, several));
     }
-    let choice = stmts[..first].iter().rev().find(|stmt| chooses(program, **stmt));
-    let stream = choice.and_then(|stmt| chosen(program, *stmt));
-    let period = stream.and_then(|index| period(program, it, index));
+    let choice = stmts[..first].iter().rev().find(|stmt| sets_stream(program, **stmt));
+    let stream = choice.and_then(|stmt| stream_set_by(program, *stmt));
+    let period = stream.and_then(|index| stream_period(program, it, index));
     match (choice, period) {
         (Some(_), Some(period)) if period > 0 && count % period == 0 => Ok(()),
         (Some(stmt), _) => {
             let why = format!("iterations that are {count} apart may run on different streams");
-            Err(refusal(program, it, buffer, *stmt, &why))
+            Err(double_buffer_error(program, it, buffer, *stmt, &why))
         }
-        (None, _) => Err(refusal(program, it, buffer, buffer.allocate, several)),
+        (None, _) => Err(double_buffer_error(program, it, buffer, buffer.allocate, several)),
     }
 }
 
-fn refusal(program: &Program, it: &For, buffer: &Buffer, stmt: StmtId, why: &str) -> Diagnostic {
+fn double_buffer_error(
+    program: &Program,
+    it: &For,
+    buffer: &LoopBuffer,
+    stmt: StmtId,
+    why: &str,
+) -> Diagnostic {
     let (name, index) = (program.tensor_name(buffer.tensor), &program.symbols[it.index]);
     let message = format!("`{name}` of the loop over `{index}` cannot have storages in turn: {why}");
     Diagnostic::new(Code::NotRewritten, program.stmt_span(stmt), message, "here").help(
@@ -239,11 +247,12 @@ fn refusal(program: &Program, it: &For, buffer: &Buffer, stmt: StmtId, why: &str
 
 /// A ShareMemHandles that lists the buffer. Its handle is exchanged once; several storages would need an exchange each,
 /// on both sides in the same iterations.
-fn shared(program: &Program, block: BlockId, buffer: &Buffer) -> Option<StmtId> {
+fn sharing_stmt(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Option<StmtId> {
     let mut found = None;
     program.walk(block, &mut |stmt| {
-        let shares = matches!(&program.stmts[stmt], Stmt::Op(op) if op.op.row().effect == Effect::Share);
-        if shares && mentions_in(program, stmt, buffer) {
+        let shares =
+            matches!(&program.stmts[stmt], Stmt::Op(op) if op.op.def().class == OpClass::ShareHandles);
+        if shares && mentions_buffer(program, stmt, buffer) {
             found = found.or(Some(stmt));
         }
     });
@@ -251,48 +260,48 @@ fn shared(program: &Program, block: BlockId, buffer: &Buffer) -> Option<StmtId> 
 }
 
 /// Checks that a Wait follows every communication of the buffer, in its block; else which has none.
-fn waited_for(program: &Program, block: BlockId, buffer: &Buffer) -> Result<(), StmtId> {
+fn check_waits(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Result<(), StmtId> {
     let stmts = program.block(block);
     let mut bracket = None;
     let mut posted: Vec<(u32, StmtId)> = Vec::new();
     for stmt in stmts {
         match &program.stmts[*stmt] {
-            Stmt::Op(op) => match op.op.row().effect {
-                Effect::Communicate if mentions_in(program, *stmt, buffer) => match &mut bracket {
+            Stmt::Op(op) => match op.op.def().class {
+                OpClass::Communicate if mentions_buffer(program, *stmt, buffer) => match &mut bracket {
                     Some(uses) => *uses = true,
                     None => posted.push((op.number.ok_or(*stmt)?, *stmt)),
                 },
-                Effect::Group if op.op == Op::StartCoalescing => bracket = Some(false),
-                Effect::Group => {
+                OpClass::Coalescing if op.op == Op::StartCoalescing => bracket = Some(false),
+                OpClass::Coalescing => {
                     if bracket.take() == Some(true) {
                         posted.push((op.number.ok_or(*stmt)?, *stmt));
                     }
                 }
-                Effect::Wait => {
-                    let number = awaited(program, *stmt);
+                OpClass::Wait => {
+                    let number = awaited_work(program, *stmt);
                     posted.retain(|(posted, _)| Some(*posted) != number);
                 }
-                Effect::Stream if op.op == Op::SetCurrentStream => {
+                OpClass::Stream if op.op == Op::SetCurrentStream => {
                     if let Some((_, post)) = posted.first() {
                         return Err(*post);
                     }
                 }
-                Effect::Compute
-                | Effect::Map
-                | Effect::View
-                | Effect::Allocate
-                | Effect::Deallocate
-                | Effect::Communicate
-                | Effect::Stream
-                | Effect::Share
-                | Effect::Unit
-                | Effect::Opaque => (),
+                OpClass::Compute
+                | OpClass::Elementwise
+                | OpClass::View
+                | OpClass::Allocate
+                | OpClass::Deallocate
+                | OpClass::Communicate
+                | OpClass::Stream
+                | OpClass::ShareHandles
+                | OpClass::HostUnit
+                | OpClass::Opaque => (),
             },
             Stmt::Let(..) => (),
-            Stmt::For(it) => waited_for(program, it.body, buffer)?,
+            Stmt::For(it) => check_waits(program, it.body, buffer)?,
             Stmt::If(it) => {
-                waited_for(program, it.then, buffer)?;
-                it.other.map_or(Ok(()), |other| waited_for(program, other, buffer))?;
+                check_waits(program, it.then_block, buffer)?;
+                it.else_block.map_or(Ok(()), |other| check_waits(program, other, buffer))?;
             }
         }
     }
@@ -300,23 +309,27 @@ fn waited_for(program: &Program, block: BlockId, buffer: &Buffer) -> Result<(), 
 }
 
 /// Whether a statement, or one inside it, has to do with the buffer.
-fn mentions_in(program: &Program, stmt: StmtId, buffer: &Buffer) -> bool {
-    any(program, stmt, &|stmt| {
+fn mentions_buffer(program: &Program, stmt: StmtId, buffer: &LoopBuffer) -> bool {
+    any_stmt(program, stmt, &|stmt| {
         let mut found = false;
         if let Stmt::Op(op) = &program.stmts[stmt] {
-            mentions(program, op, &mut |tensor, _| found |= tensor == buffer.tensor);
+            for_each_tensor_use(program, op, &mut |tensor, _| found |= tensor == buffer.tensor);
         }
         found
     })
 }
 
 /// Whether a statement, or one inside it, makes a stream current.
-fn chooses(program: &Program, stmt: StmtId) -> bool {
-    any(program, stmt, &|stmt| matches!(&program.stmts[stmt], Stmt::Op(op) if op.op == Op::SetCurrentStream))
+fn sets_stream(program: &Program, stmt: StmtId) -> bool {
+    any_stmt(
+        program,
+        stmt,
+        &|stmt| matches!(&program.stmts[stmt], Stmt::Op(op) if op.op == Op::SetCurrentStream),
+    )
 }
 
 /// The stream that a statement makes current.
-fn chosen(program: &Program, stmt: StmtId) -> Option<Stream> {
+fn stream_set_by(program: &Program, stmt: StmtId) -> Option<Stream> {
     match &program.stmts[stmt] {
         Stmt::Op(op) if op.op == Op::SetCurrentStream => match op.args.first() {
             Some(Operand::Stream(stream)) => Some(program.streams[*stream].clone()),
@@ -327,7 +340,7 @@ fn chosen(program: &Program, stmt: StmtId) -> Option<Stream> {
 }
 
 /// After how many iterations a stream comes again; 1 for one that does not change.
-fn period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
+fn stream_period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
     let Stream::Index(index) = stream else { return Some(1) };
     let number = |expr: ExprId| match &program.exprs[expr] {
         Expr::Symbol(symbol) => {
@@ -350,40 +363,40 @@ fn period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
 }
 
 /// Writes the storages and the view of one of them. Says by how many statements the loop moved down.
-fn multiply(
+fn replicate_buffer(
     program: &mut Program,
-    fresh: &mut Fresh,
+    fresh: &mut IrBuilder,
     block: BlockId,
     at: usize,
     it: &For,
-    buffer: &Buffer,
+    buffer: &LoopBuffer,
     count: i64,
 ) -> usize {
-    let extent = program.int(count);
+    let extent = program.intern_int(count);
     let axis = fresh.axis(program, extent);
     let like = program.tensors[buffer.tensor].clone();
     let mut loops = vec![axis];
-    for dim in like.loops {
+    for dim in like.loop_domain {
         loops.push(fresh.axis_like(program, dim));
     }
     let domains = Domains { logical: loops.clone(), ..Domains::default() };
     let storages = fresh.tensor_like(program, buffer.tensor, like.memory, loops, domains);
     let span = program.stmt_span(buffer.allocate);
 
-    let index = create::symbol(program, it.index);
-    let index = create::infix(program, "%", index, extent);
-    let view = create::select(buffer.tensor, storages, axis, index);
-    let view = create::add(program, view, span);
+    let index = builder::symbol(program, it.index);
+    let index = builder::infix(program, "%", index, extent);
+    let view = builder::select(buffer.tensor, storages, axis, index);
+    let view = builder::add(program, view, span);
     let mut stmts = program.blocks[it.body].clone();
     stmts.retain(|stmt| *stmt != buffer.allocate);
-    let first = stmts.iter().position(|stmt| mentions_in(program, *stmt, buffer)).unwrap_or(0);
+    let first = stmts.iter().position(|stmt| mentions_buffer(program, *stmt, buffer)).unwrap_or(0);
     stmts.insert(first, view);
     program.blocks[it.body] = stmts;
 
     if buffer.inside {
-        let new = create::allocate(program, storages);
-        let new = create::add(program, new, span);
-        let place = before_fork(program, block, at);
+        let new = builder::allocate(program, storages);
+        let new = builder::add(program, new, span);
+        let place = allocation_index(program, block, at);
         program.blocks[block].insert(place, new);
         return 1;
     }
@@ -391,7 +404,7 @@ fn multiply(
         Stmt::Op(allocate) => allocate.get(attr::SIZE),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     };
-    let size = size.map(|size| create::infix(program, "*", extent, size));
+    let size = size.map(|size| builder::infix(program, "*", extent, size));
     if let Stmt::Op(allocate) = &mut program.stmts[buffer.allocate] {
         allocate.outs = vec![Operand::Tensor(storages)];
         if allocate.op == Op::AllocateOnce {

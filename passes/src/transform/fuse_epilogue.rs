@@ -24,16 +24,16 @@
 use grammar::{
     attr,
     diagnostic::Diagnostic,
-    ir::{Axis, AxisId, AxisKind, BlockId, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::{Effect, Mode, Op},
+    for_each_tensor_use,
+    ir::{Axis, AxisId, AxisKind, BlockId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    ops::{AccessMode, Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::names::Names,
+    analysis::name_uses::NameUses,
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::blocks::{Edit, rewrite},
+    rewrite::blocks::{StmtEdit, rewrite},
 };
 
 /// The pass.
@@ -46,18 +46,18 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let names = Names::of(program, body);
+    let names = NameUses::of(program, body);
     let mut blocks = vec![body];
     program.walk(body, &mut |stmt| match &program.stmts[stmt] {
         Stmt::Op(_) | Stmt::Let(..) => (),
         Stmt::For(it) => blocks.push(it.body),
-        Stmt::If(it) => blocks.extend([it.then].into_iter().chain(it.other)),
+        Stmt::If(it) => blocks.extend([it.then_block].into_iter().chain(it.else_block)),
     });
     let mut fused: FxHashMap<StmtId, OpStmt> = FxHashMap::default();
     let mut dropped: FxHashSet<StmtId> = FxHashSet::default();
     for block in blocks {
         for (at, stmt) in program.block(block).iter().enumerate() {
-            if let Some((product, new, storage)) = fuse(program, &names, block, at) {
+            if let Some((product, new, storage)) = fuse_bias(program, &names, block, at) {
                 dropped.insert(product);
                 dropped.extend(storage);
                 fused.insert(*stmt, new);
@@ -69,16 +69,16 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
         program.stmts[stmt] = Stmt::Op(new);
     }
     rewrite(program, body, &mut |_, stmt| match dropped.contains(&stmt) {
-        true => Edit::Remove,
-        false => Edit::Keep,
+        true => StmtEdit::Remove,
+        false => StmtEdit::Keep,
     });
     Ok(Change::from_flag(changed))
 }
 
 /// The product that the sum at `at` ends, the statement that does both, and what gave the product storage.
-fn fuse(
+fn fuse_bias(
     program: &Program,
-    names: &Names,
+    names: &NameUses,
     block: BlockId,
     at: usize,
 ) -> Option<(StmtId, OpStmt, Vec<StmtId>)> {
@@ -114,24 +114,25 @@ fn fuse(
     let between = stmts[..at].iter().rev().take_while(|stmt| **stmt != product).filter_map(op);
     for it in between {
         let mut clear = true;
-        mentions(program, it, &mut |tensor, mode| {
-            clear &= mode != Mode::Bind || ![x, weight, bias, made].contains(&tensor);
+        for_each_tensor_use(program, it, &mut |tensor, mode| {
+            clear &= mode != AccessMode::Bind || ![x, weight, bias, made].contains(&tensor);
             // A broadcast whose result has storage writes into it.
-            let written = [x, weight, bias].iter().any(|it| names.class(*it) == names.class(tensor));
-            clear &= mode != Mode::Write || tensor == addend || !written;
+            let written =
+                [x, weight, bias].iter().any(|it| names.alias_class(*it) == names.alias_class(tensor));
+            clear &= mode != AccessMode::Write || tensor == addend || !written;
         });
         if !clear {
             return None;
         }
     }
-    let allocations = only_uses(program, names, made, product, stmts[at])?;
+    let allocations = private_storage_stmts(program, names, made, product, stmts[at])?;
     let fits = made != addend
-        && alike(program, made, out)
+        && have_same_axes(program, made, out)
         && [x, weight, addend, bias].iter().all(|it| program.tensors[*it].dtype == program.tensors[out].dtype)
         && [x, weight, addend, bias].iter().all(|it| program.tensors[*it].mesh == program.tensors[out].mesh)
-        && is_whole_bias(program, bias, out)
+        && is_unsharded_bias(program, bias, out)
         // The sum may write where the product still reads.
-        && [x, weight, bias].iter().all(|it| names.class(*it) != names.class(out));
+        && [x, weight, bias].iter().all(|it| names.alias_class(*it) != names.alias_class(out));
     fits.then(|| {
         let args = vec![Operand::Tensor(x), Operand::Tensor(weight), Operand::Tensor(bias)];
         (product, OpStmt { outs: sum.outs.clone(), args, ..linear.clone() }, allocations)
@@ -139,17 +140,18 @@ fn fuse(
 }
 
 /// The bias that an earlier statement of the block broadcast, if nothing else gives either a meaning.
-fn earlier_bias(program: &Program, names: &Names, stmts: &[StmtId], addend: TensorId) -> Option<TensorId> {
+fn earlier_bias(program: &Program, names: &NameUses, stmts: &[StmtId], addend: TensorId) -> Option<TensorId> {
     let made =
         |stmt: &&StmtId| matches!(&program.stmts[**stmt], Stmt::Op(it) if it.out_tensor() == Some(addend));
     let mut makers = stmts.iter().filter(made);
     let (Some(maker), None) = (makers.next(), makers.next()) else { return None };
     let Stmt::Op(it) = &program.stmts[*maker] else { return None };
     let bias = broadcast_bias(it).filter(|_| it.op == Op::Broadcast)?;
-    let named = |tensor| names.of_tensor(tensor).iter().filter(|(stmt, _)| stmt != maker);
-    let kept = named(bias).chain(named(addend)).all(|(_, mode)| *mode == Mode::Read);
+    let named = |tensor| names.uses_of(tensor).iter().filter(|(stmt, _)| stmt != maker);
+    let kept = named(bias).chain(named(addend)).all(|(_, mode)| *mode == AccessMode::Read);
     let unwritten = [bias, addend].iter().all(|it| names.writers(*it).all(|writer| writer == *maker));
-    (kept && unwritten && names.of_tensor(bias).iter().all(|(_, mode)| *mode == Mode::Read)).then_some(bias)
+    (kept && unwritten && names.uses_of(bias).iter().all(|(_, mode)| *mode == AccessMode::Read))
+        .then_some(bias)
 }
 
 /// The operand of a broadcast that adds axes in front only.
@@ -163,32 +165,32 @@ fn broadcast_bias(it: &OpStmt) -> Option<TensorId> {
 }
 
 /// The statements that give a tensor storage, if nothing else but the product and the sum mentions it.
-fn only_uses(
+fn private_storage_stmts(
     program: &Program,
-    names: &Names,
+    names: &NameUses,
     tensor: TensorId,
     product: StmtId,
     sum: StmtId,
 ) -> Option<Vec<StmtId>> {
-    if names.is_port(tensor) || names.writers(tensor).any(|it| it != product) {
+    if names.is_program_io(tensor) || names.writers(tensor).any(|it| it != product) {
         return None;
     }
-    let others = names.of_tensor(tensor).iter().map(|(stmt, _)| *stmt);
+    let others = names.uses_of(tensor).iter().map(|(stmt, _)| *stmt);
     let others: FxHashSet<StmtId> = others.filter(|stmt| ![product, sum].contains(stmt)).collect();
     let is_storage = |stmt: &StmtId| match &program.stmts[*stmt] {
-        Stmt::Op(it) => match it.op.row().effect {
-            Effect::Allocate => it.get(attr::ALIAS).is_none() && it.out_tensor() == Some(tensor),
-            Effect::Deallocate => true,
-            Effect::Compute
-            | Effect::Map
-            | Effect::View
-            | Effect::Communicate
-            | Effect::Wait
-            | Effect::Stream
-            | Effect::Group
-            | Effect::Share
-            | Effect::Unit
-            | Effect::Opaque => false,
+        Stmt::Op(it) => match it.op.def().class {
+            OpClass::Allocate => it.get(attr::ALIAS).is_none() && it.out_tensor() == Some(tensor),
+            OpClass::Deallocate => true,
+            OpClass::Compute
+            | OpClass::Elementwise
+            | OpClass::View
+            | OpClass::Communicate
+            | OpClass::Wait
+            | OpClass::Stream
+            | OpClass::Coalescing
+            | OpClass::ShareHandles
+            | OpClass::HostUnit
+            | OpClass::Opaque => false,
         },
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     };
@@ -196,28 +198,28 @@ fn only_uses(
 }
 
 /// Whether two results have the same axes, reductions aside, of which none is split or counts partial sums.
-fn alike(program: &Program, a: TensorId, b: TensorId) -> bool {
+fn have_same_axes(program: &Program, a: TensorId, b: TensorId) -> bool {
     let kept = |tensor: TensorId| -> Vec<Axis> {
-        let axes = program.tensors[tensor].loops.iter().map(|axis| program.axes[*axis].clone());
+        let axes = program.tensors[tensor].loop_domain.iter().map(|axis| program.axes[*axis].clone());
         axes.filter(|axis| axis.kind != AxisKind::Reduction).map(|axis| Axis { number: 0, ..axis }).collect()
     };
     let plain = |tensor: TensorId| {
         let spread_sum = |axis: &AxisId| {
             let axis = &program.axes[*axis];
-            let device = matches!(axis.parallel, Parallel::Device(_));
+            let device = matches!(axis.parallel, ParallelType::Device(_));
             device && (axis.kind == AxisKind::Reduction || axis.suffix.contains("rf"))
         };
-        program.has_plain_domains(tensor) && !program.tensors[tensor].loops.iter().any(spread_sum)
+        program.has_plain_domains(tensor) && !program.tensors[tensor].loop_domain.iter().any(spread_sum)
     };
     let (x, y) = (&program.tensors[a], &program.tensors[b]);
     plain(a) && plain(b) && (x.dtype, &x.mesh) == (y.dtype, &y.mesh) && kept(a) == kept(b)
 }
 
 /// Whether the bias is one axis that every rank holds whole, as it does the last axis of the result.
-fn is_whole_bias(program: &Program, bias: TensorId, out: TensorId) -> bool {
+fn is_unsharded_bias(program: &Program, bias: TensorId, out: TensorId) -> bool {
     let bias: Vec<AxisId> = program.dimensions(bias).collect();
     let (&[only], Some(last)) = (&bias[..], program.dimensions(out).last()) else { return false };
     let (only, last) = (&program.axes[only], &program.axes[last]);
-    let serial = |axis: &Axis| axis.parallel == Parallel::Serial && axis.kind == AxisKind::Iteration;
+    let serial = |axis: &Axis| axis.parallel == ParallelType::Serial && axis.kind == AxisKind::Iteration;
     serial(only) && serial(last) && only.extent == last.extent
 }

@@ -27,14 +27,14 @@ use std::ops::Range;
 use grammar::{
     diagnostic::Diagnostic,
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
 };
 use rustc_hash::FxHashMap;
 
 use crate::{
     analysis::{
-        accesses::{Accesses, Effects, Storage},
-        blocks::{any, nested},
+        blocks::{any_stmt, nested_blocks},
+        memory_effects::{MemoryEffects, ReadWriteSet, StmtEffects},
     },
     pass::{Arguments, Change, Pass, Remarks},
 };
@@ -49,18 +49,18 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let storage = Storage::of(program);
-    let mut elsewhere = Elsewhere::of(program, &storage, body);
+    let storage = MemoryEffects::of(program);
+    let mut elsewhere = OtherStreamComms::of(program, &storage, body);
     let mut changed = false;
-    for block in nested(program, body) {
+    for block in nested_blocks(program, body) {
         let mut first = 0;
         while first < program.blocks[block].len() {
-            let Some(last) = communication(program, block, first) else {
+            let Some(last) = communication_end(program, block, first) else {
                 first += 1;
                 continue;
             };
-            elsewhere.enter(program, &storage, block, first);
-            let to = highest(program, &storage, &elsewhere, block, first, last);
+            elsewhere.move_to(program, &storage, block, first);
+            let to = highest_position(program, &storage, &elsewhere, block, first, last);
             if to < first {
                 program.blocks[block][to..=last].rotate_right(last + 1 - first);
                 changed = true;
@@ -73,14 +73,14 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
 
 /// How many communications read and write each storage.
 #[derive(Default)]
-struct Counts {
+struct CommAccessCounts {
     reads: FxHashMap<TensorId, usize>,
     writes: FxHashMap<TensorId, usize>,
 }
 
-impl Counts {
-    fn add(&mut self, program: &Program, storage: &Storage, stmt: StmtId) {
-        if matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.row().effect == Effect::Communicate) {
+impl CommAccessCounts {
+    fn add(&mut self, program: &Program, storage: &MemoryEffects, stmt: StmtId) {
+        if matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.def().class == OpClass::Communicate) {
             let accesses = storage.effects(program, stmt).accesses;
             accesses.reads.iter().for_each(|it| *self.reads.entry(*it).or_default() += 1);
             accesses.writes.iter().for_each(|it| *self.writes.entry(*it).or_default() += 1);
@@ -88,45 +88,45 @@ impl Counts {
     }
 }
 
-fn chooses_stream(program: &Program, stmt: StmtId) -> bool {
+fn sets_stream(program: &Program, stmt: StmtId) -> bool {
     matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream)
 }
 
 /// The communications of a program that may be posted on another stream.
-struct Elsewhere {
+struct OtherStreamComms {
     /// Of the whole program; `None`: it has one stream.
-    all: Option<Counts>,
+    all: Option<CommAccessCounts>,
     /// Statements of a block between two that choose a stream, and what is posted there.
-    segment: Option<(BlockId, Range<usize>, Counts)>,
+    segment: Option<(BlockId, Range<usize>, CommAccessCounts)>,
 }
 
-impl Elsewhere {
-    fn of(program: &Program, storage: &Storage, body: BlockId) -> Self {
-        let (mut all, mut has_streams) = (Counts::default(), false);
+impl OtherStreamComms {
+    fn of(program: &Program, storage: &MemoryEffects, body: BlockId) -> Self {
+        let (mut all, mut has_streams) = (CommAccessCounts::default(), false);
         program.walk(body, &mut |stmt| {
-            has_streams |= chooses_stream(program, stmt);
+            has_streams |= sets_stream(program, stmt);
             all.add(program, storage, stmt);
         });
         Self { all: has_streams.then_some(all), segment: None }
     }
 
     /// Goes to the statement at `at` of a block.
-    fn enter(&mut self, program: &Program, storage: &Storage, block: BlockId, at: usize) {
+    fn move_to(&mut self, program: &Program, storage: &MemoryEffects, block: BlockId, at: usize) {
         let is_there = self.segment.as_ref().is_some_and(|it| it.0 == block && it.1.contains(&at));
         if self.all.is_none() || is_there {
             return;
         }
         let stmts = program.block(block);
-        let chooses = |stmt: &StmtId| any(program, *stmt, &|it| chooses_stream(program, it));
+        let chooses = |stmt: &StmtId| any_stmt(program, *stmt, &|it| sets_stream(program, it));
         let from = stmts[..at].iter().rposition(chooses).map_or(0, |it| it + 1);
         let to = stmts[at..].iter().position(chooses).map_or(stmts.len(), |it| at + it);
-        let mut own = Counts::default();
+        let mut own = CommAccessCounts::default();
         stmts[from..to].iter().for_each(|it| own.add(program, storage, *it));
         self.segment = Some((block, from..to, own));
     }
 
     /// Whether a communication that may be posted on another stream uses what this writes, or writes what this uses.
-    fn conflicts(&self, accesses: &Accesses) -> bool {
+    fn conflicts(&self, accesses: &ReadWriteSet) -> bool {
         let (Some(all), Some((_, _, own))) = (&self.all, &self.segment) else { return false };
         let count = |counts: &FxHashMap<TensorId, usize>, it: &TensorId| counts.get(it).copied().unwrap_or(0);
         let is_read = |it: &TensorId| count(&all.reads, it) > count(&own.reads, it);
@@ -137,34 +137,34 @@ impl Elsewhere {
 }
 
 /// The index of the last statement of the communication that begins at `first`; `None` where none begins.
-fn communication(program: &Program, block: BlockId, first: usize) -> Option<usize> {
+fn communication_end(program: &Program, block: BlockId, first: usize) -> Option<usize> {
     let effect = |at: usize| match &program.stmts[*program.block(block).get(at)?] {
-        Stmt::Op(it) => Some(it.op.row().effect),
+        Stmt::Op(it) => Some(it.op.def().class),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     };
     match effect(first)? {
-        Effect::Communicate => Some(first),
-        Effect::Group => {
-            (first + 1..program.block(block).len()).find(|at| effect(*at) == Some(Effect::Group))
+        OpClass::Communicate => Some(first),
+        OpClass::Coalescing => {
+            (first + 1..program.block(block).len()).find(|at| effect(*at) == Some(OpClass::Coalescing))
         }
-        Effect::Compute
-        | Effect::Map
-        | Effect::View
-        | Effect::Allocate
-        | Effect::Deallocate
-        | Effect::Wait
-        | Effect::Stream
-        | Effect::Share
-        | Effect::Unit
-        | Effect::Opaque => None,
+        OpClass::Compute
+        | OpClass::Elementwise
+        | OpClass::View
+        | OpClass::Allocate
+        | OpClass::Deallocate
+        | OpClass::Wait
+        | OpClass::Stream
+        | OpClass::ShareHandles
+        | OpClass::HostUnit
+        | OpClass::Opaque => None,
     }
 }
 
 /// The index that the communication from `first` to `last` may go up to.
-fn highest(
+fn highest_position(
     program: &Program,
-    storage: &Storage,
-    elsewhere: &Elsewhere,
+    storage: &MemoryEffects,
+    elsewhere: &OtherStreamComms,
     block: BlockId,
     first: usize,
     last: usize,
@@ -174,10 +174,10 @@ fn highest(
     let mut to = first;
     for at in (0..first).rev() {
         let above = storage.effects(program, stmts[at]);
-        if stops(storage, &above, &posted) || elsewhere.conflicts(&above.accesses) {
+        if blocks_hoisting(storage, &above, &posted) || elsewhere.conflicts(&above.accesses) {
             break;
         }
-        if works(program, stmts[at]) {
+        if takes_stream_time(program, stmts[at]) {
             to = at;
         }
     }
@@ -185,29 +185,29 @@ fn highest(
 }
 
 /// Whether a communication has to come behind a statement.
-fn stops(storage: &Storage, above: &Effects, posted: &Effects) -> bool {
+fn blocks_hoisting(storage: &MemoryEffects, above: &StmtEffects, posted: &StmtEffects) -> bool {
     let names = |tensor: &_| {
-        let class = storage.class(*tensor);
+        let class = storage.alias_class(*tensor);
         posted.names.contains(tensor)
             || posted.accesses.reads.contains(&class)
             || posted.accesses.writes.contains(&class)
     };
-    above.streams
-        || above.shares
+    above.uses_streams
+        || above.may_block_host
         || above.communicates
         || !above.waits.is_disjoint(&posted.posts)
         || !above.assigns.is_disjoint(&posted.symbols)
         || !above.binds.is_disjoint(&posted.names)
-        || above.drops.iter().any(names)
-        || above.accesses.conflicts(&posted.accesses)
+        || above.deallocates.iter().any(names)
+        || above.accesses.conflicts_with(&posted.accesses)
 }
 
 /// Whether a statement, or one inside it, takes time on the stream.
-fn works(program: &Program, stmt: StmtId) -> bool {
-    any(program, stmt, &|stmt| match &program.stmts[stmt] {
+fn takes_stream_time(program: &Program, stmt: StmtId) -> bool {
+    any_stmt(program, stmt, &|stmt| match &program.stmts[stmt] {
         Stmt::Op(it) => matches!(
-            it.op.row().effect,
-            Effect::Compute | Effect::Map | Effect::Wait | Effect::Unit | Effect::Opaque
+            it.op.def().class,
+            OpClass::Compute | OpClass::Elementwise | OpClass::Wait | OpClass::HostUnit | OpClass::Opaque
         ),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     })

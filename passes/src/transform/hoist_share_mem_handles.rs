@@ -38,21 +38,21 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
+    for_each_tensor_use,
     ir::{BlockId, For, If, Program, Stmt, StmtId, SymbolId, TensorId},
-    mentions,
-    ops::{Effect, Mode},
+    ops::{AccessMode, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        accesses::{stale, symbols_of},
         bindings,
+        memory_effects::{symbols_of, upward_exposed_names},
     },
     pass::{Arguments, Change, Pass, Remarks},
     rewrite::{
-        blocks::{Edit, prune, rewrite},
-        create::Fresh,
+        blocks::{StmtEdit, remove_empty_blocks, rewrite},
+        builder::IrBuilder,
         substitute::Substitution,
     },
 };
@@ -68,8 +68,8 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
-    let (mut fresh, lets) = (Fresh::of(program), lets(program));
-    let found = loops(program, body)?;
+    let (mut fresh, lets) = (IrBuilder::of(program), symbol_assignments(program));
+    let found = loops_sharing_handles(program, body)?;
     let mut pending = vec![body];
     while let Some(block) = pending.pop() {
         let mut at = 0;
@@ -77,13 +77,13 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
             let stmt = program.blocks[block][at];
             match program.stmts[stmt].clone() {
                 Stmt::Op(_) | Stmt::Let(..) => (),
-                Stmt::If(it) => pending.extend([Some(it.then), it.other].into_iter().flatten()),
+                Stmt::If(it) => pending.extend([Some(it.then_block), it.else_block].into_iter().flatten()),
                 Stmt::For(it) => {
                     let Some(views) = found.get(&stmt) else {
                         at += 1;
                         continue;
                     };
-                    if let Some(first) = exchange_of(program, &mut fresh, &lets, views, stmt, &it)? {
+                    if let Some(first) = split_off_exchange(program, &mut fresh, &lets, views, stmt, &it)? {
                         program.blocks[block].insert(at, first);
                         at += 1;
                         changed = true;
@@ -97,31 +97,31 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
 }
 
 /// The loop that exchanges what another one does; the other one does not any more. `None`: there is nothing to do.
-fn exchange_of(
+fn split_off_exchange(
     program: &mut Program,
-    fresh: &mut Fresh,
-    lets: &Lets,
+    fresh: &mut IrBuilder,
+    lets: &SymbolAssignments,
     views: &FxHashSet<TensorId>,
     stmt: StmtId,
     it: &For,
 ) -> Result<Option<StmtId>, Diagnostic> {
-    let shares = shares(program, it.body);
+    let shares = share_stmts(program, it.body);
     let mut kept: FxHashSet<StmtId> = shares.iter().copied().collect();
     program.walk(it.body, &mut |stmt| {
         if let Stmt::Op(op) = &program.stmts[stmt]
             && op.out_tensor().is_some_and(|out| views.contains(&out))
-            && op.op.row().effect == Effect::View
+            && op.op.def().class == OpClass::View
         {
             kept.insert(stmt);
         }
     });
-    keep_scalars(program, lets, it.body, &mut kept)?;
-    if only(program, it.body, &kept) {
+    keep_scalar_assignments(program, lets, it.body, &mut kept)?;
+    if has_only_kept(program, it.body, &kept) {
         return Ok(None);
     }
-    let body = filtered(program, it.body, &kept);
+    let body = filter_block(program, it.body, &kept);
     let span = program.stmt_span(stmt);
-    let exchange = program.stmt(Stmt::For(For { body, ..it.clone() }), span);
+    let exchange = program.add_stmt(Stmt::For(For { body, ..it.clone() }), span);
     let mut names = Substitution::default();
     let mut views: Vec<TensorId> = views.iter().copied().collect();
     views.sort_unstable();
@@ -131,33 +131,36 @@ fn exchange_of(
     }
     let exchange = names.stmt(program, exchange);
     rewrite(program, it.body, &mut |_, stmt| match shares.contains(&stmt) {
-        true => Edit::Remove,
-        false => Edit::Keep,
+        true => StmtEdit::Remove,
+        false => StmtEdit::Keep,
     });
-    prune(program, it.body);
+    remove_empty_blocks(program, it.body);
     Ok(Some(exchange))
 }
 
 /// The loops that share handles, with the views that they make on the way to the buffers, of what has storage before.
-fn loops(program: &Program, body: BlockId) -> Result<FxHashMap<StmtId, FxHashSet<TensorId>>, Diagnostic> {
-    let mut found: Vec<(StmtId, Shared)> = Vec::new();
+fn loops_sharing_handles(
+    program: &Program,
+    body: BlockId,
+) -> Result<FxHashMap<StmtId, FxHashSet<TensorId>>, Diagnostic> {
+    let mut found: Vec<(StmtId, SharedBuffers)> = Vec::new();
     let mut pending = vec![body];
     while let Some(block) = pending.pop() {
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
                 Stmt::Op(_) | Stmt::Let(..) => (),
-                Stmt::If(it) => pending.extend([Some(it.then), it.other].into_iter().flatten()),
+                Stmt::If(it) => pending.extend([Some(it.then_block), it.else_block].into_iter().flatten()),
                 Stmt::For(it) => {
-                    let shares = shares(program, it.body);
+                    let shares = share_stmts(program, it.body);
                     if !shares.is_empty() {
-                        found.push((*stmt, views(program, it, &shares)?));
+                        found.push((*stmt, shared_buffers(program, it, &shares)?));
                     }
                 }
             }
         }
     }
     // Before a loop: what is bound whether or not it runs, and what it drops never is.
-    let names = |shared: &Shared| shared.bases.iter().map(|(tensor, _)| *tensor).collect();
+    let names = |shared: &SharedBuffers| shared.bases.iter().map(|(tensor, _)| *tensor).collect();
     let asked = found.iter().map(|(stmt, shared)| (*stmt, names(shared))).collect();
     let bound = bindings::bound_before(program, &asked);
     for (stmt, shared) in &found {
@@ -167,18 +170,18 @@ fn loops(program: &Program, body: BlockId) -> Result<FxHashMap<StmtId, FxHashSet
         if let (Some((tensor, at)), Stmt::For(it)) =
             (shared.bases.iter().find(unclear), &program.stmts[*stmt])
         {
-            return Err(refusal(program, it, *tensor, *at));
+            return Err(hoist_error(program, it, *tensor, *at));
         }
     }
     Ok(found.into_iter().map(|(stmt, shared)| (stmt, shared.views)).collect())
 }
 
 /// The ShareMemHandles of a block.
-fn shares(program: &Program, block: BlockId) -> Vec<StmtId> {
+fn share_stmts(program: &Program, block: BlockId) -> Vec<StmtId> {
     let mut found = Vec::new();
     program.walk(block, &mut |stmt| {
         if let Stmt::Op(it) = &program.stmts[stmt]
-            && it.op.row().effect == Effect::Share
+            && it.op.def().class == OpClass::ShareHandles
         {
             found.push(stmt);
         }
@@ -187,7 +190,7 @@ fn shares(program: &Program, block: BlockId) -> Vec<StmtId> {
 }
 
 /// What leads to the buffers that a loop shares.
-struct Shared {
+struct SharedBuffers {
     /// Views that the loop makes.
     views: FxHashSet<TensorId>,
     /// What they are views of, each with a statement that shares it.
@@ -197,31 +200,31 @@ struct Shared {
 }
 
 /// The views that the loop makes on the way to the buffers that it shares.
-fn views(program: &Program, it: &For, shares: &[StmtId]) -> Result<Shared, Diagnostic> {
+fn shared_buffers(program: &Program, it: &For, shares: &[StmtId]) -> Result<SharedBuffers, Diagnostic> {
     let mut names: Vec<(TensorId, StmtId)> = Vec::new();
     for share in shares {
         if let Stmt::Op(op) = &program.stmts[*share] {
-            mentions(program, op, &mut |tensor, _| names.push((tensor, *share)));
+            for_each_tensor_use(program, op, &mut |tensor, _| names.push((tensor, *share)));
         }
     }
     let mut bound_inside: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
     let mut dropped: FxHashSet<TensorId> = FxHashSet::default();
     program.walk(it.body, &mut |stmt| {
         if let Stmt::Op(op) = &program.stmts[stmt] {
-            mentions(program, op, &mut |tensor, mode| {
-                if mode == Mode::Bind {
+            for_each_tensor_use(program, op, &mut |tensor, mode| {
+                if mode == AccessMode::Bind {
                     bound_inside.entry(tensor).or_default().push(stmt);
                 }
-                if op.op.row().effect == Effect::Deallocate {
+                if op.op.def().class == OpClass::Deallocate {
                     dropped.insert(tensor);
                 }
             });
         }
     });
     let is_view =
-        |stmt: &StmtId| matches!(&program.stmts[*stmt], Stmt::Op(op) if op.op.row().effect == Effect::View);
-    let stale = stale(program, it.body, &|stmt| match &program.stmts[stmt] {
-        Stmt::Op(op) if op.op.row().effect == Effect::View => Program::tensors_of(&op.outs).collect(),
+        |stmt: &StmtId| matches!(&program.stmts[*stmt], Stmt::Op(op) if op.op.def().class == OpClass::View);
+    let stale = upward_exposed_names(program, it.body, &|stmt| match &program.stmts[stmt] {
+        Stmt::Op(op) if op.op.def().class == OpClass::View => Program::tensors_of(&op.outs).collect(),
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Vec::new(),
     });
     let mut views: FxHashSet<TensorId> = FxHashSet::default();
@@ -232,7 +235,7 @@ fn views(program: &Program, it: &For, shares: &[StmtId]) -> Result<Shared, Diagn
             continue;
         };
         if !binders.iter().all(is_view) || stale.contains(&tensor) {
-            return Err(refusal(program, it, tensor, at));
+            return Err(hoist_error(program, it, tensor, at));
         }
         if views.insert(tensor) {
             for binder in binders {
@@ -242,10 +245,10 @@ fn views(program: &Program, it: &For, shares: &[StmtId]) -> Result<Shared, Diagn
             }
         }
     }
-    Ok(Shared { views, bases, dropped })
+    Ok(SharedBuffers { views, bases, dropped })
 }
 
-fn refusal(program: &Program, it: &For, tensor: TensorId, share: StmtId) -> Diagnostic {
+fn hoist_error(program: &Program, it: &For, tensor: TensorId, share: StmtId) -> Diagnostic {
     let (name, index) = (program.tensor_name(tensor), &program.symbols[it.index]);
     let message = format!(
         "the handle of `{name}` cannot be exchanged before the loop over `{index}`: it may be another one in every iteration"
@@ -255,10 +258,10 @@ fn refusal(program: &Program, it: &For, tensor: TensorId, share: StmtId) -> Diag
 }
 
 /// The statements that give scalars values.
-type Lets = FxHashMap<SymbolId, Vec<StmtId>>;
+type SymbolAssignments = FxHashMap<SymbolId, Vec<StmtId>>;
 
-fn lets(program: &Program) -> Lets {
-    let mut lets = Lets::default();
+fn symbol_assignments(program: &Program) -> SymbolAssignments {
+    let mut lets = SymbolAssignments::default();
     program.stmts.iter().for_each(|(id, stmt)| {
         if let Stmt::Let(symbol, _) = stmt {
             lets.entry(*symbol).or_default().push(id);
@@ -268,15 +271,15 @@ fn lets(program: &Program) -> Lets {
 }
 
 /// Adds the statements that give values to the scalars that kept statements, and what is around them, look at.
-fn keep_scalars(
+fn keep_scalar_assignments(
     program: &Program,
-    lets: &Lets,
+    lets: &SymbolAssignments,
     body: BlockId,
     kept: &mut FxHashSet<StmtId>,
 ) -> Result<(), Diagnostic> {
     loop {
         let mut symbols = FxHashSet::default();
-        used(program, body, kept, &mut symbols);
+        collect_used_symbols(program, body, kept, &mut symbols);
         let mut added = false;
         let mut inside = FxHashSet::default();
         program.walk(body, &mut |stmt| {
@@ -298,15 +301,20 @@ fn keep_scalars(
 }
 
 /// The scalars that kept statements, and the branches and loops around them, look at; whether there are any kept.
-fn used(program: &Program, block: BlockId, kept: &FxHashSet<StmtId>, acc: &mut FxHashSet<SymbolId>) -> bool {
+fn collect_used_symbols(
+    program: &Program,
+    block: BlockId,
+    kept: &FxHashSet<StmtId>,
+    acc: &mut FxHashSet<SymbolId>,
+) -> bool {
     let mut any = false;
     for stmt in program.block(block) {
         let inner = match &program.stmts[*stmt] {
             Stmt::Op(_) | Stmt::Let(..) => kept.contains(stmt),
-            Stmt::For(it) => used(program, it.body, kept, acc),
+            Stmt::For(it) => collect_used_symbols(program, it.body, kept, acc),
             Stmt::If(it) => {
-                let then = used(program, it.then, kept, acc);
-                it.other.is_some_and(|other| used(program, other, kept, acc)) || then
+                let then = collect_used_symbols(program, it.then_block, kept, acc);
+                it.else_block.is_some_and(|other| collect_used_symbols(program, other, kept, acc)) || then
             }
         };
         if inner {
@@ -318,18 +326,19 @@ fn used(program: &Program, block: BlockId, kept: &FxHashSet<StmtId>, acc: &mut F
 }
 
 /// Whether a block holds kept statements only.
-fn only(program: &Program, block: BlockId, kept: &FxHashSet<StmtId>) -> bool {
+fn has_only_kept(program: &Program, block: BlockId, kept: &FxHashSet<StmtId>) -> bool {
     program.block(block).iter().all(|stmt| match &program.stmts[*stmt] {
         Stmt::Op(_) | Stmt::Let(..) => kept.contains(stmt),
-        Stmt::For(it) => only(program, it.body, kept),
+        Stmt::For(it) => has_only_kept(program, it.body, kept),
         Stmt::If(it) => {
-            only(program, it.then, kept) && it.other.is_none_or(|other| only(program, other, kept))
+            has_only_kept(program, it.then_block, kept)
+                && it.else_block.is_none_or(|other| has_only_kept(program, other, kept))
         }
     })
 }
 
 /// A block of the kept statements, in the branches and loops around them.
-fn filtered(program: &mut Program, block: BlockId, kept: &FxHashSet<StmtId>) -> BlockId {
+fn filter_block(program: &mut Program, block: BlockId, kept: &FxHashSet<StmtId>) -> BlockId {
     let mut stmts = Vec::new();
     for stmt in program.blocks[block].clone() {
         let span = program.stmt_span(stmt);
@@ -340,17 +349,19 @@ fn filtered(program: &mut Program, block: BlockId, kept: &FxHashSet<StmtId>) -> 
                 }
             }
             Stmt::For(it) => {
-                let body = filtered(program, it.body, kept);
+                let body = filter_block(program, it.body, kept);
                 if !program.blocks[body].is_empty() {
-                    stmts.push(program.stmt(Stmt::For(For { body, ..it }), span));
+                    stmts.push(program.add_stmt(Stmt::For(For { body, ..it }), span));
                 }
             }
             Stmt::If(it) => {
-                let then = filtered(program, it.then, kept);
-                let other = it.other.map(|other| filtered(program, other, kept));
+                let then = filter_block(program, it.then_block, kept);
+                let other = it.else_block.map(|other| filter_block(program, other, kept));
                 let other = other.filter(|other| !program.blocks[*other].is_empty());
                 if other.is_some() || !program.blocks[then].is_empty() {
-                    stmts.push(program.stmt(Stmt::If(If { then, other, ..it }), span));
+                    stmts.push(
+                        program.add_stmt(Stmt::If(If { then_block: then, else_block: other, ..it }), span),
+                    );
                 }
             }
         }

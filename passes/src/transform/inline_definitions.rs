@@ -26,7 +26,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::{blocks::rejected, create, scalars, substitute::Substitution},
+    rewrite::{blocks::first_verifier_error, builder, scalars, substitute::Substitution},
 };
 
 /// The pass.
@@ -38,58 +38,64 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 /// The most parts of a definition that is written out.
-const LARGEST: usize = 10_000;
+const MAX_DEFINITION_PARTS: usize = 10_000;
 
 /// The most parts of all definitions at all their uses in statements: tens of megabytes of text.
-const MOST_PARTS: usize = 10_000_000;
+const MAX_TOTAL_PARTS: usize = 10_000_000;
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let hidden = scalars::bound(program);
+    let hidden = scalars::assigned_symbols(program);
     let mut written = Substitution::default();
     let mut sizes = FxHashMap::default();
     // Those that others name come first.
     for (symbol, value) in program.definitions.clone() {
         let value = match hidden.contains(&symbol) {
-            true => create::symbol(program, symbol),
+            true => builder::symbol(program, symbol),
             false => written.expr(program, value),
         };
-        if size(program, value, &mut sizes) > LARGEST {
-            return Err(too_large(program, symbol));
+        if size(program, value, &mut sizes) > MAX_DEFINITION_PARTS {
+            return Err(too_large_error(program, symbol));
         }
         written.symbols.insert(symbol, value);
     }
-    if growth(program, &mut written, &mut sizes) > MOST_PARTS {
-        let message = format!("the definitions, written out at every use, have more than {MOST_PARTS} parts");
+    if inlined_parts(program, &mut written, &mut sizes) > MAX_TOTAL_PARTS {
+        let message =
+            format!("the definitions, written out at every use, have more than {MAX_TOTAL_PARTS} parts");
         let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, "in this program");
         return Err(it.help("keep the definitions, or fold them first with `canonicalize`"));
     }
     let mut rewrite = |program: &mut Program, expr| written.expr(program, expr);
-    let mut changed = scalars::outside(program, &mut rewrite);
-    changed |= scalars::inside(program, &mut rewrite);
+    let mut changed = scalars::rewrite_outside_stmts(program, &mut rewrite);
+    changed |= scalars::rewrite_in_stmts(program, &mut rewrite);
     let mut used = Vec::new();
     for (_, axis) in program.axes.iter() {
         let bounds = [Some(axis.extent), axis.start, axis.stop, axis.expanded];
-        bounds.into_iter().flatten().for_each(|it| program.symbols_of(it, &mut used));
+        bounds.into_iter().flatten().for_each(|it| program.collect_symbols(it, &mut used));
     }
     let used: FxHashSet<SymbolId> = used.into_iter().collect();
     let before = program.definitions.len();
     program.definitions.retain(|symbol, _| hidden.contains(symbol) || used.contains(symbol));
     changed |= program.definitions.len() != before;
-    match rejected(program).filter(|_| changed) {
+    match first_verifier_error(program).filter(|_| changed) {
         Some(fault) => Err(fault),
         None => Ok(Change::from_flag(changed)),
     }
 }
 
-fn too_large(program: &Program, symbol: SymbolId) -> Diagnostic {
-    let message = format!("`{}` written out has more than {LARGEST} parts", program.symbols[symbol]);
+fn too_large_error(program: &Program, symbol: SymbolId) -> Diagnostic {
+    let message =
+        format!("`{}` written out has more than {MAX_DEFINITION_PARTS} parts", program.symbols[symbol]);
     let span = program.symbol_span(symbol);
     Diagnostic::new(Code::TooLarge, span, message, "too large to repeat at every use")
         .help("keep the definitions, or fold them first with `canonicalize`")
 }
 
 /// How many parts statements are printed with where definitions are written out, as far as they are not printed so already.
-fn growth(program: &mut Program, written: &mut Substitution, sizes: &mut FxHashMap<ExprId, usize>) -> usize {
+fn inlined_parts(
+    program: &mut Program,
+    written: &mut Substitution,
+    sizes: &mut FxHashMap<ExprId, usize>,
+) -> usize {
     let mut known: FxHashMap<ExprId, usize> = FxHashMap::default();
     let mut grown = |program: &mut Program, expr: ExprId| {
         if let Some(size) = known.get(&expr) {
@@ -117,7 +123,7 @@ fn growth(program: &mut Program, written: &mut Substitution, sizes: &mut FxHashM
                         }
                         Operand::Tensor(tensor) => {
                             if !tensors.contains_key(tensor) {
-                                let axes = program.tensors[*tensor].loops.clone();
+                                let axes = program.tensors[*tensor].loop_domain.clone();
                                 let sizes =
                                     axes.iter().map(|axis| grown(program, program.axes[*axis].extent));
                                 let size = sizes.fold(0usize, usize::saturating_add);

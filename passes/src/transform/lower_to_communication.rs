@@ -36,7 +36,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{AxisKind, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::{Effect, Rule},
+    ops::{OpClass, TypeRule},
     span::Span,
     words::{Backend, CommunicationType},
 };
@@ -44,15 +44,15 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::{
-        bindings, dims,
-        reshard::{self, Step},
+        bindings, dim_map,
+        reshard::{self, ReshardStep},
         sharding::{Dim, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{blocks::expand, create::Fresh, mesh::teams},
-    transform::decompose_resharding::{is_copy, red_op, reduces_in_one_step},
+    rewrite::{blocks::expand, builder::IrBuilder, mesh::teams_along},
+    transform::decompose_resharding::{collective_red_op, is_copy, reduces_in_one_step},
 };
-use post::Post;
+use post::CommDesc;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -69,10 +69,10 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let mut fresh = Fresh::of(program);
-    let bound = bindings::facts(program).bound;
-    let views = views(program);
-    let world = world(program);
+    let mut fresh = IrBuilder::of(program);
+    let bound = bindings::analyze_bindings(program).already_bound;
+    let views = view_tensors(program);
+    let world = world_size(program);
     let backend = match arguments.text("backend") {
         Some("cuda") => Backend::Cuda,
         Some("ucc") => Backend::Ucc,
@@ -83,7 +83,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         let Stmt::Op(it) = program.stmts[stmt].clone() else { return Ok(None) };
         let is_bound = bound.contains(&stmt);
         let (stmts, works, names) = (Vec::new(), Vec::new(), Vec::new());
-        let mut ctx = Ctx {
+        let mut ctx = Lowering {
             program,
             fresh: &mut fresh,
             span,
@@ -92,20 +92,20 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             views: &views,
             is_bound,
             stmts,
-            works,
-            names,
+            pending_works: works,
+            reshaped_names: names,
         };
-        let changed = ctx.statement(&it)?;
-        ctx.wait();
+        let changed = ctx.lower(&it)?;
+        ctx.emit_waits();
         Ok(changed.then_some(ctx.stmts))
     })?;
     Ok(Change::from_flag(changed))
 }
 
 /// What becomes of one statement.
-struct Ctx<'p> {
+struct Lowering<'p> {
     program: &'p mut Program,
-    fresh: &'p mut Fresh,
+    fresh: &'p mut IrBuilder,
     span: Span,
     backend: Backend,
     /// The number of ranks that the program needs.
@@ -116,17 +116,17 @@ struct Ctx<'p> {
     is_bound: bool,
     stmts: Vec<StmtId>,
     /// Posted, and not waited for yet.
-    works: Vec<u32>,
+    pending_works: Vec<u32>,
     /// Other shapes of results that are filled in part by part.
-    names: Vec<TensorId>,
+    reshaped_names: Vec<TensorId>,
 }
 
-impl Ctx<'_> {
+impl Lowering<'_> {
     /// Writes the statements that take the place of `it`; false if it may stay.
-    fn statement(&mut self, it: &OpStmt) -> Result<bool, Diagnostic> {
+    fn lower(&mut self, it: &OpStmt) -> Result<bool, Diagnostic> {
         let ([arg], Some(out)) = (&it.tensor_operands()[..], it.out_tensor()) else { return Ok(false) };
         let arg = *arg;
-        let is_reduction = it.op.row().rule == Rule::Reduce;
+        let is_reduction = it.op.def().type_rule == TypeRule::Reduce;
         if !is_reduction && !is_copy(it) || self.program.tensors[out].unit.is_some() {
             return Ok(false);
         }
@@ -136,11 +136,11 @@ impl Ctx<'_> {
             return self.reduction(it, arg, &from, out, &to);
         }
         let Some(step) = reshard::step(self.program, &from, &to) else {
-            return Err(self.refused(it, "is more than one step of resharding"));
+            return Err(self.lowering_error(it, "is more than one step of resharding"));
         };
         match step {
-            Step::Local | Step::Slice => return Ok(false),
-            Step::Broadcast => {
+            ReshardStep::Local | ReshardStep::Slice => return Ok(false),
+            ReshardStep::Broadcast => {
                 self.allocate(out);
                 let common = to.mesh.devices.iter().find(|rank| from.mesh.contains(**rank));
                 let root = common.copied().unwrap_or_else(|| from.mesh.devices[0]);
@@ -149,7 +149,7 @@ impl Ctx<'_> {
                     team.push(root);
                 }
                 let root = team.iter().position(|rank| *rank == root);
-                self.post(Post {
+                self.post(CommDesc {
                     kind: CommunicationType::Broadcast,
                     team: &team,
                     root,
@@ -158,21 +158,21 @@ impl Ctx<'_> {
                     output: out,
                 });
             }
-            Step::Allgather { dim, device } => {
+            ReshardStep::Allgather { dim, device } => {
                 self.allgather(arg, out, &with_dim(&to, dim, &from.dims[dim]), (dim, device));
             }
-            Step::Gather { dim, device } => {
+            ReshardStep::Gather { dim, device } => {
                 self.gather(arg, &from.mesh, out, &with_dim(&to, dim, &from.dims[dim]), (dim, device));
             }
-            Step::Scatter { dim, device } => {
+            ReshardStep::Scatter { dim, device } => {
                 self.scatter(arg, &with_dim(&from, dim, &to.dims[dim]), out, &to.mesh, (dim, device));
             }
-            Step::AllToAll { from: gone, to: new, device } => {
+            ReshardStep::AllToAll { from: gone, to: new, device } => {
                 let send = with_dim(&from, new, &to.dims[new]);
                 let recv = with_dim(&to, gone, &from.dims[gone]);
                 self.all_to_all(arg, (&send, new), out, (&recv, gone), device);
             }
-            Step::SendRecv => {
+            ReshardStep::SendRecv => {
                 self.allocate(out);
                 for (sender, receiver) in from.mesh.devices.iter().zip(&to.mesh.devices) {
                     self.send(*sender, *receiver, arg, out);
@@ -190,7 +190,7 @@ impl Ctx<'_> {
         out: TensorId,
         to: &Sharding,
     ) -> Result<bool, Diagnostic> {
-        let Some(maps) = dims::dim_map(self.program, it, 0) else { return Ok(false) };
+        let Some(maps) = dim_map::dim_map(self.program, it, 0) else { return Ok(false) };
         let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
         let spread = |at: &&usize| from.dims[**at].devices().next().is_some();
         let Some(dim) = summed.iter().find(spread).copied() else {
@@ -198,17 +198,17 @@ impl Ctx<'_> {
             let mut maps = maps.iter();
             kept.dims.retain(|_| maps.next() != Some(&DimMap::Reduction));
             return match reshard::step(self.program, &kept, to) {
-                Some(Step::Local) => Ok(false),
-                _ => Err(self.refused(it, "reduces and reshards")),
+                Some(ReshardStep::Local) => Ok(false),
+                _ => Err(self.lowering_error(it, "reduces and reshards")),
             };
         };
         let mut kept = from.clone();
         kept.dims.remove(dim);
         let one_step = summed.len() == 1 && reduces_in_one_step(self.program, from, dim, &kept, to);
         let (Some(red_op), true, Some(device)) =
-            (red_op(self.program, it), one_step, from.dims[dim].devices().next())
+            (collective_red_op(self.program, it), one_step, from.dims[dim].devices().next())
         else {
-            return Err(self.refused(it, "is more than one step of reduction"));
+            return Err(self.lowering_error(it, "is more than one step of reduction"));
         };
         if from.mesh != to.mesh {
             self.allocate(out);
@@ -216,7 +216,7 @@ impl Ctx<'_> {
             for receiver in &to.mesh.devices {
                 let root = team.iter().position(|rank| rank == receiver);
                 let red_op = Some(red_op);
-                self.post(Post {
+                self.post(CommDesc {
                     kind: CommunicationType::Reduce,
                     team: &team,
                     root,
@@ -225,14 +225,14 @@ impl Ctx<'_> {
                     output: out,
                 });
             }
-        } else if let Some((scattered, _)) = reshard::scattered(self.program, &kept, to) {
+        } else if let Some((scattered, _)) = reshard::scattered_piece(self.program, &kept, to) {
             // Counted among the operand's dimensions, that which vanishes included.
             let at = scattered + usize::from(scattered >= dim);
-            let input = self.parts_of(arg, &with_dim(from, at, &to.dims[scattered]), (at, device));
+            let input = self.pack_parts(arg, &with_dim(from, at, &to.dims[scattered]), (at, device));
             self.allocate(out);
-            for team in teams(&from.mesh, device) {
+            for team in teams_along(&from.mesh, device) {
                 let red_op = Some(red_op);
-                self.post(Post {
+                self.post(CommDesc {
                     kind: CommunicationType::ReduceScatter,
                     team: &team,
                     root: None,
@@ -243,9 +243,9 @@ impl Ctx<'_> {
             }
         } else {
             self.allocate(out);
-            for team in teams(&from.mesh, device) {
+            for team in teams_along(&from.mesh, device) {
                 let red_op = Some(red_op);
-                self.post(Post {
+                self.post(CommDesc {
                     kind: CommunicationType::Allreduce,
                     team: &team,
                     root: None,
@@ -266,13 +266,14 @@ impl Ctx<'_> {
         }
         let axes = &self.program.axes;
         let it = &mut self.program.tensors[tensor];
-        for list in [&mut it.loops, &mut it.domains.logical].into_iter().chain(it.domains.allocation.as_mut())
+        for list in
+            [&mut it.loop_domain, &mut it.domains.logical].into_iter().chain(it.domains.allocation.as_mut())
         {
             list.retain(|axis| axes[*axis].kind != AxisKind::Reduction);
         }
     }
 
-    fn refused(&self, it: &OpStmt, why: &str) -> Diagnostic {
+    fn lowering_error(&self, it: &OpStmt, why: &str) -> Diagnostic {
         let message = format!("`{}` {why}", it.op.name());
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "no communication does this alone");
         it.help("run decompose-resharding before")
@@ -287,16 +288,16 @@ fn with_dim(sharding: &Sharding, dim: usize, other: &Dim) -> Sharding {
 }
 
 /// Tensors that statements bind to views of others.
-fn views(program: &Program) -> FxHashSet<TensorId> {
+fn view_tensors(program: &Program) -> FxHashSet<TensorId> {
     let bound = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
-        Stmt::Op(it) if it.op.row().effect == Effect::View => it.out_tensor(),
+        Stmt::Op(it) if it.op.def().class == OpClass::View => it.out_tensor(),
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     });
     bound.collect()
 }
 
 /// The number of ranks of the smallest world that contains every rank that the meshes name.
-pub(crate) fn world(program: &Program) -> usize {
+pub(crate) fn world_size(program: &Program) -> usize {
     let named = program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied());
     named.max().map_or(0, |it| it.saturating_add(1))
 }

@@ -48,28 +48,28 @@
 //! A loop that only forks streams in front of a loop that uses them is merged with `forks` only: its Synchronize would
 //! come behind the join of the iteration before, and the iterations run one after the other.
 
-mod between;
 mod forks;
-mod frame;
+mod stmts_between;
+mod stream_frame;
 
-use between::Between;
-use frame::Frame;
 use grammar::{
-    dependents,
     diagnostic::Diagnostic,
     ir::{BlockId, ExprId, For, Program, Stmt, StmtId, Stream, TensorId},
+    loop_variant_tensors,
     ops::Op,
 };
 use rustc_hash::FxHashSet;
+use stmts_between::StmtsBetween;
+use stream_frame::StreamFrame;
 
 use crate::{
     analysis::{
-        blocks::nested,
-        dependences::{Body, Owners, independent},
-        names::Names,
+        blocks::nested_blocks,
+        dependences::{BodySummary, DisjointStorage, are_independent},
+        name_uses::NameUses,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::{create, substitute::Substitution},
+    rewrite::{builder, substitute::Substitution},
 };
 
 /// The pass.
@@ -88,8 +88,8 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     // Merging moves statements and renames indices: what shares storage stays the same.
-    let (names, owners) = (Names::of(program, body), Owners::of(program));
-    let pass = Merging { names, owners, forks: arguments.flag("forks") };
+    let (names, owners) = (NameUses::of(program, body), DisjointStorage::of(program));
+    let pass = LoopMerger { names, owners, forks: arguments.flag("forks") };
     let mut changed = false;
     // A merged loop may be what another one in front of it waits for.
     while pass.sweep(program, body) {
@@ -99,25 +99,25 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
 }
 
 /// What is the same for all loops.
-struct Merging {
-    names: Names,
-    owners: Owners,
+struct LoopMerger {
+    names: NameUses,
+    owners: DisjointStorage,
     forks: bool,
 }
 
 /// What is known of a loop that takes in others: each is looked at once.
-struct First {
-    frame: Frame,
-    body: Option<Body>,
+struct MergeTarget {
+    frame: StreamFrame,
+    body: Option<BodySummary>,
     /// What it forgets in every iteration, if it does.
-    forgets: Option<FxHashSet<TensorId>>,
+    unbound_each_iteration: Option<FxHashSet<TensorId>>,
 }
 
-impl Merging {
+impl LoopMerger {
     /// Lets every loop take in as many of those behind it as it can; whether any did.
     fn sweep(&self, program: &mut Program, body: BlockId) -> bool {
         let mut changed = false;
-        for block in nested(program, body) {
+        for block in nested_blocks(program, body) {
             let stmts = program.block(block).to_vec();
             let mut done = Vec::with_capacity(stmts.len());
             let mut at = 0;
@@ -127,23 +127,30 @@ impl Merging {
                     done.push(*stmt);
                     continue;
                 };
-                let mut first =
-                    Frame::of(program, it.body).map(|frame| First { frame, body: None, forgets: None });
+                let mut first = StreamFrame::of(program, it.body).map(|frame| MergeTarget {
+                    frame,
+                    body: None,
+                    unbound_each_iteration: None,
+                });
                 while let Some(known) = &mut first {
                     let earlier = done.last().copied();
                     let Some((between, merged)) =
-                        self.pair(program, known, earlier, &it, &stmts[at..], block == body)
+                        self.plan_merge(program, known, earlier, &it, &stmts[at..], block == body)
                     else {
                         break;
                     };
-                    join(program, *stmt, stmts[at + between.next], merged);
+                    merge_bodies(program, *stmt, stmts[at + between.next], merged);
                     if let Some((new, old)) = between.captured {
                         rename_stream(program, new, old);
                     }
                     // What only forks streams, or knows a stream by another name now, is looked at again.
                     if known.frame.is_only_streams || between.captured.is_some() {
-                        let frame = Frame::of(program, it.body);
-                        first = frame.map(|frame| First { frame, body: None, forgets: None });
+                        let frame = StreamFrame::of(program, it.body);
+                        first = frame.map(|frame| MergeTarget {
+                            frame,
+                            body: None,
+                            unbound_each_iteration: None,
+                        });
                     }
                     done.extend(between.moved);
                     at += between.next + 1;
@@ -165,47 +172,47 @@ fn rename_stream(program: &mut Program, new: u32, old: u32) {
     }
 }
 
-fn same_bounds(program: &Program, one: &For, two: &For) -> bool {
+fn have_same_bounds(program: &Program, one: &For, two: &For) -> bool {
     let extent = |it: &For| it.axis.map(|axis| program.axes[axis].extent);
     (one.start, one.stop, extent(one)) == (two.start, two.stop, extent(two))
 }
 
 /// Where the statements of two bodies go.
-struct Merged {
+struct MergePlan {
     /// How many of the second body's first statements repeat what the first body began with.
-    repeated: usize,
+    repeated_prefix: usize,
     /// How many of the first body's last statements the second ends with too.
-    end: usize,
+    common_suffix: usize,
     /// Whether the second body begins with a wait that may be for later iterations of the first.
-    waits: bool,
+    waits_for_first: bool,
 }
 
-impl Merging {
+impl LoopMerger {
     /// Whether a loop can take in the next one, and what stands between them; `stmts` stand behind it, `earlier` before it.
     /// `is_last`: the program ends behind `stmts`.
-    fn pair(
+    fn plan_merge(
         &self,
         program: &mut Program,
-        known: &mut First,
+        known: &mut MergeTarget,
         earlier: Option<StmtId>,
         first: &For,
         stmts: &[StmtId],
         is_last: bool,
-    ) -> Option<(Between, Merged)> {
-        let between = Between::of(program, &known.frame, earlier, first, stmts)?;
+    ) -> Option<(StmtsBetween, MergePlan)> {
+        let between = StmtsBetween::of(program, &known.frame, earlier, first, stmts)?;
         let Stmt::For(second) = program.stmts[stmts[between.next]].clone() else { return None };
         let bounds = [first.start, first.stop];
-        if !same_bounds(program, first, &second)
+        if !have_same_bounds(program, first, &second)
             || bounds.iter().any(|bound| depends_on_rank(program, *bound))
         {
             return None;
         }
         // The second body in terms of the first one's index, to compare them.
-        let index = create::symbol(program, first.index);
+        let index = builder::symbol(program, first.index);
         let renamed = Substitution::of_symbol(second.index, index).block(program, second.body);
-        let two = Body::of(program, &self.names, renamed, first)?;
+        let two = BodySummary::of(program, &self.names, renamed, first)?;
         if known.body.is_none() {
-            known.body = Some(Body::of(program, &self.names, first.body, first)?);
+            known.body = Some(BodySummary::of(program, &self.names, first.body, first)?);
         }
         let one = known.body.as_mut()?;
         let moved = between.moved.iter().filter_map(|stmt| match &program.stmts[*stmt] {
@@ -213,33 +220,34 @@ impl Merging {
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         });
         let clear = moved.into_iter().all(|tensor| !one.names.contains_key(&tensor));
-        let merged = streams(program, &known.frame, renamed, &between, self.forks)?;
-        if between.forks || merged.waits {
+        let merged = match_streams(program, &known.frame, renamed, &between, self.forks)?;
+        if between.forks || merged.waits_for_first {
             let rest = &stmts[between.next + 1..];
-            if !forks::are_renewed(program, &known.frame, first, between.captured, rest, is_last) {
+            if !forks::are_forked_again(program, &known.frame, first, between.captured, rest, is_last) {
                 return None;
             }
         }
-        if !clear || !independent(&self.owners, one, &two) {
+        if !clear || !are_independent(&self.owners, one, &two) {
             return None;
         }
         // A loop over an axis forgets of two bodies together what it forgets of each.
         if first.axis.is_some() {
-            let of = |body: BlockId| dependents(program, &For { body, ..first.clone() });
-            let forgets = known.forgets.get_or_insert_with(|| of(first.body).into_iter().collect());
+            let of = |body: BlockId| loop_variant_tensors(program, &For { body, ..first.clone() });
+            let forgets =
+                known.unbound_each_iteration.get_or_insert_with(|| of(first.body).into_iter().collect());
             let alone: FxHashSet<TensorId> = of(renamed).into_iter().collect();
-            if !follows(program, renamed, forgets).all(|it| alone.contains(&it)) {
+            if !derived_tensors(program, renamed, forgets).all(|it| alone.contains(&it)) {
                 return None;
             }
             forgets.extend(alone);
         }
-        one.take_in(&self.names, two);
+        one.merge(&self.names, two);
         Some((between, merged))
     }
 }
 
 /// What a body defines from tensors that a loop forgets.
-fn follows(
+fn derived_tensors(
     program: &Program,
     body: BlockId,
     forgets: &FxHashSet<TensorId>,
@@ -259,41 +267,49 @@ fn depends_on_rank(program: &Program, expr: ExprId) -> bool {
 }
 
 /// Puts the second loop's statements into the first.
-fn join(program: &mut Program, first: StmtId, second: StmtId, merged: Merged) {
+fn merge_bodies(program: &mut Program, first: StmtId, second: StmtId, merged: MergePlan) {
     let (Stmt::For(one), Stmt::For(two)) = (program.stmts[first].clone(), program.stmts[second].clone())
     else {
         return;
     };
-    let index = create::symbol(program, one.index);
+    let index = builder::symbol(program, one.index);
     let mut names = Substitution::of_symbol(two.index, index);
     let renamed = names.block(program, two.body);
     let mut stmts = std::mem::take(&mut program.blocks[one.body]);
-    stmts.truncate(stmts.len() - merged.end);
-    stmts.extend_from_slice(&program.block(renamed)[merged.repeated..]);
+    stmts.truncate(stmts.len() - merged.common_suffix);
+    stmts.extend_from_slice(&program.block(renamed)[merged.repeated_prefix..]);
     program.blocks[one.body] = stmts;
 }
 
 /// How the streams of two bodies fit together, if they do.
-fn streams(
+fn match_streams(
     program: &Program,
-    one: &Frame,
+    one: &StreamFrame,
     second: BlockId,
-    between: &Between,
+    between: &StmtsBetween,
     forks: bool,
-) -> Option<Merged> {
-    let two = Frame::of(program, second)?;
-    let (begin, end) = (between.older(&two.begin), between.older(&two.end));
+) -> Option<MergePlan> {
+    let two = StreamFrame::of(program, second)?;
+    let (begin, end) = (between.with_older_name(&two.begin), between.with_older_name(&two.end));
     if one.stream != two.stream || two.is_only_streams {
         return None;
     }
     // What the first body begins with holds for the second; what else that waits for, it waits for.
     let repeated = if one.begin == begin { begin.len() } else { one.stream.iter().len() };
     if one.is_only_streams {
-        return (forks && one.stream.is_some()).then_some(Merged { repeated, end: 0, waits: false });
+        return (forks && one.stream.is_some()).then_some(MergePlan {
+            repeated_prefix: repeated,
+            common_suffix: 0,
+            waits_for_first: false,
+        });
     }
     // The stream that the first loop goes back to has waited for nothing if that ends with no join.
     let joins = end.iter().any(|(op, _)| *op == Op::Synchronize);
     let home = end.first().map(|(_, stream)| stream);
     let waits = begin.iter().any(|(op, stream)| *op == Op::Synchronize && (joins || Some(stream) != home));
-    (one.end == end).then_some(Merged { repeated, end: one.end.len(), waits })
+    (one.end == end).then_some(MergePlan {
+        repeated_prefix: repeated,
+        common_suffix: one.end.len(),
+        waits_for_first: waits,
+    })
 }

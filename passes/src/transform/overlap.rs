@@ -21,7 +21,7 @@
 //! communication that cannot overlap stays whole, and a remark says why. One that needs another strategy later can still
 //! be in the loop of an earlier one: an all-gather and the reduce-scatter behind it share a loop.
 
-mod judge;
+mod overlap_check;
 
 use grammar::{
     diagnostic::Diagnostic,
@@ -31,12 +31,12 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::{
-        component::{Component, Shared},
+        dim_equivalence::{DimEquivalence, EquivalentDims},
         sharding::Sharding,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     transform::{
-        chunk::{self, AUTO_COUNT, Exchange, Kind},
+        chunk::{self, CommCandidate, CommKind, DEFAULT_COUNT},
         stream_parallel::{self, BACKEND, OFFSET_BY_RANK, PROTOCOL, STYLE, WAIT},
         swizzle_stream,
     },
@@ -62,13 +62,13 @@ pub(crate) const PASS: Pass = Pass {
         OptionSpec {
             name: "allreduce",
             description: "whether an all-reduce is cut into chunks",
-            kind: CUT,
+            kind: CHUNKS_OR_WHOLE,
             default: Some("chunks"),
         },
         OptionSpec {
             name: "transfer",
             description: "whether a transfer to another mesh is cut into chunks, the micro-batches of a pipeline",
-            kind: CUT,
+            kind: CHUNKS_OR_WHOLE,
             default: Some("whole"),
         },
         OptionSpec {
@@ -92,12 +92,12 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-const CUT: OptionKind = OptionKind::Word(&["chunks", "whole"]);
+const CHUNKS_OR_WHOLE: OptionKind = OptionKind::Word(&["chunks", "whole"]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut change = Change::Unchanged;
     for stmt in program.body().to_vec() {
-        let Some(exchange) = chunk::exchange(program, stmt) else { continue };
+        let Some(exchange) = chunk::comm_candidate(program, stmt) else { continue };
         let span = program.stmt_span(stmt);
         let what = format!("{} of `{}`", exchange.kind.name(), program.tensor_name(exchange.subject));
         if !program.body().contains(&stmt) {
@@ -132,25 +132,25 @@ fn attempt(
     program: &Program,
     arguments: &Arguments,
     stmt: StmtId,
-    exchange: &Exchange,
+    exchange: &CommCandidate,
 ) -> Result<Program, String> {
-    is_asked_for(arguments, exchange)?;
+    check_requested(arguments, exchange)?;
     let mut cut = program.clone();
-    let component = cut_axis(&mut cut, arguments, exchange)?;
+    let component = chunk_axis(&mut cut, arguments, exchange)?;
     if arguments.flag("swizzle") {
         swizzle_stream::rotate(&mut cut, Some(&component));
     }
-    let settings = stream_parallel::Settings::of(arguments);
+    let settings = stream_parallel::LoopOptions::of(arguments);
     let mut only = on_component(&cut, &component);
     // Loops that gain nothing are left out in a second round.
     for _ in 0..2 {
         let mut trial = cut.clone();
-        let written = stream_parallel::loops(&mut trial, settings, Some(&only));
+        let written = stream_parallel::make_loops(&mut trial, settings, Some(&only));
         let Some(own) = written.iter().position(|it| it.members.contains(&stmt)) else {
             return Err("its chunks are no slices of what each device has".to_owned());
         };
         let loops: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
-        let reasons = judge::obstacles(&trial, &loops);
+        let reasons = overlap_check::obstacles(&trial, &loops);
         if let Some(reason) = &reasons[own] {
             return Err(reason.clone());
         }
@@ -167,18 +167,22 @@ fn attempt(
 ///
 /// # Errors
 /// What they ask for instead.
-fn is_asked_for(arguments: &Arguments, exchange: &Exchange) -> Result<(), String> {
+fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<(), String> {
     let option = match exchange.kind {
-        Kind::Allgather => "allgather",
-        Kind::ReduceScatter => "reduce-scatter",
-        Kind::Allreduce => "allreduce",
-        Kind::SendRecv | Kind::Broadcast | Kind::Gather | Kind::Scatter if exchange.leaves_mesh => "transfer",
-        kind @ (Kind::Reduce
-        | Kind::AllToAll
-        | Kind::SendRecv
-        | Kind::Broadcast
-        | Kind::Gather
-        | Kind::Scatter) => {
+        CommKind::Allgather => "allgather",
+        CommKind::ReduceScatter => "reduce-scatter",
+        CommKind::Allreduce => "allreduce",
+        CommKind::SendRecv | CommKind::Broadcast | CommKind::Gather | CommKind::Scatter
+            if exchange.changes_mesh =>
+        {
+            "transfer"
+        }
+        kind @ (CommKind::Reduce
+        | CommKind::AllToAll
+        | CommKind::SendRecv
+        | CommKind::Broadcast
+        | CommKind::Gather
+        | CommKind::Scatter) => {
             return Err(format!("there is no strategy for the kind \"{}\"", kind.name()));
         }
     };
@@ -192,21 +196,25 @@ fn is_asked_for(arguments: &Arguments, exchange: &Exchange) -> Result<(), String
 }
 
 /// Cuts the axis of an exchange, unless it has stream axes already.
-fn cut_axis(program: &mut Program, arguments: &Arguments, exchange: &Exchange) -> Result<Component, String> {
-    let shared = Shared::of(program);
+fn chunk_axis(
+    program: &mut Program,
+    arguments: &Arguments,
+    exchange: &CommCandidate,
+) -> Result<EquivalentDims, String> {
+    let shared = DimEquivalence::of(program);
     let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
     if let Some(dim) = dims.iter().position(|dim| dim.stream().is_some()) {
-        return shared.component(exchange.tensor, dim).map_err(|twice| {
+        return shared.dims_equivalent_to(exchange.tensor, dim).map_err(|twice| {
             format!("`{}` has the stream axis in two dimensions", program.tensor_name(twice))
         });
     }
-    let most = arguments.count("count").map_or(AUTO_COUNT, |it| i64::try_from(it).unwrap_or(i64::MAX));
-    let cut = chunk::choose(program, &shared, exchange, most)?;
-    chunk::equal(program, &cut).map_err(|it| it.message)?;
+    let most = arguments.count("count").map_or(DEFAULT_COUNT, |it| i64::try_from(it).unwrap_or(i64::MAX));
+    let cut = chunk::choose_chunking(program, &shared, exchange, most)?;
+    chunk::chunk_equally(program, &cut).map_err(|it| it.message)?;
     Ok(cut.component)
 }
 
 /// The top-level statements on tensors that share an axis.
-fn on_component(program: &Program, component: &Component) -> FxHashSet<StmtId> {
-    program.body().iter().copied().filter(|stmt| component.is_mentioned(program, *stmt)).collect()
+fn on_component(program: &Program, component: &EquivalentDims) -> FxHashSet<StmtId> {
+    program.body().iter().copied().filter(|stmt| component.is_mentioned_by(program, *stmt)).collect()
 }

@@ -25,19 +25,19 @@
 
 use grammar::{
     diagnostic::Diagnostic,
+    for_each_tensor_use,
     ir::{BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::{Effect, Mode},
+    ops::{AccessMode, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        bindings::{self, Facts},
-        sharing::may_rearrange,
+        alias_analysis::can_forward_operand,
+        bindings::{self, BindingAnalysis},
     },
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::blocks::{Edit, prune, rewrite},
+    rewrite::blocks::{StmtEdit, remove_empty_blocks, rewrite},
 };
 
 /// The pass.
@@ -50,22 +50,22 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let mut graph = Graph::default();
-    collect(program, body, false, &bindings::facts(program), &mut graph);
+    let mut graph = LivenessGraph::default();
+    collect(program, body, false, &bindings::analyze_bindings(program), &mut graph);
     let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
-    ports.for_each(|port| graph.pending.push(Fact::Needed(port)));
-    let live = graph.solve(program);
+    ports.for_each(|port| graph.worklist.push(LivenessFact::Needed(port)));
+    let live = graph.live_stmts(program);
     let mut changed = rewrite(program, body, &mut |program, stmt| match &program.stmts[stmt] {
-        Stmt::Op(_) if !live.contains(&stmt) => Edit::Remove,
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
+        Stmt::Op(_) if !live.contains(&stmt) => StmtEdit::Remove,
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => StmtEdit::Keep,
     });
-    changed |= prune(program, body);
+    changed |= remove_empty_blocks(program, body);
     Ok(Change::from_flag(changed))
 }
 
 /// What makes what live.
 #[derive(Default)]
-struct Graph {
+struct LivenessGraph {
     /// Statements that bind, write or drop a name.
     definitions: FxHashMap<TensorId, Vec<StmtId>>,
     /// Statements that write into what a name may be bound to before.
@@ -76,12 +76,12 @@ struct Graph {
     viewers: FxHashMap<TensorId, Vec<TensorId>>,
     /// Names that statements before the cursor may have bound.
     seen: FxHashSet<TensorId>,
-    pending: Vec<Fact>,
+    worklist: Vec<LivenessFact>,
 }
 
 /// Something found out and not followed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Fact {
+enum LivenessFact {
     /// The statement stays.
     Live(StmtId),
     /// The name stays, with all that defines it.
@@ -92,63 +92,77 @@ enum Fact {
     Reaches(TensorId),
 }
 
-fn collect(program: &Program, block: BlockId, in_loop: bool, facts: &Facts, graph: &mut Graph) {
+fn collect(
+    program: &Program,
+    block: BlockId,
+    in_loop: bool,
+    facts: &BindingAnalysis,
+    graph: &mut LivenessGraph,
+) {
     for stmt in program.block(block) {
         match &program.stmts[*stmt] {
-            Stmt::Op(it) => graph.op(program, *stmt, it, in_loop, facts),
+            Stmt::Op(it) => graph.add_op(program, *stmt, it, in_loop, facts),
             Stmt::Let(..) => (),
             Stmt::For(it) => collect(program, it.body, true, facts, graph),
             Stmt::If(it) => {
-                collect(program, it.then, in_loop, facts, graph);
-                it.other.iter().for_each(|other| collect(program, *other, in_loop, facts, graph));
+                collect(program, it.then_block, in_loop, facts, graph);
+                it.else_block.iter().for_each(|other| collect(program, *other, in_loop, facts, graph));
             }
         }
     }
 }
 
-impl Graph {
-    fn op(&mut self, program: &Program, stmt: StmtId, it: &OpStmt, in_loop: bool, facts: &Facts) {
-        let effect = it.op.row().effect;
+impl LivenessGraph {
+    fn add_op(
+        &mut self,
+        program: &Program,
+        stmt: StmtId,
+        it: &OpStmt,
+        in_loop: bool,
+        facts: &BindingAnalysis,
+    ) {
+        let effect = it.op.def().class;
         let (mut operands, mut results) = (Vec::new(), Vec::new());
-        mentions(program, it, &mut |tensor, mode| match mode {
-            Mode::Read | Mode::Mention | Mode::Transfer => operands.push(tensor),
-            Mode::Write | Mode::Bind => results.push(tensor),
+        for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
+            AccessMode::Read | AccessMode::NoAccess | AccessMode::Transfer => operands.push(tensor),
+            AccessMode::Write | AccessMode::Bind => results.push(tensor),
         });
         for result in &results {
             self.definitions.entry(*result).or_default().push(stmt);
         }
         match effect {
-            Effect::Compute | Effect::Map => {
-                let bound = facts.bound.contains(&stmt);
-                let binds_view = effect == Effect::Compute && !bound && may_rearrange(it.op.row().rule);
+            OpClass::Compute | OpClass::Elementwise => {
+                let bound = facts.already_bound.contains(&stmt);
+                let binds_view =
+                    effect == OpClass::Compute && !bound && can_forward_operand(it.op.def().type_rule);
                 for result in &results {
                     // The first statement that names it, run once, finds nothing bound to write into.
                     if in_loop || !binds_view || self.seen.contains(result) {
                         self.writers.entry(*result).or_default().push(stmt);
                     }
                     if binds_view {
-                        self.alias(*result, &operands);
+                        self.add_alias(*result, &operands);
                     }
                 }
             }
-            Effect::View | Effect::Allocate => {
-                results.iter().for_each(|result| self.alias(*result, &operands));
+            OpClass::View | OpClass::Allocate => {
+                results.iter().for_each(|result| self.add_alias(*result, &operands));
             }
-            Effect::Deallocate => {
+            OpClass::Deallocate => {
                 operands.iter().for_each(|it| self.definitions.entry(*it).or_default().push(stmt));
             }
-            Effect::Communicate
-            | Effect::Wait
-            | Effect::Stream
-            | Effect::Group
-            | Effect::Share
-            | Effect::Unit
-            | Effect::Opaque => self.pending.push(Fact::Live(stmt)),
+            OpClass::Communicate
+            | OpClass::Wait
+            | OpClass::Stream
+            | OpClass::Coalescing
+            | OpClass::ShareHandles
+            | OpClass::HostUnit
+            | OpClass::Opaque => self.worklist.push(LivenessFact::Live(stmt)),
         }
         self.seen.extend(results);
     }
 
-    fn alias(&mut self, name: TensorId, sources: &[TensorId]) {
+    fn add_alias(&mut self, name: TensorId, sources: &[TensorId]) {
         for source in sources.iter().filter(|it| **it != name) {
             self.sources.entry(name).or_default().push(*source);
             self.viewers.entry(*source).or_default().push(name);
@@ -156,40 +170,48 @@ impl Graph {
     }
 
     /// Follows all that is pending to the statements that stay.
-    fn solve(mut self, program: &Program) -> FxHashSet<StmtId> {
-        let mut known: FxHashSet<Fact> = FxHashSet::default();
+    fn live_stmts(mut self, program: &Program) -> FxHashSet<StmtId> {
+        let mut known: FxHashSet<LivenessFact> = FxHashSet::default();
         let mut live = FxHashSet::default();
         let none_stmt: &[StmtId] = &[];
         let none_tensor: &[TensorId] = &[];
-        while let Some(fact) = self.pending.pop() {
+        while let Some(fact) = self.worklist.pop() {
             if !known.insert(fact) {
                 continue;
             }
-            let stmts = |of: &FxHashMap<TensorId, Vec<StmtId>>, it| -> Vec<Fact> {
-                of.get(&it).map_or(none_stmt, Vec::as_slice).iter().map(|it| Fact::Live(*it)).collect()
+            let stmts = |of: &FxHashMap<TensorId, Vec<StmtId>>, it| -> Vec<LivenessFact> {
+                of.get(&it)
+                    .map_or(none_stmt, Vec::as_slice)
+                    .iter()
+                    .map(|it| LivenessFact::Live(*it))
+                    .collect()
             };
-            let names =
-                |of: &FxHashMap<TensorId, Vec<TensorId>>, it, fact: fn(TensorId) -> Fact| -> Vec<Fact> {
-                    of.get(&it).map_or(none_tensor, Vec::as_slice).iter().map(|it| fact(*it)).collect()
-                };
+            let names = |of: &FxHashMap<TensorId, Vec<TensorId>>,
+                         it,
+                         fact: fn(TensorId) -> LivenessFact|
+             -> Vec<LivenessFact> {
+                of.get(&it).map_or(none_tensor, Vec::as_slice).iter().map(|it| fact(*it)).collect()
+            };
             match fact {
-                Fact::Live(stmt) => {
+                LivenessFact::Live(stmt) => {
                     live.insert(stmt);
                     if let Stmt::Op(it) = &program.stmts[stmt] {
-                        mentions(program, it, &mut |tensor, _| self.pending.push(Fact::Needed(tensor)));
+                        for_each_tensor_use(program, it, &mut |tensor, _| {
+                            self.worklist.push(LivenessFact::Needed(tensor))
+                        });
                     }
                 }
-                Fact::Needed(name) => {
-                    self.pending.extend(stmts(&self.definitions, name));
-                    self.pending.push(Fact::Read(name));
+                LivenessFact::Needed(name) => {
+                    self.worklist.extend(stmts(&self.definitions, name));
+                    self.worklist.push(LivenessFact::Read(name));
                 }
-                Fact::Read(name) => {
-                    self.pending.extend(names(&self.sources, name, Fact::Read));
-                    self.pending.push(Fact::Reaches(name));
+                LivenessFact::Read(name) => {
+                    self.worklist.extend(names(&self.sources, name, LivenessFact::Read));
+                    self.worklist.push(LivenessFact::Reaches(name));
                 }
-                Fact::Reaches(name) => {
-                    self.pending.extend(names(&self.viewers, name, Fact::Reaches));
-                    self.pending.extend(stmts(&self.writers, name));
+                LivenessFact::Reaches(name) => {
+                    self.worklist.extend(names(&self.viewers, name, LivenessFact::Reaches));
+                    self.worklist.extend(stmts(&self.writers, name));
                 }
             }
         }

@@ -33,13 +33,13 @@ use grammar::{
     attr,
     diagnostic::Diagnostic,
     ir::{BlockId, ExprId, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId},
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::blocks::{Edit, rewrite},
+    rewrite::blocks::{StmtEdit, rewrite},
 };
 
 /// The pass.
@@ -56,47 +56,47 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     // What one removal leaves may be redundant itself: a choice of stream that only a dropped join needed.
     loop {
         let mut redundant = FxHashSet::default();
-        let captures = captures(program);
-        let mut order = Order {
+        let captures = capture_counts(program);
+        let mut order = SyncAnalysis {
             program,
             captures: &captures,
-            entry: FxHashSet::default(),
-            loops: FxHashMap::default(),
-            is_settled: true,
+            entry_names: FxHashSet::default(),
+            loop_states: FxHashMap::default(),
+            has_converged: true,
             redundant: None,
         };
-        let entry = || State { current: Some(Key::Entry), ..State::default() };
+        let entry = || SyncState { current: Some(StreamKey::Entry), ..SyncState::default() };
         // Every round leaves less that is certain where loops begin, so this ends.
         loop {
-            order.is_settled = true;
+            order.has_converged = true;
             // Captures are followed anew: a round that knew too much of loops may have found one that is none.
-            order.entry.clear();
+            order.entry_names.clear();
             let _ = order.block(body, entry());
-            if order.is_settled {
+            if order.has_converged {
                 break;
             }
         }
-        order.entry.clear();
+        order.entry_names.clear();
         order.redundant = Some(&mut redundant);
         let _ = order.block(body, entry());
         if redundant.is_empty() {
             // The stream current at the end is where the outputs are read.
-            let mut needs = Needs { program, blocks: FxHashMap::default() };
-            unused_choices(&mut needs, body, true, &mut redundant);
+            let mut needs = StreamNeeds { program, blocks: FxHashMap::default() };
+            collect_unused_stream_sets(&mut needs, body, true, &mut redundant);
         }
         if redundant.is_empty() {
             return Ok(Change::from_flag(changed));
         }
         changed = true;
         rewrite(program, body, &mut |_, stmt| match redundant.contains(&stmt) {
-            true => Edit::Remove,
-            false => Edit::Keep,
+            true => StmtEdit::Remove,
+            false => StmtEdit::Keep,
         });
     }
 }
 
 /// How often each stream is captured, and whether a loop does.
-fn captures(program: &Program) -> FxHashMap<u32, (usize, bool)> {
+fn capture_counts(program: &Program) -> FxHashMap<u32, (usize, bool)> {
     let mut found: FxHashMap<u32, (usize, bool)> = FxHashMap::default();
     let mut count = |stmt: StmtId, in_loop: bool| {
         if let Stmt::Op(it) = &program.stmts[stmt]
@@ -118,7 +118,7 @@ fn captures(program: &Program) -> FxHashMap<u32, (usize, bool)> {
 
 /// Which stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Key {
+enum StreamKey {
     /// The one current at entry.
     Entry,
     /// A captured one, of which nothing else is known.
@@ -129,86 +129,86 @@ enum Key {
 
 /// What is certain at a place.
 #[derive(Clone, Default, PartialEq)]
-struct State {
-    current: Option<Key>,
+struct SyncState {
+    current: Option<StreamKey>,
     /// What captured names stand for.
-    names: FxHashMap<u32, Key>,
+    names: FxHashMap<u32, StreamKey>,
     /// `(a, b)`: whatever is issued on `a` from here on comes after all that was issued on `b` so far.
-    after: FxHashSet<(Key, Key)>,
+    ordered_after: FxHashSet<(StreamKey, StreamKey)>,
     /// Numbers of works that may have been posted and not waited for.
     pending: FxHashSet<u32>,
 }
 
-impl State {
+impl SyncState {
     /// What is certain where either may be the case.
     fn meet(&self, other: &Self) -> Self {
         let names = self.names.iter().filter(|(name, key)| other.names.get(name) == Some(key));
         Self {
             current: self.current.filter(|it| other.current == Some(*it)),
             names: names.map(|(name, key)| (*name, *key)).collect(),
-            after: self.after.intersection(&other.after).copied().collect(),
+            ordered_after: self.ordered_after.intersection(&other.ordered_after).copied().collect(),
             pending: self.pending.union(&other.pending).copied().collect(),
         }
     }
 
     /// Drops what depends on a scalar that gets another value.
     fn forget(&mut self, program: &Program, symbol: SymbolId) {
-        let depends = |key: &Key| match key {
-            Key::Entry | Key::Named(_) => false,
-            Key::Index(index) => program.depends_on(*index, &|it| it == symbol),
+        let depends = |key: &StreamKey| match key {
+            StreamKey::Entry | StreamKey::Named(_) => false,
+            StreamKey::Index(index) => program.depends_on(*index, &|it| it == symbol),
         };
         self.current = self.current.filter(|it| !depends(it));
         self.names.retain(|_, key| !depends(key));
-        self.after.retain(|(a, b)| !depends(a) && !depends(b));
+        self.ordered_after.retain(|(a, b)| !depends(a) && !depends(b));
     }
 
     /// Something is issued on the current stream.
     fn issue(&mut self, program: &Program) {
         let current = self.current;
-        let clear = |b: Key| current.is_some_and(|it| !may_be_same(program, it, b));
-        self.after.retain(|(_, b)| clear(*b));
+        let clear = |b: StreamKey| current.is_some_and(|it| !may_be_same(program, it, b));
+        self.ordered_after.retain(|(_, b)| clear(*b));
     }
 
     /// The stream that an operand names.
-    fn key(&self, program: &Program, stream: StreamId) -> Key {
+    fn key(&self, program: &Program, stream: StreamId) -> StreamKey {
         match program.streams[stream] {
-            Stream::Named(name) => self.names.get(&name).copied().unwrap_or(Key::Named(name)),
-            Stream::Index(index) => Key::Index(index),
+            Stream::Named(name) => self.names.get(&name).copied().unwrap_or(StreamKey::Named(name)),
+            Stream::Index(index) => StreamKey::Index(index),
         }
     }
 }
 
-fn may_be_same(program: &Program, a: Key, b: Key) -> bool {
+fn may_be_same(program: &Program, a: StreamKey, b: StreamKey) -> bool {
     match (a, b) {
-        (Key::Index(a), Key::Index(b)) => match (program.constant(a), program.constant(b)) {
+        (StreamKey::Index(a), StreamKey::Index(b)) => match (program.constant(a), program.constant(b)) {
             (Some(a), Some(b)) => a == b,
             _ => true,
         },
         // No index names the stream that was current at entry.
-        (Key::Entry, Key::Index(_)) | (Key::Index(_), Key::Entry) => false,
-        (Key::Entry, Key::Entry) | (Key::Named(_), _) | (_, Key::Named(_)) => true,
+        (StreamKey::Entry, StreamKey::Index(_)) | (StreamKey::Index(_), StreamKey::Entry) => false,
+        (StreamKey::Entry, StreamKey::Entry) | (StreamKey::Named(_), _) | (_, StreamKey::Named(_)) => true,
     }
 }
 
 /// Follows what is certain through the statements.
-struct Order<'p, 'r> {
+struct SyncAnalysis<'p, 'r> {
     program: &'p Program,
     /// How often each stream is captured, and whether a loop does.
     captures: &'r FxHashMap<u32, (usize, bool)>,
     /// Captured names of the stream that was current at entry.
-    entry: FxHashSet<u32>,
+    entry_names: FxHashSet<u32>,
     /// What is certain where each loop's body begins, in whichever iteration, as far as it is known. All loops are settled
     /// together, in rounds over the whole program: to settle an inner loop anew in every round of an outer one would take
     /// time that doubles with the depth.
-    loops: FxHashMap<BlockId, State>,
+    loop_states: FxHashMap<BlockId, SyncState>,
     /// Whether this round has left every loop's state as it was.
-    is_settled: bool,
+    has_converged: bool,
     /// Statements that change nothing; `None` while the loops are being settled.
     redundant: Option<&'r mut FxHashSet<StmtId>>,
 }
 
-impl Order<'_, '_> {
-    fn block(&mut self, block: BlockId, mut state: State) -> State {
+impl SyncAnalysis<'_, '_> {
+    fn block(&mut self, block: BlockId, mut state: SyncState) -> SyncState {
         let program = self.program;
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
@@ -221,21 +221,21 @@ impl Order<'_, '_> {
                 }
                 Stmt::Let(symbol, _) => state.forget(program, *symbol),
                 Stmt::If(it) => {
-                    let then = self.block(it.then, state.clone());
-                    state = match it.other {
+                    let then = self.block(it.then_block, state.clone());
+                    state = match it.else_block {
                         Some(other) => self.block(other, state).meet(&then),
                         None => state.meet(&then),
                     };
                 }
                 Stmt::For(it) => {
                     state.forget(program, it.index);
-                    self.begin(it.body, state);
-                    let begin = self.loops.get(&it.body).cloned().unwrap_or_default();
+                    self.merge_loop_entry(it.body, state);
+                    let begin = self.loop_states.get(&it.body).cloned().unwrap_or_default();
                     let mut behind = self.block(it.body, begin);
                     behind.forget(program, it.index);
-                    self.begin(it.body, behind);
+                    self.merge_loop_entry(it.body, behind);
                     // Behind the loop is where another iteration would begin.
-                    state = self.loops.get(&it.body).cloned().unwrap_or_default();
+                    state = self.loop_states.get(&it.body).cloned().unwrap_or_default();
                 }
             }
         }
@@ -243,23 +243,23 @@ impl Order<'_, '_> {
     }
 
     /// A loop's body may begin in this state too.
-    fn begin(&mut self, body: BlockId, state: State) {
-        let met = match self.loops.get(&body) {
+    fn merge_loop_entry(&mut self, body: BlockId, state: SyncState) {
+        let met = match self.loop_states.get(&body) {
             Some(known) => known.meet(&state),
             None => state,
         };
-        if self.loops.get(&body) != Some(&met) {
-            self.is_settled = false;
-            self.loops.insert(body, met);
+        if self.loop_states.get(&body) != Some(&met) {
+            self.has_converged = false;
+            self.loop_states.insert(body, met);
         }
     }
 
     /// Whether the statement changes nothing; else what is certain behind it.
-    fn op(&mut self, it: &OpStmt, state: &mut State) -> bool {
+    fn op(&mut self, it: &OpStmt, state: &mut SyncState) -> bool {
         let program = self.program;
-        match it.op.row().effect {
-            Effect::Stream => return self.stream(it, state),
-            Effect::Wait => {
+        match it.op.def().class {
+            OpClass::Stream => return self.stream(it, state),
+            OpClass::Wait => {
                 let Some(number) = it.get(attr::WORK) else { return false };
                 if !state.pending.remove(&number) {
                     return true;
@@ -267,20 +267,24 @@ impl Order<'_, '_> {
                 // Whoever waited for this stream before has not waited for the work.
                 state.issue(program);
             }
-            Effect::Communicate | Effect::Group => {
+            OpClass::Communicate | OpClass::Coalescing => {
                 state.pending.extend(it.number);
                 state.issue(program);
             }
-            Effect::Compute | Effect::Map | Effect::Allocate | Effect::Unit | Effect::Opaque => {
+            OpClass::Compute
+            | OpClass::Elementwise
+            | OpClass::Allocate
+            | OpClass::HostUnit
+            | OpClass::Opaque => {
                 state.issue(program);
             }
             // They bind names, or block the host.
-            Effect::View | Effect::Deallocate | Effect::Share => (),
+            OpClass::View | OpClass::Deallocate | OpClass::ShareHandles => (),
         }
         false
     }
 
-    fn stream(&mut self, it: &OpStmt, state: &mut State) -> bool {
+    fn stream(&mut self, it: &OpStmt, state: &mut SyncState) -> bool {
         let program = self.program;
         if it.op == Op::GetCurrentStream {
             if let Some(Operand::Stream(stream)) = it.outs.first()
@@ -292,7 +296,7 @@ impl Order<'_, '_> {
         }
         let Some(Operand::Stream(stream)) = it.args.first() else { return false };
         let key = match program.streams[*stream] {
-            Stream::Named(name) if self.entry.contains(&name) => Key::Entry,
+            Stream::Named(name) if self.entry_names.contains(&name) => StreamKey::Entry,
             Stream::Named(_) | Stream::Index(_) => state.key(program, *stream),
         };
         if it.op == Op::SetCurrentStream {
@@ -300,29 +304,30 @@ impl Order<'_, '_> {
         }
         let Some(current) = state.current else {
             // Somebody waits for something.
-            state.after.clear();
+            state.ordered_after.clear();
             return false;
         };
-        if current == key || state.after.contains(&(current, key)) {
+        if current == key || state.ordered_after.contains(&(current, key)) {
             return true;
         }
         // Whoever waited for the current stream before has not waited for this.
         state.issue(program);
-        let through: Vec<Key> = state.after.iter().filter(|(a, _)| *a == key).map(|(_, b)| *b).collect();
+        let through: Vec<StreamKey> =
+            state.ordered_after.iter().filter(|(a, _)| *a == key).map(|(_, b)| *b).collect();
         let through = through.into_iter().filter(|b| *b != current).map(|b| (current, b));
-        state.after.extend(through);
-        state.after.insert((current, key));
+        state.ordered_after.extend(through);
+        state.ordered_after.insert((current, key));
         false
     }
 
     /// The first capture of a name stays.
-    fn capture(&mut self, name: u32, state: &mut State) {
+    fn capture(&mut self, name: u32, state: &mut SyncState) {
         let (captures, in_loop) = self.captures.get(&name).copied().unwrap_or((0, false));
         if let (1, false, Some(current)) = (captures, in_loop, state.current) {
             // What stands for the entry does so from here on; the state stays small.
             match current {
-                Key::Entry => _ = self.entry.insert(name),
-                Key::Named(_) | Key::Index(_) => _ = state.names.insert(name, current),
+                StreamKey::Entry => _ = self.entry_names.insert(name),
+                StreamKey::Named(_) | StreamKey::Index(_) => _ = state.names.insert(name, current),
             }
         }
     }
@@ -330,96 +335,101 @@ impl Order<'_, '_> {
 
 /// Whether the current stream matters before a block.
 #[derive(Clone, Copy)]
-enum Need {
+enum StreamNeed {
     /// Whatever comes behind the block.
     Always,
     /// The block chooses one before it uses any.
     Never,
     /// Where it matters behind the block.
-    AsBehind,
+    IfNeededAfter,
 }
 
-impl Need {
-    fn before(self, behind: bool) -> bool {
+impl StreamNeed {
+    fn is_needed(self, behind: bool) -> bool {
         match self {
             Self::Always => true,
             Self::Never => false,
-            Self::AsBehind => behind,
+            Self::IfNeededAfter => behind,
         }
     }
 }
 
 /// Whether the current stream matters before blocks, each looked at once.
-struct Needs<'p> {
+struct StreamNeeds<'p> {
     program: &'p Program,
-    blocks: FxHashMap<BlockId, Need>,
+    blocks: FxHashMap<BlockId, StreamNeed>,
 }
 
-impl Needs<'_> {
-    fn of_block(&mut self, block: BlockId) -> Need {
+impl StreamNeeds<'_> {
+    fn need_before_block(&mut self, block: BlockId) -> StreamNeed {
         if let Some(known) = self.blocks.get(&block) {
             return *known;
         }
         let needs = |behind: bool, this: &mut Self| {
             let stmts = this.program.block(block).iter().rev();
-            stmts.fold(behind, |behind, stmt| this.before(*stmt, behind))
+            stmts.fold(behind, |behind, stmt| this.is_needed_before(*stmt, behind))
         };
         let need = match (needs(true, self), needs(false, self)) {
-            (true, true) => Need::Always,
-            (true, false) => Need::AsBehind,
-            (false, _) => Need::Never,
+            (true, true) => StreamNeed::Always,
+            (true, false) => StreamNeed::IfNeededAfter,
+            (false, _) => StreamNeed::Never,
         };
         self.blocks.insert(block, need);
         need
     }
 
     /// Whether the current stream matters before a statement, where it does `behind` it.
-    fn before(&mut self, stmt: StmtId, behind: bool) -> bool {
+    fn is_needed_before(&mut self, stmt: StmtId, behind: bool) -> bool {
         match &self.program.stmts[stmt] {
-            Stmt::Op(it) => match it.op.row().effect {
-                Effect::Stream if it.op == Op::SetCurrentStream => false,
-                Effect::View | Effect::Deallocate => behind,
-                Effect::Stream
-                | Effect::Compute
-                | Effect::Map
-                | Effect::Allocate
-                | Effect::Communicate
-                | Effect::Wait
-                | Effect::Group
-                | Effect::Share
-                | Effect::Unit
-                | Effect::Opaque => true,
+            Stmt::Op(it) => match it.op.def().class {
+                OpClass::Stream if it.op == Op::SetCurrentStream => false,
+                OpClass::View | OpClass::Deallocate => behind,
+                OpClass::Stream
+                | OpClass::Compute
+                | OpClass::Elementwise
+                | OpClass::Allocate
+                | OpClass::Communicate
+                | OpClass::Wait
+                | OpClass::Coalescing
+                | OpClass::ShareHandles
+                | OpClass::HostUnit
+                | OpClass::Opaque => true,
             },
             Stmt::Let(..) => behind,
             Stmt::If(it) => {
-                let then = self.of_block(it.then).before(behind);
-                then || it.other.map_or(behind, |other| self.of_block(other).before(behind))
+                let then = self.need_before_block(it.then_block).is_needed(behind);
+                then || it.else_block.map_or(behind, |other| self.need_before_block(other).is_needed(behind))
             }
             // A loop may have no iteration.
-            Stmt::For(it) => behind || self.of_block(it.body).before(behind),
+            Stmt::For(it) => behind || self.need_before_block(it.body).is_needed(behind),
         }
     }
 }
 
 /// Finds choices of a stream that another choice follows with nothing in between that the choice matters to. `needed`:
 /// whether it matters behind the block.
-fn unused_choices(needs: &mut Needs<'_>, block: BlockId, mut needed: bool, unused: &mut FxHashSet<StmtId>) {
+fn collect_unused_stream_sets(
+    needs: &mut StreamNeeds<'_>,
+    block: BlockId,
+    mut needed: bool,
+    unused: &mut FxHashSet<StmtId>,
+) {
     let program = needs.program;
     for stmt in program.block(block).iter().rev() {
         match &program.stmts[*stmt] {
             Stmt::Op(it) if it.op == Op::SetCurrentStream && !needed => _ = unused.insert(*stmt),
             Stmt::Op(_) | Stmt::Let(..) => (),
             Stmt::If(it) => {
-                for inner in [Some(it.then), it.other].into_iter().flatten() {
-                    unused_choices(needs, inner, needed, unused);
+                for inner in [Some(it.then_block), it.else_block].into_iter().flatten() {
+                    collect_unused_stream_sets(needs, inner, needed, unused);
                 }
             }
             Stmt::For(it) => {
                 // Behind the body comes the body again, or what follows the loop.
-                let again = needs.of_block(it.body).before(needed);
-                unused_choices(needs, it.body, needed || again, unused);
+                let again = needs.need_before_block(it.body).is_needed(needed);
+                collect_unused_stream_sets(needs, it.body, needed || again, unused);
             }
         }
-        needed = needs.before(*stmt, needed);
+        needed = needs.is_needed_before(*stmt, needed);
     }
 }

@@ -32,7 +32,7 @@ use indexmap::{IndexMap, IndexSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::appearance::{Order, Work},
+    analysis::numbering::{MentionOrder, NumberedWork},
     pass::{Arguments, Change, Pass, Remarks},
 };
 
@@ -45,7 +45,7 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let mut order = Order::new(program);
+    let mut order = MentionOrder::new(program);
     let options: Vec<ExprId> = program.options.values().copied().collect();
     options.iter().for_each(|it| order.scalar(*it));
     order.operands(&program.inputs);
@@ -61,7 +61,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     }
     order.definitions();
     order.domains();
-    let new = order.numbers();
+    let new = order.assign_numbers();
     Ok(Change::from_flag(write(program, &new)))
 }
 
@@ -70,23 +70,23 @@ struct Numbers {
     tensors: FxHashMap<TensorId, u32>,
     axes: FxHashMap<AxisId, u32>,
     streams: FxHashMap<u32, u32>,
-    works: FxHashMap<Work, u32>,
+    works: FxHashMap<NumberedWork, u32>,
     symbols: FxHashMap<SymbolId, String>,
     definitions: IndexSet<SymbolId>,
 }
 
-impl Order<'_> {
-    fn numbers(mut self) -> Numbers {
+impl MentionOrder<'_> {
+    fn assign_numbers(mut self) -> Numbers {
         let program = self.program;
         // What the text does not mention any more stays out of the way of what it does.
         self.tensors.extend(program.tensors.ids());
         let mut next: FxHashMap<Option<UnitId>, u32> = FxHashMap::default();
-        let tensors = self.tensors.iter().map(|id| (*id, count(&mut next, program.tensors[*id].unit)));
+        let tensors = self.tensors.iter().map(|id| (*id, next_number(&mut next, program.tensors[*id].unit)));
         let tensors = tensors.collect();
         let axes = self.axis_numbers();
         let streams = self.streams.iter().copied().zip(0..).collect();
         let works = self.works.iter().copied().zip(0..).collect();
-        let symbols = self.names();
+        let symbols = self.new_symbol_names();
         Numbers { tensors, axes, streams, works, symbols, definitions: self.definitions }
     }
 
@@ -101,7 +101,7 @@ impl Order<'_> {
                 match smaller.copied().find(|it| !numbers.contains_key(it)) {
                     Some(first) => stack.push(first),
                     None => {
-                        numbers.entry(top).or_insert_with(|| count(&mut next, space(&top)));
+                        numbers.entry(top).or_insert_with(|| next_number(&mut next, space(&top)));
                         stack.pop();
                     }
                 }
@@ -112,14 +112,14 @@ impl Order<'_> {
             let alike = self.by_number.get(&(space(&axis), program.axes[axis].number)).into_iter().flatten();
             let same = alike.into_iter().find(|it| program.axes[**it] == program.axes[axis]);
             let number = same.filter(|_| self.axis_spaces.contains_key(&axis)).and_then(|it| numbers.get(it));
-            let number = number.copied().unwrap_or_else(|| count(&mut next, None));
+            let number = number.copied().unwrap_or_else(|| next_number(&mut next, None));
             numbers.insert(axis, number);
         }
         numbers
     }
 
     /// New names of the scalars that get one.
-    fn names(&self) -> FxHashMap<SymbolId, String> {
+    fn new_symbol_names(&self) -> FxHashMap<SymbolId, String> {
         let program = self.program;
         let prefix = |symbol: SymbolId, space: Option<UnitId>| {
             let own = space.is_some() || self.defined.contains(&symbol) && !self.free.contains(&symbol);
@@ -139,9 +139,9 @@ impl Order<'_> {
         let mut names = FxHashMap::default();
         for (symbol, space) in &self.symbols {
             let Some(letters) = prefix(*symbol, *space) else { continue };
-            let mut name = format!("{letters}{}", count(&mut next, *space));
+            let mut name = format!("{letters}{}", next_number(&mut next, *space));
             while kept.contains(&(*space, name.as_str())) {
-                name = format!("{letters}{}", count(&mut next, *space));
+                name = format!("{letters}{}", next_number(&mut next, *space));
             }
             names.insert(*symbol, name);
         }
@@ -149,7 +149,7 @@ impl Order<'_> {
     }
 }
 
-fn count(next: &mut FxHashMap<Option<UnitId>, u32>, space: Option<UnitId>) -> u32 {
+fn next_number(next: &mut FxHashMap<Option<UnitId>, u32>, space: Option<UnitId>) -> u32 {
     let next = next.entry(space).or_default();
     *next += 1;
     *next - 1
@@ -180,7 +180,7 @@ fn write(program: &mut Program, new: &Numbers) -> bool {
         }
     }
     for id in program.units.ids() {
-        set(&mut program.units[id].number, new.works.get(&Work::Unit(id)));
+        set(&mut program.units[id].number, new.works.get(&NumberedWork::Unit(id)));
     }
     for id in program.stmts.ids() {
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
@@ -189,7 +189,7 @@ fn write(program: &mut Program, new: &Numbers) -> bool {
             _ => None,
         });
         for number in it.number.iter_mut().chain(awaited) {
-            let fresh = new.works.get(&Work::Posted(*number)).copied();
+            let fresh = new.works.get(&NumberedWork::Posted(*number)).copied();
             set(number, fresh.as_ref());
         }
     }

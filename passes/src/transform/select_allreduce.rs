@@ -23,14 +23,14 @@ use grammar::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{AxisKind, OpStmt, Parallel, Program, Stmt, StmtId, TensorId},
+    ir::{AxisKind, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
     words::{Algorithm, Backend, CommunicationType},
 };
 use rustc_hash::FxHashSet;
 
 use crate::{
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::fold::Folder,
+    rewrite::fold::ConstantFolder,
 };
 
 /// The pass.
@@ -58,7 +58,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             .help("for example `2:8M=one-shot;4:512K=one-shot;*=nccl`")
     })?;
     let mut changed = false;
-    let divergent = in_divergent_branches(program);
+    let divergent = stmts_in_divergent_branches(program);
     for id in program.stmts.ids().filter(|it| !divergent.contains(it)) {
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
         let Some(algorithm) = choose(program, &it, &table) else { continue };
@@ -85,13 +85,13 @@ fn choose(program: &mut Program, it: &OpStmt, table: &AllreduceTable) -> Option<
 }
 
 /// Statements in branches that not all ranks take: what they meet in other branches may get another algorithm, or none.
-fn in_divergent_branches(program: &Program) -> FxHashSet<StmtId> {
+fn stmts_in_divergent_branches(program: &Program) -> FxHashSet<StmtId> {
     let mut found = FxHashSet::default();
     for (_, stmt) in program.stmts.iter() {
         let Stmt::If(it) = stmt else { continue };
         let names_rank = |it| matches!(program.symbols[it].as_str(), "rank" | "deviceIdx.x");
         if program.depends_on(it.cond, &names_rank) {
-            for block in [Some(it.then), it.other].into_iter().flatten() {
+            for block in [Some(it.then_block), it.else_block].into_iter().flatten() {
                 program.walk(block, &mut |stmt| {
                     found.insert(stmt);
                 });
@@ -103,20 +103,20 @@ fn in_divergent_branches(program: &Program) -> FxHashSet<StmtId> {
 
 /// The bytes that a rank holds of a tensor, where its extents are constants.
 fn bytes_of(program: &mut Program, tensor: TensorId) -> Option<u64> {
-    let split = program.stream_split(tensor);
+    let split = program.is_split_by_stream(tensor);
     let it = program.tensors[tensor].clone();
     let mut bytes = u64::try_from(it.dtype?.size()).ok()?;
-    for axis in it.loops {
+    for axis in it.loop_domain {
         let axis = program.axes[axis].clone();
         let spread = match axis.parallel {
-            Parallel::Device(_) => true,
-            Parallel::Stream => split,
-            Parallel::Serial | Parallel::Kernel(_) => false,
+            ParallelType::Device(_) => true,
+            ParallelType::Stream => split,
+            ParallelType::Serial | ParallelType::Kernel(_) => false,
         };
         if spread || axis.kind == AxisKind::Reduction {
             continue;
         }
-        let extent = Folder::default().fold(program, axis.expanded.unwrap_or(axis.extent));
+        let extent = ConstantFolder::default().fold(program, axis.expanded.unwrap_or(axis.extent));
         bytes = bytes.checked_mul(u64::try_from(program.constant(extent)?).ok()?)?;
     }
     Some(bytes)

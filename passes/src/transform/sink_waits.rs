@@ -23,14 +23,14 @@ use grammar::{
     attr,
     diagnostic::Diagnostic,
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
-    ops::Effect,
+    ops::OpClass,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        accesses::{Effects, Storage},
-        blocks::nested,
+        blocks::nested_blocks,
+        memory_effects::{MemoryEffects, StmtEffects},
     },
     pass::{Arguments, Change, Pass, Remarks},
 };
@@ -45,10 +45,10 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let storage = Storage::of(program);
+    let storage = MemoryEffects::of(program);
     let mut changed = false;
-    for block in nested(program, body) {
-        changed |= sink_all(program, &storage, block, &|_| true);
+    for block in nested_blocks(program, body) {
+        changed |= sink_block_waits(program, &storage, block, &|_| true);
     }
     Ok(Change::from_flag(changed))
 }
@@ -57,21 +57,21 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
 ///
 /// Every statement is looked at once: what may stop a Wait is found by key. A Wait's place is the number of the statements
 /// other than Waits before it, and Waits of one place keep their order.
-pub(crate) fn sink_all(
+pub(crate) fn sink_block_waits(
     program: &mut Program,
-    storage: &Storage,
+    storage: &MemoryEffects,
     block: BlockId,
     wanted: &dyn Fn(u32) -> bool,
 ) -> bool {
     let stmts = program.block(block);
-    if !stmts.iter().any(|stmt| awaited(program, *stmt).is_some_and(wanted)) {
+    if !stmts.iter().any(|stmt| awaited_work(program, *stmt).is_some_and(wanted)) {
         return false;
     }
     let (mut others, mut waits): (Vec<StmtId>, Vec<(usize, StmtId, u32)>) = (Vec::new(), Vec::new());
     // Ascending places, by key.
-    let mut stops: FxHashMap<Key, Vec<usize>> = FxHashMap::default();
+    let mut stops: FxHashMap<EffectKey, Vec<usize>> = FxHashMap::default();
     for stmt in stmts {
-        match awaited(program, *stmt) {
+        match awaited_work(program, *stmt) {
             Some(number) => waits.push((others.len(), *stmt, number)),
             None => {
                 for key in keys(storage, &storage.effects(program, *stmt)) {
@@ -82,14 +82,14 @@ pub(crate) fn sink_all(
         }
     }
     // From the last to the first: a Wait may then pass those behind it that have gone. The first place of these, by key.
-    let mut behind: FxHashMap<Key, usize> = FxHashMap::default();
+    let mut behind: FxHashMap<EffectKey, usize> = FxHashMap::default();
     for (place, stmt, number) in waits.iter_mut().rev() {
         if wanted(*number) {
-            let first = |key: &Key| {
+            let first = |key: &EffectKey| {
                 let other = stops.get(key).and_then(|it| it.get(it.partition_point(|at| at < place)));
                 other.into_iter().chain(behind.get(key)).min().copied()
             };
-            *place = stopping(storage, *number).iter().filter_map(first).min().unwrap_or(others.len());
+            *place = blocking_keys(storage, *number).iter().filter_map(first).min().unwrap_or(others.len());
         }
         for key in keys(storage, &storage.effects(program, *stmt)) {
             behind.entry(key).and_modify(|first| *first = (*first).min(*place)).or_insert(*place);
@@ -111,7 +111,7 @@ pub(crate) fn sink_all(
 
 /// What a statement does that a Wait may have to come before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Key {
+enum EffectKey {
     Streams,
     Number(u32),
     Reads(TensorId),
@@ -121,54 +121,54 @@ enum Key {
 }
 
 /// The keys of a statement; `stops` says the same of one Wait.
-fn keys(storage: &Storage, effects: &Effects) -> FxHashSet<Key> {
+fn keys(storage: &MemoryEffects, effects: &StmtEffects) -> FxHashSet<EffectKey> {
     let mut keys = FxHashSet::default();
-    keys.extend(effects.streams.then_some(Key::Streams));
-    keys.extend(effects.posts.iter().chain(&effects.waits).map(|it| Key::Number(*it)));
-    keys.extend(effects.accesses.reads.iter().map(|it| Key::Reads(*it)));
-    keys.extend(effects.accesses.writes.iter().map(|it| Key::Writes(*it)));
-    keys.extend(effects.drops.iter().map(|it| Key::Drops(storage.class(*it))));
-    if effects.shares {
-        keys.extend(effects.names.iter().map(|it| Key::Shares(storage.class(*it))));
+    keys.extend(effects.uses_streams.then_some(EffectKey::Streams));
+    keys.extend(effects.posts.iter().chain(&effects.waits).map(|it| EffectKey::Number(*it)));
+    keys.extend(effects.accesses.reads.iter().map(|it| EffectKey::Reads(*it)));
+    keys.extend(effects.accesses.writes.iter().map(|it| EffectKey::Writes(*it)));
+    keys.extend(effects.deallocates.iter().map(|it| EffectKey::Drops(storage.alias_class(*it))));
+    if effects.may_block_host {
+        keys.extend(effects.names.iter().map(|it| EffectKey::Shares(storage.alias_class(*it))));
     }
     keys
 }
 
 /// The keys of statements that a Wait for `number` has to come before.
-fn stopping(storage: &Storage, number: u32) -> Vec<Key> {
-    let work = storage.work(number);
+fn blocking_keys(storage: &MemoryEffects, number: u32) -> Vec<EffectKey> {
+    let work = storage.work_accesses(number);
     let used = work.reads.union(&work.writes);
-    let mut keys = vec![Key::Streams, Key::Number(number)];
-    keys.extend(used.flat_map(|it| [Key::Writes(*it), Key::Drops(*it), Key::Shares(*it)]));
-    keys.extend(work.writes.iter().map(|it| Key::Reads(*it)));
+    let mut keys = vec![EffectKey::Streams, EffectKey::Number(number)];
+    keys.extend(used.flat_map(|it| [EffectKey::Writes(*it), EffectKey::Drops(*it), EffectKey::Shares(*it)]));
+    keys.extend(work.writes.iter().map(|it| EffectKey::Reads(*it)));
     keys
 }
 
 /// The number of the communication that a statement waits for, if that is what it does.
-pub(crate) fn awaited(program: &Program, stmt: StmtId) -> Option<u32> {
+pub(crate) fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
     match &program.stmts[stmt] {
-        Stmt::Op(it) if it.op.row().effect == Effect::Wait => it.get(attr::WORK),
+        Stmt::Op(it) if it.op.def().class == OpClass::Wait => it.get(attr::WORK),
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     }
 }
 
 /// The index of the last statement behind `at` that a Wait for `number` may go down past; `at` if there is none.
-pub(crate) fn lowest(
+pub(crate) fn lowest_position(
     program: &Program,
-    storage: &Storage,
+    storage: &MemoryEffects,
     block: BlockId,
     at: usize,
     number: u32,
-    also_stops: &dyn Fn(&Effects) -> bool,
+    also_stops: &dyn Fn(&StmtEffects) -> bool,
 ) -> usize {
     let mut to = at;
     for (next, stmt) in program.block(block).iter().enumerate().skip(at + 1) {
         let effects = storage.effects(program, *stmt);
-        if stops(storage, &effects, number) || also_stops(&effects) {
+        if blocks_sinking(storage, &effects, number) || also_stops(&effects) {
             break;
         }
         // The order of Waits that come to stand together stays.
-        if awaited(program, *stmt).is_none() {
+        if awaited_work(program, *stmt).is_none() {
             to = next;
         }
     }
@@ -176,16 +176,16 @@ pub(crate) fn lowest(
 }
 
 /// Whether a Wait for `number` has to come before a statement.
-fn stops(storage: &Storage, effects: &Effects, number: u32) -> bool {
-    let work = storage.work(number);
+fn blocks_sinking(storage: &MemoryEffects, effects: &StmtEffects, number: u32) -> bool {
+    let work = storage.work_accesses(number);
     let used = |tensor: &_| {
-        let class = storage.class(*tensor);
+        let class = storage.alias_class(*tensor);
         work.reads.contains(&class) || work.writes.contains(&class)
     };
-    effects.streams
+    effects.uses_streams
         || effects.posts.contains(&number)
         || effects.waits.contains(&number)
-        || effects.drops.iter().any(used)
-        || effects.shares && effects.names.iter().any(used)
-        || effects.accesses.conflicts(&work)
+        || effects.deallocates.iter().any(used)
+        || effects.may_block_host && effects.names.iter().any(used)
+        || effects.accesses.conflicts_with(&work)
 }

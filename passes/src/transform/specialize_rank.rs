@@ -21,16 +21,16 @@ use grammar::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
+    for_each_tensor_use,
     ir::{BlockId, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
 };
 use rustc_hash::FxHashSet;
 
 use crate::{
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::{
-        blocks::{Edit, prune, rejected, rewrite},
+        blocks::{StmtEdit, first_verifier_error, remove_empty_blocks, rewrite},
         scalars,
         substitute::Substitution,
     },
@@ -62,38 +62,38 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     }
     let mut changed =
         (inline_definitions::PASS.run)(program, &Arguments::default(), remarks)? == Change::Changed;
-    changed |= set_rank(program, rank)?;
+    changed |= substitute_rank(program, rank)?;
     // Branches that are not taken name what nobody else does, and the other way round.
     loop {
         changed |= (canonicalize::PASS.run)(program, &Arguments::default(), remarks)? == Change::Changed;
-        if !drop_others(program, rank as usize) {
+        if !remove_other_ranks(program, rank as usize) {
             break;
         }
         changed = true;
     }
-    match rejected(program) {
+    match first_verifier_error(program) {
         Some(fault) => Err(fault),
         None => Ok(Change::from_flag(changed)),
     }
 }
 
 /// Drops what a rank has no part in.
-fn drop_others(program: &mut Program, rank: usize) -> bool {
+fn remove_other_ranks(program: &mut Program, rank: usize) -> bool {
     let Some(body) = program.body else { return false };
-    let kept = kept(program, body, rank);
+    let kept = stmts_of_rank(program, body, rank);
     let mut changed = rewrite(program, body, &mut |program, stmt| match &program.stmts[stmt] {
-        Stmt::Op(_) if !kept.contains(&stmt) => Edit::Remove,
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
+        Stmt::Op(_) if !kept.contains(&stmt) => StmtEdit::Remove,
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => StmtEdit::Keep,
     });
     changed |= drop_waits(program, body);
-    changed |= prune(program, body);
+    changed |= remove_empty_blocks(program, body);
     changed
 }
 
 /// Writes the rank's number for its names.
-fn set_rank(program: &mut Program, rank: i64) -> Result<bool, Diagnostic> {
-    let bound = scalars::bound(program);
-    let value = program.expr(Expr::Int(rank));
+fn substitute_rank(program: &mut Program, rank: i64) -> Result<bool, Diagnostic> {
+    let bound = scalars::assigned_symbols(program);
+    let value = program.intern_expr(Expr::Int(rank));
     let mut constant = Substitution::default();
     for name in ["rank", "deviceIdx.x"] {
         let Some(symbol) = program.find_symbol(name) else { continue };
@@ -108,13 +108,13 @@ fn set_rank(program: &mut Program, rank: i64) -> Result<bool, Diagnostic> {
     // Says whose program it is from now on: whoever compares it with others has to know.
     let is_new = program.options.insert("rank".to_owned(), value) != Some(value);
     let mut rewrite = |program: &mut Program, expr| constant.expr(program, expr);
-    let outside = scalars::outside(program, &mut rewrite);
-    Ok(scalars::inside(program, &mut rewrite) || outside || is_new)
+    let outside = scalars::rewrite_outside_stmts(program, &mut rewrite);
+    Ok(scalars::rewrite_in_stmts(program, &mut rewrite) || outside || is_new)
 }
 
 /// The operators that do something on a rank, and those that give them names: an operand of a resharding that is not
 /// lowered to a communication may be on another mesh.
-fn kept(program: &Program, body: BlockId, rank: usize) -> FxHashSet<StmtId> {
+fn stmts_of_rank(program: &Program, body: BlockId, rank: usize) -> FxHashSet<StmtId> {
     let mut stmts = Vec::new();
     program.walk(body, &mut |stmt| stmts.push(stmt));
     let mut kept: FxHashSet<StmtId> = FxHashSet::default();
@@ -127,8 +127,8 @@ fn kept(program: &Program, body: BlockId, rank: usize) -> FxHashSet<StmtId> {
             let gives = Program::tensors_of(&it.outs).any(|out| named.contains(&out));
             if (gives || takes_part(program, it, rank)) && kept.insert(*stmt) {
                 // What another rank gives to a communication is its own affair.
-                if it.op.row().effect != Effect::Communicate {
-                    mentions(program, it, &mut |tensor, _| _ = named.insert(tensor));
+                if it.op.def().class != OpClass::Communicate {
+                    for_each_tensor_use(program, it, &mut |tensor, _| _ = named.insert(tensor));
                 }
             }
         }
@@ -140,34 +140,36 @@ fn kept(program: &Program, body: BlockId, rank: usize) -> FxHashSet<StmtId> {
 
 /// Whether a statement does anything on a rank.
 fn takes_part(program: &Program, it: &OpStmt, rank: usize) -> bool {
-    match it.op.row().effect {
-        Effect::Compute
-        | Effect::Map
-        | Effect::View
-        | Effect::Allocate
-        | Effect::Deallocate
-        | Effect::Unit => {
+    match it.op.def().class {
+        OpClass::Compute
+        | OpClass::Elementwise
+        | OpClass::View
+        | OpClass::Allocate
+        | OpClass::Deallocate
+        | OpClass::HostUnit => {
             let (mut any, mut here) = (false, false);
-            mentions(program, it, &mut |tensor, _| {
+            for_each_tensor_use(program, it, &mut |tensor, _| {
                 any = true;
                 here |= program.tensors[tensor].mesh.contains(rank);
             });
             here || !any
         }
-        Effect::Communicate => it.get(attr::TEAM).is_none_or(|team| team.contains(&rank)),
-        Effect::Wait | Effect::Stream | Effect::Group | Effect::Share | Effect::Opaque => true,
+        OpClass::Communicate => it.get(attr::TEAM).is_none_or(|team| team.contains(&rank)),
+        OpClass::Wait | OpClass::Stream | OpClass::Coalescing | OpClass::ShareHandles | OpClass::Opaque => {
+            true
+        }
     }
 }
 
 /// Drops Waits for what nothing posts any more.
 fn drop_waits(program: &mut Program, body: BlockId) -> bool {
     let mut posted = FxHashSet::default();
-    program.walk(body, &mut |stmt| posted.extend(program.posts_work(stmt)));
+    program.walk(body, &mut |stmt| posted.extend(program.posted_work(stmt)));
     rewrite(program, body, &mut |program, stmt| match &program.stmts[stmt] {
         Stmt::Op(it) if it.op == Op::Wait => match it.get(attr::WORK) {
-            Some(number) if !posted.contains(&number) => Edit::Remove,
-            _ => Edit::Keep,
+            Some(number) if !posted.contains(&number) => StmtEdit::Remove,
+            _ => StmtEdit::Keep,
         },
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Edit::Keep,
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => StmtEdit::Keep,
     })
 }

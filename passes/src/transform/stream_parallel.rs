@@ -27,23 +27,23 @@
 //! storage of its own.
 
 mod body;
-mod exchange;
-mod kind;
+mod loop_comms;
+mod slicing;
 
 use grammar::{
     diagnostic::Diagnostic,
     ir::{ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::Rule,
+    ops::TypeRule,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::{bindings, component::computes, names::written, sharding::same},
+    analysis::{bindings, dim_equivalence::computes, name_uses::write_counts, sharding::same_extent},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
-    rewrite::create::Fresh,
-    transform::lower_to_communication::world,
+    rewrite::builder::IrBuilder,
+    transform::lower_to_communication::world_size,
 };
-use kind::{Kind, Slicing};
+use slicing::{SliceKind, Slicing};
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -109,7 +109,7 @@ pub(crate) const STYLE: OptionSpec = OptionSpec {
 
 /// The options, read once.
 #[derive(Clone, Copy)]
-pub(crate) struct Settings {
+pub(crate) struct LoopOptions {
     allgather: Allgather,
     reduce_scatter: ReduceScatter,
     cuda: bool,
@@ -143,7 +143,7 @@ enum Style {
     Shard,
 }
 
-impl Settings {
+impl LoopOptions {
     pub(crate) fn of(arguments: &Arguments) -> Self {
         let is = |name, value| arguments.text(name) == Some(value);
         Self {
@@ -172,12 +172,12 @@ impl Settings {
 }
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let written = loops(program, Settings::of(arguments), None);
+    let written = make_loops(program, LoopOptions::of(arguments), None);
     Ok(Change::from_flag(!written.is_empty()))
 }
 
 /// A loop that the pass has written.
-pub(crate) struct Written {
+pub(crate) struct NewLoop {
     /// The loop.
     pub(crate) stmt: StmtId,
     /// The statements that it does chunk by chunk.
@@ -185,24 +185,24 @@ pub(crate) struct Written {
 }
 
 /// Makes loops of top-level statements, or of those in `only`.
-pub(crate) fn loops(
+pub(crate) fn make_loops(
     program: &mut Program,
-    settings: Settings,
+    settings: LoopOptions,
     only: Option<&FxHashSet<StmtId>>,
-) -> Vec<Written> {
+) -> Vec<NewLoop> {
     let Some(block) = program.body else { return Vec::new() };
-    let bound = bindings::facts(program).bound;
-    let mut writes = written(program, &computes);
-    let mut parts = parts(program, &bound);
+    let bound = bindings::analyze_bindings(program).already_bound;
+    let mut writes = write_counts(program, &computes);
+    let mut parts = part_views(program, &bound);
     // What names a part writes nothing; where nothing else writes it either, it is no result of the loop.
     parts.retain(|part, _| writes.get(part) == Some(&2));
     parts.keys().for_each(|part| _ = writes.insert(*part, 1));
     let mut pass = StreamParallel {
         settings,
-        fresh: Fresh::of(program),
+        fresh: IrBuilder::of(program),
         bound,
-        uses: uses(program),
-        world: world(program),
+        uses: use_counts(program),
+        world: world_size(program),
         writes,
         parts,
         program,
@@ -213,7 +213,7 @@ pub(crate) fn loops(
     for stmt in pass.program.blocks[block].clone() {
         pass.statement(stmt, only.is_none_or(|only| only.contains(&stmt)));
     }
-    pass.close();
+    pass.emit_group();
     let StreamParallel { out, written, .. } = pass;
     program.blocks[block] = out;
     written
@@ -221,8 +221,8 @@ pub(crate) fn loops(
 
 struct StreamParallel<'p> {
     program: &'p mut Program,
-    settings: Settings,
-    fresh: Fresh,
+    settings: LoopOptions,
+    fresh: IrBuilder,
     /// Statements whose result has storage already.
     bound: FxHashSet<StmtId>,
     /// How many statements mention a tensor; the header's lists count too.
@@ -236,23 +236,23 @@ struct StreamParallel<'p> {
     /// The new body.
     out: Vec<StmtId>,
     /// Statements that will share a loop.
-    group: Option<Group>,
+    group: Option<StmtGroup>,
     /// The loops so far.
-    written: Vec<Written>,
+    written: Vec<NewLoop>,
 }
 
 /// Statements of one loop.
-struct Group {
+struct StmtGroup {
     /// Number of iterations.
     count: ExprId,
     style: Style,
-    members: Vec<Member>,
+    members: Vec<LoopStmt>,
     /// Results, with the dimension that is sliced.
     produced: FxHashMap<TensorId, usize>,
 }
 
 /// A statement of a loop.
-struct Member {
+struct LoopStmt {
     stmt: StmtId,
     slicing: Slicing,
 }
@@ -261,17 +261,17 @@ impl StreamParallel<'_> {
     /// Puts a top-level statement into a loop, where it may be in one, or behind what there is.
     fn statement(&mut self, stmt: StmtId, may_loop: bool) {
         let slicing = match &self.program.stmts[stmt] {
-            Stmt::Op(it) if may_loop && !self.names_part(it) => {
-                kind::slicing(self.program, self.settings, it)
+            Stmt::Op(it) if may_loop && !self.is_part_view(it) => {
+                slicing::slicing(self.program, self.settings, it)
             }
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         };
-        let values = |it: &Slicing| it.operands.iter().all(|operand| self.is_value(operand.tensor));
-        let slicing = slicing.filter(|it| self.is_value(it.out) && values(it));
+        let values = |it: &Slicing| it.operands.iter().all(|operand| self.is_written_once(operand.tensor));
+        let slicing = slicing.filter(|it| self.is_written_once(it.out) && values(it));
         let Some(slicing) = slicing else {
             // What has nothing to do with the loop goes before it, and does not end it.
             if !self.is_independent(stmt) {
-                self.close();
+                self.emit_group();
             }
             self.out.push(stmt);
             return;
@@ -279,43 +279,43 @@ impl StreamParallel<'_> {
         if !self
             .group
             .as_ref()
-            .is_some_and(|group| self.is_apart(group, &slicing) && group.takes(self.program, &slicing))
+            .is_some_and(|group| self.is_disjoint(group, &slicing) && group.can_add(self.program, &slicing))
         {
-            self.close();
+            self.emit_group();
             // Partial sums that are there as a whole go in one piece.
-            if matches!(slicing.kind, Kind::ReduceScatter(_)) {
+            if matches!(slicing.kind, SliceKind::ReduceScatter(_)) {
                 self.out.push(stmt);
                 return;
             }
             let produced = FxHashMap::default();
             self.group =
-                Some(Group { count: slicing.count, style: slicing.style, members: Vec::new(), produced });
+                Some(StmtGroup { count: slicing.count, style: slicing.style, members: Vec::new(), produced });
         }
         if let Some(group) = &mut self.group {
             if let Some(dim) = slicing.out_dim {
                 group.produced.insert(slicing.out, dim);
             }
-            group.members.push(Member { stmt, slicing });
+            group.members.push(LoopStmt { stmt, slicing });
         }
     }
 
     /// Whether a statement names a part of a tensor that another statement writes: it moves no elements. A part may be all of
     /// the tensor.
-    fn names_part(&self, it: &OpStmt) -> bool {
+    fn is_part_view(&self, it: &OpStmt) -> bool {
         let out = it.out_tensor();
-        it.op.row().rule == Rule::Slice && out.is_some_and(|out| self.parts.contains_key(&out))
+        it.op.def().type_rule == TypeRule::Slice && out.is_some_and(|out| self.parts.contains_key(&out))
     }
 
     /// Whether a tensor gets its value once. What is written again can be what another name shows too, as a copy without
     /// storage of its own does.
-    fn is_value(&self, tensor: TensorId) -> bool {
+    fn is_written_once(&self, tensor: TensorId) -> bool {
         self.writes.get(&tensor).is_none_or(|count| *count < 2)
     }
 
     /// Whether a statement has the tensors that the loop of the group writes under the same names, and not as other parts
     /// of a tensor.
-    fn is_apart(&self, group: &Group, slicing: &Slicing) -> bool {
-        let meets = |a: TensorId, b: TensorId| a != b && self.whole(a) == self.whole(b);
+    fn is_disjoint(&self, group: &StmtGroup, slicing: &Slicing) -> bool {
+        let meets = |a: TensorId, b: TensorId| a != b && self.base_tensor(a) == self.base_tensor(b);
         let reads = |it: &Slicing, tensor| it.operands.iter().any(|operand| meets(operand.tensor, tensor));
         !group.members.iter().any(|member| {
             let it = &member.slicing;
@@ -324,7 +324,7 @@ impl StreamParallel<'_> {
     }
 
     /// What a tensor is a part of, or the tensor itself.
-    fn whole(&self, tensor: TensorId) -> TensorId {
+    fn base_tensor(&self, tensor: TensorId) -> TensorId {
         self.parts.get(&tensor).copied().unwrap_or(tensor)
     }
 
@@ -334,31 +334,31 @@ impl StreamParallel<'_> {
         let (Some(group), Stmt::Op(it)) = (&self.group, &self.program.stmts[stmt]) else { return false };
         let touched = |tensor: TensorId| {
             let members = group.members.iter().map(|member| &member.slicing);
-            let is = |other: TensorId| self.whole(other) == self.whole(tensor);
+            let is = |other: TensorId| self.base_tensor(other) == self.base_tensor(tensor);
             let reads = |it: &Slicing| it.operands.iter().any(|operand| is(operand.tensor));
             members.clone().any(|it| is(it.out))
                 || it.out_tensor().is_some_and(is) && members.clone().any(reads)
         };
         let mut free = computes(it) && !self.bound.contains(&stmt);
-        grammar::mentions(self.program, it, &mut |tensor, _| {
-            free &= self.is_value(tensor) && !touched(tensor)
+        grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| {
+            free &= self.is_written_once(tensor) && !touched(tensor)
         });
         free
     }
 
     /// Writes the loop of the group, if there is one.
-    fn close(&mut self) {
+    fn emit_group(&mut self) {
         if let Some(group) = self.group.take() {
-            let stmt = body::Loop::new(self, &group).write();
+            let stmt = body::LoopWriter::new(self, &group).write();
             let members = group.members.iter().map(|it| it.stmt).collect();
-            self.written.push(Written { stmt, members });
+            self.written.push(NewLoop { stmt, members });
         }
     }
 }
 
-impl Group {
+impl StmtGroup {
     /// Whether a statement can join: it has the same stream axis, and reads what the loop makes slice by slice.
-    fn takes(&self, program: &Program, slicing: &Slicing) -> bool {
+    fn can_add(&self, program: &Program, slicing: &Slicing) -> bool {
         // What iterations bring to one device each is there behind the loop.
         let unfinished = |tensor: TensorId| {
             self.members.iter().any(|it| it.slicing.out == tensor && it.slicing.out_dim.is_none())
@@ -375,22 +375,26 @@ impl Group {
             let sliced = b.operands.iter().filter(|it| it.dim.is_some()).map(|it| it.tensor);
             let elsewhere = sliced.chain([b.out]).any(|it| mesh(it) != mesh(a.out));
             // One rank's own slice is the same for both: they count along the same devices.
-            let other = b.kind != Kind::Local && !(b.rotated && a.kind.device() == b.kind.device());
+            let other = b.kind != SliceKind::Local && !(b.rotated && a.kind.device() == b.kind.device());
             a.rotated && (other || elsewhere) || a.swizzled != b.swizzled
         };
         let agree =
             self.members.iter().all(|it| !clash(&it.slicing, slicing) && !clash(slicing, &it.slicing));
-        same(program, self.count, slicing.count) && self.style == slicing.style && sliced && is_new && agree
+        same_extent(program, self.count, slicing.count)
+            && self.style == slicing.style
+            && sliced
+            && is_new
+            && agree
     }
 }
 
 /// Names that a `slice` without storage gives to parts of tensors; a part of a part is one of the whole.
-fn parts(program: &Program, bound: &FxHashSet<StmtId>) -> FxHashMap<TensorId, TensorId> {
+fn part_views(program: &Program, bound: &FxHashSet<StmtId>) -> FxHashMap<TensorId, TensorId> {
     let mut parts: FxHashMap<TensorId, TensorId> = FxHashMap::default();
     let mut twice: FxHashSet<TensorId> = FxHashSet::default();
     for stmt in program.body() {
         let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
-        if it.op.row().rule != Rule::Slice || bound.contains(stmt) {
+        if it.op.def().type_rule != TypeRule::Slice || bound.contains(stmt) {
             continue;
         }
         if let (Some(out), Some(arg)) = (it.out_tensor(), Program::tensors_of(&it.args).next()) {
@@ -405,7 +409,7 @@ fn parts(program: &Program, bound: &FxHashSet<StmtId>) -> FxHashMap<TensorId, Te
 }
 
 /// How many statements mention each tensor, and the header.
-fn uses(program: &Program) -> FxHashMap<TensorId, usize> {
+fn use_counts(program: &Program) -> FxHashMap<TensorId, usize> {
     let mut uses: FxHashMap<TensorId, usize> = FxHashMap::default();
     let mut count = |tensor| *uses.entry(tensor).or_default() += 1;
     Program::tensors_of(&program.inputs).for_each(&mut count);
@@ -414,7 +418,7 @@ fn uses(program: &Program) -> FxHashMap<TensorId, usize> {
         program.walk(body, &mut |stmt| {
             if let Stmt::Op(it) = &program.stmts[stmt] {
                 let mut seen = Vec::new();
-                grammar::mentions(program, it, &mut |tensor, _| {
+                grammar::for_each_tensor_use(program, it, &mut |tensor, _| {
                     if !seen.contains(&tensor) {
                         seen.push(tensor);
                         count(tensor);

@@ -24,13 +24,13 @@ use grammar::{
 
 use crate::{
     analysis::{
-        blocks::nested,
-        component::{Component, Shared, computes},
-        reshard::{self, Step},
-        sharding::{Sharding, same},
+        blocks::nested_blocks,
+        dim_equivalence::{DimEquivalence, EquivalentDims, computes},
+        reshard::{self, ReshardStep},
+        sharding::{Sharding, same_extent},
     },
     pass::{Arguments, Change, Pass, Remarks},
-    rewrite::create::Fresh,
+    rewrite::builder::IrBuilder,
     transform::{chunk::replace_dim, decompose_resharding::is_copy},
 };
 
@@ -47,14 +47,14 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
 }
 
 /// Rotates what can be rotated, or only the axis that `only` is on; whether there was any.
-pub(crate) fn rotate(program: &mut Program, only: Option<&Component>) -> bool {
-    let mut fresh = Fresh::of(program);
+pub(crate) fn rotate(program: &mut Program, only: Option<&EquivalentDims>) -> bool {
+    let mut fresh = IrBuilder::of(program);
     let mut changed = false;
-    let shared = Shared::of(program);
+    let shared = DimEquivalence::of(program);
     for (tensor, dim) in gathered(program) {
-        let Ok(component) = shared.component(tensor, dim) else { continue };
+        let Ok(component) = shared.dims_equivalent_to(tensor, dim) else { continue };
         let is_asked = only.is_none_or(|only| only.dim(tensor) == Some(dim));
-        if !is_asked || !is_free(program, &component, tensor) || is_in_loop(program, &component) {
+        if !is_asked || !can_rotate(program, &component, tensor) || is_in_loop(program, &component) {
             continue;
         }
         for (tensor, dim) in component.dims {
@@ -73,12 +73,12 @@ pub(crate) fn rotate(program: &mut Program, only: Option<&Component>) -> bool {
 }
 
 /// Whether a loop or branch takes chunks of a tensor already, and counts them from 0 on.
-fn is_in_loop(program: &Program, component: &Component) -> bool {
+fn is_in_loop(program: &Program, component: &EquivalentDims) -> bool {
     let Some(body) = program.body else { return false };
-    nested(program, body)
+    nested_blocks(program, body)
         .into_iter()
         .filter(|block| *block != body)
-        .any(|block| program.block(block).iter().any(|stmt| component.is_mentioned(program, *stmt)))
+        .any(|block| program.block(block).iter().any(|stmt| component.is_mentioned_by(program, *stmt)))
 }
 
 /// Results of all-gathers whose chunks are one device's shard each.
@@ -92,9 +92,9 @@ fn gathered(program: &Program) -> Vec<(TensorId, usize)> {
         let (Some(from), Some(to)) = (Sharding::of(program, *arg), Sharding::of(program, out)) else {
             continue;
         };
-        let Some(Step::Allgather { dim, .. }) = reshard::step(program, &from, &to) else { continue };
+        let Some(ReshardStep::Allgather { dim, .. }) = reshard::step(program, &from, &to) else { continue };
         if let ([shard], [stream]) = (&from.dims[dim].pieces[..], &to.dims[dim].pieces[..])
-            && same(program, shard.count, stream.count)
+            && same_extent(program, shard.count, stream.count)
             && to.mesh.shape.len() == 1
         {
             found.push((out, dim));
@@ -104,7 +104,7 @@ fn gathered(program: &Program) -> Vec<(TensorId, usize)> {
 }
 
 /// Whether ranks may work on different chunks: nothing that has the axis reshards, but the gathering itself.
-fn is_free(program: &Program, component: &Component, gathered: TensorId) -> bool {
+fn can_rotate(program: &Program, component: &EquivalentDims, gathered: TensorId) -> bool {
     let inputs: Vec<TensorId> = Program::tensors_of(&program.inputs).collect();
     let streamed = component.dims.iter().all(|(tensor, dim)| {
         !inputs.contains(tensor)

@@ -34,10 +34,10 @@
 
 use grammar::{
     codes::Code,
-    dependents,
     diagnostic::Diagnostic,
+    for_each_tensor_use,
     ir::{AxisId, BlockId, ExprId, For, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
-    mentions,
+    loop_variant_tensors,
     ops::Op,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -45,13 +45,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     analysis::{
         bindings::symbols_through,
-        loop_body::{First, ends_bound, first_mention, own_works, works},
+        loop_body::{FirstUse, first_use, is_bound_after_iteration, iteration_local_works, work_numbers},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
     rewrite::{
-        blocks::{Edit, rejected, rewrite},
-        create::{self, Fresh},
-        fold::Folder,
+        blocks::{StmtEdit, first_verifier_error, rewrite},
+        builder::{self, IrBuilder},
+        fold::ConstantFolder,
         scalars,
         substitute::Substitution,
     },
@@ -79,7 +79,7 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 /// The most statements that a program becomes.
-const LARGEST: usize = 1_000_000;
+const MAX_STMTS: usize = 1_000_000;
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
@@ -94,7 +94,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             "expected 1 or more",
         ));
     }
-    let mut fresh = Fresh::of(program);
+    let mut fresh = IrBuilder::of(program);
     let (mut found, mut changed) = (false, false);
     // A loop's index may be what an inner loop waits for to have constant bounds.
     loop {
@@ -108,7 +108,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         let message = format!("no loop has the index `{wanted}`");
         return Err(Diagnostic::new(Code::BadOption, program.spans.header, message, "in this program"));
     }
-    match rejected(program).filter(|_| changed) {
+    match first_verifier_error(program).filter(|_| changed) {
         Some(fault) => Err(fault),
         None => Ok(Change::from_flag(changed)),
     }
@@ -120,18 +120,18 @@ fn round(
     body: BlockId,
     wanted: &str,
     factor: Option<u64>,
-    fresh: &mut Fresh,
+    fresh: &mut IrBuilder,
     found: &mut bool,
 ) -> Result<bool, Diagnostic> {
-    let mut survey = Survey::default();
+    let mut survey = LiveRanges::default();
     survey.block(program, body, 0);
-    let fixed = Fixed::of(program);
+    let fixed = FixedSymbols::of(program);
     let mut fault = None;
     let changed = rewrite(program, body, &mut |program, stmt| {
-        let Stmt::For(it) = program.stmts[stmt].clone() else { return Edit::Keep };
+        let Stmt::For(it) = program.stmts[stmt].clone() else { return StmtEdit::Keep };
         let name = &program.symbols[it.index];
         if fault.is_some() || wanted != "all" && wanted != name {
-            return Edit::Keep;
+            return StmtEdit::Keep;
         }
         *found = true;
         let loop_fault = |code, why: String| {
@@ -148,12 +148,12 @@ fn round(
                 let help = "give them with `inline-definitions,canonicalize`, or write them into the text";
                 fault = Some(loop_fault(Code::Unsupported, why).help(help));
             }
-            return Edit::Keep;
+            return StmtEdit::Keep;
         };
         let count = usize::try_from(stop.saturating_sub(start)).unwrap_or(0);
         let factor = factor.map_or(count, |it| usize::try_from(it).unwrap_or(usize::MAX));
         if count == 0 || factor == 1 && count > 1 {
-            return Edit::Keep;
+            return StmtEdit::Keep;
         }
         if count % factor != 0 {
             let why = format!("runs {count} times, which {factor} does not divide");
@@ -161,97 +161,99 @@ fn round(
                 loop_fault(Code::BadOption, why)
                     .help("choose a factor that divides the number of iterations"),
             );
-            return Edit::Keep;
+            return StmtEdit::Keep;
         }
         let mut size = 0usize;
         program.walk(it.body, &mut |_| size += 1);
-        if size.saturating_mul(factor).saturating_add(program.stmts.len()) > LARGEST {
-            let why = format!("makes more than {LARGEST} statements");
+        if size.saturating_mul(factor).saturating_add(program.stmts.len()) > MAX_STMTS {
+            let why = format!("makes more than {MAX_STMTS} statements");
             let help = "unroll only small loops by `loop=…`, or some iterations by `factor=…`";
             fault = Some(loop_fault(Code::TooLong, why).help(help));
-            return Edit::Keep;
+            return StmtEdit::Keep;
         }
-        let plan = match Copies::of(program, stmt, &it, (&survey, &fixed), factor < count) {
+        let plan = match UnrollPlan::of(program, stmt, &it, (&survey, &fixed), factor < count) {
             Ok(plan) => plan,
             Err(why) => {
                 fault = Some(loop_fault(Code::Unsupported, why).help("name the loops to unroll: `loop=…`"));
-                return Edit::Keep;
+                return StmtEdit::Keep;
             }
         };
         let values: Vec<ExprId> = match factor == count {
-            true => (start..stop).map(|value| program.int(value)).collect(),
-            false => (0..factor as i64).map(|at| position(program, it.index, factor, start + at)).collect(),
+            true => (start..stop).map(|value| program.intern_int(value)).collect(),
+            false => {
+                (0..factor as i64).map(|at| iteration_index(program, it.index, factor, start + at)).collect()
+            }
         };
         let block = plan.write(program, stmt, &it, &values, fresh);
         if factor == count {
-            return Edit::Splice(block);
+            return StmtEdit::Splice(block);
         }
-        let (start, stop) = (program.int(0), program.int((count / factor) as i64));
+        let (start, stop) = (program.intern_int(0), program.intern_int((count / factor) as i64));
         program.stmts[stmt] = Stmt::For(For { axis: None, start, stop, body: block, ..it });
-        Edit::Changed
+        StmtEdit::Changed
     });
     fault.map_or(Ok(changed), Err)
 }
 
 /// `( index * factor ) + offset`.
-fn position(program: &mut Program, index: SymbolId, factor: usize, offset: i64) -> ExprId {
-    let (index, factor) = (create::symbol(program, index), program.int(factor as i64));
-    let product = create::infix(program, "*", index, factor);
-    let offset = program.int(offset);
-    create::infix(program, "+", product, offset)
+fn iteration_index(program: &mut Program, index: SymbolId, factor: usize, offset: i64) -> ExprId {
+    let (index, factor) = (builder::symbol(program, index), program.intern_int(factor as i64));
+    let product = builder::infix(program, "*", index, factor);
+    let offset = program.intern_int(offset);
+    builder::infix(program, "+", product, offset)
 }
 
 // ---- where names stand
 
 /// First and last place of every name, and what loops hold, before anything is unrolled.
 #[derive(Default)]
-struct Survey {
-    places: usize,
+struct LiveRanges {
+    position: usize,
     tensors: FxHashMap<TensorId, (usize, usize)>,
     works: FxHashMap<u32, (usize, usize)>,
-    loops: FxHashMap<StmtId, Range>,
+    loops: FxHashMap<StmtId, LoopRange>,
 }
 
 /// The places of a loop.
 #[derive(Clone, Copy)]
-struct Range {
+struct LoopRange {
     first: usize,
     last: usize,
     /// Whether it stands in another loop.
-    inner: bool,
+    is_nested: bool,
 }
 
-impl Survey {
+impl LiveRanges {
     fn block(&mut self, program: &Program, block: BlockId, depth: usize) {
         for stmt in program.block(block) {
-            self.places += 1;
+            self.position += 1;
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => self.op(program, it),
                 Stmt::Let(..) => (),
                 Stmt::For(it) => {
-                    let first = self.places;
+                    let first = self.position;
                     self.block(program, it.body, depth + 1);
-                    self.loops.insert(*stmt, Range { first, last: self.places, inner: depth > 0 });
+                    self.loops.insert(*stmt, LoopRange { first, last: self.position, is_nested: depth > 0 });
                 }
                 Stmt::If(it) => {
-                    self.block(program, it.then, depth);
-                    it.other.iter().for_each(|other| self.block(program, *other, depth));
+                    self.block(program, it.then_block, depth);
+                    it.else_block.iter().for_each(|other| self.block(program, *other, depth));
                 }
             }
         }
         let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
         if depth == 0 && Some(block) == program.body {
-            self.places += 1;
-            ports.for_each(|tensor| _ = self.tensors.insert(tensor, (0, self.places)));
+            self.position += 1;
+            ports.for_each(|tensor| _ = self.tensors.insert(tensor, (0, self.position)));
         }
     }
 
     fn op(&mut self, program: &Program, it: &OpStmt) {
-        let place = self.places;
-        mentions(program, it, &mut |tensor, _| {
+        let place = self.position;
+        for_each_tensor_use(program, it, &mut |tensor, _| {
             self.tensors.entry(tensor).or_insert((place, place)).1 = place
         });
-        for (number, _) in works(program, it) {
+        for (number, _) in work_numbers(program, it) {
             self.works.entry(number).or_insert((place, place)).1 = place;
         }
     }
@@ -260,37 +262,37 @@ impl Survey {
 // ---- copies
 
 /// What the copies of a loop's body have to do beside the body.
-struct Copies {
+struct UnrollPlan {
     /// Names that are dropped at the end of a copy.
     dropped: Vec<TensorId>,
     /// Whether the last copy drops them too.
-    last_drops: bool,
+    drops_in_last: bool,
     /// Numbers that copies number anew.
     works: Vec<u32>,
 }
 
-impl Copies {
+impl UnrollPlan {
     /// Or why the loop cannot be unrolled.
     fn of(
         program: &Program,
         stmt: StmtId,
         it: &For,
-        (survey, fixed): (&Survey, &Fixed),
+        (survey, fixed): (&LiveRanges, &FixedSymbols),
         leaves_loop: bool,
     ) -> Result<Self, String> {
-        fixed.allow(program, it)?;
+        fixed.check_replaceable(program, it)?;
         let Some(range) = survey.loops.get(&stmt) else {
             return Err("is not part of the program".to_owned());
         };
-        let repeats = range.inner || leaves_loop;
+        let repeats = range.is_nested || leaves_loop;
         let (mut dropped, mut last_drops) = (Vec::new(), true);
-        let forgotten = if it.axis.is_some() { dependents(program, it) } else { Vec::new() };
+        let forgotten = if it.axis.is_some() { loop_variant_tensors(program, it) } else { Vec::new() };
         for tensor in forgotten {
-            if first_mention(program, it.body, tensor) != First::Uses {
+            if first_use(program, it.body, tensor) != FirstUse::Uses {
                 continue;
             }
             let name = program.tensor_name(tensor);
-            if !ends_bound(program, it.body, tensor) {
+            if !is_bound_after_iteration(program, it.body, tensor) {
                 return Err(format!("forgets `{name}` in every iteration, and may end one without it"));
             }
             let (first, last) = survey.tensors.get(&tensor).copied().unwrap_or_default();
@@ -306,8 +308,8 @@ impl Copies {
             let (first, last) = survey.works.get(number).copied().unwrap_or_default();
             first >= range.first && last <= range.last
         };
-        let works = own_works(program, it.body).into_iter().filter(own).collect();
-        Ok(Self { dropped, last_drops, works })
+        let works = iteration_local_works(program, it.body).into_iter().filter(own).collect();
+        Ok(Self { dropped, drops_in_last: last_drops, works })
     }
 
     /// The copies, one for each value of the index, as one block.
@@ -317,7 +319,7 @@ impl Copies {
         stmt: StmtId,
         it: &For,
         values: &[ExprId],
-        fresh: &mut Fresh,
+        fresh: &mut IrBuilder,
     ) -> BlockId {
         let span = program.stmt_span(stmt);
         let mut stmts = Vec::new();
@@ -327,33 +329,33 @@ impl Copies {
                 names.works = self.works.iter().map(|number| (*number, fresh.work())).collect();
             }
             let copy = names.block(program, it.body);
-            let folder = Folder::default();
-            scalars::in_block(program, copy, &mut |program, expr| folder.fold(program, expr));
+            let folder = ConstantFolder::default();
+            scalars::rewrite_in_block(program, copy, &mut |program, expr| folder.fold(program, expr));
             stmts.append(&mut program.blocks[copy]);
-            if at + 1 < values.len() || self.last_drops {
+            if at + 1 < values.len() || self.drops_in_last {
                 for tensor in &self.dropped {
                     let args = vec![Operand::Tensor(*tensor)];
-                    stmts.push(create::add(program, OpStmt { args, ..create::op(Op::Deallocate) }, span));
+                    stmts.push(builder::add(program, OpStmt { args, ..builder::op(Op::Deallocate) }, span));
                 }
             }
         }
-        create::block(program, stmts)
+        builder::block(program, stmts)
     }
 }
 
 /// Scalars that cannot be replaced, as something depends on them that copies share.
-struct Fixed {
+struct FixedSymbols {
     /// By scalar: a scalar that statements give values to, whose definition depends on it.
     defining: FxHashMap<SymbolId, SymbolId>,
     /// By scalar: an axis whose extent depends on it.
     extents: FxHashMap<SymbolId, AxisId>,
 }
 
-impl Fixed {
+impl FixedSymbols {
     fn of(program: &Program) -> Self {
         let mut this = Self { defining: FxHashMap::default(), extents: FxHashMap::default() };
         let mut symbols = FxHashSet::default();
-        let bound = scalars::bound(program);
+        let bound = scalars::assigned_symbols(program);
         for (symbol, value) in program.definitions.iter().filter(|(symbol, _)| bound.contains(*symbol)) {
             symbols_through(program, *value, &mut symbols);
             symbols.drain().for_each(|it| _ = this.defining.entry(it).or_insert(*symbol));
@@ -371,7 +373,7 @@ impl Fixed {
     }
 
     /// Whether a loop's index can be replaced wherever it stands.
-    fn allow(&self, program: &Program, it: &For) -> Result<(), String> {
+    fn check_replaceable(&self, program: &Program, it: &For) -> Result<(), String> {
         let mut assigned = false;
         program.walk(it.body, &mut |stmt| {
             assigned |= matches!(&program.stmts[stmt], Stmt::Let(symbol, _) if *symbol == it.index)

@@ -31,16 +31,16 @@
 use grammar::{
     attr,
     diagnostic::Diagnostic,
+    for_each_tensor_use,
     ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::{Effect, Mode, Op},
+    ops::{AccessMode, Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        accesses::Storage,
-        blocks::{nested, walk},
+        blocks::{nested_blocks, walk},
+        memory_effects::MemoryEffects,
     },
     pass::{Arguments, Change, Pass, Remarks},
 };
@@ -56,11 +56,11 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
-    let mut uses = Uses::of(program, body);
-    for block in nested(program, body) {
+    let mut uses = UsesByStorage::of(program, body);
+    for block in nested_blocks(program, body) {
         let mut at = 0;
         while at < program.blocks[block].len() {
-            match copied(program, body, &mut uses, block, at) {
+            match find_shard_copy(program, body, &mut uses, block, at) {
                 Some(found) => {
                     rebind(program, &mut uses, block, &found);
                     changed = true;
@@ -73,21 +73,21 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
 }
 
 /// The statements that have to do with each storage, by its representative name.
-struct Uses {
-    storage: Storage,
+struct UsesByStorage {
+    storage: MemoryEffects,
     stmts: FxHashMap<TensorId, Vec<StmtId>>,
     /// Storage whose statements this pass has changed since.
     stale: FxHashSet<TensorId>,
 }
 
-impl Uses {
+impl UsesByStorage {
     fn of(program: &Program, body: BlockId) -> Self {
-        let storage = Storage::of(program);
+        let storage = MemoryEffects::of(program);
         let mut stmts: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
         program.walk(body, &mut |stmt| {
             let Some(it) = op(program, stmt) else { return };
-            mentions(program, it, &mut |tensor, _| {
-                let all = stmts.entry(storage.class(tensor)).or_default();
+            for_each_tensor_use(program, it, &mut |tensor, _| {
+                let all = stmts.entry(storage.alias_class(tensor)).or_default();
                 if all.last() != Some(&stmt) {
                     all.push(stmt);
                 }
@@ -96,13 +96,13 @@ impl Uses {
         Self { storage, stmts, stale: FxHashSet::default() }
     }
 
-    fn of_class(&self, class: TensorId) -> &[StmtId] {
+    fn stmts_of_class(&self, class: TensorId) -> &[StmtId] {
         self.stmts.get(&class).map_or(&[], Vec::as_slice)
     }
 }
 
 /// A view that one side of a branch fills with a copy.
-struct Copied {
+struct ShardCopy {
     /// The index of the view.
     view: usize,
     /// The side that copies, and the other one.
@@ -117,16 +117,22 @@ struct Copied {
 }
 
 /// Looks for a copy in the branch at an index that can be left out.
-fn copied(program: &Program, body: BlockId, uses: &mut Uses, block: BlockId, at: usize) -> Option<Copied> {
+fn find_shard_copy(
+    program: &Program,
+    body: BlockId,
+    uses: &mut UsesByStorage,
+    block: BlockId,
+    at: usize,
+) -> Option<ShardCopy> {
     let Stmt::If(it) = &program.stmts[program.blocks[block][at]] else { return None };
-    let If { then, other: Some(other), .. } = it else { return None };
+    let If { then_block: then, else_block: Some(other), .. } = it else { return None };
     [(*then, *other), (*other, *then)].into_iter().find_map(|(side, other)| {
         let (shard, copy) = shard_and_copy(program, side)?;
         let (name, shard_name) = (op(program, copy)?.out_tensor()?, op(program, shard)?.out_tensor()?);
         let view = program.block(block)[..at].iter().rposition(|stmt| {
             op(program, *stmt).is_some_and(|it| is_view(it) && it.out_tensor() == Some(name))
         })?;
-        let found = Copied { view, side, other, shard, copy, name, shard_name };
+        let found = ShardCopy { view, side, other, shard, copy, name, shard_name };
         is_safe(program, body, uses, block, at, &found).then_some(found)
     })
 }
@@ -139,14 +145,14 @@ fn op(program: &Program, stmt: StmtId) -> Option<&OpStmt> {
 }
 
 fn is_view(it: &OpStmt) -> bool {
-    it.op.row().effect == Effect::View
+    it.op.def().class == OpClass::View
 }
 
 /// The statements of a side that views a shard and copies it, and does nothing else but drop names.
 fn shard_and_copy(program: &Program, side: BlockId) -> Option<(StmtId, StmtId)> {
     let stmts = program.block(side);
     let (shard, copy) = (*stmts.first()?, *stmts.get(1)?);
-    let drops = |stmt: &StmtId| op(program, *stmt).is_some_and(|it| it.op.row().effect == Effect::Deallocate);
+    let drops = |stmt: &StmtId| op(program, *stmt).is_some_and(|it| it.op.def().class == OpClass::Deallocate);
     let (from, to) = (op(program, shard)?, op(program, copy)?);
     let same = is_view(from) && to.op == Op::Set && Program::tensors_of(&to.args).eq(from.out_tensor());
     (same && stmts[2..].iter().all(drops)).then_some((shard, copy))
@@ -155,10 +161,10 @@ fn shard_and_copy(program: &Program, side: BlockId) -> Option<(StmtId, StmtId)> 
 fn is_safe(
     program: &Program,
     body: BlockId,
-    uses: &mut Uses,
+    uses: &mut UsesByStorage,
     block: BlockId,
     at: usize,
-    found: &Copied,
+    found: &ShardCopy,
 ) -> bool {
     let view = program.block(block)[found.view];
     let Some(whole) = op(program, view).and_then(|it| Program::tensors_of(&it.args).next()) else {
@@ -182,59 +188,66 @@ fn is_safe(
         other.insert(stmt);
     });
     let names = [found.shard_name, whole];
-    if names.iter().any(|name| uses.stale.contains(&uses.storage.class(*name))) {
-        *uses = Uses::of(program, body);
+    if names.iter().any(|name| uses.stale.contains(&uses.storage.alias_class(*name))) {
+        *uses = UsesByStorage::of(program, body);
     }
     let storage = &uses.storage;
-    let [shards, slices] = names.map(|name| storage.class(name));
+    let [shards, slices] = names.map(|name| storage.alias_class(name));
     // The caller reads an output, whichever view of the slices it is.
-    if shards == slices || ports().any(|port| storage.class(port) == slices) {
+    if shards == slices || ports().any(|port| storage.alias_class(port) == slices) {
         return false;
     }
     let mut safe = true;
-    for stmt in uses.of_class(shards).iter().chain(uses.of_class(slices)).copied() {
+    for stmt in uses.stmts_of_class(shards).iter().chain(uses.stmts_of_class(slices)).copied() {
         let Some(it) = op(program, stmt) else { continue };
-        let effect = it.op.row().effect;
-        mentions(program, it, &mut |tensor, mode| {
-            let class = storage.class(tensor);
-            if class == shards && matches!(mode, Mode::Write | Mode::Transfer) {
+        let effect = it.op.def().class;
+        for_each_tensor_use(program, it, &mut |tensor, mode| {
+            let class = storage.alias_class(tensor);
+            if class == shards && matches!(mode, AccessMode::Write | AccessMode::Transfer) {
                 safe = false;
             }
             if class != slices || own.contains(&stmt) || other.contains(&stmt) && tensor == found.name {
                 return;
             }
-            let dropped = effect == Effect::Deallocate;
-            let allocated = effect == Effect::Allocate && tensor == whole && it.get(attr::ALIAS).is_none();
+            let dropped = effect == OpClass::Deallocate;
+            let allocated = effect == OpClass::Allocate && tensor == whole && it.get(attr::ALIAS).is_none();
             // Handles of the slices say nothing about what is in them.
-            let viewed = effect == Effect::View && it.out_tensor() != Some(found.name);
+            let viewed = effect == OpClass::View && it.out_tensor() != Some(found.name);
             let read = tensor == found.name
                 && behind.contains(&stmt)
-                && (dropped || mode == Mode::Read && matches!(effect, Effect::Compute | Effect::Map));
-            safe &= allocated || viewed || read || effect == Effect::Share || dropped && tensor != found.name;
+                && (dropped
+                    || mode == AccessMode::Read && matches!(effect, OpClass::Compute | OpClass::Elementwise));
+            safe &= allocated
+                || viewed
+                || read
+                || effect == OpClass::ShareHandles
+                || dropped && tensor != found.name;
         });
     }
     safe
 }
 
 /// Makes the name a view of the shard on one side, and what it was on the other.
-fn rebind(program: &mut Program, uses: &mut Uses, block: BlockId, found: &Copied) {
+fn rebind(program: &mut Program, uses: &mut UsesByStorage, block: BlockId, found: &ShardCopy) {
     let view = program.blocks[block].remove(found.view);
     program.blocks[found.other].insert(0, view);
     let mut mentioned = 0;
-    for stmt in uses.of_class(uses.storage.class(found.shard_name)) {
+    for stmt in uses.stmts_of_class(uses.storage.alias_class(found.shard_name)) {
         if let Some(it) = op(program, *stmt)
-            && it.op.row().effect != Effect::Deallocate
+            && it.op.def().class != OpClass::Deallocate
         {
-            mentions(program, it, &mut |tensor, _| mentioned += usize::from(tensor == found.shard_name));
+            for_each_tensor_use(program, it, &mut |tensor, _| {
+                mentioned += usize::from(tensor == found.shard_name)
+            });
         }
     }
     for name in [found.name, found.shard_name] {
-        uses.stale.insert(uses.storage.class(name));
+        uses.stale.insert(uses.storage.alias_class(name));
     }
     let span = program.stmt_span(found.copy);
     let Some(shard) = op(program, found.shard).cloned() else { return };
     let new = OpStmt { outs: vec![Operand::Tensor(found.name)], ..shard };
-    let new = program.stmt(Stmt::Op(new), span);
+    let new = program.add_stmt(Stmt::Op(new), span);
     let side: Vec<StmtId> = program.blocks[found.side].clone();
     let mut stmts = Vec::new();
     // Only the copy reads the shard's own name: nobody needs it then.
@@ -242,7 +255,7 @@ fn rebind(program: &mut Program, uses: &mut Uses, block: BlockId, found: &Copied
     for stmt in side {
         let drops = unused
             && op(program, stmt).is_some_and(|it| {
-                it.op.row().effect == Effect::Deallocate
+                it.op.def().class == OpClass::Deallocate
                     && Program::tensors_of(&it.args).any(|tensor| tensor == found.shard_name)
             });
         if stmt == found.copy {

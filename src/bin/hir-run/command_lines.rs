@@ -8,7 +8,7 @@ use hir::tool;
 use crate::options::Options;
 
 /// A command line of a batch file.
-pub struct Line {
+pub struct BatchLine {
     /// Its number in the file, from 1.
     pub number: usize,
     /// As it stands there.
@@ -21,15 +21,15 @@ pub struct Line {
 ///
 /// # Errors
 /// The number of the first line that is no command line, and why.
-pub fn lines(text: &str, common: &[OsString]) -> Result<Vec<Line>, (usize, String)> {
+pub fn parse_batch(text: &str, common: &[OsString]) -> Result<Vec<BatchLine>, (usize, String)> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let read = |(number, line): (usize, &str)| {
         let words = shlex::split(line).ok_or_else(|| (number, "a quote is not closed".to_owned()))?;
         let words = words.into_iter().map(OsString::from);
         let words = once("hir-run".into()).chain(common.iter().cloned()).chain(words);
-        let options = Options::try_parse_from(words).map_err(|it| (number, tool::complaint(&it)))?;
-        Ok(Line { number, text: line.to_owned(), options })
+        let options = Options::try_parse_from(words).map_err(|it| (number, tool::usage_error_text(&it)))?;
+        Ok(BatchLine { number, text: line.to_owned(), options })
     };
     lines.map(read).collect()
 }

@@ -5,28 +5,28 @@ use hir::{
     cuda::{self, CudaError, Engine, Gpu},
     exit::Exit,
     io::data::Data,
-    launch::member::Member,
+    launch::job_rank::JobRank,
     plan::{Plan, sync},
     run::{
         gpu,
-        inputs::Filling,
-        job::{self, Expectation},
+        inputs::InputSpec,
         output,
-        prepare::Failure,
-        ranks::Verdict,
-        table,
+        prepare::JobFailure,
+        rank_process::RunVerdict,
+        timing_report,
         unwritten::UnwrittenReads,
+        verdict::{self, Expectation},
     },
     sim::Schedule,
 };
 
 use crate::{
     options::{Device, Expect, Options},
-    task::{Task, conclude},
+    task::{Task, print_outputs},
 };
 
 /// Whether a process without a launcher starts one for each rank: where GPUs were asked for, or there are enough.
-pub fn are_for(options: &Options) -> bool {
+pub fn should_spawn_ranks(options: &Options) -> bool {
     let Some(ranks) = options.ranks.filter(|it| (2..=options.max_ranks).contains(it) && !options.memory)
     else {
         return false;
@@ -38,45 +38,47 @@ pub fn are_for(options: &Options) -> bool {
         Device::Auto => {
             options.schedule.is_program()
                 && options.file.as_deref() != Some("-")
-                && cuda::devices().is_ok_and(|it| it.len() >= ranks)
+                && cuda::device_names().is_ok_and(|it| it.len() >= ranks)
         }
     }
 }
 
 /// The GPU that runs this rank's plan, the one that it has or one that is found now, or why the simulator does. All ranks
 /// choose alike, and fail alike.
-pub fn choose<'a>(
+pub fn choose_gpu<'a>(
     options: &Options,
     plans: &[Plan],
-    peers: &dyn cuda::Peers,
+    peers: &dyn cuda::ProcessGroup,
     gpu: &'a mut Option<Gpu>,
-) -> Result<Result<&'a mut Gpu, String>, Failure> {
+) -> Result<Result<&'a mut Gpu, String>, JobFailure> {
     match options.device() {
         Device::Sim => Ok(Err("it was asked for".to_owned())),
         Device::Cuda if plans.len() != peers.world() => {
             // What is missing altogether comes first.
-            cuda::devices()?;
+            cuda::device_names()?;
             let (ranks, processes) = (plans.len(), peers.world());
             let message = format!(
                 "{ranks} ranks on GPUs need as many processes, there are {processes}: use mpirun, torchrun or \
                  `--ranks {ranks}`"
             );
-            Err(Failure::Other(Exit::Environment, message))
+            Err(JobFailure::Other(Exit::Environment, message))
         }
         // What is missing here is told before anything is computed.
-        Device::Cuda => Ok(Ok(settled(gpu, peers)?)),
+        Device::Cuda => Ok(Ok(get_or_init_gpu(gpu, peers)?)),
         Device::Auto if !options.schedule.is_program() => Ok(Err("only it has schedules".to_owned())),
-        Device::Auto => {
-            Ok(gpu::runs(plans, peers).and_then(|()| settled(gpu, peers).map_err(|it| it.to_string())))
-        }
+        Device::Auto => Ok(gpu::check_gpu_support(plans, peers)
+            .and_then(|()| get_or_init_gpu(gpu, peers).map_err(|it| it.to_string()))),
     }
 }
 
 /// The GPU that this rank has, or one that is found now.
-fn settled<'a>(gpu: &'a mut Option<Gpu>, peers: &dyn cuda::Peers) -> Result<&'a mut Gpu, CudaError> {
+fn get_or_init_gpu<'a>(
+    gpu: &'a mut Option<Gpu>,
+    peers: &dyn cuda::ProcessGroup,
+) -> Result<&'a mut Gpu, CudaError> {
     match gpu {
         Some(it) => Ok(it),
-        None => Ok(gpu.insert(cuda::settle(peers)?)),
+        None => Ok(gpu.insert(cuda::assign_device(peers)?)),
     }
 }
 
@@ -86,14 +88,14 @@ fn settled<'a>(gpu: &'a mut Option<Gpu>, peers: &dyn cuda::Peers) -> Result<&'a 
 /// What is missing or wrong, on whatever rank.
 pub fn run(
     task: &Task<'_>,
-    filling: Filling,
-    (gpu, member): (&mut Gpu, &Member),
+    filling: InputSpec,
+    (gpu, member): (&mut Gpu, &JobRank),
     say: &mut dyn FnMut(String),
-) -> Result<Result<Verdict, String>, Failure> {
+) -> Result<Result<RunVerdict, String>, JobFailure> {
     // Here some of these programs would come to their ends: our hosts do not wait for each other. In the framework that the
     // program is for they hang.
     if let Some(deadlock) = sync::deadlock(task.plans) {
-        return Err(Failure::Other(Exit::Hang, deadlock.to_string()));
+        return Err(JobFailure::Other(Exit::Hang, deadlock.to_string()));
     }
     let engine = match gpu.engine(task.plans, member) {
         Ok(engine) => engine,
@@ -106,16 +108,16 @@ pub fn run(
         }
         Err(fault) => {
             let failure = fault.into();
-            give_up(member, &failure);
+            abort_job(member, &failure);
             return Err(failure);
         }
     };
-    let wanted = agreed(Wanted::of(task, filling, member), member)?;
-    on(engine, task, &wanted, member, say).map(Ok)
+    let wanted = agree_on_setup(GpuRunSetup::of(task, filling, member), member)?;
+    run_on_engine(engine, task, &wanted, member, say).map(Ok)
 }
 
 /// What a run on GPUs starts from and has to come to.
-struct Wanted {
+struct GpuRunSetup {
     /// By rank and input; what this process has no use for is empty.
     inputs: Vec<Vec<Data>>,
     expected: Vec<Expectation>,
@@ -123,60 +125,64 @@ struct Wanted {
     exact: Option<bool>,
 }
 
-impl Wanted {
-    fn of(task: &Task<'_>, mut filling: Filling, member: &Member) -> Result<Self, Failure> {
+impl GpuRunSetup {
+    fn of(task: &Task<'_>, mut filling: InputSpec, member: &JobRank) -> Result<Self, JobFailure> {
         let Task { options, plans, .. } = task;
-        member.phase("making its inputs");
+        member.set_phase("making its inputs");
         let rank = member.channel.rank;
         let simulates = rank == 0 && options.expect.iter().any(|it| matches!(it, Expect::Sim));
         // Inputs of other ranks are made up only where they are needed.
-        let inputs = filling.fill_some(plans, |it| simulates || it == rank)?;
+        let inputs = filling.fill_ranks(plans, |it| simulates || it == rank)?;
         let (mut expected, mut exact) = (Vec::new(), None);
         if rank == 0 {
-            member.phase("finding out what is expected");
+            member.set_phase("finding out what is expected");
             expected = task.expectations(&filling)?;
         }
         if simulates {
-            task.fits()?;
-            let (found, notes) = job::simulated(plans, inputs.clone(), "the simulator")?;
+            task.check_memory()?;
+            let (found, notes) = verdict::simulated_expectations(plans, inputs.clone(), "the simulator")?;
             expected.extend(found);
             exact = Some(notes.exactness.is_exact());
             let mut reads = UnwrittenReads::default();
             reads.add(plans, &notes, &Schedule::Program, task.prepared.sources.len());
-            task.warn(&reads);
+            task.print_unwritten_warnings(&reads);
         }
         Ok(Self { inputs, expected, exact })
     }
 }
 
 /// What one rank lacks all ranks do not run without.
-fn agreed(made: Result<Wanted, Failure>, member: &Member) -> Result<Wanted, Failure> {
+fn agree_on_setup(
+    made: Result<GpuRunSetup, JobFailure>,
+    member: &JobRank,
+) -> Result<GpuRunSetup, JobFailure> {
     // Some ranks have much to compute for it, and the others may wait.
-    member.phase("waiting for the other ranks' inputs");
-    let (exit, message) = made.as_ref().map_or_else(Failure::summary, |_| (Exit::Success, String::new()));
+    member.set_phase("waiting for the other ranks' inputs");
+    let (exit, message) = made.as_ref().map_or_else(JobFailure::summary, |_| (Exit::Success, String::new()));
     let all: Vec<(Exit, String)> = member.channel.all_gather_values(&(exit, message))?;
     let lacks = all.into_iter().enumerate().find(|(_, (exit, _))| *exit != Exit::Success);
-    let lacks = lacks.map(|(rank, (exit, message))| Failure::Other(exit, format!("rank {rank}: {message}")));
+    let lacks =
+        lacks.map(|(rank, (exit, message))| JobFailure::Other(exit, format!("rank {rank}: {message}")));
     // Each tells what it lacks itself.
     made.and_then(|it| lacks.map_or(Ok(it), Err))
 }
 
-fn on(
+fn run_on_engine(
     engine: &mut Engine,
     task: &Task<'_>,
-    wanted: &Wanted,
-    member: &Member,
+    wanted: &GpuRunSetup,
+    member: &JobRank,
     say: &mut dyn FnMut(String),
-) -> Result<Verdict, Failure> {
+) -> Result<RunVerdict, JobFailure> {
     let Task { options, plans, names, .. } = task;
     let rank = member.channel.rank;
     let (kind, seed) = (options.inputs, options.seed);
     say(format!("# {}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), plans.len()));
     task.notes_on_parts().into_iter().for_each(&mut *say);
-    let watch = output::watches(plans, &options.output, Some(rank))?;
-    let gathered = output::watches(plans, &options.output, Some(0))?;
+    let watch = output::watched_views(plans, &options.output, Some(rank))?;
+    let gathered = output::watched_views(plans, &options.output, Some(0))?;
     let (warmup, iterations, graph) = (options.warmup, options.iters, options.cudagraph);
-    let job = gpu::Job {
+    let job = gpu::GpuJob {
         plans,
         inputs: &wanted.inputs,
         expectations: &wanted.expected,
@@ -186,35 +192,35 @@ fn on(
         gathered: &gathered,
         bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
         stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
-        profile: options.profile_host.then_some(graph),
+        profile_host: options.profile_host.then_some(graph),
     };
     let ran = gpu::run(&job, engine, member, &mut |note| say(format!("# {note}")))
-        .inspect_err(|failure| give_up(member, failure))?;
+        .inspect_err(|failure| abort_job(member, failure))?;
     // From here on no rank waits for another: what fails is the exit code of all, and the job goes on.
     output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
     if rank > 0 {
-        return Ok(Verdict { exit: ran.verdict.exit, line: None, summary: String::new() });
+        return Ok(RunVerdict { exit: ran.verdict.exit, line: None, summary: String::new() });
     }
     if let Some((timing, lines)) = &ran.timing {
-        table::table(timing, lines, plans).into_iter().for_each(&mut *say);
+        timing_report::timing_table(timing, lines, plans).into_iter().for_each(&mut *say);
     }
     if let Some(host) = &ran.host {
-        table::host_table(host, plans.len()).into_iter().for_each(&mut *say);
-        say(table::phases(&member.phases()));
+        timing_report::host_table(host, plans.len()).into_iter().for_each(&mut *say);
+        say(timing_report::phase_summary(&member.phase_durations()));
     }
     if let Some(path) = options.json.as_ref().filter(|_| ran.timing.is_some() || ran.host.is_some()) {
-        let text = format!("{:#}\n", table::json(&ran, plans, names));
+        let text = format!("{:#}\n", timing_report::json(&ran, plans, names));
         let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
         atomic_file::write(path, text.as_bytes())
-            .map_err(|it| Failure::Other(Exit::Environment, message(it)))?;
+            .map_err(|it| JobFailure::Other(Exit::Environment, message(it)))?;
     }
-    Ok(conclude(ran.verdict, say))
+    Ok(print_outputs(ran.verdict, say))
 }
 
 /// Others do not wait for a rank that fails.
-fn give_up(member: &Member, failure: &Failure) {
+fn abort_job(member: &JobRank, failure: &JobFailure) {
     match failure {
-        Failure::Other(exit, message) => member.give_up(*exit, message),
-        Failure::Rejected(..) => member.give_up(Exit::Rejected, &failure.summary().1),
+        JobFailure::Other(exit, message) => member.give_up(*exit, message),
+        JobFailure::Rejected(..) => member.give_up(Exit::Rejected, &failure.summary().1),
     }
 }

@@ -17,23 +17,26 @@ use hir::{
     cuda::{self, Gpu},
     exit::Exit,
     input_file, interrupt,
-    launch::{environment, environment::Launch, handshake::JobManifest, member::Member, spawn},
+    launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn},
     out_of_memory::Allocator,
     run::{
-        checked, gpu,
-        inputs::Filling,
-        output, per_rank,
-        prepare::{Failure, Setup, prepare},
-        ranks::{self, Verdict},
+        gpu,
+        inputs::InputSpec,
+        output, per_rank, precheck,
+        prepare::{JobFailure, PrepareOptions, prepare},
+        rank_process::{self, RunVerdict},
     },
     source::Source,
-    tool::{self, Screen, own_panics, print, reproducer::own_bug, stack::with_large_stack, usage},
+    tool::{
+        self, Reporter, install_panic_hook, print_line, report_usage_error, reproducer::crash_reproducer,
+        stack::with_large_stack,
+    },
 };
-use passes::{Event, PassCall, Settings, Verify};
+use passes::{PassCall, PassEvent, Settings, Verify};
 
-use batch::{Count, Entry};
+use batch::{BatchProgress, JobProgram};
 use options::{Device, Options};
-use task::{Task, Watched};
+use task::{RunMonitor, Task};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -41,18 +44,18 @@ static ALLOCATOR: Allocator = Allocator;
 fn main() -> ExitCode {
     // Before any thread starts.
     cuda::set_environment();
-    own_panics("hir-run");
-    interrupt::report_large_files();
-    with_large_stack(tool)
+    install_panic_hook("hir-run");
+    interrupt::handle_sigxfsz();
+    with_large_stack(run_tool)
 }
 
-fn tool() -> ExitCode {
+fn run_tool() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
-        Err(error) => return usage("hir-run", &error).into(),
+        Err(error) => return report_usage_error("hir-run", &error).into(),
     };
-    let screen = Screen::new("hir-run", options.error_format, options.color);
-    let programs = match batch::programs(&options, std::env::args_os().skip(1).collect()) {
+    let screen = Reporter::new("hir-run", options.error_format, options.color);
+    let programs = match batch::read_programs(&options, std::env::args_os().skip(1).collect()) {
         Ok(programs) => programs,
         Err((exit, message)) => return screen.fail(exit, &message).into(),
     };
@@ -60,36 +63,36 @@ fn tool() -> ExitCode {
     let mut reports = true;
     let work = || match environment::detect(|name| std::env::var(name).ok()) {
         Err(fault) => screen.fail(fault.exit().into(), &fault.to_string()),
-        Ok(Some(launch)) if launch.size > 1 => {
+        Ok(Some(launch)) if launch.world > 1 => {
             reports = launch.rank == 0;
-            member(&options, &programs, screen, &launch)
+            run_rank_process(&options, &programs, screen, &launch)
         }
-        Ok(_) if gpus::are_for(&options) => {
+        Ok(_) if gpus::should_spawn_ranks(&options) => {
             reports = false;
-            spawned(options.ranks.unwrap_or(1), screen)
+            spawn_ranks(options.ranks.unwrap_or(1), screen)
         }
-        Ok(_) => alone(&programs, screen),
+        Ok(_) => run_single_process(&programs, screen),
     };
-    let exit = own_bug::guarded(screen, None, work);
+    let exit = crash_reproducer::run_guarded(screen, None, work);
     let exit = screen.finish(exit);
-    tool::log::close(exit, reports);
+    tool::sarif_log::close(exit, reports);
     exit.into()
 }
 
 /// The only process of a job.
-fn alone(programs: &[Entry], screen: Screen) -> Exit {
+fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
     let mut gpu = None;
-    let (count, watched) = (Count::of(programs), Watched::default());
-    if let Err(fault) = watched.watch(count.teller()) {
+    let (count, watched) = (BatchProgress::of(programs), RunMonitor::default());
+    if let Err(fault) = watched.watch(count.exit_reporter()) {
         return screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}"));
     }
-    let ended = batch::each(programs, true, &count, |entry, last| -> Result<_, Infallible> {
+    let ended = batch::run_each(programs, true, &count, |entry, last| -> Result<_, Infallible> {
         watched.activity.set("while preparing the program");
-        input_file::forget();
+        input_file::forget_read_files();
         let verdict = run(&entry.options, screen, None, (&mut gpu, &count, &watched))
-            .unwrap_or_else(|failure| fail(screen, failure));
-        watched.activity.conclude(last || verdict.exit.flow().is_break(), || {
-            verdict.line.iter().for_each(|line| print(line));
+            .unwrap_or_else(|failure| report_failure(screen, failure));
+        watched.activity.print_result(last || verdict.exit.flow().is_break(), || {
+            verdict.line.iter().for_each(|line| print_line(line));
         });
         Ok(verdict.exit.flow())
     });
@@ -99,21 +102,26 @@ fn alone(programs: &[Entry], screen: Screen) -> Exit {
 }
 
 /// One process of a launched job.
-fn member(options: &Options, programs: &[Entry], screen: Screen, launch: &Launch) -> Exit {
-    let own = if launch.rank == 0 { screen } else { screen.silenced() };
-    let (count, watched) = (Count::of(programs), Watched::default());
-    ranks::join(launch, options.patience(), screen, count.teller(), |member| {
+fn run_rank_process(
+    options: &Options,
+    programs: &[JobProgram],
+    screen: Reporter,
+    launch: &LaunchInfo,
+) -> Exit {
+    let own = if launch.rank == 0 { screen } else { screen.silent() };
+    let (count, watched) = (BatchProgress::of(programs), RunMonitor::default());
+    rank_process::join(launch, options.timeout_duration(), screen, count.exit_reporter(), |member| {
         let mut gpu = None;
-        batch::each(programs, launch.rank == 0, &count, |entry, last| {
-            let manifest = || manifest(entry, launch);
-            ranks::run(member, screen, last, manifest, |failure| {
+        batch::run_each(programs, launch.rank == 0, &count, |entry, last| {
+            let manifest = || job_manifest(entry, launch);
+            rank_process::run(member, screen, last, manifest, |failure| {
                 let outcome = failure.map_or_else(
                     || run(&entry.options, own, Some(member), (&mut gpu, &count, &watched)),
                     Err,
                 );
                 outcome.unwrap_or_else(|failure| {
                     let summary = failure.summary().1;
-                    Verdict { summary, ..fail(own, failure) }
+                    RunVerdict { summary, ..report_failure(own, failure) }
                 })
             })
         })
@@ -121,27 +129,28 @@ fn member(options: &Options, programs: &[Entry], screen: Screen, launch: &Launch
 }
 
 /// What all ranks have to hold alike.
-fn manifest(entry: &Entry, launch: &Launch) -> (JobManifest, Option<Failure>) {
+fn job_manifest(entry: &JobProgram, launch: &LaunchInfo) -> (JobManifest, Option<JobFailure>) {
     let options = &entry.options;
-    match options.ranks.filter(|it| *it != launch.size) {
+    match options.ranks.filter(|it| *it != launch.world) {
         Some(ranks) => {
-            let message = format!("`--ranks {ranks}`: {} started {} processes", launch.family, launch.size);
-            (JobManifest::default(), Some(Failure::Other(Exit::Usage, message)))
+            let message =
+                format!("`--ranks {ranks}`: {} started {} processes", launch.launcher, launch.world);
+            (JobManifest::default(), Some(JobFailure::Other(Exit::Usage, message)))
         }
         None => {
             let (texts, reference) = (options.texts(), options.reference.as_deref());
-            ranks::manifest(entry.stated(), &texts, reference, &options.input)
+            rank_process::manifest(entry.canonical_options(), &texts, reference, &options.input)
         }
     }
 }
 
 /// Starts one process a rank, with this command line.
-fn spawned(ranks: usize, screen: Screen) -> Exit {
+fn spawn_ranks(ranks: usize, screen: Reporter) -> Exit {
     // Each rank writes its own reproducer.
-    own_bug::end();
+    crash_reproducer::disable();
     let exit = std::env::current_exe().and_then(|program| {
         let job = spawn::Job { program, arguments: std::env::args_os().skip(1).collect(), ranks };
-        spawn::run(&job, tool::Output, tool::errors_apart())
+        spawn::run(&job, tool::ResultOutput, tool::stderr_if_separate())
     });
     exit.unwrap_or_else(|fault| screen.fail(Exit::Environment, &format!("cannot start the ranks: {fault}")))
 }
@@ -150,15 +159,15 @@ fn spawned(ranks: usize, screen: Screen) -> Exit {
 /// first one reports. The GPU stays for the next program.
 fn run(
     options: &Options,
-    screen: Screen,
-    member: Option<&Member>,
-    (gpu, count, watched): (&mut Option<Gpu>, &Count, &Watched),
-) -> Result<Verdict, Failure> {
-    options.fit()?;
-    own_bug::begin(vec![options.again()]);
+    screen: Reporter,
+    member: Option<&JobRank>,
+    (gpu, count, watched): (&mut Option<Gpu>, &BatchProgress, &RunMonitor),
+) -> Result<RunVerdict, JobFailure> {
+    options.validate()?;
+    crash_reproducer::record_command(vec![options.reproducer_command()]);
     let owner = member.map(|it| it.channel.rank);
-    let silent = |exit| Verdict { exit, line: None, summary: "rejected".to_owned() };
-    let calls = match options.passes.as_deref().map(|text| screen.pipeline(text)) {
+    let silent = |exit| RunVerdict { exit, line: None, summary: "rejected".to_owned() };
+    let calls = match options.passes.as_deref().map(|text| screen.parse_pipeline(text)) {
         Some(Err(exit)) => return Ok(silent(exit)),
         Some(Ok(calls)) => calls,
         None => Vec::new(),
@@ -166,37 +175,37 @@ fn run(
     let quiet = owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
         if !quiet {
-            print(&line);
+            print_line(&line);
         }
     };
     let rewrite = |program: &mut Program, source: &Source| {
-        let remarks = rewrite(&calls, program, source)?;
+        let remarks = run_passes(&calls, program, source)?;
         let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
-        screen.draw(source, &shown);
-        let failure = options.remarks.failure(&remarks);
-        failure.map_or(Ok(()), |message| Err(Failure::Other(Exit::Rejected, message)))
+        screen.report_diagnostics(source, &shown);
+        let failure = options.remarks.failure_message(&remarks);
+        failure.map_or(Ok(()), |message| Err(JobFailure::Other(Exit::Rejected, message)))
     };
-    let setup = Setup {
+    let setup = PrepareOptions {
         limits: options.limits(),
         ranks: options.ranks.or(member.map(|it| it.channel.world)),
         container: options.container,
         bindings: &options.set,
-        reference: false,
+        is_reference: false,
         inputs: &options.input,
         passes: &rewrite,
     };
     let start = Instant::now();
     let mut prepared = prepare(&options.texts(), &setup)?;
-    output::keep(&mut prepared.plans, &options.output)?;
+    output::mark_live_out(&mut prepared.plans, &options.output)?;
     output::check_destinations(&prepared.plans, &options.output, member.is_none())?;
     per_rank::mark(&mut prepared.plans, &options.local_names(), &options.whole_names());
     let plans = &Arc::new(std::mem::take(&mut prepared.plans));
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
-        screen.draw(source, warnings);
+        screen.report_diagnostics(source, warnings);
     }
     let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
     if options.memory {
-        gpu::memory(plans)?.into_iter().for_each(say);
+        gpu::memory_report(plans)?.into_iter().for_each(say);
         return Ok(silent(Exit::Success));
     }
     if options.cudagraph && options.iters == 0 && options.stress.is_none() && !options.profile_host {
@@ -204,7 +213,7 @@ fn run(
             .to_owned());
     }
     let check = (options.check, options.check_model);
-    if let Err(verdict) = checked::before_run(check, &prepared.sources, plans, screen, &mut say) {
+    if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, plans, screen, &mut say) {
         return Ok(verdict);
     }
     let task = Task {
@@ -214,21 +223,24 @@ fn run(
         plans,
         names: &names,
         owner,
-        watched,
+        monitor: watched,
         start,
         screen,
     };
-    let filling = Filling::new(options.inputs, options.seed, options.input.clone(), plans);
+    let filling = InputSpec::new(options.inputs, options.seed, options.input.clone(), plans);
     // Without GPUs that is what everybody expects: it is told to those who have asked.
-    let peers: &dyn cuda::Peers = member.map_or(&cuda::Alone, |it| it);
-    let why = match gpus::choose(options, plans, peers, gpu)? {
+    let peers: &dyn cuda::ProcessGroup = member.map_or(&cuda::SingleProcess, |it| it);
+    let why = match gpus::choose_gpu(options, plans, peers, gpu)? {
         Err(why) => (options.device == Some(Device::Auto)).then_some(why),
         Ok(gpu) => {
             let alone;
             let member = match member {
                 Some(it) => it,
                 None => {
-                    alone = Member::alone(options.patience(), ranks::end(count.teller()))?;
+                    alone = JobRank::single_process(
+                        options.timeout_duration(),
+                        rank_process::end_handler(count.exit_reporter()),
+                    )?;
                     &alone
                 }
             };
@@ -247,45 +259,49 @@ fn run(
 }
 
 /// Runs passes, checked after each, and returns their remarks.
-fn rewrite(calls: &[PassCall], program: &mut Program, source: &Source) -> Result<Vec<Diagnostic>, Failure> {
+fn run_passes(
+    calls: &[PassCall],
+    program: &mut Program,
+    source: &Source,
+) -> Result<Vec<Diagnostic>, JobFailure> {
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
     let mut found = Vec::new();
-    let observe = &mut |event: Event<'_>| {
-        if let Event::After { remarks, .. } = event {
+    let observe = &mut |event: PassEvent<'_>| {
+        if let PassEvent::After { remarks, .. } = event {
             found.extend_from_slice(remarks);
         }
     };
     let done = passes::run(program, calls, settings, observe);
     done.map(|()| found).map_err(|failure| {
-        let diagnostics = failure.fault.diagnostics();
-        match has_errors(diagnostics) && !failure.fault.is_bug() {
+        let diagnostics = failure.error.diagnostics();
+        match has_errors(diagnostics) && !failure.error.is_bug() {
             true => {
                 let mut diagnostics = diagnostics.to_vec();
                 diagnostics
                     .iter_mut()
                     .for_each(|it| it.message += &format!(" (pass `{}`)", failure.pass.unwrap_or("none")));
-                Failure::Rejected(source.clone(), diagnostics)
+                JobFailure::Rejected(source.clone(), diagnostics)
             }
-            false => Failure::Other(Exit::Bug, failure.to_string()),
+            false => JobFailure::Other(Exit::InternalError, failure.to_string()),
         }
     })
 }
 
 /// Reports why there is no verdict.
-fn fail(screen: Screen, failure: Failure) -> Verdict {
-    let told = |exit| Verdict { exit, line: None, summary: String::new() };
+fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
+    let told = |exit| RunVerdict { exit, line: None, summary: String::new() };
     match failure {
-        Failure::Rejected(source, diagnostics) => {
-            screen.draw(&source, &diagnostics);
+        JobFailure::Rejected(source, diagnostics) => {
+            screen.report_diagnostics(&source, &diagnostics);
             told(Exit::Rejected)
         }
         // The report comes first: the last line is the verdict.
-        Failure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
+        JobFailure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
             let (verdict, report) = message.split_once('\n').unwrap_or((&message, ""));
             let mut lines: Vec<String> = report.lines().map(|line| format!("# {line}")).collect();
             lines.push(format!("[FAILED] {verdict}"));
-            Verdict { exit, line: Some(lines.join("\n")), summary: String::new() }
+            RunVerdict { exit, line: Some(lines.join("\n")), summary: String::new() }
         }
-        Failure::Other(exit, message) => told(screen.fail(exit, &message)),
+        JobFailure::Other(exit, message) => told(screen.fail(exit, &message)),
     }
 }

@@ -5,19 +5,19 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use grammar::render::Format;
 use hir::{
-    check::Model,
+    check::OrderingModel,
     exit::Exit,
-    io::generate::Kind,
+    io::generate::InputKind,
     plan::limits::{self, Limits},
     run::{
-        checked::Mode,
-        compare::Tolerance,
+        compare::RtolAtol,
         inputs::InputFlag,
-        job::Criteria,
         output::OutputFlag,
-        prepare::{Failure, Texts},
+        precheck::CheckMode,
+        prepare::{JobFailure, ProgramFiles},
+        verdict::Criteria,
     },
-    sim::Schedules,
+    sim::ScheduleSet,
     source::Binding,
     tool::{self, Color, remarks::RemarkFlags},
 };
@@ -33,7 +33,7 @@ pub struct Options {
     pub file: Option<String>,
     /// A program for each rank, where a framework prints one a rank: `0=a.hir,1=b.hir`.
     #[arg(long, conflicts_with = "file", value_name = "RANK=FILE,...")]
-    pub program: Option<Texts>,
+    pub program: Option<ProgramFiles>,
     /// Programs to run one after the other in one job, which starts its GPUs and communicators once: a file whose lines are
     /// command lines of hir-run, without its name. Options beside this one are for all of them.
     #[arg(long, conflicts_with_all = ["file", "program"], value_name = "FILE")]
@@ -50,24 +50,24 @@ pub struct Options {
     #[arg(long, value_enum)]
     pub device: Option<Device>,
     /// Number of ranks; default: the smallest world that holds every mesh.
-    #[arg(long, value_parser = tool::ranks)]
+    #[arg(long, value_parser = tool::parse_ranks)]
     pub ranks: Option<usize>,
     /// Whether the program is checked before it runs: no race, and every output written.
     #[arg(long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
-    pub check: Mode,
+    pub check: CheckMode,
     /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document; `hir`, what hir-run's own executors give besides.
     #[arg(long, value_enum, default_value = "nccl")]
-    pub check_model: Model,
+    pub check_model: OrderingModel,
     /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, `seed:A..B` for many
     /// runs, `explore:N` for at most N orders of the accesses that conflict, `@FILE` for the order that `hir-opt --witness` writes.
     #[arg(long, default_value = "program")]
-    pub schedule: Schedules,
+    pub schedule: ScheduleSet,
     /// Write to FILE the order for which `--schedule=explore:N` gives another result; `--schedule=@FILE` runs it again.
     #[arg(long, value_name = "FILE")]
     pub witness: Option<std::path::PathBuf>,
     /// Values of inputs that are not given.
     #[arg(long, default_value = "exact", value_name = "exact|random|rank|zeros")]
-    pub inputs: Kind,
+    pub inputs: InputKind,
     /// Seed of those values.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -99,7 +99,7 @@ pub struct Options {
     #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     pub atol: Option<f64>,
     /// Most ranks of a world.
-    #[arg(long, value_name = "N", default_value_t = limits::RANKS, value_parser = tool::ranks)]
+    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     pub max_ranks: usize,
     /// Most memory that the plans of all ranks may take, and that the simulated ranks may take together, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
@@ -174,13 +174,13 @@ impl Options {
     ///
     /// # Errors
     /// What to ask for instead.
-    pub fn fit(&self) -> Result<(), Failure> {
+    pub fn validate(&self) -> Result<(), JobFailure> {
         let on_gpus = self.device == Some(Device::Cuda);
         if let Some(ranks) = self.ranks.filter(|it| *it > self.max_ranks) {
             let limit = self.max_ranks;
             let message =
                 format!("`--ranks {ranks}` is more than {limit}: allow it by `--max-ranks={ranks}`");
-            return Err(Failure::Other(Exit::Usage, message));
+            return Err(JobFailure::Other(Exit::Usage, message));
         }
         let wrong = if self.json.is_some() && self.memory {
             "`-J` writes times, and `--memory` runs nothing: leave out one of the two"
@@ -192,14 +192,14 @@ impl Options {
         } else if on_gpus && !self.schedule.is_program() {
             "`--schedule` is for the simulator: GPUs take the order that comes; `--stress 100` holds back their streams at \
              random"
-        } else if self.witness.is_some() && !matches!(self.schedule, Schedules::Explore(_)) {
+        } else if self.witness.is_some() && !matches!(self.schedule, ScheduleSet::Explore(_)) {
             "`--witness` writes an order that `--schedule=explore:N` finds: add that"
         } else if self.json.is_some() && self.iters == 0 && !self.profile_host {
             "`-J` writes times: ask for some by `-n 20` or `--profile-host`"
         } else {
             return Ok(());
         };
-        Err(Failure::Other(Exit::Usage, wrong.to_owned()))
+        Err(JobFailure::Other(Exit::Usage, wrong.to_owned()))
     }
 
     /// What executes the plans.
@@ -218,17 +218,17 @@ impl Options {
     }
 
     /// The programs.
-    pub fn texts(&self) -> Texts {
-        self.program.clone().unwrap_or_else(|| Texts::One(self.file.clone().unwrap_or_default()))
+    pub fn texts(&self) -> ProgramFiles {
+        self.program.clone().unwrap_or_else(|| ProgramFiles::One(self.file.clone().unwrap_or_default()))
     }
 
     /// How long ranks wait.
-    pub fn patience(&self) -> Duration {
+    pub fn timeout_duration(&self) -> Duration {
         Duration::from_secs(u64::from(self.timeout))
     }
 
     /// What all ranks of a job have to be given alike, an option a line.
-    pub fn stated(&self) -> String {
+    pub fn canonical_options(&self) -> String {
         let device = self.device().to_possible_value();
         let device = device.map_or(String::new(), |it| it.get_name().to_owned());
         let mut text = format!("--device {device}\n--inputs {}\n--seed {}\n", self.inputs, self.seed);
@@ -237,10 +237,10 @@ impl Options {
         };
         let check = self.check.to_possible_value();
         add("check", check.map(|it| it.get_name().to_owned()));
-        let model = Some(self.check_model).filter(|it| *it != Model::default());
+        let model = Some(self.check_model).filter(|it| *it != OrderingModel::default());
         add("check-model", model.map(|it| it.to_string()));
         add("passes", self.passes.clone());
-        add("remarks", self.remarks.stated());
+        add("remarks", self.remarks.level_name());
         add("container", self.container.map(|it| it.to_string()));
         add("schedule", Some(self.schedule.to_string()));
         add("witness", self.witness.as_ref().map(|_| "yes".to_owned()));
@@ -269,10 +269,10 @@ impl Options {
     }
 
     /// The command line, for who has the texts of the programs in one file.
-    pub fn again(&self) -> String {
+    pub fn reproducer_command(&self) -> String {
         let texts = match self.texts() {
-            Texts::One(path) => vec![path],
-            Texts::Each(paths) => paths,
+            ProgramFiles::One(path) => vec![path],
+            ProgramFiles::PerRank(paths) => paths,
         };
         let words =
             tool::arguments().into_iter().map(|it| if texts.contains(&it) { "%s".to_owned() } else { it });
@@ -304,13 +304,13 @@ impl Options {
     /// What decides how near results have to be. `exact` says whether the run rounded nothing, if that is known.
     pub fn criteria(&self, exact: Option<bool>, on_gpus: bool) -> Criteria {
         let reads_files = self.input.iter().any(|it| it.value.starts_with('@'));
-        Criteria { tolerance: self.tolerance(), exact, reads_files, on_gpus }
+        Criteria { user_tolerance: self.tolerance(), exact, reads_files, on_gpus }
     }
 
     /// The tolerance that was given.
-    fn tolerance(&self) -> Option<Tolerance> {
+    fn tolerance(&self) -> Option<RtolAtol> {
         (self.rtol.is_some() || self.atol.is_some())
-            .then(|| Tolerance { rtol: self.rtol.unwrap_or(0.0), atol: self.atol.unwrap_or(0.0) })
+            .then(|| RtolAtol { rtol: self.rtol.unwrap_or(0.0), atol: self.atol.unwrap_or(0.0) })
     }
 }
 

@@ -8,12 +8,12 @@ use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::plan::{
-    BufferNo, Effect, InstKind, Meaning, Plan,
-    sync::{InstRef, Matched},
+    BufferNo, InstKind, Plan, SignalKind, SyncEffect,
+    sync::{CommMatching, InstRef},
 };
 
 /// A statement that only makes streams wait.
-pub struct Candidate {
+pub struct WaitCandidate {
     /// Its instructions on all ranks.
     pub insts: FxHashSet<InstRef>,
     /// The first of them.
@@ -21,7 +21,7 @@ pub struct Candidate {
 }
 
 /// What is known of a statement.
-struct Known {
+struct StmtSummary {
     insts: Vec<InstRef>,
     /// Whether it does nothing but wait.
     only_waits: bool,
@@ -30,78 +30,81 @@ struct Known {
 }
 
 /// All candidates, in the order of the program.
-pub fn candidates(plans: &[Plan], matched: &Matched) -> Vec<Candidate> {
-    let mut known: FxHashMap<(usize, StmtId), Known> = FxHashMap::default();
-    let has_team_signals = plans.iter().any(has_team_signals);
+pub fn wait_candidates(plans: &[Plan], matched: &CommMatching) -> Vec<WaitCandidate> {
+    let mut known: FxHashMap<(usize, StmtId), StmtSummary> = FxHashMap::default();
+    let has_team_signals = plans.iter().any(uses_peer_collectives);
     for plan in plans {
         let freed: FxHashSet<BufferNo> =
-            plan.allocations.iter().filter(|it| it.freed.is_some()).map(|it| it.buffer).collect();
+            plan.allocations.iter().filter(|it| it.freed_by.is_some()).map(|it| it.buffer).collect();
         for (inst, it) in plan.code.iter().enumerate() {
             let Some(stmt) = plan.origins[it.origin as usize].stmt else { continue };
-            let known = known.entry((plan.program, stmt)).or_insert_with(|| Known {
+            let known = known.entry((plan.program_id, stmt)).or_insert_with(|| StmtSummary {
                 insts: Vec::new(),
                 only_waits: true,
                 synchronizes: 0,
             });
             known.insts.push(InstRef { rank: plan.rank, inst });
             known.only_waits &= match it.kind.effect() {
-                Effect::Record(event) => {
+                SyncEffect::RecordEvent(event) => {
                     known.synchronizes += 1;
                     let next = plan.code.get(inst + 1);
                     next.is_some_and(|next| {
                         next.origin == it.origin
-                            && matches!(next.kind, InstKind::Join { event: it } if it == event)
+                            && matches!(next.kind, InstKind::WaitEvent { event: it } if it == event)
                     })
                 }
-                Effect::Join(event) => {
+                SyncEffect::WaitEvent(event) => {
                     let before =
                         inst.checked_sub(1).map(|at| &plan.code[at]).filter(|at| at.origin == it.origin);
-                    let is_own = before
-                        .is_some_and(|it| matches!(it.kind, InstKind::Record { event: it } if it == event));
+                    let is_own = before.is_some_and(
+                        |it| matches!(it.kind, InstKind::RecordEvent { event: it } if it == event),
+                    );
                     is_own || !has_team_signals && freed.is_empty()
                 }
-                Effect::Wait(work) => {
-                    !has_team_signals && !frees_operands(plan, matched.posted_at(plan.rank, work), &freed)
+                SyncEffect::Wait(work) => {
+                    !has_team_signals && !frees_operands(plan, matched.posting_inst(plan.rank, work), &freed)
                 }
-                Effect::Await(_) => !has_team_signals && freed.is_empty(),
-                Effect::Share(_)
-                | Effect::Barrier
-                | Effect::Compute
-                | Effect::Signal(_)
-                | Effect::Post(_)
-                | Effect::Reshard(_)
-                | Effect::Finish => false,
+                SyncEffect::WaitSignal(_) => !has_team_signals && freed.is_empty(),
+                SyncEffect::ShareMemHandles(_)
+                | SyncEffect::Barrier
+                | SyncEffect::Compute
+                | SyncEffect::Signal(_)
+                | SyncEffect::Post(_)
+                | SyncEffect::Reshard(_)
+                | SyncEffect::ReadOutputs => false,
             };
         }
     }
     // A Synchronize has pairs of Record and Join, and a Wait has no Record.
     let is_candidate =
-        |it: &Known| it.only_waits && (it.synchronizes == 0 || it.synchronizes * 2 == it.insts.len());
-    let mut found: Vec<Candidate> = known
+        |it: &StmtSummary| it.only_waits && (it.synchronizes == 0 || it.synchronizes * 2 == it.insts.len());
+    let mut found: Vec<WaitCandidate> = known
         .into_values()
         .filter(is_candidate)
-        .filter_map(|it| Some(Candidate { first: *it.insts.first()?, insts: it.insts.into_iter().collect() }))
+        .filter_map(|it| {
+            Some(WaitCandidate { first: *it.insts.first()?, insts: it.insts.into_iter().collect() })
+        })
         .collect();
     found.sort_by_key(|it| it.first);
     found
 }
 
 /// Whether collectives of a plan run over peer memory.
-fn has_team_signals(plan: &Plan) -> bool {
+fn uses_peer_collectives(plan: &Plan) -> bool {
     let is_of_team = |kind: &InstKind| match kind.effect() {
-        Effect::Signal(slot) | Effect::Await(slot) => match slot.meaning {
-            Meaning::TeamReady(_) | Meaning::TeamDone(_) => true,
-            Meaning::Ready | Meaning::Done | Meaning::PutReady | Meaning::PutDone => false,
+        SyncEffect::Signal(slot) | SyncEffect::WaitSignal(slot) => match slot.kind {
+            SignalKind::TeamReady(_) | SignalKind::TeamDone(_) => true,
+            SignalKind::Ready | SignalKind::Done | SignalKind::PutReady | SignalKind::PutDone => false,
         },
-        Effect::Share(_)
-        | Effect::Barrier
-        | Effect::Compute
-        | Effect::Record(_)
-        | Effect::Join(_)
-        | Effect::Wait(_)
-        | Effect::Post(_)
-        | Effect::Reshard(_)
-        | Effect::Finish => false,
+        SyncEffect::ShareMemHandles(_)
+        | SyncEffect::Barrier
+        | SyncEffect::Compute
+        | SyncEffect::RecordEvent(_)
+        | SyncEffect::WaitEvent(_)
+        | SyncEffect::Wait(_)
+        | SyncEffect::Post(_)
+        | SyncEffect::Reshard(_)
+        | SyncEffect::ReadOutputs => false,
     };
     plan.code.iter().any(|it| is_of_team(&it.kind))
 }

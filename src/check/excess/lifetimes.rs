@@ -9,38 +9,38 @@ use super::{Excess, ExcessKind, StmtOnRank};
 use crate::plan::{BufferNo, Inst, InstKind, Plan};
 
 /// Where a rank allocates a buffer.
-struct Allocated {
+struct AllocateSite {
     buffer: BufferNo,
     zero: bool,
     origin: u32,
 }
 
 /// What is found about storage, one finding for each statement; nothing about the ALLOCATE of buffers that are raced for.
-pub fn lifetimes(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> Vec<Excess> {
+pub fn storage_excess(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> Vec<Excess> {
     let mut once: BTreeMap<(usize, StmtId), Excess> = BTreeMap::new();
     let mut kept: BTreeMap<(usize, StmtId), Excess> = BTreeMap::new();
     for plan in plans {
-        let allocated = allocated(plan);
-        for skipped in &plan.bound_allocations {
+        let allocated = allocate_sites(plan);
+        for skipped in &plan.skipped_allocations {
             // An ALLOCATE that never allocates is what the verifier warns of.
-            let is_it = |it: &&Allocated| plan.origins[it.origin as usize].stmt == Some(skipped.stmt);
+            let is_it = |it: &&AllocateSite| plan.origins[it.origin as usize].stmt == Some(skipped.stmt);
             let Some(it) = allocated.iter().find(is_it) else { continue };
             if raced.contains(&(plan.rank, it.buffer)) {
                 continue;
             }
-            let kind = || ExcessKind::AllocatedOnce {
+            let kind = || ExcessKind::AllocatesOnce {
                 name: plan.buffers[it.buffer as usize].name.clone(),
                 skipped: skipped.count,
                 is_zeroed: it.zero,
             };
-            add(&mut once, plan, skipped.stmt, it.origin, kind);
+            add_instance(&mut once, plan, skipped.stmt, it.origin, kind);
         }
         if plan.deallocates {
-            let (caller, bound) = (callers(plan), bound(plan));
+            let (caller, bound) = (caller_buffers(plan), bound_names(plan));
             let is_kept: FxHashSet<BufferNo> = plan
                 .allocations
                 .iter()
-                .filter(|it| it.freed.is_none() && !it.is_held && !caller.contains(&it.buffer))
+                .filter(|it| it.freed_by.is_none() && !it.is_held && !caller.contains(&it.buffer))
                 .map(|it| it.buffer)
                 .collect();
             for it in allocated.iter().filter(|it| is_kept.contains(&it.buffer)) {
@@ -49,24 +49,28 @@ pub fn lifetimes(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> Vec<Ex
                 let Some(bound) = bound.get(&it.buffer) else { continue };
                 let kind = || {
                     let name = plan.buffers[it.buffer as usize].name.clone();
-                    ExcessKind::NotDeallocated { name, bound: bound.clone(), last: last_use(plan, it.buffer) }
+                    ExcessKind::NotDeallocated {
+                        name,
+                        bound_names: bound.clone(),
+                        last_use: last_use(plan, it.buffer),
+                    }
                 };
-                add(&mut kept, plan, stmt, it.origin, kind);
+                add_instance(&mut kept, plan, stmt, it.origin, kind);
             }
         }
     }
     once.into_values().chain(kept.into_values()).collect()
 }
 
-fn add(
+fn add_instance(
     all: &mut BTreeMap<(usize, StmtId), Excess>,
     plan: &Plan,
     stmt: StmtId,
     origin: u32,
     kind: impl FnOnce() -> ExcessKind,
 ) {
-    let it = all.entry((plan.program, stmt)).or_insert_with(|| Excess {
-        at: (plan.rank, origin),
+    let it = all.entry((plan.program_id, stmt)).or_insert_with(|| Excess {
+        stmt: (plan.rank, origin),
         kind: kind(),
         ranks: BTreeSet::new(),
         count: 0,
@@ -75,24 +79,24 @@ fn add(
     it.count += 1;
 }
 
-fn allocated(plan: &Plan) -> Vec<Allocated> {
+fn allocate_sites(plan: &Plan) -> Vec<AllocateSite> {
     let of = |it: &Inst| {
         let InstKind::Alloc { buffer, zero } = it.kind else { return None };
-        Some(Allocated { buffer, zero, origin: it.origin })
+        Some(AllocateSite { buffer, zero, origin: it.origin })
     };
     plan.code.iter().filter_map(of).collect()
 }
 
 /// Buffers of inputs and outputs, and what somebody reads when all has run.
-fn callers(plan: &Plan) -> FxHashSet<BufferNo> {
+fn caller_buffers(plan: &Plan) -> FxHashSet<BufferNo> {
     let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
-    ports.map(|it| it.buffer).chain(plan.kept.iter().copied()).collect()
+    ports.map(|it| it.buffer).chain(plan.live_out.iter().copied()).collect()
 }
 
 /// The tensors that are bound to each buffer when the program ends.
-fn bound(plan: &Plan) -> FxHashMap<BufferNo, Vec<String>> {
+fn bound_names(plan: &Plan) -> FxHashMap<BufferNo, Vec<String>> {
     let mut bound: FxHashMap<BufferNo, Vec<String>> = FxHashMap::default();
-    for port in &plan.named {
+    for port in &plan.bound_at_exit {
         if let Some(view) = &port.shard.view {
             bound.entry(view.buffer).or_default().push(port.name.clone());
         }

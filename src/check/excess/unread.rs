@@ -10,15 +10,15 @@
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Excess, ExcessKind, NotSearched, StmtOnRank};
+use super::{Excess, ExcessKind, ExcessNotSearched, StmtOnRank};
 use crate::{
     check::{
-        history::History,
+        history::AccessHistory,
         overlap::{Footprint, Overlap, covers, overlap},
     },
     plan::{
-        BufferNo, Communication, Direction, Effect, InstKind, Plan, View,
-        sync::{Matched, order::Occurrence},
+        BufferNo, Communication, Direction, InstKind, Plan, SyncEffect, View,
+        sync::{CommMatching, happens_before::Occurrence},
     },
 };
 
@@ -40,21 +40,21 @@ struct WritingStmt {
 /// A write that nothing has read so far.
 struct Write {
     statement: u32,
-    place: Footprint,
+    footprint: Footprint,
 }
 
 /// Follows writes while `order::walk` visits the instructions.
-pub struct Unread<'p> {
+pub struct UnreadWrites<'p> {
     plans: &'p [Plan],
     /// By program and statement, an index into `statements`.
     numbers: FxHashMap<(usize, StmtId), u32>,
     statements: Vec<WritingStmt>,
-    writes: FxHashMap<(usize, BufferNo), History<Write>>,
+    writes: FxHashMap<(usize, BufferNo), AccessHistory<Write>>,
     /// How many writes were seen.
     seen: usize,
 }
 
-impl<'p> Unread<'p> {
+impl<'p> UnreadWrites<'p> {
     /// Before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
         Self {
@@ -78,28 +78,28 @@ impl<'p> Unread<'p> {
         // Sides of a transfer have statements of their own; all other accesses are the instruction's.
         let mut accesses: Vec<(u32, usize, &View, bool)> = Vec::new();
         match inst.kind.effect() {
-            Effect::Post(Communication::Transfer(transfer)) => {
-                let sides = transfer.sides.iter();
+            SyncEffect::Post(Communication::Transfer(transfer)) => {
+                let sides = transfer.ops.iter();
                 accesses.extend(
                     sides.map(|it| (it.origin, plan.rank, &it.view, it.direction == Direction::Recv)),
                 );
             }
-            Effect::Post(Communication::Collective(_))
-            | Effect::Share(_)
-            | Effect::Barrier
-            | Effect::Compute
-            | Effect::Record(_)
-            | Effect::Join(_)
-            | Effect::Wait(_)
-            | Effect::Signal(_)
-            | Effect::Await(_)
-            | Effect::Reshard(_)
-            | Effect::Finish => inst.kind.visit_accesses(it.rank, &mut |access| {
-                accesses.push((inst.origin, access.rank, access.view, access.written));
+            SyncEffect::Post(Communication::Collective(_))
+            | SyncEffect::ShareMemHandles(_)
+            | SyncEffect::Barrier
+            | SyncEffect::Compute
+            | SyncEffect::RecordEvent(_)
+            | SyncEffect::WaitEvent(_)
+            | SyncEffect::Wait(_)
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitSignal(_)
+            | SyncEffect::Reshard(_)
+            | SyncEffect::ReadOutputs => inst.kind.visit_accesses(it.rank, &mut |access| {
+                accesses.push((inst.origin, access.rank, access.view, access.is_write));
             }),
         }
         for (origin, rank, view, _) in accesses.iter().filter(|it| !it.3) {
-            let reader = plan.origins[*origin as usize].stmt.map(|it| (plan.program, it));
+            let reader = plan.origins[*origin as usize].stmt.map(|it| (plan.program_id, it));
             self.read(reader, *rank, view);
         }
         for (origin, rank, view, _) in accesses.iter().filter(|it| it.3) {
@@ -115,7 +115,7 @@ impl<'p> Unread<'p> {
         let statements = &mut self.statements;
         history.retain(&place, |it| {
             let statement = &mut statements[it.statement as usize];
-            if Some(it.statement) != reader && overlap(&it.place, &place) != Overlap::None {
+            if Some(it.statement) != reader && overlap(&it.footprint, &place) != Overlap::None {
                 statement.is_read = true;
             }
             !statement.is_read
@@ -127,7 +127,7 @@ impl<'p> Unread<'p> {
         let plan = &self.plans[at.0];
         let Some(stmt) = plan.origins[at.1 as usize].stmt else { return };
         let next = self.statements.len() as u32;
-        let number = *self.numbers.entry((plan.program, stmt)).or_insert(next);
+        let number = *self.numbers.entry((plan.program_id, stmt)).or_insert(next);
         if number == next {
             self.statements.push(WritingStmt {
                 at,
@@ -141,7 +141,7 @@ impl<'p> Unread<'p> {
         let history = self.writes.entry((rank, view.buffer)).or_default();
         let statements = &mut self.statements;
         history.retain(&place, |it| {
-            let is_covered = covers(&place, &it.place);
+            let is_covered = covers(&place, &it.footprint);
             let statement = &mut statements[it.statement as usize];
             if is_covered && it.statement != number {
                 statement.overwritten.get_or_insert(at);
@@ -149,7 +149,7 @@ impl<'p> Unread<'p> {
             !is_covered && !statement.is_read
         });
         let statement = &mut self.statements[number as usize];
-        let frame = |it: StmtOnRank| plan.origins[it.1 as usize].frame;
+        let frame = |it: StmtOnRank| plan.origins[it.1 as usize].iteration;
         if statement.at.0 == at.0 && frame(statement.at) == frame(at) {
             statement.targets[1] = (view.buffer, rank);
         }
@@ -158,67 +158,67 @@ impl<'p> Unread<'p> {
         statement.is_read |= self.seen > MAX_WRITES;
         if !statement.is_read {
             statement.instances.insert((at.0, frame(at)));
-            history.push(&place, Write { statement: number, place: place.clone() });
+            history.push(&place, Write { statement: number, footprint: place.clone() });
         }
     }
 
     /// Everything has been visited: the caller reads its memory. What nothing reads, and what was not followed.
-    pub fn finish(mut self, matched: &Matched) -> (Vec<Excess>, Option<NotSearched>) {
+    pub fn finish(mut self, matched: &CommMatching) -> (Vec<Excess>, Option<ExcessNotSearched>) {
         let plans = self.plans;
         for plan in plans {
             let outputs = plan.outputs.iter().filter_map(|it| it.shard.view.as_ref());
             outputs.for_each(|view| self.read(None, plan.rank, view));
             let inputs = plan.inputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.buffer));
-            for buffer in inputs.chain(plan.kept.iter().copied()) {
+            for buffer in inputs.chain(plan.live_out.iter().copied()) {
                 let whole = View::contiguous(buffer, vec![plan.buffers[buffer as usize].len]);
                 self.read(None, plan.rank, &whole);
             }
         }
-        let communicates = self.communications(matched);
+        let communicates = self.merge_communication_reads(matched);
         let of = |it: &WritingStmt| {
             let stmt = plans[it.at.0].origins[it.at.1 as usize].stmt;
-            ExcessKind::Unread {
+            ExcessKind::UnreadWrite {
                 target: it
                     .targets
                     .iter()
                     .find_map(|(buffer, rank)| Some((name_in_program(&plans[*rank], *buffer)?, *rank))),
-                overwritten: it.overwritten,
+                overwritten_by: it.overwritten,
                 is_allocation: it.is_allocation,
                 communicates: stmt
-                    .is_some_and(|it_stmt| communicates.contains_key(&(plans[it.at.0].program, it_stmt))),
+                    .is_some_and(|it_stmt| communicates.contains_key(&(plans[it.at.0].program_id, it_stmt))),
             }
         };
         let unread = self.statements.iter().filter(|it| !it.is_read);
         let found = unread
             .map(|it| Excess {
-                at: it.at,
+                stmt: it.at,
                 kind: of(it),
                 ranks: it.instances.iter().map(|it| it.0).collect(),
                 count: it.instances.len(),
             })
             .collect();
-        (found, (self.seen > MAX_WRITES).then_some(NotSearched::Writes))
+        (found, (self.seen > MAX_WRITES).then_some(ExcessNotSearched::Writes))
     }
 
     /// Statements that communicate, by program; those that take part in one communication are all read if one is.
-    fn communications(&mut self, matched: &Matched) -> FxHashMap<(usize, StmtId), usize> {
+    fn merge_communication_reads(&mut self, matched: &CommMatching) -> FxHashMap<(usize, StmtId), usize> {
         let mut sets: FxHashMap<(usize, StmtId), usize> = FxHashMap::default();
         let mut parents: Vec<usize> = Vec::new();
         for (number, comm) in (0..).zip(&matched.comms) {
             let mut first = None;
             for part in &comm.parts {
-                let plan = &self.plans[part.at.rank];
-                let origin = matched.origin(self.plans, part.at, number);
+                let plan = &self.plans[part.inst_ref.rank];
+                let origin = matched.origin(self.plans, part.inst_ref, number);
                 let Some(stmt) = plan.origins[origin as usize].stmt else { continue };
-                let set = *sets.entry((plan.program, stmt)).or_insert_with(|| {
+                let set = *sets.entry((plan.program_id, stmt)).or_insert_with(|| {
                     parents.push(parents.len());
                     parents.len() - 1
                 });
-                let root = find(&mut parents, set);
+                let root = find_root(&mut parents, set);
                 match first {
                     None => first = Some(root),
                     Some(it) => {
-                        let it = find(&mut parents, it);
+                        let it = find_root(&mut parents, it);
                         parents[root] = it;
                     }
                 }
@@ -228,7 +228,7 @@ impl<'p> Unread<'p> {
         let mut roots: FxHashMap<u32, usize> = FxHashMap::default();
         for (stmt, set) in &sets {
             if let Some(number) = self.numbers.get(stmt) {
-                let root = find(&mut parents, *set);
+                let root = find_root(&mut parents, *set);
                 is_read[root] |= self.statements[*number as usize].is_read;
                 roots.insert(*number, root);
             }
@@ -246,12 +246,13 @@ fn name_in_program(plan: &Plan, buffer: BufferNo) -> Option<String> {
     let is_it = |kind: &InstKind| matches!(kind, InstKind::Alloc { buffer: it, .. } if *it == buffer);
     let origin = plan.code.iter().find(|it| is_it(&it.kind))?.origin;
     let stmt = plan.origins[origin as usize].stmt?;
-    let is_in_program = plan.allocations.iter().any(|it| it.buffer == buffer) && !plan.names.posts_unit(stmt);
+    let is_in_program =
+        plan.allocations.iter().any(|it| it.buffer == buffer) && !plan.comm_names.posts_unit(stmt);
     is_in_program.then(|| plan.buffers[buffer as usize].name.clone())
 }
 
 /// The set that a number belongs to.
-fn find(parents: &mut [usize], mut it: usize) -> usize {
+fn find_root(parents: &mut [usize], mut it: usize) -> usize {
     while parents[it] != it {
         parents[it] = parents[parents[it]];
         it = parents[it];

@@ -5,51 +5,55 @@
 //! work at entry order is always needed: the caller may depend on it in the next run.
 
 use super::{
-    Excess, ExcessKind, NotSearched,
-    candidates::{Candidate, candidates},
-    work_order::{Difference, WorkOrder, is_work},
+    Excess, ExcessKind, ExcessNotSearched,
+    candidates::{WaitCandidate, wait_candidates},
+    work_order::{OrderDifference, WorkOrder, is_work},
 };
 use crate::{
-    check::{model::Model, race::Races},
+    check::{ordering_model::OrderingModel, race::RaceDetector},
     plan::{
         InstKind, Plan,
-        sync::{InstRef, Matched, order},
+        sync::{CommMatching, InstRef, happens_before},
     },
 };
 
 /// Most instructions that are walked for all candidates together.
-const INSTRUCTIONS: usize = 2_000_000;
+const MAX_INSTRUCTIONS: usize = 2_000_000;
 /// Most numbers that are compared for all candidates together.
-const COMPARISONS: usize = 1 << 28;
+const MAX_COMPARISONS: usize = 1 << 28;
 
 /// All waits that the program does not need, and what was not looked at. The plans have no race.
-pub fn waits(plans: &[Plan], matched: &Matched, model: Model) -> (Vec<Excess>, Option<NotSearched>) {
-    let mut candidates = candidates(plans, matched);
+pub fn unneeded_waits(
+    plans: &[Plan],
+    matched: &CommMatching,
+    model: OrderingModel,
+) -> (Vec<Excess>, Option<ExcessNotSearched>) {
+    let mut candidates = wait_candidates(plans, matched);
     let all = candidates.len();
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
-    candidates.truncate(INSTRUCTIONS / instructions.max(1));
+    candidates.truncate(MAX_INSTRUCTIONS / instructions.max(1));
     let mut found = Vec::new();
     let order = if candidates.is_empty() { None } else { WorkOrder::of(plans, matched) };
-    candidates.truncate(order.as_ref().map_or(0, |it| COMPARISONS / it.size().max(1)));
+    candidates.truncate(order.as_ref().map_or(0, |it| MAX_COMPARISONS / it.comparison_count().max(1)));
     if let Some(order) = &order {
-        found.extend(candidates.iter().filter_map(|it| judge(plans, matched, model, order, it)));
+        found.extend(candidates.iter().filter_map(|it| check_wait(plans, matched, model, order, it)));
     }
     let left = all - candidates.len();
-    (found, (left > 0).then_some(NotSearched::Waits { left, all }))
+    (found, (left > 0).then_some(ExcessNotSearched::Waits { left, all }))
 }
 
 /// Whether the program can do without a wait.
-fn judge(
+fn check_wait(
     plans: &[Plan],
-    matched: &Matched,
-    model: Model,
+    matched: &CommMatching,
+    model: OrderingModel,
     order: &WorkOrder,
-    it: &Candidate,
+    it: &WaitCandidate,
 ) -> Option<Excess> {
-    let mut races = Races::new(plans, model);
+    let mut races = RaceDetector::new(plans, model);
     let mut pair = None;
     let mut is_needed = false;
-    let walked = order::walk_without(plans, matched, &|at| it.insts.contains(&at), &mut |at| {
+    let walked = happens_before::walk_ignoring(plans, matched, &|at| it.insts.contains(&at), &mut |at| {
         if is_needed {
             return;
         }
@@ -60,10 +64,10 @@ fn judge(
             return;
         }
         match order.difference(&at) {
-            Difference::None => (),
-            Difference::Entry => is_needed = true,
-            Difference::Later(_) if matches!(kind, InstKind::Finish) => is_needed = true,
-            Difference::Later(earlier) => {
+            OrderDifference::Unchanged => (),
+            OrderDifference::LostCallerOrder => is_needed = true,
+            OrderDifference::LostOrder(_) if matches!(kind, InstKind::ReadOutputs) => is_needed = true,
+            OrderDifference::LostOrder(earlier) => {
                 pair.get_or_insert([earlier, InstRef { rank: at.rank, inst: at.inst }]);
             }
         }
@@ -71,18 +75,18 @@ fn judge(
     if walked.is_err() || is_needed {
         return None;
     }
-    let kind = pair.map_or(ExcessKind::Implied, |pair| ExcessKind::Unneeded { pair });
+    let kind = pair.map_or(ExcessKind::ImpliedWait, |pair| ExcessKind::UnneededWait { pair });
     let origin = plans[it.first.rank].code[it.first.inst].origin;
     Some(Excess {
-        at: (it.first.rank, origin),
+        stmt: (it.first.rank, origin),
         kind,
         ranks: it.insts.iter().map(|it| it.rank).collect(),
-        count: instances(plans, it),
+        count: instance_count(plans, it),
     })
 }
 
 /// How often a statement is executed, on all ranks.
-fn instances(plans: &[Plan], it: &Candidate) -> usize {
+fn instance_count(plans: &[Plan], it: &WaitCandidate) -> usize {
     let mut all: Vec<(usize, u32)> =
         it.insts.iter().map(|at| (at.rank, plans[at.rank].code[at.inst].origin)).collect();
     all.sort_unstable();

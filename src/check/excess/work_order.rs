@@ -6,19 +6,19 @@
 use rustc_hash::FxHashMap;
 
 use crate::plan::{
-    Effect, InstKind, Plan,
+    InstKind, Plan, SyncEffect,
     sync::{
-        InstRef, Matched,
-        order::{self, Clock, Occurrence, Unordered},
+        CommMatching, InstRef,
+        happens_before::{self, Clock, Occurrence, OrderError},
     },
 };
 
 /// Most numbers that are kept.
-const MOST: usize = 1 << 24;
+const MAX_CLOCK_ENTRIES: usize = 1 << 24;
 
 /// An actor's items.
 #[derive(Default)]
-struct Items {
+struct ActorWork {
     /// By item, from 1: how much of the actor's work lies up to it. The first item of a rank's stream 0 counts once more: the caller's
     /// work ends there.
     work_before: Vec<u32>,
@@ -31,64 +31,66 @@ struct Items {
 
 /// The order of all work.
 pub struct WorkOrder {
-    actors: Vec<Items>,
+    actors: Vec<ActorWork>,
     /// By actor and number of an item of work: how much work of each actor has ended when it begins.
-    ended: FxHashMap<(u32, u32), Box<[u32]>>,
+    ended_before: FxHashMap<(u32, u32), Box<[u32]>>,
 }
 
 /// How another walk orders an item of work.
-pub enum Difference {
+pub enum OrderDifference {
     /// As this one.
-    None,
+    Unchanged,
     /// It does not follow this instruction, which it follows here.
-    Later(InstRef),
+    LostOrder(InstRef),
     /// It does not follow the work of its rank's caller any more.
-    Entry,
+    LostCallerOrder,
 }
 
 /// Whether an instruction is work, and not only synchronisation.
 pub fn is_work(kind: &InstKind) -> bool {
     match kind.effect() {
-        Effect::Compute => !matches!(kind, InstKind::Alloc { zero: false, .. }),
-        Effect::Post(_) | Effect::Reshard(_) | Effect::Finish => true,
-        Effect::Share(_)
-        | Effect::Barrier
-        | Effect::Record(_)
-        | Effect::Join(_)
-        | Effect::Wait(_)
-        | Effect::Signal(_)
-        | Effect::Await(_) => false,
+        SyncEffect::Compute => !matches!(kind, InstKind::Alloc { zero: false, .. }),
+        SyncEffect::Post(_) | SyncEffect::Reshard(_) | SyncEffect::ReadOutputs => true,
+        SyncEffect::ShareMemHandles(_)
+        | SyncEffect::Barrier
+        | SyncEffect::RecordEvent(_)
+        | SyncEffect::WaitEvent(_)
+        | SyncEffect::Wait(_)
+        | SyncEffect::Signal(_)
+        | SyncEffect::WaitSignal(_) => false,
     }
 }
 
 impl WorkOrder {
     /// The order with all instructions; `None`: it is too large, or there is none.
-    pub fn of(plans: &[Plan], matched: &Matched) -> Option<Self> {
-        let mut it = Self { actors: actors(plans, matched), ended: FxHashMap::default() };
+    pub fn of(plans: &[Plan], matched: &CommMatching) -> Option<Self> {
+        let mut it = Self { actors: actors(plans, matched), ended_before: FxHashMap::default() };
         let work: usize = it.actors.iter().map(|it| it.work.len()).sum();
-        if work.saturating_mul(it.actors.len()) > MOST {
+        if work.saturating_mul(it.actors.len()) > MAX_CLOCK_ENTRIES {
             return None;
         }
         let mut ended = FxHashMap::default();
-        let walked: Result<(), Unordered> = order::walk(plans, matched, &mut |at| {
+        let walked: Result<(), OrderError> = happens_before::walk(plans, matched, &mut |at| {
             if is_work(&plans[at.rank].code[at.inst].kind) {
-                ended.insert((at.actor, at.number), it.counts(&at.before).collect());
+                ended.insert((at.actor, at.number), it.counts(&at.clock).collect());
             }
         });
-        it.ended = ended;
+        it.ended_before = ended;
         walked.is_ok().then_some(it)
     }
 
     /// Numbers that each further walk compares.
-    pub fn size(&self) -> usize {
-        self.ended.len().saturating_mul(self.actors.len())
+    pub fn comparison_count(&self) -> usize {
+        self.ended_before.len().saturating_mul(self.actors.len())
     }
 
     /// What an item of work of another walk, of the same plans with fewer waits, does not follow any more.
-    pub fn difference(&self, at: &Occurrence) -> Difference {
-        let Some(known) = self.ended.get(&(at.actor, at.number)) else { return Difference::None };
+    pub fn difference(&self, at: &Occurrence) -> OrderDifference {
+        let Some(known) = self.ended_before.get(&(at.actor, at.number)) else {
+            return OrderDifference::Unchanged;
+        };
         let mut first = None;
-        for (actor, (now, before)) in self.counts(&at.before).zip(known).enumerate() {
+        for (actor, (now, before)) in self.counts(&at.clock).zip(known).enumerate() {
             if now >= *before {
                 continue;
             }
@@ -96,7 +98,7 @@ impl WorkOrder {
             let entry = u32::from(items.is_entry);
             // The caller's work of another rank matters to accesses to its inputs, which the search for races looks at.
             if now < entry && items.rank == at.rank {
-                return Difference::Entry;
+                return OrderDifference::LostCallerOrder;
             }
             let last = (*before - entry).checked_sub(1).and_then(|at| items.work.get(at as usize));
             // What the same rank does says more.
@@ -105,11 +107,11 @@ impl WorkOrder {
                 first = Some(*last);
             }
         }
-        first.map_or(Difference::None, Difference::Later)
+        first.map_or(OrderDifference::Unchanged, OrderDifference::LostOrder)
     }
 
     fn counts<'a>(&'a self, clock: &'a Clock) -> impl Iterator<Item = u32> + 'a {
-        let count = |(actor, it): (usize, &Items)| {
+        let count = |(actor, it): (usize, &ActorWork)| {
             let ended = clock.ended(actor as u32) as usize;
             it.work_before.get(ended).or(it.work_before.last()).copied().unwrap_or(0)
         };
@@ -118,12 +120,12 @@ impl WorkOrder {
 }
 
 /// The items of all actors, as `order::walk` numbers them.
-fn actors(plans: &[Plan], matched: &Matched) -> Vec<Items> {
-    let mut actors: Vec<Items> = Vec::new();
+fn actors(plans: &[Plan], matched: &CommMatching) -> Vec<ActorWork> {
+    let mut actors: Vec<ActorWork> = Vec::new();
     for plan in plans {
         let first = actors.len();
         let count = plan.streams.len() + plan.communicators.len();
-        actors.extend((0..count).map(|at| Items {
+        actors.extend((0..count).map(|at| ActorWork {
             work_before: vec![0],
             is_entry: at == 0,
             work: Vec::new(),
@@ -133,28 +135,28 @@ fn actors(plans: &[Plan], matched: &Matched) -> Vec<Items> {
             let at = InstRef { rank: plan.rank, inst };
             let stream = first + it.stream as usize;
             match it.kind.effect() {
-                Effect::Share(_) | Effect::Barrier => (),
-                Effect::Post(posted) => {
+                SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => (),
+                SyncEffect::Post(posted) => {
                     let number = posted.communicator();
                     let queue = matched.queue_of(plan.rank, number).unwrap_or(number) as usize;
                     actors[stream].push(None);
                     actors[first + plan.streams.len() + queue].push(Some(at));
                 }
-                Effect::Compute
-                | Effect::Record(_)
-                | Effect::Join(_)
-                | Effect::Wait(_)
-                | Effect::Signal(_)
-                | Effect::Await(_)
-                | Effect::Reshard(_)
-                | Effect::Finish => actors[stream].push(is_work(&it.kind).then_some(at)),
+                SyncEffect::Compute
+                | SyncEffect::RecordEvent(_)
+                | SyncEffect::WaitEvent(_)
+                | SyncEffect::Wait(_)
+                | SyncEffect::Signal(_)
+                | SyncEffect::WaitSignal(_)
+                | SyncEffect::Reshard(_)
+                | SyncEffect::ReadOutputs => actors[stream].push(is_work(&it.kind).then_some(at)),
             }
         }
     }
     actors
 }
 
-impl Items {
+impl ActorWork {
     /// Adds an item, and whether it is work.
     fn push(&mut self, work: Option<InstRef>) {
         self.work.extend(work);

@@ -1,7 +1,7 @@
 //! What a communication reads and writes lies apart, or in place as NCCL documents it: anything else it takes without a word,
 //! and what arrives is garbage.
 
-use super::{Call, Dense};
+use super::{DenseBuffer, NcclCall};
 use crate::plan::CollectiveKind;
 
 /// Refuses a collective of `members` whose input and output share memory otherwise than in place; `me` is this member.
@@ -12,8 +12,8 @@ pub(in crate::cuda) fn check_collective(
     kind: CollectiveKind,
     members: usize,
     me: usize,
-    input: Dense,
-    output: Dense,
+    input: DenseBuffer,
+    output: DenseBuffer,
 ) -> Result<(), String> {
     let (given, got) = (input.bytes() as u64, output.bytes() as u64);
     let me = me as u64;
@@ -33,14 +33,14 @@ pub(in crate::cuda) fn check_collective(
             (false, None)
         }
     };
-    if is_in_place || !meet((input.address, given), (output.address, got)) {
+    if is_in_place || !ranges_overlap((input.address, given), (output.address, got)) {
         return Ok(());
     }
     let form = form.map_or("at all".to_owned(), |it| format!("unless {it}"));
     Err(format!(
         "the input and the output of {} overlap in memory, which NCCL does not take {form}; let one of them be a copy \
          (`Set`)",
-        kind.name()
+        kind.describe()
     ))
 }
 
@@ -49,21 +49,21 @@ pub(in crate::cuda) fn check_collective(
 ///
 /// # Errors
 /// What NCCL lacks, as a phrase.
-pub(in crate::cuda) fn check_messages(calls: &[Call], me: usize) -> Result<(), String> {
+pub(in crate::cuda) fn check_messages(calls: &[NcclCall], me: usize) -> Result<(), String> {
     for (at, call) in calls.iter().enumerate() {
-        let Call::Recv { to, bytes, peer } = *call else { continue };
+        let NcclCall::Recv { to, bytes, peer } = *call else { continue };
         let arrived = (to, bytes as u64);
-        let clashes = |(other_at, other): (usize, &Call)| match *other {
-            Call::Recv { to, bytes, .. } => other_at != at && meet(arrived, (to, bytes as u64)),
-            Call::Send { from, bytes, peer: target } => {
+        let clashes = |(other_at, other): (usize, &NcclCall)| match *other {
+            NcclCall::Recv { to, bytes, .. } => other_at != at && ranges_overlap(arrived, (to, bytes as u64)),
+            NcclCall::Send { from, bytes, peer: target } => {
                 let stays = (peer, target) == (me, me) && arrived == (from, bytes as u64);
-                !stays && meet(arrived, (from, bytes as u64))
+                !stays && ranges_overlap(arrived, (from, bytes as u64))
             }
-            Call::Broadcast { .. }
-            | Call::AllGather { .. }
-            | Call::AllReduce { .. }
-            | Call::Reduce { .. }
-            | Call::ReduceScatter { .. } => false,
+            NcclCall::Broadcast { .. }
+            | NcclCall::AllGather { .. }
+            | NcclCall::AllReduce { .. }
+            | NcclCall::Reduce { .. }
+            | NcclCall::ReduceScatter { .. } => false,
         };
         if calls.iter().enumerate().any(clashes) {
             return Err(format!(
@@ -76,7 +76,7 @@ pub(in crate::cuda) fn check_messages(calls: &[Call], me: usize) -> Result<(), S
 }
 
 /// Whether two ranges, each an address and bytes, have a byte in common.
-fn meet((a, first): (u64, u64), (b, second): (u64, u64)) -> bool {
+fn ranges_overlap((a, first): (u64, u64), (b, second): (u64, u64)) -> bool {
     first > 0 && second > 0 && a < b + second && b < a + first
 }
 
@@ -89,7 +89,7 @@ mod tests {
 
     /// Whether a collective of 3 members is taken by member 1, with so many floats at these addresses.
     fn takes(kind: CollectiveKind, input: (u64, usize), output: (u64, usize)) -> bool {
-        let dense = |(address, count)| Dense { address, count, dtype: DType::Float };
+        let dense = |(address, count)| DenseBuffer { address, count, dtype: DType::Float };
         check_collective(kind, 3, 1, dense(input), dense(output)).is_ok()
     }
 
@@ -117,17 +117,17 @@ mod tests {
         }
         // Nothing overlaps nothing, and a team of one moves nothing.
         assert!(takes(CollectiveKind::AllToAll, (256, 0), (256, 0)));
-        let all = Dense { address: 256, count: 8, dtype: DType::Float };
+        let all = DenseBuffer { address: 256, count: 8, dtype: DType::Float };
         assert_eq!(check_collective(CollectiveKind::AllToAll, 1, 0, all, all), Ok(()));
-        let shifted = Dense { address: 260, ..all };
+        let shifted = DenseBuffer { address: 260, ..all };
         let refused = check_collective(CollectiveKind::Allgather, 1, 0, all, shifted);
         assert!(refused.is_err_and(|it| it.contains("unless both are the same")));
     }
 
     #[test]
     fn messages_arrive_where_nothing_else_is() {
-        let send = |from, peer| Call::Send { from, bytes: 32, peer };
-        let recv = |to, peer| Call::Recv { to, bytes: 32, peer };
+        let send = |from, peer| NcclCall::Send { from, bytes: 32, peer };
+        let recv = |to, peer| NcclCall::Recv { to, bytes: 32, peer };
         assert_eq!(check_messages(&[send(256, 0), send(256, 2), recv(288, 0), recv(320, 2)], 1), Ok(()));
         assert!(check_messages(&[send(256, 0), recv(272, 0)], 1).is_err());
         assert!(check_messages(&[recv(256, 0), recv(272, 2)], 1).is_err());

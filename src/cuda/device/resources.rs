@@ -7,7 +7,7 @@
 use cudarc::driver::sys;
 
 use super::{Device, Event, Stream};
-use crate::cuda::{CudaError, Peers};
+use crate::cuda::{CudaError, ProcessGroup};
 
 /// What a plan has taken of a device.
 #[derive(Default)]
@@ -17,41 +17,41 @@ pub(super) struct Resources {
     /// By whether they measure time.
     pub events: [Pool<Event>; 2],
     /// In the order in which it was made.
-    pub owned: Vec<Owned>,
-    pub blocks: Vec<Block>,
-    pub mapped: Vec<Mapped>,
+    pub owned: Vec<OwnedResource>,
+    pub blocks: Vec<MemoryBlock>,
+    pub mapped: Vec<PeerMapping>,
 }
 
 /// Device memory.
-pub(super) struct Block {
+pub(super) struct MemoryBlock {
     pub address: u64,
     pub bytes: usize,
     pub used: bool,
 }
 
 /// A peer's memory in this process's addresses.
-pub(super) struct Mapped {
+pub(super) struct PeerMapping {
     pub rank: usize,
     /// Where it is for the peer: this tells its blocks apart.
-    pub theirs: u64,
+    pub peer_address: u64,
     pub address: u64,
 }
 
 /// What ends with its plan, or with a program that has it.
 #[derive(Clone, Copy)]
-pub(in crate::cuda) enum Owned {
+pub(in crate::cuda) enum OwnedResource {
     /// Page-locked host memory.
-    Host(*mut u8),
+    PinnedMemory(*mut u8),
     Module(sys::CUmodule),
     /// A captured plan.
     Graph(sys::CUgraph),
     /// One that can be launched.
-    Executable(sys::CUgraphExec),
+    GraphExec(sys::CUgraphExec),
 }
 
 /// What of a device was in use at a time; by default nothing.
 #[derive(Default)]
-pub(in crate::cuda) struct Taken {
+pub(in crate::cuda) struct ResourceMark {
     streams: [usize; 2],
     events: [usize; 2],
     owned: usize,
@@ -88,9 +88,9 @@ impl<T: Copy> Pool<T> {
 
 impl Resources {
     /// A block that is not in use, large enough and not much larger.
-    pub fn block(&mut self, bytes: usize) -> Option<u64> {
+    pub fn take_block(&mut self, bytes: usize) -> Option<u64> {
         let most = 2 * bytes + (2 << 20);
-        let fits = |it: &&mut Block| !it.used && (bytes..=most).contains(&it.bytes);
+        let fits = |it: &&mut MemoryBlock| !it.used && (bytes..=most).contains(&it.bytes);
         let block = self.blocks.iter_mut().filter(fits).min_by_key(|it| it.bytes)?;
         block.used = true;
         Some(block.address)
@@ -99,9 +99,9 @@ impl Resources {
 
 impl Device {
     /// What is in use.
-    pub fn taken(&self) -> Taken {
+    pub fn resource_mark(&self) -> ResourceMark {
         let resources = self.resources.borrow();
-        Taken {
+        ResourceMark {
             streams: resources.streams.each_ref().map(|it| it.used),
             events: resources.events.each_ref().map(|it| it.used),
             owned: resources.owned.len(),
@@ -113,7 +113,7 @@ impl Device {
     ///
     /// # Errors
     /// A failed call, a rank that does not answer.
-    pub fn release(&self, taken: &Taken, peers: &dyn Peers) -> Result<(), CudaError> {
+    pub fn release(&self, taken: &ResourceMark, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
         let driver = self.driver;
         // SAFETY: no arguments; a context is current.
         driver.check("cuCtxSynchronize", unsafe { (driver.cuCtxSynchronize)() })?;
@@ -128,14 +128,16 @@ impl Device {
             // SAFETY: each came from the call that this one undoes, was taken off the list, and nothing runs on the device.
             unsafe {
                 match it {
-                    Owned::Host(pointer) => {
+                    OwnedResource::PinnedMemory(pointer) => {
                         driver.check("cuMemFreeHost", (driver.cuMemFreeHost)(pointer.cast()))?;
                     }
-                    Owned::Module(module) => {
+                    OwnedResource::Module(module) => {
                         driver.check("cuModuleUnload", (driver.cuModuleUnload)(module))?
                     }
-                    Owned::Graph(graph) => driver.check("cuGraphDestroy", (driver.cuGraphDestroy)(graph))?,
-                    Owned::Executable(exec) => {
+                    OwnedResource::Graph(graph) => {
+                        driver.check("cuGraphDestroy", (driver.cuGraphDestroy)(graph))?
+                    }
+                    OwnedResource::GraphExec(exec) => {
                         driver.check("cuGraphExecDestroy", (driver.cuGraphExecDestroy)(exec))?;
                     }
                 }
@@ -149,7 +151,7 @@ impl Device {
     ///
     /// # Errors
     /// A failed call, a rank that does not answer.
-    pub fn free(&self, peers: &dyn Peers) -> Result<(), CudaError> {
+    pub fn free_memory(&self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
         let (driver, mut resources) = (self.driver, self.resources.borrow_mut());
         for it in resources.mapped.drain(..) {
             // SAFETY: the address came from `cuIpcOpenMemHandle`, and nothing runs on the device.

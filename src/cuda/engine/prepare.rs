@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::{Input, Output};
 use crate::{
     cuda::{
-        CudaError, Peers, buffer_assignment,
-        comm::Comms,
-        device::{Device, Stream, Taken},
+        CudaError, ProcessGroup, buffer_assignment,
+        comm::Communicators,
+        device::{Device, ResourceMark, Stream},
         executable::{self, Executable},
-        libraries::Libraries,
-        memory::Memory,
+        library_state::LibraryState,
+        memory::DeviceMemory,
     },
     plan::Plan,
 };
@@ -18,8 +18,8 @@ use crate::{
 /// A plan with its memory, communicators and steps.
 pub(super) struct Prepared {
     pub first: Stream,
-    pub memory: Memory,
-    pub comms: Comms,
+    pub memory: DeviceMemory,
+    pub comms: Communicators,
     pub executable: Executable,
     pub inputs: Vec<Option<Input>>,
     pub outputs: Vec<Option<Output>>,
@@ -32,17 +32,17 @@ impl Prepared {
     /// What is missing, what some rank's plan asks for in vain.
     pub fn of(
         plans: &Arc<Vec<Plan>>,
-        peers: &dyn Peers,
+        peers: &dyn ProcessGroup,
         device: &Device,
-        libraries: &mut Libraries,
+        libraries: &mut LibraryState,
         again: bool,
     ) -> Result<Self, CudaError> {
         match Self::attempt(plans, peers, device, libraries) {
             // What is kept of earlier plans may be in the way.
             Err(CudaError::OutOfMemory { .. }) if again => {
-                device.release(&Taken::default(), peers)?;
-                libraries.joined.leave()?;
-                device.free(peers)?;
+                device.release(&ResourceMark::default(), peers)?;
+                libraries.comm_cache.destroy_all()?;
+                device.free_memory(peers)?;
                 Self::attempt(plans, peers, device, libraries)
             }
             made => made,
@@ -51,25 +51,25 @@ impl Prepared {
 
     fn attempt(
         plans: &Arc<Vec<Plan>>,
-        peers: &dyn Peers,
+        peers: &dyn ProcessGroup,
         device: &Device,
-        libraries: &mut Libraries,
+        libraries: &mut LibraryState,
     ) -> Result<Self, CudaError> {
         let rank = peers.rank();
         let first = device.stream(false)?;
-        let mut memory = agreed(Memory::new(device, plans, rank, first), peers)?;
-        peers.phase("mapping the other ranks' memory");
-        memory.map(device, peers, first)?;
-        let comms = Comms::new(plans, peers, &mut libraries.joined)?;
-        peers.phase("preparing the program for its GPU");
+        let mut memory = agree_on_errors(DeviceMemory::new(device, plans, rank, first), peers)?;
+        peers.report_phase("mapping the other ranks' memory");
+        memory.map_peers(device, peers, first)?;
+        let comms = Communicators::new(plans, peers, &mut libraries.comm_cache)?;
+        peers.report_phase("preparing the program for its GPU");
         let plan = &plans[rank];
         let executable = executable::prepare(device, plan, &mut memory, &comms, libraries, first);
-        let written = buffer_assignment::written(plans, rank);
+        let written = buffer_assignment::written_buffers(plans, rank);
         let made = executable.and_then(|executable| {
             let inputs = inputs(plan, &written, device, &mut memory)?;
             Ok((executable, inputs, outputs(plan, &written, device, &memory)?))
         });
-        let (executable, inputs, outputs) = agreed(made, peers)?;
+        let (executable, inputs, outputs) = agree_on_errors(made, peers)?;
         Ok(Self { first, memory, comms, executable, inputs, outputs })
     }
 }
@@ -78,7 +78,7 @@ fn inputs(
     plan: &Plan,
     written: &[bool],
     device: &Device,
-    memory: &mut Memory,
+    memory: &mut DeviceMemory,
 ) -> Result<Vec<Option<Input>>, CudaError> {
     let mut inputs = Vec::new();
     for port in &plan.inputs {
@@ -87,10 +87,10 @@ fn inputs(
             Some(view) => {
                 let bytes = view.len() * port.dtype.size();
                 let kept = match written[view.buffer as usize] {
-                    true => Some(memory.scratch(device, bytes)?),
+                    true => Some(memory.allocate_scratch(device, bytes)?),
                     false => None,
                 };
-                Some(Input { address: memory.view(plan.rank, view)?, bytes, kept })
+                Some(Input { address: memory.view_address(plan.rank, view)?, bytes, backup: kept })
             }
         });
     }
@@ -101,19 +101,26 @@ fn outputs(
     plan: &Plan,
     written: &[bool],
     device: &Device,
-    memory: &Memory,
+    memory: &DeviceMemory,
 ) -> Result<Vec<Option<Output>>, CudaError> {
     let mut outputs = Vec::new();
     for port in &plan.outputs {
         outputs.push(match &port.shard.view {
             None => None,
             Some(view) => {
-                memory.view(plan.rank, view)?;
-                let bytes = memory.layout.ranks[plan.rank].spots[view.buffer as usize].bytes;
+                memory.view_address(plan.rank, view)?;
+                let bytes = memory.assignment.ranks[plan.rank].buffers[view.buffer as usize].bytes;
                 let (address, dtype) =
-                    (memory.buffer(plan.rank, view.buffer)?, memory.dtype(plan.rank, view));
-                let (written, host) = (written[view.buffer as usize], device.host(bytes)?);
-                Some(Output { view: view.clone(), dtype, address, bytes, written, host })
+                    (memory.buffer_address(plan.rank, view.buffer)?, memory.view_dtype(plan.rank, view));
+                let (written, host) = (written[view.buffer as usize], device.allocate_pinned(bytes)?);
+                Some(Output {
+                    view: view.clone(),
+                    dtype,
+                    address,
+                    bytes,
+                    is_written: written,
+                    host_buffer: host,
+                })
             }
         });
     }
@@ -122,7 +129,7 @@ fn outputs(
 
 /// What one rank refuses all refuse, in the words of the first. What fails otherwise fails alone: the others are told by
 /// whoever guards the job.
-fn agreed<T>(made: Result<T, CudaError>, peers: &dyn Peers) -> Result<T, CudaError> {
+fn agree_on_errors<T>(made: Result<T, CudaError>, peers: &dyn ProcessGroup) -> Result<T, CudaError> {
     let mine = match &made {
         Ok(_) => String::new(),
         Err(CudaError::Unsupported { place, message, .. }) => format!("{place}\n{message}"),

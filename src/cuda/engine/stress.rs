@@ -4,10 +4,10 @@
 //! Kernels read these times from memory, so a captured plan gets fresh ones at each replay. Outputs are poisoned before a run
 //! and compared bit by bit after it with those of the run that was judged.
 
-use super::{Engine, Mode, bytes};
+use super::{Engine, IssueMode, bytes};
 use crate::{
-    cuda::{CudaError, Peers},
-    io::{data::Data, generate::mix, shard::unravel},
+    cuda::{CudaError, ProcessGroup},
+    io::{data::Data, generate::mix, shard::unravel_index},
 };
 
 /// The longest that a stream is held back, in nanoseconds: several times what small plans take.
@@ -15,7 +15,7 @@ const LONGEST: u64 = 300_000;
 
 /// For how long a stream is held back, in nanoseconds. Short times are as likely as long ones: streams overtake each other
 /// within a step, or within a run.
-fn held(seed: u64, rank: usize, run: usize, stream: usize) -> u64 {
+fn delay_ns(seed: u64, rank: usize, run: usize, stream: usize) -> u64 {
     let draw = [rank, run, stream].iter().fold(seed, |state, it| mix(state).wrapping_add(*it as u64));
     let bits = mix(draw);
     ((bits >> 32) % LONGEST) >> (bits & 7)
@@ -29,7 +29,7 @@ impl Engine {
     /// A failed call.
     pub fn stress(
         &mut self,
-        peers: &dyn Peers,
+        peers: &dyn ProcessGroup,
         runs: usize,
         seed: u64,
         graph: bool,
@@ -41,17 +41,17 @@ impl Engine {
         let mut found: Option<(u64, String)> = None;
         peers.barrier()?;
         for run in 1..=runs {
-            self.draw(seed, run)?;
-            self.reset()?;
+            self.upload_delays(seed, run)?;
+            self.reset_between_runs()?;
             match captured {
                 Some(graph) => {
                     self.replay(graph)?;
-                    self.download(self.first)?;
+                    self.copy_outputs_to_host(self.main_stream)?;
                 }
-                None => self.issue(Mode::Checked)?,
+                None => self.issue(IssueMode::Checked)?,
             }
-            self.count()?;
-            self.finish()?;
+            self.count_run()?;
+            self.synchronize()?;
             // Others rely on this rank: it goes on.
             if found.is_none() {
                 found = self.difference(&kept)?.map(|it| (run as u64, it));
@@ -69,11 +69,12 @@ impl Engine {
     }
 
     /// Sets for how long each stream is held back in the next run.
-    fn draw(&self, seed: u64, run: usize) -> Result<(), CudaError> {
+    fn upload_delays(&self, seed: u64, run: usize) -> Result<(), CudaError> {
         let Some(delays) = self.delays else { return Ok(()) };
         let rank = self.plan().rank;
-        let times = (0..self.executable.streams.len()).flat_map(|it| held(seed, rank, run, it).to_le_bytes());
-        self.device.upload(delays, &times.collect::<Vec<u8>>(), self.first)
+        let times =
+            (0..self.executable.streams.len()).flat_map(|it| delay_ns(seed, rank, run, it).to_le_bytes());
+        self.device.upload(delays, &times.collect::<Vec<u8>>(), self.main_stream)
     }
 
     /// The first element of this rank's outputs that is not what it was.
@@ -96,7 +97,7 @@ impl Engine {
                 return Ok(Some(format!(
                     "{}: element {:?} of rank {}'s part is {}, and was {} in the first run",
                     port.name,
-                    unravel(at, &it.view.shape),
+                    unravel_index(at, &it.view.shape),
                     self.plan().rank,
                     now.text(at),
                     before.text(at)
@@ -110,7 +111,7 @@ impl Engine {
 /// An output as it was copied to the host last.
 fn host_bytes(output: Option<&super::Output>) -> &[u8] {
     // SAFETY: `host` has so many bytes, and no copy to it is under way between two runs.
-    output.map_or(&[], |it| unsafe { std::slice::from_raw_parts(it.host, it.bytes) })
+    output.map_or(&[], |it| unsafe { std::slice::from_raw_parts(it.host_buffer, it.bytes) })
 }
 
 #[cfg(test)]
@@ -120,14 +121,14 @@ mod tests {
     #[test]
     fn streams_are_held_back_for_different_times() {
         let times: Vec<u64> =
-            (0..4).flat_map(|rank| (0..250).map(move |run| held(7, rank, run, 2))).collect();
+            (0..4).flat_map(|rank| (0..250).map(move |run| delay_ns(7, rank, run, 2))).collect();
         assert!(times.iter().all(|it| *it < LONGEST));
         let shorter = |than: u64| times.iter().filter(|it| **it < than).count();
         assert!((700..840).contains(&shorter(50_000)), "{}", shorter(50_000));
         assert!((310..450).contains(&shorter(5_000)), "{}", shorter(5_000));
-        assert_ne!(held(7, 0, 1, 0), held(8, 0, 1, 0));
-        assert_ne!(held(7, 0, 1, 0), held(7, 1, 1, 0));
-        assert_ne!(held(7, 0, 1, 0), held(7, 0, 2, 0));
-        assert_ne!(held(7, 0, 1, 0), held(7, 0, 1, 1));
+        assert_ne!(delay_ns(7, 0, 1, 0), delay_ns(8, 0, 1, 0));
+        assert_ne!(delay_ns(7, 0, 1, 0), delay_ns(7, 1, 1, 0));
+        assert_ne!(delay_ns(7, 0, 1, 0), delay_ns(7, 0, 2, 0));
+        assert_ne!(delay_ns(7, 0, 1, 0), delay_ns(7, 0, 1, 1));
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Engine, Mode};
+use super::{Engine, IssueMode};
 use crate::{
-    cuda::{CudaError, Peers},
+    cuda::{CudaError, ProcessGroup},
     io::dense::DenseTensor,
 };
 
@@ -43,7 +43,7 @@ impl Engine {
     /// A failed call, a graph that loses nodes.
     pub fn time(
         &mut self,
-        peers: &dyn Peers,
+        peers: &dyn ProcessGroup,
         warmup: usize,
         iterations: usize,
         graph: bool,
@@ -51,7 +51,7 @@ impl Engine {
         let captured = match graph {
             true => {
                 let captured = self.capture()?;
-                let least = self.executable.steps.iter().filter(|it| it.action.is_node()).count();
+                let least = self.executable.commands.iter().filter(|it| it.command.is_graph_node()).count();
                 if captured.nodes < least {
                     let nodes = captured.nodes;
                     return Err(CudaError::Internal(format!("a graph of {nodes} nodes for {least} steps")));
@@ -67,44 +67,44 @@ impl Engine {
         // The GPU would wait for the host within the time of a short run: it begins once all of a run is queued. The first
         // one is not held back, as a first launch may wait for the device itself, and no long plan that is issued step by
         // step, as no queue may hold it.
-        let queued: usize = self.executable.steps.iter().map(|it| it.action.queued()).sum();
+        let queued: usize = self.executable.commands.iter().map(|it| it.command.queued_calls()).sum();
         let is_gated = captured.is_some() || queued <= QUEUED;
-        let gate = self.device.words(1)?;
+        let gate = self.device.pinned_words(1)?;
         peers.barrier()?;
         for run in 0..warmup + iterations {
             if is_gated && run > 0 {
-                self.device.wait_flag(gate.as_ptr() as u64, run as u32 + 1, self.first)?;
+                self.device.wait_value(gate.as_ptr() as u64, run as u32 + 1, self.main_stream)?;
             }
-            self.reset()?;
+            self.reset_between_runs()?;
             let mark = run.checked_sub(warmup).map(|it| marks[it]);
             if let Some((begin, _)) = mark {
-                self.device.record(begin, self.first)?;
+                self.device.record(begin, self.main_stream)?;
             }
             match captured {
                 Some(graph) => self.replay(graph)?,
-                None => self.issue(Mode::Plain)?,
+                None => self.issue(IssueMode::Plain)?,
             }
             if let Some((_, end)) = mark {
-                self.device.record(end, self.first)?;
+                self.device.record(end, self.main_stream)?;
             }
-            self.count()?;
+            self.count_run()?;
             gate[0].store(run as u32 + 1, Ordering::Release);
             if is_gated && run == 0 {
-                self.finish()?;
+                self.synchronize()?;
             }
         }
-        self.download(self.first)?;
-        self.finish()?;
+        self.copy_outputs_to_host(self.main_stream)?;
+        self.synchronize()?;
         let mut mine = Vec::new();
         for (begin, end) in marks {
-            mine.extend(self.device.elapsed(begin, end)?.to_le_bytes());
+            mine.extend(self.device.elapsed_microseconds(begin, end)?.to_le_bytes());
         }
         let times = |bytes: &Vec<u8>| -> Vec<f64> {
             bytes.as_chunks::<8>().0.iter().map(|it| f64::from_le_bytes(*it)).collect()
         };
         let ranks: Vec<Vec<f64>> = peers.all_gather(&mine)?.iter().map(times).collect();
         let timing = Timing { runs: Timing::slowest(&ranks), nodes: captured.map(|it| it.nodes) };
-        Ok((timing, self.read()?))
+        Ok((timing, self.read_outputs()?))
     }
 }
 

@@ -1,12 +1,12 @@
 //! Which CUDA stream each lane is on. A stream of the plan has one, and so has a communicator that has no home (`plan::homes`).
 
-use super::Lane;
+use super::LogicalStream;
 use crate::{
     cuda::{
         CudaError,
         device::{Device, Stream},
     },
-    plan::{self, Plan, StreamNo, WorkKind},
+    plan::{self, InstClass, Plan, StreamNo},
 };
 
 /// What a stream of a plan does besides posting communications: the greatest role of its instructions.
@@ -19,11 +19,11 @@ enum StreamRole {
 }
 
 impl StreamRole {
-    fn of(kind: WorkKind) -> Self {
+    fn of(kind: InstClass) -> Self {
         match kind {
-            WorkKind::Computes => Self::Computes,
-            WorkKind::Communicates => Self::Communicates,
-            WorkKind::Orders | WorkKind::Moves => Self::Idle,
+            InstClass::Compute => Self::Computes,
+            InstClass::Communication => Self::Communicates,
+            InstClass::Ordering | InstClass::DataMovement => Self::Idle,
         }
     }
 }
@@ -34,18 +34,18 @@ pub(super) fn assign_streams(
     device: &Device,
     plan: &Plan,
     first: Stream,
-) -> Result<(Vec<Stream>, Vec<Lane>), CudaError> {
+) -> Result<(Vec<Stream>, Vec<LogicalStream>), CudaError> {
     let mut roles = vec![StreamRole::Idle; plan.streams.len()];
     for inst in &plan.code {
         let role = &mut roles[inst.stream as usize];
-        *role = StreamRole::of(inst.kind.work().kind).max(*role);
+        *role = StreamRole::of(inst.kind.work_info().kind).max(*role);
     }
     let computing = roles.iter().filter(|it| **it == StreamRole::Computes).count();
     let is_home = |stream: &StreamNo| match roles[*stream as usize] {
         StreamRole::Computes => computing == 1,
         StreamRole::Communicates | StreamRole::Idle => computing == 0 || *stream > 0,
     };
-    let homes: Vec<_> = plan::homes(plan).into_iter().map(|it| it.filter(is_home)).collect();
+    let homes: Vec<_> = plan::queue_streams(plan).into_iter().map(|it| it.filter(is_home)).collect();
     let mut streams = vec![first];
     for (number, role) in roles.iter().enumerate().skip(1) {
         let has_high_priority = match role {
@@ -66,6 +66,6 @@ pub(super) fn assign_streams(
         };
         lanes.push(stream);
     }
-    let lane = |(number, stream)| Lane { number, stream };
+    let lane = |(number, stream)| LogicalStream { index: number, stream };
     Ok((streams, lanes.into_iter().enumerate().map(lane).collect()))
 }

@@ -7,7 +7,8 @@
 use std::fmt::Write;
 
 use super::{
-    BLOCK, Computed, Kernel, Launch, Located, PARAMETERS, WIDEST, check, expression, floats, integers, named,
+    BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS, check_dtypes,
+    expression, float_compute_type, integer_compute_type, type_name,
 };
 use crate::plan::ReduceOp;
 
@@ -15,48 +16,53 @@ use crate::plan::ReduceOp;
 pub(in crate::cuda) struct AllReduce<'a> {
     pub op: ReduceOp,
     /// The inputs, in team order.
-    pub inputs: Vec<Located<'a>>,
+    pub inputs: Vec<DeviceView<'a>>,
     /// Where the results go: all are the same elements.
-    pub outputs: Vec<Located<'a>>,
+    pub outputs: Vec<DeviceView<'a>>,
     /// Raised at the beginning.
-    pub ready: Vec<u64>,
+    pub start_signals: Vec<u64>,
     /// Awaited before the inputs are read.
-    pub expected: Vec<u64>,
+    pub start_waits: Vec<u64>,
     /// Raised at the end.
-    pub done: Vec<u64>,
+    pub end_signals: Vec<u64>,
     /// Awaited behind it.
-    pub ended: Vec<u64>,
+    pub end_waits: Vec<u64>,
 }
 
 /// Index of the parameter that holds the address of the block counter. The counter is 0 between launches; kernels of one stream share
 /// it.
-pub(in crate::cuda) const ARRIVED: usize = 1;
+pub(in crate::cuda) const BLOCK_COUNTER_PARAM: usize = 1;
 
 /// Prepares the kernel, without the address `ARRIVED`; `None` where it does not take the views or so many members. `counter` is where
 /// the device counts runs.
 ///
 /// # Errors
 /// Element types and operations that the kernels lack.
-pub(in crate::cuda) fn all_reduce(it: &AllReduce<'_>, counter: u64) -> Result<Option<Launch>, String> {
+pub(in crate::cuda) fn all_reduce_launch(it: &AllReduce<'_>, counter: u64) -> Result<Option<Launch>, String> {
     let Some(first) = it.inputs.first() else { return Ok(None) };
     let (dtype, count) = (first.dtype, first.view.len());
-    check([dtype])?;
+    check_dtypes([dtype])?;
     let all = || it.inputs.iter().chain(&it.outputs);
-    let is_dense = |it: &Located| it.view.shape.len() == 1 && (it.view.len() <= 1 || it.view.strides == [1]);
+    let is_dense =
+        |it: &DeviceView| it.view.shape.len() == 1 && (it.view.len() <= 1 || it.view.strides == [1]);
     let members = it.inputs.len();
-    let lists = [&it.ready, &it.expected, &it.done, &it.ended];
+    let lists = [&it.start_signals, &it.start_waits, &it.end_signals, &it.end_waits];
     // A thread handles a flag.
     let fits = lists.iter().all(|it| it.len() <= members) && members <= BLOCK as usize;
     if !fits || !all().all(|it| is_dense(it) && it.dtype == dtype && it.view.len() == count) {
         return Ok(None);
     }
     let whole = dtype.is_integral();
-    let computed = if whole { integers([dtype].into_iter()) } else { floats([dtype].into_iter()) };
-    if expression::step(it.op, computed).is_none() {
+    let computed = if whole {
+        integer_compute_type([dtype].into_iter())
+    } else {
+        float_compute_type([dtype].into_iter())
+    };
+    if expression::reduction_expression(it.op, computed).is_none() {
         return Err(format!("{:?} of element type `{}` has no kernel", it.op, dtype.short_name()));
     }
     let size = dtype.size();
-    let mut width = WIDEST / size;
+    let mut width = MAX_ACCESS_BYTES / size;
     while width > 1 && (count % width != 0 || all().any(|it| it.address % (width * size) as u64 != 0)) {
         width /= 2;
     }
@@ -68,11 +74,11 @@ pub(in crate::cuda) fn all_reduce(it: &AllReduce<'_>, counter: u64) -> Result<Op
         words.resize(words.len() + members - list.len(), 0);
     }
     words.extend(all().map(|it| it.address));
-    if words.len() > PARAMETERS {
+    if words.len() > MAX_PARAM_WORDS {
         return Ok(None);
     }
     let kernel = Kernel::AllReduce { op: it.op, dtype, computed, members, outputs: it.outputs.len(), width };
-    Ok(Some(Launch { kernel, words, blocks: groups.div_ceil(u64::from(BLOCK)) }))
+    Ok(Some(Launch { kernel, params: words, blocks: groups.div_ceil(u64::from(BLOCK)) }))
 }
 
 /// The type of an instance's parameters.
@@ -85,7 +91,7 @@ pub(super) fn body(kernel: &Kernel) -> String {
     let Kernel::AllReduce { op, dtype, computed, members, outputs, width } = kernel else {
         return String::new();
     };
-    let (element, computed) = (named(*dtype), *computed);
+    let (element, computed) = (type_name(*dtype), *computed);
     let bytes = width * dtype.size();
     let mut work = String::new();
     // Writing to a string does not fail. All loads are on their way before the first is used.
@@ -99,7 +105,7 @@ pub(super) fn body(kernel: &Kernel) -> String {
         work,
         "    Pack<{element}, {width}> y;\n#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{"
     );
-    let _ = write!(work, "{}", combined(*op, computed, *members));
+    let _ = write!(work, "{}", reduction_statements(*op, computed, *members));
     let _ = writeln!(work, "      y.e[v] = down(To<{element}>(), r);\n    }}");
     for it in 0..*outputs {
         let _ = writeln!(work, "    save<{element}, {width}>(p.out[{it}] + g * {bytes}, y);");
@@ -127,8 +133,8 @@ pub(super) fn body(kernel: &Kernel) -> String {
 }
 
 /// Combines element `v` of all inputs in team order, in `r`.
-fn combined(op: ReduceOp, computed: Computed, members: usize) -> String {
-    let step = expression::step(op, computed).unwrap_or_default();
+fn reduction_statements(op: ReduceOp, computed: ComputeType, members: usize) -> String {
+    let step = expression::reduction_expression(op, computed).unwrap_or_default();
     let mut text = "      C r = up<C>(x0.e[v]);\n".to_owned();
     for it in 1..members {
         let _ = writeln!(text, "      {{ const C a = r, b = up<C>(x{it}.e[v]); r = {step}; }}");

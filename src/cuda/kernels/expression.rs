@@ -2,21 +2,21 @@
 
 use grammar::ops::Op;
 
-use super::Computed;
+use super::ComputeType;
 use crate::{elementwise::elementwise, plan::ReduceOp};
 
 /// An operator's expression; `None` where the kernels lack it.
-pub(super) fn operator(op: Op, computed: Computed) -> Option<String> {
+pub(super) fn operator_expression(op: Op, computed: ComputeType) -> Option<String> {
     let row = elementwise(op)?;
     match computed {
-        Computed::F32 => Some(row.float?.cuda.replace('@', "f")),
-        Computed::F64 => Some(row.float?.cuda.replace('@', "")),
-        Computed::I64 | Computed::U64 => Some(row.integer?.cuda.to_owned()),
+        ComputeType::F32 => Some(row.float?.cuda.replace('@', "f")),
+        ComputeType::F64 => Some(row.float?.cuda.replace('@', "")),
+        ComputeType::I64 | ComputeType::U64 => Some(row.integer?.cuda.to_owned()),
     }
 }
 
 /// `a` and `b` combined; `None` for bits of floats.
-pub(super) fn step(op: ReduceOp, computed: Computed) -> Option<&'static str> {
+pub(super) fn reduction_expression(op: ReduceOp, computed: ComputeType) -> Option<&'static str> {
     Some(match op {
         ReduceOp::Sum | ReduceOp::Avg => "a + b",
         ReduceOp::Product => "a * b",
@@ -32,7 +32,7 @@ pub(super) fn step(op: ReduceOp, computed: Computed) -> Option<&'static str> {
 }
 
 /// What changes nothing when it is combined with.
-pub(super) fn neutral(op: ReduceOp, computed: Computed) -> &'static str {
+pub(super) fn identity_expression(op: ReduceOp, computed: ComputeType) -> &'static str {
     let is_float = computed.is_float();
     match op {
         // Not 0: 0 + -0 is 0.
@@ -42,9 +42,9 @@ pub(super) fn neutral(op: ReduceOp, computed: Computed) -> &'static str {
         ReduceOp::Min if is_float => "(C)__int_as_float(0x7f800000)",
         ReduceOp::Max if is_float => "(C)__int_as_float(0xff800000)",
         ReduceOp::FMin | ReduceOp::FMax if is_float => "(C)__int_as_float(0x7fc00000)",
-        ReduceOp::Min | ReduceOp::FMin if computed == Computed::U64 => "~(C)0",
+        ReduceOp::Min | ReduceOp::FMin if computed == ComputeType::U64 => "~(C)0",
         ReduceOp::Min | ReduceOp::FMin => "(C)(~0ull >> 1)",
-        ReduceOp::Max | ReduceOp::FMax if computed == Computed::U64 => "(C)0",
+        ReduceOp::Max | ReduceOp::FMax if computed == ComputeType::U64 => "(C)0",
         ReduceOp::Max | ReduceOp::FMax => "(C)(1ull << 63)",
         ReduceOp::And => "~(C)0",
     }

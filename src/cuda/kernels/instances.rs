@@ -2,7 +2,10 @@
 
 use grammar::{dtype::DType, ops::OPS};
 
-use super::{Argument, Function, Kernels, Launch, Link, Located, chain, fold, nvrtc, product};
+use super::{
+    DeviceView, ElementwiseArg, ElementwiseOp, Kernels, Launch, ScalarFunction,
+    elementwise::elementwise_launch, matmul::matmul_launch, nvrtc, reduce::reduce_launches,
+};
 use crate::{
     cuda::CudaError,
     plan::{Number, Reduce, ReduceOp, View},
@@ -24,7 +27,7 @@ const DTYPES: [DType; 13] = [
     DType::UInt64,
 ];
 /// One for each type that is computed in, and truth values.
-const COMPUTED: [DType; 5] = [DType::BFloat, DType::Double, DType::Int32, DType::UInt64, DType::Bool];
+const COMPUTE_DTYPES: [DType; 5] = [DType::BFloat, DType::Double, DType::Int32, DType::UInt64, DType::Bool];
 const REDUCTIONS: [ReduceOp; 10] = [
     ReduceOp::Sum,
     ReduceOp::Product,
@@ -74,13 +77,17 @@ fn source() -> Result<String, String> {
 }
 
 /// A view at an address that allows the widest access.
-pub(super) fn at(dtype: DType, view: &View) -> Located<'_> {
-    Located { address: 4096, dtype, view }
+pub(super) fn aligned_view(dtype: DType, view: &View) -> DeviceView<'_> {
+    DeviceView { address: 4096, dtype, view }
 }
 
 /// A single step.
-pub(super) fn map(function: Function, args: &[Argument], out: &Located) -> Result<Option<Launch>, String> {
-    chain(&[Link::new(function, args.to_vec(), *out)])
+pub(super) fn single_op_launch(
+    function: ScalarFunction,
+    args: &[ElementwiseArg],
+    out: &DeviceView,
+) -> Result<Option<Launch>, String> {
+    elementwise_launch(&[ElementwiseOp::new(function, args.to_vec(), *out)])
 }
 
 /// A reduction, and its result.
@@ -105,10 +112,11 @@ fn steps(kernels: &mut Kernels) -> Result<(), String> {
     let repeated = View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 0] };
     let mut operators = 0;
     for op in OPS.iter().map(|row| row.op) {
-        for dtype in COMPUTED {
-            let args: Vec<Argument> = (0..3).map(|_| Argument::View(at(dtype, &dense))).collect();
+        for dtype in COMPUTE_DTYPES {
+            let args: Vec<ElementwiseArg> =
+                (0..3).map(|_| ElementwiseArg::View(aligned_view(dtype, &dense))).collect();
             // What has no kernel is refused, and refused with a name.
-            match map(Function::Op(op), &args, &at(dtype, &dense)) {
+            match single_op_launch(ScalarFunction::Op(op), &args, &aligned_view(dtype, &dense)) {
                 Ok(launch) => {
                     operators += 1;
                     add(kernels, launch);
@@ -123,25 +131,50 @@ fn steps(kernels: &mut Kernels) -> Result<(), String> {
     }
     for from in DTYPES {
         for to in DTYPES {
-            add(kernels, map(Function::Move, &[Argument::View(at(from, &dense))], &at(to, &dense))?);
+            add(
+                kernels,
+                single_op_launch(
+                    ScalarFunction::Convert,
+                    &[ElementwiseArg::View(aligned_view(from, &dense))],
+                    &aligned_view(to, &dense),
+                )?,
+            );
         }
         for view in [&turned, &repeated] {
-            add(kernels, map(Function::Move, &[Argument::View(at(from, view))], &at(from, &dense))?);
+            add(
+                kernels,
+                single_op_launch(
+                    ScalarFunction::Convert,
+                    &[ElementwiseArg::View(aligned_view(from, view))],
+                    &aligned_view(from, &dense),
+                )?,
+            );
         }
-        add(kernels, map(Function::Move, &[Argument::Number(Number::Float(0.5))], &at(from, &dense))?);
+        add(
+            kernels,
+            single_op_launch(
+                ScalarFunction::Convert,
+                &[ElementwiseArg::Number(Number::Float(0.5))],
+                &aligned_view(from, &dense),
+            )?,
+        );
         let row = View::contiguous(0, vec![256]);
-        let numbers = [Argument::Number(Number::Int(1)), Argument::Number(Number::Int(2))];
-        add(kernels, map(Function::Iota, &numbers, &at(from, &row))?);
+        let numbers = [ElementwiseArg::Number(Number::Int(1)), ElementwiseArg::Number(Number::Int(2))];
+        add(kernels, single_op_launch(ScalarFunction::Iota, &numbers, &aligned_view(from, &row))?);
     }
     // A step takes what an earlier one has given, as numbers or as bits.
     for dtype in DTYPES {
-        let (from, between, copy) =
-            (at(DType::BFloat, &dense), at(dtype, &dense), View { buffer: 1, ..dense.clone() });
-        let copy = Located { address: 1 << 20, dtype, view: &copy };
-        let out = Located { address: 2 << 20, dtype: DType::Half, view: &dense };
-        let step = |from, to| Link::new(Function::Move, vec![Argument::View(from)], to);
-        let launch = chain(&[
-            Link { stored: false, ..step(Located { address: 3 << 20, ..from }, between) },
+        let (from, between, copy) = (
+            aligned_view(DType::BFloat, &dense),
+            aligned_view(dtype, &dense),
+            View { buffer: 1, ..dense.clone() },
+        );
+        let copy = DeviceView { address: 1 << 20, dtype, view: &copy };
+        let out = DeviceView { address: 2 << 20, dtype: DType::Half, view: &dense };
+        let step =
+            |from, to| ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(from)], to);
+        let launch = elementwise_launch(&[
+            ElementwiseOp { is_stored: false, ..step(DeviceView { address: 3 << 20, ..from }, between) },
             step(between, copy),
             step(copy, out),
         ])?;
@@ -154,24 +187,30 @@ fn steps(kernels: &mut Kernels) -> Result<(), String> {
 fn combinations(kernels: &mut Kernels) -> Result<(), String> {
     let dense = View::contiguous(0, vec![4, 64]);
     let (long, high) = (View::contiguous(0, vec![4, 4096]), View::contiguous(0, vec![4096, 256]));
-    for dtype in COMPUTED {
+    for dtype in COMPUTE_DTYPES {
         for op in REDUCTIONS {
-            let parts: Vec<Argument> = (0..8).map(|_| Argument::View(at(dtype, &dense))).collect();
-            if let Ok(launch) = map(Function::Combine(op), &parts, &at(dtype, &dense)) {
+            let parts: Vec<ElementwiseArg> =
+                (0..8).map(|_| ElementwiseArg::View(aligned_view(dtype, &dense))).collect();
+            if let Ok(launch) =
+                single_op_launch(ScalarFunction::Reduce(op), &parts, &aligned_view(dtype, &dense))
+            {
                 add(kernels, launch);
             }
             // A thread for each column, lanes for each row, and two passes over lanes for each column.
             for (input, axis) in [(&dense, 0), (&long, 1), (&high, 0)] {
                 let (it, out) = reduction(op, input, &[axis]);
-                for launch in fold(&it, &at(dtype, input), &at(dtype, &out), 1 << 20).unwrap_or_default() {
+                for launch in
+                    reduce_launches(&it, &aligned_view(dtype, input), &aligned_view(dtype, &out), 1 << 20)
+                        .unwrap_or_default()
+                {
                     add(kernels, Some(launch));
                 }
             }
         }
         let square = View::contiguous(0, vec![8, 8]);
-        for bias in [None, Some(at(dtype, &square))] {
-            let [a, b, out] = [(); 3].map(|()| at(dtype, &square));
-            add(kernels, product(&a, &b, bias.as_ref(), &out)?);
+        for bias in [None, Some(aligned_view(dtype, &square))] {
+            let [a, b, out] = [(); 3].map(|()| aligned_view(dtype, &square));
+            add(kernels, matmul_launch(&a, &b, bias.as_ref(), &out)?);
         }
     }
     Ok(())

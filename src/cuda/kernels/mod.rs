@@ -5,13 +5,13 @@
 //! `prelude.cu`.
 
 mod all_reduce;
-mod chain;
+mod device_view;
+mod elementwise;
 mod expression;
-mod fold;
 pub mod instances;
-mod located;
+mod matmul;
 pub(super) mod nvrtc;
-mod product;
+mod reduce;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -23,29 +23,29 @@ use rustc_hash::FxHashMap;
 
 use crate::plan::ReduceOp;
 
-pub(super) use all_reduce::{ARRIVED, AllReduce, all_reduce};
-pub(super) use chain::{Argument, Link, chain, writer};
-pub(super) use fold::{fold, room};
-pub(super) use located::Located;
-pub(super) use product::product;
-pub(super) use shape::merged;
+pub(super) use all_reduce::{AllReduce, BLOCK_COUNTER_PARAM, all_reduce_launch};
+pub(super) use device_view::DeviceView;
+pub(super) use elementwise::{ElementwiseArg, ElementwiseOp, defining_op, elementwise_launch};
+pub(super) use matmul::matmul_launch;
+pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
+pub(super) use shape::merge_dims;
 
 /// The element types, functions and index code that all instances share.
 const PRELUDE: &str = include_str!("prelude.cu");
 /// Words of the longest parameter: 4 KiB, CUDA's bound.
-pub(super) const PARAMETERS: usize = 512;
+pub(super) const MAX_PARAM_WORDS: usize = 512;
 /// Threads of a block of kernels that handle flags, one each.
-pub(super) const FLAG_BLOCK: u32 = 32;
+pub(super) const SIGNAL_BLOCK: u32 = 32;
 /// Threads of a block.
 pub(super) const BLOCK: u32 = 256;
 /// Bytes of the widest access.
-const WIDEST: usize = 16;
+const MAX_ACCESS_BYTES: usize = 16;
 /// Most dimensions of a view, after merging.
 pub(super) const DIMS: usize = 8;
 
 /// The type that a kernel computes in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Computed {
+pub(super) enum ComputeType {
     /// binary32.
     F32,
     /// binary64.
@@ -56,7 +56,7 @@ pub(super) enum Computed {
     U64,
 }
 
-impl Computed {
+impl ComputeType {
     fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -73,77 +73,90 @@ impl Computed {
 
 /// What a step computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Function {
+pub(super) enum ScalarFunction {
     /// An operator.
     Op(Op),
     /// The operand, converted.
-    Move,
+    Convert,
     /// The first operand and, for each index, the second.
     Iota,
     /// All operands combined in order.
-    Combine(ReduceOp),
+    Reduce(ReduceOp),
 }
 
 /// How a chain reads a view.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Read {
+pub(super) struct Load {
     dtype: DType,
     /// Whether one element is that of a whole group; else neighbours are neighbours in memory.
-    repeated: bool,
+    is_broadcast: bool,
 }
 
 /// What a step takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Operand {
     /// A view that the chain reads, by number.
-    Read(usize),
+    Load(usize),
     /// The result of an earlier step, by number, its bits taken as an element type.
-    Step(usize, DType),
+    OpResult(usize, DType),
     /// A parameter, by number.
     Constant(usize),
 }
 
 /// A step of a chain.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Step {
-    function: Function,
+pub(super) struct FusedOp {
+    function: ScalarFunction,
     args: Vec<Operand>,
     out: DType,
-    computed: Computed,
+    compute_type: ComputeType,
     /// Whether the result goes to memory: to the next place behind those that are read.
-    pub stored: bool,
+    pub is_stored: bool,
 }
 
 /// An instance of a template.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kernel {
     /// Element by element, step by step.
-    Chain { reads: Vec<Read>, steps: Vec<Step>, constants: usize, width: usize, small: bool },
+    Elementwise {
+        reads: Vec<Load>,
+        ops: Vec<FusedOp>,
+        constants: usize,
+        width: usize,
+        uses_32_bit_index: bool,
+    },
     /// Combines along axes; see `fold`.
-    Fold {
+    Reduce {
         op: ReduceOp,
         input: DType,
         out: DType,
-        computed: Computed,
+        computed: ComputeType,
         width: usize,
-        rows: bool,
+        along_rows: bool,
         lanes: usize,
         /// Whether terms lie at one stride.
-        flat: bool,
+        has_single_stride: bool,
         /// Whether the initial value and the average's division are part of it.
-        ends: bool,
+        is_last_pass: bool,
     },
     /// An all-reduce over peer memory, flags included.
-    AllReduce { op: ReduceOp, dtype: DType, computed: Computed, members: usize, outputs: usize, width: usize },
+    AllReduce {
+        op: ReduceOp,
+        dtype: DType,
+        computed: ComputeType,
+        members: usize,
+        outputs: usize,
+        width: usize,
+    },
     /// A matrix product, an element of the result at a time.
-    Product { a: DType, b: DType, bias: Option<DType>, out: DType, computed: Computed },
+    Matmul { a: DType, b: DType, bias: Option<DType>, out: DType, computed: ComputeType },
 }
 
 /// An instance with its parameters.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Launch {
     pub kernel: Kernel,
-    pub words: Vec<u64>,
+    pub params: Vec<u64>,
     /// Blocks that would give every thread one thing to do.
     pub blocks: u64,
 }
@@ -157,20 +170,20 @@ pub(super) struct Kernels {
 
 /// The kernels that every module has, by their number in it.
 #[derive(Clone, Copy)]
-pub(super) enum Common {
+pub(super) enum CommonKernel {
     /// Raises flags to the device's count of runs.
-    Raise,
+    Signal,
     /// Waits for flags to reach it.
-    Await,
+    WaitSignal,
     /// Waits for all ranks.
-    Meet,
+    RankBarrier,
     /// Counts a run.
-    Advance,
+    AdvanceEpoch,
     /// Holds a stream back.
-    Hold,
+    Delay,
 }
 
-pub(super) const COMMON: [&str; 5] = ["raise_flags", "await_flags", "meet", "advance_epoch", "hold"];
+pub(super) const COMMON_KERNELS: [&str; 5] = ["raise_flags", "await_flags", "meet", "advance_epoch", "hold"];
 
 impl Kernels {
     /// The number of an instance, added where it is new.
@@ -187,7 +200,7 @@ impl Kernels {
     /// The names of all functions: the common ones, then the instances by number.
     pub fn names(&self) -> Vec<String> {
         let instances = (0..self.list.len()).map(|it| format!("k{it}"));
-        COMMON.iter().map(|it| (*it).to_owned()).chain(instances).collect()
+        COMMON_KERNELS.iter().map(|it| (*it).to_owned()).chain(instances).collect()
     }
 
     /// The whole source.
@@ -195,19 +208,19 @@ impl Kernels {
         let mut text = PRELUDE.to_owned();
         for (number, kernel) in self.list.iter().enumerate() {
             let parameters = match kernel {
-                Kernel::Chain { reads, steps, constants, .. } => {
-                    let places = reads.len() + steps.iter().filter(|it| it.stored).count();
+                Kernel::Elementwise { reads, ops: steps, constants, .. } => {
+                    let places = reads.len() + steps.iter().filter(|it| it.is_stored).count();
                     format!("Chain<{places}, {constants}>")
                 }
-                Kernel::Fold { .. } => "Fold".to_owned(),
+                Kernel::Reduce { .. } => "Fold".to_owned(),
                 Kernel::AllReduce { members, outputs, .. } => all_reduce::parameters(*members, *outputs),
-                Kernel::Product { .. } => "Product".to_owned(),
+                Kernel::Matmul { .. } => "Product".to_owned(),
             };
             let body = match kernel {
-                Kernel::Chain { .. } => chain::body(kernel),
-                Kernel::Fold { .. } => fold::body(kernel),
+                Kernel::Elementwise { .. } => elementwise::body(kernel),
+                Kernel::Reduce { .. } => reduce::body(kernel),
                 Kernel::AllReduce { .. } => all_reduce::body(kernel),
-                Kernel::Product { .. } => product::body(kernel),
+                Kernel::Matmul { .. } => matmul::body(kernel),
             };
             // Writing to a string does not fail.
             let _ = write!(
@@ -221,7 +234,7 @@ impl Kernels {
 }
 
 /// The name of an element type in the kernels; `None` where they have no arithmetic for it.
-pub(super) fn scalar(dtype: DType) -> Option<&'static str> {
+pub(super) fn scalar_type_name(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::Bool => "b8",
         DType::Double => "f64",
@@ -248,28 +261,28 @@ pub(super) fn scalar(dtype: DType) -> Option<&'static str> {
 }
 
 /// The name of a type that `chain`, `fold` or `product` has accepted.
-fn named(dtype: DType) -> &'static str {
-    scalar(dtype).unwrap_or("void")
+fn type_name(dtype: DType) -> &'static str {
+    scalar_type_name(dtype).unwrap_or("void")
 }
 
-fn check(dtypes: impl IntoIterator<Item = DType>) -> Result<(), String> {
-    match dtypes.into_iter().find(|it| scalar(*it).is_none()) {
+fn check_dtypes(dtypes: impl IntoIterator<Item = DType>) -> Result<(), String> {
+    match dtypes.into_iter().find(|it| scalar_type_name(*it).is_none()) {
         Some(dtype) => Err(format!("no kernel computes with element type `{}`", dtype.short_name())),
         None => Ok(()),
     }
 }
 
 /// The computed type of integers: unsigned where a 64-bit unsigned type is met and no signed one.
-fn integers(dtypes: impl Iterator<Item = DType> + Clone) -> Computed {
+fn integer_compute_type(dtypes: impl Iterator<Item = DType> + Clone) -> ComputeType {
     let signed =
         |it: DType| matches!(it, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 | DType::Index);
     match dtypes.clone().any(|it| it == DType::UInt64) && !dtypes.clone().any(signed) {
-        true => Computed::U64,
-        false => Computed::I64,
+        true => ComputeType::U64,
+        false => ComputeType::I64,
     }
 }
 
 /// The computed type of floats: binary64 where a type is.
-fn floats(mut dtypes: impl Iterator<Item = DType>) -> Computed {
-    if dtypes.any(|it| it == DType::Double) { Computed::F64 } else { Computed::F32 }
+fn float_compute_type(mut dtypes: impl Iterator<Item = DType>) -> ComputeType {
+    if dtypes.any(|it| it == DType::Double) { ComputeType::F64 } else { ComputeType::F32 }
 }

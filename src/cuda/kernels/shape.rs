@@ -4,15 +4,15 @@ use super::DIMS;
 
 /// Extents and strides, slowest first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::cuda) struct Merged {
+pub(in crate::cuda) struct MergedDims {
     pub extents: Vec<usize>,
     /// By operand, in elements.
     pub strides: Vec<Vec<usize>>,
 }
 
 /// Merges the dimensions of equally shaped operands. A single element has one dimension.
-pub(in crate::cuda) fn merged(shape: &[usize], operands: &[&[usize]]) -> Merged {
-    let mut it = Merged { extents: Vec::new(), strides: vec![Vec::new(); operands.len()] };
+pub(in crate::cuda) fn merge_dims(shape: &[usize], operands: &[&[usize]]) -> MergedDims {
+    let mut it = MergedDims { extents: Vec::new(), strides: vec![Vec::new(); operands.len()] };
     for (dim, &extent) in shape.iter().enumerate().filter(|(_, extent)| **extent != 1) {
         let joins =
             !it.extents.is_empty()
@@ -39,7 +39,7 @@ pub(in crate::cuda) fn merged(shape: &[usize], operands: &[&[usize]]) -> Merged 
     it
 }
 
-impl Merged {
+impl MergedDims {
     /// Refuses more dimensions than a kernel's parameters hold.
     pub fn checked(self) -> Result<Self, String> {
         match self.extents.len() > DIMS {

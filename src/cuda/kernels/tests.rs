@@ -3,18 +3,22 @@
 use grammar::{dtype::DType, ops::Op};
 
 use super::{
-    Argument, Function, Launch, Link, Located, chain, fold,
-    instances::{at, map, reduction},
-    room,
+    DeviceView, ElementwiseArg, ElementwiseOp, Launch, ScalarFunction,
+    elementwise::elementwise_launch,
+    instances::{aligned_view, reduction, single_op_launch},
+    reduce::reduce_launches,
+    reduce_scratch_bytes,
 };
 use crate::plan::{ReduceOp, View};
 
 #[test]
 fn accesses_are_wide_where_addresses_allow() -> Result<(), String> {
     let width = |dtype, address: u64, view: &View, out: &View| {
-        let from = Argument::View(Located { address, dtype, view });
-        match map(Function::Op(Op::Neg), &[from], &at(dtype, out)).map(|it| it.map(|it| it.kernel)) {
-            Ok(Some(super::Kernel::Chain { width, .. })) => Ok(width),
+        let from = ElementwiseArg::View(DeviceView { address, dtype, view });
+        match single_op_launch(ScalarFunction::Op(Op::Neg), &[from], &aligned_view(dtype, out))
+            .map(|it| it.map(|it| it.kernel))
+        {
+            Ok(Some(super::Kernel::Elementwise { width, .. })) => Ok(width),
             other => Err(format!("{other:?}")),
         }
     };
@@ -35,34 +39,53 @@ fn accesses_are_wide_where_addresses_allow() -> Result<(), String> {
 
 #[test]
 fn shapes_merge_as_far_as_all_operands_allow() {
-    let it = super::merged(&[2, 3, 1, 4], &[&[12, 4, 4, 1], &[12, 4, 9, 1]]);
+    let it = super::merge_dims(&[2, 3, 1, 4], &[&[12, 4, 4, 1], &[12, 4, 9, 1]]);
     assert_eq!((it.extents, it.strides), (vec![24], vec![vec![1], vec![1]]));
-    let it = super::merged(&[2, 3, 4], &[&[12, 4, 1], &[0, 4, 1]]);
+    let it = super::merge_dims(&[2, 3, 4], &[&[12, 4, 1], &[0, 4, 1]]);
     assert_eq!((it.extents, it.strides), (vec![2, 12], vec![vec![12, 1], vec![0, 1]]));
-    let it = super::merged(&[1, 1], &[&[1, 1]]);
+    let it = super::merge_dims(&[1, 1], &[&[1, 1]]);
     assert_eq!((it.extents, it.strides), (vec![1], vec![vec![0]]));
 }
 
 #[test]
 fn what_is_not_in_memory_takes_no_parameters() -> Result<(), String> {
     let dense = View::contiguous(0, vec![64]);
-    let place = |number: u64, dtype| Located { address: number << 12, dtype, view: &dense };
+    let place = |number: u64, dtype| DeviceView { address: number << 12, dtype, view: &dense };
     let (half, wide, out) = (place(1, DType::Half), place(2, DType::Double), place(3, DType::Half));
-    let add = |a, b, to| Link::new(Function::Op(Op::Add), vec![Argument::View(a), Argument::View(b)], to);
-    let launch = |stored| chain(&[Link { stored, ..add(half, half, wide) }, add(wide, half, out)]);
+    let add = |a, b, to| {
+        ElementwiseOp::new(
+            ScalarFunction::Op(Op::Add),
+            vec![ElementwiseArg::View(a), ElementwiseArg::View(b)],
+            to,
+        )
+    };
+    let launch = |stored| {
+        elementwise_launch(&[
+            ElementwiseOp { is_stored: stored, ..add(half, half, wide) },
+            add(wide, half, out),
+        ])
+    };
     // What is read twice is read once; only what is in memory says how wide accesses are.
     for (stored, places, elements) in [(true, 3, 2), (false, 2, 8)] {
-        let Some(Launch { kernel: super::Kernel::Chain { reads, width, .. }, words, .. }) = launch(stored)?
+        let Some(Launch { kernel: super::Kernel::Elementwise { reads, width, .. }, params: words, .. }) =
+            launch(stored)?
         else {
             return Err("no chain".to_owned());
         };
         assert_eq!((reads.len(), width, words.len()), (1, elements, places * 9 + 8 + 2 + 1));
     }
     // A kernel takes no more than its parameters hold.
-    let parts = |count| Link::new(Function::Combine(ReduceOp::Sum), vec![Argument::View(half); count], out);
-    assert!(chain(&[parts(60)])?.is_some());
-    let parts: Vec<Argument> = (4..64).map(|it| Argument::View(place(it, DType::Half))).collect();
-    let refused = chain(&[Link::new(Function::Combine(ReduceOp::Sum), parts, out)]);
+    let parts = |count| {
+        ElementwiseOp::new(
+            ScalarFunction::Reduce(ReduceOp::Sum),
+            vec![ElementwiseArg::View(half); count],
+            out,
+        )
+    };
+    assert!(elementwise_launch(&[parts(60)])?.is_some());
+    let parts: Vec<ElementwiseArg> = (4..64).map(|it| ElementwiseArg::View(place(it, DType::Half))).collect();
+    let refused =
+        elementwise_launch(&[ElementwiseOp::new(ScalarFunction::Reduce(ReduceOp::Sum), parts, out)]);
     assert_eq!(refused, Err("61 operands, more than a kernel takes".to_owned()));
     Ok(())
 }
@@ -73,11 +96,13 @@ fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
     let forms = |dtype, shape: &[usize], axes: &[usize]| -> Result<_, String> {
         let input = View::contiguous(0, shape.to_vec());
         let (it, out) = reduction(ReduceOp::Sum, &input, axes);
-        let (input, out) = (at(dtype, &input), at(dtype, &out));
-        let launches = fold(&it, &input, &out, 1 << 20)?;
-        assert_eq!(launches.len() > 1, room(&it, &input, &out)? > 0);
+        let (input, out) = (aligned_view(dtype, &input), aligned_view(dtype, &out));
+        let launches = reduce_launches(&it, &input, &out, 1 << 20)?;
+        assert_eq!(launches.len() > 1, reduce_scratch_bytes(&it, &input, &out)? > 0);
         let form = |it: Launch| match it.kernel {
-            super::Kernel::Fold { width, rows, lanes, .. } => Ok((width, rows, lanes, it.blocks)),
+            super::Kernel::Reduce { width, along_rows: rows, lanes, .. } => {
+                Ok((width, rows, lanes, it.blocks))
+            }
             other => Err(format!("{other:?}")),
         };
         launches.into_iter().map(form).collect::<Result<Vec<_>, _>>()
@@ -98,6 +123,9 @@ fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
     // Room: a binary32 for each part of each result.
     let input = View::contiguous(0, vec![16384, 8192]);
     let (it, out) = reduction(ReduceOp::Sum, &input, &[0]);
-    assert_eq!(room(&it, &at(half, &input), &at(half, &out))?, 16 * 8192 * 4);
+    assert_eq!(
+        reduce_scratch_bytes(&it, &aligned_view(half, &input), &aligned_view(half, &out))?,
+        16 * 8192 * 4
+    );
     Ok(())
 }

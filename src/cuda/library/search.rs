@@ -7,7 +7,7 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use crate::cuda::error::CudaError;
 
 /// A library that is looked for.
-pub(super) struct Wanted {
+pub(super) struct LibrarySearch {
     /// What it is, for messages.
     title: &'static str,
     /// The environment variable that names its file.
@@ -15,41 +15,41 @@ pub(super) struct Wanted {
     /// Its names, the preferred one first.
     names: &'static [&'static str],
     /// Where Python packages keep it, below `site-packages/nvidia`.
-    packages: &'static [&'static str],
+    package_dirs: &'static [&'static str],
     /// How the names of files begin that it opens by itself, and that lie beside it.
-    companions: Option<&'static str>,
+    companion_prefix: Option<&'static str>,
 }
 
-pub(super) const DRIVER: Wanted = Wanted {
+pub(super) const DRIVER: LibrarySearch = LibrarySearch {
     title: "the NVIDIA driver",
     variable: "HIR_CUDA",
     names: &["libcuda.so.1", "libcuda.so"],
-    packages: &[],
-    companions: None,
+    package_dirs: &[],
+    companion_prefix: None,
 };
-pub(super) const NVRTC: Wanted = Wanted {
+pub(super) const NVRTC: LibrarySearch = LibrarySearch {
     title: "NVRTC",
     variable: "HIR_NVRTC",
     names: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
-    packages: &["cu13/lib", "cuda_nvrtc/lib"],
-    companions: Some("libnvrtc-builtins.so."),
+    package_dirs: &["cu13/lib", "cuda_nvrtc/lib"],
+    companion_prefix: Some("libnvrtc-builtins.so."),
 };
-pub(super) const CUBLASLT: Wanted = Wanted {
+pub(super) const CUBLASLT: LibrarySearch = LibrarySearch {
     title: "cuBLASLt",
     variable: "HIR_CUBLASLT",
     names: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
-    packages: &["cu13/lib", "cublas/lib"],
-    companions: None,
+    package_dirs: &["cu13/lib", "cublas/lib"],
+    companion_prefix: None,
 };
-pub(super) const NCCL: Wanted = Wanted {
+pub(super) const NCCL: LibrarySearch = LibrarySearch {
     title: "NCCL",
     variable: "HIR_NCCL",
     names: &["libnccl.so.2", "libnccl.so"],
-    packages: &["nccl/lib"],
-    companions: None,
+    package_dirs: &["nccl/lib"],
+    companion_prefix: None,
 };
 
-impl Wanted {
+impl LibrarySearch {
     /// The library's file and where it was found.
     pub(super) fn open(&self) -> Result<(Library, String), CudaError> {
         let missing = |places: String| {
@@ -86,7 +86,7 @@ impl Wanted {
     /// finds its built-in functions where a library of that name is open already.
     fn open_file(&self, path: &str) -> Result<(Library, String), String> {
         let folder = Path::new(path).parent().filter(|it| !it.as_os_str().is_empty());
-        if let (Some(begin), Some(folder)) = (self.companions, folder) {
+        if let (Some(begin), Some(folder)) = (self.companion_prefix, folder) {
             let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
             for file in files.filter(|it| it.file_name().to_string_lossy().starts_with(begin)) {
                 // The process keeps it, as it keeps the library. One that does not open is missed, and named, by its library.
@@ -120,7 +120,8 @@ impl Wanted {
             for version in versions {
                 for packages in ["site-packages", "dist-packages"] {
                     let nvidia = version.join(packages).join("nvidia");
-                    folders.extend(self.packages.iter().map(|it| nvidia.join(it)).filter(|it| it.is_dir()));
+                    folders
+                        .extend(self.package_dirs.iter().map(|it| nvidia.join(it)).filter(|it| it.is_dir()));
                 }
             }
         }

@@ -2,17 +2,17 @@
 
 use crate::plan::View;
 
-use super::strided::{collect, place, runs};
+use super::strided::{for_each_run, gather, scatter};
 
 /// Which elements have been written.
 #[derive(Clone, Debug)]
-pub struct Mask {
+pub struct WrittenMask {
     len: usize,
     /// One flag an element; `None`: all are written.
     flags: Option<Vec<bool>>,
 }
 
-impl Mask {
+impl WrittenMask {
     /// All of `len` elements are written.
     pub fn full(len: usize) -> Self {
         Self { len, flags: None }
@@ -49,12 +49,12 @@ impl Mask {
     }
 
     /// The first element that is not written.
-    pub fn first_missing(&self) -> Option<usize> {
+    pub fn first_unwritten(&self) -> Option<usize> {
         self.flags.as_ref().and_then(|it| it.iter().position(|written| !written))
     }
 
     /// Number of elements that are not written.
-    pub fn missing(&self) -> usize {
+    pub fn unwritten_count(&self) -> usize {
         self.flags.as_ref().map_or(0, |it| it.iter().filter(|written| !**written).count())
     }
 
@@ -62,7 +62,7 @@ impl Mask {
     pub fn gather(&self, view: &View) -> Self {
         match &self.flags {
             None => Self::full(view.len()),
-            Some(flags) => Self::from_flags(collect(flags, view)),
+            Some(flags) => Self::from_flags(gather(flags, view)),
         }
     }
 
@@ -73,8 +73,8 @@ impl Mask {
         }
         let mut flags = self.flags.take().unwrap_or_else(|| vec![true; self.len]);
         match &from.flags {
-            Some(it) => place(&mut flags, view, it),
-            None => runs(view, |_, start, count, stride| {
+            Some(it) => scatter(&mut flags, view, it),
+            None => for_each_run(view, |_, start, count, stride| {
                 (0..count).for_each(|at| flags[start + at * stride] = true);
             }),
         }
@@ -82,7 +82,7 @@ impl Mask {
     }
 }
 
-impl PartialEq for Mask {
+impl PartialEq for WrittenMask {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && (0..self.len).all(|at| self.get(at) == other.get(at))
     }

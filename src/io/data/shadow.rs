@@ -15,8 +15,8 @@
 //! rounding decides counts as an error of the size of the jump. An integer whose lanes are equal has no shadow.
 
 use super::{
-    Data, Tensor,
-    strided::{collect, place},
+    Data, NdArray,
+    strided::{gather, scatter},
 };
 use crate::plan::{Number, View};
 
@@ -59,7 +59,7 @@ impl Shadow {
     }
 
     /// Whether all lanes hold the values of `data`.
-    pub fn repeats(&self, data: &Data) -> bool {
+    pub fn equals_data(&self, data: &Data) -> bool {
         let values = data.to_f64();
         let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits();
         self.lanes.iter().all(|lane| lane.len() == values.len() && lane.iter().zip(&values).all(same))
@@ -67,7 +67,7 @@ impl Shadow {
 
     /// The elements of `view`, dense.
     pub fn gather(&self, view: &View) -> Self {
-        Self { lanes: self.each(|lane| collect(lane, view)) }
+        Self { lanes: self.each(|lane| gather(lane, view)) }
     }
 
     /// The elements at `indices`, in that order.
@@ -78,7 +78,7 @@ impl Shadow {
     /// Writes dense elements to `view`.
     pub fn scatter(&mut self, view: &View, from: &Self) {
         for (to, from) in self.lanes.iter_mut().zip(&from.lanes) {
-            place(to, view, from);
+            scatter(to, view, from);
         }
     }
 
@@ -93,14 +93,14 @@ impl Shadow {
 
     /// Element `i` as binary64 has it, and how far another order of summation may move it; infinity where it is not
     /// determined.
-    pub fn value(&self, i: usize) -> Estimate {
+    pub fn estimate(&self, i: usize) -> Estimate {
         let exact = self.lanes[EXACT][i];
         Estimate { value: exact, error: distance(exact, self.lanes[ORDERED][i]) }
     }
 
     /// How far element `i` is from the value without rounding: of `rounded`, and of the lane that samples other engines,
     /// the larger. 0 where all engines give the same bits; infinity where rounding decides whether there is a value.
-    pub fn rounding(&self, i: usize, rounded: f64) -> f64 {
+    pub fn rounding_error(&self, i: usize, rounded: f64) -> f64 {
         let (exact, sample) = (self.lanes[EXACT][i], self.lanes[ROUNDED][i]);
         if sample == rounded || sample.is_nan() && rounded.is_nan() {
             return 0.0;
@@ -126,8 +126,8 @@ impl Estimate {
     /// Element `i` of a tensor with or without a shadow.
     pub fn of(data: &Data, shadow: Option<&Shadow>, i: usize) -> Self {
         match shadow {
-            Some(it) => it.value(i),
-            None => Self { value: real(data.get(i)), error: 0.0 },
+            Some(it) => it.estimate(i),
+            None => Self { value: number_to_f64(data.get(i)), error: 0.0 },
         }
     }
 
@@ -149,21 +149,21 @@ impl Estimate {
 
 /// A tensor and its shadow.
 #[derive(Clone, Copy, Debug)]
-pub struct Shadowed<'a> {
+pub struct ShadowedTensor<'a> {
     /// The rounded values.
-    pub tensor: &'a Tensor,
+    pub tensor: &'a NdArray,
     /// The values without rounding; `None` where the rounded values are exact.
     pub shadow: Option<&'a Shadow>,
 }
 
-impl<'a> From<&'a Tensor> for Shadowed<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
+impl<'a> From<&'a NdArray> for ShadowedTensor<'a> {
+    fn from(tensor: &'a NdArray) -> Self {
         Self { tensor, shadow: None }
     }
 }
 
 /// A number as binary64.
-pub fn real(number: Number) -> f64 {
+pub fn number_to_f64(number: Number) -> f64 {
     match number {
         Number::Int(it) => it as f64,
         Number::Float(it) => it,
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn shadows_agree_within_a_relative_tolerance() {
-        let is_near = |a: f64, b: f64| shadow(a, a, a).value(0).agrees(shadow(b, b, b).value(0));
+        let is_near = |a: f64, b: f64| shadow(a, a, a).estimate(0).agrees(shadow(b, b, b).estimate(0));
         assert!(is_near(1.0, 1.0 + 0.9e-9) && is_near(-1e20, -1e20 * (1.0 - 0.9e-9)));
         assert!(!is_near(1.0, 1.0 + 1.1e-9) && !is_near(1e-30, 2e-30) && !is_near(0.0, 1e-300));
         assert!(is_near(f64::NAN, f64::NAN) && is_near(f64::INFINITY, f64::INFINITY));
@@ -200,19 +200,19 @@ mod tests {
     #[test]
     fn what_cancels_agrees_within_the_error_of_its_terms() {
         // Terms of about 1 that cancel: the lanes differ by 2^-40.
-        let one = shadow(1e-17, 1e-12, 0.0).value(0);
-        assert!(one.agrees(shadow(-3e-17, -3e-17, 0.0).value(0)));
-        assert!(!one.agrees(shadow(1e-11, 1e-11, 0.0).value(0)));
+        let one = shadow(1e-17, 1e-12, 0.0).estimate(0);
+        assert!(one.agrees(shadow(-3e-17, -3e-17, 0.0).estimate(0)));
+        assert!(!one.agrees(shadow(1e-11, 1e-11, 0.0).estimate(0)));
         // Rounding decides whether there is a value.
-        assert!(shadow(0.0, f64::NAN, 0.0).value(0).agrees(shadow(3.0, 3.0, 3.0).value(0)));
+        assert!(shadow(0.0, f64::NAN, 0.0).estimate(0).agrees(shadow(3.0, 3.0, 3.0).estimate(0)));
     }
 
     #[test]
     fn rounding_is_the_larger_of_both_samples() {
-        assert_eq!(shadow(1.0, 1.0, 1.25).rounding(0, 1.125), 0.25);
-        assert_eq!(shadow(1.0, 1.0, 1.125).rounding(0, 1.25), 0.25);
+        assert_eq!(shadow(1.0, 1.0, 1.25).rounding_error(0, 1.125), 0.25);
+        assert_eq!(shadow(1.0, 1.0, 1.125).rounding_error(0, 1.25), 0.25);
         // All engines give 1.125.
-        assert_eq!(shadow(1.0, 1.0, 1.125).rounding(0, 1.125), 0.0);
-        assert_eq!(shadow(1.0, 1.0, 1.1).rounding(0, f64::INFINITY), f64::INFINITY);
+        assert_eq!(shadow(1.0, 1.0, 1.125).rounding_error(0, 1.125), 0.0);
+        assert_eq!(shadow(1.0, 1.0, 1.1).rounding_error(0, f64::INFINITY), f64::INFINITY);
     }
 }

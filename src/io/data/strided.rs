@@ -4,7 +4,7 @@ use crate::plan::View;
 
 /// Visits a view in row-major order as runs: (position in the view, first element, count, stride). Dimensions that
 /// continue each other are one run.
-pub(crate) fn runs(view: &View, mut visit: impl FnMut(usize, usize, usize, usize)) {
+pub(crate) fn for_each_run(view: &View, mut visit: impl FnMut(usize, usize, usize, usize)) {
     let mut dims: Vec<(usize, usize)> = Vec::new();
     for (&extent, &stride) in view.shape.iter().zip(&view.strides) {
         match dims.last_mut() {
@@ -32,17 +32,17 @@ pub(crate) fn runs(view: &View, mut visit: impl FnMut(usize, usize, usize, usize
     }
 }
 
-pub(super) fn collect<T: Copy>(from: &[T], view: &View) -> Vec<T> {
+pub(super) fn gather<T: Copy>(from: &[T], view: &View) -> Vec<T> {
     let mut out = Vec::with_capacity(view.len());
-    runs(view, |_, start, count, stride| match stride {
+    for_each_run(view, |_, start, count, stride| match stride {
         1 => out.extend_from_slice(&from[start..start + count]),
         _ => out.extend((0..count).map(|at| from[start + at * stride])),
     });
     out
 }
 
-pub(super) fn place<T: Copy>(to: &mut [T], view: &View, from: &[T]) {
-    runs(view, |position, start, count, stride| {
+pub(super) fn scatter<T: Copy>(to: &mut [T], view: &View, from: &[T]) {
+    for_each_run(view, |position, start, count, stride| {
         let part = &from[position..position + count];
         match stride {
             1 => to[start..start + count].copy_from_slice(part),

@@ -74,11 +74,11 @@ fn strided_views_and_masks() {
     assert_eq!(back, data);
     assert!(!back.scatter(&transposed, &Data::F32(vec![0.0; 6])));
 
-    let mut mask = Mask::empty(6);
-    mask.scatter(&View { buffer: 0, offset: 1, shape: vec![2], strides: vec![3] }, &Mask::full(2));
-    assert_eq!(mask, Mask::from_flags(vec![false, true, false, false, true, false]));
-    assert_eq!(mask.first_missing(), Some(0));
-    mask.scatter(&View::contiguous(0, vec![6]), &Mask::full(6));
+    let mut mask = WrittenMask::empty(6);
+    mask.scatter(&View { buffer: 0, offset: 1, shape: vec![2], strides: vec![3] }, &WrittenMask::full(2));
+    assert_eq!(mask, WrittenMask::from_flags(vec![false, true, false, false, true, false]));
+    assert_eq!(mask.first_unwritten(), Some(0));
+    mask.scatter(&View::contiguous(0, vec![6]), &WrittenMask::full(6));
     assert!(mask.is_full());
 }
 

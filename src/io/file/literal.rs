@@ -2,10 +2,10 @@
 
 use grammar::dtype::{Class, DType};
 
-use crate::io::data::{Data, Element, Tensor, each};
+use crate::io::data::{Data, Element, NdArray, each};
 
 /// `2x2xf32=1 2 3 4`; `f32=1` has no dimension. Values are separated by blanks or commas.
-pub(super) fn read(text: &str) -> Result<Tensor, String> {
+pub(super) fn read(text: &str) -> Result<NdArray, String> {
     let (head, values) = text
         .split_once('=')
         .ok_or("a file starts with `@`, and a literal has its shape and type before `=`")?;
@@ -26,7 +26,7 @@ pub(super) fn read(text: &str) -> Result<Tensor, String> {
     }
     let mut data = Data::zeros(dtype, values.len()).map_err(|it| it.to_string())?;
     each!(&mut data, to => parse_values(to, &values))?;
-    Ok(Tensor { shape, data })
+    Ok(NdArray { shape, data })
 }
 
 fn parse_values<T: Element>(to: &mut [T], values: &[&str]) -> Result<(), String> {

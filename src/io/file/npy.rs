@@ -7,7 +7,7 @@ use npyz::{DType as Descr, NpyFile, TypeChar, WriterBuilder};
 
 use super::{IoError, format_error};
 use crate::{
-    io::data::{Data, Tensor},
+    io::data::{Data, NdArray},
     plan::View,
 };
 
@@ -15,7 +15,7 @@ mod header;
 
 use header::Header;
 
-pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Tensor, IoError> {
+pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<NdArray, IoError> {
     fn elements<T: npyz::Deserialize>(file: NpyFile<&[u8]>) -> io::Result<Data>
     where
         Data: From<Vec<T>>,
@@ -64,7 +64,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Tensor, IoError> {
     };
     let data = data.map_err(broken)?;
     match fortran_order && count > 0 {
-        false => Ok(Tensor { shape, data }),
+        false => Ok(NdArray { shape, data }),
         true => {
             let strides = shape.iter().scan(1, |next, extent| {
                 let stride = *next;
@@ -72,12 +72,12 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Tensor, IoError> {
                 Some(stride)
             });
             let view = View { buffer: 0, offset: 0, strides: strides.collect(), shape };
-            Ok(Tensor { data: data.gather(&view), shape: view.shape })
+            Ok(NdArray { data: data.gather(&view), shape: view.shape })
         }
     }
 }
 
-pub(super) fn bytes_of(path: &Path, tensor: &Tensor) -> Result<Vec<u8>, IoError> {
+pub(super) fn bytes_of(path: &Path, tensor: &NdArray) -> Result<Vec<u8>, IoError> {
     fn bytes<T: npyz::AutoSerialize + Copy>(shape: &[usize], elements: &[T]) -> io::Result<Vec<u8>> {
         let shape: Vec<u64> = shape.iter().map(|&it| it as u64).collect();
         let mut out = Vec::new();
@@ -93,7 +93,9 @@ pub(super) fn bytes_of(path: &Path, tensor: &Tensor) -> Result<Vec<u8>, IoError>
         Data::F64(it) => bytes(shape, it),
         Data::F32(it) => bytes(shape, it),
         Data::F16(it) => bytes(shape, it),
-        Data::Bf16(_) => return Err(IoError::Unheld { path: path.to_owned(), dtype: DType::BFloat }),
+        Data::Bf16(_) => {
+            return Err(IoError::UnsupportedByFormat { path: path.to_owned(), dtype: DType::BFloat });
+        }
         Data::I8(it) => bytes(shape, it),
         Data::I16(it) => bytes(shape, it),
         Data::I32(it) => bytes(shape, it),

@@ -14,7 +14,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    fn file(&self, name: &str) -> Result<File, IoError> {
+    fn file(&self, name: &str) -> Result<TensorFile, IoError> {
         format!("@{}/{name}", self.0.display()).parse()
     }
 }
@@ -25,8 +25,8 @@ impl Drop for Folder {
     }
 }
 
-fn tensors() -> Vec<Tensor> {
-    let shaped = |data| Tensor { shape: vec![2, 1], data };
+fn tensors() -> Vec<NdArray> {
+    let shaped = |data| NdArray { shape: vec![2, 1], data };
     vec![
         shaped(Data::Bool(vec![true, false])),
         shaped(Data::F64(vec![0.1, f64::NAN])),
@@ -40,8 +40,8 @@ fn tensors() -> Vec<Tensor> {
         shaped(Data::U16(vec![u16::MAX, 1])),
         shaped(Data::U32(vec![u32::MAX, 1])),
         shaped(Data::U64(vec![u64::MAX, 1])),
-        Tensor { shape: vec![], data: Data::I64(vec![7]) },
-        Tensor { shape: vec![0, 3], data: Data::F32(vec![]) },
+        NdArray { shape: vec![], data: Data::I64(vec![7]) },
+        NdArray { shape: vec![0, 3], data: Data::F32(vec![]) },
     ]
 }
 
@@ -55,10 +55,10 @@ fn npy_round_trip() -> Result<(), IoError> {
     let file = folder.file("x.npy")?;
     for tensor in tensors() {
         save(&[(file.clone(), &tensor)])?;
-        input_file::forget();
+        input_file::forget_read_files();
         assert_eq!(file.read()?, tensor);
     }
-    let bf16s = Tensor { shape: vec![1], data: Data::Bf16(vec![bf16::ONE]) };
+    let bf16s = NdArray { shape: vec![1], data: Data::Bf16(vec![bf16::ONE]) };
     assert!(message(save(&[(file, &bf16s)])).ends_with("npy has no bf16; name a .safetensors file"));
     Ok(())
 }
@@ -67,7 +67,10 @@ fn npy_round_trip() -> Result<(), IoError> {
 fn safetensors_round_trip() -> Result<(), IoError> {
     let folder = Folder::new("safetensors")?;
     let mut all = tensors();
-    all.push(Tensor { shape: vec![3], data: Data::Bf16([0.1, -2.0, f32::NAN].map(bf16::from_f32).to_vec()) });
+    all.push(NdArray {
+        shape: vec![3],
+        data: Data::Bf16([0.1, -2.0, f32::NAN].map(bf16::from_f32).to_vec()),
+    });
     let name = |at| folder.file(&format!("x.safetensors#t{at}"));
     let named = all.iter().enumerate().map(|(at, it)| Ok((name(at)?, it)));
     save(&named.collect::<Result<Vec<_>, IoError>>()?)?;
@@ -101,11 +104,11 @@ fn fortran_order_and_big_endian() -> Result<(), IoError> {
     // Column by column: [[0, 1, 2], [3, 4, 5]].
     [0i16, 3, 1, 4, 2, 5].iter().for_each(|it| bytes.extend(it.to_be_bytes()));
     let write = |bytes: &[u8]| {
-        input_file::forget();
+        input_file::forget_read_files();
         fs::write(file.path(), bytes).map_err(|cause| IoError::Write { path: file.path().to_owned(), cause })
     };
     write(&bytes)?;
-    assert_eq!(file.read()?, Tensor { shape: vec![2, 3], data: Data::I16(vec![0, 1, 2, 3, 4, 5]) });
+    assert_eq!(file.read()?, NdArray { shape: vec![2, 3], data: Data::I16(vec![0, 1, 2, 3, 4, 5]) });
     write(&bytes[..bytes.len() - 1])?;
     assert!(message(file.read()).ends_with("write it again with `numpy.save`"));
     write(b"hello")?;
@@ -116,7 +119,7 @@ fn fortran_order_and_big_endian() -> Result<(), IoError> {
 
 #[test]
 fn floats_are_converted_and_nothing_else() -> Result<(), IoError> {
-    let load = |text: &str, dtype| text.parse::<Source>()?.load(dtype);
+    let load = |text: &str, dtype| text.parse::<TensorSource>()?.load(dtype);
     let loaded = load("2xf32=0.1 3", DType::BFloat)?;
     assert_eq!(loaded.converted, Some(DType::Float));
     assert_eq!(loaded.tensor.data.to_f64(), [0.10009765625, 3.0]);
@@ -131,13 +134,13 @@ fn floats_are_converted_and_nothing_else() -> Result<(), IoError> {
 
 #[test]
 fn flags() -> Result<(), IoError> {
-    let parse = |text: &str| text.parse::<Source>();
-    let npy = File::Npy("a/x.npy".into());
-    assert_eq!(parse("@a/x.npy")?, Source::File(npy));
-    let keyed = File::Safetensors { path: "w.safetensors".into(), key: Some("layer.0".to_owned()) };
-    assert_eq!(parse("@w.safetensors#layer.0")?, Source::File(keyed.clone()));
+    let parse = |text: &str| text.parse::<TensorSource>();
+    let npy = TensorFile::Npy("a/x.npy".into());
+    assert_eq!(parse("@a/x.npy")?, TensorSource::File(npy));
+    let keyed = TensorFile::Safetensors { path: "w.safetensors".into(), key: Some("layer.0".to_owned()) };
+    assert_eq!(parse("@w.safetensors#layer.0")?, TensorSource::File(keyed.clone()));
     assert_eq!(keyed.to_string(), "@w.safetensors#layer.0");
-    let shaped = |shape: &[usize], data| Source::Literal(Tensor { shape: shape.to_vec(), data });
+    let shaped = |shape: &[usize], data| TensorSource::Literal(NdArray { shape: shape.to_vec(), data });
     assert_eq!(parse("2x2xi8=1,-2, 3 4")?, shaped(&[2, 2], Data::I8(vec![1, -2, 3, 4])));
     assert_eq!(parse("bool=true")?, shaped(&[], Data::Bool(vec![true])));
     assert_eq!(parse("3xf64=nan inf -1e3")?, shaped(&[3], Data::F64(vec![f64::NAN, f64::INFINITY, -1e3])));
@@ -191,7 +194,7 @@ proptest::proptest! {
         extents in proptest::collection::vec(proptest::prelude::any::<u64>(), 0..5),
     ) {
         let path = Path::new("x.npy");
-        let is_torn = |it: Result<Tensor, IoError>| {
+        let is_torn = |it: Result<NdArray, IoError>| {
             it.is_ok_and(|it| it.data.len() != it.shape.iter().product::<usize>())
         };
         let mutated = is_torn(npy::read(path, &bytes));
@@ -209,7 +212,7 @@ proptest::proptest! {
             [&(header.len() as u64).to_le_bytes()[..], header, &[0; 24]].concat()
         }),
     ) {
-        let read = tensors::read(Path::new("x.safetensors"), &bytes, None);
+        let read = safetensors_file::read(Path::new("x.safetensors"), &bytes, None);
         let is_torn = read.is_ok_and(|it| it.data.len() != it.shape.iter().product::<usize>());
         proptest::prop_assert!(!is_torn);
     }

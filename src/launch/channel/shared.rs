@@ -19,20 +19,20 @@ use crate::{
 };
 
 /// Between two heartbeats of a rank.
-pub(super) const BEAT: Duration = Duration::from_millis(200);
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
 /// Most pieces of one rank that rank 0 holds and has not consumed; the rank waits for a `Credit` before it sends more.
 pub(super) const MAX_PIECES: usize = 4;
 
 pub(super) struct Shared {
     pub(super) rank: usize,
     pub(super) timeouts: Timeouts,
-    pub(super) links: Vec<Link>,
+    pub(super) connections: Vec<PeerConnection>,
     pub(super) state: Mutex<State>,
     pub(super) changed: Condvar,
 }
 
 /// A connection: on rank 0 one to each other rank, else one to rank 0.
-pub(super) struct Link {
+pub(super) struct PeerConnection {
     pub(super) peer: usize,
     pub(super) stream: TcpStream,
     /// Held while a message is being sent.
@@ -49,28 +49,28 @@ pub(super) struct State {
     /// Pieces that this rank may send to rank 0 now.
     pub(super) credits: usize,
     /// Since when this rank waits for others in a common step.
-    pub(super) waiting: Option<Instant>,
+    pub(super) waiting_since: Option<Instant>,
     pub(super) fault: Option<LaunchError>,
-    pub(super) verdict: Option<FailureExit>,
-    pub(super) closing: bool,
-    pub(super) record: Box<dyn Fn() -> Vec<u8> + Send>,
+    pub(super) exit_code: Option<FailureExit>,
+    pub(super) is_closing: bool,
+    pub(super) progress_record: Box<dyn Fn() -> Vec<u8> + Send>,
 }
 
 /// A piece of a rank's contribution.
 pub(super) struct Piece {
-    pub(super) received: Instant,
+    pub(super) received_at: Instant,
     pub(super) operation: Operation,
-    pub(super) more: bool,
+    pub(super) has_more: bool,
     pub(super) bytes: Vec<u8>,
 }
 
 pub(super) struct Peer {
-    pub(super) heard: Instant,
-    pub(super) record: Option<(Instant, Vec<u8>)>,
+    pub(super) last_heard: Instant,
+    pub(super) progress_record: Option<(Instant, Vec<u8>)>,
     pub(super) pieces: VecDeque<Piece>,
     /// Whether it has given all of its contribution to the step that rank 0 is in.
-    pub(super) given: bool,
-    pub(super) left: bool,
+    pub(super) has_contributed: bool,
+    pub(super) has_left: bool,
 }
 
 impl State {
@@ -80,36 +80,36 @@ impl State {
     }
 
     /// Takes what a peer says; whether it has left, or why it breaks the protocol.
-    fn take(&mut self, rank: usize, at: usize, message: Message) -> Result<bool, &'static str> {
+    fn handle_message(&mut self, rank: usize, at: usize, message: Message) -> Result<bool, &'static str> {
         let now = Instant::now();
         let peer = &mut self.peers[at];
         match message {
-            Message::Heartbeat(record) => peer.record = Some((now, record)),
+            Message::Heartbeat(record) => peer.progress_record = Some((now, record)),
             Message::Goodbye => {
-                peer.left = true;
+                peer.has_left = true;
                 return Ok(true);
             }
-            Message::Part { operation, more, bytes } if rank == 0 => {
+            Message::Contribution { operation, more, bytes } if rank == 0 => {
                 if peer.pieces.len() == MAX_PIECES {
                     return Err("more pieces than it may send");
                 }
-                peer.pieces.push_back(Piece { received: now, operation, more, bytes });
+                peer.pieces.push_back(Piece { received_at: now, operation, has_more: more, bytes });
             }
             Message::Credit if rank > 0 && self.credits < MAX_PIECES => self.credits += 1,
-            Message::Parts { more, bytes } if rank > 0 && !self.is_gathered => {
+            Message::GatheredData { more, bytes } if rank > 0 && !self.is_gathered => {
                 if self.gathered.len() + bytes.len() > MAX_GATHERED {
                     return Err("more bytes of an all-gather than it may send");
                 }
                 self.gathered.extend(bytes);
                 self.is_gathered = !more;
             }
-            Message::Verdict(exit) if rank > 0 => self.verdict = Some(exit),
+            Message::ExitCode(exit) if rank > 0 => self.exit_code = Some(exit),
             Message::Join
             | Message::Welcome
-            | Message::Part { .. }
+            | Message::Contribution { .. }
             | Message::Credit
-            | Message::Parts { .. }
-            | Message::Verdict(_)
+            | Message::GatheredData { .. }
+            | Message::ExitCode(_)
             | Message::Fault(_) => return Err("a message that it may not send now"),
         }
         Ok(false)
@@ -117,36 +117,45 @@ impl State {
 }
 
 impl Shared {
-    pub(super) fn new(rank: usize, timeouts: Timeouts, links: Vec<Link>) -> Self {
+    pub(super) fn new(rank: usize, timeouts: Timeouts, links: Vec<PeerConnection>) -> Self {
         let now = Instant::now();
-        let peer =
-            |_: &Link| Peer { heard: now, record: None, pieces: VecDeque::new(), given: false, left: false };
+        let peer = |_: &PeerConnection| Peer {
+            last_heard: now,
+            progress_record: None,
+            pieces: VecDeque::new(),
+            has_contributed: false,
+            has_left: false,
+        };
         let state = State {
             peers: links.iter().map(peer).collect(),
             gathered: Vec::new(),
             is_gathered: false,
             credits: MAX_PIECES,
-            waiting: None,
+            waiting_since: None,
             fault: None,
-            verdict: None,
-            closing: false,
-            record: Box::new(Vec::new),
+            exit_code: None,
+            is_closing: false,
+            progress_record: Box::new(Vec::new),
         };
-        Self { rank, timeouts, links, state: Mutex::new(state), changed: Condvar::new() }
+        Self { rank, timeouts, connections: links, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn sleep<'a>(&self, state: MutexGuard<'a, State>, left: Duration) -> MutexGuard<'a, State> {
+    pub(super) fn wait_for_change<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        left: Duration,
+    ) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Waits for what others send; how long, rank 0 decides in `late`.
     pub(super) fn wait<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T, LaunchError> {
         let mut state = self.lock();
-        state.waiting = Some(Instant::now());
+        state.waiting_since = Some(Instant::now());
         let outcome = loop {
             // What has come counts, even if its sender was lost since.
             if let Some(it) = ready(&mut state) {
@@ -155,39 +164,45 @@ impl Shared {
             if let Some(fault) = &state.fault {
                 break Err(fault.clone());
             }
-            if let Some(at) = state.peers.iter().position(|it| it.left && it.pieces.is_empty() && !it.given) {
+            if let Some(at) =
+                state.peers.iter().position(|it| it.has_left && it.pieces.is_empty() && !it.has_contributed)
+            {
                 drop(state);
-                let fault = self.fail(LaunchError::Gone { rank: self.links[at].peer });
+                let fault = self.record_fault(LaunchError::Gone { rank: self.connections[at].peer });
                 state = self.lock();
                 break Err(fault);
             }
-            state = self.sleep(state, BEAT);
+            state = self.wait_for_change(state, HEARTBEAT_INTERVAL);
         };
-        state.waiting = None;
+        state.waiting_since = None;
         outcome
     }
 
     /// Ranks that have kept others waiting too long; only rank 0 knows.
-    fn late(&self, state: &State, now: Instant) -> Option<LaunchError> {
-        let came = |it: &Peer| it.pieces.front().map(|it| it.received);
-        let first = state.peers.iter().filter_map(came).chain(state.waiting).min()?;
+    fn check_late(&self, state: &State, now: Instant) -> Option<LaunchError> {
+        let came = |it: &Peer| it.pieces.front().map(|it| it.received_at);
+        let first = state.peers.iter().filter_map(came).chain(state.waiting_since).min()?;
         if self.rank != 0 || now.duration_since(first) <= self.timeouts.step {
             return None;
         }
-        let mine = state.waiting.is_none().then_some(0);
-        let absent = self.links.iter().zip(&state.peers).filter(|(_, it)| it.pieces.is_empty() && !it.given);
+        let mine = state.waiting_since.is_none().then_some(0);
+        let absent = self
+            .connections
+            .iter()
+            .zip(&state.peers)
+            .filter(|(_, it)| it.pieces.is_empty() && !it.has_contributed);
         let ranks: Vec<usize> = mine.into_iter().chain(absent.map(|(link, _)| link.peer)).collect();
         // All are there: the last one has come just now.
         (!ranks.is_empty())
             .then_some(LaunchError::Late { ranks, seconds: now.duration_since(first).as_secs() })
     }
 
-    pub(super) fn transmit(&self, link: &Link, message: &Message) -> io::Result<()> {
+    pub(super) fn transmit(&self, link: &PeerConnection, message: &Message) -> io::Result<()> {
         let mut sealer = link.sealer.lock().unwrap_or_else(PoisonError::into_inner);
-        Self::transmit_held(link, &mut sealer, message)
+        Self::transmit_locked(link, &mut sealer, message)
     }
 
-    fn transmit_held(link: &Link, sealer: &mut Sealer, message: &Message) -> io::Result<()> {
+    fn transmit_locked(link: &PeerConnection, sealer: &mut Sealer, message: &Message) -> io::Result<()> {
         let records = sealer.seal(message)?;
         io::Write::write_all(&mut &link.stream, &records).inspect_err(|_| {
             // Half a message may be on its way: nothing can follow it.
@@ -196,12 +211,12 @@ impl Shared {
     }
 
     /// Sends what the job cannot go on without.
-    pub(super) fn send(&self, link: &Link, message: &Message) -> Result<(), LaunchError> {
-        self.transmit(link, message).map_err(|_| self.fail(LaunchError::Gone { rank: link.peer }))
+    pub(super) fn send(&self, link: &PeerConnection, message: &Message) -> Result<(), LaunchError> {
+        self.transmit(link, message).map_err(|_| self.record_fault(LaunchError::Gone { rank: link.peer }))
     }
 
     /// Records a fault, if it is the first, and reports it to the others. Returns the first.
-    pub(super) fn fail(&self, fault: LaunchError) -> LaunchError {
+    pub(super) fn record_fault(&self, fault: LaunchError) -> LaunchError {
         let mut state = self.lock();
         if let Some(first) = &state.fault {
             return first.clone();
@@ -209,27 +224,27 @@ impl Shared {
         state.fault = Some(fault.clone());
         drop(state);
         self.changed.notify_all();
-        for link in &self.links {
+        for link in &self.connections {
             let _ = self.transmit(link, &Message::Fault(fault.clone()));
         }
         fault
     }
 
     /// Receives from one peer, until it leaves.
-    pub(super) fn listen(&self, at: usize, mut stream: TcpStream, mut opener: Opener) {
-        let rank = self.links[at].peer;
+    pub(super) fn receive_loop(&self, at: usize, mut stream: TcpStream, mut opener: Opener) {
+        let rank = self.connections[at].peer;
         loop {
             let received = opener.read(&mut stream);
             let mut state = self.lock();
-            state.peers[at].heard = Instant::now();
+            state.peers[at].last_heard = Instant::now();
             let broken = |fault: &str| LaunchError::Protocol { rank, fault: fault.to_owned() };
             let fault = match received {
                 Ok(Message::Fault(fault)) => {
                     drop(state);
-                    self.fail(fault);
+                    self.record_fault(fault);
                     continue;
                 }
-                Ok(message) => match state.take(self.rank, at, message) {
+                Ok(message) => match state.handle_message(self.rank, at, message) {
                     Ok(false) => None,
                     Ok(true) => {
                         drop(state);
@@ -246,54 +261,55 @@ impl Shared {
                 continue;
             };
             // Nothing that this peer sends is of use any more.
-            let is_over = state.closing || state.fault.is_some();
-            state.peers[at].left = true;
+            let is_over = state.is_closing || state.fault.is_some();
+            state.peers[at].has_left = true;
             drop(state);
             if !is_over {
-                self.fail(fault);
+                self.record_fault(fault);
             }
             self.changed.notify_all();
             return;
         }
     }
 
-    pub(super) fn heartbeat_once(&self) {
-        let record = (self.lock().record)();
-        for link in &self.links {
+    pub(super) fn send_heartbeat(&self) {
+        let record = (self.lock().progress_record)();
+        for link in &self.connections {
             // A message on its way is a sign of life too.
             if let Ok(mut sealer) = link.sealer.try_lock() {
-                let _ = Self::transmit_held(link, &mut sealer, &Message::Heartbeat(record.clone()));
+                let _ = Self::transmit_locked(link, &mut sealer, &Message::Heartbeat(record.clone()));
             }
         }
     }
 
     /// Sends heartbeats, and watches for theirs, until the channel closes.
-    pub(super) fn heartbeats(&self) {
+    pub(super) fn heartbeat_loop(&self) {
         let mut last = Instant::now();
         loop {
-            self.heartbeat_once();
+            self.send_heartbeat();
             let mut state = self.lock();
-            let until = Instant::now() + BEAT;
-            while !state.closing && Instant::now() < until {
-                state = self.sleep(state, until.saturating_duration_since(Instant::now()));
+            let until = Instant::now() + HEARTBEAT_INTERVAL;
+            while !state.is_closing && Instant::now() < until {
+                state = self.wait_for_change(state, until.saturating_duration_since(Instant::now()));
             }
-            if state.closing {
+            if state.is_closing {
                 return;
             }
             // Whoever was stopped itself has heard nobody and cannot tell.
             let now = Instant::now();
             if now.duration_since(last) > self.timeouts.silence / 2 {
-                state.peers.iter_mut().for_each(|it| it.heard = now);
+                state.peers.iter_mut().for_each(|it| it.last_heard = now);
             }
             last = now;
-            let silent = |it: &Peer| !it.left && now.duration_since(it.heard) > self.timeouts.silence;
+            let silent =
+                |it: &Peer| !it.has_left && now.duration_since(it.last_heard) > self.timeouts.silence;
             let lost = state.peers.iter().position(silent).map(|at| {
-                let seconds = now.duration_since(state.peers[at].heard).as_secs();
-                LaunchError::Silent { rank: self.links[at].peer, seconds }
+                let seconds = now.duration_since(state.peers[at].last_heard).as_secs();
+                LaunchError::Silent { rank: self.connections[at].peer, seconds }
             });
-            let fault = lost.or_else(|| self.late(&state, now)).filter(|_| state.fault.is_none());
+            let fault = lost.or_else(|| self.check_late(&state, now)).filter(|_| state.fault.is_none());
             drop(state);
-            fault.map(|it| self.fail(it));
+            fault.map(|it| self.record_fault(it));
         }
     }
 }

@@ -9,32 +9,32 @@ use std::{
 };
 
 use super::{
-    Address, Connection, HANDSHAKE,
+    Address, Connection, HANDSHAKE_TIMEOUT,
     pending::{self, Pending},
 };
 use crate::launch::{
     LaunchError,
     message::Message,
-    session::{ANSWER, Initiator, JobKey},
+    session::{ANSWER_BYTES, Initiator, JobKey},
 };
 
 /// For the operating system to connect.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two tries: an eighth of the time that has passed, within these limits.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
 /// For rank 0, whose deadline may be later than this rank's, to report which ranks did not come.
-const REPORT: Duration = Duration::from_secs(2);
+const REPORT_WAIT: Duration = Duration::from_secs(2);
 
 /// A handshake that is under way.
 struct Attempt {
     to: SocketAddr,
-    pending: Pending<ANSWER>,
+    pending: Pending<ANSWER_BYTES>,
     initiator: Initiator,
 }
 
 /// What is known of rank 0 while it is not found: most telling last.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Finding {
+enum DialFailure {
     Nothing,
     /// The address has no meaning, or nobody publishes a secret.
     Unknown(String),
@@ -46,7 +46,7 @@ enum Finding {
     Unanswered(SocketAddr),
 }
 
-impl std::fmt::Display for Finding {
+impl std::fmt::Display for DialFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Nothing => f.write_str("no time was left to look for it"),
@@ -78,18 +78,18 @@ pub(super) fn dial(
 ) -> Result<Connection, LaunchError> {
     let start = Instant::now();
     let mut attempts: Vec<Attempt> = Vec::new();
-    let mut last = Finding::Nothing;
+    let mut last = DialFailure::Nothing;
     loop {
         // What this round finds.
-        let mut found = Finding::Nothing;
+        let mut found = DialFailure::Nothing;
         match key() {
-            Err(why) => found = Finding::Unknown(why),
+            Err(why) => found = DialFailure::Unknown(why),
             Ok((key, port)) => match targets(address, port) {
-                Err(why) => found = Finding::Unknown(why),
+                Err(why) => found = DialFailure::Unknown(why),
                 Ok(targets) => {
                     for to in targets {
                         if !attempts.iter().any(|it| it.to == to) {
-                            match begin(&key, rank, to, deadline) {
+                            match start_attempt(&key, rank, to, deadline) {
                                 Ok(attempt) => attempts.push(attempt),
                                 Err(fault) => found = found.max(fault),
                             }
@@ -99,20 +99,20 @@ pub(super) fn dial(
             },
         }
         let has_slept = attempts.is_empty();
-        let pause = (start.elapsed() / 8).clamp(PAUSES.0, PAUSES.1);
-        let waits = pending::wait(attempts.iter().map(|it| it.pending.as_fd()), pause);
+        let pause = (start.elapsed() / 8).clamp(RETRY_PAUSES.0, RETRY_PAUSES.1);
+        let waits = pending::wait_readable(attempts.iter().map(|it| it.pending.as_fd()), pause);
         waits.map_err(|fault| address.fault(format!("rank {rank} cannot wait: {fault}")))?;
         for mut attempt in std::mem::take(&mut attempts) {
             match attempt.pending.receive() {
-                Ok(Some(answer)) => match join(attempt, &answer) {
+                Ok(Some(answer)) => match complete_attempt(attempt, &answer) {
                     Ok(connection) => return Ok(connection),
                     Err(fault) => found = found.max(fault),
                 },
-                Ok(None) if attempt.pending.since.elapsed() > HANDSHAKE => {
-                    found = found.max(Finding::Unanswered(attempt.to));
+                Ok(None) if attempt.pending.since.elapsed() > HANDSHAKE_TIMEOUT => {
+                    found = found.max(DialFailure::Unanswered(attempt.to));
                 }
                 Ok(None) => attempts.push(attempt),
-                Err(_) => found = found.max(Finding::Refused(attempt.to)),
+                Err(_) => found = found.max(DialFailure::Refused(attempt.to)),
             }
         }
         // Rank 0 may have given up, and does not listen any more, when this rank does.
@@ -120,7 +120,7 @@ pub(super) fn dial(
             last = found;
         }
         if Instant::now() >= deadline {
-            let unanswered = attempts.first().map(|it| Finding::Unanswered(it.to));
+            let unanswered = attempts.first().map(|it| DialFailure::Unanswered(it.to));
             let last = unanswered.unwrap_or(last);
             return Err(address.fault(format!("rank {rank} of {world} did not find rank 0: {last}")));
         }
@@ -139,23 +139,29 @@ fn targets(address: &Address, port: Option<u16>) -> Result<Vec<SocketAddr>, Stri
     Ok(ports.iter().flat_map(|port| ips.iter().map(|ip| SocketAddr::new(*ip, *port))).collect())
 }
 
-fn begin(key: &JobKey, rank: usize, to: SocketAddr, deadline: Instant) -> Result<Attempt, Finding> {
-    let left = deadline.saturating_duration_since(Instant::now()).min(CONNECT);
-    let stream = TcpStream::connect_timeout(&to, left.max(PAUSES.0)).map_err(|fault| match fault.kind() {
-        io::ErrorKind::ConnectionRefused => Finding::NobodyListens,
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-            Finding::Unreachable(format!("{to} does not answer"))
-        }
-        _ => Finding::Unreachable(format!("{to}: {fault}")),
-    })?;
-    let (initiator, hello) = Initiator::new(key, rank).map_err(|it| Finding::Unknown(it.to_string()))?;
-    let mut pending = Pending::new(stream, Instant::now()).map_err(|_| Finding::Refused(to))?;
-    pending.send(&hello).map_err(|_| Finding::Refused(to))?;
+fn start_attempt(
+    key: &JobKey,
+    rank: usize,
+    to: SocketAddr,
+    deadline: Instant,
+) -> Result<Attempt, DialFailure> {
+    let left = deadline.saturating_duration_since(Instant::now()).min(CONNECT_TIMEOUT);
+    let stream =
+        TcpStream::connect_timeout(&to, left.max(RETRY_PAUSES.0)).map_err(|fault| match fault.kind() {
+            io::ErrorKind::ConnectionRefused => DialFailure::NobodyListens,
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                DialFailure::Unreachable(format!("{to} does not answer"))
+            }
+            _ => DialFailure::Unreachable(format!("{to}: {fault}")),
+        })?;
+    let (initiator, hello) = Initiator::new(key, rank).map_err(|it| DialFailure::Unknown(it.to_string()))?;
+    let mut pending = Pending::new(stream, Instant::now()).map_err(|_| DialFailure::Refused(to))?;
+    pending.send(&hello).map_err(|_| DialFailure::Refused(to))?;
     Ok(Attempt { to, pending, initiator })
 }
 
-fn join(attempt: Attempt, answer: &[u8; ANSWER]) -> Result<Connection, Finding> {
-    let refused = Finding::Refused(attempt.to);
+fn complete_attempt(attempt: Attempt, answer: &[u8; ANSWER_BYTES]) -> Result<Connection, DialFailure> {
+    let refused = DialFailure::Refused(attempt.to);
     let (sealer, opener) = attempt.initiator.finish(answer).map_err(|_| refused.clone())?;
     let stream = attempt.pending.into_stream().map_err(|_| refused.clone())?;
     let mut connection = Connection { stream, sealer, opener };
@@ -188,8 +194,8 @@ pub(super) fn await_welcome(
         )),
     }
     };
-    connection.stream.set_read_timeout(Some(patience + REPORT)).map_err(lost)?;
-    connection.stream.set_write_timeout(Some(REPORT)).map_err(lost)?;
+    connection.stream.set_read_timeout(Some(patience + REPORT_WAIT)).map_err(lost)?;
+    connection.stream.set_write_timeout(Some(REPORT_WAIT)).map_err(lost)?;
     match connection.receive() {
         Ok(Message::Welcome) => {
             connection.stream.set_read_timeout(None).map_err(lost)?;

@@ -12,13 +12,13 @@ use std::{
 };
 
 use super::{
-    Address, Connection, HANDSHAKE,
+    Address, Connection, HANDSHAKE_TIMEOUT,
     pending::{self, Pending},
 };
 use crate::launch::{
     LaunchError,
     message::Message,
-    session::{self, HELLO, JOIN, JobKey, Opener, Refused, Sealer},
+    session::{self, HELLO_BYTES, HandshakeError, JOIN_BYTES, JobKey, Opener, Sealer},
 };
 
 /// Most connections that have not completed the handshake; the oldest one, of a stranger if there is one, gives way to a new
@@ -27,9 +27,9 @@ const MAX_PENDING: usize = 256;
 /// Most connections that are accepted before those that are there get their turn.
 const MAX_ACCEPTED: usize = 32;
 /// For a rank that has joined to read one message more.
-const LAST_WORD: Duration = Duration::from_secs(1);
+const LAST_MESSAGE_WAIT: Duration = Duration::from_secs(1);
 /// After a fault of the listener itself, as of a process that may open no more files.
-const PAUSE: Duration = Duration::from_millis(10);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Listens where the ranks meet: on that interface only.
 ///
@@ -41,7 +41,7 @@ pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16), LaunchError>
         .map_err(|fault| address.fault(format!("rank 0 cannot resolve the address: {fault}")))?
         .map(|it| it.ip())
         .collect();
-    let usable = |it: &&IpAddr| !(address.is_spread && it.is_loopback());
+    let usable = |it: &&IpAddr| !(address.is_multi_host && it.is_loopback());
     let interfaces: Vec<&IpAddr> = resolved.iter().filter(usable).collect();
     if interfaces.is_empty() {
         let message = "on rank 0's host this is the loopback interface, which other hosts cannot reach: name another one in \
@@ -70,9 +70,9 @@ pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16), LaunchError>
 /// A connection that is not admitted yet.
 enum Candidate {
     /// Nothing is known of it.
-    Unknown(Pending<HELLO>),
+    Unknown(Pending<HELLO_BYTES>),
     /// It says that it is a rank, and was answered.
-    Answered { pending: Pending<JOIN>, rank: usize, sealer: Sealer, opener: Opener },
+    Answered { pending: Pending<JOIN_BYTES>, rank: usize, sealer: Sealer, opener: Opener },
 }
 
 impl Candidate {
@@ -85,10 +85,10 @@ impl Candidate {
 }
 
 /// What a candidate has become.
-enum Step {
-    Waits(Candidate),
+enum CandidateStatus {
+    Waiting(Candidate),
     Joined(usize, Connection),
-    Refused(Refused),
+    Refused(HandshakeError),
     /// It closed the connection.
     Left,
 }
@@ -103,10 +103,10 @@ struct Rejected {
 }
 
 impl Rejected {
-    fn count(&mut self, reason: Refused) {
+    fn count(&mut self, reason: HandshakeError) {
         match reason {
-            Refused::Stranger => self.strangers += 1,
-            Refused::Unauthenticated => self.unauthenticated += 1,
+            HandshakeError::NotHir => self.strangers += 1,
+            HandshakeError::Unauthenticated => self.unauthenticated += 1,
         }
     }
 }
@@ -170,29 +170,32 @@ fn admit_into(
                 (1..).zip(&*joined).filter(|(_, it)| it.is_none()).map(|(rank, _)| rank).collect();
             return Err(address.fault(format!("ranks {missing:?} of {} did not come{rejected}", key.world)));
         }
-        let soonest = candidates.iter().map(|it| it.since() + HANDSHAKE).chain([deadline]).min();
+        let soonest = candidates.iter().map(|it| it.since() + HANDSHAKE_TIMEOUT).chain([deadline]).min();
         let patience = soonest.unwrap_or(deadline).saturating_duration_since(now);
         let unknown = candidates.iter().map(|it| match it {
             Candidate::Unknown(it) => it.as_fd(),
             Candidate::Answered { pending, .. } => pending.as_fd(),
         });
         let known = joined.iter().flatten().map(|it| it.stream.as_fd());
-        pending::wait([listener.as_fd()].into_iter().chain(unknown).chain(known), patience).map_err(lost)?;
+        pending::wait_readable([listener.as_fd()].into_iter().chain(unknown).chain(known), patience)
+            .map_err(lost)?;
         accept(listener, &mut candidates, &mut rejected);
         for candidate in std::mem::take(&mut candidates) {
-            let late = candidate.since().elapsed() > HANDSHAKE;
+            let late = candidate.since().elapsed() > HANDSHAKE_TIMEOUT;
             match advance(candidate, key) {
-                Step::Waits(_) if late => rejected.strangers += 1,
-                Step::Waits(it) => candidates.push(it),
-                Step::Refused(reason) => rejected.count(reason),
-                Step::Left => rejected.strangers += 1,
-                Step::Joined(rank, connection) => match joined.get_mut(rank - 1) {
+                CandidateStatus::Waiting(_) if late => rejected.strangers += 1,
+                CandidateStatus::Waiting(it) => candidates.push(it),
+                CandidateStatus::Refused(reason) => rejected.count(reason),
+                CandidateStatus::Left => rejected.strangers += 1,
+                CandidateStatus::Joined(rank, connection) => match joined.get_mut(rank - 1) {
                     Some(place @ None) => *place = Some(connection),
                     _ => return Err(address.fault(format!("two processes say that they are rank {rank}"))),
                 },
             }
         }
-        if let Some(fault) = joined.iter_mut().zip(1..).find_map(|(it, rank)| departed(it.as_mut()?, rank)) {
+        if let Some(fault) =
+            joined.iter_mut().zip(1..).find_map(|(it, rank)| departure_fault(it.as_mut()?, rank))
+        {
             return Err(fault);
         }
     }
@@ -215,25 +218,25 @@ fn accept(listener: &TcpListener, candidates: &mut Vec<Candidate>, rejected: &mu
             Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => return,
             // The other end was gone before it was accepted, or this process has too many files open.
             Err(_) => {
-                thread::sleep(PAUSE);
+                thread::sleep(ACCEPT_RETRY_PAUSE);
                 return;
             }
         }
     }
 }
 
-fn advance(candidate: Candidate, key: &JobKey) -> Step {
+fn advance(candidate: Candidate, key: &JobKey) -> CandidateStatus {
     match candidate {
         Candidate::Unknown(mut pending) => {
             let hello = match pending.receive() {
                 Ok(Some(hello)) => hello,
-                Ok(None) => return Step::Waits(Candidate::Unknown(pending)),
-                Err(_) => return Step::Left,
+                Ok(None) => return CandidateStatus::Waiting(Candidate::Unknown(pending)),
+                Err(_) => return CandidateStatus::Left,
             };
             match session::answer(key, &hello) {
-                Err(reason) => Step::Refused(reason),
+                Err(reason) => CandidateStatus::Refused(reason),
                 Ok((rank, answer, sealer, opener)) => match pending.send(&answer) {
-                    Err(_) => Step::Left,
+                    Err(_) => CandidateStatus::Left,
                     Ok(()) => {
                         let pending = pending.expect();
                         advance(Candidate::Answered { pending, rank, sealer, opener }, key)
@@ -244,20 +247,24 @@ fn advance(candidate: Candidate, key: &JobKey) -> Step {
         Candidate::Answered { mut pending, rank, sealer, mut opener } => {
             let join = match pending.receive() {
                 Ok(Some(join)) => join,
-                Ok(None) => return Step::Waits(Candidate::Answered { pending, rank, sealer, opener }),
-                Err(_) => return Step::Left,
+                Ok(None) => {
+                    return CandidateStatus::Waiting(Candidate::Answered { pending, rank, sealer, opener });
+                }
+                Err(_) => return CandidateStatus::Left,
             };
             match (opener.read(&mut join.as_slice()), pending.into_stream()) {
-                (Ok(Message::Join), Ok(stream)) => Step::Joined(rank, Connection { stream, sealer, opener }),
-                (Err(_) | Ok(_), Ok(_)) => Step::Refused(Refused::Unauthenticated),
-                (_, Err(_)) => Step::Left,
+                (Ok(Message::Join), Ok(stream)) => {
+                    CandidateStatus::Joined(rank, Connection { stream, sealer, opener })
+                }
+                (Err(_) | Ok(_), Ok(_)) => CandidateStatus::Refused(HandshakeError::Unauthenticated),
+                (_, Err(_)) => CandidateStatus::Left,
             }
         }
     }
 }
 
 /// Why a rank that has joined does not wait for the others any more.
-fn departed(connection: &mut Connection, rank: usize) -> Option<LaunchError> {
+fn departure_fault(connection: &mut Connection, rank: usize) -> Option<LaunchError> {
     let is_waiting = |stream: &TcpStream| {
         stream.set_nonblocking(true)?;
         let peeked = stream.peek(&mut [0]);
@@ -270,7 +277,7 @@ fn departed(connection: &mut Connection, rank: usize) -> Option<LaunchError> {
         Ok(()) => (),
     }
     // It says why it leaves, or has ended.
-    let _ = connection.stream.set_read_timeout(Some(LAST_WORD));
+    let _ = connection.stream.set_read_timeout(Some(LAST_MESSAGE_WAIT));
     match connection.opener.read(&mut &connection.stream) {
         Ok(Message::Fault(fault)) => Some(fault),
         Ok(_) => {

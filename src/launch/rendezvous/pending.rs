@@ -72,7 +72,10 @@ impl<const N: usize> AsFd for Pending<N> {
 }
 
 /// Waits until one of these can be read, for as long as `patience`.
-pub(super) fn wait<'a>(files: impl Iterator<Item = BorrowedFd<'a>>, patience: Duration) -> io::Result<()> {
+pub(super) fn wait_readable<'a>(
+    files: impl Iterator<Item = BorrowedFd<'a>>,
+    patience: Duration,
+) -> io::Result<()> {
     let mut files: Vec<PollFd<'a>> = files.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)).collect();
     let timeout = Timespec::try_from(patience).map_err(|_| io::ErrorKind::InvalidInput)?;
     match rustix::event::poll(&mut files, Some(&timeout)) {

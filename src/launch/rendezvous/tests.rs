@@ -8,31 +8,31 @@ use std::{
 };
 
 use super::*;
-use crate::launch::session::{self, ANSWER, HELLO, Initiator, JOIN};
+use crate::launch::session::{self, ANSWER_BYTES, HELLO_BYTES, Initiator, JOIN_BYTES};
 
-fn launch() -> Launch {
-    Launch {
-        family: "Open MPI",
+fn launch() -> LaunchInfo {
+    LaunchInfo {
+        launcher: "Open MPI",
         rank: 0,
-        size: 4,
+        world: 4,
         local_rank: 0,
         local_size: Some(4),
         job: Some("77".to_owned()),
     }
 }
 
-fn at(launch: &Launch, variables: &[(&str, &str)]) -> Result<Address, LaunchError> {
+fn at(launch: &LaunchInfo, variables: &[(&str, &str)]) -> Result<Address, LaunchError> {
     address(launch, |name| variables.iter().find(|(it, _)| *it == name).map(|(_, it)| (*it).to_owned()))
 }
 
-fn secret(byte: u8) -> Trust {
-    Trust::Secret(Secret::of_bytes([byte; 32]))
+fn secret(byte: u8) -> SecretSource {
+    SecretSource::Secret(Secret::from_bytes([byte; 32]))
 }
 
 /// An address on this host where nobody listens now.
 fn free(host: &str) -> io::Result<Address> {
     let port = TcpListener::bind((host, 0))?.local_addr()?.port();
-    Ok(Address { host: host.to_owned(), port, ports: 1, job: "job".to_owned(), is_spread: false })
+    Ok(Address { host: host.to_owned(), port, ports: 1, job: "job".to_owned(), is_multi_host: false })
 }
 
 fn dial_blindly(address: &Address) -> TcpStream {
@@ -46,10 +46,11 @@ fn dial_blindly(address: &Address) -> TcpStream {
 
 #[test]
 fn an_address_is_given_or_derived() {
-    let derived = at(&launch(), &[]).map(|it| (it.host, DERIVED.contains(&u64::from(it.port)), it.ports));
-    assert_eq!(derived, Ok(("127.0.0.1".to_owned(), true, SCAN)));
-    let spread = Launch { local_size: Some(2), ..launch() };
-    let text = |launch: &Launch, variables: &[(&str, &str)]| match at(launch, variables) {
+    let derived =
+        at(&launch(), &[]).map(|it| (it.host, DERIVED_PORTS.contains(&u64::from(it.port)), it.ports));
+    assert_eq!(derived, Ok(("127.0.0.1".to_owned(), true, MAX_PORTS_TRIED)));
+    let spread = LaunchInfo { local_size: Some(2), ..launch() };
+    let text = |launch: &LaunchInfo, variables: &[(&str, &str)]| match at(launch, variables) {
         Ok(it) => it.to_string(),
         Err(fault) => fault.to_string(),
     };
@@ -62,22 +63,22 @@ fn an_address_is_given_or_derived() {
     assert_eq!(text(&launch(), &[("HIR_MASTER_ADDR", "[::1]"), ("HIR_MASTER_PORT", "7")]), "[::1]:7");
     assert_eq!(text(&launch(), &[("MASTER_PORT", "x")]), "`MASTER_PORT` is `x`, not a port");
     let is_spread =
-        |launch: &Launch, variables: &[(&str, &str)]| at(launch, variables).map(|it| it.is_spread);
+        |launch: &LaunchInfo, variables: &[(&str, &str)]| at(launch, variables).map(|it| it.is_multi_host);
     assert_eq!(is_spread(&spread, &own), Ok(true));
     assert_eq!(is_spread(&launch(), &own), Ok(false));
 }
 
 #[test]
 fn jobs_that_cannot_meet_say_what_to_set() {
-    let nameless = at(&Launch { job: None, ..launch() }, &[]);
+    let nameless = at(&LaunchInfo { job: None, ..launch() }, &[]);
     assert!(nameless.is_err_and(|it| it.to_string().contains("set `HIR_MASTER_PORT`")));
-    let spread = Launch { local_size: Some(2), ..launch() };
+    let spread = LaunchInfo { local_size: Some(2), ..launch() };
     assert!(at(&spread, &[]).is_err_and(|it| it.to_string().contains("`HIR_MASTER_ADDR`")));
     let slurm = [("SLURM_STEP_NUM_NODES", "2"), ("SLURM_STEP_NODELIST", "node[03-07,9],x")];
     assert_eq!(at(&spread, &slurm).map(|it| it.host), Ok("node03".to_owned()));
     // Several hosts whose rank 0 can only be reached from its own.
     let local =
-        Address { host: "localhost".to_owned(), port: 9, ports: 1, job: String::new(), is_spread: true };
+        Address { host: "localhost".to_owned(), port: 9, ports: 1, job: String::new(), is_multi_host: true };
     let fault = connect(&local, &secret(1), 0, 2, Duration::from_secs(5)).err().map(|it| it.to_string());
     assert!(fault.is_some_and(|it| it.contains("other hosts cannot reach")));
     let foreign = Address { host: "192.0.2.1".to_owned(), port: 20_009, ..local };
@@ -198,7 +199,7 @@ fn a_deadline_holds_against_anyone() -> io::Result<()> {
 #[test]
 fn a_rank_that_leaves_early_or_comes_twice_is_named() -> io::Result<()> {
     let join = |address: &Address| {
-        let key = || Ok((address.key(Secret::of_bytes([1; 32]), 3), None));
+        let key = || Ok((address.key(Secret::from_bytes([1; 32]), 3), None));
         dial::dial(address, 1, 3, Instant::now() + Duration::from_secs(5), key)
     };
     for twice in [false, true] {
@@ -240,10 +241,10 @@ fn a_rank_0_that_does_not_answer_is_named() -> io::Result<()> {
     // It admits the rank, and is stopped then.
     thread::scope(|scope| {
         let rank = scope.spawn(|| connect(&address, &secret(1), 2, 3, Duration::from_secs(1)));
-        let key = address.key(Secret::of_bytes([1; 32]), 3);
+        let key = address.key(Secret::from_bytes([1; 32]), 3);
         loop {
             let (mut stream, _) = listener.accept()?;
-            let mut hello = [0; HELLO];
+            let mut hello = [0; HELLO_BYTES];
             if stream.read_exact(&mut hello).is_err() {
                 continue;
             }
@@ -263,13 +264,13 @@ fn a_rank_0_that_does_not_answer_is_named() -> io::Result<()> {
     // It gives up before it has read that the rank joins.
     thread::scope(|scope| {
         let rank = scope.spawn(|| connect(&address, &secret(1), 2, 3, Duration::from_secs(5)));
-        let key = address.key(Secret::of_bytes([1; 32]), 3);
+        let key = address.key(Secret::from_bytes([1; 32]), 3);
         let (mut stream, _) = listener.accept()?;
-        let mut hello = [0; HELLO];
+        let mut hello = [0; HELLO_BYTES];
         stream.read_exact(&mut hello)?;
         let answer = session::answer(&key, &hello).map(|it| it.1).map_err(io::Error::other)?;
         stream.write_all(&answer)?;
-        stream.read_exact(&mut [0; JOIN])?;
+        stream.read_exact(&mut [0; JOIN_BYTES])?;
         drop(stream);
         let fault = rank.join().ok().and_then(Result::err);
         let text = fault.as_ref().map(LaunchError::to_string).unwrap_or_default();
@@ -293,13 +294,13 @@ fn an_impostor_learns_nothing() -> io::Result<()> {
                 continue;
             };
             stream.set_nonblocking(false)?;
-            let mut hello = [0; HELLO];
+            let mut hello = [0; HELLO_BYTES];
             stream.read_exact(&mut hello)?;
             // An answer of the right form, made without the secret.
-            let other = address.key(Secret::of_bytes([2; 32]), 2);
+            let other = address.key(Secret::from_bytes([2; 32]), 2);
             assert!(session::answer(&other, &hello).is_err());
             if let Ok((_, forged)) = Initiator::new(&other, 1) {
-                stream.write_all(&forged[HELLO - ANSWER..])?;
+                stream.write_all(&forged[HELLO_BYTES - ANSWER_BYTES..])?;
             }
             let mut rest = Vec::new();
             stream.read_to_end(&mut rest)?;
@@ -317,9 +318,9 @@ fn jobs_with_neighbouring_ports_do_not_mix() -> io::Result<()> {
     let base = (30_000..32_000)
         .step_by(40)
         .find(|port| (0..20).all(|more| TcpListener::bind(("127.0.0.1", port + more)).is_ok()));
-    let launch = Launch {
-        family: "torchrun",
-        size: 2,
+    let launch = LaunchInfo {
+        launcher: "torchrun",
+        world: 2,
         local_size: Some(2),
         job: Some("none 0".to_owned()),
         ..launch()
@@ -329,7 +330,7 @@ fn jobs_with_neighbouring_ports_do_not_mix() -> io::Result<()> {
         let port = port.to_string();
         let set = |name: &str| (name == "MASTER_PORT").then(|| port.clone());
         let address = address(&launch, set)?;
-        let trust = Trust::of(&address, set)?;
+        let trust = SecretSource::from_environment(&address, set)?;
         connect(&address, &trust, rank, 2, Duration::from_secs(10))
     };
     let start = &start;

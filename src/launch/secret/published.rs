@@ -19,13 +19,13 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Secret, Type, is_private};
+use super::{EntryType, Secret, check_private};
 use crate::launch::{LaunchError, message};
 
 /// Most bytes of the file.
 const MAX_BYTES: u64 = 256;
 /// For a process that examines the lock of a left-over file.
-const EXAMINED: Duration = Duration::from_secs(1);
+const LOCK_EXAMINATION_WAIT: Duration = Duration::from_secs(1);
 
 /// What the file contains.
 #[derive(Serialize, Deserialize)]
@@ -37,13 +37,13 @@ struct Contents {
 
 /// Where the ranks of a job look for the file.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct SecretFileLocation {
     /// In this order.
     folders: Vec<PathBuf>,
     name: String,
 }
 
-impl Place {
+impl SecretFileLocation {
     /// The place for a job that meets at `port`, or the first free one behind it; `job` is the launcher's name for it.
     pub fn new(job: &str, port: u16, variable: impl Fn(&str) -> Option<String>) -> Self {
         let user = rustix::process::geteuid().as_raw();
@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for SecretFileLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let paths: Vec<String> =
             self.folders.iter().map(|it| format!("`{}`", it.join(&self.name).display())).collect();
@@ -65,7 +65,7 @@ impl std::fmt::Display for Place {
 }
 
 /// The file, while the ranks meet; dropped, it is removed.
-pub struct Published {
+pub struct PublishedSecret {
     folder: OwnedFd,
     name: String,
     /// Holds the lock.
@@ -76,13 +76,17 @@ pub struct Published {
 ///
 /// # Errors
 /// A folder or a file that another user has made, a job of the same name that is meeting now, a full disk.
-pub fn publish(place: &Place, secret: &Secret, port: u16) -> Result<Published, LaunchError> {
+pub fn publish(
+    place: &SecretFileLocation,
+    secret: &Secret,
+    port: u16,
+) -> Result<PublishedSecret, LaunchError> {
     let mut faults = Vec::new();
     for path in &place.folders {
         let made = open_folder(path, true).and_then(|folder| {
             let file = write(&folder, &place.name, secret, port)
                 .map_err(|fault| format!("`{}`: {fault}", path.join(&place.name).display()))?;
-            Ok(Published { folder, name: place.name.clone(), _file: file })
+            Ok(PublishedSecret { folder, name: place.name.clone(), _file: file })
         });
         match made {
             Ok(published) => return Ok(published),
@@ -100,7 +104,7 @@ pub fn publish(place: &Place, secret: &Secret, port: u16) -> Result<Published, L
 ///
 /// # Errors
 /// Why there is nothing to read yet.
-pub fn read(place: &Place) -> Result<(Secret, u16), String> {
+pub fn read(place: &SecretFileLocation) -> Result<(Secret, u16), String> {
     let mut faults = Vec::new();
     for path in &place.folders {
         match read_in(path, &place.name) {
@@ -129,7 +133,7 @@ fn read_in(path: &Path, name: &str) -> Result<Option<(Secret, u16)>, String> {
         Err(Errno::NOENT) => return Ok(None),
         Err(fault) => return Err(named(&format!("cannot be read: {fault}"))),
     };
-    is_private(&file, Type::File).map_err(|it| named(&it))?;
+    check_private(&file, EntryType::File).map_err(|it| named(&it))?;
     // Its lock ends with rank 0, however that ends.
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => (),
@@ -164,7 +168,7 @@ fn open_folder(path: &Path, make: bool) -> Result<OwnedFd, String> {
         Err(Errno::LOOP | Errno::NOTDIR) => return Err(named(&"is not a directory")),
         Err(fault) => return Err(named(&format!("cannot be opened: {fault}"))),
     };
-    is_private(&folder, Type::Folder).map_err(|it| named(&it))?;
+    check_private(&folder, EntryType::Folder).map_err(|it| named(&it))?;
     Ok(folder)
 }
 
@@ -183,14 +187,14 @@ fn write(folder: &OwnedFd, name: &str, secret: &Secret, port: u16) -> Result<Fil
         .write_all(&bytes)
         .map_err(|fault| fault.to_string())
         .and_then(|()| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(system))
-        .and_then(|()| link(folder, &fresh, name));
+        .and_then(|()| link_file(folder, &fresh, name));
     let _ = rustix::fs::unlinkat(folder, &fresh, AtFlags::empty());
     linked.map(|()| file)
 }
 
 /// Gives the file its name, which a job that was killed may have left behind.
-fn link(folder: &OwnedFd, fresh: &str, name: &str) -> Result<(), String> {
-    let deadline = Instant::now() + EXAMINED;
+fn link_file(folder: &OwnedFd, fresh: &str, name: &str) -> Result<(), String> {
+    let deadline = Instant::now() + LOCK_EXAMINATION_WAIT;
     loop {
         match rustix::fs::linkat(folder, fresh, folder, name, AtFlags::empty()) {
             Ok(()) => return Ok(()),
@@ -203,7 +207,7 @@ fn link(folder: &OwnedFd, fresh: &str, name: &str) -> Result<(), String> {
         if Instant::now() > deadline {
             return Err("another job meets under this name now: choose another `HIR_MASTER_PORT`".to_owned());
         }
-        thread::sleep(EXAMINED / 50);
+        thread::sleep(LOCK_EXAMINATION_WAIT / 50);
     }
 }
 
@@ -217,7 +221,7 @@ fn remove_stale(folder: &OwnedFd, name: &OsStr) -> Result<bool, String> {
         Err(Errno::LOOP) => return Err("is a symbolic link".to_owned()),
         Err(fault) => return Err(system(fault)),
     };
-    is_private(&file, Type::File)?;
+    check_private(&file, EntryType::File)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => (),
         Err(Errno::WOULDBLOCK) => return Ok(false),
@@ -234,7 +238,7 @@ fn remove_stale(folder: &OwnedFd, name: &OsStr) -> Result<bool, String> {
     }
 }
 
-impl Drop for Published {
+impl Drop for PublishedSecret {
     fn drop(&mut self) {
         let _ = rustix::fs::unlinkat(&self.folder, self.name.as_str(), AtFlags::empty());
     }
@@ -250,18 +254,18 @@ mod tests {
     use super::*;
 
     /// A place in a folder of the test's own.
-    fn place(name: &str) -> std::io::Result<(Place, PathBuf)> {
+    fn place(name: &str) -> std::io::Result<(SecretFileLocation, PathBuf)> {
         let runtime = std::env::temp_dir().join(format!("hir-published-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&runtime);
         fs::create_dir_all(&runtime)?;
         let folder = runtime.join("hir");
-        let mut place = Place::new("job", 700, |_| Some(runtime.display().to_string()));
+        let mut place = SecretFileLocation::new("job", 700, |_| Some(runtime.display().to_string()));
         place.folders.truncate(1);
         Ok((place, folder))
     }
 
     fn secret(byte: u8) -> Secret {
-        Secret::of_bytes([byte; 32])
+        Secret::from_bytes([byte; 32])
     }
 
     #[test]

@@ -12,10 +12,10 @@ use crate::{
     launch::{
         LaunchError,
         channel::{Channel, Timeouts},
-        environment::Launch,
+        environment::LaunchInfo,
         message::{MAX_CONTENT, Message, Operation},
-        progress::{Limit, Progress},
-        rendezvous::{self, Trust},
+        progress::{PhaseLimit, RankProgress},
+        rendezvous::{self, SecretSource},
         secret::Secret,
         watchdog::Watchdog,
     },
@@ -27,19 +27,19 @@ const QUICK: Timeouts = Timeouts {
     step: Duration::from_secs(5),
 };
 
-fn place(name: &str, rank: usize, world: usize) -> Launch {
-    Launch {
-        family: "test",
+fn place(name: &str, rank: usize, world: usize) -> LaunchInfo {
+    LaunchInfo {
+        launcher: "test",
         rank,
-        size: world,
+        world,
         local_rank: rank,
         local_size: Some(world),
         job: Some(format!("{name} {}", std::process::id())),
     }
 }
 
-fn trust() -> Trust {
-    Trust::Secret(Secret::of_bytes([7; 32]))
+fn trust() -> SecretSource {
+    SecretSource::Secret(Secret::from_bytes([7; 32]))
 }
 
 /// Runs every rank of a job on a thread.
@@ -136,14 +136,16 @@ fn who_left_is_named() {
 fn records_come_with_heartbeats() {
     let seen = job("records", 2, QUICK, |it| {
         let mine = it.rank as u8 + 7;
-        it.on_heartbeat(move || vec![mine]);
+        it.set_progress_source(move || vec![mine]);
         let deadline = Instant::now() + Duration::from_secs(5);
-        let theirs =
-            |it: &Channel| it.records()[1 - it.rank].clone().is_some_and(|(_, bytes)| !bytes.is_empty());
+        let theirs = |it: &Channel| {
+            it.progress_records()[1 - it.rank].clone().is_some_and(|(_, bytes)| !bytes.is_empty())
+        };
         while !theirs(&it) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(10));
         }
-        let records: Vec<_> = it.records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
+        let records: Vec<_> =
+            it.progress_records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
         let _ = it.barrier();
         records
     });
@@ -158,7 +160,9 @@ fn who_never_says_anything_is_silent_and_no_reason_to_call_all_stalled() -> Resu
         let mute = scope.spawn(|| rendezvous::connect(&address, &trust(), 1, 2, QUICK.rendezvous));
         let timeouts = Timeouts { silence: Duration::from_secs(2), ..QUICK };
         let channel = Arc::new(Channel::open(&place("mute", 0, 2), &address, &trust(), timeouts)?);
-        channel.on_heartbeat(|| Progress { limit: Limit::Timeout, ..Progress::default() }.encode());
+        channel.set_progress_source(|| {
+            RankProgress { limit: PhaseLimit::Timeout, ..RankProgress::default() }.encode()
+        });
         let (sender, ended) = mpsc::channel();
         let end = Box::new(move |exit, report| sender.send((Exit::from(exit), report)).unwrap_or_default());
         let notes = Box::new(|fault: &LaunchError, _: &[Option<Vec<u8>>]| fault.to_string());
@@ -195,7 +199,8 @@ fn faulty(name: &str, send: impl Fn(&mut dyn FnMut(&Message) -> bool) + Sync) ->
 
 #[test]
 fn a_flood_of_pieces_ends_the_job_and_not_the_memory() {
-    let part = Message::Part { operation: Operation::Gather, more: true, bytes: vec![0; MAX_CONTENT] };
+    let part =
+        Message::Contribution { operation: Operation::Gather, more: true, bytes: vec![0; MAX_CONTENT] };
     let fault = faulty("flood", |send| while send(&part) {});
     let wanted = LaunchError::Protocol { rank: 1, fault: "more pieces than it may send".to_owned() };
     assert_eq!(fault, Some(wanted));
@@ -230,7 +235,7 @@ fn a_connection_that_is_not_intact_is_named() -> Result<(), LaunchError> {
 
 #[test]
 fn what_only_rank_0_says_is_refused_from_others() {
-    let verdict = Message::Verdict(Exit::Hang.into());
+    let verdict = Message::ExitCode(Exit::Hang.into());
     for message in [Message::Welcome, Message::Join, Message::Credit, verdict] {
         let fault = faulty("role", |send| assert!(send(&message)));
         let wanted =

@@ -4,8 +4,8 @@ use crate::{
     exit::Exit,
     launch::{
         LaunchError,
-        progress::{Limit, Progress, Run},
-        report::report,
+        progress::{PhaseLimit, PlanProgress, RankProgress},
+        report::job_report,
     },
     plan::{InstKind, Plan, tests::plans_of},
 };
@@ -26,8 +26,8 @@ fn at(plan: &Plan, which: usize, wanted: impl Fn(&InstKind) -> bool) -> u32 {
 /// A rank that has issued everything before `issued`; its streams have come to `stream`, its communications to `queue`.
 fn record(plan: &Plan, issued: u32, stream: u32, queue: u32) -> Option<Vec<u8>> {
     let (streams, queues) = (vec![stream; plan.streams.len()], vec![queue; plan.communicators.len()]);
-    let run = Some(Run { issued, streams, queues, ..Run::default() });
-    Some(Progress { run, ..Progress::default() }.encode())
+    let run = Some(PlanProgress { issued, streams, queues, ..PlanProgress::default() });
+    Some(RankProgress { plan: run, ..RankProgress::default() }.encode())
 }
 
 fn collective(it: &InstKind) -> bool {
@@ -36,16 +36,16 @@ fn collective(it: &InstKind) -> bool {
 
 #[test]
 fn records_come_back() {
-    let run = Run { round: 2, complete: 1, issued: 7, streams: vec![1, 2], queues: vec![3] };
-    for run in [None, Some(run), Some(Run::default())] {
-        let it = Progress {
+    let run = PlanProgress { round: 2, completed_rounds: 1, issued: 7, streams: vec![1, 2], queues: vec![3] };
+    for run in [None, Some(run), Some(PlanProgress::default())] {
+        let it = RankProgress {
             phase: "reading".to_owned(),
-            limit: if run.is_some() { Limit::Timeout } else { Limit::None },
-            run,
+            limit: if run.is_some() { PhaseLimit::Timeout } else { PhaseLimit::None },
+            plan: run,
         };
-        assert_eq!(Progress::decode(&it.encode()), Some(it));
+        assert_eq!(RankProgress::decode(&it.encode()), Some(it));
     }
-    assert_eq!(Progress::decode(b"abc"), None);
+    assert_eq!(RankProgress::decode(b"abc"), None);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn who_never_issued_is_the_cause() {
     let mut records: Vec<_> = plans.iter().map(|it| record(it, it.code.len() as u32, wait, second)).collect();
     // Rank 2's host hangs one instruction earlier.
     records[2] = record(&plans[2], second - 1, second - 1, second - 1);
-    let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+    let text = job_report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
         "rank 2 has not issued Communication 3 (Allreduce, line 10, i8=1): it is at line 7, i8=1; ranks 0 1 3 wait in it\n\
@@ -77,7 +77,7 @@ fn who_has_not_reached_it_is_the_cause() {
     // Rank 1 has issued all, and its stream runs a sum that does not end.
     let sum = at(&plans[1], 0, |it| matches!(it, InstKind::Map { .. }));
     records[1] = record(&plans[1], all, sum, second);
-    let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+    let text = job_report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
         "rank 1 has not reached Communication 3 (Allreduce, line 10, i8=1): at the end; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
@@ -95,8 +95,8 @@ fn hosts_that_connect_wait_for_the_one_that_does_not_come() {
     let first = at(&plans[0], 0, collective);
     let mut records: Vec<_> = plans.iter().map(|it| record(it, first, first, first)).collect();
     let phase = "done, rank 0 judges the outputs".to_owned();
-    records[3] = Some(Progress { phase, ..Progress::default() }.encode());
-    let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+    records[3] = Some(RankProgress { phase, ..RankProgress::default() }.encode());
+    let text = job_report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
         "rank 3 has not issued Communication 3 (Allreduce, line 10, i8=0): it is done, rank 0 judges the outputs; ranks 0 1 2 wait in it\n\
@@ -112,11 +112,11 @@ fn a_host_that_is_ahead_is_waited_for_by_nobody() {
     let plans = plans();
     let first = at(&plans[0], 0, collective);
     let record = |round, issued| {
-        let run = Some(Run { round, complete: 3, issued, ..Run::default() });
-        Some(Progress { run, ..Progress::default() }.encode())
+        let run = Some(PlanProgress { round, completed_rounds: 3, issued, ..PlanProgress::default() });
+        Some(RankProgress { plan: run, ..RankProgress::default() }.encode())
     };
     let told = |records: [Option<Vec<u8>>; 4]| {
-        let text = report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
+        let text = job_report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
         text.lines().next().unwrap_or_default().to_owned()
     };
     let ahead = [record(3, first), record(5, 0), record(5, 0), record(5, 0)];
@@ -135,7 +135,7 @@ fn who_is_silent_comes_first() {
     let wait = at(&plans[0], 0, |it| matches!(it, InstKind::Wait { .. }));
     let mut records: Vec<_> = plans.iter().map(|it| record(it, wait + 1, wait, first)).collect();
     records[3] = None;
-    let text = report(&LaunchError::Gone { rank: 3 }, &records, &plans);
+    let text = job_report(&LaunchError::Gone { rank: 3 }, &records, &plans);
     assert_eq!(
         text,
         "rank 3 is silent: its connection closed, its process was killed or has ended\n\
@@ -149,12 +149,15 @@ fn who_is_silent_comes_first() {
 fn streams_that_do_not_tell_are_not_made_up() {
     let plans = plans();
     let all = plans[0].code.len() as u32;
-    let run = |issued, complete| Some(Run { round: 7, complete, issued, ..Run::default() });
-    let record =
-        |issued, complete| Some(Progress { run: run(issued, complete), ..Progress::default() }.encode());
+    let run = |issued, complete| {
+        Some(PlanProgress { round: 7, completed_rounds: complete, issued, ..PlanProgress::default() })
+    };
+    let record = |issued, complete| {
+        Some(RankProgress { plan: run(issued, complete), ..RankProgress::default() }.encode())
+    };
     let records = [record(all, 3), record(2, 3), record(all, 3), record(all, 3)];
     assert_eq!(
-        report(&LaunchError::Stalled { seconds: 60 }, &records, &plans),
+        job_report(&LaunchError::Stalled { seconds: 60 }, &records, &plans),
         "no rank got any further for 60 s\n\
          ranks 0 2 3: at the end of run 7; the GPU has completed 3 runs\n\
          rank 1: at line 11, i8=0 of run 7; the GPU has completed 3 runs"
@@ -163,12 +166,12 @@ fn streams_that_do_not_tell_are_not_made_up() {
 
 #[test]
 fn an_error_comes_first() {
-    let phase = |it: &str| Some(Progress { phase: it.to_owned(), ..Progress::default() }.encode());
+    let phase = |it: &str| Some(RankProgress { phase: it.to_owned(), ..RankProgress::default() }.encode());
     let records = [phase("reading"), None, phase("reading")];
     let fault =
         LaunchError::Aborted { rank: 1, exit: Exit::Device.into(), reason: "line 3: no memory".to_owned() };
     assert_eq!(
-        report(&fault, &records, &[]),
+        job_report(&fault, &records, &[]),
         "rank 1: line 3: no memory\nranks 0 2: reading\nrank 1: nothing is known of it"
     );
 }

@@ -14,9 +14,9 @@ use grammar::{
     words::{Algorithm, P2pProtocol},
 };
 
-use super::{Comm, CommNo, InstRef, Key, Matched, Role, words};
+use super::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, report_text};
 use crate::plan::{
-    Backend, CollectiveKind, Communication, Direction, Effect, Plan, Transfer, View,
+    Backend, CollectiveKind, Communication, Direction, Plan, SyncEffect, Transfer, View,
     algorithm::chosen_algorithm,
 };
 
@@ -52,10 +52,10 @@ struct Post {
 pub(in crate::plan) fn agreement(
     programs: &[&Program],
     plans: &[Plan],
-    matched: &Matched,
+    matched: &CommMatching,
 ) -> Vec<(usize, Diagnostic)> {
-    let mut faults: Vec<Fault> = collectives(plans, matched);
-    faults.extend(messages(plans, matched));
+    let mut faults: Vec<Fault> = collective_faults(plans, matched);
+    faults.extend(message_faults(plans, matched));
     let diagnostic = |it: Fault| {
         let (rank, plan) = (it.at.rank, &plans[it.at.rank]);
         let stmt = plan.origins[it.origin as usize].stmt;
@@ -72,52 +72,54 @@ fn amount(plan: &Plan, view: &View) -> Amount {
 }
 
 /// `1024 x bf16`.
-fn shown((len, dtype): Amount) -> String {
+fn amount_text((len, dtype): Amount) -> String {
     format!("{len} x {}", dtype.short_name())
 }
 
 // ---- collectives
 
 /// The first fault of each communicator.
-fn collectives(plans: &[Plan], matched: &Matched) -> Vec<Fault> {
+fn collective_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
     let mut faults = BTreeMap::new();
     for comm in &matched.comms {
-        let Key::Collective(group, which) = comm.key else { continue };
-        if comm.parts.len() != matched.expected(comm) || faults.contains_key(&group) {
+        let CommKey::Collective(group, which) = comm.key else { continue };
+        if comm.parts.len() != matched.expected_parts(comm) || faults.contains_key(&group) {
             continue;
         }
         let posts: Option<Vec<Post>> = in_team_order(comm).into_iter().map(|at| post(plans, at)).collect();
-        let team = words::team(&matched.groups[group as usize].team);
-        let name = format!("the {} collective of team ({team})", words::ordinal(which));
+        let team = report_text::team(&matched.groups[group as usize].team);
+        let name = format!("the {} collective of team ({team})", report_text::ordinal(which));
         let backend = matched.groups[group as usize].backend;
-        if let Some(fault) = posts.and_then(|it| check(plans, &name, backend, &it)) {
+        if let Some(fault) = posts.and_then(|it| check_members(plans, &name, backend, &it)) {
             faults.insert(group, fault);
         }
     }
     faults.into_values().collect()
 }
 
-fn in_team_order(comm: &Comm) -> Vec<InstRef> {
+fn in_team_order(comm: &MatchedComm) -> Vec<InstRef> {
     let mut parts: Vec<_> = comm.parts.iter().collect();
-    parts.sort_by_key(|it| if let Role::Member(place) = it.role { place } else { 0 });
-    parts.into_iter().map(|it| it.at).collect()
+    parts.sort_by_key(|it| if let CommRole::Member(place) = it.role { place } else { 0 });
+    parts.into_iter().map(|it| it.inst_ref).collect()
 }
 
 /// What a member posts; `None`: a resharding operator.
 fn post(plans: &[Plan], at: InstRef) -> Option<Post> {
     let plan = &plans[at.rank];
-    let Effect::Post(Communication::Collective(it)) = plan.code[at.inst].kind.effect() else { return None };
+    let SyncEffect::Post(Communication::Collective(it)) = plan.code[at.inst].kind.effect() else {
+        return None;
+    };
     let [input, output] = [&it.input, &it.output].map(|it| it.as_ref().map(|it| amount(plan, it)));
     Some(Post { at, kind: it.kind, algo: it.algo, input, output })
 }
 
 /// What does not agree in one collective of all members, in team order: `name` is what messages call it.
-fn check(plans: &[Plan], name: &str, backend: Option<Backend>, members: &[Post]) -> Option<Fault> {
-    let posts = |it: &Post| format!("rank {} posts {}", it.at.rank, words::describe(plans, it.at));
+fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: &[Post]) -> Option<Fault> {
+    let posts = |it: &Post| format!("rank {} posts {}", it.at.rank, report_text::describe(plans, it.at));
     let lead = members.first()?;
-    let other = members.iter().find(|it| !it.kind.is_same_as(lead.kind));
+    let other = members.iter().find(|it| !it.kind.is_compatible_with(lead.kind));
     if let Some(it) = other {
-        let (mine, theirs) = (it.kind.name(), lead.kind.name());
+        let (mine, theirs) = (it.kind.describe(), lead.kind.describe());
         let message = format!("{name}: {}, {}: {theirs} and {mine} do not match", posts(lead), posts(it));
         return Some(Fault::new(plans, it.at, message));
     }
@@ -132,13 +134,18 @@ fn check(plans: &[Plan], name: &str, backend: Option<Backend>, members: &[Post])
         let message = format!("{name}: {} {theirs}, {} {mine}", posts(lead), posts(it));
         return Some(Fault::new(plans, it.at, message));
     }
-    if let Some(fault) = permute(plans, name, members) {
+    if let Some(fault) = check_permute(plans, name, members) {
         return Some(fault);
     }
     let mut givers = members.iter().filter_map(|it| Some((it, it.input?)));
     let (giver, given) = givers.next()?;
     let gives = |it: &Post, amount: Amount| {
-        format!("rank {} gives {} in {}", it.at.rank, shown(amount), words::describe(plans, it.at))
+        format!(
+            "rank {} gives {} in {}",
+            it.at.rank,
+            amount_text(amount),
+            report_text::describe(plans, it.at)
+        )
     };
     if let Some((it, mine)) = givers.find(|(_, mine)| *mine != given) {
         return Some(Fault::new(
@@ -154,13 +161,13 @@ fn check(plans: &[Plan], name: &str, backend: Option<Backend>, members: &[Post])
         return Some(Fault::new(plans, giver.at, message));
     }
     let (it, wanted, delivered) = members.iter().enumerate().find_map(|(member, it)| {
-        let delivered = (lead.kind.delivered(member, count, len), dtype);
+        let delivered = (lead.kind.output_len(member, count, len), dtype);
         it.output.filter(|it| *it != delivered).map(|wanted| (it, wanted, delivered))
     })?;
-    let (what, output) = (words::describe(plans, it.at), shown(wanted));
+    let (what, output) = (report_text::describe(plans, it.at), amount_text(wanted));
     let message = format!(
         "{name}: it delivers {} to rank {}, the output of {what} holds {output}",
-        shown(delivered),
+        amount_text(delivered),
         it.at.rank
     );
     Some(Fault::new(plans, it.at, message))
@@ -168,7 +175,7 @@ fn check(plans: &[Plan], name: &str, backend: Option<Backend>, members: &[Post])
 
 /// A member of a permutation has to receive from the member that sends to it. A dump contains its own rank's peers as literals, so
 /// one rank's dump that all ranks run is the usual cause.
-fn permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
+fn check_permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
     let (me, from) = members.iter().enumerate().find_map(|(me, it)| {
         let CollectiveKind::Permute { recv_peer, .. } = it.kind else { return None };
         let CollectiveKind::Permute { send_peer, .. } = members.get(recv_peer)?.kind else { return None };
@@ -178,7 +185,7 @@ fn permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
     let message = format!(
         "{name}: rank {} receives from rank {giver} in {}, rank {giver} sends to another rank",
         it.at.rank,
-        words::describe(plans, it.at)
+        report_text::describe(plans, it.at)
     );
     let help = "a dump prints its own rank's index as a literal in `send_peer` and `recv_peer`: write `rank` in its \
                 place, or give every rank its own dump with `--program 0=a.hir,1=b.hir`";
@@ -188,7 +195,7 @@ fn permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
 // ---- messages
 
 /// One side of a message.
-struct Posted<'a> {
+struct PostedOp<'a> {
     at: InstRef,
     /// The statement, an index into the rank's `Plan::origins`.
     origin: u32,
@@ -197,13 +204,15 @@ struct Posted<'a> {
 }
 
 /// The first fault between each two ranks.
-fn messages(plans: &[Plan], matched: &Matched) -> Vec<Fault> {
+fn message_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
     let mut faults = BTreeMap::new();
     for (number, comm) in (0..).zip(&matched.comms) {
-        let Key::Message(group, from, to, _) = comm.key else { continue };
-        let find = |direction| comm.parts.iter().find(|it| it.role == Role::Side(direction)).map(|it| it.at);
+        let CommKey::Message(group, from, to, _) = comm.key else { continue };
+        let find = |direction| {
+            comm.parts.iter().find(|it| it.role == CommRole::Side(direction)).map(|it| it.inst_ref)
+        };
         let (Some(send), Some(recv)) = (find(Direction::Send), find(Direction::Recv)) else { continue };
-        let [Some(send), Some(recv)] = [send, recv].map(|at| posted(plans, matched, number, at)) else {
+        let [Some(send), Some(recv)] = [send, recv].map(|at| posted_op(plans, matched, number, at)) else {
             continue;
         };
         if let Some(message) = disagreement(plans, &send, &recv) {
@@ -215,13 +224,13 @@ fn messages(plans: &[Plan], matched: &Matched) -> Vec<Fault> {
 }
 
 /// What the two sides of a message do not agree on.
-fn disagreement(plans: &[Plan], send: &Posted<'_>, recv: &Posted<'_>) -> Option<String> {
-    let plan = |it: &Posted<'_>| &plans[it.at.rank];
+fn disagreement(plans: &[Plan], send: &PostedOp<'_>, recv: &PostedOp<'_>) -> Option<String> {
+    let plan = |it: &PostedOp<'_>| &plans[it.at.rank];
     let [given, wanted] = [send, recv].map(|it| amount(plan(it), it.view));
     let (from, to) = (send.at.rank, recv.at.rank);
-    let [here, there] = [send, recv].map(|it| plan(it).describe(it.origin));
+    let [here, there] = [send, recv].map(|it| plan(it).describe_origin(it.origin));
     if given != wanted {
-        let (given, wanted) = (shown(given), shown(wanted));
+        let (given, wanted) = (amount_text(given), amount_text(wanted));
         return Some(format!("rank {from} sends {given} in {here}, rank {to} receives {wanted} in {there}"));
     }
     let (mine, theirs) = (send.protocol?, recv.protocol?);
@@ -236,12 +245,17 @@ fn disagreement(plans: &[Plan], send: &Posted<'_>, recv: &Posted<'_>) -> Option<
 }
 
 /// A side of a message.
-fn posted<'a>(plans: &'a [Plan], matched: &Matched, number: CommNo, at: InstRef) -> Option<Posted<'a>> {
-    let Effect::Post(Communication::Transfer(it)) = plans[at.rank].code[at.inst].kind.effect() else {
+fn posted_op<'a>(
+    plans: &'a [Plan],
+    matched: &CommMatching,
+    number: CommNo,
+    at: InstRef,
+) -> Option<PostedOp<'a>> {
+    let SyncEffect::Post(Communication::Transfer(it)) = plans[at.rank].code[at.inst].kind.effect() else {
         return None;
     };
-    let Transfer { sides, protocol, .. } = it;
+    let Transfer { ops: sides, protocol, .. } = it;
     let which = matched.comms_of(at).iter().position(|it| *it == number)?;
     let origin = matched.origin(plans, at, number);
-    Some(Posted { at, origin, protocol: *protocol, view: &sides.get(which)?.view })
+    Some(PostedOp { at, origin, protocol: *protocol, view: &sides.get(which)?.view })
 }

@@ -13,9 +13,9 @@ pub struct Deadlock {
     /// Why.
     pub cause: Cause,
     /// What stuck ranks wait for, by rank; waits that others of the same rank explain are left out.
-    pub waits: Vec<Wait>,
+    pub waits: Vec<BlockedWait>,
     /// Communications that ranks do not post, and that others wait for.
-    pub skips: Vec<NeverPosted>,
+    pub skips: Vec<MissingPost>,
 }
 
 /// The root of a deadlock.
@@ -28,10 +28,10 @@ pub enum Cause {
         /// The instructions in which a rank waits for the next one: rank and statement.
         steps: Vec<(usize, String)>,
         /// What these have in common.
-        facing: Option<Facing>,
+        head_to_head: Option<HeadToHead>,
     },
     /// Nobody will ever do what a head waits for.
-    Never {
+    NeverSatisfied {
         /// Who waits, an index into `Deadlock::waits`.
         wait: usize,
         /// What is never done: `rank 1 never receives what rank 0 sends in P2PCommunication 3 (send, line 9)`.
@@ -43,7 +43,7 @@ pub enum Cause {
 
 /// Transfers that face each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Facing {
+pub enum HeadToHead {
     /// Every rank sends before it receives.
     Sends,
     /// Every rank receives before it sends.
@@ -56,21 +56,21 @@ pub enum Facing {
 
 /// A blocked host, stream or communicator's queue.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wait {
+pub struct BlockedWait {
     /// The instruction that cannot run.
-    pub at: InstRef,
+    pub inst_ref: InstRef,
     /// Its line; 0 for the end of the program.
     pub line: u32,
     /// The values of the loops around it: `streamIdx=1`; empty outside of loops.
     pub iteration: String,
     /// Its line and iteration, and what it is on: `line 19, streamIdx=1, on stream 1`.
-    pub place: String,
+    pub location: String,
     /// What it waits for: `in Allgather for rank 1`.
-    pub what: String,
+    pub waits_for: String,
     /// What those are doing that it waits for.
-    pub instead: Vec<String>,
+    pub current_work: Vec<String>,
     /// Whether all that it waits for would come if ranks posted what `Deadlock::skips` lists.
-    pub settled: bool,
+    pub follows_from_skips: bool,
 }
 
 /// Most ranks that are named as waiting for one communication.
@@ -84,7 +84,7 @@ const MAX_CYCLE: usize = 16;
 
 /// A communication that a rank does not post, and that others wait for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NeverPosted {
+pub struct MissingPost {
     /// The rank.
     pub rank: usize,
     /// The statement.
@@ -92,7 +92,7 @@ pub struct NeverPosted {
     /// What it does not do: `never posts P2PCommunication 38 (send, line 21)`.
     pub what: String,
     /// Why not: `` `IF Manual ( rank != 3 )` (line 20) is false there in streamIdx=1..7``.
-    pub why: String,
+    pub reason: String,
     /// Who waits for it, indices into `Deadlock::waits`.
     pub waits: Vec<usize>,
 }
@@ -100,20 +100,21 @@ pub struct NeverPosted {
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "deadlock: {}", self.headline())?;
-        if let Cause::Never { counts: Some(counts), .. } = &self.cause {
+        if let Cause::NeverSatisfied { counts: Some(counts), .. } = &self.cause {
             write!(f, "\n{counts}")?;
         }
         if let Some(help) = self.help() {
             write!(f, "\nhelp: {help}")?;
         }
         for it in &self.skips {
-            write!(f, "\nrank {} {}: {}", it.rank, it.what, it.why)?;
+            write!(f, "\nrank {} {}: {}", it.rank, it.what, it.reason)?;
             write!(f, "\nleft waiting {}", self.waiting(&it.waits))?;
         }
         let explained = |at: usize| self.skips.iter().any(|it| it.waits.contains(&at));
-        let follow = self.waits.iter().enumerate().filter(|(at, it)| it.settled && !explained(*at)).count();
-        let unsettled = self.waits.iter().filter(|it| !it.settled);
-        let lines = lines_by_rank(unsettled.map(|it| (it.at.rank, it.text())));
+        let follow =
+            self.waits.iter().enumerate().filter(|(at, it)| it.follows_from_skips && !explained(*at)).count();
+        let unsettled = self.waits.iter().filter(|it| !it.follows_from_skips);
+        let lines = lines_by_rank(unsettled.map(|it| (it.inst_ref.rank, it.text())));
         lines.iter().take(MAX_WAITS).try_for_each(|line| write!(f, "\n{line}"))?;
         if let more @ 1.. = lines.len().saturating_sub(MAX_WAITS) {
             write!(f, "\n… and {more} more")?;
@@ -130,12 +131,12 @@ impl Deadlock {
     /// The cause in a line.
     pub fn headline(&self) -> String {
         let (ranks, steps, facing) = match &self.cause {
-            Cause::Never { what, .. } => return what.clone(),
-            Cause::Cycle { ranks, steps, facing } => (ranks, steps, facing),
+            Cause::NeverSatisfied { what, .. } => return what.clone(),
+            Cause::Cycle { ranks, steps, head_to_head: facing } => (ranks, steps, facing),
         };
         let (kind, other) = match facing {
-            Some(Facing::Sends | Facing::Puts) => ("send", "receive"),
-            Some(Facing::Receives | Facing::Gets) => ("receive", "send"),
+            Some(HeadToHead::Sends | HeadToHead::Puts) => ("send", "receive"),
+            Some(HeadToHead::Receives | HeadToHead::Gets) => ("receive", "send"),
             None => ("", ""),
         };
         match (steps.as_slice(), facing) {
@@ -150,21 +151,21 @@ impl Deadlock {
                     "ranks wait for each other: rank {a} in {one} for rank {b}, rank {b} in {two} for rank {a}"
                 )
             }
-            (_, Some(_)) => format!("each rank {kind}s before it {other}s: {}", circle(ranks)),
-            (_, None) => format!("ranks wait for each other: {}", circle(ranks)),
+            (_, Some(_)) => format!("each rank {kind}s before it {other}s: {}", cycle_text(ranks)),
+            (_, None) => format!("ranks wait for each other: {}", cycle_text(ranks)),
         }
     }
 
     /// The statement to look at: the one that a rank does not post, or the first in which one waits.
     pub fn stmt(&self, plans: &[Plan]) -> Option<StmtId> {
         let wait = match &self.cause {
-            Cause::Cycle { ranks, .. } => self.waits.iter().position(|it| ranks.contains(&it.at.rank)),
-            Cause::Never { wait, .. } => Some(*wait),
+            Cause::Cycle { ranks, .. } => self.waits.iter().position(|it| ranks.contains(&it.inst_ref.rank)),
+            Cause::NeverSatisfied { wait, .. } => Some(*wait),
         };
         if let Some(skip) = self.skips.iter().find(|it| wait.is_none_or(|wait| it.waits.contains(&wait))) {
             return Some(skip.stmt);
         }
-        let at = self.waits.get(wait?)?.at;
+        let at = self.waits.get(wait?)?.inst_ref;
         let plan = plans.get(at.rank)?;
         plan.origins[plan.code.get(at.inst)?.origin as usize].stmt
     }
@@ -173,10 +174,10 @@ impl Deadlock {
     pub fn line(&self, plans: &[Plan]) -> Option<(usize, u32)> {
         let stmt = self.stmt(plans)?;
         let skips = self.skips.iter().filter(|it| it.stmt == stmt).map(|it| it.rank);
-        let rank = skips.chain(self.waits.iter().map(|it| it.at.rank)).next()?;
+        let rank = skips.chain(self.waits.iter().map(|it| it.inst_ref.rank)).next()?;
         let plan = plans.get(rank)?;
         let origin = plan.origins.iter().find(|it| it.stmt == Some(stmt)).map(|it| it.line);
-        Some((rank, plan.names.line(stmt).or(origin)?))
+        Some((rank, plan.comm_names.line(stmt).or(origin)?))
     }
 
     /// The deadlock at a place of a text; `message` is the cause as it is to be worded.
@@ -196,18 +197,18 @@ impl Deadlock {
 
     /// What may help.
     pub fn help(&self) -> Option<&'static str> {
-        let Cause::Cycle { facing, .. } = &self.cause else { return None };
+        let Cause::Cycle { head_to_head: facing, .. } = &self.cause else { return None };
         facing.map(|it| match it {
-            Facing::Sends => {
+            HeadToHead::Sends => {
                 "put the send and the receive between StartCoalescing and EndCoalescing, or let one rank receive first"
             }
-            Facing::Receives => {
+            HeadToHead::Receives => {
                 "put the send and the receive between StartCoalescing and EndCoalescing, or let one rank send first"
             }
-            Facing::Puts => {
+            HeadToHead::Puts => {
                 "by protocol=put a send waits for the peer's receive: post the receive first, or use protocol=get"
             }
-            Facing::Gets => {
+            HeadToHead::Gets => {
                 "by protocol=get a receive waits for the peer's send: post the send first, or use protocol=put"
             }
         })
@@ -218,8 +219,8 @@ impl Deadlock {
         let mut lines: Vec<(u32, Vec<String>)> = Vec::new();
         for it in waits.iter().filter_map(|at| self.waits.get(*at)) {
             let who = match it.iteration.is_empty() {
-                true => it.at.rank.to_string(),
-                false => format!("{} ({})", it.at.rank, it.iteration),
+                true => it.inst_ref.rank.to_string(),
+                false => format!("{} ({})", it.inst_ref.rank, it.iteration),
             };
             match lines.iter_mut().find(|(line, _)| *line == it.line) {
                 Some((_, all)) => all.push(who),
@@ -240,7 +241,7 @@ impl Deadlock {
 }
 
 /// `0 → 1 → 0`
-fn circle(ranks: &[usize]) -> String {
+fn cycle_text(ranks: &[usize]) -> String {
     let mut steps: Vec<String> = ranks.iter().take(MAX_CYCLE).map(ToString::to_string).collect();
     if ranks.len() > MAX_CYCLE {
         steps.push("…".to_owned());
@@ -249,11 +250,11 @@ fn circle(ranks: &[usize]) -> String {
     steps.join(" → ")
 }
 
-impl Wait {
+impl BlockedWait {
     /// All but the rank.
     fn text(&self) -> String {
-        let mut text = format!("{}: waits {}", self.place, self.what);
-        for it in &self.instead {
+        let mut text = format!("{}: waits {}", self.location, self.waits_for);
+        for it in &self.current_work {
             text += "; ";
             text += it;
         }
@@ -261,9 +262,9 @@ impl Wait {
     }
 }
 
-impl fmt::Display for Wait {
+impl fmt::Display for BlockedWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {}: {}", self.at.rank, self.text())
+        write!(f, "rank {}: {}", self.inst_ref.rank, self.text())
     }
 }
 
@@ -276,11 +277,11 @@ pub fn lines_by_rank(texts: impl Iterator<Item = (usize, String)>) -> Vec<String
             None => lines.push((vec![rank], text)),
         }
     }
-    lines.into_iter().map(|(ranks, text)| format!("{}: {text}", names(&ranks))).collect()
+    lines.into_iter().map(|(ranks, text)| format!("{}: {text}", ranks_text(&ranks))).collect()
 }
 
 /// `rank 1`, `ranks 1 2 3`.
-pub fn names(ranks: &[usize]) -> String {
+pub fn ranks_text(ranks: &[usize]) -> String {
     let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(" "))
 }

@@ -4,7 +4,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{BlockId, Program, Stmt},
-    ops::Effect,
+    ops::OpClass,
     span::LineIndex,
 };
 
@@ -12,27 +12,27 @@ use super::{Deadlock, deadlock};
 use crate::plan::{self, Plan, limits::Limits, scalar::Scalars};
 
 /// Larger programs are not looked at: reading a program has to stay quick.
-const RANKS: usize = 64;
-const INSTRUCTIONS: i64 = 100_000;
-const MEMORY: usize = 1 << 28;
+const MAX_RANKS: usize = 64;
+const MAX_STATEMENTS: i64 = 100_000;
+const MAX_MEMORY: usize = 1 << 28;
 /// Of all ranks, once the communications are lowered.
-const LOWERED: usize = 1_000_000;
+const MAX_LOWERED_INSTRUCTIONS: usize = 1_000_000;
 
 /// What goes wrong when all ranks of a world run the program: communications that do not match, and a deadlock. Nothing is
 /// said of programs that cannot be planned as they are, and of large ones.
 pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<Diagnostic> {
     let world = ranks.unwrap_or_else(|| plan::smallest_world(program));
-    let Some(body) = program.body.filter(|_| (2..=RANKS).contains(&world)) else { return Vec::new() };
+    let Some(body) = program.body.filter(|_| (2..=MAX_RANKS).contains(&world)) else { return Vec::new() };
     let is_small = || {
-        let count = unrolled(program, &Scalars::new(program, 0), body);
-        count.is_some_and(|it| it.saturating_mul(world as i64) <= INSTRUCTIONS)
+        let count = unrolled_statement_count(program, &Scalars::new(program, 0), body);
+        count.is_some_and(|it| it.saturating_mul(world as i64) <= MAX_STATEMENTS)
     };
     if !communicates(program) || !is_small() {
         return Vec::new();
     }
     let assumed = |text: &str| format!("if all {world} ranks run this program: {text}");
-    let limits = Limits { ranks: RANKS, memory: MEMORY, instructions: LOWERED };
-    match plan::build_within(program, lines, world, &limits) {
+    let limits = Limits { ranks: MAX_RANKS, memory: MAX_MEMORY, instructions: MAX_LOWERED_INSTRUCTIONS };
+    match plan::build_with_limits(program, lines, world, &limits) {
         Ok(plans) => deadlock(&plans).map(|it| warning(program, &plans, &it, &assumed)).into_iter().collect(),
         Err(faults) => faults
             .into_iter()
@@ -55,24 +55,29 @@ fn warning(
 
 fn communicates(program: &Program) -> bool {
     program.stmts.ids().any(|it| match &program.stmts[it] {
-        Stmt::Op(it) => matches!(it.op.row().effect, Effect::Communicate | Effect::Share),
+        Stmt::Op(it) => matches!(it.op.def().class, OpClass::Communicate | OpClass::ShareHandles),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     })
 }
 
 /// How many statements rank 0 executes at most, where the bounds of loops are known; those of nested loops, too, have to be.
-fn unrolled(program: &Program, scalars: &Scalars<'_>, block: BlockId) -> Option<i64> {
+fn unrolled_statement_count(program: &Program, scalars: &Scalars<'_>, block: BlockId) -> Option<i64> {
     let mut count: i64 = 0;
     for stmt in program.block(block) {
         let inner = match &program.stmts[*stmt] {
             Stmt::Op(_) | Stmt::Let(..) => 1,
             Stmt::For(it) => {
                 let trips = scalars.int(it.stop).ok()?.saturating_sub(scalars.int(it.start).ok()?).max(0);
-                unrolled(program, scalars, it.body)?.saturating_mul(trips).saturating_add(trips)
+                unrolled_statement_count(program, scalars, it.body)?
+                    .saturating_mul(trips)
+                    .saturating_add(trips)
             }
             Stmt::If(it) => {
-                let other = it.other.map_or(Some(0), |it| unrolled(program, scalars, it))?;
-                unrolled(program, scalars, it.then)?.saturating_add(other).saturating_add(1)
+                let other =
+                    it.else_block.map_or(Some(0), |it| unrolled_statement_count(program, scalars, it))?;
+                unrolled_statement_count(program, scalars, it.then_block)?
+                    .saturating_add(other)
+                    .saturating_add(1)
             }
         };
         count = count.saturating_add(inner);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Backend, Communication, CommunicatorNo, Direction, Effect, Plan, Slot};
+use crate::plan::{Backend, Communication, CommunicatorNo, Direction, Plan, SignalId, SyncEffect};
 
 /// An instruction of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ pub type CommNo = u32;
 
 /// The ranks that communicate by a queue of their own: a communicator, or the team of resharding operators.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct CommGroup {
     /// `None`: the team of resharding operators, which only the simulator runs.
     pub backend: Option<Backend>,
     /// World ranks, in team order.
@@ -42,7 +42,7 @@ pub struct Group {
 
 /// What the parts of a communication have in common. Ordinals count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Key {
+pub enum CommKey {
     /// A collective or resharding operator: the group, and which of the group's.
     Collective(GroupNo, u32),
     /// A message: the group, sender, receiver, and which between the two.
@@ -52,60 +52,60 @@ pub enum Key {
     /// A barrier of all hosts.
     Barrier(u32),
     /// A flag.
-    Signal(Slot),
+    Signal(SignalId),
 }
 
 /// What a part does in its communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Role {
+pub enum CommRole {
     /// It is the part of a member of the group, by its place in the team; of a barrier, by its rank.
     Member(usize),
     /// It is one side of a message or handle.
     Side(Direction),
     /// It raises the flag.
-    Raises,
+    Signals,
     /// It waits for the flag.
-    Awaits,
+    WaitsForSignal,
 }
 
 /// An instruction's part in a communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct CommPart {
     /// The instruction.
-    pub at: InstRef,
+    pub inst_ref: InstRef,
     /// What it does.
-    pub role: Role,
+    pub role: CommRole,
 }
 
 /// One communication.
 #[derive(Clone, Debug)]
-pub struct Comm {
+pub struct MatchedComm {
     /// What its parts have in common.
-    pub key: Key,
+    pub key: CommKey,
     /// Its parts, by rank.
-    pub parts: Vec<Part>,
+    pub parts: Vec<CommPart>,
 }
 
-impl Comm {
+impl MatchedComm {
     /// The instruction of a rank that plays a role.
-    pub fn part(&self, rank: usize, role: Role) -> Option<InstRef> {
-        let first = self.parts.partition_point(|it| it.at.rank < rank);
-        let own = self.parts[first..].iter().take_while(|it| it.at.rank == rank);
-        own.into_iter().find(|it| it.role == role).map(|it| it.at)
+    pub fn part(&self, rank: usize, role: CommRole) -> Option<InstRef> {
+        let first = self.parts.partition_point(|it| it.inst_ref.rank < rank);
+        let own = self.parts[first..].iter().take_while(|it| it.inst_ref.rank == rank);
+        own.into_iter().find(|it| it.role == role).map(|it| it.inst_ref)
     }
 }
 
 /// The communications of all ranks.
 #[derive(Clone, Debug, Default)]
-pub struct Matched {
+pub struct CommMatching {
     /// Who communicates with whom.
-    pub groups: Vec<Group>,
+    pub groups: Vec<CommGroup>,
     /// All communications.
-    pub comms: Vec<Comm>,
+    pub comms: Vec<MatchedComm>,
     /// By rank and communicator: its group.
     group_of: Vec<Vec<GroupNo>>,
     /// By rank: the communications of its instructions.
-    of: Vec<Parts>,
+    by_rank: Vec<Parts>,
     /// By rank and event: the instruction that sets it.
     events: Vec<Vec<Option<usize>>>,
     /// By rank and work: the instruction that posts it.
@@ -121,9 +121,9 @@ struct Parts {
     comms: Vec<CommNo>,
 }
 
-impl Matched {
+impl CommMatching {
     /// Matches the communications of all ranks.
-    pub fn of(plans: &[Plan]) -> Self {
+    pub fn from_plans(plans: &[Plan]) -> Self {
         let mut it = Matcher::default();
         plans.iter().for_each(|plan| it.plan(plan));
         it.matched
@@ -132,14 +132,14 @@ impl Matched {
     /// The communications that an instruction takes part in; of a transfer or an exchange, in the order of its sides.
     pub fn comms_of(&self, at: InstRef) -> &[CommNo] {
         let bounds = self
-            .of
+            .by_rank
             .get(at.rank)
             .and_then(|it| Some((it, *it.first.get(at.inst)?, *it.first.get(at.inst + 1)?)));
         bounds.map_or(&[][..], |(it, from, to)| &it.comms[from as usize..to as usize])
     }
 
     /// A communication.
-    pub fn comm(&self, number: CommNo) -> &Comm {
+    pub fn comm(&self, number: CommNo) -> &MatchedComm {
         &self.comms[number as usize]
     }
 
@@ -158,45 +158,45 @@ impl Matched {
     /// The group of a collective, transfer or resharding operator.
     pub fn group_at(&self, plans: &[Plan], at: InstRef) -> Option<GroupNo> {
         match plans.get(at.rank)?.code.get(at.inst)?.kind.effect() {
-            Effect::Post(it) => self.group_of(at.rank, it.communicator()),
-            Effect::Reshard(it) => self.numbers.get(&(None, Arc::clone(&it.team))).copied(),
-            Effect::Share(_)
-            | Effect::Barrier
-            | Effect::Compute
-            | Effect::Record(_)
-            | Effect::Join(_)
-            | Effect::Wait(_)
-            | Effect::Signal(_)
-            | Effect::Await(_)
-            | Effect::Finish => None,
+            SyncEffect::Post(it) => self.group_of(at.rank, it.communicator()),
+            SyncEffect::Reshard(it) => self.numbers.get(&(None, Arc::clone(&it.team))).copied(),
+            SyncEffect::ShareMemHandles(_)
+            | SyncEffect::Barrier
+            | SyncEffect::Compute
+            | SyncEffect::RecordEvent(_)
+            | SyncEffect::WaitEvent(_)
+            | SyncEffect::Wait(_)
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitSignal(_)
+            | SyncEffect::ReadOutputs => None,
         }
     }
 
     /// The statement behind a part of a communication, as an index into the rank's `Plan::origins`: of a side of a transfer its own.
     pub fn origin(&self, plans: &[Plan], at: InstRef, comm: CommNo) -> u32 {
         let inst = &plans[at.rank].code[at.inst];
-        let Effect::Post(Communication::Transfer(it)) = inst.kind.effect() else { return inst.origin };
-        let side = self.comms_of(at).iter().position(|it| *it == comm).and_then(|which| it.sides.get(which));
+        let SyncEffect::Post(Communication::Transfer(it)) = inst.kind.effect() else { return inst.origin };
+        let side = self.comms_of(at).iter().position(|it| *it == comm).and_then(|which| it.ops.get(which));
         side.map_or(inst.origin, |it| it.origin)
     }
 
     /// The instruction of a rank that sets an event.
-    pub fn recorded_at(&self, rank: usize, event: u32) -> Option<usize> {
+    pub fn recording_inst(&self, rank: usize, event: u32) -> Option<usize> {
         self.events.get(rank)?.get(event as usize).copied().flatten()
     }
 
     /// The instruction of a rank that posts a work.
-    pub fn posted_at(&self, rank: usize, work: u32) -> Option<usize> {
+    pub fn posting_inst(&self, rank: usize, work: u32) -> Option<usize> {
         self.works.get(rank)?.get(work as usize).copied().flatten()
     }
 
     /// How many parts have to be there before a communication is complete. A flag is raised by one.
-    pub fn expected(&self, comm: &Comm) -> usize {
+    pub fn expected_parts(&self, comm: &MatchedComm) -> usize {
         match comm.key {
-            Key::Collective(group, _) => self.groups[group as usize].team.len(),
-            Key::Message(..) | Key::Handle(..) => 2,
-            Key::Barrier(_) => self.of.len(),
-            Key::Signal(_) => 1,
+            CommKey::Collective(group, _) => self.groups[group as usize].team.len(),
+            CommKey::Message(..) | CommKey::Handle(..) => 2,
+            CommKey::Barrier(_) => self.by_rank.len(),
+            CommKey::Signal(_) => 1,
         }
     }
 }
@@ -204,8 +204,8 @@ impl Matched {
 /// What is known while plans are read.
 #[derive(Default)]
 struct Matcher {
-    matched: Matched,
-    by_key: FxHashMap<Key, CommNo>,
+    matched: CommMatching,
+    by_key: FxHashMap<CommKey, CommNo>,
     /// Teams are long and shared: each is compared once.
     by_team: FxHashMap<(Option<Backend>, *const [usize]), GroupNo>,
 }
@@ -218,69 +218,72 @@ impl Matcher {
         let place = |team: &[usize]| team.iter().position(|it| *it == rank);
         let places: Vec<Option<usize>> = plan.communicators.iter().map(|it| place(&it.team)).collect();
         let mut parts = Parts { first: Vec::with_capacity(plan.code.len() + 1), comms: Vec::new() };
-        let mut events = vec![None; plan.events];
-        let mut works = vec![None; plan.works];
+        let mut events = vec![None; plan.event_count];
+        let mut works = vec![None; plan.work_count];
         let mut barriers = 0;
         let mut collectives: FxHashMap<GroupNo, u32> = FxHashMap::default();
         let mut messages: FxHashMap<(GroupNo, usize, Direction), u32> = FxHashMap::default();
         for (inst, it) in plan.code.iter().enumerate() {
             parts.first.push(parts.comms.len() as u32);
             let mut join = |this: &mut Self, key, role| {
-                parts.comms.push(this.add(key, Part { at: InstRef { rank, inst }, role }));
+                parts.comms.push(this.add(key, CommPart { inst_ref: InstRef { rank, inst }, role }));
             };
             match it.kind.effect() {
-                Effect::Compute | Effect::Join(_) | Effect::Wait(_) | Effect::Finish => (),
-                Effect::Record(event) => set(&mut events, event, inst),
-                Effect::Signal(slot) => join(self, Key::Signal(slot), Role::Raises),
-                Effect::Await(slot) => join(self, Key::Signal(slot), Role::Awaits),
-                Effect::Barrier => {
-                    join(self, Key::Barrier(barriers), Role::Member(rank));
+                SyncEffect::Compute
+                | SyncEffect::WaitEvent(_)
+                | SyncEffect::Wait(_)
+                | SyncEffect::ReadOutputs => (),
+                SyncEffect::RecordEvent(event) => set(&mut events, event, inst),
+                SyncEffect::Signal(slot) => join(self, CommKey::Signal(slot), CommRole::Signals),
+                SyncEffect::WaitSignal(slot) => join(self, CommKey::Signal(slot), CommRole::WaitsForSignal),
+                SyncEffect::Barrier => {
+                    join(self, CommKey::Barrier(barriers), CommRole::Member(rank));
                     barriers += 1;
                 }
-                Effect::Share(handles) => {
+                SyncEffect::ShareMemHandles(handles) => {
                     for handle in handles {
-                        let (from, to, index) = handle.exchange(rank);
-                        join(self, Key::Handle(from, to, index), Role::Side(handle.direction));
+                        let (from, to, index) = handle.exchange_key(rank);
+                        join(self, CommKey::Handle(from, to, index), CommRole::Side(handle.direction));
                     }
                 }
-                Effect::Reshard(it) => {
+                SyncEffect::Reshard(it) => {
                     let group = self.group(None, &it.team);
                     if let Some(place) = place(&it.team) {
                         join(
                             self,
-                            Key::Collective(group, next(&mut collectives, group)),
-                            Role::Member(place),
+                            CommKey::Collective(group, next(&mut collectives, group)),
+                            CommRole::Member(place),
                         );
                     }
                 }
-                Effect::Post(Communication::Collective(it)) => {
+                SyncEffect::Post(Communication::Collective(it)) => {
                     set(&mut works, it.work, inst);
                     let (group, place) = (groups[it.communicator as usize], places[it.communicator as usize]);
                     if let Some(place) = place {
                         join(
                             self,
-                            Key::Collective(group, next(&mut collectives, group)),
-                            Role::Member(place),
+                            CommKey::Collective(group, next(&mut collectives, group)),
+                            CommRole::Member(place),
                         );
                     }
                 }
-                Effect::Post(Communication::Transfer(it)) => {
+                SyncEffect::Post(Communication::Transfer(it)) => {
                     set(&mut works, it.work, inst);
                     let group = groups[it.communicator as usize];
-                    for side in &it.sides {
+                    for side in &it.ops {
                         let (from, to) = match side.direction {
                             Direction::Send => (rank, side.peer),
                             Direction::Recv => (side.peer, rank),
                         };
                         let which = next(&mut messages, (group, side.peer, side.direction));
-                        join(self, Key::Message(group, from, to, which), Role::Side(side.direction));
+                        join(self, CommKey::Message(group, from, to, which), CommRole::Side(side.direction));
                     }
                 }
             }
         }
         parts.first.push(parts.comms.len() as u32);
         self.matched.group_of.push(groups);
-        self.matched.of.push(parts);
+        self.matched.by_rank.push(parts);
         self.matched.events.push(events);
         self.matched.works.push(works);
     }
@@ -292,17 +295,17 @@ impl Matcher {
         let next = self.matched.groups.len() as GroupNo;
         let number = *self.matched.numbers.entry((backend, Arc::clone(team))).or_insert(next);
         if number == next {
-            self.matched.groups.push(Group { backend, team: Arc::clone(team) });
+            self.matched.groups.push(CommGroup { backend, team: Arc::clone(team) });
         }
         self.by_team.insert((backend, Arc::as_ptr(team)), number);
         number
     }
 
-    fn add(&mut self, key: Key, part: Part) -> CommNo {
+    fn add(&mut self, key: CommKey, part: CommPart) -> CommNo {
         let next = self.matched.comms.len() as CommNo;
         let number = *self.by_key.entry(key).or_insert(next);
         if number == next {
-            self.matched.comms.push(Comm { key, parts: Vec::new() });
+            self.matched.comms.push(MatchedComm { key, parts: Vec::new() });
         }
         self.matched.comms[number as usize].parts.push(part);
         number

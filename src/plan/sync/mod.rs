@@ -17,35 +17,40 @@
 //! Guaranteed and blocking order are never mixed: a broadcast's root waits for no one for certain, and may wait for all.
 
 mod agreement;
-mod crossing;
+mod comm_order;
 mod deadlock;
+mod deadlock_detection;
 mod explain;
+pub mod happens_before;
 mod lint;
 mod matching;
-pub mod order;
 mod progress;
+mod report_text;
 mod skipped;
 mod step;
-mod stuck;
 mod wait_graph;
-mod words;
 
 pub(super) use agreement::agreement;
-pub use crossing::{Before, Crossing, TooMany, crossing};
-pub use deadlock::{Cause, Deadlock, Facing, NeverPosted, Wait, lines_by_rank, names};
+pub use comm_order::{CommOrderCycle, CommOrderEdge, TooManyComms, comm_order_cycle};
+pub use deadlock::{BlockedWait, Cause, Deadlock, HeadToHead, MissingPost, lines_by_rank, ranks_text};
+pub use deadlock_detection::deadlocked_state;
 pub use explain::explain;
 pub use lint::lint;
-pub use matching::{Comm, CommNo, Group, GroupNo, InstRef, Key, Matched, Part, Role};
-pub use progress::{Job, Progress};
+pub use matching::{
+    CommGroup, CommKey, CommMatching, CommNo, CommPart, CommRole, GroupNo, InstRef, MatchedComm,
+};
+pub use progress::{JobState, RankProgress};
 use skipped::Alignment;
-pub use step::{Step, StepAccess, ends, give_back, halves, pass, take, team};
-pub use stuck::stuck;
-pub use wait_graph::{Actor, Need, Position, State, WaitGraph};
+pub use step::{
+    Step, StepAccess, acquire_step, begin_end_steps, collective_members, copy_halves, deliver_step,
+    release_step,
+};
+pub use wait_graph::{Actor, Blocker, Position, WaitGraph, WorldState};
 
 use crate::plan::Plan;
 
 /// The deadlock of plans, if they do not come to their ends.
 pub fn deadlock(plans: &[Plan]) -> Option<Deadlock> {
-    let matched = Matched::of(plans);
-    stuck(plans, &matched).map(|state| explain(plans, &matched, &state))
+    let matched = CommMatching::from_plans(plans);
+    deadlocked_state(plans, &matched).map(|state| explain(plans, &matched, &state))
 }

@@ -10,23 +10,24 @@ use std::{rc::Rc, sync::Arc};
 use grammar::ir::StmtId;
 use rustc_hash::FxHashMap;
 
-use super::{CommNo, GroupNo, InstRef, Key, Matched, Need, Role};
+use super::{Blocker, CommKey, CommMatching, CommNo, CommRole, GroupNo, InstRef};
 use crate::plan::{
-    Communication, Direction, Effect, MOST_SKIPS, Plan, Skip, SkippedRole, Slot, Why, iteration_text,
+    Communication, Direction, MAX_SKIPS, Plan, SignalId, SkipReason, SkippedComm, SkippedRole, SyncEffect,
+    iteration_text,
 };
 
 /// The values of the loops around an instruction, outermost first.
-pub(super) type Iteration = Vec<(Arc<str>, i64)>;
+pub(super) type LoopIndices = Vec<(Arc<str>, i64)>;
 
 /// A communication that a rank goes past: an index into its `Plan::skips`, and the iteration in which others need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Skipped {
+pub(super) struct SkippedPost {
     /// The rank.
     pub rank: usize,
     /// Which.
     pub skip: usize,
     /// The values of the loops around what the others post.
-    pub wanted: Iteration,
+    pub wanted: LoopIndices,
 }
 
 /// Most iterations in which a branch is not taken that are named.
@@ -36,7 +37,7 @@ const MAX_ITERATIONS: usize = 8;
 type Counterparts = FxHashMap<StmtId, Option<StmtId>>;
 
 /// What a rank posts at a place: the statement and its iteration.
-type Place = (StmtId, Iteration);
+type StmtInstance = (StmtId, LoopIndices);
 
 /// Instructions of a rank that communications match in their order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,7 +47,7 @@ enum Sequence {
     /// One side of the messages from one rank to another on a group.
     Messages(GroupNo, usize, usize, Direction),
     /// What raises flags, or waits for them: those that differ from this one in their index only.
-    Signals(Slot, Role),
+    Signals(SignalId, CommRole),
     /// Exchanges of handles.
     Shares,
 }
@@ -54,51 +55,53 @@ enum Sequence {
 /// Aligns what ranks post, statement by statement and iteration by iteration.
 pub(super) struct Alignment<'a> {
     plans: &'a [Plan],
-    matched: &'a Matched,
+    matched: &'a CommMatching,
     /// Whether all ranks run one program: statements of two have nothing to do with each other.
     is_one_program: bool,
     counterparts: Option<Counterparts>,
-    places: FxHashMap<(Sequence, usize), Option<Rc<[Place]>>>,
+    instances: FxHashMap<(Sequence, usize), Option<Rc<[StmtInstance]>>>,
 }
 
 impl<'a> Alignment<'a> {
-    pub(super) fn new(plans: &'a [Plan], matched: &'a Matched) -> Self {
-        let is_one_program = plans.iter().all(|it| it.program == 0);
-        Self { plans, matched, is_one_program, counterparts: None, places: FxHashMap::default() }
+    pub(super) fn new(plans: &'a [Plan], matched: &'a CommMatching) -> Self {
+        let is_one_program = plans.iter().all(|it| it.program_id == 0);
+        Self { plans, matched, is_one_program, counterparts: None, instances: FxHashMap::default() }
     }
 
     /// What is not posted of that which `at` waits for, where that is certain.
-    pub(super) fn skipped(&mut self, at: InstRef, need: &Need) -> Option<Skipped> {
+    pub(super) fn skipped(&mut self, at: InstRef, need: &Blocker) -> Option<SkippedPost> {
         if need.inst.is_some() || !self.is_one_program {
             return None;
         }
         let (me, other) = (at.rank, need.rank);
         let (mine, theirs) = match need.part? {
-            (Key::Collective(group, _), _) => {
+            (CommKey::Collective(group, _), _) => {
                 let it = Sequence::Collectives(group);
-                (self.places(me, it)?, self.places(other, it)?)
+                (self.instances(me, it)?, self.instances(other, it)?)
             }
-            (Key::Message(group, from, to, _), Role::Side(missing)) => {
+            (CommKey::Message(group, from, to, _), CommRole::Side(missing)) => {
                 let side = |direction| Sequence::Messages(group, from, to, direction);
-                let mine = self.places(me, side(missing.mirror()))?;
-                (self.mirrored(&mine)?, self.places(other, side(missing))?)
+                let mine = self.instances(me, side(missing.opposite()))?;
+                (self.mirrored(&mine)?, self.instances(other, side(missing))?)
             }
-            (Key::Signal(slot), _) => {
-                let alike = |role| Sequence::Signals(Slot { index: 0, ..slot }, role);
-                let mine = self.places(me, alike(Role::Awaits))?;
-                (self.mirrored(&mine)?, self.places(other, alike(Role::Raises))?)
+            (CommKey::Signal(slot), _) => {
+                let alike = |role| Sequence::Signals(SignalId { index: 0, ..slot }, role);
+                let mine = self.instances(me, alike(CommRole::WaitsForSignal))?;
+                (self.mirrored(&mine)?, self.instances(other, alike(CommRole::Signals))?)
             }
-            (Key::Handle(..) | Key::Barrier(_), _) => {
-                (self.places(me, Sequence::Shares)?, self.places(other, Sequence::Shares)?)
+            (CommKey::Handle(..) | CommKey::Barrier(_), _) => {
+                (self.instances(me, Sequence::Shares)?, self.instances(other, Sequence::Shares)?)
             }
-            (Key::Message(..), Role::Member(_) | Role::Raises | Role::Awaits) => return None,
+            (CommKey::Message(..), CommRole::Member(_) | CommRole::Signals | CommRole::WaitsForSignal) => {
+                return None;
+            }
         };
         self.first_missing(me, other, &mine, &theirs)
     }
 
     /// The statements and iterations of a sequence's instructions.
-    fn places(&mut self, rank: usize, it: Sequence) -> Option<Rc<[Place]>> {
-        if let Some(known) = self.places.get(&(it, rank)) {
+    fn instances(&mut self, rank: usize, it: Sequence) -> Option<Rc<[StmtInstance]>> {
+        if let Some(known) = self.instances.get(&(it, rank)) {
             return known.clone();
         }
         let mut posts = Vec::new();
@@ -108,8 +111,9 @@ impl<'a> Alignment<'a> {
             let most = if it == Sequence::Shares { 1 } else { usize::MAX };
             posts.extend(parts.take(most).map(|comm| (at, comm)));
         }
-        let places: Option<Rc<[Place]>> = posts.into_iter().map(|(at, comm)| self.place(at, comm)).collect();
-        self.places.insert((it, rank), places.clone());
+        let places: Option<Rc<[StmtInstance]>> =
+            posts.into_iter().map(|(at, comm)| self.instance(at, comm)).collect();
+        self.instances.insert((it, rank), places.clone());
         places
     }
 
@@ -118,26 +122,37 @@ impl<'a> Alignment<'a> {
         let comm = self.matched.comm(comm);
         let plays = |role| comm.part(at.rank, role) == Some(at);
         match (comm.key, it) {
-            (Key::Collective(group, _), Sequence::Collectives(wanted)) => group == wanted,
-            (Key::Message(group, from, to, _), Sequence::Messages(wanted, sender, receiver, direction)) => {
-                (group, from, to) == (wanted, sender, receiver) && plays(Role::Side(direction))
-            }
-            (Key::Signal(slot), Sequence::Signals(wanted, role)) => {
-                Slot { index: 0, ..slot } == wanted && plays(role)
-            }
-            (Key::Handle(..), Sequence::Shares) => true,
+            (CommKey::Collective(group, _), Sequence::Collectives(wanted)) => group == wanted,
             (
-                Key::Collective(..) | Key::Message(..) | Key::Signal(_) | Key::Handle(..) | Key::Barrier(_),
+                CommKey::Message(group, from, to, _),
+                Sequence::Messages(wanted, sender, receiver, direction),
+            ) => (group, from, to) == (wanted, sender, receiver) && plays(CommRole::Side(direction)),
+            (CommKey::Signal(slot), Sequence::Signals(wanted, role)) => {
+                SignalId { index: 0, ..slot } == wanted && plays(role)
+            }
+            (CommKey::Handle(..), Sequence::Shares) => true,
+            (
+                CommKey::Collective(..)
+                | CommKey::Message(..)
+                | CommKey::Signal(_)
+                | CommKey::Handle(..)
+                | CommKey::Barrier(_),
                 Sequence::Collectives(_) | Sequence::Messages(..) | Sequence::Signals(..) | Sequence::Shares,
             ) => false,
         }
     }
 
     /// The first of `mine` that the other rank goes past, if with all that it goes past it would post exactly these.
-    fn first_missing(&self, me: usize, other: usize, mine: &[Place], theirs: &[Place]) -> Option<Skipped> {
+    fn first_missing(
+        &self,
+        me: usize,
+        other: usize,
+        mine: &[StmtInstance],
+        theirs: &[StmtInstance],
+    ) -> Option<SkippedPost> {
         let skips = &self.plans[other].skips;
         // What else it goes past is not known.
-        if skips.len() >= MOST_SKIPS {
+        if skips.len() >= MAX_SKIPS {
             return None;
         }
         let mut posted = theirs.iter().peekable();
@@ -147,21 +162,22 @@ impl<'a> Alignment<'a> {
                 continue;
             }
             let plan = &self.plans[other];
-            let fits = |it: &Skip| it.stmt == wanted.0 && may_be(plan, it, me, &wanted.1);
+            let fits = |it: &SkippedComm| it.stmt == wanted.0 && is_posted_in(plan, it, me, &wanted.1);
             // Both are in the order of the program.
             from += skips.get(from..)?.iter().position(fits)?;
-            first.get_or_insert(Skipped { rank: other, skip: from, wanted: wanted.1.clone() });
+            first.get_or_insert(SkippedPost { rank: other, skip: from, wanted: wanted.1.clone() });
         }
         first.filter(|_| posted.next().is_none())
     }
 
     /// The places of the other sides: a statement's counterpart is the one that it has wherever it has any.
-    fn mirrored(&mut self, places: &[Place]) -> Option<Rc<[Place]>> {
+    fn mirrored(&mut self, places: &[StmtInstance]) -> Option<Rc<[StmtInstance]>> {
         let counterparts = match self.counterparts.take() {
             Some(known) => known,
             None => self.all_counterparts(),
         };
-        let other = |(stmt, iteration): &Place| Some((counterparts.get(stmt).copied()??, iteration.clone()));
+        let other =
+            |(stmt, iteration): &StmtInstance| Some((counterparts.get(stmt).copied()??, iteration.clone()));
         let places = places.iter().map(other).collect();
         self.counterparts = Some(counterparts);
         places
@@ -171,78 +187,83 @@ impl<'a> Alignment<'a> {
     fn all_counterparts(&self) -> Counterparts {
         let mut found = Counterparts::default();
         let mut pair = |comm: CommNo, one: InstRef, two: InstRef| {
-            let (Some((stmt, _)), Some((other, _))) = (self.place(one, comm), self.place(two, comm)) else {
+            let (Some((stmt, _)), Some((other, _))) = (self.instance(one, comm), self.instance(two, comm))
+            else {
                 return;
             };
             let known = found.entry(stmt).or_insert(Some(other));
             *known = known.filter(|it| *it == other);
         };
         for (number, comm) in (0..).zip(&self.matched.comms) {
-            let find = |role| comm.parts.iter().find(|it| it.role == role).map(|it| it.at);
+            let find = |role| comm.parts.iter().find(|it| it.role == role).map(|it| it.inst_ref);
             match comm.key {
-                Key::Message(..) => {
-                    let sides = [Direction::Send, Direction::Recv].map(|it| find(Role::Side(it)));
+                CommKey::Message(..) => {
+                    let sides = [Direction::Send, Direction::Recv].map(|it| find(CommRole::Side(it)));
                     if let [Some(send), Some(recv)] = sides {
                         pair(number, send, recv);
                         pair(number, recv, send);
                     }
                 }
-                Key::Signal(_) => {
+                CommKey::Signal(_) => {
                     // A statement may raise one flag and await another: only the one that awaits asks.
-                    if let (Some(awaits), Some(raises)) = (find(Role::Awaits), find(Role::Raises)) {
+                    if let (Some(awaits), Some(raises)) =
+                        (find(CommRole::WaitsForSignal), find(CommRole::Signals))
+                    {
                         pair(number, awaits, raises);
                     }
                 }
-                Key::Collective(..) | Key::Handle(..) | Key::Barrier(_) => (),
+                CommKey::Collective(..) | CommKey::Handle(..) | CommKey::Barrier(_) => (),
             }
         }
         found
     }
 
     /// The statement and the iteration of a part of a communication.
-    fn place(&self, at: InstRef, comm: CommNo) -> Option<Place> {
+    fn instance(&self, at: InstRef, comm: CommNo) -> Option<StmtInstance> {
         let plan = &self.plans[at.rank];
         let origin = plan.origins[self.matched.origin(self.plans, at, comm) as usize];
-        Some((origin.stmt?, plan.loops_around(origin.frame)))
+        Some((origin.stmt?, plan.enclosing_loops(origin.iteration)))
     }
 }
 
 /// Whether what a rank goes past would be posted in an iteration, and with `peer` if with one rank.
-fn may_be(plan: &Plan, skip: &Skip, peer: usize, wanted: &Iteration) -> bool {
+fn is_posted_in(plan: &Plan, skip: &SkippedComm, peer: usize, wanted: &LoopIndices) -> bool {
     let value = |name: &str| wanted.iter().find(|it| &*it.0 == name).map(|it| it.1);
-    let around = plan.loops_around(skip.frame);
+    let around = plan.enclosing_loops(skip.iteration);
     let fits = around.iter().all(|(name, is)| value(name) == Some(*is));
-    let outside = match &skip.why {
-        Why::Loop { index, start, stop, .. } => value(index).is_some_and(|it| !(*start..*stop).contains(&it)),
-        Why::Branch(..) | Why::Elsewhere(_) => true,
+    let outside = match &skip.reason {
+        SkipReason::Loop { index, start, stop, .. } => {
+            value(index).is_some_and(|it| !(*start..*stop).contains(&it))
+        }
+        SkipReason::Branch(..) | SkipReason::OutsideMesh(_) => true,
     };
     let meets = match skip.role {
         SkippedRole::Send(it) | SkippedRole::Recv(it) => it.is_none_or(|it| it == peer),
-        SkippedRole::Collective | SkippedRole::Share => true,
+        SkippedRole::Collective | SkippedRole::ShareMemHandles => true,
     };
     fits && outside && meets
 }
 
 /// What a rank does not do, and why. A statement that it runs in other iterations it only lacks in these.
-pub(super) fn explain(plan: &Plan, skipped: &Skipped) -> (String, String) {
+pub(super) fn explain(plan: &Plan, skipped: &SkippedPost) -> (String, String) {
     let it = &plan.skips[skipped.skip];
     let runs = is_posted_somewhere(plan, it.stmt);
     let verb = match (it.role, runs) {
-        (SkippedRole::Share, false) => "never executes",
-        (SkippedRole::Share, true) => "does not execute",
+        (SkippedRole::ShareMemHandles, false) => "never executes",
+        (SkippedRole::ShareMemHandles, true) => "does not execute",
         (SkippedRole::Send(_) | SkippedRole::Recv(_) | SkippedRole::Collective, false) => "never posts",
         (SkippedRole::Send(_) | SkippedRole::Recv(_) | SkippedRole::Collective, true) => "does not post",
     };
-    let alike = || plan.skips.iter().filter(|other| other.stmt == it.stmt && other.why == it.why);
-    let (around, why) = match &it.why {
-        Why::Branch(text, value) if runs => {
-            (iterations(&[plan.loops_around(it.frame)]), format!("{text} is {value} there"))
+    let alike = || plan.skips.iter().filter(|other| other.stmt == it.stmt && other.reason == it.reason);
+    let (around, why) = match &it.reason {
+        SkipReason::Branch(text, value) if runs => {
+            (iterations(&[plan.enclosing_loops(it.iteration)]), format!("{text} is {value} there"))
         }
-        Why::Branch(text, value) => {
-            let all: Vec<Iteration> = alike().map(|it| plan.loops_around(it.frame)).collect();
+        SkipReason::Branch(text, value) => {
+            let all: Vec<LoopIndices> = alike().map(|it| plan.enclosing_loops(it.iteration)).collect();
             (String::new(), format!("{text} is {value} there{}", iterations(&all)))
         }
-        Why::Loop { text, index, start, stop } => {
+        SkipReason::Loop { text, index, start, stop } => {
             let wanted = iterations(std::slice::from_ref(&skipped.wanted));
             let runs = match stop - start {
                 1 => format!("runs there for {index}={start} only"),
@@ -251,9 +272,9 @@ pub(super) fn explain(plan: &Plan, skipped: &Skipped) -> (String, String) {
             };
             (wanted, format!("{text} {runs}"))
         }
-        Why::Elsewhere(tensor) => (String::new(), format!("it holds no part of `{tensor}`")),
+        SkipReason::OutsideMesh(tensor) => (String::new(), format!("it holds no part of `{tensor}`")),
     };
-    let name = plan.names.text(it.stmt, "").unwrap_or_else(|| "a communication".to_owned());
+    let name = plan.comm_names.text(it.stmt, "").unwrap_or_else(|| "a communication".to_owned());
     (format!("{verb} {name}{around}"), why)
 }
 
@@ -261,14 +282,14 @@ pub(super) fn explain(plan: &Plan, skipped: &Skipped) -> (String, String) {
 fn is_posted_somewhere(plan: &Plan, stmt: StmtId) -> bool {
     let is_of = |origin: u32| plan.origins[origin as usize].stmt == Some(stmt);
     plan.code.iter().any(|inst| match inst.kind.effect() {
-        Effect::Post(Communication::Transfer(it)) => it.sides.iter().any(|side| is_of(side.origin)),
+        SyncEffect::Post(Communication::Transfer(it)) => it.ops.iter().any(|side| is_of(side.origin)),
         _ => is_of(inst.origin),
     })
 }
 
 /// ` in streamIdx=1..7`; nothing outside of loops.
-fn iterations(all: &[Iteration]) -> String {
-    let one = |it: &Iteration| iteration_text(it);
+fn iterations(all: &[LoopIndices]) -> String {
+    let one = |it: &LoopIndices| iteration_text(it);
     if all.iter().any(Vec::is_empty) {
         return String::new();
     }

@@ -16,16 +16,16 @@
 
 use std::borrow::Cow;
 
-use super::{InstRef, Key, Matched};
-use crate::plan::{Access, Direction, InstKind, Place, Plan, View};
+use super::{CommKey, CommMatching, InstRef};
+use crate::plan::{Access, Direction, InstKind, Plan, View, ViewOnRank};
 
 /// A step of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Step {
     /// The instruction.
-    pub at: InstRef,
+    pub inst_ref: InstRef,
     /// Which of its steps.
-    pub part: u32,
+    pub index: u32,
 }
 
 /// What a step reads or writes.
@@ -36,68 +36,71 @@ pub struct StepAccess<'p> {
     /// The elements.
     pub view: Cow<'p, View>,
     /// Whether they are written.
-    pub written: bool,
+    pub is_write: bool,
 }
 
 impl<'p> From<Access<'p>> for StepAccess<'p> {
     fn from(it: Access<'p>) -> Self {
-        Self { rank: it.rank, view: Cow::Borrowed(it.view), written: it.written }
+        Self { rank: it.rank, view: Cow::Borrowed(it.view), is_write: it.is_write }
     }
 }
 
 /// The step in which side `side` of a transfer, which receives, takes the elements.
-pub fn take(side: usize) -> u32 {
+pub fn acquire_step(side: usize) -> u32 {
     2 * side as u32
 }
 
 /// The step in which side `side` of a transfer sends, or receives.
-pub fn pass(side: usize) -> u32 {
+pub fn deliver_step(side: usize) -> u32 {
     2 * side as u32 + 1
 }
 
 /// The step in which a transfer of so many sides gives back what it sent.
-pub fn give_back(sides: usize) -> u32 {
+pub fn release_step(sides: usize) -> u32 {
     2 * sides as u32
 }
 
 /// The steps at the beginning and at the end of an instruction; those of a transfer's sides lie between.
-pub fn ends(rank: usize, kind: &InstKind) -> [Option<u32>; 2] {
+pub fn begin_end_steps(rank: usize, kind: &InstKind) -> [Option<u32>; 2] {
     match kind {
-        InstKind::Transfer(it) => [None, Some(give_back(it.sides.len()))],
+        InstKind::Transfer(it) => [None, Some(release_step(it.ops.len()))],
         InstKind::Collective(_) => [Some(0), Some(1)],
-        kind => [Some(0), halves(rank, kind).map(|_| 1)],
+        kind => [Some(0), copy_halves(rank, kind).map(|_| 1)],
     }
 }
 
 impl Step {
     /// What the step reads and writes. Nothing: it is no step.
-    pub fn touched<'p>(self, plans: &'p [Plan], matched: &Matched) -> Vec<StepAccess<'p>> {
-        let InstRef { rank, inst } = self.at;
+    pub fn accesses<'p>(self, plans: &'p [Plan], matched: &CommMatching) -> Vec<StepAccess<'p>> {
+        let InstRef { rank, inst } = self.inst_ref;
         let Some(kind) = plans.get(rank).and_then(|it| it.code.get(inst)).map(|it| &it.kind) else {
             return Vec::new();
         };
         let whole = |rank: usize, kind: &'p InstKind| kind.accesses(rank).into_iter().map(StepAccess::from);
-        let own = |view: Cow<'p, View>, written: bool| StepAccess { rank, view, written };
+        let own = |view: Cow<'p, View>, written: bool| StepAccess { rank, view, is_write: written };
         let mut all: Vec<StepAccess<'p>> = match kind {
-            InstKind::Collective(_) if self.part <= 1 => whole(rank, kind).collect(),
-            InstKind::Transfer(it) if self.part == give_back(it.sides.len()) => {
-                whole(rank, kind).filter(|it| !it.written).collect()
+            InstKind::Collective(_) if self.index <= 1 => whole(rank, kind).collect(),
+            InstKind::Transfer(it) if self.index == release_step(it.ops.len()) => {
+                whole(rank, kind).filter(|it| !it.is_write).collect()
             }
             InstKind::Transfer(it) => {
-                let side = it.sides.get(self.part as usize / 2);
+                let side = it.ops.get(self.index as usize / 2);
                 // Only a receive takes.
-                let side = side.filter(|it| it.direction == Direction::Recv || self.part % 2 == 1);
+                let side = side.filter(|it| it.direction == Direction::Recv || self.index % 2 == 1);
                 let touched = side.map(|it| own(Cow::Borrowed(&it.view), it.direction == Direction::Recv));
                 touched.into_iter().collect()
             }
-            InstKind::Copy { .. } if halves(rank, kind).is_some() => {
-                let half = halves(rank, kind).into_iter().flatten().nth(self.part as usize);
-                let touched =
-                    |it: Place, written| StepAccess { rank: it.rank, view: Cow::Owned(it.view), written };
+            InstKind::Copy { .. } if copy_halves(rank, kind).is_some() => {
+                let half = copy_halves(rank, kind).into_iter().flatten().nth(self.index as usize);
+                let touched = |it: ViewOnRank, written| StepAccess {
+                    rank: it.rank,
+                    view: Cow::Owned(it.view),
+                    is_write: written,
+                };
                 half.map_or(Vec::new(), |[from, to]| vec![touched(from, false), touched(to, true)])
             }
-            _ if self.part > 0 => Vec::new(),
-            InstKind::Finish => {
+            _ if self.index > 0 => Vec::new(),
+            InstKind::ReadOutputs => {
                 let views = plans[rank].outputs.iter().filter_map(|it| it.shard.view.as_ref());
                 views.map(|view| own(Cow::Borrowed(view), false)).collect()
             }
@@ -105,8 +108,8 @@ impl Step {
                 let len = plans[rank].buffers[*buffer as usize].len;
                 vec![own(Cow::Owned(View::contiguous(*buffer, vec![len])), true)]
             }
-            InstKind::Reshard(_) => match team(matched, self.at) {
-                Some(members) if members.first() == Some(&self.at) => {
+            InstKind::Reshard(_) => match collective_members(matched, self.inst_ref) {
+                Some(members) if members.first() == Some(&self.inst_ref) => {
                     members.iter().flat_map(|it| whole(it.rank, &plans[it.rank].code[it.inst].kind)).collect()
                 }
                 Some(_) | None => Vec::new(),
@@ -120,29 +123,29 @@ impl Step {
 }
 
 /// The members of a collective or resharding operator, the one that comes first in its rank's code first.
-pub fn team(matched: &Matched, at: InstRef) -> Option<Vec<InstRef>> {
+pub fn collective_members(matched: &CommMatching, at: InstRef) -> Option<Vec<InstRef>> {
     let comm = matched.comm(*matched.comms_of(at).first()?);
-    if !matches!(comm.key, Key::Collective(..)) {
+    if !matches!(comm.key, CommKey::Collective(..)) {
         return None;
     }
-    let mut members: Vec<InstRef> = comm.parts.iter().map(|it| it.at).collect();
+    let mut members: Vec<InstRef> = comm.parts.iter().map(|it| it.inst_ref).collect();
     members.sort_by_key(|it| (it.inst, it.rank));
     Some(members)
 }
 
 /// Source and destination of both halves of a copy from or to a peer's memory; `None`: it is another instruction, or one element.
-pub fn halves(rank: usize, kind: &InstKind) -> Option<[[Place; 2]; 2]> {
+pub fn copy_halves(rank: usize, kind: &InstKind) -> Option<[[ViewOnRank; 2]; 2]> {
     let InstKind::Copy { from, to } = kind else { return None };
     if from.rank == rank && to.rank == rank || from.view.shape != to.view.shape {
         return None;
     }
     let dim = from.view.shape.iter().position(|extent| *extent > 1).filter(|_| !from.view.is_empty())?;
     let middle = from.view.shape[dim] / 2;
-    let half = |it: &Place, first: usize, extent: usize| {
+    let half = |it: &ViewOnRank, first: usize, extent: usize| {
         let mut view = it.view.clone();
         view.offset += first * view.strides[dim];
         view.shape[dim] = extent;
-        Place { rank: it.rank, view }
+        ViewOnRank { rank: it.rank, view }
     };
     let both = |first, extent| [half(from, first, extent), half(to, first, extent)];
     Some([both(0, middle), both(middle, from.view.shape[dim] - middle)])

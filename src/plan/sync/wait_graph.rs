@@ -8,8 +8,10 @@
 //! This is the blocking order: what an executor may do. All members of a collective wait for each other, as in the simulator;
 //! NCCL may let a broadcast's root go on. `order` has what every executor guarantees.
 
-use super::{InstRef, Key, Matched, Role};
-use crate::plan::{Communication, CommunicatorNo, Direction, Effect, Plan, Runner, Slot, StreamNo};
+use super::{CommKey, CommMatching, CommRole, InstRef};
+use crate::plan::{
+    Communication, CommunicatorNo, Direction, ExecutionSite, Plan, SignalId, StreamNo, SyncEffect,
+};
 
 /// How far a rank is in its plan. Instructions are named by their index in `Plan::code`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub struct Position {
 }
 
 /// How far every rank is; `None` where that is not known.
-pub type State = Vec<Option<Position>>;
+pub type WorldState = Vec<Option<Position>>;
 
 /// Something that does one thing after another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,17 +51,17 @@ impl Actor {
 
 /// An instruction that has to run before a head may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct Blocker {
     /// The rank that has to run it.
     pub rank: usize,
     /// Which; `None`: there is none.
     pub inst: Option<usize>,
     /// Its part in which communication, if it has one.
-    pub part: Option<(Key, Role)>,
+    pub part: Option<(CommKey, CommRole)>,
 }
 
 /// The ranks that would have to run what is needed, ascending, each once.
-pub(super) fn ranks_of(needs: &[Need]) -> Vec<usize> {
+pub(super) fn ranks_of(needs: &[Blocker]) -> Vec<usize> {
     let mut ranks: Vec<usize> = needs.iter().map(|it| it.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
@@ -71,9 +73,9 @@ pub struct WaitGraph<'a> {
     /// What the ranks do.
     pub plans: &'a [Plan],
     /// Their communications.
-    pub matched: &'a Matched,
+    pub matched: &'a CommMatching,
     /// How far they are.
-    pub state: &'a State,
+    pub state: &'a WorldState,
     /// Whether a host that issues a communication waits for the hosts of the other members: NCCL connects ranks in their first
     /// call.
     pub hosts_connect: bool,
@@ -97,7 +99,7 @@ impl WaitGraph<'_> {
     }
 
     /// What an instruction does to the synchronisation.
-    pub fn effect(&self, at: InstRef) -> Option<Effect<'_>> {
+    pub fn effect(&self, at: InstRef) -> Option<SyncEffect<'_>> {
         Some(self.plans.get(at.rank)?.code.get(at.inst)?.kind.effect())
     }
 
@@ -111,7 +113,7 @@ impl WaitGraph<'_> {
             Actor::Host(_) => (issued < plan.code.len()).then_some(issued),
             Actor::Stream(_, stream) => (*position.streams.get(stream as usize)?..issued).find(|&at| {
                 let inst = &plan.code[at];
-                inst.stream == stream && !inst.kind.effect().is_on_host()
+                inst.stream == stream && !inst.kind.effect().runs_on_host()
             }),
             Actor::Queue(_, queue) => (*position.queues.get(queue as usize)?..issued).find(|&at| {
                 let posted = plan.code[at].kind.communication();
@@ -131,10 +133,12 @@ impl WaitGraph<'_> {
 
     /// Whether an instruction is complete.
     fn is_complete(&self, at: InstRef) -> bool {
-        self.effect(at).is_some_and(|it| match it.runner() {
-            Runner::Host => self.position(at.rank).is_some_and(|it| at.inst < it.issued),
-            Runner::Stream => self.is_posted(at),
-            Runner::Queue(it) => self.is_posted(at) && self.passed_queue(at, it, at.inst + 1).unwrap_or(true),
+        self.effect(at).is_some_and(|it| match it.execution_site() {
+            ExecutionSite::Host => self.position(at.rank).is_some_and(|it| at.inst < it.issued),
+            ExecutionSite::Stream => self.is_posted(at),
+            ExecutionSite::Queue(it) => {
+                self.is_posted(at) && self.passed_queue(at, it, at.inst + 1).unwrap_or(true)
+            }
         })
     }
 
@@ -154,20 +158,22 @@ impl WaitGraph<'_> {
     /// Whether a part of a communication for which `from` waits is there: nothing of its rank has to come first.
     fn has_arrived(&self, at: InstRef, from: usize) -> bool {
         let Some((effect, position)) = self.effect(at).zip(self.position(at.rank)) else { return false };
-        match effect.runner() {
-            Runner::Host => self.has_reached(at, from),
-            Runner::Queue(it) => self.is_posted(at) && self.passed_queue(at, it, at.inst).unwrap_or(true),
+        match effect.execution_site() {
+            ExecutionSite::Host => self.has_reached(at, from),
+            ExecutionSite::Queue(it) => {
+                self.is_posted(at) && self.passed_queue(at, it, at.inst).unwrap_or(true)
+            }
             // A resharding operator waits on its stream for the other members.
-            Runner::Stream if matches!(effect, Effect::Reshard(_)) => {
+            ExecutionSite::Stream if matches!(effect, SyncEffect::Reshard(_)) => {
                 let stream = Actor::Stream(at.rank, self.plans[at.rank].code[at.inst].stream);
                 at.inst < position.issued && self.head(stream).is_none_or(|head| head >= at.inst)
             }
-            Runner::Stream => self.is_posted(at),
+            ExecutionSite::Stream => self.is_posted(at),
         }
     }
 
     /// The actor whose head holds up an instruction that is not complete.
-    pub fn holder(&self, need: Need) -> Option<Actor> {
+    pub fn blocking_actor(&self, need: Blocker) -> Option<Actor> {
         let at = InstRef { rank: need.rank, inst: need.inst? };
         let (position, plan) = (self.position(at.rank)?, self.plans.get(at.rank)?);
         let inst = plan.code.get(at.inst)?;
@@ -184,80 +190,84 @@ impl WaitGraph<'_> {
     }
 
     /// What the head of an actor waits for, in the order of the plan: of a communication, what is not there.
-    pub fn needs(&self, actor: Actor) -> Vec<Need> {
+    pub fn blockers(&self, actor: Actor) -> Vec<Blocker> {
         let rank = actor.rank();
         let Some(inst) = self.head(actor) else { return Vec::new() };
         let at = InstRef { rank, inst };
         let Some(effect) = self.effect(at) else { return Vec::new() };
         match (actor, effect) {
-            (Actor::Host(_), Effect::Share(_) | Effect::Barrier) => self.absent(at),
-            (Actor::Host(_), Effect::Post(_)) if self.hosts_connect => self.not_issued(at),
-            (Actor::Stream(..), Effect::Join(event)) => self.own(at, self.matched.recorded_at(rank, event)),
-            (Actor::Stream(..), Effect::Wait(work)) => self.own(at, self.matched.posted_at(rank, work)),
-            (Actor::Stream(..), Effect::Await(_) | Effect::Reshard(_)) => self.absent(at),
-            (Actor::Queue(..), Effect::Post(_)) => match self.is_posted(at) {
-                true => self.absent(at),
-                false => vec![Need { rank, inst: Some(inst), part: None }],
+            (Actor::Host(_), SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier) => self.absent_parts(at),
+            (Actor::Host(_), SyncEffect::Post(_)) if self.hosts_connect => self.unissued_parts(at),
+            (Actor::Stream(..), SyncEffect::WaitEvent(event)) => {
+                self.own_blocker(at, self.matched.recording_inst(rank, event))
+            }
+            (Actor::Stream(..), SyncEffect::Wait(work)) => {
+                self.own_blocker(at, self.matched.posting_inst(rank, work))
+            }
+            (Actor::Stream(..), SyncEffect::WaitSignal(_) | SyncEffect::Reshard(_)) => self.absent_parts(at),
+            (Actor::Queue(..), SyncEffect::Post(_)) => match self.is_posted(at) {
+                true => self.absent_parts(at),
+                false => vec![Blocker { rank, inst: Some(inst), part: None }],
             },
             (Actor::Host(_) | Actor::Stream(..) | Actor::Queue(..), _) => Vec::new(),
         }
     }
 
     /// An instruction of the same rank that is not complete, or that there is not.
-    fn own(&self, at: InstRef, inst: Option<usize>) -> Vec<Need> {
+    fn own_blocker(&self, at: InstRef, inst: Option<usize>) -> Vec<Blocker> {
         let rank = at.rank;
         let complete = inst.is_some_and(|inst| self.is_complete(InstRef { rank, inst }));
-        if complete { Vec::new() } else { vec![Need { rank, inst, part: None }] }
+        if complete { Vec::new() } else { vec![Blocker { rank, inst, part: None }] }
     }
 
     /// The other parts of an instruction's communications that are not there.
-    fn absent(&self, at: InstRef) -> Vec<Need> {
-        self.others_without(at, |it| self.has_arrived(it, at.rank))
+    fn absent_parts(&self, at: InstRef) -> Vec<Blocker> {
+        self.other_parts_unless(at, |it| self.has_arrived(it, at.rank))
     }
 
     /// The other parts of an instruction's communications that hosts have not issued.
-    fn not_issued(&self, at: InstRef) -> Vec<Need> {
-        self.others_without(at, |it| self.has_reached(it, at.rank))
+    fn unissued_parts(&self, at: InstRef) -> Vec<Blocker> {
+        self.other_parts_unless(at, |it| self.has_reached(it, at.rank))
     }
 
-    fn others_without(&self, at: InstRef, is_there: impl Fn(InstRef) -> bool) -> Vec<Need> {
-        let missing = |it: &Need| it.inst.is_none_or(|inst| !is_there(InstRef { rank: it.rank, inst }));
-        self.others(at).into_iter().filter(missing).collect()
+    fn other_parts_unless(&self, at: InstRef, is_there: impl Fn(InstRef) -> bool) -> Vec<Blocker> {
+        let missing = |it: &Blocker| it.inst.is_none_or(|inst| !is_there(InstRef { rank: it.rank, inst }));
+        self.other_parts(at).into_iter().filter(missing).collect()
     }
 
     /// What an instruction's communications consist of, besides itself.
-    fn others(&self, at: InstRef) -> Vec<Need> {
+    fn other_parts(&self, at: InstRef) -> Vec<Blocker> {
         let mut needs = Vec::new();
         for number in self.matched.comms_of(at) {
             let comm = self.matched.comm(*number);
-            let other = |rank: usize, role: Role| {
+            let other = |rank: usize, role: CommRole| {
                 let inst = comm.part(rank, role).map(|it| it.inst);
-                Need { rank, inst, part: Some((comm.key, role)) }
+                Blocker { rank, inst, part: Some((comm.key, role)) }
             };
             match comm.key {
-                Key::Collective(group, _) => {
+                CommKey::Collective(group, _) => {
                     let team = self.matched.groups[group as usize].team.iter().enumerate();
                     needs.extend(
                         team.filter(|it| *it.1 != at.rank)
-                            .map(|(place, rank)| other(*rank, Role::Member(place))),
+                            .map(|(place, rank)| other(*rank, CommRole::Member(place))),
                     );
                 }
-                Key::Barrier(_) => {
+                CommKey::Barrier(_) => {
                     let others = (0..self.plans.len()).filter(|it| *it != at.rank);
-                    needs.extend(others.map(|rank| other(rank, Role::Member(rank))));
+                    needs.extend(others.map(|rank| other(rank, CommRole::Member(rank))));
                 }
-                Key::Message(_, from, to, _) | Key::Handle(from, to, _) => {
-                    let is_own = |direction| comm.part(at.rank, Role::Side(direction)) == Some(at);
+                CommKey::Message(_, from, to, _) | CommKey::Handle(from, to, _) => {
+                    let is_own = |direction| comm.part(at.rank, CommRole::Side(direction)) == Some(at);
                     // A transfer may hold both sides of a message to its own rank.
                     match (is_own(Direction::Send), is_own(Direction::Recv)) {
-                        (true, false) => needs.push(other(to, Role::Side(Direction::Recv))),
-                        (false, true) => needs.push(other(from, Role::Side(Direction::Send))),
+                        (true, false) => needs.push(other(to, CommRole::Side(Direction::Recv))),
+                        (false, true) => needs.push(other(from, CommRole::Side(Direction::Send))),
                         (true, true) | (false, false) => (),
                     }
                 }
-                Key::Signal(Slot { from, .. }) => {
-                    if comm.part(at.rank, Role::Awaits) == Some(at) {
-                        needs.push(other(from, Role::Raises));
+                CommKey::Signal(SignalId { from, .. }) => {
+                    if comm.part(at.rank, CommRole::WaitsForSignal) == Some(at) {
+                        needs.push(other(from, CommRole::Signals));
                     }
                 }
             }

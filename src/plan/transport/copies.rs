@@ -2,8 +2,8 @@
 
 use grammar::words::Algorithm;
 
-use super::{Call, Steps, Transport};
-use crate::plan::{CollectiveKind, Delivery, InstKind, Place, ReduceOp, Source, View};
+use super::{CollectiveCall, LoweredComm, Transport};
+use crate::plan::{CollectiveKind, InstKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank};
 
 /// Copies by the giver; combinations by the getter.
 pub(super) struct PeerCopies;
@@ -13,11 +13,11 @@ impl Transport for PeerCopies {
         None
     }
 
-    fn takes(&self, kind: CollectiveKind) -> bool {
+    fn supports(&self, kind: CollectiveKind) -> bool {
         !matches!(kind, CollectiveKind::Allreduce { .. })
     }
 
-    fn works_in_place(&self, kind: CollectiveKind) -> bool {
+    fn supports_in_place(&self, kind: CollectiveKind) -> bool {
         match kind {
             // Each element is accessed by one member, or by its own.
             CollectiveKind::Broadcast { .. }
@@ -42,7 +42,7 @@ impl Transport for PeerCopies {
         false
     }
 
-    fn lower(&self, call: &Call<'_>) -> Steps {
+    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
         match call.kind.reduce_op() {
             Some(op) => call.pull(op),
             None => call.push(),
@@ -50,18 +50,18 @@ impl Transport for PeerCopies {
     }
 }
 
-impl Call<'_> {
+impl CollectiveCall<'_> {
     /// A member that gets a combination reads what everyone gives.
-    pub(super) fn pull(&self, op: ReduceOp) -> Steps {
+    pub(super) fn pull(&self, op: ReduceOp) -> LoweredComm {
         let n = self.team.len();
         let getters: Vec<usize> =
-            self.all().into_iter().filter(|it| !self.kind.deliveries(*it, n).is_empty()).collect();
-        let work: Vec<InstKind> = match self.kind.deliveries(self.me, n).as_slice() {
+            self.all().into_iter().filter(|it| !self.kind.output_pieces(*it, n).is_empty()).collect();
+        let work: Vec<InstKind> = match self.kind.output_pieces(self.me, n).as_slice() {
             [] => Vec::new(),
             [first, ..] => {
                 let own = self.members[self.me].as_ref();
                 let given = own.and_then(|it| it.input.as_ref()).map_or(0, View::len);
-                let elements = first.elements(given, n);
+                let elements = first.source_range(given, n);
                 let out = own.and_then(|it| it.output.clone());
                 out.and_then(|out| self.combine(op, elements.start, elements.len(), out))
                     .into_iter()
@@ -76,36 +76,35 @@ impl Call<'_> {
     pub(super) fn combine(&self, op: ReduceOp, start: usize, len: usize, out: View) -> Option<InstKind> {
         let part = |(member, rank): (usize, &usize)| {
             let input = self.members[member].as_ref()?.input.as_ref()?;
-            Some(Place { rank: *rank, view: input.narrow(0, start, len) })
+            Some(ViewOnRank { rank: *rank, view: input.narrow(0, start, len) })
         };
         let parts = self.team.iter().enumerate().map(part).collect::<Option<Vec<_>>>()?;
-        Some(InstKind::Combine { op, parts, out: Box::new(out) })
+        Some(InstKind::PeerReduce { op, parts, out: Box::new(out) })
     }
 
     /// A member copies what it gives to everyone who gets it.
-    fn push(&self) -> Steps {
+    fn push(&self) -> LoweredComm {
         let n = self.team.len();
         let mut work = Vec::new();
         let mut getters = Vec::new();
         let own = self.members[self.me].as_ref().and_then(|it| it.input.as_ref());
         for to in self.all() {
             let Some((at, delivery)) = self.delivery(to) else { continue };
-            let elements = delivery.elements(own.map_or(0, View::len), n);
+            let elements = delivery.source_range(own.map_or(0, View::len), n);
             getters.push(to);
             // All pieces of an output have one length.
             work.extend(self.copy(own, (elements.start, elements.len()), to, at * elements.len()));
         }
-        let givers = self.kind.givers(self.me, n);
+        let givers = self.kind.source_members(self.me, n);
         self.with_signals(&getters, &givers, work)
     }
 
     /// What a member gets of this one, and which of its pieces it is. Of a permutation, a member knows only whom it sends to.
-    fn delivery(&self, to: usize) -> Option<(usize, Delivery)> {
+    fn delivery(&self, to: usize) -> Option<(usize, OutputPiece)> {
         match self.kind {
-            CollectiveKind::Permute { send_peer, .. } if to != self.me => {
-                (send_peer == to).then_some((0, Delivery { from: Source::Member(self.me), part: None }))
-            }
-            kind => kind.delivery(self.me, to, self.team.len()),
+            CollectiveKind::Permute { send_peer, .. } if to != self.me => (send_peer == to)
+                .then_some((0, OutputPiece { source: PieceSource::Member(self.me), part: None })),
+            kind => kind.output_piece_from(self.me, to, self.team.len()),
         }
     }
 
@@ -120,8 +119,8 @@ impl Call<'_> {
         let output = self.members[to].as_ref()?.output.as_ref()?;
         // Sizes are compared once all members post the collective; where one does not, nobody gets this far.
         let from = from.filter(|it| start + len <= it.len() && offset + len <= output.len())?;
-        let from = Place { rank: self.team[self.me], view: from.narrow(0, start, len) };
-        let to = Place { rank: self.team[to], view: output.narrow(0, offset, len) };
+        let from = ViewOnRank { rank: self.team[self.me], view: from.narrow(0, start, len) };
+        let to = ViewOnRank { rank: self.team[to], view: output.narrow(0, offset, len) };
         Some(InstKind::Copy { from: Box::new(from), to: Box::new(to) })
     }
 }

@@ -7,15 +7,19 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Call, Member, Steps, Transport, messages::Message, queue::rewrite, staging, transport};
+use super::{
+    CollectiveCall, LoweredComm, MemberViews, Transport, messages::Message, queue::rewrite_plan, staging,
+    transport,
+};
 use crate::plan::{
-    Backend, Collective, CollectiveKind, Communication, Direction, Effect, InstKind, Plan, Transfer, ViewKey,
+    Backend, Collective, CollectiveKind, Communication, Direction, InstKind, Plan, SyncEffect, Transfer,
+    ViewKey,
     limits::Limits,
-    sync::{Comm, CommNo, InstRef, Key, Matched, Role},
+    sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm},
 };
 
 /// By rank, the steps of each lowered communication, by index in `Plan::code`.
-type Lowered = Vec<FxHashMap<usize, Steps>>;
+type Lowered = Vec<FxHashMap<usize, LoweredComm>>;
 
 /// Lowers the communications of all ranks that no library moves.
 ///
@@ -24,22 +28,22 @@ type Lowered = Vec<FxHashMap<usize, Steps>>;
 pub(in crate::plan) fn lower(
     programs: &[&Program],
     plans: &mut [Plan],
-    matched: &Matched,
+    matched: &CommMatching,
     limits: &Limits,
 ) -> Result<(), Vec<(usize, Diagnostic)>> {
     let mut lowered: Lowered = plans.iter().map(|_| FxHashMap::default()).collect();
     let mut groups = FxHashMap::default();
     let mut hosts = HandleExchanges::default();
-    let mut pools: Vec<staging::Pool> = plans.iter().map(staging::Pool::of).collect();
+    let mut pools: Vec<staging::StagingPool> = plans.iter().map(staging::StagingPool::of).collect();
     let mut count: usize = plans.iter().map(|it| it.code.len()).sum();
     for (number, comm) in (0..).zip(&matched.comms) {
         let before = count;
         match comm.key {
             // What not all members post never runs: it stays as it is, and the deadlock's report names it.
-            Key::Collective(group, index) if comm.parts.len() == matched.expected(comm) => {
+            CommKey::Collective(group, index) if comm.parts.len() == matched.expected_parts(comm) => {
                 let next = groups.len() as u32;
                 if let Some(it) = Lowering::of(plans, matched, comm, group) {
-                    if count + it.least_size() > limits.instructions {
+                    if count + it.min_instruction_count() > limits.instructions {
                         return Err(vec![too_large(programs, plans, comm, limits)]);
                     }
                     let group = *groups.entry(group).or_insert(next);
@@ -49,10 +53,14 @@ pub(in crate::plan) fn lower(
                     }
                 }
             }
-            Key::Message(group, ..) if matched.groups[group as usize].backend == Some(Backend::Cuda) => {
+            CommKey::Message(group, ..) if matched.groups[group as usize].backend == Some(Backend::Cuda) => {
                 count += message(plans, matched, (number, comm), &mut lowered);
             }
-            Key::Collective(..) | Key::Message(..) | Key::Handle(..) | Key::Barrier(_) | Key::Signal(_) => (),
+            CommKey::Collective(..)
+            | CommKey::Message(..)
+            | CommKey::Handle(..)
+            | CommKey::Barrier(_)
+            | CommKey::Signal(_) => (),
         }
         if count > limits.instructions && count > before {
             return Err(vec![too_large(programs, plans, comm, limits)]);
@@ -63,15 +71,20 @@ pub(in crate::plan) fn lower(
     }
     for (plan, lowered) in plans.iter_mut().zip(lowered) {
         if !lowered.is_empty() {
-            rewrite(plan, lowered);
+            rewrite_plan(plan, lowered);
         }
     }
     let bytes = plans.iter().map(Plan::bytes).sum();
     limits.check_memory(programs[0], plans.len(), bytes).map_err(|fault| vec![(0, fault)])
 }
 
-fn too_large(programs: &[&Program], plans: &[Plan], comm: &Comm, limits: &Limits) -> (usize, Diagnostic) {
-    let at = comm.parts.first().map_or(InstRef { rank: 0, inst: 0 }, |it| it.at);
+fn too_large(
+    programs: &[&Program],
+    plans: &[Plan],
+    comm: &MatchedComm,
+    limits: &Limits,
+) -> (usize, Diagnostic) {
+    let at = comm.parts.first().map_or(InstRef { rank: 0, inst: 0 }, |it| it.inst_ref);
     let plan = &plans[at.rank];
     let program = programs[at.rank];
     let stmt = plan.code.get(at.inst).and_then(|it| plan.origins[it.origin as usize].stmt);
@@ -101,9 +114,9 @@ struct HandleExchanges {
 
 impl HandleExchanges {
     /// Whether some member of a collective of the whole world uses a view for the first time: then all hosts wait.
-    fn is_first(&mut self, plans: &[Plan], comm: &Comm) -> bool {
+    fn is_first(&mut self, plans: &[Plan], comm: &MatchedComm) -> bool {
         let mut is_first = false;
-        for InstRef { rank, inst } in comm.parts.iter().map(|it| it.at) {
+        for InstRef { rank, inst } in comm.parts.iter().map(|it| it.inst_ref) {
             let plan = &plans[rank];
             let it = collective(plans, InstRef { rank, inst });
             if let Some(view) = it.and_then(|it| it.output.as_ref().or(it.input.as_ref())) {
@@ -114,10 +127,10 @@ impl HandleExchanges {
         is_first && comm.parts.len() == plans.len()
     }
 
-    fn add(&self, lowered: &mut Lowered, comm: &Comm) {
-        for at in comm.parts.iter().map(|it| it.at) {
+    fn add(&self, lowered: &mut Lowered, comm: &MatchedComm) {
+        for at in comm.parts.iter().map(|it| it.inst_ref) {
             if let Some(steps) = lowered[at.rank].get_mut(&at.inst) {
-                steps.before.insert(0, InstKind::Barrier);
+                steps.prologue.insert(0, InstKind::Barrier);
             }
         }
     }
@@ -136,9 +149,9 @@ struct Lowering<'a> {
 
 impl<'a> Lowering<'a> {
     /// `None`: a library moves it, or it is a resharding operator.
-    fn of(plans: &[Plan], matched: &'a Matched, comm: &Comm, group: u32) -> Option<Self> {
+    fn of(plans: &[Plan], matched: &'a CommMatching, comm: &MatchedComm, group: u32) -> Option<Self> {
         let group = &matched.groups[group as usize];
-        let first = comm.parts.first()?.at;
+        let first = comm.parts.first()?.inst_ref;
         let it = collective(plans, first)?;
         let view = it.input.as_ref().or(it.output.as_ref());
         let bytes =
@@ -147,15 +160,15 @@ impl<'a> Lowering<'a> {
         let transport = transport(backend, it.kind, it.algo, (group.team.len(), bytes))?;
         let mut parts = vec![None; group.team.len()];
         for part in &comm.parts {
-            if let Role::Member(place) = part.role {
-                parts[place] = Some(part.at);
+            if let CommRole::Member(place) = part.role {
+                parts[place] = Some(part.inst_ref);
             }
         }
         Some(Self { backend, transport, kind: it.kind, team: &group.team, parts })
     }
 
     /// How much the plans grow at least, told before they do: three signals between any two of whom one touches the other's memory.
-    fn least_size(&self) -> usize {
+    fn min_instruction_count(&self) -> usize {
         let n = self.team.len();
         let pairs = match self.kind {
             CollectiveKind::Allgather
@@ -176,11 +189,11 @@ impl<'a> Lowering<'a> {
         &self,
         plans: &mut [Plan],
         (group, index): (u32, u32),
-        pools: &mut [staging::Pool],
+        pools: &mut [staging::StagingPool],
         lowered: &mut Lowered,
     ) -> usize {
         let n = self.team.len();
-        let mut staged: Vec<Option<staging::Staged>> = Vec::with_capacity(n);
+        let mut staged: Vec<Option<staging::StagedViews>> = Vec::with_capacity(n);
         for (me, part) in self.parts.iter().enumerate() {
             let posted = part.and_then(|at| collective(plans, at).map(|it| (at, it.clone())));
             staged.push(posted.map(|(at, it)| {
@@ -188,18 +201,18 @@ impl<'a> Lowering<'a> {
                 pools[at.rank].stage(&mut plans[at.rank], self.transport, member, &it)
             }));
         }
-        let members: Vec<Option<Member>> =
+        let members: Vec<Option<MemberViews>> =
             staged.iter().map(|it| it.as_ref().map(|it| it.member.clone())).collect();
         let mut count = 0;
         for (me, (part, staged)) in self.parts.iter().zip(staged).enumerate() {
             let (Some(at), Some(staged)) = (part, staged) else { continue };
             // Peers of a permutation differ by member.
             let kind = collective(plans, *at).map_or(self.kind, |it| it.kind);
-            let call = Call { kind, team: self.team, me, members: &members, group, index };
+            let call = CollectiveCall { kind, team: self.team, me, members: &members, team_no: group, index };
             let steps = self.transport.lower(&call);
-            let steps = Steps {
-                before: staged.before,
-                after: staged.after,
+            let steps = LoweredComm {
+                prologue: staged.before,
+                epilogue: staged.after,
                 is_complete_when_posted: self.transport.writes_own_output(kind),
                 is_one_kernel: self.transport.is_one_kernel(),
                 ..steps
@@ -213,14 +226,14 @@ impl<'a> Lowering<'a> {
 
 fn collective(plans: &[Plan], at: InstRef) -> Option<&Collective> {
     match plans.get(at.rank)?.code.get(at.inst)?.kind.effect() {
-        Effect::Post(Communication::Collective(it)) => Some(it),
+        SyncEffect::Post(Communication::Collective(it)) => Some(it),
         _ => None,
     }
 }
 
 fn transfer(plans: &[Plan], at: InstRef) -> Option<&Transfer> {
     match plans.get(at.rank)?.code.get(at.inst)?.kind.effect() {
-        Effect::Post(Communication::Transfer(it)) => Some(it),
+        SyncEffect::Post(Communication::Transfer(it)) => Some(it),
         _ => None,
     }
 }
@@ -228,23 +241,24 @@ fn transfer(plans: &[Plan], at: InstRef) -> Option<&Transfer> {
 /// Lowers both sides of a message; how many instructions they become.
 fn message(
     plans: &[Plan],
-    matched: &Matched,
-    (number, comm): (CommNo, &Comm),
+    matched: &CommMatching,
+    (number, comm): (CommNo, &MatchedComm),
     lowered: &mut Lowered,
 ) -> usize {
-    let Key::Message(_, from, to, index) = comm.key else { return 0 };
+    let CommKey::Message(_, from, to, index) = comm.key else { return 0 };
     let side = |at: InstRef| {
         let it = transfer(plans, at)?;
         let which = matched.comms_of(at).iter().position(|it| *it == number)?;
-        Some((it.protocol?, it.sides.get(which)?))
+        Some((it.protocol?, it.ops.get(which)?))
     };
-    let find = |direction| comm.parts.iter().find(|it| it.role == Role::Side(direction)).map(|it| it.at);
+    let find =
+        |direction| comm.parts.iter().find(|it| it.role == CommRole::Side(direction)).map(|it| it.inst_ref);
     let mut count = 0;
     for (direction, rank, peer) in [(Direction::Send, from, to), (Direction::Recv, to, from)] {
         let Some((at, (protocol, mine))) = find(direction).and_then(|at| Some((at, side(at)?))) else {
             continue;
         };
-        let theirs = find(direction.mirror()).and_then(side).map(|it| &it.1.view);
+        let theirs = find(direction.opposite()).and_then(side).map(|it| &it.1.view);
         let it = Message { rank, peer, direction, protocol, index, mine: &mine.view, theirs };
         let steps = it.lower();
         count += steps.size();

@@ -7,8 +7,8 @@
 
 use grammar::words::P2pProtocol;
 
-use super::Steps;
-use crate::plan::{Direction, InstKind, Meaning, Place, Slot, View};
+use super::LoweredComm;
+use crate::plan::{Direction, InstKind, SignalId, SignalKind, View, ViewOnRank};
 
 /// One side of a message, with the other's view where there is one.
 pub(super) struct Message<'a> {
@@ -30,26 +30,29 @@ pub(super) struct Message<'a> {
 
 impl Message<'_> {
     /// The instructions of this side.
-    pub(super) fn lower(&self) -> Steps {
+    pub(super) fn lower(&self) -> LoweredComm {
         let (rank, peer, index) = (self.rank, self.peer, self.index);
         let (ready, done) = match self.protocol {
-            P2pProtocol::Get => (Meaning::Ready, Meaning::Done),
-            P2pProtocol::Put => (Meaning::PutReady, Meaning::PutDone),
+            P2pProtocol::Get => (SignalKind::Ready, SignalKind::Done),
+            P2pProtocol::Put => (SignalKind::PutReady, SignalKind::PutDone),
         };
-        let raise = |meaning| InstKind::Signal { slot: Slot { from: rank, to: peer, meaning, index } };
-        let expect = |meaning| InstKind::Await { slot: Slot { from: peer, to: rank, meaning, index } };
+        let raise =
+            |meaning| InstKind::Signal { signal: SignalId { from: rank, to: peer, kind: meaning, index } };
+        let expect = |meaning| InstKind::WaitSignal {
+            signal: SignalId { from: peer, to: rank, kind: meaning, index },
+        };
         if copies(self.protocol, self.direction) {
             let copy = self.theirs.and_then(|theirs| self.copy(theirs));
             let posted = [Some(expect(ready)), copy, Some(raise(done))].into_iter().flatten().collect();
-            return Steps { posted, ..Steps::default() };
+            return LoweredComm { at_post: posted, ..LoweredComm::default() };
         }
-        Steps { posted: vec![raise(ready)], waited: vec![expect(done)], ..Steps::default() }
+        LoweredComm { at_post: vec![raise(ready)], at_wait: vec![expect(done)], ..LoweredComm::default() }
     }
 
     fn copy(&self, theirs: &View) -> Option<InstKind> {
         let (mine, theirs) = self.mine.in_common_shape(theirs)?;
-        let here = Box::new(Place { rank: self.rank, view: mine });
-        let there = Box::new(Place { rank: self.peer, view: theirs });
+        let here = Box::new(ViewOnRank { rank: self.rank, view: mine });
+        let there = Box::new(ViewOnRank { rank: self.peer, view: theirs });
         Some(match self.direction {
             Direction::Recv => InstKind::Copy { from: there, to: here },
             Direction::Send => InstKind::Copy { from: here, to: there },

@@ -21,8 +21,8 @@ mod copies;
 mod lower;
 mod messages;
 mod one_shot;
-mod protocol;
 mod queue;
+mod signals;
 mod staging;
 mod two_shot;
 
@@ -41,11 +41,11 @@ trait Transport: Sync {
     fn algorithm(&self) -> Option<Algorithm>;
 
     /// Whether it moves this kind of collective.
-    fn takes(&self, kind: CollectiveKind) -> bool;
+    fn supports(&self, kind: CollectiveKind) -> bool;
 
     /// Whether the transport is correct where the output is the memory of the part of the input that this member gives to itself. In all
     /// other cases of overlap the input is copied to a staging buffer first.
-    fn works_in_place(&self, kind: CollectiveKind) -> bool;
+    fn supports_in_place(&self, kind: CollectiveKind) -> bool;
 
     /// Whether only this member writes its output. The output is then complete when the posted instructions are, before `Wait`: nvFuser
     /// programs read a CUDA Reduce that early.
@@ -55,14 +55,14 @@ trait Transport: Sync {
     fn is_one_kernel(&self) -> bool;
 
     /// The instructions of a member.
-    fn lower(&self, call: &Call<'_>) -> Steps;
+    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm;
 }
 
 /// All transports.
 static TRANSPORTS: [&dyn Transport; 3] = [&PeerCopies, &OneShot, &TwoShot];
 
 /// A collective as its transport sees it, from the side of one member.
-struct Call<'a> {
+struct CollectiveCall<'a> {
     /// What is done.
     kind: CollectiveKind,
     /// World ranks in team order.
@@ -70,42 +70,42 @@ struct Call<'a> {
     /// This member.
     me: usize,
     /// The views of all members, in one dimension each; `None` where a member posts nothing.
-    members: &'a [Option<Member>],
+    members: &'a [Option<MemberViews>],
     /// The team's number among those whose collectives have a transport.
-    group: u32,
+    team_no: u32,
     /// Which of the team's collectives it is.
     index: u32,
 }
 
 /// What a member gives and gets: one dimension each, as the transport reads and writes it.
 #[derive(Clone, Debug, Default)]
-struct Member {
+struct MemberViews {
     input: Option<View>,
     output: Option<View>,
 }
 
 /// The instructions of a member.
 #[derive(Debug, Default)]
-struct Steps {
+struct LoweredComm {
     /// Where the communication is posted, before everything else: what goes to staging buffers.
-    before: Vec<InstKind>,
+    prologue: Vec<InstKind>,
     /// Where it is posted.
-    posted: Vec<InstKind>,
+    at_post: Vec<InstKind>,
     /// Where it is waited for.
-    waited: Vec<InstKind>,
+    at_wait: Vec<InstKind>,
     /// Behind everything else: what comes from staging buffers.
-    after: Vec<InstKind>,
+    epilogue: Vec<InstKind>,
     /// Whether `after` follows what is posted, and not what is waited for.
     is_complete_when_posted: bool,
     /// Whether what is posted, and what is waited for right behind it, may run as one kernel.
     is_one_kernel: bool,
 }
 
-impl Steps {
+impl LoweredComm {
     /// How much a plan grows: instructions, those that combine by their operands.
     fn size(&self) -> usize {
-        let size = |it: &InstKind| if let InstKind::Combine { parts, .. } = it { parts.len() } else { 1 };
-        let all = [&self.before, &self.posted, &self.waited, &self.after];
+        let size = |it: &InstKind| if let InstKind::PeerReduce { parts, .. } = it { parts.len() } else { 1 };
+        let all = [&self.prologue, &self.at_post, &self.at_wait, &self.epilogue];
         all.into_iter().flatten().map(size).sum()
     }
 }
@@ -116,7 +116,7 @@ pub(super) fn algorithms(backend: Backend, kind: CollectiveKind) -> Vec<Algorith
         Backend::Nccl => Some(Algorithm::Nccl),
         Backend::Ucc | Backend::Cuda => None,
     };
-    let own = TRANSPORTS.iter().filter(|it| it.takes(kind)).filter_map(|it| it.algorithm());
+    let own = TRANSPORTS.iter().filter(|it| it.supports(kind)).filter_map(|it| it.algorithm());
     library.into_iter().chain(own.filter(|_| backend != Backend::Ucc)).collect()
 }
 
@@ -131,5 +131,5 @@ fn transport(
         (Backend::Nccl | Backend::Ucc, None) => return None,
         (_, algo) => chosen_algorithm(Some(backend), kind, algo, (members, bytes)),
     };
-    TRANSPORTS.iter().copied().find(|it| it.algorithm() == algo && it.takes(kind))
+    TRANSPORTS.iter().copied().find(|it| it.algorithm() == algo && it.supports(kind))
 }

@@ -6,7 +6,7 @@
 
 use grammar::words::Algorithm;
 
-use super::{Call, Steps, Transport};
+use super::{CollectiveCall, LoweredComm, Transport};
 use crate::plan::CollectiveKind;
 
 /// Every member combines everything.
@@ -17,12 +17,12 @@ impl Transport for OneShot {
         Some(Algorithm::OneShot)
     }
 
-    fn takes(&self, kind: CollectiveKind) -> bool {
+    fn supports(&self, kind: CollectiveKind) -> bool {
         matches!(kind, CollectiveKind::Allreduce { .. })
     }
 
     /// A member that is ahead would overwrite what others still read.
-    fn works_in_place(&self, _: CollectiveKind) -> bool {
+    fn supports_in_place(&self, _: CollectiveKind) -> bool {
         false
     }
 
@@ -34,7 +34,7 @@ impl Transport for OneShot {
         true
     }
 
-    fn lower(&self, call: &Call<'_>) -> Steps {
+    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
         call.kind.reduce_op().map(|op| call.pull(op)).unwrap_or_default()
     }
 }

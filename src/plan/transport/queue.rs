@@ -8,23 +8,23 @@
 
 use rustc_hash::FxHashMap;
 
-use super::Steps;
+use super::LoweredComm;
 use crate::plan::{
-    Backend, Communicator, CommunicatorNo, EventNo, Inst, InstKind, Plan, StreamNo, WorkNo, homes,
+    Backend, Communicator, CommunicatorNo, EventNo, Inst, InstKind, Plan, StreamNo, WorkNo, queue_streams,
 };
 
 /// What `Wait` becomes.
-enum Waited {
+enum LoweredWait {
     /// A library's work.
     Work(WorkNo),
     /// The end of what a transport does.
-    Steps(Rest),
+    Steps(WaitSteps),
     /// What the queue's stream sets.
     Event(EventNo),
 }
 
 /// What a transport does where its collective is waited for.
-struct Rest {
+struct WaitSteps {
     /// Set behind what was posted, where another stream waits, or none.
     posted: Option<EventNo>,
     steps: Vec<InstKind>,
@@ -34,40 +34,42 @@ struct Rest {
 }
 
 /// The queue of a communicator.
-struct Queue {
+struct CommQueue {
     stream: StreamNo,
     /// Whether the program's own stream is the queue.
-    is_home: bool,
+    is_program_stream: bool,
     /// A library's last work, where nothing of a transport has come behind it.
-    library: Option<WorkNo>,
+    last_library_work: Option<WorkNo>,
 }
 
 /// Rewrites a plan: `lowered` has the steps of those communications that have a transport, by instruction.
-pub(super) fn rewrite(plan: &mut Plan, mut lowered: FxHashMap<usize, Steps>) {
+pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, LoweredComm>) {
     let mut queues = queues(plan, &lowered);
     let code = std::mem::take(&mut plan.code);
-    let mut waits: Vec<Option<StreamNo>> = vec![None; plan.works];
+    let mut waits: Vec<Option<StreamNo>> = vec![None; plan.work_count];
     for inst in &code {
         if let InstKind::Wait { work } = inst.kind {
             waits[work as usize].get_or_insert(inst.stream);
         }
     }
-    let mut works: Vec<Option<Waited>> = (0..plan.works).map(|_| None).collect();
-    plan.works = 0;
-    let mut out = Rewritten { plan, code: Vec::with_capacity(code.len()) };
+    let mut works: Vec<Option<LoweredWait>> = (0..plan.work_count).map(|_| None).collect();
+    plan.work_count = 0;
+    let mut out = PlanRewriter { plan, code: Vec::with_capacity(code.len()) };
     for (at, inst) in code.into_iter().enumerate() {
         let Inst { kind, stream, origin } = inst;
         let Some((communicator, work)) = kind.communication().map(|it| (it.communicator(), it.work())) else {
             match kind {
                 InstKind::Wait { work } => match works.get_mut(work as usize).and_then(Option::take) {
-                    Some(Waited::Work(work)) => out.emit(InstKind::Wait { work }, stream, origin),
-                    Some(Waited::Event(event)) => out.emit(InstKind::Join { event }, stream, origin),
-                    Some(Waited::Steps(rest)) => out.emit_rest(rest, stream, origin),
+                    Some(LoweredWait::Work(work)) => out.emit(InstKind::Wait { work }, stream, origin),
+                    Some(LoweredWait::Event(event)) => {
+                        out.emit(InstKind::WaitEvent { event }, stream, origin)
+                    }
+                    Some(LoweredWait::Steps(rest)) => out.emit_wait_steps(rest, stream, origin),
                     None => (),
                 },
-                InstKind::Finish => {
+                InstKind::ReadOutputs => {
                     out.emit_never_waited(&mut works);
-                    out.emit(InstKind::Finish, stream, origin);
+                    out.emit(InstKind::ReadOutputs, stream, origin);
                 }
                 kind => out.emit(kind, stream, origin),
             }
@@ -77,21 +79,27 @@ pub(super) fn rewrite(plan: &mut Plan, mut lowered: FxHashMap<usize, Steps>) {
         let on = queue.as_ref().map_or(stream, |it| it.stream);
         if on != stream {
             let event = out.event();
-            out.emit(InstKind::Record { event }, stream, origin);
-            out.emit(InstKind::Join { event }, on, origin);
+            out.emit(InstKind::RecordEvent { event }, stream, origin);
+            out.emit(InstKind::WaitEvent { event }, on, origin);
         }
         let waited = match (lowered.remove(&at), queue) {
             (None, queue) => {
-                let renumbered = out.plan.works as WorkNo;
-                out.plan.works += 1;
+                let renumbered = out.plan.work_count as WorkNo;
+                out.plan.work_count += 1;
                 if let Some(queue) = queue {
-                    queue.library = Some(renumbered);
+                    queue.last_library_work = Some(renumbered);
                 }
                 out.emit(with_work(kind, renumbered), on, origin);
-                Waited::Work(renumbered)
+                LoweredWait::Work(renumbered)
             }
             (Some(steps), None) => {
-                let Steps { before, posted, mut waited, after, .. } = steps;
+                let LoweredComm {
+                    prologue: before,
+                    at_post: posted,
+                    at_wait: mut waited,
+                    epilogue: after,
+                    ..
+                } = steps;
                 before.into_iter().for_each(|it| out.emit(it, on, origin));
                 out.emit_group(posted, steps.is_one_kernel, on, origin);
                 let mut has_copies = false;
@@ -108,26 +116,39 @@ pub(super) fn rewrite(plan: &mut Plan, mut lowered: FxHashMap<usize, Steps>) {
                 };
                 let posted = is_joined.then(|| {
                     let event = out.event();
-                    out.emit(InstKind::Record { event }, on, origin);
+                    out.emit(InstKind::RecordEvent { event }, on, origin);
                     event
                 });
-                Waited::Steps(Rest { posted, steps: waited, has_copies, origin })
+                LoweredWait::Steps(WaitSteps { posted, steps: waited, has_copies, origin })
             }
-            (Some(Steps { before, posted, waited, after, is_one_kernel, .. }), Some(queue)) => {
-                if let Some(work) = queue.library.take().filter(|_| !queue.is_home) {
+            (
+                Some(LoweredComm {
+                    prologue: before,
+                    at_post: posted,
+                    at_wait: waited,
+                    epilogue: after,
+                    is_one_kernel,
+                    ..
+                }),
+                Some(queue),
+            ) => {
+                if let Some(work) = queue.last_library_work.take().filter(|_| !queue.is_program_stream) {
                     out.emit(InstKind::Wait { work }, on, origin);
                 }
                 before.into_iter().for_each(|it| out.emit(it, on, origin));
                 out.emit_group(posted.into_iter().chain(waited).collect(), is_one_kernel, on, origin);
                 after.into_iter().for_each(|it| out.emit(it, on, origin));
-                match queue.is_home {
-                    true => {
-                        Waited::Steps(Rest { posted: None, steps: Vec::new(), has_copies: false, origin })
-                    }
+                match queue.is_program_stream {
+                    true => LoweredWait::Steps(WaitSteps {
+                        posted: None,
+                        steps: Vec::new(),
+                        has_copies: false,
+                        origin,
+                    }),
                     false => {
                         let event = out.event();
-                        out.emit(InstKind::Record { event }, on, origin);
-                        Waited::Event(event)
+                        out.emit(InstKind::RecordEvent { event }, on, origin);
+                        LoweredWait::Event(event)
                     }
                 }
             }
@@ -139,9 +160,9 @@ pub(super) fn rewrite(plan: &mut Plan, mut lowered: FxHashMap<usize, Steps>) {
 }
 
 /// The queues of communicators with lowered collectives that are not the CUDA backend's, which has none.
-fn queues(plan: &mut Plan, lowered: &FxHashMap<usize, Steps>) -> FxHashMap<CommunicatorNo, Queue> {
+fn queues(plan: &mut Plan, lowered: &FxHashMap<usize, LoweredComm>) -> FxHashMap<CommunicatorNo, CommQueue> {
     let mut queues = FxHashMap::default();
-    let homes = homes(plan);
+    let homes = queue_streams(plan);
     let mut posts: Vec<usize> = lowered.keys().copied().collect();
     posts.sort_unstable();
     for at in posts {
@@ -157,17 +178,18 @@ fn queues(plan: &mut Plan, lowered: &FxHashMap<usize, Steps>) -> FxHashMap<Commu
             let team = team.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
             plan.streams.push(format!("{} queue of ({team})", backend.name()));
         }
-        queues.insert(number, Queue { stream, is_home: home.is_some(), library: None });
+        queues
+            .insert(number, CommQueue { stream, is_program_stream: home.is_some(), last_library_work: None });
     }
     queues
 }
 
-struct Rewritten<'a> {
+struct PlanRewriter<'a> {
     plan: &'a mut Plan,
     code: Vec<Inst>,
 }
 
-impl Rewritten<'_> {
+impl PlanRewriter<'_> {
     fn emit(&mut self, kind: InstKind, stream: StreamNo, origin: u32) {
         self.code.push(Inst { kind, stream, origin });
     }
@@ -182,27 +204,27 @@ impl Rewritten<'_> {
     }
 
     /// The end of a collective, on the stream that waits for it.
-    fn emit_rest(&mut self, rest: Rest, stream: StreamNo, origin: u32) {
-        let join = rest.posted.map(|event| InstKind::Join { event });
+    fn emit_wait_steps(&mut self, rest: WaitSteps, stream: StreamNo, origin: u32) {
+        let join = rest.posted.map(|event| InstKind::WaitEvent { event });
         join.into_iter().chain(rest.steps).for_each(|it| self.emit(it, stream, origin));
     }
 
     /// Data of collectives that nobody waits for arrives all the same, some time: each on a stream of its own.
-    fn emit_never_waited(&mut self, works: &mut [Option<Waited>]) {
+    fn emit_never_waited(&mut self, works: &mut [Option<LoweredWait>]) {
         for work in works {
-            if matches!(work, Some(Waited::Steps(it)) if it.has_copies)
-                && let Some(Waited::Steps(rest)) = work.take()
+            if matches!(work, Some(LoweredWait::Steps(it)) if it.has_copies)
+                && let Some(LoweredWait::Steps(rest)) = work.take()
             {
                 let (stream, origin) = (self.plan.streams.len() as StreamNo, rest.origin);
                 self.plan.streams.push("a stream that nobody waits for".to_owned());
-                self.emit_rest(rest, stream, origin);
+                self.emit_wait_steps(rest, stream, origin);
             }
         }
     }
 
     fn event(&mut self) -> EventNo {
-        self.plan.events += 1;
-        self.plan.events as EventNo - 1
+        self.plan.event_count += 1;
+        self.plan.event_count as EventNo - 1
     }
 }
 

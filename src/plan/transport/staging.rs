@@ -5,17 +5,17 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Member, Transport};
+use super::{MemberViews, Transport};
 use crate::plan::{
-    Backend, Buffer, BufferNo, Collective, CollectiveKind, CommunicatorNo, InstKind, Place, Plan, Source,
-    StreamNo, View, WorkNo,
+    Backend, Buffer, BufferNo, Collective, CollectiveKind, CommunicatorNo, InstKind, PieceSource, Plan,
+    StreamNo, View, ViewOnRank, WorkNo,
 };
 
 /// A member's views, and what copies between them and those of the program.
 #[derive(Default)]
-pub(super) struct Staged {
+pub(super) struct StagedViews {
     /// The views that the transport works on.
-    pub member: Member,
+    pub member: MemberViews,
     /// Before anything else.
     pub before: Vec<InstKind>,
     /// When the collective is complete.
@@ -24,15 +24,15 @@ pub(super) struct Staged {
 
 /// The staging buffers of a rank. A set of them serves one collective after another: one that is posted on the stream on which the
 /// last has been waited for, or that follows it on a communicator's queue.
-pub(super) struct Pool {
+pub(super) struct StagingPool {
     /// By work: the set of its collective.
-    sets: Vec<Option<Set>>,
-    buffers: FxHashMap<(Set, Role, BufferNo, usize), BufferNo>,
+    sets: Vec<Option<BufferSet>>,
+    buffers: FxHashMap<(BufferSet, StagedOperand, BufferNo, usize), BufferNo>,
 }
 
 /// A set of buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Set {
+enum BufferSet {
     /// One of a stream, by number.
     OfStream(StreamNo, usize),
     /// That of a communicator's queue.
@@ -41,15 +41,15 @@ enum Set {
 
 /// What a buffer stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Role {
+enum StagedOperand {
     Input,
     Output,
 }
 
-impl Pool {
+impl StagingPool {
     /// Gives each collective of a rank its set.
     pub(super) fn of(plan: &Plan) -> Self {
-        let mut sets = vec![None; plan.works];
+        let mut sets = vec![None; plan.work_count];
         let mut in_use: FxHashMap<StreamNo, Vec<bool>> = FxHashMap::default();
         for inst in &plan.code {
             match &inst.kind {
@@ -60,11 +60,13 @@ impl Pool {
                     let free = all.iter().position(|it| !it).unwrap_or(all.len());
                     all.resize(all.len().max(free + 1), true);
                     all[free] = true;
-                    sets[it.work as usize] = Some(Set::OfStream(inst.stream, free));
+                    sets[it.work as usize] = Some(BufferSet::OfStream(inst.stream, free));
                 }
-                InstKind::Collective(it) => sets[it.work as usize] = Some(Set::OfQueue(it.communicator)),
+                InstKind::Collective(it) => {
+                    sets[it.work as usize] = Some(BufferSet::OfQueue(it.communicator))
+                }
                 InstKind::Wait { work } => {
-                    if let Some(Set::OfStream(stream, number)) = sets[*work as usize]
+                    if let Some(BufferSet::OfStream(stream, number)) = sets[*work as usize]
                         && stream == inst.stream
                         && let Some(all) = in_use.get_mut(&stream)
                     {
@@ -84,24 +86,24 @@ impl Pool {
         transport: &dyn Transport,
         (kind, me, n): (CollectiveKind, usize, usize),
         posted: &Collective,
-    ) -> Staged {
-        let mut it = Staged::default();
+    ) -> StagedViews {
+        let mut it = StagedViews::default();
         let (input, output) = (posted.input.as_ref(), posted.output.as_ref());
         let flat = |view: &View| view.reshape(&[view.len()]);
         if let Some(input) = input {
             let safe = output.is_none_or(|output| {
                 !input.may_alias(output)
-                    || transport.works_in_place(kind) && is_own_place(kind, (me, n), input, output)
+                    || transport.supports_in_place(kind) && is_in_place(kind, (me, n), input, output)
             });
             it.member.input = Some(flat(input).filter(|_| safe).unwrap_or_else(|| {
-                let staged = self.buffer(plan, (posted.work, Role::Input), input, &mut it.before);
+                let staged = self.buffer(plan, (posted.work, StagedOperand::Input), input, &mut it.before);
                 it.before.push(copy(plan.rank, input, &shaped(&staged, input)));
                 staged
             }));
         }
         if let Some(output) = output {
             it.member.output = Some(flat(output).unwrap_or_else(|| {
-                let staged = self.buffer(plan, (posted.work, Role::Output), output, &mut it.before);
+                let staged = self.buffer(plan, (posted.work, StagedOperand::Output), output, &mut it.before);
                 it.after.push(copy(plan.rank, &shaped(&staged, output), output));
                 staged
             }));
@@ -113,7 +115,7 @@ impl Pool {
     fn buffer(
         &mut self,
         plan: &mut Plan,
-        (work, role): (WorkNo, Role),
+        (work, role): (WorkNo, StagedOperand),
         view: &View,
         before: &mut Vec<InstKind>,
     ) -> View {
@@ -132,14 +134,14 @@ impl Pool {
 }
 
 /// Whether what a member gets of itself lies where it gives it.
-fn is_own_place(kind: CollectiveKind, (me, n): (usize, usize), input: &View, output: &View) -> bool {
+fn is_in_place(kind: CollectiveKind, (me, n): (usize, usize), input: &View, output: &View) -> bool {
     let (Some(input), Some(output)) = (input.reshape(&[input.len()]), output.reshape(&[output.len()])) else {
         return false;
     };
     let mut offset = 0;
-    for delivery in kind.deliveries(me, n) {
-        let elements = delivery.elements(input.len(), n);
-        let is_own = delivery.from == Source::Combined || delivery.member() == Some(me);
+    for delivery in kind.output_pieces(me, n) {
+        let elements = delivery.source_range(input.len(), n);
+        let is_own = delivery.source == PieceSource::Reduced || delivery.source_member() == Some(me);
         if is_own && offset + elements.len() <= output.len() {
             return input.narrow(0, elements.start, elements.len())
                 == output.narrow(0, offset, elements.len());
@@ -155,6 +157,6 @@ fn shaped(staged: &View, view: &View) -> View {
 }
 
 fn copy(rank: usize, from: &View, to: &View) -> InstKind {
-    let place = |view: &View| Box::new(Place { rank, view: view.clone() });
+    let place = |view: &View| Box::new(ViewOnRank { rank, view: view.clone() });
     InstKind::Copy { from: place(from), to: place(to) }
 }

@@ -8,7 +8,7 @@
 
 use grammar::words::Algorithm;
 
-use super::{Call, Steps, Transport};
+use super::{CollectiveCall, LoweredComm, Transport};
 use crate::plan::CollectiveKind;
 
 /// Every member combines its share.
@@ -19,11 +19,11 @@ impl Transport for TwoShot {
         Some(Algorithm::TwoShot)
     }
 
-    fn takes(&self, kind: CollectiveKind) -> bool {
+    fn supports(&self, kind: CollectiveKind) -> bool {
         matches!(kind, CollectiveKind::Allreduce { .. })
     }
 
-    fn works_in_place(&self, _: CollectiveKind) -> bool {
+    fn supports_in_place(&self, _: CollectiveKind) -> bool {
         true
     }
 
@@ -35,7 +35,7 @@ impl Transport for TwoShot {
         true
     }
 
-    fn lower(&self, call: &Call<'_>) -> Steps {
+    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
         let output = |it: usize| call.members[it].as_ref()?.output.as_ref();
         // A member whose part of the output another rank holds has no share: it has no place for the result.
         let sharers: Vec<usize> = call.all().into_iter().filter(|it| output(*it).is_some()).collect();

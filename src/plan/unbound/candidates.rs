@@ -7,15 +7,15 @@ use grammar::{
 use indexmap::{IndexMap, IndexSet};
 
 use super::{
-    Missing, peers,
-    uses::{Loop, Role},
+    UnboundScalar, peers,
+    uses::{Loop, ScalarRole},
 };
 
 /// The smallest extent that is proposed where nothing asks for a larger one.
-const EXTENT: i64 = 8;
+const MIN_EXTENT: i64 = 8;
 
 /// Most extents that are tried for all scalars at once.
-const EXTENTS: usize = 12;
+const MAX_EXTENTS: usize = 12;
 
 /// Values that could be given.
 pub(super) struct Candidates {
@@ -28,19 +28,20 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    pub(super) fn of(programs: &[(&Program, &LineIndex)], missing: &[Missing]) -> Self {
+    pub(super) fn of(programs: &[(&Program, &LineIndex)], missing: &[UnboundScalar]) -> Self {
         let world = programs.len();
         let mut extents = IndexSet::from([common_extent(missing)]);
         for (program, _) in programs.iter().take(1) {
             let constants = program.axes.iter().filter_map(|(_, it)| program.constant(it.extent));
             extents.extend(constants.filter(|it| *it > 0));
         }
-        let extents: Vec<i64> = extents.into_iter().take(EXTENTS).collect();
-        let mut known = Known { world, extents: &extents, peers: IndexMap::new(), indices: Vec::new() };
+        let extents: Vec<i64> = extents.into_iter().take(MAX_EXTENTS).collect();
+        let mut known =
+            ProposedValues { world, extents: &extents, peers: IndexMap::new(), indices: Vec::new() };
         let mut options: IndexMap<String, Vec<String>> = IndexMap::new();
         // Peers first: an index that is a peer too, or that stands beside one, follows it.
-        let mut order: Vec<&Missing> = missing.iter().collect();
-        order.sort_by_key(|it| it.role().strength());
+        let mut order: Vec<&UnboundScalar> = missing.iter().collect();
+        order.sort_by_key(|it| it.role().priority());
         for it in order {
             let found = known.of(programs[it.rank].0, it);
             options.entry(it.name.clone()).or_insert(found);
@@ -49,7 +50,8 @@ impl Candidates {
         let ordered = missing.iter().filter_map(|it| options.get_key_value(&it.name));
         let options: IndexMap<String, Vec<String>> =
             ordered.map(|(name, all)| (name.clone(), all.clone())).collect();
-        let is_size = |it: &&Missing| matches!(it.role(), Role::Extent { .. } | Role::LoopBound);
+        let is_size =
+            |it: &&UnboundScalar| matches!(it.role(), ScalarRole::Extent { .. } | ScalarRole::LoopBound);
         let sizes = missing.iter().filter(is_size).map(|it| it.name.clone()).collect();
         Self { options, extents, sizes }
     }
@@ -74,7 +76,7 @@ impl Candidates {
 }
 
 /// What was proposed so far.
-struct Known<'a> {
+struct ProposedValues<'a> {
     world: usize,
     extents: &'a [i64],
     /// Peers by name.
@@ -83,46 +85,47 @@ struct Known<'a> {
     indices: Vec<(TensorId, Option<Loop>, String)>,
 }
 
-impl Known<'_> {
+impl ProposedValues<'_> {
     /// Values for one scalar.
-    fn of(&mut self, program: &Program, it: &Missing) -> Vec<String> {
+    fn of(&mut self, program: &Program, it: &UnboundScalar) -> Vec<String> {
         let around = it.uses.iter().find_map(|it| it.around);
         let index = around.map(|it| program.symbols[it.index].clone());
         let numbers = || ["0", "1"].map(str::to_owned);
         let extents = || self.extents.iter().map(ToString::to_string);
         let mut found: Vec<String> = match it.role() {
-            Role::Peer { send, partner, whole: true } => {
+            ScalarRole::Peer { send, partner, whole: true } => {
                 let own = self.peer(program, *send, *partner, index.as_deref());
                 self.peers.insert(it.name.clone(), own.clone());
                 [own].into_iter().chain(index).chain(numbers()).collect()
             }
-            Role::Index { .. } => self.index(program, it, index).into_iter().chain(numbers()).collect(),
-            Role::Root { .. } => numbers().into_iter().chain(index).collect(),
-            Role::Stream => index.into_iter().chain(numbers()).collect(),
-            Role::Range { end } => {
+            ScalarRole::Index { .. } => self.index(program, it, index).into_iter().chain(numbers()).collect(),
+            ScalarRole::Root { .. } => numbers().into_iter().chain(index).collect(),
+            ScalarRole::Stream => index.into_iter().chain(numbers()).collect(),
+            ScalarRole::Range { end } => {
                 let next = index.as_ref().map(|it| format!("{it} + 1"));
                 let (first, second) = if *end { (next, index) } else { (index, next) };
                 let numbers = numbers().into_iter().chain(extents());
                 first.into_iter().chain(second).chain(numbers).collect()
             }
-            Role::Extent { .. } | Role::LoopBound => {
+            ScalarRole::Extent { .. } | ScalarRole::LoopBound => {
                 extents().chain([4, 2, 1].map(|it| it.to_string())).collect()
             }
-            Role::Condition if it.name.starts_with('b') => ["true", "false"].map(str::to_owned).into(),
-            Role::Peer { whole: false, .. } | Role::Condition | Role::Operand => match it.name.chars().next()
-            {
-                Some('b') => ["true", "false"].map(str::to_owned).into(),
-                Some('d' | 'f') => vec!["1.0".to_owned()],
-                Some(_) | None => {
-                    ["1".to_owned()].into_iter().chain(numbers()).chain(index).chain(extents()).collect()
+            ScalarRole::Condition if it.name.starts_with('b') => ["true", "false"].map(str::to_owned).into(),
+            ScalarRole::Peer { whole: false, .. } | ScalarRole::Condition | ScalarRole::Operand => {
+                match it.name.chars().next() {
+                    Some('b') => ["true", "false"].map(str::to_owned).into(),
+                    Some('d' | 'f') => vec!["1.0".to_owned()],
+                    Some(_) | None => {
+                        ["1".to_owned()].into_iter().chain(numbers()).chain(index).chain(extents()).collect()
+                    }
                 }
-            },
+            }
         };
         let mut seen = IndexSet::new();
         found.retain(|it| seen.insert(it.clone()));
         let first = found.first().cloned().unwrap_or_default();
         for using in &it.uses {
-            if let Role::Index { tensor, .. } = using.role {
+            if let ScalarRole::Index { tensor, .. } = using.role {
                 self.indices.push((tensor, using.around, first.clone()));
             }
         }
@@ -135,7 +138,7 @@ impl Known<'_> {
         if let Some(partner) = partner {
             let text = grammar::expr_text(program, partner);
             let mut copy = program.clone();
-            let proposed = self.peers.get(&text).and_then(|it| grammar::scalar(&mut copy, it));
+            let proposed = self.peers.get(&text).and_then(|it| grammar::read_scalar(&mut copy, it));
             if let Some(mirror) = peers::mirror(&copy, proposed.unwrap_or(partner)) {
                 return mirror;
             }
@@ -150,9 +153,9 @@ impl Known<'_> {
     }
 
     /// The index that the tensor is taken apart by elsewhere in the loop, or the loop's own.
-    fn index(&self, program: &Program, it: &Missing, index: Option<String>) -> Option<String> {
+    fn index(&self, program: &Program, it: &UnboundScalar, index: Option<String>) -> Option<String> {
         let used = it.uses.iter().filter_map(|using| match using.role {
-            Role::Index { tensor, extent } => Some((tensor, extent, using.around)),
+            ScalarRole::Index { tensor, extent } => Some((tensor, extent, using.around)),
             _ => None,
         });
         let used: Vec<(TensorId, ExprId, Option<Loop>)> = used.collect();
@@ -173,17 +176,17 @@ impl Known<'_> {
 }
 
 /// The smallest number from `EXTENT` on that everything divides which divides an extent.
-fn common_extent(missing: &[Missing]) -> i64 {
+fn common_extent(missing: &[UnboundScalar]) -> i64 {
     let uses = missing.iter().flat_map(|it| &it.uses);
     let divisors = uses.flat_map(|it| match &it.role {
-        Role::Extent { divisors, .. } => divisors.as_slice(),
+        ScalarRole::Extent { divisors, .. } => divisors.as_slice(),
         _ => &[],
     });
     let common = divisors.fold(1i64, |common, divisor| {
         let multiple = common / gcd(common, *divisor);
         multiple.checked_mul(*divisor).filter(|it| *it <= 1 << 12).unwrap_or(common)
     });
-    (EXTENT + common - 1) / common * common
+    (MIN_EXTENT + common - 1) / common * common
 }
 
 fn gcd(a: i64, b: i64) -> i64 {

@@ -22,7 +22,7 @@ pub(super) fn partners(program: &Program, unknown: &HashSet<SymbolId>) -> FxHash
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => sides(it, &mut own_sends, &mut own_recvs),
                 Stmt::For(it) => blocks.push(it.body),
-                Stmt::If(it) => blocks.extend([Some(it.then), it.other].into_iter().flatten()),
+                Stmt::If(it) => blocks.extend([Some(it.then_block), it.else_block].into_iter().flatten()),
                 Stmt::Let(..) => (),
             }
         }

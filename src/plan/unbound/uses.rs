@@ -12,15 +12,15 @@ use grammar::{
 };
 use indexmap::IndexMap;
 
-use super::{Missing, peers};
+use super::{UnboundScalar, peers};
 use crate::plan::scalar::Scalars;
 
 /// One use of a scalar.
 #[derive(Clone, Debug)]
-pub(super) struct Use {
+pub(super) struct ScalarUse {
     /// In words: `an extent of T0`.
     pub(super) what: String,
-    pub(super) role: Role,
+    pub(super) role: ScalarRole,
     /// The innermost loop around it.
     pub(super) around: Option<Loop>,
 }
@@ -34,7 +34,7 @@ pub(super) struct Loop {
 
 /// What a scalar is to the statement that uses it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Role {
+pub(super) enum ScalarRole {
     /// The other rank of a transfer; `send` is the direction, `partner` the peer of the other side if that is known.
     Peer { send: bool, partner: Option<ExprId>, whole: bool },
     /// An index of an axis of a tensor.
@@ -55,9 +55,9 @@ pub(super) enum Role {
     Operand,
 }
 
-impl Role {
+impl ScalarRole {
     /// Which role decides about a scalar that has several: the least.
-    pub(super) fn strength(&self) -> usize {
+    pub(super) fn priority(&self) -> usize {
         match self {
             Self::Peer { whole: true, .. } => 0,
             Self::Index { .. } => 1,
@@ -74,7 +74,7 @@ impl Role {
 }
 
 /// The scalars of a rank's program that have no value, in the order of the text, with all their uses.
-pub(super) fn uses(program: &Program, rank: usize) -> Vec<Missing> {
+pub(super) fn uses(program: &Program, rank: usize) -> Vec<UnboundScalar> {
     let mut walk =
         Walk { program, bound: HashSet::new(), used: Vec::new(), loops: Vec::new(), tensors: Vec::new() };
     let inputs: Vec<TensorId> = Program::tensors_of(&program.inputs).collect();
@@ -83,14 +83,14 @@ pub(super) fn uses(program: &Program, rank: usize) -> Vec<Missing> {
     walk.extents(&inputs);
     let Walk { bound, used, .. } = walk;
     let scalars = Scalars::new(program, rank);
-    let mut found: IndexMap<SymbolId, Vec<Use>> = IndexMap::new();
+    let mut found: IndexMap<SymbolId, Vec<ScalarUse>> = IndexMap::new();
     let mut expanded = HashSet::new();
     let mut pending = used;
     pending.reverse();
     while let Some((expr, mut using)) = pending.pop() {
         let mut symbols = Vec::new();
-        program.symbols_of(expr, &mut symbols);
-        if let Role::Peer { whole, .. } = &mut using.role {
+        program.collect_symbols(expr, &mut symbols);
+        if let ScalarRole::Peer { whole, .. } = &mut using.role {
             *whole = matches!(program.exprs[expr], Expr::Symbol(_));
         }
         for symbol in symbols {
@@ -100,22 +100,25 @@ pub(super) fn uses(program: &Program, rank: usize) -> Vec<Missing> {
             if let Some(definition) = program.definitions.get(&symbol) {
                 if expanded.insert(symbol) {
                     let what = format!("the definition of {}", program.symbols[symbol]);
-                    pending.push((*definition, Use { what, role: Role::Operand, around: using.around }));
+                    pending.push((
+                        *definition,
+                        ScalarUse { what, role: ScalarRole::Operand, around: using.around },
+                    ));
                 }
             } else if !scalars.is_known(symbol) {
                 found.entry(symbol).or_default().push(using.clone());
             }
         }
     }
-    let mut missing: Vec<Missing> = found
+    let mut missing: Vec<UnboundScalar> = found
         .into_iter()
-        .map(|(symbol, uses)| Missing { rank, symbol, name: program.symbols[symbol].clone(), uses })
+        .map(|(symbol, uses)| UnboundScalar { rank, symbol, name: program.symbols[symbol].clone(), uses })
         .collect();
     let unknown: HashSet<SymbolId> = missing.iter().map(|it| it.symbol).collect();
     let partners = peers::partners(program, &unknown);
     for it in &mut missing {
         for using in &mut it.uses {
-            if let Role::Peer { partner, .. } = &mut using.role {
+            if let ScalarRole::Peer { partner, .. } = &mut using.role {
                 *partner = partners.get(&it.symbol).copied();
             }
         }
@@ -128,14 +131,14 @@ struct Walk<'p> {
     program: &'p Program,
     /// Scalars that a statement binds.
     bound: HashSet<SymbolId>,
-    used: Vec<(ExprId, Use)>,
+    used: Vec<(ExprId, ScalarUse)>,
     loops: Vec<Loop>,
     tensors: Vec<TensorId>,
 }
 
 impl Walk<'_> {
-    fn add(&mut self, expr: ExprId, what: impl Into<String>, role: Role) {
-        self.used.push((expr, Use { what: what.into(), role, around: self.loops.last().copied() }));
+    fn add(&mut self, expr: ExprId, what: impl Into<String>, role: ScalarRole) {
+        self.used.push((expr, ScalarUse { what: what.into(), role, around: self.loops.last().copied() }));
     }
 
     fn block(&mut self, block: BlockId) {
@@ -144,12 +147,12 @@ impl Walk<'_> {
                 Stmt::For(it) => self.for_loop(it),
                 Stmt::Let(symbol, value) => {
                     self.bound.insert(*symbol);
-                    self.add(*value, "a definition", Role::Operand);
+                    self.add(*value, "a definition", ScalarRole::Operand);
                 }
                 Stmt::If(it) => {
-                    self.add(it.cond, "a predicate", Role::Condition);
-                    self.block(it.then);
-                    it.other.iter().for_each(|other| self.block(*other));
+                    self.add(it.cond, "a predicate", ScalarRole::Condition);
+                    self.block(it.then_block);
+                    it.else_block.iter().for_each(|other| self.block(*other));
                 }
                 Stmt::Op(it) => self.op(it),
             }
@@ -159,7 +162,7 @@ impl Walk<'_> {
     fn for_loop(&mut self, it: &For) {
         self.bound.insert(it.index);
         for bound in [it.start, it.stop] {
-            self.add(bound, "a loop bound", Role::LoopBound);
+            self.add(bound, "a loop bound", ScalarRole::LoopBound);
         }
         self.loops.push(Loop { index: it.index, stop: it.stop });
         self.block(it.body);
@@ -172,11 +175,11 @@ impl Walk<'_> {
             match operand {
                 Operand::Tensor(tensor) => self.tensors.push(*tensor),
                 Operand::Scalar(scalar) => {
-                    self.add(*scalar, format!("an operand of {}", stmt.op.name()), Role::Operand);
+                    self.add(*scalar, format!("an operand of {}", stmt.op.name()), ScalarRole::Operand);
                 }
                 Operand::Stream(stream) => {
                     if let Stream::Index(index) = program.streams[*stream] {
-                        self.add(index, "a stream's index", Role::Stream);
+                        self.add(index, "a stream's index", ScalarRole::Stream);
                     }
                 }
             }
@@ -191,7 +194,7 @@ impl Walk<'_> {
                 }
                 Attr::Ranges(ranges) => {
                     for (at, bound) in ranges.iter().flat_map(|it| it.iter().enumerate()) {
-                        self.add(*bound, "a range of slice", Role::Range { end: at == 1 });
+                        self.add(*bound, "a range of slice", ScalarRole::Range { end: at == 1 });
                     }
                 }
                 Attr::Tensor(tensor) => self.tensors.push(*tensor),
@@ -199,7 +202,11 @@ impl Walk<'_> {
                     self.tensors.extend(Program::tensors_of(values));
                     for value in values {
                         if let Operand::Scalar(scalar) = value {
-                            self.add(*scalar, format!("an operand of {}", stmt.op.name()), Role::Operand);
+                            self.add(
+                                *scalar,
+                                format!("an operand of {}", stmt.op.name()),
+                                ScalarRole::Operand,
+                            );
                         }
                     }
                 }
@@ -219,11 +226,11 @@ impl Walk<'_> {
     }
 
     /// What a scalar attribute of a statement is.
-    fn role(&self, stmt: &OpStmt, name: AttrName) -> Role {
+    fn role(&self, stmt: &OpStmt, name: AttrName) -> ScalarRole {
         let program = self.program;
         let input = Program::tensors_of(&stmt.args).next();
         let extent = |axis: AxisId| program.axes[axis].extent;
-        let peer = |send: bool| Role::Peer { send, partner: None, whole: true };
+        let peer = |send: bool| ScalarRole::Peer { send, partner: None, whole: true };
         if name == attr::PEER {
             return peer(stmt.get(attr::P2P_TYPE) == Some(P2pType::Send));
         }
@@ -231,19 +238,21 @@ impl Walk<'_> {
             return peer(name == attr::SEND_PEER);
         }
         if name == attr::ROOT {
-            return Role::Root { team: stmt.get(attr::TEAM).map_or(1, <[usize]>::len) };
+            return ScalarRole::Root { team: stmt.get(attr::TEAM).map_or(1, <[usize]>::len) };
         }
-        let Some(tensor) = input else { return Role::Operand };
+        let Some(tensor) = input else { return ScalarRole::Operand };
         if name == attr::INDEX {
             let axis = stmt.get(attr::AXIS);
-            return axis.map_or(Role::Operand, |axis| Role::Index { tensor, extent: extent(axis) });
+            return axis
+                .map_or(ScalarRole::Operand, |axis| ScalarRole::Index { tensor, extent: extent(axis) });
         }
         if name == attr::STREAM_INDEX && stmt.op == Op::ShardByStream {
-            let stream = |axis: &&AxisId| program.axes[**axis].parallel == grammar::ir::Parallel::Stream;
-            let axis = program.tensors[tensor].loops.iter().find(stream);
-            return axis.map_or(Role::Stream, |axis| Role::Index { tensor, extent: extent(*axis) });
+            let stream = |axis: &&AxisId| program.axes[**axis].parallel == grammar::ir::ParallelType::Stream;
+            let axis = program.tensors[tensor].loop_domain.iter().find(stream);
+            return axis
+                .map_or(ScalarRole::Stream, |axis| ScalarRole::Index { tensor, extent: extent(*axis) });
         }
-        Role::Operand
+        ScalarRole::Operand
     }
 
     /// The extents of all tensors of the container.
@@ -255,28 +264,32 @@ impl Walk<'_> {
                 continue;
             }
             let what = format!("an extent of {}", program.tensor_name(tensor));
-            let loops = program.tensors[tensor].loops.iter().map(|axis| program.axes[*axis].extent);
+            let loops = program.tensors[tensor].loop_domain.iter().map(|axis| program.axes[*axis].extent);
             let loops: Vec<ExprId> = loops.collect();
             for axis in program.dimensions(tensor) {
                 let extent = program.axes[axis].extent;
                 let mut symbols = Vec::new();
-                program.symbols_of(extent, &mut symbols);
+                program.collect_symbols(extent, &mut symbols);
                 let mut divisors = Vec::new();
                 // A number depends on nothing.
                 let parts = loops.iter().chain([&extent]).filter(|_| !symbols.is_empty());
                 for part in parts {
                     if program.depends_on(*part, &|it| symbols.contains(&it)) {
-                        dividers(program, *part, &mut divisors);
+                        collect_divisors(program, *part, &mut divisors);
                     }
                 }
-                self.add(extent, what.clone(), Role::Extent { divisors, is_input: inputs.contains(&tensor) });
+                self.add(
+                    extent,
+                    what.clone(),
+                    ScalarRole::Extent { divisors, is_input: inputs.contains(&tensor) },
+                );
             }
         }
     }
 }
 
 /// The constants that an expression divides by.
-fn dividers(program: &Program, expr: ExprId, found: &mut Vec<i64>) {
+fn collect_divisors(program: &Program, expr: ExprId, found: &mut Vec<i64>) {
     let mut divisor = |by: ExprId| {
         if let Some(by) = program.constant(by).filter(|it| *it > 1 && !found.contains(it)) {
             found.push(by);
@@ -285,19 +298,19 @@ fn dividers(program: &Program, expr: ExprId, found: &mut Vec<i64>) {
     match &program.exprs[expr] {
         Expr::Infix("/" | "%", lhs, rhs) => {
             divisor(*rhs);
-            dividers(program, *lhs, found);
+            collect_divisors(program, *lhs, found);
         }
         Expr::Infix(_, lhs, rhs) => {
-            dividers(program, *lhs, found);
-            dividers(program, *rhs, found);
+            collect_divisors(program, *lhs, found);
+            collect_divisors(program, *rhs, found);
         }
         Expr::Call(name, args) => {
             if let ("ceilDiv", [_, by]) = (name.as_str(), args.as_slice()) {
                 divisor(*by);
             }
-            args.iter().for_each(|arg| dividers(program, *arg, found));
+            args.iter().for_each(|arg| collect_divisors(program, *arg, found));
         }
-        Expr::Prefix(_, operand) => dividers(program, *operand, found),
+        Expr::Prefix(_, operand) => collect_divisors(program, *operand, found),
         Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => (),
     }
 }

@@ -2,11 +2,15 @@
 
 use grammar::ir::{Expr, ExprId, Program};
 
-use super::{Eraser, Result, operators::Ctx};
+use super::{Result, UnshardedPlanner, operators::OperatorLowering};
 use crate::plan::{InstKind, View};
 
 /// The items of `{a, b}`, or of the array that a symbol names.
-pub(super) fn items<'p>(program: &'p Program, eraser: &Eraser<'_>, expr: ExprId) -> Option<&'p [ExprId]> {
+pub(super) fn array_items<'p>(
+    program: &'p Program,
+    eraser: &UnshardedPlanner<'_>,
+    expr: ExprId,
+) -> Option<&'p [ExprId]> {
     let value = match &program.exprs[expr] {
         Expr::Symbol(symbol) => {
             eraser.arrays.get(symbol).or_else(|| program.definitions.get(symbol)).copied()?
@@ -19,17 +23,17 @@ pub(super) fn items<'p>(program: &'p Program, eraser: &Eraser<'_>, expr: ExprId)
     }
 }
 
-impl Ctx<'_, '_> {
+impl OperatorLowering<'_, '_> {
     /// The elements of `to`, which an array, an array of arrays, or one scalar gives.
     pub(super) fn construct(&self, value: ExprId, to: &View) -> Result<Vec<InstKind>> {
-        let Some(items) = items(self.eraser.program, self.eraser, value) else {
+        let Some(items) = array_items(self.planner.program, self.planner, value) else {
             if !to.shape.is_empty() {
-                return Err(self.eraser.misfit(self.it.op, &to.shape, &[]));
+                return Err(self.planner.shape_mismatch(self.stmt.op, &to.shape, &[]));
             }
             return Ok(vec![InstKind::Fill { to: Box::new(to.clone()), value: self.number(value)? }]);
         };
         if to.shape.first() != Some(&items.len()) {
-            return Err(self.eraser.misfit(self.it.op, &to.shape, &[items.len()]));
+            return Err(self.planner.shape_mismatch(self.stmt.op, &to.shape, &[items.len()]));
         }
         let mut fills = Vec::new();
         for (at, item) in items.iter().enumerate() {

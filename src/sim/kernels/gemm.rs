@@ -6,9 +6,9 @@ use gemm::Parallelism;
 use grammar::dtype::DType;
 use half::slice::HalfFloatSliceExt;
 
-use super::{Exactness, Extent, KernelError, Precision, lanes, narrow, wrap};
+use super::{Exactness, FixedPointRange, KernelError, Precision, narrow, shadow_lanes, wrap};
 use crate::{
-    io::data::{Data, Mask, Shadow, shadow::EXACT},
+    io::data::{Data, Shadow, WrittenMask, shadow::EXACT},
     io::dense::DenseTensor,
 };
 
@@ -36,7 +36,7 @@ pub fn gemm(
     let (data, shadow) = if types.into_iter().all(DType::is_integral) {
         let sums = |it: &[Data]| wrap(out_dtype, sizes.integers(&it[0], &it[1], it.get(2)).into_iter());
         let data = wrap(out_dtype, sizes.integers(&a.data, &b.data, bias_data).into_iter())?;
-        let shadow = lanes::each_stored(&blocks, &data, sums)?;
+        let shadow = shadow_lanes::shadow_per_lane(&blocks, &data, sums)?;
         (data, shadow)
     } else {
         let types = types.into_iter().chain(bias_data.map(Data::dtype));
@@ -133,7 +133,8 @@ impl Sizes {
             }
             sums
         };
-        let lane = |lane: usize| blocks.iter().map(|it| lanes::values(it, lane)).collect::<Vec<_>>();
+        let lane =
+            |lane: usize| blocks.iter().map(|it| shadow_lanes::lane_values(it, lane)).collect::<Vec<_>>();
         let magnitudes =
             |it: Vec<Vec<f64>>| it.into_iter().map(|it| it.into_iter().map(f64::abs).collect()).collect();
         let magnitudes = sums(magnitudes(lane(EXACT)));
@@ -141,12 +142,12 @@ impl Sizes {
         // Lanes that do not differ have the same products.
         let is_exact = blocks.iter().all(|it| it.shadow.is_none());
         let of_lane = |it: usize| if is_exact { exact.clone() } else { sums(lane(it)) };
-        lanes::sums(of_lane, &magnitudes, precision.roundoff(), false, data)
+        shadow_lanes::sum_shadow(of_lane, &magnitudes, precision.unit_roundoff(), false, data)
     }
 
     /// Number of sums that are not shown to be exact.
     fn inexact_sums<T: Scalar>(self, a: &[T], b: &[T], bias: Option<&[T]>) -> usize {
-        let extent = |values: &[T]| Extent::of(values.iter().map(|&it| it.into()));
+        let extent = |values: &[T]| FixedPointRange::of(values.iter().map(|&it| it.into()));
         let all = self.batch * self.m * self.n;
         let (Some(a_all), Some(b_all), Some(bias_all)) =
             (extent(a), extent(b), extent(bias.unwrap_or_default()))
@@ -178,7 +179,7 @@ impl Sizes {
         if m * n * k == 0 {
             return out;
         }
-        crate::threads::start();
+        crate::threads::start_workers();
         let matrices = out.chunks_exact_mut(m * n).zip(a.chunks_exact(m * k)).zip(b.chunks_exact(k * n));
         for ((out, a), b) in matrices {
             let (out, a, b) = (out.as_mut_ptr(), a.as_ptr(), b.as_ptr());
@@ -233,10 +234,10 @@ impl Sizes {
     }
 
     /// An element is written when its row of `a`, its column of `b` and its bias are.
-    fn mask(self, a: &Mask, b: &Mask, bias: Option<&Mask>) -> Mask {
+    fn mask(self, a: &WrittenMask, b: &WrittenMask, bias: Option<&WrittenMask>) -> WrittenMask {
         let Self { batch, m, n, k } = self;
-        if a.is_full() && b.is_full() && bias.is_none_or(Mask::is_full) {
-            return Mask::full(batch * m * n);
+        if a.is_full() && b.is_full() && bias.is_none_or(WrittenMask::is_full) {
+            return WrittenMask::full(batch * m * n);
         }
         let rows: Vec<bool> = (0..batch * m).map(|row| (0..k).all(|at| a.get(row * k + at))).collect();
         let column = |at: usize| (0..k).all(|row| b.get((at / n * k + row) * n + at % n));
@@ -245,7 +246,7 @@ impl Sizes {
             let (row, column) = (at / n, at % n);
             rows[row] && columns[row / m * n + column] && bias.is_none_or(|it| it.get(at))
         };
-        Mask::from_flags((0..batch * m * n).map(element).collect())
+        WrittenMask::from_flags((0..batch * m * n).map(element).collect())
     }
 }
 
@@ -336,14 +337,14 @@ mod tests {
     fn masks_spread_over_rows_and_columns() -> Result<(), KernelError> {
         let mut a = block(&[2, 2], &[1.0; 4]);
         let mut b = block(&[2, 3], &[1.0; 6]);
-        a.written = Mask::from_flags(vec![true, false, true, true]);
-        b.written = Mask::from_flags(vec![true, true, true, true, true, false]);
+        a.written = WrittenMask::from_flags(vec![true, false, true, true]);
+        b.written = WrittenMask::from_flags(vec![true, true, true, true, true, false]);
         let out = gemm(&a, &b, None, DType::Float, &mut Exactness::default())?;
-        assert_eq!(out.written, Mask::from_flags(vec![false, false, false, true, true, false]));
+        assert_eq!(out.written, WrittenMask::from_flags(vec![false, false, false, true, true, false]));
         let mut bias = block(&[2, 3], &[1.0; 6]);
-        bias.written = Mask::from_flags(vec![true, true, true, false, true, true]);
+        bias.written = WrittenMask::from_flags(vec![true, true, true, false, true, true]);
         let out = gemm(&a, &b, Some(&bias), DType::Float, &mut Exactness::default())?;
-        assert_eq!(out.written, Mask::from_flags(vec![false, false, false, false, true, false]));
+        assert_eq!(out.written, WrittenMask::from_flags(vec![false, false, false, false, true, false]));
         Ok(())
     }
 

@@ -10,10 +10,10 @@ use grammar::{
     ops::Op,
 };
 
-use super::{Exactness, KernelError, Precision, lanes, narrow, wrap};
+use super::{Exactness, KernelError, Precision, narrow, shadow_lanes, wrap};
 use crate::{
     elementwise::elementwise,
-    io::data::{Data, Element, Mask, Shadow, each},
+    io::data::{Data, Element, Shadow, WrittenMask, each},
     io::dense::DenseTensor,
     plan::Number,
 };
@@ -87,9 +87,9 @@ impl<'a> Operand<'a> {
 }
 
 /// A result is written where all operands are; `where` needs its condition and the side that it takes.
-fn written(op: Op, args: &[Operand], len: usize) -> Mask {
+fn written(op: Op, args: &[Operand], len: usize) -> WrittenMask {
     if args.iter().filter_map(Operand::block).all(|it| it.written.is_full()) {
-        return Mask::full(len);
+        return WrittenMask::full(len);
     }
     let element = |at| match (op, args) {
         (Op::Where, [condition, yes, no]) => {
@@ -97,7 +97,7 @@ fn written(op: Op, args: &[Operand], len: usize) -> Mask {
         }
         _ => args.iter().all(|it| it.is_written(at)),
     };
-    Mask::from_flags((0..len).map(element).collect())
+    WrittenMask::from_flags((0..len).map(element).collect())
 }
 
 /// Elements, and their shadow if it says more.
@@ -132,7 +132,12 @@ impl<T: Copy + Default> Columns<T> {
     }
 }
 
-fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Result<Computed, KernelError> {
+fn integers(
+    op: Op,
+    args: &[Operand],
+    out_dtype: DType,
+    written: &WrittenMask,
+) -> Result<Computed, KernelError> {
     // The complement of a truth value is the other one.
     let applied = if op == Op::BitNot && out_dtype == DType::Bool { Op::LogicalNot } else { op };
     let row = elementwise(applied).and_then(|it| it.integer);
@@ -159,13 +164,14 @@ fn integers(op: Op, args: &[Operand], out_dtype: DType, written: &Mask) -> Resul
     if args.iter().filter_map(Operand::block).all(|it| it.shadow.is_none()) {
         return Ok((data, None));
     }
-    let lanes = lanes::each(|lane| {
-        let whole = |it: &DenseTensor| lanes::values(it, lane).into_iter().map(|it| it as i128).collect();
+    let lanes = shadow_lanes::per_lane(|lane| {
+        let whole =
+            |it: &DenseTensor| shadow_lanes::lane_values(it, lane).into_iter().map(|it| it as i128).collect();
         let columns = Columns::of(args, whole, number);
         let results = (0..written.len()).map(|at| function(columns.at(at)).unwrap_or(0));
         Ok::<_, KernelError>(wrap(out_dtype, results)?.to_f64())
     })?;
-    let shadow = lanes::finish(lanes, &data)?;
+    let shadow = shadow_lanes::into_shadow(lanes, &data)?;
     Ok((data, shadow))
 }
 
@@ -187,7 +193,7 @@ fn floats(
     args: &[Operand],
     out_dtype: DType,
     precision: Precision,
-    written: &Mask,
+    written: &WrittenMask,
     exactness: &mut Exactness,
 ) -> Result<Computed, KernelError> {
     if matches!(out_dtype.class(), Class::Complex) {
@@ -211,7 +217,7 @@ fn floats(
             if !written.get(at) {
                 return 0.0;
             }
-            let (value, exact) = function.at(columns.at(at));
+            let (value, exact) = function.eval(columns.at(at));
             let rounded = precision.round(value);
             rounds += usize::from(!exact || (rounded != value && !value.is_nan()));
             rounded
@@ -221,7 +227,7 @@ fn floats(
     exactness.count(inexact + rounds + changed);
     let is_shadowed = args.iter().filter_map(Operand::block).any(|it| it.shadow.is_some());
     let shadow = match exactness.shadows && (is_shadowed || rounds + changed > 0) {
-        true => lanes::map((op, &row), args, precision, &data, written)?,
+        true => shadow_lanes::map_shadow((op, &row), args, precision, &data, written)?,
         false => None,
     };
     Ok((data, shadow))
@@ -260,7 +266,7 @@ pub fn convert(
 ) -> Result<DenseTensor, KernelError> {
     let (data, changed) = block.data.convert(dtype)?;
     exactness.count(changed);
-    let shadow = if exactness.shadows { lanes::convert(block, &data, changed)? } else { None };
+    let shadow = if exactness.shadows { shadow_lanes::convert_shadow(block, &data, changed)? } else { None };
     Ok(DenseTensor { shape: block.shape.clone(), data, written: block.written.clone(), shadow })
 }
 
@@ -276,7 +282,7 @@ fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Computed, Kern
     match args {
         [Operand::Tensor(it)] if it.data.dtype().size() == out_dtype.size() => {
             let data = cast(&it.data)?;
-            let shadow = lanes::each_stored(&[it], &data, |it| cast(&it[0]))?;
+            let shadow = shadow_lanes::shadow_per_lane(&[it], &data, |it| cast(&it[0]))?;
             Ok((data, shadow))
         }
         _ => Err(KernelError::Op(op, out_dtype)),
@@ -285,7 +291,7 @@ fn bit_cast(op: Op, args: &[Operand], out_dtype: DType) -> Result<Computed, Kern
 
 #[cfg(test)]
 mod tests {
-    use grammar::ops::{Effect, OPS};
+    use grammar::ops::{OPS, OpClass};
     use half::bf16;
 
     use super::*;
@@ -311,7 +317,7 @@ mod tests {
 
     #[test]
     fn every_map_operator_but_the_complex_ones_is_here() {
-        for row in OPS.iter().filter(|it| it.effect == Effect::Map) {
+        for row in OPS.iter().filter(|it| it.class == OpClass::Elementwise) {
             let supported = |one: DenseTensor, dtype| run(row.op, &vec![&one; row.args.len()], dtype).is_ok();
             let found =
                 supported(block(vec![1.0f64]), DType::Double) || supported(block(vec![1i64]), DType::Int64);
@@ -412,7 +418,7 @@ mod tests {
 
     #[test]
     fn results_depend_on_what_they_read() -> Result<(), KernelError> {
-        let flags = |it: [bool; 3]| Mask::from_flags(it.to_vec());
+        let flags = |it: [bool; 3]| WrittenMask::from_flags(it.to_vec());
         let condition = block(vec![true, false, true]);
         let yes = DenseTensor { written: flags([true, false, false]), ..block(vec![1i32, 2, 3]) };
         let no = DenseTensor { written: flags([false, true, true]), ..block(vec![4i32, 5, 6]) };

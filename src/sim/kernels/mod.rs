@@ -10,15 +10,15 @@
 use grammar::{dtype::DType, ops::Op};
 
 use crate::{
-    elementwise::{Float, FloatFunction},
+    elementwise::{FloatEval, FloatFunction},
     io::data::{Data, Element, UnsupportedDtype, each},
     plan::ReduceOp,
 };
 
 mod gemm;
-mod lanes;
 mod map;
 mod reduce;
+mod shadow_lanes;
 
 pub use gemm::gemm;
 pub use map::{Operand, convert, map};
@@ -64,7 +64,7 @@ impl Default for Exactness {
 
 impl Exactness {
     /// Names what follows, for `first`.
-    pub fn note(&mut self, label: &str) {
+    pub fn set_label(&mut self, label: &str) {
         self.label.clear();
         self.label.push_str(label);
     }
@@ -88,7 +88,7 @@ impl Exactness {
     }
 
     /// The label under which the first one was counted.
-    pub fn first(&self) -> Option<&str> {
+    pub fn first_label(&self) -> Option<&str> {
         self.first.as_deref()
     }
 }
@@ -110,7 +110,7 @@ impl Precision {
     }
 
     /// What an operator computes in this precision.
-    fn function(self, it: &FloatFunction) -> Float {
+    fn function(self, it: &FloatFunction) -> FloatEval {
         match self {
             Self::Single => it.single,
             Self::Double => it.double,
@@ -145,14 +145,14 @@ impl Precision {
 
 /// Finite numbers as integers times a power of two.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Extent {
+struct FixedPointRange {
     /// The largest magnitude.
     largest: f64,
     /// The largest g for which all are multiples of 2^g; `i32::MAX` when all are 0.
     grain: i32,
 }
 
-impl Extent {
+impl FixedPointRange {
     /// `None` when a number is infinite or a NaN.
     fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut all = Self { largest: 0.0, grain: i32::MAX };
@@ -205,11 +205,11 @@ mod tests {
 
     #[test]
     fn extents_find_the_common_power_of_two() {
-        assert_eq!(Extent::of([3.0, -8.0]), Some(Extent { largest: 8.0, grain: 0 }));
-        assert_eq!(Extent::of([0.75, 4.0, 0.0]), Some(Extent { largest: 4.0, grain: -2 }));
-        assert_eq!(Extent::of([f64::from_bits(2)]).map(|it| it.grain), Some(-1073));
-        assert_eq!(Extent::of([0.0]), Some(Extent { largest: 0.0, grain: i32::MAX }));
-        assert_eq!(Extent::of([f64::NAN]), None);
+        assert_eq!(FixedPointRange::of([3.0, -8.0]), Some(FixedPointRange { largest: 8.0, grain: 0 }));
+        assert_eq!(FixedPointRange::of([0.75, 4.0, 0.0]), Some(FixedPointRange { largest: 4.0, grain: -2 }));
+        assert_eq!(FixedPointRange::of([f64::from_bits(2)]).map(|it| it.grain), Some(-1073));
+        assert_eq!(FixedPointRange::of([0.0]), Some(FixedPointRange { largest: 0.0, grain: i32::MAX }));
+        assert_eq!(FixedPointRange::of([f64::NAN]), None);
     }
 
     #[test]
@@ -223,12 +223,12 @@ mod tests {
     #[test]
     fn the_first_inexact_label_stays() {
         let mut exactness = Exactness::default();
-        exactness.note("line 3");
+        exactness.set_label("line 3");
         exactness.count(0);
         assert!(exactness.is_exact());
         exactness.count(2);
-        exactness.note("line 4");
+        exactness.set_label("line 4");
         exactness.count(1);
-        assert_eq!((exactness.inexact(), exactness.first()), (3, Some("line 3")));
+        assert_eq!((exactness.inexact(), exactness.first_label()), (3, Some("line 3")));
     }
 }

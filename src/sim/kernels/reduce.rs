@@ -2,10 +2,10 @@
 
 use grammar::dtype::DType;
 
-use super::{Exactness, Extent, KernelError, Precision, lanes, map::constant, narrow, wrap};
+use super::{Exactness, FixedPointRange, KernelError, Precision, map::constant, narrow, shadow_lanes, wrap};
 use crate::{
     io::data::{
-        Data, Mask, Shadow, runs,
+        Data, Shadow, WrittenMask, for_each_run,
         shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
     },
     io::dense::DenseTensor,
@@ -28,7 +28,7 @@ pub fn reduce(
     out_dtype: DType,
     exactness: &mut Exactness,
 ) -> Result<DenseTensor, KernelError> {
-    fold(op, Some(init), input, axes, out_dtype, exactness)
+    reduce_axes(op, Some(init), input, axes, out_dtype, exactness)
 }
 
 /// Equally shaped blocks of several ranks combined element by element, in the order given; otherwise as `reduce`.
@@ -48,7 +48,7 @@ pub fn combine(
     let mut stack = DenseTensor {
         shape: [&[parts.len()], first.shape.as_slice()].concat(),
         data: Data::zeros(first.data.dtype(), parts.len() * len)?,
-        written: Mask::full(parts.len() * len),
+        written: WrittenMask::full(parts.len() * len),
         shadow: None,
     };
     if parts.iter().any(|it| it.shadow.is_some()) {
@@ -64,11 +64,11 @@ pub fn combine(
             shadow.scatter(&view, &part.shadow());
         }
     }
-    fold(op, None, &stack, &[0], out_dtype, exactness)
+    reduce_axes(op, None, &stack, &[0], out_dtype, exactness)
 }
 
 /// Where every element of the input goes.
-struct Target {
+struct OutputMap {
     /// The result, seen with the input's shape: reduced axes have stride 0.
     view: View,
     /// The result's shape.
@@ -77,7 +77,7 @@ struct Target {
     terms: usize,
 }
 
-impl Target {
+impl OutputMap {
     fn of(shape: &[usize], axes: &[usize]) -> Self {
         let kept: Vec<usize> = (0..shape.len()).filter(|it| !axes.contains(it)).collect();
         let out = View::contiguous(0, kept.iter().map(|&it| shape[it]).collect());
@@ -88,9 +88,9 @@ impl Target {
     }
 
     /// Combines all input elements into the result's, in order of index.
-    fn fold<T: Copy, S: Copy>(&self, start: T, input: &[S], step: impl Fn(T, S) -> T) -> Vec<T> {
+    fn accumulate<T: Copy, S: Copy>(&self, start: T, input: &[S], step: impl Fn(T, S) -> T) -> Vec<T> {
         let mut out = vec![start; self.shape.iter().product()];
-        runs(&self.view, |position, at, count, stride| {
+        for_each_run(&self.view, |position, at, count, stride| {
             let part = &input[position..position + count];
             match stride {
                 0 => out[at] = part.iter().fold(out[at], |sum, &it| step(sum, it)),
@@ -103,7 +103,7 @@ impl Target {
     }
 }
 
-fn fold(
+fn reduce_axes(
     op: ReduceOp,
     init: Option<Number>,
     input: &DenseTensor,
@@ -111,13 +111,13 @@ fn fold(
     out_dtype: DType,
     exactness: &mut Exactness,
 ) -> Result<DenseTensor, KernelError> {
-    let target = Target::of(&input.shape, axes);
+    let target = OutputMap::of(&input.shape, axes);
     let dtype = input.data.dtype();
     let (data, shadow) = match dtype.is_integral() && out_dtype.is_integral() {
         true => {
             let fold = |it: &Data| wrap(out_dtype, integers(op, init, it, &target, out_dtype)?.into_iter());
             let data = fold(&input.data)?;
-            let shadow = lanes::each_stored(&[input], &data, |it| fold(&it[0]))?;
+            let shadow = shadow_lanes::shadow_per_lane(&[input], &data, |it| fold(&it[0]))?;
             (data, shadow)
         }
         false => {
@@ -133,10 +133,12 @@ fn fold(
         }
     };
     let written = match input.written.is_full() {
-        true => Mask::full(data.len()),
+        true => WrittenMask::full(data.len()),
         false => {
             let positions: Vec<usize> = (0..input.written.len()).collect();
-            Mask::from_flags(target.fold(true, &positions, |all, it| all && input.written.get(it)))
+            WrittenMask::from_flags(
+                target.accumulate(true, &positions, |all, it| all && input.written.get(it)),
+            )
         }
     };
     Ok(DenseTensor { shape: target.shape, data, written, shadow })
@@ -146,7 +148,7 @@ fn integers(
     op: ReduceOp,
     init: Option<Number>,
     input: &Data,
-    target: &Target,
+    target: &OutputMap,
     out_dtype: DType,
 ) -> Result<Vec<i128>, KernelError> {
     let neutral = match op {
@@ -174,7 +176,7 @@ fn integers(
         ReduceOp::Or => |a, b| a | b,
         ReduceOp::Xor => |a, b| a ^ b,
     };
-    let mut out = target.fold(start, &values, step);
+    let mut out = target.accumulate(start, &values, step);
     if op == ReduceOp::Avg {
         out.iter_mut().for_each(|it| *it /= target.terms.max(1) as i128);
     }
@@ -182,7 +184,7 @@ fn integers(
 }
 
 /// What floats are combined with first; `None` for operations on bits.
-fn start(op: ReduceOp, init: Option<Number>, precision: Precision) -> Option<f64> {
+fn start_value(op: ReduceOp, init: Option<Number>, precision: Precision) -> Option<f64> {
     let neutral = match op {
         // Not 0: 0 + -0 is 0.
         ReduceOp::Sum | ReduceOp::Avg => -0.0,
@@ -196,12 +198,12 @@ fn start(op: ReduceOp, init: Option<Number>, precision: Precision) -> Option<f64
 }
 
 /// The smallest or the largest.
-fn extreme(op: ReduceOp, start: f64, values: &[f64], target: &Target) -> Vec<f64> {
+fn extreme(op: ReduceOp, start: f64, values: &[f64], target: &OutputMap) -> Vec<f64> {
     match op {
-        ReduceOp::Min => target.fold(start, values, |a, b| if a.is_nan() || a <= b { a } else { b }),
-        ReduceOp::FMin => target.fold(start, values, f64::min),
-        ReduceOp::FMax => target.fold(start, values, f64::max),
-        _ => target.fold(start, values, |a, b| if a.is_nan() || a >= b { a } else { b }),
+        ReduceOp::Min => target.accumulate(start, values, |a, b| if a.is_nan() || a <= b { a } else { b }),
+        ReduceOp::FMin => target.accumulate(start, values, f64::min),
+        ReduceOp::FMax => target.accumulate(start, values, f64::max),
+        _ => target.accumulate(start, values, |a, b| if a.is_nan() || a >= b { a } else { b }),
     }
 }
 
@@ -210,45 +212,48 @@ fn shadow(
     op: ReduceOp,
     init: Option<Number>,
     input: &DenseTensor,
-    target: &Target,
+    target: &OutputMap,
     data: &Data,
 ) -> Result<Option<Shadow>, KernelError> {
     let dtype = input.data.dtype();
     let precision = Precision::of([dtype, data.dtype()]);
-    let start = start(op, init, precision).ok_or(KernelError::ReduceOp(op, dtype))?;
-    let engine = if init.is_none() { lanes::roundoff(data.dtype()) } else { 0.0 }.max(precision.roundoff());
+    let start = start_value(op, init, precision).ok_or(KernelError::ReduceOp(op, dtype))?;
+    let engine = if init.is_none() { shadow_lanes::unit_roundoff(data.dtype()) } else { 0.0 }
+        .max(precision.unit_roundoff());
     let terms = target.terms.max(1) as f64;
-    let values: [Vec<f64>; LANES] = [EXACT, ORDERED, ROUNDED].map(|lane| lanes::values(input, lane));
+    let values: [Vec<f64>; LANES] =
+        [EXACT, ORDERED, ROUNDED].map(|lane| shadow_lanes::lane_values(input, lane));
     let divisor = if op == ReduceOp::Avg { terms } else { 1.0 };
     match op {
         ReduceOp::Sum | ReduceOp::Avg => {
             let sums = |lane: usize| {
-                let sums = target.fold(start, &values[lane], |sum, it| sum + it);
+                let sums = target.accumulate(start, &values[lane], |sum, it| sum + it);
                 sums.into_iter().map(|it| it / divisor).collect()
             };
-            let magnitudes = target.fold(start.abs(), &values[EXACT], |sum, it| sum + it.abs());
+            let magnitudes = target.accumulate(start.abs(), &values[EXACT], |sum, it| sum + it.abs());
             let magnitudes: Vec<f64> = magnitudes.into_iter().map(|it| it / divisor).collect();
-            let is_exact = op == ReduceOp::Sum && lanes::sums_are_exact(&values[EXACT], start, target.terms);
-            lanes::sums(sums, &magnitudes, engine, is_exact, data)
+            let is_exact =
+                op == ReduceOp::Sum && shadow_lanes::sums_are_exact(&values[EXACT], start, target.terms);
+            shadow_lanes::sum_shadow(sums, &magnitudes, engine, is_exact, data)
         }
         ReduceOp::Product => {
             let products = |lane: usize| {
-                let mut products = target.fold(start, &values[lane], |product, it| product * it);
+                let mut products = target.accumulate(start, &values[lane], |product, it| product * it);
                 let error = [0.0, ORDER_ERROR, engine][lane] * terms;
-                products.iter_mut().for_each(|it| *it = lanes::nudge(*it, error * it.abs(), lane));
+                products.iter_mut().for_each(|it| *it = shadow_lanes::perturb(*it, error * it.abs(), lane));
                 products
             };
-            lanes::finish([EXACT, ORDERED, ROUNDED].map(products), data)
+            shadow_lanes::into_shadow([EXACT, ORDERED, ROUNDED].map(products), data)
         }
         _ => {
-            let stored = if dtype == data.dtype() { 0.0 } else { lanes::roundoff(data.dtype()) };
+            let stored = if dtype == data.dtype() { 0.0 } else { shadow_lanes::unit_roundoff(data.dtype()) };
             let extremes = |lane: usize| {
                 let mut extremes = extreme(op, start, &values[lane], target);
                 let error = if lane == ROUNDED { stored } else { 0.0 };
-                extremes.iter_mut().for_each(|it| *it = lanes::nudge(*it, error * it.abs(), lane));
+                extremes.iter_mut().for_each(|it| *it = shadow_lanes::perturb(*it, error * it.abs(), lane));
                 extremes
             };
-            lanes::finish([EXACT, ORDERED, ROUNDED].map(extremes), data)
+            shadow_lanes::into_shadow([EXACT, ORDERED, ROUNDED].map(extremes), data)
         }
     }
 }
@@ -258,22 +263,22 @@ fn floats(
     op: ReduceOp,
     init: Option<Number>,
     input: &Data,
-    target: &Target,
+    target: &OutputMap,
     out_dtype: DType,
     exactness: &mut Exactness,
 ) -> Result<(Data, usize), KernelError> {
     let precision = Precision::of([input.dtype(), out_dtype]);
-    let start = start(op, init, precision).ok_or(KernelError::ReduceOp(op, input.dtype()))?;
+    let start = start_value(op, init, precision).ok_or(KernelError::ReduceOp(op, input.dtype()))?;
     let values = input.to_f64();
     let out = match op {
         ReduceOp::Sum | ReduceOp::Avg => {
             exactness.count(inexact_sums(start, &values, target, precision));
             match precision {
                 Precision::Single => {
-                    let sums = target.fold(start as f32, &values, |a, b| a + b as f32);
+                    let sums = target.accumulate(start as f32, &values, |a, b| a + b as f32);
                     sums.into_iter().map(f64::from).collect()
                 }
-                Precision::Double => target.fold(start, &values, |a, b| a + b),
+                Precision::Double => target.accumulate(start, &values, |a, b| a + b),
             }
         }
         ReduceOp::Product => {
@@ -281,7 +286,7 @@ fn floats(
                 let next = precision.round(product * it);
                 (next, exact && product.mul_add(it, -next) == 0.0)
             };
-            let products = target.fold((start, true), &values, step);
+            let products = target.accumulate((start, true), &values, step);
             exactness.count(products.iter().filter(|it| !it.1).count());
             products.into_iter().map(|it| it.0).collect()
         }
@@ -305,14 +310,14 @@ fn floats(
 }
 
 /// Number of sums that are not shown to be exact.
-fn inexact_sums(start: f64, values: &[f64], target: &Target, precision: Precision) -> usize {
+fn inexact_sums(start: f64, values: &[f64], target: &OutputMap, precision: Precision) -> usize {
     let all = target.shape.iter().product();
-    let Some(extent) = Extent::of(values.iter().copied().chain([start])) else { return all };
+    let Some(extent) = FixedPointRange::of(values.iter().copied().chain([start])) else { return all };
     let Some(limit) = precision.limit(extent.grain) else { return all };
     if (target.terms as f64 + 1.0) * extent.largest <= limit {
         return 0;
     }
-    let sums = target.fold(start.abs(), values, |sum, it| sum + it.abs());
+    let sums = target.accumulate(start.abs(), values, |sum, it| sum + it.abs());
     // Sums of magnitudes are themselves exact below 2^53; from there on they may have been rounded down to the limit.
     sums.iter().filter(|&&sum| sum > limit || (precision == Precision::Double && sum == limit)).count()
 }
@@ -428,13 +433,13 @@ mod tests {
     #[test]
     fn a_result_needs_all_its_elements() -> Result<(), KernelError> {
         let mut input = singles(&[2, 2], &[1.0; 4]);
-        input.written = Mask::from_flags(vec![true, false, true, true]);
+        input.written = WrittenMask::from_flags(vec![true, false, true, true]);
         let out =
             reduce(ReduceOp::Sum, Number::Int(0), &input, &[1], DType::Float, &mut Exactness::default())?;
-        assert_eq!(out.written, Mask::from_flags(vec![false, true]));
+        assert_eq!(out.written, WrittenMask::from_flags(vec![false, true]));
         let parts = [singles(&[4], &[1.0; 4]), DenseTensor { shape: vec![4], ..input }];
         let out = combine(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())?;
-        assert_eq!(out.written, Mask::from_flags(vec![true, false, true, true]));
+        assert_eq!(out.written, WrittenMask::from_flags(vec![true, false, true, true]));
         Ok(())
     }
 }

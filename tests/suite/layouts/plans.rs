@@ -4,37 +4,37 @@
 
 use grammar::{dtype::DType, ops::Op};
 use hir::plan::{
-    Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Layout,
-    Meaning, Number, Place, Plan, Port, ReduceOp, Shard, Side, Slot, Transfer, View,
+    Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
+    Number, P2pOp, Plan, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, Transfer, View, ViewOnRank,
 };
 
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// Elements that an instruction touches, at least: as many as lie between two places of a layout.
 const PIECE: usize = 64;
 
 /// A buffer of some rank.
-type Known = (usize, u32);
+type BufferOnRank = (usize, u32);
 
-struct World {
-    dice: Dice,
+struct WorldBuilder {
+    dice: Rng,
     plans: Vec<Plan>,
     /// What each stream has written or waited for, by rank and stream.
-    seen: Vec<Vec<Vec<Known>>>,
+    seen: Vec<Vec<Vec<BufferOnRank>>>,
     /// Works that nobody has waited for, with what they bring.
-    posted: Vec<Vec<(u32, Vec<Known>)>>,
+    posted: Vec<Vec<(u32, Vec<BufferOnRank>)>>,
     slots: u32,
 }
 
 /// The plans of a seed.
 pub fn plans(seed: u64) -> Vec<Plan> {
-    let mut dice = Dice(seed.wrapping_mul(0x9e6c_63d0_676a_9a99) ^ 0x1a70);
-    let (ranks, streams) = (1 + dice.roll(3), 1 + dice.roll(3));
+    let mut dice = Rng(seed.wrapping_mul(0x9e6c_63d0_676a_9a99) ^ 0x1a70);
+    let (ranks, streams) = (1 + dice.below(3), 1 + dice.below(3));
     let blank = |rank| Plan {
         communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
         ..Plan::empty(rank, ranks, (0..streams).map(|it| format!("stream {it}")).collect())
     };
-    let mut it = World {
+    let mut it = WorldBuilder {
         plans: (0..ranks).map(blank).collect(),
         seen: vec![vec![Vec::new(); streams]; ranks],
         posted: vec![Vec::new(); ranks],
@@ -46,29 +46,29 @@ pub fn plans(seed: u64) -> Vec<Plan> {
         it.plans[rank].inputs.push(port(input));
         it.seen[rank].iter_mut().for_each(|seen| seen.push((rank, input)));
     }
-    for _ in 0..10 + it.dice.roll(40) {
+    for _ in 0..10 + it.dice.below(40) {
         it.step();
     }
     for rank in 0..ranks {
-        it.on(rank, 0, InstKind::Finish);
+        it.on(rank, 0, InstKind::ReadOutputs);
     }
     it.plans
 }
 
-fn port(buffer: u32) -> Port {
+fn port(buffer: u32) -> IoBinding {
     let view = View::contiguous(buffer, vec![PIECE]);
-    let layout = Layout::whole(&view.shape);
-    Port {
+    let layout = ShardLayout::whole(&view.shape);
+    IoBinding {
         name: format!("T{buffer}"),
         dtype: DType::Float,
-        printed: None,
+        printed_axes: None,
         broadcast: vec![false; layout.shape.len()],
-        per_rank: false,
+        is_compared_per_rank: false,
         shard: Shard { view: Some(view), layout },
     }
 }
 
-impl World {
+impl WorldBuilder {
     fn on(&mut self, rank: usize, stream: usize, kind: InstKind) {
         self.plans[rank].code.push(Inst { kind, stream: stream as u32, origin: 0 });
     }
@@ -84,71 +84,71 @@ impl World {
     }
 
     fn fresh(&mut self, rank: usize) -> u32 {
-        let pieces = 1 + self.dice.roll(3);
+        let pieces = 1 + self.dice.below(3);
         self.buffer(rank, pieces)
     }
 
     /// A piece of a buffer.
-    fn piece(&mut self, (rank, buffer): Known) -> View {
+    fn piece(&mut self, (rank, buffer): BufferOnRank) -> View {
         let pieces = self.plans[rank].buffers[buffer as usize].len / PIECE;
-        View { offset: PIECE * self.dice.roll(pieces), ..View::contiguous(buffer, vec![PIECE]) }
+        View { offset: PIECE * self.dice.below(pieces), ..View::contiguous(buffer, vec![PIECE]) }
     }
 
     /// A buffer of `rank` that a stream of `by` knows of, mostly a late one; rarely any.
-    fn source(&mut self, by: (usize, usize), rank: usize) -> Known {
+    fn source(&mut self, by: (usize, usize), rank: usize) -> BufferOnRank {
         let mut known = self.seen[by.0][by.1].clone();
         known.retain(|it| it.0 == rank);
-        let late = 1 + self.dice.roll(4);
+        let late = 1 + self.dice.below(4);
         match known.len() {
-            0 => (rank, self.dice.roll(self.plans[rank].buffers.len()) as u32),
-            _ if self.dice.chance(4) => (rank, self.dice.roll(self.plans[rank].buffers.len()) as u32),
+            0 => (rank, self.dice.below(self.plans[rank].buffers.len()) as u32),
+            _ if self.dice.chance(4) => (rank, self.dice.below(self.plans[rank].buffers.len()) as u32),
             count => known[count - late.min(count)],
         }
     }
 
-    fn see(&mut self, (rank, stream): (usize, usize), them: &[Known]) {
+    fn mark_seen(&mut self, (rank, stream): (usize, usize), them: &[BufferOnRank]) {
         self.seen[rank][stream].extend(them);
     }
 
     /// A rank and one of its streams.
-    fn place(&mut self) -> (usize, usize) {
-        let rank = self.dice.roll(self.plans.len());
+    fn rank_and_stream(&mut self) -> (usize, usize) {
+        let rank = self.dice.below(self.plans.len());
         (rank, self.stream(rank))
     }
 
     fn stream(&mut self, rank: usize) -> usize {
-        self.dice.roll(self.plans[rank].streams.len())
+        self.dice.below(self.plans[rank].streams.len())
     }
 
     fn step(&mut self) {
-        let (rank, stream) = self.place();
-        let peer = self.dice.roll(self.plans.len());
-        match self.dice.roll(20) {
+        let (rank, stream) = self.rank_and_stream();
+        let peer = self.dice.below(self.plans.len());
+        match self.dice.below(20) {
             0..=4 => self.compute((rank, stream)),
             5 => {
                 let buffer = self.fresh(rank);
                 let zero = InstKind::Alloc { buffer, zero: true };
                 self.on(rank, stream, zero);
-                self.see((rank, stream), &[(rank, buffer)]);
+                self.mark_seen((rank, stream), &[(rank, buffer)]);
             }
             6 | 7 => {
-                let (event, to) = (self.plans[rank].events as u32, self.stream(rank));
-                self.plans[rank].events += 1;
-                self.on(rank, stream, InstKind::Record { event });
-                self.on(rank, to, InstKind::Join { event });
+                let (event, to) = (self.plans[rank].event_count as u32, self.stream(rank));
+                self.plans[rank].event_count += 1;
+                self.on(rank, stream, InstKind::RecordEvent { event });
+                self.on(rank, to, InstKind::WaitEvent { event });
                 let known = self.seen[rank][stream].clone();
-                self.see((rank, to), &known);
+                self.mark_seen((rank, to), &known);
             }
             8 | 9 => {
-                let slot = Slot { from: rank, to: peer, meaning: Meaning::Ready, index: self.slots };
+                let slot = SignalId { from: rank, to: peer, kind: SignalKind::Ready, index: self.slots };
                 self.slots += 1;
                 let to = self.stream(peer);
-                self.on(rank, stream, InstKind::Signal { slot });
-                self.on(peer, to, InstKind::Await { slot });
+                self.on(rank, stream, InstKind::Signal { signal: slot });
+                self.on(peer, to, InstKind::WaitSignal { signal: slot });
                 let known = self.seen[rank][stream].clone();
-                self.see((peer, to), &known);
+                self.mark_seen((peer, to), &known);
             }
-            10 | 11 | 16..=19 => self.reach((rank, stream), peer),
+            10 | 11 | 16..=19 => self.access_peer((rank, stream), peer),
             12 => self.collective(),
             13 => self.transfer(rank, peer),
             14 => {
@@ -156,11 +156,11 @@ impl World {
                     return;
                 }
                 let (work, brought) = {
-                    let at = self.dice.roll(self.posted[rank].len());
+                    let at = self.dice.below(self.posted[rank].len());
                     self.posted[rank].swap_remove(at)
                 };
                 self.on(rank, stream, InstKind::Wait { work });
-                self.see((rank, stream), &brought);
+                self.mark_seen((rank, stream), &brought);
             }
             _ => {
                 let from = self.source((rank, stream), rank);
@@ -171,8 +171,8 @@ impl World {
         }
     }
 
-    fn copy(&mut self, (rank, stream): (usize, usize), from: Known, to: Known) {
-        let [from, to] = [from, to].map(|it| Box::new(Place { rank: it.0, view: self.piece(it) }));
+    fn copy(&mut self, (rank, stream): (usize, usize), from: BufferOnRank, to: BufferOnRank) {
+        let [from, to] = [from, to].map(|it| Box::new(ViewOnRank { rank: it.0, view: self.piece(it) }));
         self.on(rank, stream, InstKind::Copy { from, to });
     }
 
@@ -180,10 +180,10 @@ impl World {
         let rank = at.0;
         let (a, b) = (self.source(at, rank), self.source(at, rank));
         let out = if self.dice.chance(75) { (rank, self.fresh(rank)) } else { self.source(at, rank) };
-        let kind = match self.dice.roll(3) {
+        let kind = match self.dice.below(3) {
             0 => {
                 let len = self.plans[rank].buffers[out.1 as usize].len;
-                let value = Number::Int(1 + self.dice.roll(1000) as i64);
+                let value = Number::Int(1 + self.dice.below(1000) as i64);
                 InstKind::Fill { to: Box::new(View::contiguous(out.1, vec![len])), value }
             }
             _ => {
@@ -192,31 +192,31 @@ impl World {
             }
         };
         self.on(at.0, at.1, kind);
-        self.see(at, &[out]);
+        self.mark_seen(at, &[out]);
     }
 
     /// Reads a peer's memory, or writes to it.
-    fn reach(&mut self, at: (usize, usize), peer: usize) {
+    fn access_peer(&mut self, at: (usize, usize), peer: usize) {
         let (from, to) = match self.dice.chance(60) {
             true => (self.source(at, peer), (at.0, self.fresh(at.0))),
             false => (self.source(at, at.0), self.source(at, peer)),
         };
         self.copy(at, from, to);
-        self.see(at, &[to]);
+        self.mark_seen(at, &[to]);
     }
 
-    fn work(&mut self, rank: usize, brought: Vec<Known>) -> u32 {
-        let work = self.plans[rank].works as u32;
-        self.plans[rank].works += 1;
+    fn work(&mut self, rank: usize, brought: Vec<BufferOnRank>) -> u32 {
+        let work = self.plans[rank].work_count as u32;
+        self.plans[rank].work_count += 1;
         self.posted[rank].push((work, brought));
         work
     }
 
     fn collective(&mut self) {
         let ranks = self.plans.len();
-        let root = self.dice.roll(ranks);
-        let (permuted, op) = (self.dice.order(ranks), ReduceOp::Sum);
-        let kind = self.dice.roll(6);
+        let root = self.dice.below(ranks);
+        let (permuted, op) = (self.dice.permutation(ranks), ReduceOp::Sum);
+        let kind = self.dice.below(6);
         for rank in 0..ranks {
             let stream = self.stream(rank);
             let from = self.source((rank, stream), rank);
@@ -255,14 +255,14 @@ impl World {
         let streams = [self.stream(from), self.stream(to)];
         let source = self.source((from, streams[0]), from);
         let (sent, target) = (self.piece(source), (to, self.fresh(to)));
-        let send = Side { direction: Direction::Send, peer: to, view: sent, origin: 0 };
-        let recv = Side { direction: Direction::Recv, peer: from, view: self.piece(target), origin: 0 };
-        let mut post = |rank: usize, stream: usize, sides: Vec<Side>, brought: Vec<Known>| {
+        let send = P2pOp { direction: Direction::Send, peer: to, view: sent, origin: 0 };
+        let recv = P2pOp { direction: Direction::Recv, peer: from, view: self.piece(target), origin: 0 };
+        let mut post = |rank: usize, stream: usize, sides: Vec<P2pOp>, brought: Vec<BufferOnRank>| {
             let work = self.work(rank, brought);
             self.on(
                 rank,
                 stream,
-                InstKind::Transfer(Transfer { communicator: 0, protocol: None, sides, work }),
+                InstKind::Transfer(Transfer { communicator: 0, protocol: None, ops: sides, work }),
             );
         };
         match from == to {

@@ -1,7 +1,7 @@
 //! Loops over the rows of matrices, one behind the other: forks, joins, views and operators as the lowering passes write them, and
 //! small differences from that, of which some change what a merged loop would do.
 
-use super::{MATRICES, ROWS, STREAMS, TENSORS, Writer};
+use super::{MATRICES, ProgramWriter, ROWS, STREAMS, TENSORS};
 
 /// A loop of a group.
 struct Loop {
@@ -28,7 +28,7 @@ struct Group {
     joins: bool,
 }
 
-impl Writer {
+impl ProgramWriter {
     pub(super) fn matrix(&self, at: usize) -> String {
         let (mesh, axis) = (self.mesh(), 20 + 2 * at);
         format!("T{}_g_float[iS{axis}{{{ROWS}}}, iS{}{{2}}]{mesh}", TENSORS + 1 + at, axis + 1)
@@ -49,12 +49,12 @@ impl Writer {
     /// Two loops or three, the later ones over what the earlier ones have written, or not.
     pub(super) fn slices(&mut self) {
         let group = self.group();
-        let rounds = if self.dice.chance(90) { ROWS } else { self.dice.roll(ROWS) };
-        let mut out = self.dice.roll(MATRICES);
+        let rounds = if self.dice.chance(90) { ROWS } else { self.dice.below(ROWS) };
+        let mut out = self.dice.below(MATRICES);
         let mut loops = Vec::new();
-        for _ in 0..2 + self.dice.roll(2) {
-            let operand = if self.dice.chance(60) { out } else { self.dice.roll(MATRICES) };
-            out = self.dice.roll(MATRICES);
+        for _ in 0..2 + self.dice.below(2) {
+            let operand = if self.dice.chance(60) { out } else { self.dice.below(MATRICES) };
+            out = self.dice.below(MATRICES);
             self.numbers += 1;
             loops.push(Loop { out, operand, index: format!("i{}", self.numbers) });
         }
@@ -86,10 +86,10 @@ impl Writer {
     }
 
     fn group(&mut self) -> Group {
-        let home = self.dice.roll(STREAMS + 1);
+        let home = self.dice.below(STREAMS + 1);
         self.stream(home);
         let free: Vec<usize> = (0..=TENSORS).filter(|it| self.is_free(*it)).collect();
-        let tensor = self.dice.any(&free);
+        let tensor = self.dice.choose_cloned(&free);
         let mut late = Vec::new();
         match self.dice.chance(40) {
             true => late.clone_from(&self.uses[tensor].written),
@@ -98,11 +98,11 @@ impl Writer {
         self.numbers += 4;
         Group {
             home,
-            stream: self.dice.any(&["i", "( i % 2 )", "( i % 3 )", "1", "1", ""]),
-            row: self.dice.any(&["i", "i", "i", "i", "i", "i", "( i / 2 )", "1"]),
+            stream: self.dice.choose_cloned(&["i", "( i % 2 )", "( i % 3 )", "1", "1", ""]),
+            row: self.dice.choose_cloned(&["i", "i", "i", "i", "i", "i", "( i / 2 )", "1"]),
             names: 100 + self.numbers,
             tensor,
-            first: self.dice.roll(2),
+            first: self.dice.below(2),
             late,
             joins: self.dice.chance(85),
         }
@@ -116,7 +116,7 @@ impl Writer {
                 self.line(&format!("Synchronize(Stream {main})"));
             }
             if self.dice.chance(5) {
-                let other = 1 + self.dice.roll(STREAMS);
+                let other = 1 + self.dice.below(STREAMS);
                 self.line(&format!("Synchronize(Stream {other})"));
             }
         }
@@ -124,7 +124,7 @@ impl Writer {
             self.line(&format!("Synchronize(Stream {})", Self::name(*stream)));
         }
         // A row that this iteration has, mostly.
-        let rows = [0, 1].map(|_| match self.dice.roll(20) {
+        let rows = [0, 1].map(|_| match self.dice.below(20) {
             0 => format!("( {} - {} )", ROWS - 1, it.index),
             1 => format!("( ( {} + 1 ) % {ROWS} )", it.index),
             _ => group.row.replace('i', &it.index),
@@ -132,7 +132,7 @@ impl Writer {
         let [first, second] = rows;
         // The name that the loop before has written under; seldom one as that loop has left it.
         let mut read = group.names + at;
-        match self.dice.roll(20) {
+        match self.dice.below(20) {
             0 if at > 0 => (),
             1 | 2 if at > 0 => read -= 1,
             _ => self.select(read, it.operand, &first),
@@ -153,7 +153,7 @@ impl Writer {
 
     /// Mostly nothing.
     fn between(&mut self, it: &Loop, next: &Loop, group: &Group) {
-        match self.dice.roll(20) {
+        match self.dice.below(20) {
             1..=3 if !group.joins => (),
             0 => {
                 let other = (group.home + 1) % (STREAMS + 1);

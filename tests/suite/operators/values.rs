@@ -7,7 +7,7 @@ use libtest_mimic::Failed;
 use safetensors::tensor::TensorView;
 
 use super::DTYPES;
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// Elements of random bits, for casts and for pairs each.
 const RANDOM: usize = 200;
@@ -208,7 +208,7 @@ pub fn casts(dtype: DType) -> Vec<u64> {
         true => nearest(dtype, &[limits(), ties()].concat()),
         false => integers(),
     };
-    let mut dice = Dice(0xca57);
+    let mut dice = Rng(0xca57);
     found.extend((0..RANDOM).map(|_| dice.bits()));
     found
 }
@@ -223,23 +223,23 @@ pub fn columns(dtype: DType) -> [Vec<u64>; 3] {
             columns.iter_mut().zip([*first, *second, third]).for_each(|(column, it)| column.push(it));
         }
     }
-    let mut dice = Dice(0x09e4);
+    let mut dice = Rng(0x09e4);
     for _ in 0..RANDOM {
         columns.iter_mut().for_each(|it| it.push(dice.bits()));
     }
     // Of similar size, where random bits seldom are.
     let mut numbers = || {
-        let small =
-            (0..RANDOM).map(|_| (dice.roll(4001) as f64 - 2000.0) / if dice.chance(50) { 64.0 } else { 7.0 });
+        let small = (0..RANDOM)
+            .map(|_| (dice.below(4001) as f64 - 2000.0) / if dice.chance(50) { 64.0 } else { 7.0 });
         nearest(dtype, &small.collect::<Vec<_>>())
     };
     columns.iter_mut().for_each(|it| it.extend(numbers()));
     columns
 }
 
-impl Dice {
+impl Rng {
     /// 64 random bits.
     fn bits(&mut self) -> u64 {
-        (0..4).fold(0, |bits, _| bits << 16 | self.roll(1 << 16) as u64)
+        (0..4).fold(0, |bits, _| bits << 16 | self.below(1 << 16) as u64)
     }
 }

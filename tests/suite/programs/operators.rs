@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     Builder, Tensor,
-    shapes::{Want, plain},
+    shapes::{AxisSpec, unpermuted_axes},
 };
 
 /// Operators whose result may be a view of their operand.
@@ -23,7 +23,7 @@ impl Builder {
         }
     }
 
-    fn result(&mut self, wants: &[Want], element: &'static str, value: &str) -> usize {
+    fn result(&mut self, wants: &[AxisSpec], element: &'static str, value: &str) -> usize {
         let is_plain = wants.iter().all(|it| it.kind == 'i' && it.partial.is_none() && it.number.is_none());
         let extents: Vec<usize> = wants.iter().map(|it| it.extent).collect();
         let again = if is_plain { self.written(&extents, element) } else { None };
@@ -40,18 +40,18 @@ impl Builder {
     }
 
     pub(super) fn operator(&mut self) {
-        match self.dice.roll(30) {
+        match self.dice.below(30) {
             0..=3 => {
                 let (text, extents, element) = self.start(&[1, 2, 3]);
-                self.result(&plain(&extents), element, &format!("Set( {text} )"));
+                self.result(&unpermuted_axes(&extents), element, &format!("Set( {text} )"));
             }
             4..=6 => self.linear(),
             7..=9 => self.matmul(),
             10 | 11 => self.binary(),
             12 => {
                 let (text, extents, element) = self.start(&[1, 2, 3]);
-                let name = self.dice.any(&["neg", "abs", "relu"]);
-                self.result(&plain(&extents), element, &format!("{name}({text});"));
+                let name = self.dice.choose_cloned(&["neg", "abs", "relu"]);
+                self.result(&unpermuted_axes(&extents), element, &format!("{name}({text});"));
             }
             13 => self.choice(),
             14..=17 => self.reduction(),
@@ -59,14 +59,14 @@ impl Builder {
             19 => self.squeeze(),
             20 => {
                 let (text, extents, element) = self.start(&[2, 3]);
-                let order = self.dice.order(extents.len());
-                let want = |at: &usize| Want {
+                let order = self.dice.permutation(extents.len());
+                let want = |at: &usize| AxisSpec {
                     extent: extents[*at],
                     kind: 'i',
                     number: Some(*at),
-                    ..Want::default()
+                    ..AxisSpec::default()
                 };
-                let wants: Vec<Want> = order.iter().map(want).collect();
+                let wants: Vec<AxisSpec> = order.iter().map(want).collect();
                 self.result(&wants, element, &format!("Set.Permute( {text} )"));
             }
             21 => self.reshape(),
@@ -87,7 +87,7 @@ impl Builder {
                     (_, "double") => "__to_double",
                     _ => "__to_int64_t",
                 };
-                self.result(&plain(&extents), to, &format!("{cast}({text});"));
+                self.result(&unpermuted_axes(&extents), to, &format!("{cast}({text});"));
             }
         }
     }
@@ -106,27 +106,27 @@ impl Builder {
         extents.push(n);
         let bias = self.dice.chance(40);
         let (first, devices) = (self.meshes[0].clone(), self.meshes[0].extents());
-        let device = self.dice.roll(devices.len());
+        let device = self.dice.below(devices.len());
         let partial = !bias && k.is_multiple_of(devices[device]) && self.dice.chance(35);
         let mut value = format!("linear({x},\n              {}", self.tensors[weight].text);
         if bias {
             let bias = self.operand(&[n], element);
             let _ = write!(value, ",\n          {}", self.tensors[bias].text);
         }
-        let mut wants = plain(&extents);
+        let mut wants = unpermuted_axes(&extents);
         if !partial || first.shape.is_empty() {
             if self.dice.chance(50) {
-                wants.push(Want { extent: k, kind: 'r', ..Want::default() });
+                wants.push(AxisSpec { extent: k, kind: 'r', ..AxisSpec::default() });
             }
             self.result(&wants, element, &format!("{value})"));
             return;
         }
         // Partial sums on every device, and their sum.
-        let count = Want { extent: devices[device], kind: 'i', partial: Some(device), number: None };
+        let count = AxisSpec { extent: devices[device], kind: 'i', partial: Some(device), number: None };
         wants.insert(0, count.clone());
         let sums = self.result(&wants, element, &format!("{value})"));
-        let mut wants = plain(&extents);
-        wants.insert(0, Want { kind: 'r', partial: None, ..count });
+        let mut wants = unpermuted_axes(&extents);
+        wants.insert(0, AxisSpec { kind: 'r', partial: None, ..count });
         let value = reduction(&self.tensors[sums].text, "add", element);
         self.result(&wants, element, &value);
     }
@@ -138,7 +138,7 @@ impl Builder {
         let n = self.extent();
         let mut shape = vec![k, n];
         let mut result = extents[..extents.len() - 1].to_vec();
-        match self.dice.roll(4) {
+        match self.dice.below(4) {
             0 if extents.len() < 3 => shape = vec![k],
             1 if extents.len() == 3 => shape.insert(0, extents[0]),
             2 if extents.len() == 3 => shape.insert(0, 1),
@@ -153,9 +153,9 @@ impl Builder {
         }
         let b = self.operand(&shape, element);
         let b = self.tensors[b].text.clone();
-        let mut wants = plain(&result);
+        let mut wants = unpermuted_axes(&result);
         if self.dice.chance(50) {
-            wants.push(Want { extent: k, kind: 'r', ..Want::default() });
+            wants.push(AxisSpec { extent: k, kind: 'r', ..AxisSpec::default() });
         }
         self.result(&wants, element, &format!("matmul({a},\n              {b})"));
     }
@@ -164,7 +164,7 @@ impl Builder {
         let (a, extents, element) = self.start(&[1, 2, 3]);
         let mut other = extents.clone();
         if self.dice.chance(30) {
-            let at = self.dice.roll(other.len());
+            let at = self.dice.below(other.len());
             other[at] = 1;
         }
         let b = match self.dice.chance(15) {
@@ -181,34 +181,36 @@ impl Builder {
             }
         };
         let (a, b) = if self.dice.chance(50) { (a, b) } else { (b, a) };
-        let value = match self.dice.any(&["+", "-", "*", "max", "min"]) {
+        let value = match self.dice.choose_cloned(&["+", "-", "*", "max", "min"]) {
             name @ ("max" | "min") => format!("{name}({a}\n     , {b});"),
             sign => format!("{a}\n     {sign} {b};"),
         };
-        self.result(&plain(&extents), element, &value);
+        self.result(&unpermuted_axes(&extents), element, &value);
     }
 
     fn choice(&mut self) {
         let (a, extents, element) = self.start(&[1, 2]);
         let (b, c) = (self.operand(&extents, element), self.operand(&extents, element));
         let (b, c) = (self.tensors[b].text.clone(), self.tensors[c].text.clone());
-        let cond = self.result(&plain(&extents), "bool", &format!("{a}\n     < {b};"));
+        let cond = self.result(&unpermuted_axes(&extents), "bool", &format!("{a}\n     < {b};"));
         let cond = self.tensors[cond].text.clone();
-        self.result(&plain(&extents), element, &format!("where({cond}\n     , {b}\n     , {c});"));
+        self.result(&unpermuted_axes(&extents), element, &format!("where({cond}\n     , {b}\n     , {c});"));
     }
 
     fn reduction(&mut self) {
         let (text, extents, element) = self.start(&[1, 2, 3]);
-        let mut wants = plain(&extents);
-        let first = self.dice.roll(wants.len());
+        let mut wants = unpermuted_axes(&extents);
+        let first = self.dice.below(wants.len());
         wants[first].kind = 'r';
         if self.dice.chance(30) {
-            let second = self.dice.roll(wants.len());
+            let second = self.dice.below(wants.len());
             wants[second].kind = 'r';
         }
         let op = match element {
-            "int64_t" => self.dice.any(&["add", "add", "max", "min", "mul", "bitwise_or", "bitwise_xor"]),
-            _ => self.dice.any(&["add", "add", "max", "min", "mul", "fmax"]),
+            "int64_t" => {
+                self.dice.choose_cloned(&["add", "add", "max", "min", "mul", "bitwise_or", "bitwise_xor"])
+            }
+            _ => self.dice.choose_cloned(&["add", "add", "max", "min", "mul", "fmax"]),
         };
         let mut value = reduction(&text, op, element);
         if op == "add" && self.dice.chance(15) {
@@ -219,40 +221,40 @@ impl Builder {
 
     fn broadcast(&mut self) {
         let (text, extents, element) = self.start(&[1, 2]);
-        let at = self.dice.roll(extents.len() + 1);
-        let mut wants = plain(&extents);
-        wants.insert(at, Want { extent: 1, kind: 'b', ..Want::default() });
+        let at = self.dice.below(extents.len() + 1);
+        let mut wants = unpermuted_axes(&extents);
+        wants.insert(at, AxisSpec { extent: 1, kind: 'b', ..AxisSpec::default() });
         let value = format!("broadcast( {text}, flags = {} )", flags(wants.len(), at));
         self.result(&wants, element, &value);
     }
 
     fn squeeze(&mut self) {
         let mut extents = self.extents(&[1, 2]);
-        let at = self.dice.roll(extents.len() + 1);
+        let at = self.dice.below(extents.len() + 1);
         extents.insert(at, 1);
         let element = self.element;
         let subject = self.operand(&extents, element);
         let value =
             format!("squeeze( {}, flags = {} )", self.tensors[subject].text, flags(extents.len(), at));
         extents.remove(at);
-        self.result(&plain(&extents), element, &value);
+        self.result(&unpermuted_axes(&extents), element, &value);
     }
 
     fn reshape(&mut self) {
         let (text, mut extents, element) = self.start(&[1, 2, 3]);
         if extents.len() > 1 && self.dice.chance(60) {
-            let at = self.dice.roll(extents.len() - 1);
+            let at = self.dice.below(extents.len() - 1);
             let inner = extents.remove(at + 1);
             extents[at] *= inner;
         } else {
-            let at = self.dice.roll(extents.len());
+            let at = self.dice.below(extents.len());
             let divisors: Vec<usize> =
                 (1..=extents[at]).filter(|it| extents[at].is_multiple_of(*it)).collect();
-            let inner = self.dice.any(&divisors);
+            let inner = self.dice.choose_cloned(&divisors);
             extents[at] /= inner;
             extents.insert(at + 1, inner);
         }
-        self.result(&plain(&extents), element, &format!("reshape( {text} )"));
+        self.result(&unpermuted_axes(&extents), element, &format!("reshape( {text} )"));
     }
 
     /// A tensor that an operator makes from nothing: iota of one dimension, eye of a square, or full.
@@ -263,53 +265,62 @@ impl Builder {
         };
         let value = match *extents {
             [length] if self.dice.chance(75) => {
-                let (start, step) = (self.dice.any(&[0, 0, 1, -3]), self.dice.any(&[1, 1, 1, 2, -1]));
+                let (start, step) =
+                    (self.dice.choose_cloned(&[0, 0, 1, -3]), self.dice.choose_cloned(&[1, 1, 1, 2, -1]));
                 format!("iota({length}, {start}, {step}, {element});")
             }
             [rows, columns] if rows == columns && self.dice.chance(75) => format!("eye({rows}, {element});"),
             _ => {
                 let shape: Vec<String> = extents.iter().map(usize::to_string).collect();
-                format!("full({{{}}}, {});", shape.join(", "), number(self.dice.any(&[0, 1, 2, -3])))
+                format!(
+                    "full({{{}}}, {});",
+                    shape.join(", "),
+                    number(self.dice.choose_cloned(&[0, 1, 2, -3]))
+                )
             }
         };
-        self.result(&plain(extents), element, &value)
+        self.result(&unpermuted_axes(extents), element, &value)
     }
 
     fn slice(&mut self) {
         let (text, extents, element) = self.start(&[1, 2, 3]);
         let (mut ranges, mut result) = (Vec::new(), Vec::new());
         for extent in extents {
-            let start = self.dice.roll(extent);
-            let stop = start + 1 + self.dice.roll(extent - start);
+            let start = self.dice.below(extent);
+            let stop = start + 1 + self.dice.below(extent - start);
             let (start, stop) = if self.dice.chance(50) { (0, extent) } else { (start, stop) };
-            let step = self.dice.any(&[1, 1, 1, 2]);
+            let step = self.dice.choose_cloned(&[1, 1, 1, 2]);
             ranges.push(format!("{{{start}, {stop}, {step}}}"));
             result.push((stop - start).div_ceil(step));
         }
-        self.result(&plain(&result), element, &format!("slice( {text}, {{ {} }} )", ranges.join(" ")));
+        self.result(
+            &unpermuted_axes(&result),
+            element,
+            &format!("slice( {text}, {{ {} }} )", ranges.join(" ")),
+        );
     }
 
     fn cat(&mut self) {
         let (mut value, mut extents, element) = self.start(&[1, 2, 3]);
-        let at = self.dice.roll(extents.len());
-        for _ in 0..self.dice.any(&[1, 1, 2]) {
+        let at = self.dice.below(extents.len());
+        for _ in 0..self.dice.choose_cloned(&[1, 1, 2]) {
             let mut part = extents.clone();
             part[at] = if self.dice.chance(60) { part[at] } else { self.extent() };
             let other = self.operand(&part, element);
             extents[at] += part[at];
             let _ = write!(value, ", {}", self.tensors[other].text);
         }
-        self.result(&plain(&extents), element, &format!("cat( {value}, {at} )"));
+        self.result(&unpermuted_axes(&extents), element, &format!("cat( {value}, {at} )"));
     }
 
     fn select(&mut self) {
         let subject = self.subject(&[1, 2, 3], true);
         let (text, mut extents, element) = self.named(subject);
-        let at = self.dice.roll(extents.len());
-        let (axis, index) = (self.tensors[subject].axes[at].clone(), self.dice.roll(extents[at]));
+        let at = self.dice.below(extents.len());
+        let (axis, index) = (self.tensors[subject].axes[at].clone(), self.dice.below(extents[at]));
         extents.remove(at);
         let value = format!("select( {text}, axis = {axis}, index = {index} )");
-        let out = self.result(&plain(&extents), element, &value);
+        let out = self.result(&unpermuted_axes(&extents), element, &value);
         // A view: to write it again would write its operand.
         self.tensors[out].is_plain = false;
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Builder, Tensor};
-use crate::dice::Dice;
+use crate::rng::Rng;
 
 /// Devices in one or two dimensions; none: every rank.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,12 +13,12 @@ pub(super) struct Mesh {
     pub(super) devices: Vec<usize>,
 }
 
-pub(super) fn mesh(dice: &mut Dice) -> Mesh {
+pub(super) fn mesh(dice: &mut Rng) -> Mesh {
     let shapes: &[&[usize]] =
         &[&[2], &[2], &[3], &[4], &[5], &[6], &[1], &[2, 2], &[2, 3], &[3, 2], &[2, 2], &[1, 3], &[2, 1]];
-    let shape = dice.any(shapes).to_vec();
+    let shape = dice.choose_cloned(shapes).to_vec();
     let count: usize = shape.iter().product();
-    let mut devices = dice.order(6);
+    let mut devices = dice.permutation(6);
     devices.truncate(count);
     if dice.chance(50) {
         devices = (0..count).collect();
@@ -54,11 +54,11 @@ pub(super) const NAMES: [&str; 2] = ["deviceIdx.x", "deviceIdx.y"];
 pub(super) const STREAM: &str = "streamIdx";
 
 /// What cuts a dimension, and into how many parts.
-pub(super) type Piece = (&'static str, usize);
+pub(super) type DimSplit = (&'static str, usize);
 
 /// What a tensor's axis has to be.
 #[derive(Clone, Default)]
-pub(super) struct Want {
+pub(super) struct AxisSpec {
     pub(super) extent: usize,
     /// `i`, `b` or `r`.
     pub(super) kind: char,
@@ -68,24 +68,24 @@ pub(super) struct Want {
     pub(super) number: Option<usize>,
 }
 
-pub(super) fn plain(extents: &[usize]) -> Vec<Want> {
-    extents.iter().map(|extent| Want { extent: *extent, kind: 'i', ..Want::default() }).collect()
+pub(super) fn unpermuted_axes(extents: &[usize]) -> Vec<AxisSpec> {
+    extents.iter().map(|extent| AxisSpec { extent: *extent, kind: 'i', ..AxisSpec::default() }).collect()
 }
 
 impl Builder {
     pub(super) fn extent(&mut self) -> usize {
         let devices: Vec<usize> = self.meshes[..2].iter().flat_map(Mesh::extents).chain([1]).collect();
-        let (one, other) = (self.dice.any(&devices), self.dice.any(&devices));
-        match self.dice.roll(5) {
-            0 => self.dice.any(&[1, 2, 3, 5, 6, 7, 8]),
+        let (one, other) = (self.dice.choose_cloned(&devices), self.dice.choose_cloned(&devices));
+        match self.dice.below(5) {
+            0 => self.dice.choose_cloned(&[1, 2, 3, 5, 6, 7, 8]),
             1 => one,
             2 if one * other <= 12 => one * other,
-            _ => one * self.dice.any(&[1, 2, 3]),
+            _ => one * self.dice.choose_cloned(&[1, 2, 3]),
         }
     }
 
     pub(super) fn extents(&mut self, ranks: &[usize]) -> Vec<usize> {
-        let rank = self.dice.any(ranks);
+        let rank = self.dice.choose_cloned(ranks);
         (0..rank).map(|_| self.extent()).collect()
     }
 
@@ -95,13 +95,18 @@ impl Builder {
     }
 
     /// A tensor somewhere, spread somehow.
-    pub(super) fn tensor(&mut self, wants: &[Want], element: &'static str) -> usize {
-        self.somewhere(wants, element, false)
+    pub(super) fn tensor(&mut self, wants: &[AxisSpec], element: &'static str) -> usize {
+        self.tensor_on_random_mesh(wants, element, false)
     }
 
-    pub(super) fn somewhere(&mut self, wants: &[Want], element: &'static str, is_input: bool) -> usize {
+    pub(super) fn tensor_on_random_mesh(
+        &mut self,
+        wants: &[AxisSpec],
+        element: &'static str,
+        is_input: bool,
+    ) -> usize {
         let first = self.meshes[0].clone();
-        let mut mesh = match self.dice.roll(10) {
+        let mut mesh = match self.dice.below(10) {
             0..=5 => first.clone(),
             6 | 7 => self.meshes[1].clone(),
             8 => self.meshes[2].clone(),
@@ -119,42 +124,42 @@ impl Builder {
         }
         let devices = mesh.extents();
         // What may cut a dimension: every device axis that does not count partial sums, and for some results a stream.
-        let mut cuts: Vec<Piece> = NAMES.into_iter().zip(devices.iter().copied()).collect();
+        let mut cuts: Vec<DimSplit> = NAMES.into_iter().zip(devices.iter().copied()).collect();
         cuts.retain(|(name, _)| partial.is_none_or(|(taken, _)| NAMES[taken] != *name));
         let all = cuts.clone();
         if !is_input && self.dice.chance(12) {
-            cuts.push((STREAM, self.dice.any(&[2, 3, 4])));
+            cuts.push((STREAM, self.dice.choose_cloned(&[2, 3, 4])));
         }
-        let mut pieces: Vec<Vec<Piece>> = vec![Vec::new(); wants.len()];
+        let mut pieces: Vec<Vec<DimSplit>> = vec![Vec::new(); wants.len()];
         let mut rest: Vec<usize> = wants.iter().map(|it| it.extent).collect();
-        for cut in self.dice.order(cuts.len()) {
+        for cut in self.dice.permutation(cuts.len()) {
             let (name, count) = cuts[cut];
             let fits = |at: &usize| {
                 wants[*at].kind == 'i' && wants[*at].partial.is_none() && rest[*at].is_multiple_of(count)
             };
             let fits: Vec<usize> = (0..wants.len()).filter(fits).collect();
             if !fits.is_empty() && self.dice.chance(65) {
-                let at = self.dice.any(&fits);
+                let at = self.dice.choose_cloned(&fits);
                 pieces[at].push((name, count));
                 rest[at] /= count;
             }
         }
-        let is_free = |cut: &&Piece| !pieces.iter().flatten().any(|it| it.0 == cut.0);
-        let free: Vec<Piece> = all.iter().filter(is_free).copied().collect();
+        let is_free = |cut: &&DimSplit| !pieces.iter().flatten().any(|it| it.0 == cut.0);
+        let free: Vec<DimSplit> = all.iter().filter(is_free).copied().collect();
         for (at, want) in wants.iter().enumerate() {
             if want.kind == 'r' && partial.is_none() && self.dice.chance(40) {
-                let fits = |it: &&Piece| want.extent.is_multiple_of(it.1);
+                let fits = |it: &&DimSplit| want.extent.is_multiple_of(it.1);
                 pieces[at].extend(free.iter().find(fits));
                 break;
             }
         }
-        self.spelled(wants, &pieces, &mesh, element)
+        self.tensor_text(wants, &pieces, &mesh, element)
     }
 
-    pub(super) fn spelled(
+    pub(super) fn tensor_text(
         &mut self,
-        wants: &[Want],
-        pieces: &[Vec<Piece>],
+        wants: &[AxisSpec],
+        pieces: &[Vec<DimSplit>],
         mesh: &Mesh,
         element: &'static str,
     ) -> usize {
@@ -222,7 +227,7 @@ impl Builder {
         let loops: Vec<String> = loops.into_iter().map(|(_, text)| text).collect();
         let number = self.tensors.len();
         let _ = writeln!(self.domains, "  T{number}: logical({}){splits}", logical.join(", "));
-        let is_dimension = |(_, want): &(&String, &Want)| want.kind != 'r';
+        let is_dimension = |(_, want): &(&String, &AxisSpec)| want.kind != 'r';
         let axes = logical.iter().zip(wants).filter(is_dimension).map(|(axis, _)| axis.clone()).collect();
         self.tensors.push(Tensor {
             axes,
@@ -238,7 +243,7 @@ impl Builder {
     }
 
     pub(super) fn input(&mut self, extents: &[usize], element: &'static str) -> usize {
-        let input = self.somewhere(&plain(extents), element, true);
+        let input = self.tensor_on_random_mesh(&unpermuted_axes(extents), element, true);
         self.inputs.push(input);
         input
     }
@@ -253,7 +258,7 @@ impl Builder {
         match known.is_empty() || self.dice.chance(40) {
             true if self.dice.chance(35) => self.generated(extents, element),
             true => self.input(extents, element),
-            false => self.dice.any(&known),
+            false => self.dice.choose_cloned(&known),
         }
     }
 
@@ -264,7 +269,7 @@ impl Builder {
             it.extents == extents && it.element == element && it.is_plain && !it.is_shared
         };
         let known: Vec<usize> = self.outputs.iter().copied().filter(fits).collect();
-        (!known.is_empty() && self.dice.chance(8)).then(|| self.dice.any(&known))
+        (!known.is_empty() && self.dice.chance(8)).then(|| self.dice.choose_cloned(&known))
     }
 
     /// The tensor that an operator begins with: the latest, if it has one of these ranks, or a new one.

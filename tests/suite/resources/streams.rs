@@ -10,8 +10,8 @@ use std::{
 
 use libtest_mimic::{Failed, Trial};
 
-use super::{Folder, OPT, ends, holds, shell};
-use crate::{ROOT, limited::Limited, ranks};
+use super::{Folder, OPT, expect, expect_exit, shell};
+use crate::{ROOT, ranks, timeout::RunWithTimeout};
 
 /// For what has to happen soon, on a machine that is busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// A tool that waits for a writer of a FIFO, and has said so.
 fn waiting(fifo: &Path) -> Result<Child, Failed> {
-    holds_status(&Command::new("mkfifo").arg(fifo).limited()?)?;
+    expect_success(&Command::new("mkfifo").arg(fifo).output_with_timeout()?)?;
     let mut command = Command::new(OPT);
     command.arg(fifo).env("NO_COLOR", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
@@ -47,8 +47,8 @@ fn waiting(fifo: &Path) -> Result<Child, Failed> {
     }
 }
 
-fn holds_status(output: &Output) -> Result<(), Failed> {
-    holds(output.status.success(), output)
+fn expect_success(output: &Output) -> Result<(), Failed> {
+    expect(output.status.success(), output)
 }
 
 fn a_fifo_without_a_writer_is_reported() -> Result<(), Failed> {
@@ -70,7 +70,9 @@ fn a_fifo_without_a_writer_is_reported() -> Result<(), Failed> {
 fn an_interrupt_ends_the_wait() -> Result<(), Failed> {
     let folder = Folder::new("interrupted")?;
     let child = waiting(&folder.0.join("a.hir"))?;
-    holds_status(&Command::new("kill").args(["-INT", "--", &child.id().to_string()]).limited()?)?;
+    expect_success(
+        &Command::new("kill").args(["-INT", "--", &child.id().to_string()]).output_with_timeout()?,
+    )?;
     let ended = ranks::end(vec![child], SOON)?.pop().ok_or("no process")?;
     match ended.0 == Some(130) && ended.2.contains("stopped by SIGINT while reading") {
         true => Ok(()),
@@ -94,12 +96,12 @@ fn an_input_comes_from_a_fifo() -> Result<(), Failed> {
         "mkfifo {fifo}; cat {npy} > {fifo} & timeout 60 $RUN {program} --device=sim --input T0=@{fifo} --output T1=-"
     ))?;
     let is_right = String::from_utf8_lossy(&output.stdout).contains("T1 2xf32= 1.5 0\n");
-    holds(output.status.success() && is_right, &output)
+    expect(output.status.success() && is_right, &output)
 }
 
 fn a_substituted_process_is_read() -> Result<(), Failed> {
     let output = shell("exec $OPT <(sleep 2; cat samples/ring.hir)")?;
-    holds(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty(), &output)
+    expect(output.status.success() && output.stderr.is_empty() && !output.stdout.is_empty(), &output)
 }
 
 fn endless_files_are_refused() -> Result<(), Failed> {
@@ -111,7 +113,7 @@ fn endless_files_are_refused() -> Result<(), Failed> {
         "$RUN --batch /dev/zero",
         "$REDUCE /dev/zero --oracle race",
     ] {
-        ends(&format!("exec {line}"), 6, message)?;
+        expect_exit(&format!("exec {line}"), 6, message)?;
     }
     Ok(())
 }
@@ -123,7 +125,7 @@ fn large_texts_are_not_read() -> Result<(), Failed> {
     fs::File::create(&path)?.set_len(5 << 30)?;
     let path = path.display();
     for line in [format!("$OPT {path}"), format!("$RUN {path}"), format!("$REDUCE {path} --oracle race")] {
-        ends(
+        expect_exit(
             &format!("ulimit -v 1000000; exec {line}"),
             6,
             "5368709120 bytes where 4294967295 are the limit",

@@ -1,27 +1,29 @@
 //! Storage for what statements write.
 
 use grammar::{
+    for_each_tensor_use,
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::Mode,
+    ops::AccessMode,
 };
 use rustc_hash::FxHashSet;
 
-use super::{Brackets, Insertions, Uses, copies, insert, outside_stale};
+use super::{
+    CoalescingBrackets, Insertions, TensorUses, depth_outside_carrying_loops, insert, may_become_view,
+};
 use crate::{
     analysis::{
-        accesses::{before_fork, fills},
-        places::Places,
+        memory_effects::{allocation_index, fully_written_tensors},
+        stmt_path::StmtPaths,
     },
-    rewrite::create,
+    rewrite::builder,
 };
 
 /// The names that a statement writes, as far as it runs on this rank.
-fn written(program: &Program, stmt: StmtId) -> Vec<TensorId> {
+fn written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
     let mut written = Vec::new();
     if let Stmt::Op(it) = &program.stmts[stmt] {
-        mentions(program, it, &mut |tensor, mode| {
-            if mode == Mode::Write {
+        for_each_tensor_use(program, it, &mut |tensor, mode| {
+            if mode == AccessMode::Write {
                 written.push(tensor);
             }
         });
@@ -30,30 +32,32 @@ fn written(program: &Program, stmt: StmtId) -> Vec<TensorId> {
 }
 
 /// Puts an ALLOCATE in front of what writes a name without storage.
-pub(super) fn allocate(program: &mut Program, body: BlockId) -> bool {
-    let places = Places::of(program, body);
-    let uses = Uses::of(program, &places);
+pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
+    let places = StmtPaths::of(program, body);
+    let uses = TensorUses::of(program, &places);
     let mut insertions = Insertions::default();
-    let mut brackets = Brackets::default();
+    let mut brackets = CoalescingBrackets::default();
     let mut done: FxHashSet<TensorId> = uses.bound.clone();
     for stmt in &places.order {
-        for tensor in written(program, *stmt) {
+        for tensor in written_tensors(program, *stmt) {
             if !done.insert(tensor) || stays_view(program, &places, &uses, tensor) {
                 continue;
             }
             let mentioned = &places.uses[&tensor];
             let mut depth = match uses.outputs.contains(&tensor) {
                 true => 0,
-                false => places.common(mentioned),
+                false => places.common_depth(mentioned),
             };
-            depth = outside_stale(program, &places, tensor, *stmt, depth, &|stmt| fills(program, stmt));
-            let place = places.block_at(*stmt, depth).zip(places.span(mentioned, depth));
+            depth = depth_outside_carrying_loops(program, &places, tensor, *stmt, depth, &|stmt| {
+                fully_written_tensors(program, stmt)
+            });
+            let place = places.block_at(*stmt, depth).zip(places.index_range(mentioned, depth));
             let Some((block, (first, _))) = place else { continue };
             let bracket = brackets.around(program, block, first);
-            let at = before_fork(program, block, bracket.map_or(first, |(start, _)| start));
+            let at = allocation_index(program, block, bracket.map_or(first, |(start, _)| start));
             let span = program.stmt_span(*stmt);
-            let new = create::allocate(program, tensor);
-            let new = create::add(program, new, span);
+            let new = builder::allocate(program, tensor);
+            let new = builder::add(program, new, span);
             insertions.entry(block).or_default().push((at, new));
         }
     }
@@ -61,19 +65,19 @@ pub(super) fn allocate(program: &mut Program, body: BlockId) -> bool {
 }
 
 /// Whether a name without storage of its own is better a view of what is copied to it, or has to be one.
-fn stays_view(program: &Program, places: &Places, uses: &Uses, tensor: TensorId) -> bool {
+fn stays_view(program: &Program, places: &StmtPaths, uses: &TensorUses, tensor: TensorId) -> bool {
     let writes = &uses.writes[&tensor];
-    let copies = |stmt: &&StmtId| matches!(&program.stmts[**stmt], Stmt::Op(it) if copies(it));
+    let copies = |stmt: &&StmtId| matches!(&program.stmts[**stmt], Stmt::Op(it) if may_become_view(it));
     let Some(copy) = writes.iter().find(copies) else { return false };
     match writes.len() {
         1 => {
             let depth = places.paths[copy].len() - 1;
-            places.loop_around(*copy, depth).is_none() || uses.dropped.contains(&tensor)
+            places.enclosing_loop_depth(*copy, depth).is_none() || uses.dropped.contains(&tensor)
         }
         // What is written after the copy goes to the operand's storage too, unless only one of the two runs.
         _ => writes.iter().filter(|it| *it != copy).any(|other| {
             let pair = [*copy, *other];
-            places.span(&pair, places.common(&pair)).is_some_and(|(first, last)| first != last)
+            places.index_range(&pair, places.common_depth(&pair)).is_some_and(|(first, last)| first != last)
         }),
     }
 }

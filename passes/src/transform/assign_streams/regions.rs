@@ -4,17 +4,16 @@
 //! apart by the constant ranges of such slices; of everything else, a name stands for all of its base.
 
 use grammar::{
-    attr,
+    attr, for_each_tensor_use,
     ir::{For, OpStmt, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::{Effect, Mode, Rule},
+    ops::{AccessMode, OpClass, TypeRule},
 };
 use rustc_hash::FxHashMap;
 
-use crate::analysis::{accesses::Storage, bindings};
+use crate::analysis::{bindings, memory_effects::MemoryEffects};
 
 /// Which statement makes a name a view, for names of which there is one.
-pub(super) struct Views(FxHashMap<TensorId, Option<StmtId>>);
+pub(super) struct ViewDefs(FxHashMap<TensorId, Option<StmtId>>);
 
 /// A part of a tensor.
 #[derive(Clone, PartialEq)]
@@ -30,16 +29,16 @@ pub(super) struct Footprint {
     accesses: Vec<(TensorId, Region, bool)>,
 }
 
-impl Views {
+impl ViewDefs {
     /// Looks at all statements.
     pub(super) fn of(program: &Program) -> Self {
-        let bound = bindings::facts(program).bound;
+        let bound = bindings::analyze_bindings(program).already_bound;
         let mut views: FxHashMap<TensorId, Option<StmtId>> = FxHashMap::default();
         let Some(body) = program.body else { return Self(views) };
         program.walk(body, &mut |stmt| {
             if let Stmt::Op(it) = &program.stmts[stmt]
                 && let Some(out) = it.out_tensor()
-                && (it.op.row().effect == Effect::View || is_alias(it) && !bound.contains(&stmt))
+                && (it.op.def().class == OpClass::View || is_slice_or_copy(it) && !bound.contains(&stmt))
             {
                 views.entry(out).and_modify(|it| *it = None).or_insert(Some(stmt));
             }
@@ -55,9 +54,9 @@ impl Views {
             let Some(Some(view)) = self.0.get(&region.base) else { break };
             let Stmt::Op(it) = &program.stmts[*view] else { break };
             let Some(base) = Program::tensors_of(&it.args).next() else { break };
-            let ranges = match it.op.row().rule {
-                Rule::Slice => ranges(program, it),
-                Rule::Same => region.ranges,
+            let ranges = match it.op.def().type_rule {
+                TypeRule::Slice => ranges(program, it),
+                TypeRule::Same => region.ranges,
                 _ => None,
             };
             region = Region { base, ranges };
@@ -68,19 +67,19 @@ impl Views {
 
 impl Footprint {
     /// Looks at a loop.
-    pub(super) fn of(program: &Program, storage: &Storage, views: &Views, it: &For) -> Self {
+    pub(super) fn of(program: &Program, storage: &MemoryEffects, views: &ViewDefs, it: &For) -> Self {
         let mut accesses = Vec::new();
         program.walk(it.body, &mut |stmt| {
             let Stmt::Op(op) = &program.stmts[stmt] else { return };
             let binds = op.out_tensor().filter(|out| views.0.get(out) == Some(&Some(stmt)));
-            mentions(program, op, &mut |tensor, mode| {
+            for_each_tensor_use(program, op, &mut |tensor, mode| {
                 let written = match mode {
-                    Mode::Read => false,
-                    Mode::Write | Mode::Transfer => true,
-                    Mode::Bind | Mode::Mention => return,
+                    AccessMode::Read => false,
+                    AccessMode::Write | AccessMode::Transfer => true,
+                    AccessMode::Bind | AccessMode::NoAccess => return,
                 };
                 if binds != Some(tensor) {
-                    accesses.push((storage.class(tensor), views.region(program, tensor), written));
+                    accesses.push((storage.alias_class(tensor), views.region(program, tensor), written));
                 }
             });
         });
@@ -91,7 +90,7 @@ impl Footprint {
     pub(super) fn conflicts(&self, other: &Self) -> bool {
         let meets = |(class, region, written): &(TensorId, Region, bool)| {
             let same = other.accesses.iter().filter(|it| it.0 == *class && (it.2 || *written));
-            same.into_iter().any(|it| !it.1.is_apart(region))
+            same.into_iter().any(|it| !it.1.is_disjoint(region))
         };
         self.accesses.iter().any(meets)
     }
@@ -109,7 +108,7 @@ impl Footprint {
 
 impl Region {
     /// Whether the two certainly have no element in common.
-    fn is_apart(&self, other: &Self) -> bool {
+    fn is_disjoint(&self, other: &Self) -> bool {
         let (true, Some(a), Some(b)) = (self.base == other.base, &self.ranges, &other.ranges) else {
             return false;
         };
@@ -118,9 +117,9 @@ impl Region {
 }
 
 /// Whether a statement makes its result a view, where that has no storage.
-pub(super) fn is_alias(it: &OpStmt) -> bool {
-    it.op.row().effect == Effect::Compute
-        && matches!(it.op.row().rule, Rule::Slice | Rule::Same)
+pub(super) fn is_slice_or_copy(it: &OpStmt) -> bool {
+    it.op.def().class == OpClass::Compute
+        && matches!(it.op.def().type_rule, TypeRule::Slice | TypeRule::Same)
         && !it.args.is_empty()
 }
 

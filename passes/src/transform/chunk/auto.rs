@@ -4,15 +4,15 @@
 use grammar::{
     DimMap,
     ir::{OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::Rule,
+    ops::TypeRule,
 };
 
-use super::{obstacle, obstacle_to};
+use super::{obstacle_to_count, obstacle_to_counts};
 use crate::{
     analysis::{
-        component::{Component, Shared, computes},
-        dims,
-        reshard::{self, Step},
+        dim_equivalence::{DimEquivalence, EquivalentDims, computes},
+        dim_map,
+        reshard::{self, ReshardStep},
         sharding::Sharding,
     },
     transform::decompose_resharding::is_copy,
@@ -20,7 +20,7 @@ use crate::{
 
 /// What a resharding statement becomes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum CommKind {
     Allgather,
     ReduceScatter,
     Allreduce,
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     SendRecv,
 }
 
-impl Kind {
+impl CommKind {
     /// What users call it.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -50,10 +50,10 @@ impl Kind {
 }
 
 /// A statement that exchanges data between devices.
-pub(crate) struct Exchange {
-    pub(crate) kind: Kind,
+pub(crate) struct CommCandidate {
+    pub(crate) kind: CommKind,
     /// Whether the result is on other devices than the operand.
-    pub(crate) leaves_mesh: bool,
+    pub(crate) changes_mesh: bool,
     /// The operand, or the result of a reduction: what reports name.
     pub(crate) subject: TensorId,
     /// The tensor that is cut.
@@ -65,34 +65,36 @@ pub(crate) struct Exchange {
 }
 
 /// A dimension to cut, and into how many chunks.
-pub(crate) struct Cut {
+pub(crate) struct Chunking {
     /// The tensors that share the dimension.
-    pub(crate) component: Component,
+    pub(crate) component: EquivalentDims,
     pub(crate) count: i64,
 }
 
 /// How the exchanges of a program are cut: an all-gather into one chunk a device, and so is what a reduce-scatter takes;
 /// an all-reduce into `most` chunks, or as many fewer as divide it.
-pub(super) fn cuts(program: &Program, most: i64) -> Vec<Cut> {
-    let shared = Shared::of(program);
-    let exchanges = program.body().iter().filter_map(|stmt| exchange(program, *stmt));
-    let overlaps = |it: &Exchange| matches!(it.kind, Kind::Allgather | Kind::ReduceScatter | Kind::Allreduce);
-    exchanges.filter(overlaps).filter_map(|it| choose(program, &shared, &it, most).ok()).collect()
+pub(super) fn auto_chunkings(program: &Program, most: i64) -> Vec<Chunking> {
+    let shared = DimEquivalence::of(program);
+    let exchanges = program.body().iter().filter_map(|stmt| comm_candidate(program, *stmt));
+    let overlaps = |it: &CommCandidate| {
+        matches!(it.kind, CommKind::Allgather | CommKind::ReduceScatter | CommKind::Allreduce)
+    };
+    exchanges.filter(overlaps).filter_map(|it| choose_chunking(program, &shared, &it, most).ok()).collect()
 }
 
 /// The largest number of chunks that is tried.
-const MOST: i64 = 1024;
+const MAX_COUNT: i64 = 1024;
 
 /// What a statement exchanges; `None`: nothing.
-pub(crate) fn exchange(program: &Program, stmt: StmtId) -> Option<Exchange> {
+pub(crate) fn comm_candidate(program: &Program, stmt: StmtId) -> Option<CommCandidate> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return None };
     let ([arg], Some(out), true) = (&it.tensor_operands()[..], it.out_tensor(), computes(it)) else {
         return None;
     };
     let (from, to) = (Sharding::of(program, *arg)?, Sharding::of(program, out)?);
-    match it.op.row().rule {
-        Rule::Same if is_copy(it) => copied(program, *arg, &from, out, &to),
-        Rule::Reduce => summed(program, it, *arg, &from, out, &to),
+    match it.op.def().type_rule {
+        TypeRule::Same if is_copy(it) => copied(program, *arg, &from, out, &to),
+        TypeRule::Reduce => summed(program, it, *arg, &from, out, &to),
         _ => None,
     }
 }
@@ -103,25 +105,25 @@ fn copied(
     from: &Sharding,
     out: TensorId,
     to: &Sharding,
-) -> Option<Exchange> {
+) -> Option<CommCandidate> {
     let free = || {
-        let is_free = |at: &usize| is_wide(program, from, *at) && is_wide(program, to, *at);
+        let is_free = |at: &usize| is_splittable(program, from, *at) && is_splittable(program, to, *at);
         (0..to.dims.len().min(from.dims.len())).filter(is_free).collect()
     };
     let (kind, dims, count) = match reshard::step(program, from, to)? {
-        Step::Local | Step::Slice => return None,
-        Step::Allgather { dim, device } => {
+        ReshardStep::Local | ReshardStep::Slice => return None,
+        ReshardStep::Allgather { dim, device } => {
             let dims = if from.dims[dim].devices().count() == 1 { vec![dim] } else { Vec::new() };
-            (Kind::Allgather, dims, Some(to.mesh.extent(device) as i64))
+            (CommKind::Allgather, dims, Some(to.mesh.extent(device) as i64))
         }
-        Step::AllToAll { .. } => (Kind::AllToAll, Vec::new(), None),
-        Step::Gather { .. } => (Kind::Gather, free(), None),
-        Step::Scatter { .. } => (Kind::Scatter, free(), None),
-        Step::Broadcast => (Kind::Broadcast, free(), None),
-        Step::SendRecv => (Kind::SendRecv, free(), None),
+        ReshardStep::AllToAll { .. } => (CommKind::AllToAll, Vec::new(), None),
+        ReshardStep::Gather { .. } => (CommKind::Gather, free(), None),
+        ReshardStep::Scatter { .. } => (CommKind::Scatter, free(), None),
+        ReshardStep::Broadcast => (CommKind::Broadcast, free(), None),
+        ReshardStep::SendRecv => (CommKind::SendRecv, free(), None),
     };
     let leaves_mesh = from.mesh != to.mesh;
-    Some(Exchange { kind, leaves_mesh, subject: arg, tensor: out, dims, count })
+    Some(CommCandidate { kind, changes_mesh: leaves_mesh, subject: arg, tensor: out, dims, count })
 }
 
 fn summed(
@@ -131,43 +133,43 @@ fn summed(
     from: &Sharding,
     out: TensorId,
     to: &Sharding,
-) -> Option<Exchange> {
-    let maps = dims::dim_map(program, it, 0)?;
+) -> Option<CommCandidate> {
+    let maps = dim_map::dim_map(program, it, 0)?;
     let spread = |at: &usize| maps[*at] == DimMap::Reduction && from.dims[*at].devices().next().is_some();
     let at = (0..maps.len()).find(spread)?;
     let device = from.dims[at].devices().next()?;
     let mut kept = from.clone();
     kept.dims.remove(at);
     let all = |kind, tensor, dims, count| {
-        Some(Exchange { kind, leaves_mesh: from.mesh != to.mesh, subject: out, tensor, dims, count })
+        Some(CommCandidate { kind, changes_mesh: from.mesh != to.mesh, subject: out, tensor, dims, count })
     };
     if from.mesh != to.mesh {
-        return all(Kind::Reduce, out, Vec::new(), None);
+        return all(CommKind::Reduce, out, Vec::new(), None);
     }
-    if let Some((dim, _)) = reshard::scattered(program, &kept, to) {
+    if let Some((dim, _)) = reshard::scattered_piece(program, &kept, to) {
         let dim = maps.iter().position(|map| *map == DimMap::Parallel(dim))?;
-        return all(Kind::ReduceScatter, arg, vec![dim], Some(to.mesh.extent(device) as i64));
+        return all(CommKind::ReduceScatter, arg, vec![dim], Some(to.mesh.extent(device) as i64));
     }
     match reshard::step(program, &kept, to) {
-        Some(Step::Local) => {
-            let dims = (0..to.dims.len()).filter(|at| is_wide(program, to, *at)).collect();
-            all(Kind::Allreduce, out, dims, None)
+        Some(ReshardStep::Local) => {
+            let dims = (0..to.dims.len()).filter(|at| is_splittable(program, to, *at)).collect();
+            all(CommKind::Allreduce, out, dims, None)
         }
         Some(
-            Step::Slice
-            | Step::Broadcast
-            | Step::Allgather { .. }
-            | Step::Gather { .. }
-            | Step::Scatter { .. }
-            | Step::AllToAll { .. }
-            | Step::SendRecv,
+            ReshardStep::Slice
+            | ReshardStep::Broadcast
+            | ReshardStep::Allgather { .. }
+            | ReshardStep::Gather { .. }
+            | ReshardStep::Scatter { .. }
+            | ReshardStep::AllToAll { .. }
+            | ReshardStep::SendRecv,
         )
-        | None => all(Kind::Reduce, out, Vec::new(), None),
+        | None => all(CommKind::Reduce, out, Vec::new(), None),
     }
 }
 
 /// Whether a dimension is whole on every device, and more than one element.
-fn is_wide(program: &Program, sharding: &Sharding, at: usize) -> bool {
+fn is_splittable(program: &Program, sharding: &Sharding, at: usize) -> bool {
     sharding.dims[at].pieces.is_empty() && program.constant(sharding.dims[at].extent) != Some(1)
 }
 
@@ -176,10 +178,15 @@ fn is_wide(program: &Program, sharding: &Sharding, at: usize) -> bool {
 ///
 /// # Errors
 /// Why none can be cut.
-pub(crate) fn choose(program: &Program, shared: &Shared, it: &Exchange, most: i64) -> Result<Cut, String> {
+pub(crate) fn choose_chunking(
+    program: &Program,
+    shared: &DimEquivalence,
+    it: &CommCandidate,
+    most: i64,
+) -> Result<Chunking, String> {
     let mut reason = None;
     for dim in &it.dims {
-        let component = match shared.component(it.tensor, *dim) {
+        let component = match shared.dims_equivalent_to(it.tensor, *dim) {
             Ok(component) => component,
             Err(twice) => {
                 let name = program.tensor_name(twice);
@@ -187,23 +194,24 @@ pub(crate) fn choose(program: &Program, shared: &Shared, it: &Exchange, most: i6
                 continue;
             }
         };
-        let counts = it.count.map_or(2..=most.min(MOST), |count| count..=count);
+        let counts = it.count.map_or(2..=most.min(MAX_COUNT), |count| count..=count);
         let divides = |count: &i64| {
             let mut dims = component.dims.iter();
-            *count > 1 && dims.all(|(tensor, dim)| obstacle(program, *tensor, *dim, *count).is_none())
+            *count > 1
+                && dims.all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
         };
         match counts.clone().rev().find(divides) {
-            Some(count) => return Ok(Cut { component, count }),
+            Some(count) => return Ok(Chunking { component, count }),
             None => {
                 let dims = component.dims.iter();
-                let mut why =
-                    dims.filter_map(|(tensor, dim)| obstacle_to(program, *tensor, *dim, counts.clone()));
+                let mut why = dims
+                    .filter_map(|(tensor, dim)| obstacle_to_counts(program, *tensor, *dim, counts.clone()));
                 reason = reason.or_else(|| why.next());
             }
         }
     }
     let none = || match it.kind {
-        Kind::Allgather => "the gathered dimension is spread over several axes of devices",
+        CommKind::Allgather => "the gathered dimension is spread over several axes of devices",
         _ => "it has no dimension that can be cut into chunks",
     };
     Err(reason.unwrap_or_else(|| none().to_owned()))

@@ -6,34 +6,33 @@
 use std::mem;
 
 use grammar::{
-    attr,
-    ir::{Attr, BlockId, ExprId, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
-    mentions,
-    ops::{Mode, Op},
+    attr, for_each_tensor_use,
+    ir::{Attr, BlockId, ExprId, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    ops::{AccessMode, Op},
     span::Span,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    cut_axis::{CutAxis, CutStmt},
+    chunked_axis::{ChunkedAxis, ChunkedStmt},
     sizes::Part,
 };
 use crate::{
     analysis::{
+        alias_analysis::{AliasClasses, OpaqueCallModel},
         bindings,
-        component::computes,
-        dims,
-        sharding::Piece,
-        sharing::{Calls, Sharing},
+        dim_equivalence::computes,
+        dim_map,
+        sharding::DimPiece,
     },
-    rewrite::create::{self, Fresh},
+    rewrite::builder::{self, IrBuilder},
 };
 
 /// The statements of the program, old and new.
-pub(super) struct Groups<'p> {
+pub(super) struct GroupWriter<'p> {
     program: &'p mut Program,
-    fresh: &'p mut Fresh,
-    axis: &'p CutAxis,
+    fresh: &'p mut IrBuilder,
+    axis: &'p ChunkedAxis,
     parts: Vec<Part>,
     /// Tensors that exist beside their parts.
     whole: FxHashSet<TensorId>,
@@ -41,16 +40,16 @@ pub(super) struct Groups<'p> {
     names: FxHashMap<TensorId, Vec<TensorId>>,
     /// Statements whose result has storage already.
     bound: FxHashSet<StmtId>,
-    sharing: Sharing,
+    sharing: AliasClasses,
     /// Cut statements that are not written yet.
-    group: Vec<Access>,
+    group: Vec<StmtOperands>,
     /// The new body.
     out: Vec<StmtId>,
     old: Vec<StmtId>,
 }
 
 /// The tensors of a statement.
-struct Access {
+struct StmtOperands {
     stmt: StmtId,
     out: TensorId,
     /// What a part of it reads a part of.
@@ -61,17 +60,17 @@ struct Access {
     in_place: bool,
 }
 
-impl<'p> Groups<'p> {
+impl<'p> GroupWriter<'p> {
     pub(super) fn new(
         program: &'p mut Program,
-        fresh: &'p mut Fresh,
-        axis: &'p CutAxis,
+        fresh: &'p mut IrBuilder,
+        axis: &'p ChunkedAxis,
         parts: Vec<Part>,
         body: BlockId,
     ) -> Self {
-        let whole = axis.whole(program);
-        let bound = bindings::facts(program).bound;
-        let sharing = Sharing::of(program, body, Calls::HandOut);
+        let whole = axis.whole_tensors(program);
+        let bound = bindings::analyze_bindings(program).already_bound;
+        let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
         let old = program.blocks[body].clone();
         let (names, group, out) = (FxHashMap::default(), Vec::new(), Vec::new());
         Self { program, fresh, axis, parts, whole, names, bound, sharing, group, out, old }
@@ -81,31 +80,31 @@ impl<'p> Groups<'p> {
     pub(super) fn write(mut self) -> Vec<StmtId> {
         for stmt in mem::take(&mut self.old) {
             let access = self.access(stmt);
-            let depends = access
-                .as_ref()
-                .is_none_or(|it| self.group.iter().any(|other| in_order(&self.sharing, other, it)));
+            let depends = access.as_ref().is_none_or(|it| {
+                self.group.iter().any(|other| is_ordered_across_parts(&self.sharing, other, it))
+            });
             let is_cut = self.axis.stmts.contains_key(&stmt);
             match access {
                 Some(access) if is_cut => {
                     if depends {
-                        self.close();
+                        self.emit_group();
                     }
                     self.group.push(access);
                 }
                 // It makes storage of its own.
-                Some(access) if !access.in_place && !depends => self.push(stmt),
+                Some(access) if !access.in_place && !depends => self.emit_whole(stmt),
                 Some(_) | None => {
-                    self.close();
-                    self.push(stmt);
+                    self.emit_group();
+                    self.emit_whole(stmt);
                 }
             }
         }
-        self.close();
+        self.emit_group();
         self.out
     }
 
     /// What a statement reads and writes; `None` if it does not compute one result.
-    fn access(&self, stmt: StmtId) -> Option<Access> {
+    fn access(&self, stmt: StmtId) -> Option<StmtOperands> {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
         let [Operand::Tensor(out)] = it.outs[..] else { return None };
         if !computes(it) {
@@ -118,31 +117,33 @@ impl<'p> Groups<'p> {
         };
         let (cut, whole): (Vec<_>, Vec<_>) = operands.into_iter().partition(|(_, dim)| dim.is_some());
         let tensors = |list: Vec<(TensorId, Option<usize>)>| list.into_iter().map(|(arg, _)| arg).collect();
-        Some(Access { stmt, out, cut: tensors(cut), whole: tensors(whole), in_place })
+        Some(StmtOperands { stmt, out, cut: tensors(cut), whole: tensors(whole), in_place })
     }
 
     /// Adds a whole statement, and forgets the parts of what it may give other storage.
-    fn push(&mut self, stmt: StmtId) {
+    fn emit_whole(&mut self, stmt: StmtId) {
         self.out.push(stmt);
         let program = &*self.program;
         let mut all = vec![stmt];
         let blocks = match &program.stmts[stmt] {
             Stmt::Op(_) | Stmt::Let(..) => [None, None],
             Stmt::For(it) => [Some(it.body), None],
-            Stmt::If(it) => [Some(it.then), it.other],
+            Stmt::If(it) => [Some(it.then_block), it.else_block],
         };
         blocks.into_iter().flatten().for_each(|block| program.walk(block, &mut |stmt| all.push(stmt)));
         for stmt in all {
             let Stmt::Op(it) = &program.stmts[stmt] else { continue };
-            mentions(program, it, &mut |tensor, mode| match mode {
-                Mode::Write | Mode::Bind | Mode::Transfer | Mode::Mention => _ = self.names.remove(&tensor),
-                Mode::Read => (),
+            for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
+                AccessMode::Write | AccessMode::Bind | AccessMode::Transfer | AccessMode::NoAccess => {
+                    _ = self.names.remove(&tensor)
+                }
+                AccessMode::Read => (),
             });
         }
     }
 
     /// Writes the group, part by part.
-    fn close(&mut self) {
+    fn emit_group(&mut self) {
         let group = mem::take(&mut self.group);
         for member in &group {
             let span = self.program.stmt_span(member.stmt);
@@ -150,8 +151,8 @@ impl<'p> Groups<'p> {
                 self.name_parts(*tensor, span);
             }
             if self.whole.contains(&member.out) && !member.in_place {
-                let allocate = create::allocate(self.program, member.out);
-                self.out.push(create::add(self.program, allocate, span));
+                let allocate = builder::allocate(self.program, member.out);
+                self.out.push(builder::add(self.program, allocate, span));
             }
             self.name_parts(member.out, span);
         }
@@ -172,16 +173,16 @@ impl<'p> Groups<'p> {
         let mut names = Vec::new();
         for part in self.parts.clone() {
             let mut sharding = cut.sharding.without_streams();
-            sharding.dims[cut.dim].extent = self.program.int(part.stop - part.start);
+            sharding.dims[cut.dim].extent = self.program.intern_int(part.stop - part.start);
             if is_written {
-                let count = self.program.int(part.count);
+                let count = self.program.intern_int(part.count);
                 sharding.dims[cut.dim].pieces =
-                    vec![Piece { parallel: Parallel::Stream, count, swizzled: false }];
+                    vec![DimPiece { parallel: ParallelType::Stream, count, swizzled: false }];
             }
-            let name = sharding.renamed(self.program, self.fresh, tensor, Memory::Local, None);
+            let name = sharding.resharded_tensor(self.program, self.fresh, tensor, Memory::Local, None);
             if self.whole.contains(&tensor) {
                 let slice = self.slice(tensor, name, cut.dim, part);
-                self.out.push(create::add(self.program, slice, span));
+                self.out.push(builder::add(self.program, slice, span));
             }
             names.push(name);
         }
@@ -190,9 +191,10 @@ impl<'p> Groups<'p> {
 
     /// `name = slice( tensor, {…} )`: without storage of its own it is a view.
     fn slice(&mut self, tensor: TensorId, name: TensorId, dim: usize, part: Part) -> OpStmt {
-        let extents: Vec<ExprId> = (0..).map_while(|dim| dims::extent(self.program, tensor, dim)).collect();
-        let (zero, one) = (self.program.int(0), self.program.int(1));
-        let (start, stop) = (self.program.int(part.start), self.program.int(part.stop));
+        let extents: Vec<ExprId> =
+            (0..).map_while(|dim| dim_map::extent(self.program, tensor, dim)).collect();
+        let (zero, one) = (self.program.intern_int(0), self.program.intern_int(1));
+        let (start, stop) = (self.program.intern_int(part.start), self.program.intern_int(part.stop));
         let range = |(at, extent): (usize, ExprId)| {
             if at == dim { [start, stop, one] } else { [zero, extent, one] }
         };
@@ -201,7 +203,7 @@ impl<'p> Groups<'p> {
             outs: vec![Operand::Tensor(name)],
             args: vec![Operand::Tensor(tensor)],
             attrs: vec![attr::RANGES.with(ranges)],
-            ..create::op(Op::Slice)
+            ..builder::op(Op::Slice)
         }
     }
 
@@ -233,17 +235,18 @@ impl<'p> Groups<'p> {
             }
         }
         if let Some(out) = self.axis.tensors.get(&cut.out) {
-            let range = [0, stop - start, 1].map(|value| self.program.int(value));
-            CutStmt::resize(&mut it, out.dim, range);
+            let range = [0, stop - start, 1].map(|value| self.program.intern_int(value));
+            ChunkedStmt::resize(&mut it, out.dim, range);
         }
-        create::add(self.program, it, span)
+        builder::add(self.program, it, span)
     }
 }
 
 /// Whether all parts of one statement have to be done before the first part of the other.
-fn in_order(sharing: &Sharing, a: &Access, b: &Access) -> bool {
-    let clash = |writer: &Access, other: &Access| {
-        let meets = |it: TensorId| writer.in_place && sharing.class(it) == sharing.class(writer.out);
+fn is_ordered_across_parts(sharing: &AliasClasses, a: &StmtOperands, b: &StmtOperands) -> bool {
+    let clash = |writer: &StmtOperands, other: &StmtOperands| {
+        let meets =
+            |it: TensorId| writer.in_place && sharing.alias_class(it) == sharing.alias_class(writer.out);
         // Under one name, parts are apart from each other; under another name, they may be other ranges.
         let renames = |it: TensorId| it != writer.out && meets(it);
         other.whole.iter().any(|it| *it == writer.out || meets(*it))

@@ -16,10 +16,10 @@ use grammar::{
 };
 
 use super::{
-    cut_axis::{self, CutAxis, Obstacle},
-    groups::Groups,
+    chunked_axis::{self, ChunkedAxis, Obstacle},
+    groups::GroupWriter,
 };
-use crate::{analysis::sharding::Sharding, pass::Change, rewrite::create::Fresh};
+use crate::{analysis::sharding::Sharding, pass::Change, rewrite::builder::IrBuilder};
 
 /// Neighbouring chunks of one size.
 #[derive(Clone, Copy)]
@@ -31,22 +31,22 @@ pub(super) struct Part {
 }
 
 /// Cuts dimension `dim` of `tensor`, which users call `name`, into chunks of these sizes.
-pub(super) fn cut(
+pub(super) fn chunk_by_sizes(
     program: &mut Program,
     name: &str,
     sizes: &[i64],
     (tensor, dim): (TensorId, usize),
 ) -> Result<Change, Diagnostic> {
     check_extent(program, name, sizes, (tensor, dim))?;
-    let Some(axis) = CutAxis::of(program, tensor, dim).filter(|axis| !axis.stmts.is_empty()) else {
-        return match cut_axis::obstacle(program, tensor, dim) {
+    let Some(axis) = ChunkedAxis::of(program, tensor, dim).filter(|axis| !axis.stmts.is_empty()) else {
+        return match chunked_axis::first_obstacle(program, tensor, dim) {
             Some((stmt, obstacle)) => Err(refused_at(program, stmt, name, &obstacle)),
             None => Ok(Change::Unchanged),
         };
     };
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let mut fresh = Fresh::of(program);
-    let new = Groups::new(program, &mut fresh, &axis, parts(sizes), body).write();
+    let mut fresh = IrBuilder::of(program);
+    let new = GroupWriter::new(program, &mut fresh, &axis, parts(sizes), body).write();
     program.blocks[body] = new;
     // The statements of the parts stand where those stand that they are made from.
     match grammar::verify(program).into_iter().find(|it| it.severity() == Severity::Error) {

@@ -3,13 +3,13 @@
 use grammar::ir::{Attr, BlockId, Program, Stmt};
 
 use super::Merges;
-use crate::rewrite::blocks::{Edit, rewrite};
+use crate::rewrite::blocks::{StmtEdit, rewrite};
 
 /// Drops statements and renames what they gave.
 pub(super) fn apply(program: &mut Program, body: BlockId, merges: &Merges) {
     rewrite(program, body, &mut |_, stmt| match merges.dropped.contains(&stmt) {
-        true => Edit::Remove,
-        false => Edit::Keep,
+        true => StmtEdit::Remove,
+        false => StmtEdit::Keep,
     });
     for id in program.stmts.ids() {
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };

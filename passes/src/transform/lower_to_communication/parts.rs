@@ -1,113 +1,115 @@
 //! The parts of a tensor that devices send and receive, in dense memory.
 
 use grammar::{
-    ir::{DeviceDim, Memory, Parallel, TensorId},
+    ir::{DeviceDim, Memory, ParallelType, TensorId},
     ops::Op,
 };
 
-use super::Ctx;
+use super::Lowering;
 use crate::{
-    analysis::sharding::{Sharding, same},
+    analysis::sharding::{Sharding, same_extent},
     rewrite::{
-        create,
-        pack::{self, Leaf},
-        sharded::{divide, split_by_stream},
+        builder,
+        contiguity::{self, SubAxis},
+        sharded_tensors::{allocate_per_stream, part_extent},
     },
 };
 
-impl Ctx<'_> {
+impl Lowering<'_> {
     /// Lets `post` put the parts of all devices into a buffer, outermost first, and that into `out`. `recv` is how
     /// `out` is spread, with the piece that tells the parts apart.
-    pub(super) fn unpacked(
+    pub(super) fn post_and_unpack(
         &mut self,
         out: TensorId,
         recv: &Sharding,
         (dim, device): (usize, DeviceDim),
         post: &mut dyn FnMut(&mut Self, TensorId),
     ) {
-        let split = self.program.stream_split(out);
-        let mut leaves = pack::leaves(self.program, recv, split);
-        let Some(at) = pack::position(&leaves, dim, device) else { return };
+        let split = self.program.is_split_by_stream(out);
+        let mut leaves = contiguity::sub_axes(self.program, recv, split);
+        let Some(at) = contiguity::device_axis_position(&leaves, dim, device) else { return };
         leaves[at] = leaves[at].serial();
-        if pack::is_outermost(self.program, &leaves, at) {
+        if contiguity::is_outermost(self.program, &leaves, at) {
             self.allocate(out);
             return post(self, out);
         }
-        let arrived = pack::moved(&leaves, at, 0);
-        let buffer = pack::tensor(self.program, self.fresh, out, &arrived);
-        let allocate = create::allocate(self.program, buffer);
+        let arrived = contiguity::with_axis_moved(&leaves, at, 0);
+        let buffer = contiguity::tensor(self.program, self.fresh, out, &arrived);
+        let allocate = builder::allocate(self.program, buffer);
         self.emit(allocate);
         post(self, buffer);
-        self.wait();
-        let (permuted, stmt) = pack::permuted(self.program, self.fresh, buffer, &arrived, (0, at));
+        self.emit_waits();
+        let (permuted, stmt) = contiguity::permute_axis(self.program, self.fresh, buffer, &arrived, (0, at));
         if self.views.contains(&out) {
             // A slice of something larger is not dense: then what is copied to it has to be.
-            let allocate = create::allocate(self.program, permuted);
+            let allocate = builder::allocate(self.program, permuted);
             self.emit(allocate);
         }
         self.emit(stmt);
         self.allocate(out);
-        self.emit(pack::copying(Op::Reshape, permuted, out));
+        self.emit(contiguity::unary_op(Op::Reshape, permuted, out));
         // In a loop, the next iteration's name is another view.
-        self.emit(create::deallocate(permuted));
+        self.emit(builder::deallocate(permuted));
     }
 
     /// The tensor as parts, one for each device, outermost first. `send` is how it is spread, with the piece that tells
     /// the parts apart.
-    pub(super) fn parts_of(
+    pub(super) fn pack_parts(
         &mut self,
         arg: TensorId,
         send: &Sharding,
         (dim, device): (usize, DeviceDim),
     ) -> TensorId {
-        let split = self.program.stream_split(arg);
-        let mut leaves = pack::leaves(self.program, send, split);
-        let Some(at) = pack::position(&leaves, dim, device) else { return arg };
+        let split = self.program.is_split_by_stream(arg);
+        let mut leaves = contiguity::sub_axes(self.program, send, split);
+        let Some(at) = contiguity::device_axis_position(&leaves, dim, device) else { return arg };
         leaves[at] = leaves[at].serial();
-        if pack::is_outermost(self.program, &leaves, at) {
+        if contiguity::is_outermost(self.program, &leaves, at) {
             return arg;
         }
-        let cut = pack::tensor(self.program, self.fresh, arg, &leaves);
-        self.emit(pack::copying(Op::Reshape, arg, cut));
-        let (packed, stmt) = pack::permuted(self.program, self.fresh, cut, &leaves, (at, 0));
-        let allocate = create::allocate(self.program, packed);
+        let cut = contiguity::tensor(self.program, self.fresh, arg, &leaves);
+        self.emit(contiguity::unary_op(Op::Reshape, arg, cut));
+        let (packed, stmt) = contiguity::permute_axis(self.program, self.fresh, cut, &leaves, (at, 0));
+        let allocate = builder::allocate(self.program, packed);
         self.emit(allocate);
         self.emit(stmt);
         // In a loop, the next iteration's name is another view.
-        self.emit(create::deallocate(cut));
+        self.emit(builder::deallocate(cut));
         packed
     }
 
     /// A tensor with its parts as a dimension of their own.
-    pub(super) fn as_parts(&mut self, tensor: TensorId, count: usize) -> TensorId {
+    pub(super) fn split_into_parts(&mut self, tensor: TensorId, count: usize) -> TensorId {
         let Some(sharding) = Sharding::of(self.program, tensor) else { return tensor };
-        let split = self.program.stream_split(tensor);
-        let mut leaves = pack::leaves(self.program, &sharding, split);
-        let count = self.program.int(count as i64);
-        let Some(at) = leaves.iter().position(|leaf| leaf.is_wide(self.program)) else { return tensor };
-        if same(self.program, leaves[at].extent, count) && at == 0 {
+        let split = self.program.is_split_by_stream(tensor);
+        let mut leaves = contiguity::sub_axes(self.program, &sharding, split);
+        let count = self.program.intern_int(count as i64);
+        let Some(at) = leaves.iter().position(|leaf| leaf.has_local_extent(self.program)) else {
+            return tensor;
+        };
+        if same_extent(self.program, leaves[at].extent, count) && at == 0 {
             return tensor;
         }
-        leaves[at].extent = divide(self.program, leaves[at].extent, count);
-        leaves.insert(0, Leaf { dim: 0, extent: count, parallel: Parallel::Serial });
-        let parts = pack::tensor(self.program, self.fresh, tensor, &leaves);
-        self.emit(pack::copying(Op::Reshape, tensor, parts));
-        self.names.push(parts);
+        leaves[at].extent = part_extent(self.program, leaves[at].extent, count);
+        leaves.insert(0, SubAxis { dim: 0, extent: count, parallel: ParallelType::Serial });
+        let parts = contiguity::tensor(self.program, self.fresh, tensor, &leaves);
+        self.emit(contiguity::unary_op(Op::Reshape, tensor, parts));
+        self.reshaped_names.push(parts);
         parts
     }
 
     /// One part, as a view.
-    pub(super) fn part(&mut self, parts: TensorId, at: usize) -> TensorId {
+    pub(super) fn part_view(&mut self, parts: TensorId, at: usize) -> TensorId {
         let Some(axis) = self.program.dimensions(parts).next() else { return parts };
         let Some(mut sharding) = Sharding::of(self.program, parts) else { return parts };
         sharding.dims.remove(0);
-        let view = sharding.tensor(self.program, self.fresh, parts, Memory::Local);
+        let view = sharding.new_tensor(self.program, self.fresh, parts, Memory::Local);
         // A slice of what is one stream's already is that stream's too.
-        if self.program.stream_split(parts) {
-            split_by_stream(self.program, view);
+        if self.program.is_split_by_stream(parts) {
+            allocate_per_stream(self.program, view);
         }
-        let index = self.program.int(at as i64);
-        self.emit(create::select(view, parts, axis, index));
+        let index = self.program.intern_int(at as i64);
+        self.emit(builder::select(view, parts, axis, index));
         view
     }
 }

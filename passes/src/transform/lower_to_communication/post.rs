@@ -5,11 +5,11 @@ use grammar::{
     words::{CommunicationType, RedOp},
 };
 
-use super::Ctx;
-use crate::rewrite::{collective::Collective, create};
+use super::Lowering;
+use crate::rewrite::{builder, collective::Collective};
 
 /// A communication to post.
-pub(super) struct Post<'t> {
+pub(super) struct CommDesc<'t> {
     pub(super) kind: CommunicationType,
     pub(super) team: &'t [usize],
     /// A member of the team.
@@ -19,9 +19,9 @@ pub(super) struct Post<'t> {
     pub(super) output: TensorId,
 }
 
-impl Ctx<'_> {
+impl Lowering<'_> {
     pub(super) fn emit(&mut self, stmt: OpStmt) {
-        let id = create::add(self.program, stmt, self.span);
+        let id = builder::add(self.program, stmt, self.span);
         self.stmts.push(id);
     }
 
@@ -29,26 +29,26 @@ impl Ctx<'_> {
     pub(super) fn allocate(&mut self, tensor: TensorId) {
         if !self.is_bound {
             self.is_bound = true;
-            let allocate = create::allocate(self.program, tensor);
+            let allocate = builder::allocate(self.program, tensor);
             self.emit(allocate);
         }
     }
 
-    pub(super) fn post(&mut self, post: Post<'_>) {
-        let Post { kind, team, root, red_op, input, output } = post;
-        let root = root.map(|root| self.program.int(root as i64));
+    pub(super) fn post(&mut self, post: CommDesc<'_>) {
+        let CommDesc { kind, team, root, red_op, input, output } = post;
+        let root = root.map(|root| self.program.intern_int(root as i64));
         let work = self.fresh.work();
         let stmt =
             Collective { kind, team, root, red_op, input, output }.stmt(work, self.backend, self.world);
         self.emit(stmt);
-        self.works.push(work);
+        self.pending_works.push(work);
     }
 
     /// One device's tensor to another; a copy where they are the same.
     pub(super) fn send(&mut self, sender: usize, receiver: usize, input: TensorId, output: TensorId) {
         let mut team = vec![sender, receiver];
         team.dedup();
-        self.post(Post {
+        self.post(CommDesc {
             kind: CommunicationType::SendRecv,
             team: &team,
             root: Some(0),
@@ -59,13 +59,13 @@ impl Ctx<'_> {
     }
 
     /// Waits for what is posted.
-    pub(super) fn wait(&mut self) {
-        for work in std::mem::take(&mut self.works) {
-            self.emit(create::wait(work));
+    pub(super) fn emit_waits(&mut self) {
+        for work in std::mem::take(&mut self.pending_works) {
+            self.emit(builder::wait(work));
         }
         // In a loop, the next iteration's name is another view.
-        for name in std::mem::take(&mut self.names) {
-            self.emit(create::deallocate(name));
+        for name in std::mem::take(&mut self.reshaped_names) {
+            self.emit(builder::deallocate(name));
         }
     }
 }

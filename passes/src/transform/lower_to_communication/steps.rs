@@ -7,10 +7,10 @@ use grammar::{
     words::CommunicationType,
 };
 
-use super::{Ctx, post::Post};
-use crate::{analysis::sharding::Sharding, rewrite::mesh::teams};
+use super::{Lowering, post::CommDesc};
+use crate::{analysis::sharding::Sharding, rewrite::mesh::teams_along};
 
-impl Ctx<'_> {
+impl Lowering<'_> {
     pub(super) fn allgather(
         &mut self,
         arg: TensorId,
@@ -18,11 +18,11 @@ impl Ctx<'_> {
         recv: &Sharding,
         at: (usize, DeviceDim),
     ) {
-        let teams = teams(&recv.mesh, at.1);
-        self.unpacked(out, recv, at, &mut |this, buffer| {
+        let teams = teams_along(&recv.mesh, at.1);
+        self.post_and_unpack(out, recv, at, &mut |this, buffer| {
             for team in &teams {
                 let (input, output) = (arg, buffer);
-                this.post(Post {
+                this.post(CommDesc {
                     kind: CommunicationType::Allgather,
                     team,
                     root: None,
@@ -44,12 +44,12 @@ impl Ctx<'_> {
     ) {
         let team = senders.devices.clone();
         let receivers = recv.mesh.devices.clone();
-        self.unpacked(out, recv, at, &mut |this, buffer| {
+        self.post_and_unpack(out, recv, at, &mut |this, buffer| {
             for receiver in &receivers {
                 match team.iter().position(|rank| rank == receiver) {
                     Some(root) => {
                         let (root, input, output) = (Some(root), arg, buffer);
-                        this.post(Post {
+                        this.post(CommDesc {
                             kind: CommunicationType::Gather,
                             team: &team,
                             root,
@@ -59,9 +59,9 @@ impl Ctx<'_> {
                         });
                     }
                     None => {
-                        let parts = this.as_parts(buffer, team.len());
+                        let parts = this.split_into_parts(buffer, team.len());
                         for (at, sender) in team.iter().enumerate() {
-                            let slot = this.part(parts, at);
+                            let slot = this.part_view(parts, at);
                             this.send(*sender, *receiver, arg, slot);
                         }
                     }
@@ -78,14 +78,14 @@ impl Ctx<'_> {
         receivers: &Arc<Mesh>,
         at: (usize, DeviceDim),
     ) {
-        let input = self.parts_of(arg, send, at);
+        let input = self.pack_parts(arg, send, at);
         self.allocate(out);
         let from = &send.mesh;
-        for team in teams(receivers, at.1) {
+        for team in teams_along(receivers, at.1) {
             match team.iter().position(|rank| from.contains(*rank)) {
                 Some(root) => {
                     let (root, output) = (Some(root), out);
-                    self.post(Post {
+                    self.post(CommDesc {
                         kind: CommunicationType::Scatter,
                         team: &team,
                         root,
@@ -95,9 +95,9 @@ impl Ctx<'_> {
                     });
                 }
                 None => {
-                    let parts = self.as_parts(input, team.len());
+                    let parts = self.split_into_parts(input, team.len());
                     for (at, receiver) in team.iter().enumerate() {
-                        let slot = self.part(parts, at);
+                        let slot = self.part_view(parts, at);
                         self.send(from.devices[0], *receiver, slot, out);
                     }
                 }
@@ -113,12 +113,12 @@ impl Ctx<'_> {
         (recv, received): (&Sharding, usize),
         device: DeviceDim,
     ) {
-        let input = self.parts_of(arg, send, (sent, device));
-        let teams = teams(&send.mesh, device);
-        self.unpacked(out, recv, (received, device), &mut |this, buffer| {
+        let input = self.pack_parts(arg, send, (sent, device));
+        let teams = teams_along(&send.mesh, device);
+        self.post_and_unpack(out, recv, (received, device), &mut |this, buffer| {
             for team in &teams {
                 let output = buffer;
-                this.post(Post {
+                this.post(CommDesc {
                     kind: CommunicationType::AllToAll,
                     team,
                     root: None,

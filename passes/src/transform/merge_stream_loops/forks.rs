@@ -5,20 +5,20 @@
 
 use grammar::{
     ir::{For, Operand, Program, Stmt, StmtId, Stream},
-    ops::{Effect, Op},
+    ops::{Op, OpClass},
 };
 
-use super::{Frame, same_bounds};
+use super::{StreamFrame, have_same_bounds};
 use crate::{
-    analysis::blocks::any,
-    rewrite::{create, substitute::Substitution},
+    analysis::blocks::any_stmt,
+    rewrite::{builder, substitute::Substitution},
 };
 
 /// Whether the streams of a loop are forked again in `rest` before they are used, or are not used there: the program ends behind
 /// it if `is_last`. Only what is certain counts.
-pub(super) fn are_renewed(
+pub(super) fn are_forked_again(
     program: &mut Program,
-    frame: &Frame,
+    frame: &StreamFrame,
     first: &For,
     captured: Option<(u32, u32)>,
     rest: &[StmtId],
@@ -45,17 +45,17 @@ pub(super) fn are_renewed(
             // Whoever waits for more is right as well.
             Stmt::Op(_) => (),
             Stmt::Let(..) => return false,
-            Stmt::If(_) if chooses(program, *stmt) => return false,
-            Stmt::For(it) if chooses(program, *stmt) => {
-                let index = create::symbol(program, first.index);
+            Stmt::If(_) if uses_streams(program, *stmt) => return false,
+            Stmt::For(it) if uses_streams(program, *stmt) => {
+                let index = builder::symbol(program, first.index);
                 let body = Substitution::of_symbol(it.index, index).block(program, it.body);
-                let Some(own) = Frame::of(program, body) else { return false };
+                let Some(own) = StreamFrame::of(program, body) else { return false };
                 let is_fork = |(op, stream): &(Op, Stream)| *op == Op::Synchronize && homes.contains(stream);
                 let returns = own.is_only_streams || own.end.first().is_some_and(|it| homes.contains(&it.1));
                 if own.stream.is_none() || !own.begin.iter().any(is_fork) || !returns {
                     return false;
                 }
-                if own.stream == frame.stream && same_bounds(program, first, &it) {
+                if own.stream == frame.stream && have_same_bounds(program, first, &it) {
                     return is_joined;
                 }
                 // It leaves another stream current.
@@ -70,10 +70,10 @@ pub(super) fn are_renewed(
 }
 
 /// Whether a statement, or one inside it, chooses, captures or joins streams.
-fn chooses(program: &Program, stmt: StmtId) -> bool {
-    any(
+fn uses_streams(program: &Program, stmt: StmtId) -> bool {
+    any_stmt(
         program,
         stmt,
-        &|stmt| matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.row().effect == Effect::Stream),
+        &|stmt| matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.def().class == OpClass::Stream),
     )
 }

@@ -2,30 +2,30 @@
 
 use grammar::{
     attr,
-    ir::{AxisId, ExprId, For, Memory, OpStmt, Operand, Parallel, Program, Stmt, StmtId, TensorId},
-    ops::{Op, Rule},
+    ir::{AxisId, ExprId, For, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    ops::{Op, TypeRule},
     span::Span,
 };
 use rustc_hash::FxHashMap;
 
 use super::{
-    Allgather, Group, Member, ReduceScatter, StreamParallel, Style, exchange,
-    kind::{Kind, OperandSlice},
+    Allgather, LoopStmt, ReduceScatter, StmtGroup, StreamParallel, Style, loop_comms,
+    slicing::{OperandSlice, SliceKind},
 };
 use crate::{
-    analysis::sharding::{Piece, Sharding},
+    analysis::sharding::{DimPiece, Sharding},
     rewrite::{
-        create::{self, infix},
-        mesh, pack,
-        sharded::split_by_stream,
+        builder::{self, infix},
+        contiguity, mesh,
+        sharded_tensors::allocate_per_stream,
     },
     transform::decompose_resharding::set_operand,
 };
 
 /// A loop that is being written.
-pub(super) struct Loop<'l, 'p> {
+pub(super) struct LoopWriter<'l, 'p> {
     pub(super) pass: &'l mut StreamParallel<'p>,
-    pub(super) group: &'l Group,
+    pub(super) group: &'l StmtGroup,
     pub(super) span: Span,
     /// The loop's index.
     pub(super) iteration: ExprId,
@@ -38,7 +38,7 @@ pub(super) struct Loop<'l, 'p> {
     /// The end of an iteration.
     pub(super) tail: Vec<StmtId>,
     /// Behind the loop.
-    behind: Vec<StmtId>,
+    after: Vec<StmtId>,
     /// Posted, and not waited for yet.
     pub(super) waits: Vec<u32>,
     /// Slices by tensor and dimension.
@@ -47,9 +47,9 @@ pub(super) struct Loop<'l, 'p> {
     chunked: FxHashMap<(TensorId, usize), TensorId>,
 }
 
-impl<'l, 'p> Loop<'l, 'p> {
-    pub(super) fn new(pass: &'l mut StreamParallel<'p>, group: &'l Group) -> Self {
-        let zero = pass.program.int(0);
+impl<'l, 'p> LoopWriter<'l, 'p> {
+    pub(super) fn new(pass: &'l mut StreamParallel<'p>, group: &'l StmtGroup) -> Self {
+        let zero = pass.program.intern_int(0);
         let span = group.members.first().map(|it| pass.program.stmt_span(it.stmt)).unwrap_or_default();
         Self {
             pass,
@@ -60,7 +60,7 @@ impl<'l, 'p> Loop<'l, 'p> {
             before: Vec::new(),
             body: Vec::new(),
             tail: Vec::new(),
-            behind: Vec::new(),
+            after: Vec::new(),
             waits: Vec::new(),
             slices: FxHashMap::default(),
             chunked: FxHashMap::default(),
@@ -71,30 +71,30 @@ impl<'l, 'p> Loop<'l, 'p> {
     pub(super) fn write(mut self) -> StmtId {
         let program = &mut *self.pass.program;
         let index = match self.group.style {
-            Style::Select => program.symbol(None, "streamIdx", Span::default()),
+            Style::Select => program.intern_symbol(None, "streamIdx", Span::default()),
             Style::Shard => self.pass.fresh.scalar(program),
         };
-        self.iteration = create::symbol(program, index);
+        self.iteration = builder::symbol(program, index);
         self.chunk = self.chunk();
         let group = self.group;
         for member in &group.members {
             self.span = self.pass.program.stmt_span(member.stmt);
             match member.slicing.kind {
-                Kind::Local | Kind::Collective => self.operator(member),
-                Kind::Allgather(device) => exchange::allgather(&mut self, member, device),
-                Kind::ReduceScatter(device) => exchange::reduce_scatter(&mut self, member, device),
+                SliceKind::Local | SliceKind::Collective => self.operator(member),
+                SliceKind::Allgather(device) => loop_comms::allgather(&mut self, member, device),
+                SliceKind::ReduceScatter(device) => loop_comms::reduce_scatter(&mut self, member, device),
             }
         }
-        let Self { pass, before, mut body, mut tail, behind, span, .. } = self;
+        let Self { pass, before, mut body, mut tail, after: behind, span, .. } = self;
         body.append(&mut tail);
         let program = &mut *pass.program;
-        let body = create::block(program, body);
-        let (start, stop) = (program.int(0), group.count);
+        let body = builder::block(program, body);
+        let (start, stop) = (program.intern_int(0), group.count);
         let axis = match group.style {
             Style::Select => stream_axis(program, group),
             Style::Shard => None,
         };
-        let all = program.stmt(Stmt::For(For { index, axis, start, stop, body }), span);
+        let all = program.add_stmt(Stmt::For(For { index, axis, start, stop, body }), span);
         pass.out.extend(before);
         pass.out.push(all);
         pass.out.extend(behind);
@@ -105,7 +105,7 @@ impl<'l, 'p> Loop<'l, 'p> {
     fn chunk(&mut self) -> ExprId {
         let rotated = self.group.members.iter().find(|it| it.slicing.rotated && !it.slicing.swizzled);
         let Some(member) = rotated else { return self.iteration };
-        let (Kind::Allgather(device) | Kind::ReduceScatter(device)) = member.slicing.kind else {
+        let (SliceKind::Allgather(device) | SliceKind::ReduceScatter(device)) = member.slicing.kind else {
             return self.iteration;
         };
         let program = &mut *self.pass.program;
@@ -116,17 +116,17 @@ impl<'l, 'p> Loop<'l, 'p> {
     }
 
     /// An operator on slices.
-    fn operator(&mut self, member: &Member) {
+    fn operator(&mut self, member: &LoopStmt) {
         let Stmt::Op(mut it) = self.pass.program.stmts[member.stmt].clone() else { return };
         let slicing = &member.slicing;
         if let (Style::Select, Some(dim)) = (self.group.style, slicing.out_dim) {
-            without_flag(&mut it, dim, &slicing.operands);
+            remove_flag(&mut it, dim, &slicing.operands);
         }
         for (at, operand) in slicing.operands.iter().enumerate() {
-            let slice = self.operand(*operand);
+            let slice = self.operand_slice(*operand);
             set_operand(&mut it, at, slice);
         }
-        let out = self.result(member);
+        let out = self.result_slice(member);
         it.outs = vec![Operand::Tensor(out)];
         self.emit(it);
     }
@@ -134,7 +134,7 @@ impl<'l, 'p> Loop<'l, 'p> {
     // ---- tensors
 
     /// What an iteration reads of an operand.
-    pub(super) fn operand(&mut self, operand: OperandSlice) -> TensorId {
+    pub(super) fn operand_slice(&mut self, operand: OperandSlice) -> TensorId {
         match operand.dim {
             None => operand.tensor,
             Some(_) if operand.repeated && self.group.style == Style::Shard => operand.tensor,
@@ -144,12 +144,12 @@ impl<'l, 'p> Loop<'l, 'p> {
     }
 
     /// What an iteration writes: a slice of a tensor that is whole in memory, or storage of the iteration's own.
-    pub(super) fn result(&mut self, member: &Member) -> TensorId {
+    pub(super) fn result_slice(&mut self, member: &LoopStmt) -> TensorId {
         let (out, stmt) = (member.slicing.out, member.stmt);
         let Some(dim) = member.slicing.out_dim else { return out };
         if self.group.style == Style::Shard && !self.escapes(out) && !self.pass.bound.contains(&stmt) {
-            split_by_stream(self.pass.program, out);
-            let allocate = create::allocate(self.pass.program, out);
+            allocate_per_stream(self.pass.program, out);
+            let allocate = builder::allocate(self.pass.program, out);
             self.emit(allocate);
             return out;
         }
@@ -160,29 +160,29 @@ impl<'l, 'p> Loop<'l, 'p> {
     /// Storage for a whole tensor, unless it has some.
     pub(super) fn allocate_before(&mut self, tensor: TensorId, stmt: StmtId) {
         if !self.pass.bound.contains(&stmt) {
-            let allocate = create::allocate(self.pass.program, tensor);
+            let allocate = builder::allocate(self.pass.program, tensor);
             self.emit_before(allocate);
         }
     }
 
     /// Whether a tensor is one slice at a time.
     fn is_split(&self, tensor: TensorId) -> bool {
-        self.group.produced.contains_key(&tensor) && self.pass.program.stream_split(tensor)
+        self.group.produced.contains_key(&tensor) && self.pass.program.is_split_by_stream(tensor)
     }
 
     /// Whether anything outside of the loop needs the tensor, or a peer that asks for its handle once for all iterations.
     fn escapes(&self, tensor: TensorId) -> bool {
         let settings = self.pass.settings;
         let rings = (settings.allgather == Allgather::Ring, settings.reduce_scatter == ReduceScatter::Ring);
-        let is_shared = |member: &Member| match member.slicing.kind {
-            Kind::Allgather(_) => rings.0 && member.slicing.out == tensor,
-            Kind::ReduceScatter(_) => rings.1 && member.slicing.operands[0].tensor == tensor,
-            Kind::Local | Kind::Collective => false,
+        let is_shared = |member: &LoopStmt| match member.slicing.kind {
+            SliceKind::Allgather(_) => rings.0 && member.slicing.out == tensor,
+            SliceKind::ReduceScatter(_) => rings.1 && member.slicing.operands[0].tensor == tensor,
+            SliceKind::Local | SliceKind::Collective => false,
         };
         if settings.cuda && self.group.members.iter().any(is_shared) {
             return true;
         }
-        let mentions = |member: &&Member| {
+        let mentions = |member: &&LoopStmt| {
             member.slicing.out == tensor || member.slicing.operands.iter().any(|it| it.tensor == tensor)
         };
         let here = self.group.members.iter().filter(mentions).count();
@@ -196,16 +196,16 @@ impl<'l, 'p> Loop<'l, 'p> {
         }
         let view = match self.group.style {
             Style::Select => {
-                let index = if repeated { self.pass.program.int(0) } else { self.chunk };
+                let index = if repeated { self.pass.program.intern_int(0) } else { self.chunk };
                 let Some(axis) = self.pass.program.dimensions(tensor).nth(dim) else { return tensor };
-                let view = self.like(tensor, Some(dim));
-                self.emit(create::select(view, tensor, axis, index));
+                let view = self.name_like(tensor, Some(dim));
+                self.emit(builder::select(view, tensor, axis, index));
                 view
             }
             Style::Shard => {
                 let tensor = self.chunked(tensor, dim);
-                let view = self.like(tensor, None);
-                split_by_stream(self.pass.program, view);
+                let view = self.name_like(tensor, None);
+                allocate_per_stream(self.pass.program, view);
                 // A swizzled axis counts from the rank's own slice by itself.
                 let swizzled = self.group.members.iter().any(|it| it.slicing.swizzled);
                 let index = if swizzled { self.iteration } else { self.chunk };
@@ -213,7 +213,7 @@ impl<'l, 'p> Loop<'l, 'p> {
                     outs: vec![Operand::Tensor(view)],
                     args: vec![Operand::Tensor(tensor)],
                     attrs: vec![attr::STREAM_INDEX.with(index)],
-                    ..create::op(Op::ShardByStream)
+                    ..builder::op(Op::ShardByStream)
                 });
                 view
             }
@@ -231,46 +231,46 @@ impl<'l, 'p> Loop<'l, 'p> {
         if sharding.dims[dim].stream().is_some() {
             return tensor;
         }
-        let piece = Piece { parallel: Parallel::Stream, count: self.group.count, swizzled: false };
+        let piece = DimPiece { parallel: ParallelType::Stream, count: self.group.count, swizzled: false };
         sharding.dims[dim].pieces.push(piece);
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
-        let alias = sharding.tensor(program, fresh, tensor, Memory::Local);
-        self.emit_before(pack::copying(Op::Set, tensor, alias));
+        let alias = sharding.new_tensor(program, fresh, tensor, Memory::Local);
+        self.emit_before(contiguity::unary_op(Op::Set, tensor, alias));
         self.chunked.insert((tensor, dim), alias);
         alias
     }
 
     /// A new name with the domains of `tensor`, without one of its dimensions if `dim` says so.
-    pub(super) fn like(&mut self, tensor: TensorId, dim: Option<usize>) -> TensorId {
+    pub(super) fn name_like(&mut self, tensor: TensorId, dim: Option<usize>) -> TensorId {
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
         let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
-        let split = program.stream_split(tensor);
-        let view = sharding.renamed(program, fresh, tensor, Memory::Local, dim);
+        let split = program.is_split_by_stream(tensor);
+        let view = sharding.resharded_tensor(program, fresh, tensor, Memory::Local, dim);
         // A slice of what is one stream's already is that stream's too.
         if split {
-            split_by_stream(program, view);
+            allocate_per_stream(program, view);
         }
         view
     }
 
     /// The elements of a rank's part of a tensor, without axes of devices and streams. Names of views that the next
     /// iteration has to give anew go to `aliases`.
-    pub(super) fn bare(&mut self, tensor: TensorId, aliases: &mut Vec<TensorId>) -> TensorId {
+    pub(super) fn unsharded(&mut self, tensor: TensorId, aliases: &mut Vec<TensorId>) -> TensorId {
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
         let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
-        let split = program.stream_split(tensor);
-        let leaves = pack::leaves(program, &sharding, split);
+        let split = program.is_split_by_stream(tensor);
+        let leaves = contiguity::sub_axes(program, &sharding, split);
         let mut now = tensor;
         if leaves.len() != sharding.dims.len() {
-            now = pack::tensor(program, fresh, tensor, &leaves);
-            self.emit(pack::copying(Op::Reshape, tensor, now));
+            now = contiguity::tensor(program, fresh, tensor, &leaves);
+            self.emit(contiguity::unary_op(Op::Reshape, tensor, now));
             aliases.push(now);
         }
-        for at in (0..leaves.len()).rev().filter(|at| leaves[*at].parallel != Parallel::Serial) {
+        for at in (0..leaves.len()).rev().filter(|at| leaves[*at].parallel != ParallelType::Serial) {
             let Some(axis) = self.pass.program.dimensions(now).nth(at) else { continue };
-            let view = self.like(now, Some(at));
-            let zero = self.pass.program.int(0);
-            self.emit(create::select(view, now, axis, zero));
+            let view = self.name_like(now, Some(at));
+            let zero = self.pass.program.intern_int(0);
+            self.emit(builder::select(view, now, axis, zero));
             now = view;
         }
         now
@@ -279,7 +279,7 @@ impl<'l, 'p> Loop<'l, 'p> {
     // ---- statements
 
     pub(super) fn add(&mut self, stmt: OpStmt) -> StmtId {
-        create::add(self.pass.program, stmt, self.span)
+        builder::add(self.pass.program, stmt, self.span)
     }
 
     pub(super) fn emit(&mut self, stmt: OpStmt) {
@@ -292,14 +292,14 @@ impl<'l, 'p> Loop<'l, 'p> {
         self.before.push(id);
     }
 
-    pub(super) fn emit_behind(&mut self, stmt: OpStmt) {
+    pub(super) fn emit_after(&mut self, stmt: OpStmt) {
         let id = self.add(stmt);
-        self.behind.push(id);
+        self.after.push(id);
     }
 }
 
 /// The stream axis that the loop is over, as its first statement has it.
-fn stream_axis(program: &Program, group: &Group) -> Option<AxisId> {
+fn stream_axis(program: &Program, group: &StmtGroup) -> Option<AxisId> {
     let first = group.members.first()?;
     let (tensor, dim) = match first.slicing.out_dim {
         Some(dim) => (first.slicing.out, dim),
@@ -309,10 +309,10 @@ fn stream_axis(program: &Program, group: &Group) -> Option<AxisId> {
 }
 
 /// `flags =` of broadcast and squeeze without the dimension that is selected away.
-fn without_flag(it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
-    let at = match it.op.row().rule {
-        Rule::Broadcast => Some(dim),
-        Rule::Squeeze => operands.first().and_then(|it| it.dim),
+fn remove_flag(it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
+    let at = match it.op.def().type_rule {
+        TypeRule::Broadcast => Some(dim),
+        TypeRule::Squeeze => operands.first().and_then(|it| it.dim),
         _ => None,
     };
     let flags = it.get(attr::FLAGS).map(<[bool]>::to_vec);

@@ -1,10 +1,10 @@
 //! Which instructions become one kernel.
 
-use super::{Role, chains};
+use super::{FusionRole, fusion_roles};
 use crate::{
     cuda::{
-        buffer_assignment::WorldLayout,
-        kernels::{Kernel, Located},
+        buffer_assignment::BufferAssignment,
+        kernels::{DeviceView, Kernel},
     },
     plan::{self, Inst, InstKind, Plan},
     source::Source,
@@ -43,17 +43,17 @@ fn plans(text: &str) -> Result<Vec<Plan>, String> {
 }
 
 /// The results of each chain of a plan, in parentheses where they are not stored, with its access width.
-fn told(plan: &Plan) -> Result<Vec<String>, String> {
-    let layout = WorldLayout::of(std::slice::from_ref(plan)).map_err(|it| format!("{it:?}"))?;
-    let spots = &layout.ranks[0].spots;
-    let roles = chains(
+fn fused_kernels_of(plan: &Plan) -> Result<Vec<String>, String> {
+    let layout = BufferAssignment::of(std::slice::from_ref(plan)).map_err(|it| format!("{it:?}"))?;
+    let spots = &layout.ranks[0].buffers;
+    let roles = fusion_roles(
         plan,
         |view| {
             let dtype = plan.buffers[view.buffer as usize].dtype;
             let spot = spots[view.buffer as usize];
-            Ok(Located { address: (4096 + spot.offset + view.offset * dtype.size()) as u64, dtype, view })
+            Ok(DeviceView { address: (4096 + spot.offset + view.offset * dtype.size()) as u64, dtype, view })
         },
-        |buffer| spots[buffer as usize].symmetric,
+        |buffer| spots[buffer as usize].is_symmetric,
     );
     let result = |inst: &Inst| match &inst.kind {
         InstKind::Map { out, .. } => plan.buffers[out.buffer as usize].name.clone(),
@@ -63,38 +63,40 @@ fn told(plan: &Plan) -> Result<Vec<String>, String> {
     };
     let mut all = Vec::new();
     for (at, role) in roles.iter().enumerate() {
-        let Role::First(launch) = role else { continue };
-        let Kernel::Chain { steps, width, .. } = &launch.kernel else { return Err("no chain".to_owned()) };
-        let later = (at + 1..roles.len()).filter(|it| roles[*it] == Role::Later(at as u32));
+        let FusionRole::Leader(launch) = role else { continue };
+        let Kernel::Elementwise { ops: steps, width, .. } = &launch.kernel else {
+            return Err("no chain".to_owned());
+        };
+        let later = (at + 1..roles.len()).filter(|it| roles[*it] == FusionRole::FusedInto(at as u32));
         let names = std::iter::once(at).chain(later).map(|it| result(&plan.code[it]));
-        let shown = names.zip(steps).map(|(it, step)| if step.stored { it } else { format!("({it})") });
+        let shown = names.zip(steps).map(|(it, step)| if step.is_stored { it } else { format!("({it})") });
         all.push(format!("{} by {width}", shown.collect::<Vec<_>>().join(" ")));
     }
     Ok(all)
 }
 
-fn of(inputs: &[&str], outputs: &[&str], body: &str) -> Result<Vec<String>, String> {
-    told(&plans(&program(inputs, outputs, body))?[0])
+fn fused_kernels(inputs: &[&str], outputs: &[&str], body: &str) -> Result<Vec<String>, String> {
+    fused_kernels_of(&plans(&program(inputs, outputs, body))?[0])
 }
 
 #[test]
 fn what_is_read_at_once_comes_from_a_register() -> Result<(), String> {
     let body = "f3 = f0 + f1; f4 = relu( f3 ); h5 = __float2bfloat( f4 ); h6 = h5 * h2;";
-    assert_eq!(of(&["f0", "f1", "h2"], &["f4", "h6"], body)?, ["(T3) T4 (T5) T6 by 4"]);
+    assert_eq!(fused_kernels(&["f0", "f1", "h2"], &["f4", "h6"], body)?, ["(T3) T4 (T5) T6 by 4"]);
     // Where no float is in memory accesses take more elements.
     let body = "f1 = __bfloat2float( h0 ); f2 = relu( f1 ); h3 = __float2bfloat( f2 );";
-    assert_eq!(of(&["h0"], &["h3"], body)?, ["(T1) (T2) T3 by 8"]);
+    assert_eq!(fused_kernels(&["h0"], &["h3"], body)?, ["(T1) (T2) T3 by 8"]);
     // A result that nobody reads is stored all the same.
-    assert_eq!(of(&["f0"], &["f2"], "f1 = -f0; f2 = relu( f1 ); f3 = -f2;")?, ["(T1) T2 T3 by 4"]);
+    assert_eq!(fused_kernels(&["f0"], &["f2"], "f1 = -f0; f2 = relu( f1 ); f3 = -f2;")?, ["(T1) T2 T3 by 4"]);
     Ok(())
 }
 
 #[test]
 fn what_has_nothing_to_do_with_each_other_stays_apart() -> Result<(), String> {
-    assert_eq!(of(&["f0", "f1"], &["f2", "f3"], "f2 = -f0; f3 = relu( f1 );")?, [""; 0]);
+    assert_eq!(fused_kernels(&["f0", "f1"], &["f2", "f3"], "f2 = -f0; f3 = relu( f1 );")?, [""; 0]);
     // Both are needed later.
     let body = "f2 = -f0; f3 = relu( f1 ); f4 = f2 + f3; f5 = f0 * f1;";
-    assert_eq!(of(&["f0", "f1"], &["f4", "f5"], body)?, ["(T2) (T3) T4 by 4"]);
+    assert_eq!(fused_kernels(&["f0", "f1"], &["f4", "f5"], body)?, ["(T2) (T3) T4 by 4"]);
     Ok(())
 }
 
@@ -103,18 +105,18 @@ fn chains_end() -> Result<(), String> {
     // With the steps that one may have.
     let steps: Vec<String> = (1..=10).map(|it| format!("f{it} = -f{};", it - 1)).collect();
     let expected = ["(T1) (T2) (T3) (T4) (T5) (T6) (T7) T8 by 4", "(T9) T10 by 4"];
-    assert_eq!(of(&["f0"], &["f10"], &steps.join(" "))?, expected);
+    assert_eq!(fused_kernels(&["f0"], &["f10"], &steps.join(" "))?, expected);
     // With the views that one may have.
     let inputs: Vec<String> = (0..16).map(|it| format!("f{it}")).collect();
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
     let body = "f16 = where( f0, f1, f2 ); f17 = where( f16, f3, f4 ); f18 = where( f17, f5, f6 ); f19 = where( f18, f7, \
                 f8 ); f20 = where( f19, f9, f10 ); f21 = where( f20, f11, f12 );";
     let expected = ["(T16) (T17) (T18) (T19) T20 by 4"];
-    assert_eq!(of(&inputs, &["f21"], body)?, expected);
+    assert_eq!(fused_kernels(&inputs, &["f21"], body)?, expected);
     // At something else on the stream.
     let sum = "op = add, initial value = float(0), allreduce = false";
     let body = format!("f1 = -f0; f2 = relu( f1 ); r3 = reduction( f2, {sum} ) f4 = f2 + f1; f5 = f4 * f4;");
-    assert_eq!(of(&["f0"], &["r3", "f5"], &body)?, ["T1 T2 by 4", "(T4) T5 by 4"]);
+    assert_eq!(fused_kernels(&["f0"], &["r3", "f5"], &body)?, ["T1 T2 by 4", "(T4) T5 by 4"]);
     Ok(())
 }
 
@@ -122,18 +124,18 @@ fn chains_end() -> Result<(), String> {
 fn streams_have_chains_of_their_own() -> Result<(), String> {
     let body = "Stream s0 = GetCurrentStream()\n f1 = -f0;\n SetCurrentStream(Stream 1)\n f2 = -f0;\n \
                 SetCurrentStream(Stream s0)\n f3 = relu( f1 );\n SetCurrentStream(Stream 1)\n f4 = relu( f2 );";
-    assert_eq!(of(&["f0"], &["f3", "f4"], body)?, ["(T1) T3 by 4", "(T2) T4 by 4"]);
+    assert_eq!(fused_kernels(&["f0"], &["f3", "f4"], body)?, ["(T1) T3 by 4", "(T2) T4 by 4"]);
     // One that waits for another is cut; what the other reads is stored.
     let body = "Stream s0 = GetCurrentStream()\n f1 = -f0;\n f2 = relu( f1 );\n SetCurrentStream(Stream 1)\n \
                 Synchronize(Stream s0)\n f3 = -f1;\n SetCurrentStream(Stream s0)\n Synchronize(Stream 1)\n f4 = f2 + f3;";
-    assert_eq!(of(&["f0"], &["f4"], body)?, ["T1 T2 by 4"]);
+    assert_eq!(fused_kernels(&["f0"], &["f4"], body)?, ["T1 T2 by 4"]);
     Ok(())
 }
 
 #[test]
 fn an_operand_may_be_written_in_place() -> Result<(), String> {
     let body = "f1 = f0 + f0; f0 = f1 * f0; f2 = f0 + f1;";
-    assert_eq!(of(&["f0"], &["f0", "f2"], body)?, ["(T1) T0 T2 by 4"]);
+    assert_eq!(fused_kernels(&["f0"], &["f0", "f2"], body)?, ["(T1) T0 T2 by 4"]);
     Ok(())
 }
 
@@ -146,16 +148,16 @@ fn memory_that_two_buffers_share_ends_a_chain() -> Result<(), String> {
          reduction( f4, {sum} )"
     );
     let plan = plans(&program(&["h0"], &["b2", "r5", "r6"], &body))?;
-    let layout = WorldLayout::of(&plan).map_err(|it| format!("{it:?}"))?;
+    let layout = BufferAssignment::of(&plan).map_err(|it| format!("{it:?}"))?;
     let offset = |name: &str| {
         let at = plan[0].buffers.iter().position(|it| it.name == name);
-        at.map(|at| layout.ranks[0].spots[at].offset)
+        at.map(|at| layout.ranks[0].buffers[at].offset)
     };
     assert_eq!(offset("T4"), offset("T1"));
-    assert_eq!(told(&plan[0])?, [""; 0]);
+    assert_eq!(fused_kernels_of(&plan[0])?, [""; 0]);
     // As long as T1 is in use it has its place to itself.
     let more = format!("{body} b7 = reduction( h1, {sum} )");
-    assert_eq!(of(&["h0"], &["b2", "r5", "r6", "b7"], &more)?, ["T3 T4 by 4"]);
+    assert_eq!(fused_kernels(&["h0"], &["b2", "r5", "r6", "b7"], &more)?, ["T3 T4 by 4"]);
     Ok(())
 }
 
@@ -168,7 +170,7 @@ fn a_row_and_a_column_overlap() -> Result<(), String> {
          iS0{{8}}, index = 3 )\n"
     );
     let (row, column, other) = ("T1_g_float[iS2{8}]", "T2_g_float[iS3{8}]", "T3_g_float[iS4{8}]");
-    let of = |body: String| of(&[matrix], &[matrix], &format!("{aliases} {body}"));
+    let of = |body: String| fused_kernels(&[matrix], &[matrix], &format!("{aliases} {body}"));
     assert_eq!(of(format!("{row} = -{row};\n {column} = relu({row});"))?, [""; 0]);
     assert_eq!(of(format!("{row} = -{column};\n {row} = relu({row});"))?, [""; 0]);
     assert_eq!(of(format!("{row} = -{row};\n {other} = relu({row});"))?, ["T0 T0 by 4"]);

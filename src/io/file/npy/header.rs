@@ -38,15 +38,15 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header, String> {
     }
     let text = rest.get(..length).ok_or("the file ends too early")?;
     let text = std::str::from_utf8(text).map_err(|_| "its header is not a text")?;
-    Reader { rest: text }.header()
+    DictParser { rest: text }.header()
 }
 
 /// Reads a dictionary from left to right.
-struct Reader<'t> {
+struct DictParser<'t> {
     rest: &'t str,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> DictParser<'t> {
     fn header(mut self) -> Result<Header, String> {
         let (mut descr, mut fortran_order, mut shape) = (None, None, None);
         self.expect('{')?;

@@ -1,0 +1,78 @@
+//! Undoes what browsers, editors and terminals do to single characters.
+//!
+//! Invariant: a text without such characters is not copied.
+
+use super::OffsetPair;
+
+/// The text in plain ASCII signs, and where its pieces stood; `None` where nothing has to be replaced.
+pub(super) fn normalize(source: &str) -> Option<(String, Vec<OffsetPair>)> {
+    let bytes = source.as_bytes();
+    // A page's source: no dump holds that sign, and every header holds the arrow.
+    let escaped = bytes.contains(&b'&') && source.contains("-&gt;");
+    let returns = bytes.contains(&b'\r') && !bytes.contains(&b'\n');
+    let coloured = bytes.contains(&0x1b);
+    if source.is_ascii() && !escaped && !returns && !coloured {
+        return None;
+    }
+    let mut text = String::with_capacity(source.len());
+    let mut pieces = vec![(0, 0)];
+    let mut done = 0;
+    for (at, odd) in source.char_indices() {
+        if at < done {
+            continue;
+        }
+        let rest = source.get(at..).unwrap_or("");
+        let found = match odd {
+            '&' if escaped => {
+                HTML_ENTITIES.iter().find(|(it, _)| rest.starts_with(it)).map(|(it, to)| (it.len(), *to))
+            }
+            '\r' if returns => Some((1, "\n")),
+            '\u{1b}' => Some((escape_length(rest), "")),
+            _ if odd.is_ascii() => None,
+            _ => ascii_replacement(odd).map(|to| (odd.len_utf8(), to)),
+        };
+        let Some((length, to)) = found else { continue };
+        text.push_str(source.get(done..at).unwrap_or(""));
+        pieces.push((text.len() as u32, at as u32));
+        text.push_str(to);
+        done = at + length;
+        pieces.push((text.len() as u32, done as u32));
+    }
+    if pieces.len() == 1 {
+        return None;
+    }
+    text.push_str(source.get(done..).unwrap_or(""));
+    Some((text, pieces))
+}
+
+const HTML_ENTITIES: [(&str, &str); 8] = [
+    ("&gt;", ">"),
+    ("&lt;", "<"),
+    ("&amp;", "&"),
+    ("&nbsp;", " "),
+    ("&#160;", " "),
+    ("&quot;", "\""),
+    ("&#39;", "'"),
+    ("&#x27;", "'"),
+];
+
+/// What stood there before an editor made it prettier.
+fn ascii_replacement(odd: char) -> Option<&'static str> {
+    match odd {
+        '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => Some(" "),
+        '\u{feff}' | '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{ad}' => Some(""),
+        '\u{2010}'..='\u{2015}' | '\u{2212}' => Some("-"),
+        '\u{2190}'..='\u{21ff}' => Some("->"),
+        '\u{2026}' => Some("..."),
+        '\u{2018}' | '\u{2019}' => Some("'"),
+        '\u{201c}' | '\u{201d}' => Some("\""),
+        _ => None,
+    }
+}
+
+/// The length of a terminal's control sequence, `ESC [ 3 2 m`.
+fn escape_length(text: &str) -> usize {
+    let Some(rest) = text.strip_prefix("\u{1b}[") else { return 1 };
+    let parameters = rest.bytes().take_while(|it| matches!(it, b'0'..=b'?')).count();
+    2 + parameters + usize::from(rest.as_bytes().get(parameters).is_some_and(u8::is_ascii_alphabetic))
+}

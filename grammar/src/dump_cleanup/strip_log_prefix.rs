@@ -1,0 +1,193 @@
+//! Takes away what stands before every line: ranks' tags, comment signs, prefixes of loggers.
+//!
+//! A logger's prefix changes from line to line: times, counters and line numbers are digits, and two prefixes that differ
+//! in digits and blanks only have one shape.
+//!
+//! Invariant: a prefixed text is a program only where there is no container without a prefix.
+
+use rustc_hash::FxHashMap;
+
+use super::{Line, container_start, unwrap_lines::closes_container};
+
+/// A longer prefix is none.
+const MAX_PREFIX_LENGTH: usize = 160;
+
+/// The lines without their tags, a rank's lines together, and without the prefix of a commented or logged container.
+pub(super) fn strip_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
+    let lines = group_by_rank_tag(lines);
+    let first = |line: &Line<'_>| container_start(line.text.trim_start()) == Some(0);
+    if lines.iter().any(first) { lines } else { strip_container_prefixes(lines) }
+}
+
+/// What a rank's lines begin with: `[1,0]<stdout>:`, `[rank0]:`, `[default0]:`, `rank0:`, ` 0:`.
+fn rank_tag(line: &str) -> Option<&str> {
+    let rest = line.trim_start_matches(' ');
+    let bracketed = rest.strip_prefix('[');
+    let rest = bracketed.unwrap_or(rest);
+    let rest = rest.trim_start_matches(|it: char| it.is_ascii_alphabetic());
+    let digits = rest.trim_start_matches(|it: char| it.is_ascii_digit() || it == ',');
+    if digits.len() == rest.len() {
+        return None;
+    }
+    let rest = if bracketed.is_some() { digits.strip_prefix(']')? } else { digits };
+    let rest =
+        ["<stdout>", "<stderr>", "<stddiag>"].iter().find_map(|it| rest.strip_prefix(it)).unwrap_or(rest);
+    let rest = rest.strip_prefix(':')?;
+    line.get(..line.len() - rest.len())
+}
+
+/// The tag of a line in which a container begins, behind which prefix ever.
+fn container_tag<'s>(line: &Line<'s>) -> Option<&'s str> {
+    let tag = rank_tag(line.text)?;
+    let rest = line.text.get(tag.len()..)?;
+    // `12:00:01` is a time.
+    let time = !tag.contains(']') && rest.starts_with(|it: char| it.is_ascii_digit());
+    container_start(rest).filter(|_| !time).map(|_| tag)
+}
+
+/// Puts the lines of each rank together, without their tags, where a container begins behind one.
+fn group_by_rank_tag(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
+    let Some(shape) = lines.iter().find_map(container_tag) else { return lines };
+    // A logger may put one before the first line of a message only.
+    let mut rest = lines.iter().skip_while(|it| container_tag(it).is_none()).skip(1);
+    let next = rest.find(|it| !it.text.trim().is_empty());
+    if next.is_some_and(|it| !rank_tag(it.text).is_some_and(|it| is_same_launcher(it, shape))) {
+        return lines;
+    }
+    let mut order: FxHashMap<&str, usize> = FxHashMap::default();
+    let mut streams: Vec<Vec<Line<'_>>> = vec![Vec::new()];
+    for line in lines {
+        let tag = rank_tag(line.text).filter(|it| is_same_launcher(it, shape)).unwrap_or("");
+        let next = order.len() + 1;
+        let stream = if tag.is_empty() { 0 } else { *order.entry(tag.trim()).or_insert(next) };
+        if stream == streams.len() {
+            streams.push(Vec::new());
+        }
+        let text = line.text.get(tag.len()..).unwrap_or("");
+        // Some launchers put one blank behind the tag; it shifts all lines alike.
+        streams[stream].push(Line { text, at: line.at + tag.len(), ..line });
+    }
+    streams.into_iter().flatten().collect()
+}
+
+/// Whether two tags come from one launcher: it may tag both output streams of a rank.
+fn is_same_launcher(tag: &str, shape: &str) -> bool {
+    let launcher =
+        |it: &str| it.find('<').map_or(it.trim().len(), |at| it.get(..at).unwrap_or("").trim().len());
+    let (tag, shape) = (tag.trim(), shape.trim());
+    let (tag, shape) = (tag.get(..launcher(tag)).unwrap_or(""), shape.get(..launcher(shape)).unwrap_or(""));
+    match_shape(tag, shape) == Some(tag.len())
+}
+
+/// The lines of prefixed containers without their prefix; all other lines become empty.
+fn strip_container_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
+    let mut state = PrefixScope::NoPrefix;
+    let mut res = Vec::with_capacity(lines.len());
+    for (at, line) in lines.iter().enumerate() {
+        let begins = container_start(line.text).and_then(|begin| line.text.get(..begin));
+        if let Some(before) = begins {
+            let below = lines.get(at + 1..).unwrap_or(&[]);
+            match PrefixScope::of(before, below) {
+                PrefixScope::NoPrefix => (),
+                PrefixScope::WholeContainer(prefix, length) => {
+                    state = PrefixScope::WholeContainer(prefix, at + length)
+                }
+                first @ PrefixScope::FirstLine(_) => state = first,
+            }
+        }
+        let from = match state {
+            PrefixScope::NoPrefix => None,
+            PrefixScope::WholeContainer(prefix, end) => {
+                prefix_length(line.text, prefix).or((at <= end).then_some(0))
+            }
+            PrefixScope::FirstLine(prefix) => match (prefix_length(line.text, prefix), begins) {
+                (Some(_), None) => None,
+                (own, _) => Some(own.unwrap_or(0)),
+            },
+        };
+        if from.is_none() && !line.text.trim().is_empty() {
+            state = PrefixScope::NoPrefix;
+        }
+        let from = from.unwrap_or(line.text.len());
+        res.push(Line { text: line.text.get(from..).unwrap_or(""), at: line.at + from, ..*line });
+    }
+    res
+}
+
+/// How far what stands before a container's first line reaches.
+#[derive(Clone, Copy)]
+enum PrefixScope<'s> {
+    /// Over the container, whose last line is so many lines below: what stands there without it is no program's.
+    WholeContainer(&'s str, usize),
+    /// Over its first line only, as loggers print a message of several lines.
+    FirstLine(&'s str),
+    /// It is no prefix.
+    NoPrefix,
+}
+
+impl<'s> PrefixScope<'s> {
+    fn of(before: &'s str, below: &[Line<'_>]) -> Self {
+        let trimmed = before.trim();
+        if trimmed.is_empty() || before.len() > MAX_PREFIX_LENGTH {
+            return Self::NoPrefix;
+        }
+        let own = || below.iter().take_while(|it| container_start(it.text).is_none());
+        let inner = |line: &Line<'_>| {
+            prefix_length(line.text, before).and_then(|from| line.text.get(from..).map(closes_container))
+        };
+        if let Some(end) = own().position(|it| inner(it) == Some(true)) {
+            return Self::WholeContainer(before, end + 1);
+        }
+        let next = own().find(|it| !it.text.trim().is_empty());
+        let signs = !trimmed.contains(|it: char| it.is_alphanumeric() || it == '`');
+        let prefixed = signs || next.is_some_and(|it| inner(it).is_some());
+        if !prefixed && own().any(|it| closes_container(it.text)) {
+            return Self::FirstLine(before);
+        }
+        match prefixed || trimmed.ends_with([':', ']', '>', '|']) {
+            true => Self::WholeContainer(before, 0),
+            false => Self::NoPrefix,
+        }
+    }
+}
+
+/// How much of a line is the prefix, so that columns stay as they were among the lines.
+fn prefix_length(line: &str, prefix: &str) -> Option<usize> {
+    let sign = match prefix.trim() {
+        "/*" | "/**" => "*",
+        sign => sign,
+    };
+    let blanks = line.len() - line.trim_start().len();
+    let rest = line.get(blanks..)?;
+    let after = match match_shape(rest, prefix.trim()).or_else(|| match_shape(rest, sign)) {
+        Some(length) => rest.get(length..)?,
+        None if sign == "*" && !rest.starts_with("*/") => return Some(0),
+        None => return None,
+    };
+    let gap = prefix.len() - prefix.trim_end().len();
+    let own = after.len() - after.trim_start_matches([' ', '\t']).len();
+    Some(line.len() - after.len() + gap.min(own))
+}
+
+/// How much of `text` has the shape of `prefix`: the same but for the digits of its numbers, and for how many blanks
+/// there are where there are some.
+fn match_shape(text: &str, prefix: &str) -> Option<usize> {
+    let class = |byte: u8| match byte {
+        b'0'..=b'9' => b'0',
+        b' ' | b'\t' => b' ',
+        other => other,
+    };
+    let run = |bytes: &[u8], class_of: u8| bytes.iter().take_while(|it| class(**it) == class_of).count();
+    let (text, prefix) = (text.as_bytes(), prefix.as_bytes());
+    let (mut at, mut from) = (0, 0);
+    while let Some(byte) = prefix.get(from) {
+        let class_of = class(*byte);
+        if text.get(at).map(|it| class(*it)) != Some(class_of) {
+            return None;
+        }
+        let several = matches!(class_of, b'0' | b' ');
+        at += if several { run(text.get(at..)?, class_of) } else { 1 };
+        from += if several { run(prefix.get(from..)?, class_of) } else { 1 };
+    }
+    Some(at)
+}

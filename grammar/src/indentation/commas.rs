@@ -1,0 +1,161 @@
+//! The commas of bracketed lists: each one that is missing, doubled or trailing is an error at its place, unless nvFuser
+//! prints the list so.
+
+use super::{CommaStyle, GROUPED_REDUCTION, TokenStreamBuilder};
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    span::Span,
+    token::{Lexeme, TokenKind},
+};
+
+impl TokenStreamBuilder<'_, '_> {
+    /// Which commas the list that `opener` begins may leave out or add.
+    pub(super) fn comma_style_of(&self, opener: Lexeme) -> CommaStyle {
+        let outer = self.open_brackets.last().map_or(CommaStyle::Separated, |it| it.comma_style);
+        let written = self.output.get(self.stmt_start..).unwrap_or(&[]);
+        let Some(last) = written.last() else { return CommaStyle::Separated };
+        let before = written.len().checked_sub(2).map_or("", |at| self.text(written[at]));
+        let is_list = matches!(before, "Inputs" | "Outputs");
+        match (opener.kind, last.kind) {
+            // `Inputs={a, b, }`, `Outputs:{a, }`.
+            (TokenKind::BraceOpen, TokenKind::Assign | TokenKind::Colon) if is_list => {
+                CommaStyle::TrailingAllowed
+            }
+            // `Communication Allgather: { team: 0 1, }` of May 2024.
+            (TokenKind::BraceOpen, TokenKind::Colon) if outer == CommaStyle::OptionalBetweenLines => {
+                CommaStyle::OptionalBetweenLines
+            }
+            (TokenKind::ParenOpen, TokenKind::Word) => match self.text(*last) {
+                "LaunchKernel" => CommaStyle::TrailingAllowed,
+                GROUPED_REDUCTION => CommaStyle::OptionalBetweenLines,
+                "sdpa" | "sdpa_bwd" => CommaStyle::OptionalAtLineEnd,
+                _ => CommaStyle::Separated,
+            },
+            _ => CommaStyle::Separated,
+        }
+    }
+
+    /// Reports a comma that has no element before it; true: it is left out of the output.
+    pub(super) fn report_redundant_comma(&mut self, comma: Lexeme) -> bool {
+        let Some(last) = self.output.get(self.stmt_start..).and_then(<[_]>::last).copied() else {
+            return false;
+        };
+        let doubled = last.kind == TokenKind::Comma;
+        let leading = last.kind.closer().is_some() && !self.open_brackets.is_empty();
+        // nvFuser ends an operand's line with one and begins the next line with another one.
+        let printed = doubled && comma.first;
+        if (doubled || leading) && !printed {
+            let message = if doubled { "two commas in a row" } else { "the list begins with a comma" };
+            self.report_comma(comma.span(), message, "expected a value before this comma");
+        }
+        doubled || leading
+    }
+
+    /// Reports a comma between the last element of a list and its end.
+    pub(super) fn check_trailing_comma(&mut self) {
+        let written = self.output.get(self.stmt_start..).unwrap_or(&[]);
+        let Some(last) = written.last().copied().filter(|it| it.kind == TokenKind::Comma) else { return };
+        if self
+            .open_brackets
+            .last()
+            .is_none_or(|it| it.comma_style == CommaStyle::Separated && !it.closer_omitted)
+        {
+            self.report_comma(
+                last.span(),
+                "the list ends with a comma",
+                "expected no comma behind the last value",
+            );
+        }
+    }
+
+    fn report_comma(&mut self, place: Span, message: &str, label: &str) {
+        if !self.too_deep {
+            self.diagnostics.push(Diagnostic::new(Code::Syntax, place, message, label).fix(place, ""));
+        }
+    }
+
+    pub(super) fn report_missing_comma(&mut self, next: Lexeme) {
+        let Some(last) = self.output.last().copied().filter(|_| !self.too_deep) else { return };
+        let list = self.open_brackets.last().map_or(CommaStyle::Separated, |it| it.comma_style);
+        // `slice( T0, { {0, 8, 1} {0, 3, 1} } )`: nvFuser puts no comma between ranges.
+        let ranges = last.kind == TokenKind::BraceClose && next.kind == TokenKind::BraceOpen;
+        if list == CommaStyle::OptionalBetweenLines
+            || list == CommaStyle::OptionalAtLineEnd && next.first
+            || ranges
+        {
+            return;
+        }
+        let gap = Span { start: last.end, end: last.end };
+        let what = |this: &Self, it: Lexeme| {
+            let text = this.text(it);
+            match it.kind {
+                TokenKind::Tensor => text.split(['_', '[']).next().unwrap_or(text).to_owned(),
+                _ => text.to_owned(),
+            }
+        };
+        let message = format!("a comma is missing between `{}` and `{}`", what(self, last), what(self, next));
+        let comma = if last.end == next.start { ", " } else { "," };
+        self.diagnostics
+            .push(Diagnostic::new(Code::Syntax, gap, message, "expected `,` here").fix(gap, comma));
+    }
+
+    /// Whether a comma was left out before `next`.
+    pub(super) fn is_comma_missing(&self, next: Lexeme) -> bool {
+        let (Some(open), [.., before, last]) = (self.open_brackets.last(), self.output.as_slice()) else {
+            return false;
+        };
+        let in_braces = open.kind == TokenKind::BraceOpen;
+        let operand =
+            matches!(before.kind, TokenKind::Assign | TokenKind::Colon) || before.kind.is_operator();
+        let first = matches!(before.kind, TokenKind::Comma) || before.kind.closer().is_some();
+        let ends = |kind: Option<TokenKind>| kind.is_some_and(|it| it == TokenKind::Comma || it.is_closer());
+        // `rank`, `i0`, `true`: the words that can be followed by a number or a parenthesis begin in upper case.
+        let is_name = self.text(*last).starts_with(|it: char| it.is_ascii_lowercase());
+        match (last.kind, next.kind) {
+            (TokenKind::Word, TokenKind::Int | TokenKind::Float) => {
+                (in_braces || is_name) && (first || operand) && self.kind(1) != Some(TokenKind::ParenOpen)
+            }
+            (
+                TokenKind::Word,
+                TokenKind::Word | TokenKind::In | TokenKind::From | TokenKind::To | TokenKind::Into,
+            ) => {
+                // A key can have two words; a symbol or a HostUnit ends in its number.
+                let is_numbered = self.text(*last).ends_with(|it: char| it.is_ascii_digit());
+                operand || first && (in_braces || is_numbered || ends(self.kind(1)))
+            }
+            (TokenKind::Word, TokenKind::Tensor | TokenKind::Axis | TokenKind::Stream) => {
+                operand || first && (in_braces || is_name)
+            }
+            (TokenKind::Word, TokenKind::BraceOpen) => operand || in_braces && first,
+            // `{i7 ( i5 - 5 )}`: a scalar's name, one letter and a number, is no function.
+            (TokenKind::Word, TokenKind::ParenOpen) => {
+                let number = self.text(*last).strip_prefix(|it: char| it.is_ascii_lowercase());
+                number.is_some_and(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()))
+            }
+            // A team: `(0 1)`.
+            (TokenKind::Int, TokenKind::Int) => in_braces || open.is_call,
+            (
+                TokenKind::Tensor
+                | TokenKind::Axis
+                | TokenKind::Float
+                | TokenKind::Int
+                | TokenKind::ParenClose
+                | TokenKind::BraceClose
+                | TokenKind::BracketClose,
+                TokenKind::Tensor
+                | TokenKind::Axis
+                | TokenKind::Word
+                | TokenKind::Stream
+                | TokenKind::Int
+                | TokenKind::Float
+                | TokenKind::BraceOpen,
+            ) => true,
+            (
+                TokenKind::ParenClose | TokenKind::BraceClose | TokenKind::BracketClose,
+                TokenKind::ParenOpen,
+            ) => true,
+            _ => false,
+        }
+    }
+}

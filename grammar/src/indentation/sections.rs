@@ -1,0 +1,377 @@
+//! The parts of a container: options, header, body, HostUnits, and the sections behind the closer.
+
+use super::{CommaStyle, OpenBracket, StmtTokens, TokenStreamBuilder};
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    span::Span,
+    token::{Lexeme, ScanLimit, Source, TokenKind, scan},
+};
+
+impl TokenStreamBuilder<'_, '_> {
+    pub(super) fn container(&mut self) {
+        while self.kind(0) == Some(TokenKind::OptionsStart) {
+            self.options();
+        }
+        let home = self.peek().map_or(0, |it| it.column);
+        self.header();
+        self.block(Some(home));
+        while self.peek().is_some_and(|it| !it.kind.ends_block()) {
+            let before = self.position;
+            self.unit();
+            if self.position == before {
+                // Nothing begins here: let the grammar say so.
+                self.begin_statement();
+                self.emit_next();
+                self.end_statement();
+            }
+        }
+        match self.peek() {
+            Some(closer) => {
+                self.output.push(Lexeme { kind: TokenKind::BraceClose, ..closer });
+                self.check_text_after_closer(closer);
+            }
+            None => self.report_truncation(),
+        }
+    }
+
+    /// Scanning goes on behind a brace in the middle of a line. Where it closes the container all the same, the rest would be lost.
+    fn check_text_after_closer(&mut self, closer: Lexeme) {
+        if closer.kind == TokenKind::BraceClose && self.position + 1 < self.input.len() {
+            let message = "this `}` closes the container, and text follows it on its line";
+            let it = Diagnostic::new(Code::Syntax, closer.span(), message, "nothing behind it is read");
+            self.diagnostics.push(it.help("take it out, or put it on a line of its own"));
+        }
+    }
+
+    /// `HOST FUSION` or `HOST IRS:`, before the header's lists in 2024.
+    fn at_host_heading(&self) -> bool {
+        let word = |ahead: usize| self.input.get(self.position + ahead).map_or("", |it| self.text(*it));
+        word(0) == "HOST" && matches!(word(1), "FUSION" | "IRS")
+    }
+
+    /// The text ended before the container's closer.
+    fn report_truncation(&mut self) {
+        let place = self.input.last().map_or(self.source.base, |it| it.end);
+        let opened = self.input.iter().find(|it| it.kind == TokenKind::ContainerStart);
+        self.truncated_at = self.truncated_at.or(Some(place));
+        if !self.is_truncation_reported() {
+            let span = opened.map_or(Span { start: place, end: place }, |it| it.span());
+            self.diagnostics.push(
+                Diagnostic::new(Code::Truncated, span, "the container is never closed", "opened here")
+                    .label(Span { start: place, end: place }, "the text ends here, without `}`"),
+            );
+        }
+        self.output.push(Lexeme::virtual_at(TokenKind::BraceClose, place));
+    }
+
+    fn options(&mut self) {
+        self.begin_statement();
+        self.emit_next();
+        while self.peek().is_some_and(|it| !it.first || !self.open_brackets.is_empty()) {
+            self.emit_next();
+        }
+        self.check_trailing_comma();
+        self.end_statement();
+    }
+
+    fn header(&mut self) {
+        self.begin_statement();
+        // The container's brace closes far below: it is no bracket of the header.
+        let place = self.peek().map_or(self.source.base, |it| it.start);
+        let headless = self.at_host_heading();
+        for kind in [TokenKind::ContainerStart, TokenKind::BraceOpen] {
+            if self.kind(0) == Some(kind) {
+                self.output.extend(self.peek());
+                self.position += 1;
+            } else if headless {
+                self.output.push(Lexeme::virtual_at(kind, place));
+            }
+        }
+        if self.at_host_heading() {
+            self.position += 2;
+            self.position += usize::from(self.kind(0) == Some(TokenKind::Colon));
+        }
+        while let Some(next) = self.peek() {
+            let fresh = next.first && self.open_brackets.is_empty();
+            if next.kind == TokenKind::BraceClose && self.open_brackets.is_empty() || next.kind.is_header() {
+                break;
+            }
+            if fresh && matches!(next.kind, TokenKind::Tensor | TokenKind::Word | TokenKind::Stream) {
+                break;
+            }
+            let last = self.input.get(self.position + 1).is_none_or(|it| it.first);
+            if next.kind == TokenKind::Colon && last && !self.open_brackets.is_empty() {
+                self.close_missing(next.start);
+            }
+            if self.recover_missing_closer(next) && next.kind != TokenKind::Arrow {
+                break;
+            }
+            self.emit_next();
+            if next.kind == TokenKind::Colon && self.open_brackets.is_empty() {
+                break;
+            }
+        }
+        let place = self.output.last().map_or(self.source.base, |it| it.end);
+        self.close_missing(place);
+        self.finish_statement();
+    }
+
+    /// `HostUnit0: Inputs={…} -> Outputs={…}` with what follows it.
+    fn unit(&mut self) {
+        self.begin_statement();
+        let mut lists = 0;
+        while let Some(next) = self.peek() {
+            match next.kind {
+                TokenKind::KernelStart | TokenKind::EndDot => break,
+                TokenKind::BraceClose if self.open_brackets.is_empty() => break,
+                // Both lists again, one value a line: they repeat what was said.
+                TokenKind::Word | TokenKind::Tensor | TokenKind::Colon | TokenKind::Comma
+                    if lists == 2 && self.open_brackets.is_empty() =>
+                {
+                    let unit =
+                        self.kind(2) == Some(TokenKind::Elided) || self.kind(3) == Some(TokenKind::Assign);
+                    if self.at_section() && unit {
+                        break;
+                    }
+                    self.position += 1;
+                    continue;
+                }
+                _ if lists == 2 && self.open_brackets.is_empty() => break,
+                _ if self.open_brackets.is_empty()
+                    && self.output.len() > self.stmt_start
+                    && self.at_section() =>
+                {
+                    break;
+                }
+                _ => (),
+            }
+            self.emit_next();
+            if next.kind == TokenKind::BraceClose && self.open_brackets.is_empty() {
+                lists += 1;
+            }
+        }
+        if self.kind(0) != Some(TokenKind::KernelStart) {
+            self.end_statement();
+            return;
+        }
+        let place = self.output.last().map_or(self.source.base, |it| it.end);
+        self.close_missing(place);
+        self.finish_statement();
+        self.kernel();
+    }
+
+    /// `%kernel { … }`.
+    fn kernel(&mut self) {
+        self.output.extend(self.peek());
+        self.position += 1;
+        let opener = self.peek().filter(|it| it.kind == TokenKind::BraceOpen);
+        self.position += usize::from(opener.is_some());
+        self.block(None);
+        // What nvFuser prints of a scheduled fusion besides its statements: a unit's domains mean nothing to the host.
+        if let Some(heading) = self.peek().filter(|it| self.text(*it) == "TransformPrinter") {
+            self.skip_until(|_, _| false);
+            self.report_dropped(heading, "dropped from here");
+        }
+        self.position += usize::from(self.kind(0) == Some(TokenKind::BraceClose));
+    }
+
+    /// `Resize: iS1{i0}rf by 0 and 2 -> …` between the statements of a fusion.
+    pub(super) fn at_transform(&self) -> bool {
+        let heading = [Some(TokenKind::Word), Some(TokenKind::Colon), Some(TokenKind::Axis)];
+        (0..3).map(|ahead| self.kind(ahead)).eq(heading)
+    }
+
+    /// Skips such a line, up to what can only be a statement.
+    pub(super) fn skip_transform(&mut self) {
+        let Some(heading) = self.peek() else { return };
+        self.position += 3;
+        self.skip_until(|this, next| {
+            let result = matches!(next.kind, TokenKind::Word | TokenKind::Tensor)
+                && this.kind(1) == Some(TokenKind::Assign);
+            result || this.at_transform()
+        });
+        self.report_dropped(heading, "dropped");
+    }
+
+    /// Skips tokens up to the end of the block, or to where `stops` says.
+    fn skip_until(&mut self, stops: impl Fn(&Self, Lexeme) -> bool) {
+        let mut braces = 0usize;
+        while let Some(next) = self.peek() {
+            let ends = next.kind.ends_block() && (braces == 0 || next.kind == TokenKind::EndDot);
+            if ends || stops(self, next) {
+                break;
+            }
+            match next.kind {
+                TokenKind::BraceOpen => braces += 1,
+                TokenKind::BraceClose => braces -= 1,
+                _ => (),
+            }
+            self.position += 1;
+        }
+    }
+
+    /// Says that the tokens from `heading` up to the next one mean nothing; the edit takes them out.
+    fn report_dropped(&mut self, heading: Lexeme, label: &str) {
+        let end = self.input.get(self.position.saturating_sub(1)).map_or(heading.end, |it| it.end);
+        let message = "a unit's transforms are not kept";
+        let it = Diagnostic::new(Code::LossyText, heading.span(), message, label);
+        self.diagnostics.push(it.fix(Span { start: heading.start, end }, ""));
+    }
+
+    /// A statement in the words of May 2024: `Execute the following Fusion, taking inputs :{ … } …`.
+    pub(super) fn phrase_statement(&mut self, lines: &mut Vec<StmtTokens>) {
+        let Some(first) = self.peek() else { return };
+        self.begin_statement();
+        let start = self.stmt_start as u32;
+        while let Some(next) = self.peek() {
+            if next.kind.is_post_or_wait_phrase() {
+                if self.output.len() > self.stmt_start && !self.lexeme_starts_with(next, '}') {
+                    break;
+                }
+                self.output.push(next);
+                self.position += 1;
+                // Its brace, so that operands get their commas.
+                self.open_brackets.clear();
+                self.open_brackets.push(OpenBracket {
+                    kind: TokenKind::BraceOpen,
+                    span: next.span(),
+                    operators: 0,
+                    closer_omitted: false,
+                    comma_style: CommaStyle::OptionalBetweenLines,
+                    is_call: false,
+                });
+            } else if next.kind == TokenKind::KernelStart {
+                let open = std::mem::take(&mut self.open_brackets);
+                let begin = self.stmt_start;
+                self.kernel();
+                (self.open_brackets, self.stmt_start) = (open, begin);
+            } else if next.kind == TokenKind::EndDot || next.kind.is_header() {
+                break;
+            } else {
+                let last = next.kind == TokenKind::BraceClose && self.open_brackets.len() == 1;
+                self.emit_next();
+                if last {
+                    break;
+                }
+            }
+        }
+        self.end_statement();
+        let column = first.first.then_some(first.column);
+        lines.push(StmtTokens { start, end: self.output.len() as u32, kind: TokenKind::End, column });
+    }
+
+    fn lexeme_starts_with(&self, lexeme: Lexeme, mark: char) -> bool {
+        self.text(lexeme).starts_with(mark)
+    }
+
+    /// The lines of a trailing section.
+    pub(super) fn section(&mut self, kind: TokenKind, heading: usize, start: usize, end: usize) {
+        let base = self.source.base;
+        let text = self.source.text.get(start..end).unwrap_or("");
+        let source = Source { text, base: base + start as u32 };
+        (self.input, _) = scan(source, ScanLimit::TextEnd, self.diagnostics);
+        self.position = 0;
+        let span = Span { start: base + heading as u32, end: base + start as u32 };
+        self.output.push(Lexeme { kind, first: true, column: 0, start: span.start, end: span.end });
+        if kind == TokenKind::Definitions {
+            let mut lines = Vec::new();
+            while self.peek().is_some() {
+                self.statement(&mut lines);
+            }
+            return;
+        }
+        while self.peek().is_some() {
+            self.begin_statement();
+            self.emit_next();
+            while let Some(next) = self.peek() {
+                if next.first && next.kind == TokenKind::Word && self.kind(1) == Some(TokenKind::Colon) {
+                    break;
+                }
+                self.emit_next();
+            }
+            self.check_trailing_comma();
+            self.end_statement();
+        }
+    }
+}
+
+/// A section behind the closer: its heading's kind and where its lines begin and end.
+pub(super) struct Section {
+    pub(super) kind: TokenKind,
+    pub(super) heading: usize,
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+/// The section that begins behind `from`, with nothing but blanks and comments before it.
+pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
+    let mut at = from;
+    let (heading, kind) = loop {
+        let rest = text.get(at..)?;
+        let trimmed = rest.trim_start();
+        at += rest.len() - trimmed.len();
+        if is_comment(trimmed) {
+            at += comment_length(trimmed);
+            continue;
+        }
+        break leading_heading(trimmed)?;
+    };
+    let (here, start) = (at, at + heading.len());
+    let mut lines = text.get(at..)?.split_inclusive('\n');
+    let mut end = at + lines.next().map_or(0, str::len);
+    // Whether blank lines were put in everywhere: nvFuser leaves one before a heading.
+    let before = text.get(..here).unwrap_or("");
+    let doubled = before.get(before.trim_end().len()..).is_some_and(|it| it.matches('\n').count() > 2);
+    let mut blank = 0;
+    for line in lines {
+        let trimmed = line.trim();
+        if trimmed.is_empty() && !doubled {
+            break;
+        }
+        if trimmed.is_empty() {
+            blank += line.len();
+            continue;
+        }
+        let indented = line.starts_with([' ', '\t']);
+        let belongs = match kind {
+            TokenKind::Domains => trimmed.starts_with('T') && trimmed.contains(':'),
+            _ => trimmed.contains('='),
+        };
+        let other = trimmed.starts_with('%') || self::leading_heading(trimmed).is_some();
+        // Behind a blank line, only what can be nothing else belongs to the section.
+        let certain =
+            blank == 0 || indented && belongs && (kind == TokenKind::Domains || trimmed.ends_with(';'));
+        if other || !certain || !(indented || belongs || is_comment(trimmed)) {
+            break;
+        }
+        end += line.len() + std::mem::take(&mut blank);
+    }
+    Some(Section { kind, heading: here, start, end })
+}
+
+const HEADINGS: [(&str, TokenKind); 2] =
+    [("Index definitions:", TokenKind::Definitions), ("Domains:", TokenKind::Domains)];
+
+/// The heading that a text begins with.
+fn leading_heading(text: &str) -> Option<(&'static str, TokenKind)> {
+    HEADINGS.into_iter().find(|(heading, _)| text.starts_with(heading))
+}
+
+/// The length of the comment that `text` begins with: its line, or, where a dump was folded into one line, the name
+/// behind the container's closing brace.
+pub(crate) fn comment_length(text: &str) -> usize {
+    let line = text.split_inclusive('\n').next().unwrap_or("");
+    match line.strip_prefix("// %HostIrContainer") {
+        Some(behind)
+            if leading_heading(behind.trim_start()).is_some() || behind.contains("%HostIrContainer") =>
+        {
+            line.len() - behind.len()
+        }
+        Some(_) | None => line.len(),
+    }
+}
+
+fn is_comment(line: &str) -> bool {
+    line.starts_with("//") || line.starts_with('#')
+}

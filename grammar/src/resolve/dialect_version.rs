@@ -1,0 +1,242 @@
+//! What a statement means in the dialect that its container is written in.
+//!
+//! A dump does not say when it was printed; its own spellings do. Two things changed their meaning without changing
+//! their text: `root=` counted devices until 2026-02-19 and counts within the team since, and `fmax`, `fmin` were how
+//! maxima were printed until 2025-09-29 and ignore NaNs since.
+//!
+//! Invariant: where the container's spellings do not decide, the newer meaning is taken and a warning says so.
+
+use super::Resolver;
+use crate::{
+    attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    indentation::TokenStream,
+    ir::{Expr, ExprId, OpStmt, Stmt, StmtId},
+    ops::Op,
+    roots::RootInterpretation,
+    span::Span,
+    text::expr_text,
+    token::{Lexeme, TokenKind},
+};
+
+/// Tensors among so many first tokens tell the age: all tensors of a container are spelled alike.
+const HEADER_TOKENS: usize = 64;
+
+/// The token behind the value that begins at `at`: one token, or a bracket with what it holds.
+fn group_end(tokens: &[Lexeme], at: usize) -> usize {
+    let mut depth = 0usize;
+    for (offset, token) in tokens.get(at..).unwrap_or(&[]).iter().enumerate() {
+        match token.kind {
+            TokenKind::ParenOpen => depth += 1,
+            TokenKind::ParenClose => depth = depth.saturating_sub(1),
+            _ => (),
+        }
+        if depth == 0 {
+            return at + offset + 1;
+        }
+    }
+    tokens.len()
+}
+
+/// The token behind the name of a stream that begins at `at`: a word, a number, a bracket, or a call.
+fn stream_end(tokens: &[Lexeme], at: usize) -> usize {
+    let is = |at: usize, kind: TokenKind| tokens.get(at).is_some_and(|it| it.kind == kind);
+    let numbered = at + 1 + usize::from(is(at + 1, TokenKind::Int));
+    let call = is(at, TokenKind::Word) && is(numbered, TokenKind::ParenOpen);
+    group_end(tokens, if call { numbered } else { at })
+}
+
+/// When a container was printed, as far as its spellings tell.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) enum DialectVersion {
+    /// Call style, January 2026 or later, or nothing that tells.
+    #[default]
+    CallStyle,
+    /// Keyword style: before January 2026.
+    KeywordStyle,
+    /// Spellings that were gone by September 2025.
+    Early,
+}
+
+impl<'s> Resolver<'s, '_> {
+    /// Looks over the tokens before anything is resolved: which streams are captured, since `Stream 0` means something
+    /// else without, how old the spellings are, and which units there are.
+    pub(super) fn detect_version(&mut self, laid: &TokenStream<'s>) {
+        let source = laid.source();
+        let tokens = laid.lexemes();
+        let kind = |at: usize| tokens.get(at).map(|it| it.kind);
+        let text = |at: usize| tokens.get(at).map_or("", |it| source.slice(it.start, it.end));
+        for (at, token) in tokens.iter().enumerate() {
+            match token.kind {
+                TokenKind::For => self.note_version(text(at + 1) == "StreamIdx", DialectVersion::Early),
+                TokenKind::PostPhrase => self.version = DialectVersion::Early,
+                TokenKind::WaitPhrase => (self.version, self.has_waits) = (DialectVersion::Early, true),
+                TokenKind::Tensor if at < HEADER_TOKENS => {
+                    let text = text(at);
+                    self.note_version(text.contains("[ ") || text.contains("iStream"), DialectVersion::Early);
+                }
+                TokenKind::Stream => {
+                    let keyword = at > 0 && kind(at - 1) == Some(TokenKind::Into);
+                    let end = stream_end(tokens, at + 1);
+                    if keyword || kind(end) == Some(TokenKind::Assign) {
+                        self.note_version(keyword, DialectVersion::KeywordStyle);
+                        let (first, last) = (tokens.get(at + 1), tokens.get(end.wrapping_sub(1)));
+                        let name =
+                            first.zip(last).map_or("", |(first, last)| source.slice(first.start, last.end));
+                        if !self.captured_streams.contains(&name) {
+                            self.captured_streams.push(name);
+                        }
+                    }
+                }
+                TokenKind::Word => match text(at) {
+                    "stream_index" => {
+                        self.note_version(self.byte(token.end) == Some(b' '), DialectVersion::KeywordStyle)
+                    }
+                    name @ ("SetCurrentStream" | "Synchronize" | "Wait") => {
+                        self.has_waits |= name == "Wait";
+                        self.note_version(
+                            kind(at + 1) != Some(TokenKind::ParenOpen),
+                            DialectVersion::KeywordStyle,
+                        );
+                    }
+                    "Input" => {
+                        self.note_version(kind(at + 1) == Some(TokenKind::Assign), DialectVersion::Early)
+                    }
+                    name if kind(at + 1) == Some(TokenKind::Colon) => {
+                        if let Some(number) = super::unit_number(name) {
+                            self.declare_unit(number);
+                        }
+                    }
+                    _ => (),
+                },
+                _ => (),
+            }
+        }
+    }
+
+    fn note_version(&mut self, holds: bool, age: DialectVersion) {
+        if holds {
+            self.version = self.version.max(age);
+        }
+    }
+
+    fn byte(&self, at: u32) -> Option<u8> {
+        self.source.as_bytes().get(at as usize).copied()
+    }
+
+    /// The name of a scalar function or tensor operator in today's meaning.
+    pub(super) fn resolve_extremum<'a>(&mut self, name: &'a str, span: Span, integers: bool) -> &'a str {
+        let plain = match name {
+            "fmax" => "max",
+            "fmin" => "min",
+            _ => return name,
+        };
+        match self.version {
+            _ if integers => plain,
+            DialectVersion::Early => plain,
+            DialectVersion::CallStyle => name,
+            DialectVersion::KeywordStyle => {
+                let message = format!("`{name}` meant `{plain}` until September 2025");
+                let label = format!("taken as `{plain}`, which a NaN wins");
+                let help = format!("write `{plain}`, or call-style statements around it to keep `{name}`");
+                let it = Diagnostic::new(Code::LossyMax, span, message, label).help(help).fix(span, plain);
+                self.diagnostics.push(it);
+                plain
+            }
+        }
+    }
+
+    /// Whether an expression is an integer by the names in it.
+    pub(super) fn is_integer(&self, expr: ExprId) -> bool {
+        let program = &self.program;
+        match &program.exprs[expr] {
+            Expr::Int(_) => true,
+            Expr::Bool(_) | Expr::Float(..) => false,
+            Expr::Symbol(symbol) => {
+                let name = program.symbols[*symbol].as_str();
+                let number =
+                    name.strip_prefix('i').is_some_and(|it| it.bytes().all(|it| it.is_ascii_digit()));
+                number || matches!(name, "rank" | "streamIdx" | "numberOfStreams" | "deviceIdx.x")
+            }
+            Expr::Prefix(_, operand) => self.is_integer(*operand),
+            Expr::Infix(_, lhs, rhs) => self.is_integer(*lhs) && self.is_integer(*rhs),
+            Expr::Call(name, args) => match (name.as_str(), args.as_slice()) {
+                ("ceilDiv" | "gcd" | "__to_index" | "__to_int64_t", _) => true,
+                ("where", [_, a, b]) | ("max" | "min", [a, b]) => self.is_integer(*a) && self.is_integer(*b),
+                _ => false,
+            },
+        }
+    }
+
+    /// Writes roots that count devices as what they are in the team.
+    pub(super) fn resolve_root(&mut self, stmt: &mut OpStmt, span: Span) {
+        if self.roots_in_team || stmt.op != Op::Communication {
+            return;
+        }
+        let (Some(root), Some(team)) = (stmt.get(attr::ROOT), stmt.get(attr::TEAM)) else {
+            return;
+        };
+        let readings = RootInterpretation::of(&self.program, root, team);
+        let as_device = match (self.version, &readings) {
+            (_, RootInterpretation::Unambiguous) => None,
+            (DialectVersion::CallStyle, RootInterpretation::DeviceOnly(place)) => Some(*place),
+            (DialectVersion::CallStyle, RootInterpretation::MemberOrDevice(_)) => {
+                self.warn_ambiguous_root(root, readings, span);
+                None
+            }
+            (
+                DialectVersion::KeywordStyle | DialectVersion::Early,
+                RootInterpretation::DeviceOnly(place) | RootInterpretation::MemberOrDevice(Some(place)),
+            ) => Some(*place),
+            (
+                DialectVersion::KeywordStyle | DialectVersion::Early,
+                RootInterpretation::MemberOrDevice(None),
+            ) => {
+                self.warn_ambiguous_root(root, readings, span);
+                None
+            }
+        };
+        if let Some(place) = as_device {
+            let place = self.program.intern_int(place);
+            stmt.set(attr::ROOT, place);
+        }
+    }
+
+    fn warn_ambiguous_root(&mut self, root: ExprId, readings: RootInterpretation, span: Span) {
+        let root = expr_text(&self.program, root);
+        let other = match readings {
+            RootInterpretation::MemberOrDevice(Some(place)) => {
+                format!("a device would be `root={place}` of the team")
+            }
+            RootInterpretation::MemberOrDevice(None)
+            | RootInterpretation::DeviceOnly(_)
+            | RootInterpretation::Unambiguous => "a device would be another member of the team".to_owned(),
+        };
+        let message = format!("`root={root}` counts devices or, since February 2026, members of the team");
+        let mut it = Diagnostic::new(Code::LossyRoot, span, message, format!("taken as a member; {other}"))
+            .help("`%options roots=team` in front of the container makes it explicit");
+        it.fixes.push(self.options_fix("roots=team"));
+        self.diagnostics.push(it);
+    }
+
+    /// Gives a Wait whose number nothing has posted to the bracket that it can only mean.
+    pub(super) fn resolve_work(&mut self, id: StmtId) {
+        let Stmt::Op(stmt) = &self.program.stmts[id] else { return };
+        match (stmt.op, stmt.number, stmt.get(attr::WORK)) {
+            (Op::EndCoalescing, None, _) => self.unnumbered_coalescing = Some(id),
+            (Op::Wait, _, Some(number)) if !self.posted_work.contains(&number) => {
+                if let Some(Stmt::Op(bracket)) =
+                    self.unnumbered_coalescing.take().map(|id| &mut self.program.stmts[id])
+                {
+                    bracket.number = Some(number);
+                    self.posted_work.insert(number);
+                }
+            }
+            _ => self.posted_work.extend(self.program.posted_work(id)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

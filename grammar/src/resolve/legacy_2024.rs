@@ -1,0 +1,240 @@
+//! The statements of May 2024, which spell operations out in words: a fusion in place becomes a HostUnit, a
+//! communication in place becomes a statement with a number.
+//!
+//! Invariant: numbers given here are used by no section and no communication before.
+
+use super::Resolver;
+use crate::{
+    ast, attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{BlockId, HostUnit, Memory, OpStmt, Operand, Stmt, StmtId, TensorId, UnitId},
+    ops::Op,
+    span::Span,
+    text::tensor_text,
+};
+
+impl<'s> Resolver<'s, '_> {
+    /// `Execute the following Fusion …`, `PostOnStream the operation …`.
+    pub(super) fn resolve_post_phrase(
+        &mut self,
+        inputs: &[ast::Expr<'s>],
+        outputs: &[ast::Expr<'s>],
+        operation: &ast::Operation<'s>,
+        span: Span,
+    ) -> Option<OpStmt> {
+        let (inputs, outputs) = (self.values(inputs), self.values(outputs));
+        match operation {
+            ast::Operation::Kernel(body) => {
+                let unit = self.inline_unit(body, inputs.len(), outputs.len(), span);
+                let attrs =
+                    vec![attr::UNIT.with(unit), attr::INPUTS.with(inputs), attr::OUTPUTS.with(outputs)];
+                Some(OpStmt { op: Op::PostOnStream, number: None, outs: Vec::new(), args: Vec::new(), attrs })
+            }
+            ast::Operation::Communication { kind, args, .. } => {
+                let mut stmt = self.communication(*kind, args)?;
+                for (key, operands) in [(attr::INPUT, inputs), (attr::OUTPUT, outputs)] {
+                    match operands[..] {
+                        [] => (),
+                        [Operand::Tensor(tensor)] => stmt.attrs.push(key.with(tensor)),
+                        _ => {
+                            let message = format!("a communication has one tensor as its {}", key.name());
+                            self.error(Code::BadOperands, span, message, "posted here with something else");
+                            return None;
+                        }
+                    }
+                }
+                self.add_implied_red_op(&mut stmt);
+                self.resolve_root(&mut stmt, span);
+                let errors = self.diagnostics.len();
+                self.report_missing_attrs(&stmt, span);
+                if self.diagnostics.len() > errors {
+                    return None;
+                }
+                stmt.number = Some(self.next_free_number());
+                super::params::order_attrs(&mut stmt);
+                Some(stmt)
+            }
+            ast::Operation::Call(call) => self.resolve_call(&[], call, span),
+        }
+    }
+
+    /// `Wait the communication :{ … }`.
+    pub(super) fn resolve_wait_phrase(
+        &mut self,
+        operation: &ast::Operation<'s>,
+        span: Span,
+    ) -> Option<OpStmt> {
+        let number = match operation {
+            ast::Operation::Call(ast::Expr {
+                kind: ast::ExprKind::Call { number: Some(number), .. },
+                ..
+            }) => u32::try_from(*number).ok(),
+            ast::Operation::Communication { kind, args, .. } => {
+                let wanted = self.communication(*kind, args)?;
+                let mut posted = self.program.stmts.iter().filter_map(|(_, stmt)| match stmt {
+                    Stmt::Op(it) if it.op == Op::Communication => Some(it),
+                    Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+                });
+                let same = |it: &&OpStmt| {
+                    it.get(attr::TYPE) == wanted.get(attr::TYPE)
+                        && it.get(attr::TEAM) == wanted.get(attr::TEAM)
+                };
+                posted.rfind(same).and_then(|it| it.number)
+            }
+            ast::Operation::Call(_) | ast::Operation::Kernel(_) => None,
+        };
+        let Some(number) = number else {
+            self.error(Code::UnknownWork, span, "nothing before posts this communication", "waited for here");
+            return None;
+        };
+        let attrs = vec![attr::WORK.with(number)];
+        Some(OpStmt { op: Op::Wait, number: None, outs: Vec::new(), args: Vec::new(), attrs })
+    }
+
+    /// The Wait that posting a communication implied until June 2024, when statements that wait were added. A container
+    /// that has any of those is newer.
+    pub(super) fn implied_wait(&mut self, posted: StmtId, span: Span) -> Option<StmtId> {
+        let number = self.program.posted_work(posted).filter(|_| !self.has_waits)?;
+        let message =
+            "no statement waits for this communication, and until June 2024 posting one waited for it";
+        let it = Diagnostic::new(Code::LossyWait, span, message, "taken to be waited for right here");
+        self.diagnostics.push(it.help(format!("`Wait(Communication {number})` behind it makes it explicit")));
+        self.needs_canonical_fix = true;
+        let wait = OpStmt {
+            op: Op::Wait,
+            number: None,
+            outs: Vec::new(),
+            args: Vec::new(),
+            attrs: vec![attr::WORK.with(number)],
+        };
+        Some(self.program.add_stmt(Stmt::Op(wait), span))
+    }
+
+    /// `Communication Allgather: { root: 0, team: 0 1 2, }`; a list's further members are arguments without a key.
+    fn communication(&mut self, kind: ast::Name<'s>, args: &[ast::Arg<'s>]) -> Option<OpStmt> {
+        let mut stmt = OpStmt {
+            op: Op::Communication,
+            number: None,
+            outs: Vec::new(),
+            args: Vec::new(),
+            attrs: Vec::new(),
+        };
+        let params = Op::Communication.def().attrs;
+        let word = ast::Expr { span: kind.span, kind: ast::ExprKind::Word(kind.text) };
+        let param = Op::Communication.def().attr_def(attr::TYPE)?;
+        stmt.attrs.push((param.key(), self.attr(param, &word)?));
+        let (mut team, mut in_team) = (Vec::new(), false);
+        for arg in args {
+            in_team = arg.key.map_or(in_team, |key| key.text.eq_ignore_ascii_case("team"));
+            let members = match &arg.value.kind {
+                ast::ExprKind::Braces(members) => members.as_slice(),
+                ast::ExprKind::Team(members) => {
+                    team.extend(
+                        members.iter().filter(|_| in_team).filter_map(|it| usize::try_from(*it).ok()),
+                    );
+                    &[]
+                }
+                _ => std::slice::from_ref(&arg.value),
+            };
+            let member = |it: &ast::Expr<'_>| match it.kind {
+                ast::ExprKind::Int(device) => usize::try_from(device).ok(),
+                _ => None,
+            };
+            team.extend(members.iter().filter(|_| in_team).filter_map(member));
+            let known =
+                arg.key.and_then(|key| params.iter().find(|it| it.name.eq_ignore_ascii_case(key.text)));
+            // Meshes stand at the tensors already.
+            if let Some(param) = known.filter(|_| !in_team)
+                && let Some(attr) = self.attr(param, &arg.value)
+            {
+                stmt.attrs.push((param.key(), attr));
+            }
+        }
+        stmt.attrs.push(attr::TEAM.with(team));
+        Some(stmt)
+    }
+
+    /// The lists of a unit whose section has none at `place`.
+    pub(super) fn infer_unit_lists(&mut self, unit: UnitId, body: BlockId, span: Span, place: u32) {
+        let number = self.program.units[unit].number;
+        let (taken, given) = self.unit_inputs_outputs(body);
+        if !(taken.is_empty() && given.is_empty()) {
+            let list = |list: &[TensorId]| {
+                let texts: Vec<String> = list.iter().map(|it| tensor_text(&self.program, *it)).collect();
+                texts.join(", ")
+            };
+            let lists = format!(" Inputs={{{}}} -> Outputs={{{}}}", list(&taken), list(&given));
+            let guess = inferred_lists_warning(number, span).fix(Span { start: place, end: place }, lists);
+            self.diagnostics.push(guess);
+            self.set_lists(unit, taken, given);
+        }
+    }
+
+    fn set_lists(&mut self, unit: UnitId, taken: Vec<TensorId>, given: Vec<TensorId>) {
+        let list = |tensors: Vec<TensorId>| tensors.into_iter().map(Operand::Tensor).collect();
+        let it = &mut self.program.units[unit];
+        (it.inputs, it.outputs) = (list(taken), list(given));
+    }
+
+    fn inline_unit(&mut self, body: &[ast::Stmt<'s>], inputs: usize, outputs: usize, span: Span) -> UnitId {
+        let number = self.next_free_number();
+        let unit =
+            self.program.units.push(HostUnit { number, inputs: Vec::new(), outputs: Vec::new(), body: None });
+        let outer = self.current_unit.replace(unit);
+        let body = self.block(body);
+        self.current_unit = outer;
+        let (taken, given) = self.unit_inputs_outputs(body);
+        let certain = taken.len() <= 1 && given.len() <= 1;
+        if taken.len() != inputs || given.len() != outputs {
+            let message = format!(
+                "the fusion reads {} and leaves {} tensors, and is posted with {inputs} and {outputs}",
+                taken.len(),
+                given.len()
+            );
+            self.error(Code::BadOperands, span, message, "expected as many operands as the fusion has");
+        } else if !certain {
+            // No unit in place can list its tensors: only the canonical text, with a section for it, does.
+            self.diagnostics.push(inferred_lists_warning(number, span));
+            self.needs_canonical_fix = true;
+        }
+        self.program.units[unit].body = Some(body);
+        self.set_lists(unit, taken, given);
+        unit
+    }
+
+    /// What a fusion reads and never defines, and what it defines in global memory, by number.
+    fn unit_inputs_outputs(&self, body: BlockId) -> (Vec<TensorId>, Vec<TensorId>) {
+        let program = &self.program;
+        let (mut used, mut defined) = (Vec::new(), Vec::new());
+        for stmt in program.block(body) {
+            if let Stmt::Op(it) = &program.stmts[*stmt] {
+                used.extend(it.args.iter().filter_map(|it| it.tensor()));
+                defined.extend(it.outs.iter().filter_map(|it| it.tensor()));
+            }
+        }
+        used.retain(|it| !defined.contains(it));
+        defined.retain(|it| program.tensors[*it].memory == Memory::Global);
+        for list in [&mut used, &mut defined] {
+            list.sort_by_key(|it| program.tensors[*it].number);
+            list.dedup();
+        }
+        (used, defined)
+    }
+
+    fn next_free_number(&mut self) -> u32 {
+        while self.units_by_number.contains_key(&self.next_number)
+            || self.posted_work.contains(&self.next_number)
+        {
+            self.next_number += 1;
+        }
+        self.next_number += 1;
+        self.next_number - 1
+    }
+}
+
+fn inferred_lists_warning(number: u32, span: Span) -> Diagnostic {
+    let message = "which operand is which tensor of this fusion is not written down";
+    Diagnostic::new(Code::LossyUnit, span, message, "taken in the order of the tensors' numbers")
+        .help(format!("`HostUnit{number}: Inputs={{…}} -> Outputs={{…}}` makes it explicit"))
+}

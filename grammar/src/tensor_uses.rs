@@ -1,0 +1,87 @@
+//! Which tensors statements mention, and how they use them.
+
+use crate::{
+    arena::Id,
+    attr,
+    ir::{Attr, OpStmt, Operand, Program, Stmt, TensorId},
+    ops::{AccessMode, Arity},
+    words::P2pType,
+};
+
+/// How a statement uses tensors: `visit` gets every mention with its mode, operands first.
+pub fn for_each_tensor_use(program: &Program, stmt: &OpStmt, visit: &mut dyn FnMut(TensorId, AccessMode)) {
+    let row = stmt.op.def();
+    let mut params = row.args.iter().filter(|param| param.kind.is_operand()).peekable();
+    for arg in &stmt.args {
+        let param = params.peek().copied();
+        if param.is_some_and(|it| it.arity != Arity::Many) {
+            params.next();
+        }
+        if let (Operand::Tensor(tensor), Some(param)) = (arg, param) {
+            visit(*tensor, param.access);
+        }
+    }
+    for (name, attr) in &stmt.attrs {
+        let mode = row
+            .attrs
+            .iter()
+            .find(|param| param.key() == *name)
+            .map_or(AccessMode::NoAccess, |param| param.access);
+        let mode = match (mode, stmt.get(attr::P2P_TYPE)) {
+            (AccessMode::Transfer, Some(P2pType::Recv)) => AccessMode::Write,
+            (AccessMode::Transfer, _) => AccessMode::Read,
+            (AccessMode::Read | AccessMode::Write | AccessMode::Bind | AccessMode::NoAccess, _) => mode,
+        };
+        match attr {
+            Attr::Tensor(tensor) => visit(*tensor, mode),
+            Attr::Values(values) => Program::tensors_of(values).for_each(|tensor| visit(tensor, mode)),
+            Attr::Stmts(stmts) => {
+                for stmt in stmts {
+                    if let Stmt::Op(it) = &program.stmts[*stmt] {
+                        for_each_tensor_use(program, it, &mut |tensor, _| {
+                            visit(tensor, AccessMode::NoAccess)
+                        });
+                    }
+                }
+            }
+            Attr::Scalar(_)
+            | Attr::Axis(_)
+            | Attr::Word(_)
+            | Attr::Name(_)
+            | Attr::DType(_)
+            | Attr::Bool(_)
+            | Attr::Team(_)
+            | Attr::Flags(_)
+            | Attr::Scalars(_)
+            | Attr::Ranges(_)
+            | Attr::Unit(_)
+            | Attr::Work(_) => (),
+        }
+    }
+    for (at, out) in stmt.outs.iter().enumerate() {
+        let mode = row.outs.get(at).or(row.outs.last()).map_or(AccessMode::Write, |param| param.access);
+        out.tensor().into_iter().for_each(|tensor| visit(tensor, mode));
+    }
+}
+
+/// The container's tensors in the order in which its text mentions them; a program may hold others.
+pub fn tensors_in_text_order(program: &Program) -> Vec<TensorId> {
+    let mut seen = vec![false; program.tensors.len()];
+    let mut order = Vec::new();
+    let mut mention = |tensor: TensorId| {
+        if !std::mem::replace(&mut seen[tensor.index()], true) {
+            order.push(tensor);
+        }
+    };
+    let ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
+    ports.for_each(&mut mention);
+    if let Some(body) = program.body {
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt] {
+                Program::tensors_of(&it.outs).for_each(&mut mention);
+                for_each_tensor_use(program, it, &mut |tensor, _| mention(tensor));
+            }
+        });
+    }
+    order
+}

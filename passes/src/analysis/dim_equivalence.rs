@@ -1,0 +1,151 @@
+//! Dimensions of tensors that are one and the same through operators.
+
+use grammar::{
+    DimMap, for_each_tensor_use,
+    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
+    ops::OpClass,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::{
+    dim_map,
+    sharding::{Dim, Sharding},
+};
+
+/// The dimensions that operands and results of a program share; streams do not matter.
+pub(crate) struct DimEquivalence {
+    edges: Vec<Edge>,
+    /// Edges by tensor.
+    of: FxHashMap<TensorId, Vec<usize>>,
+    inputs: FxHashSet<TensorId>,
+}
+
+/// Tensors that share a dimension, index by index.
+#[derive(Default)]
+pub(crate) struct EquivalentDims {
+    /// Which dimension of each tensor it is, in the order in which they were found.
+    pub(crate) dims: Vec<(TensorId, usize)>,
+    at: FxHashMap<TensorId, usize>,
+}
+
+impl EquivalentDims {
+    /// The dimension of a tensor.
+    pub(crate) fn dim(&self, tensor: TensorId) -> Option<usize> {
+        self.at.get(&tensor).copied()
+    }
+
+    /// Whether a statement mentions one of the tensors.
+    pub(crate) fn is_mentioned_by(&self, program: &Program, stmt: StmtId) -> bool {
+        let Stmt::Op(it) = &program.stmts[stmt] else { return false };
+        let mut found = false;
+        for_each_tensor_use(program, it, &mut |tensor, _| found |= self.dim(tensor).is_some());
+        found
+    }
+
+    fn add(&mut self, tensor: TensorId, dim: usize) {
+        self.dims.push((tensor, dim));
+        self.at.insert(tensor, dim);
+    }
+}
+
+impl DimEquivalence {
+    /// Looks at the top-level statements.
+    pub(crate) fn of(program: &Program) -> Self {
+        let edges = edges(program);
+        let mut of: FxHashMap<TensorId, Vec<usize>> = FxHashMap::default();
+        for (at, edge) in edges.iter().enumerate() {
+            of.entry(edge.arg).or_default().push(at);
+            of.entry(edge.out).or_default().push(at);
+        }
+        Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect() }
+    }
+
+    /// The tensors that share a dimension with dimension `dim` of `tensor` through top-level operators, as long as its
+    /// devices stay the same. Inputs of the program belong to it, but nothing is followed through them from one reader
+    /// to another. `Err`: a tensor that has the dimension twice.
+    pub(crate) fn dims_equivalent_to(
+        &self,
+        tensor: TensorId,
+        dim: usize,
+    ) -> Result<EquivalentDims, TensorId> {
+        let mut found = EquivalentDims::default();
+        found.add(tensor, dim);
+        let mut next = 0;
+        while let Some((tensor, dim)) = found.dims.get(next).copied() {
+            next += 1;
+            if self.inputs.contains(&tensor) && next > 1 {
+                continue;
+            }
+            for edge in self.of.get(&tensor).into_iter().flatten().map(|at| &self.edges[*at]) {
+                let from_arg = edge.arg == tensor && edge.arg_dim == dim;
+                let from_out = edge.out == tensor && edge.out_dim == dim;
+                let (other, at) = match (from_arg, from_out) {
+                    (true, _) => (edge.out, edge.out_dim),
+                    (_, true) => (edge.arg, edge.arg_dim),
+                    (false, false) => continue,
+                };
+                match found.dim(other) {
+                    Some(known) if known == at => (),
+                    Some(_) => return Err(other),
+                    None => found.add(other, at),
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A dimension of an operand that is a dimension of the result.
+struct Edge {
+    arg: TensorId,
+    arg_dim: usize,
+    out: TensorId,
+    out_dim: usize,
+}
+
+fn edges(program: &Program) -> Vec<Edge> {
+    let mut edges = Vec::new();
+    for stmt in program.body() {
+        let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+        let ([Some(out)], true) =
+            (&it.outs.iter().map(|it| it.tensor()).collect::<Vec<_>>()[..], computes(it))
+        else {
+            continue;
+        };
+        let args = it.tensor_operands();
+        let Some(goal) = Sharding::of(program, *out) else { continue };
+        for (position, arg) in args.iter().enumerate() {
+            let (Some(maps), Some(from)) =
+                (dim_map::dim_map(program, it, position), Sharding::of(program, *arg))
+            else {
+                continue;
+            };
+            for (arg_dim, map) in maps.into_iter().enumerate() {
+                let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();
+                if let DimMap::Parallel(out_dim) = map
+                    && devices(&from.dims[arg_dim]) == devices(&goal.dims[out_dim])
+                {
+                    edges.push(Edge { arg: *arg, arg_dim, out: *out, out_dim });
+                }
+            }
+        }
+    }
+    edges
+}
+
+/// Whether a statement computes a result from operands.
+pub(crate) fn computes(it: &OpStmt) -> bool {
+    match it.op.def().class {
+        OpClass::Compute | OpClass::Elementwise => true,
+        OpClass::View
+        | OpClass::Allocate
+        | OpClass::Deallocate
+        | OpClass::Communicate
+        | OpClass::Wait
+        | OpClass::Stream
+        | OpClass::Coalescing
+        | OpClass::ShareHandles
+        | OpClass::HostUnit
+        | OpClass::Opaque => false,
+    }
+}

@@ -1,0 +1,380 @@
+//! Whether the iterations of a loop may run at the same time.
+//!
+//! Invariant: "yes" is certain; where it is not, the answer names what may be in the way.
+
+use grammar::{
+    attr, for_each_tensor_use,
+    ir::{Axis, BlockId, Expr, ExprId, For, OpStmt, ParallelType, Program, Stmt, StmtId, SymbolId, TensorId},
+    ops::{AccessMode, Op, OpClass},
+    words::CommunicationType,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::{
+    alias_analysis::can_forward_operand,
+    bindings::symbols_through,
+    memory_effects::{MemoryEffects, upward_exposed_names},
+};
+
+/// Why iterations have to run one after the other.
+pub(crate) enum LoopCarriedDep {
+    /// What one of them writes to the tensor's storage, another may read or write.
+    Storage(TensorId, StmtId),
+    /// One of them may wait for what another posted.
+    Work(u32, StmtId),
+}
+
+/// Which part of which storage a name stands for in an iteration.
+#[derive(Clone, PartialEq)]
+enum IterationRegion {
+    /// Storage that the iteration allocates.
+    IterationLocal,
+    /// An index of another name's axis, a different one in every iteration.
+    Slice(TensorId, Op, Option<usize>, ExprId),
+}
+
+/// How a statement uses storage.
+struct Access {
+    region: Option<IterationRegion>,
+    write: bool,
+    tensor: TensorId,
+    stmt: StmtId,
+}
+
+/// How often each name is mentioned in the program.
+pub(crate) struct MentionCounts(FxHashMap<TensorId, usize>);
+
+impl MentionCounts {
+    /// Counts.
+    pub(crate) fn of(program: &Program) -> Self {
+        Self(program.body.map(|body| mention_counts(program, body)).unwrap_or_default())
+    }
+}
+
+/// What is in the way of running the iterations of a loop at the same time, if anything may be.
+pub(crate) fn loop_carried_dep(
+    program: &Program,
+    storage: &MemoryEffects,
+    all: &MentionCounts,
+    it: &For,
+) -> Option<LoopCarriedDep> {
+    let bounds = program.constant(it.start).zip(program.constant(it.stop));
+    if bounds.is_some_and(|(start, stop)| stop.saturating_sub(start) < 2) {
+        return None;
+    }
+    work_dep(program, it).or_else(|| storage_dep(program, storage, all, it))
+}
+
+/// A Wait that comes before the post, or without one, waits for another iteration's.
+fn work_dep(program: &Program, it: &For) -> Option<LoopCarriedDep> {
+    let mut posts: FxHashMap<u32, usize> = FxHashMap::default();
+    let mut waits: Vec<(u32, usize, StmtId)> = Vec::new();
+    let mut at = 0;
+    program.walk(it.body, &mut |id| {
+        at += 1;
+        let Stmt::Op(op) = &program.stmts[id] else { return };
+        if let (OpClass::Communicate | OpClass::Coalescing, Some(number)) = (op.op.def().class, op.number) {
+            posts.insert(number, at);
+        }
+        if let (OpClass::Wait, Some(number)) = (op.op.def().class, op.get(attr::WORK)) {
+            waits.push((number, at, id));
+        }
+    });
+    let early = |(number, at, _): &&(u32, usize, StmtId)| posts.get(number).is_none_or(|post| post > at);
+    waits.iter().find(early).map(|(number, _, stmt)| LoopCarriedDep::Work(*number, *stmt))
+}
+
+fn storage_dep(
+    program: &Program,
+    storage: &MemoryEffects,
+    all: &MentionCounts,
+    it: &For,
+) -> Option<LoopCarriedDep> {
+    let aliases = aliasing_copies(program, all, it.body);
+    let parts = iteration_regions(program, all, it, &aliases);
+    let mut accesses: FxHashMap<TensorId, Vec<Access>> = FxHashMap::default();
+    let mut order = Vec::new();
+    program.walk(it.body, &mut |id| {
+        let Stmt::Op(op) = &program.stmts[id] else { return };
+        for_each_tensor_use(program, op, &mut |tensor, mode| {
+            let write = match mode {
+                AccessMode::Read | AccessMode::Transfer => false,
+                AccessMode::Write if aliases.contains(&id) => return,
+                AccessMode::Write => true,
+                AccessMode::Bind | AccessMode::NoAccess => return,
+            };
+            let class = storage.alias_class(tensor);
+            order.push(class);
+            let part =
+                parts.get(&tensor).cloned().or_else(|| reduce_root_region(program, it, op, tensor, write));
+            accesses.entry(class).or_default().push(Access { region: part, write, tensor, stmt: id });
+        });
+    });
+    order.iter().find_map(|class| {
+        let all = &accesses[class];
+        let write = all.iter().find(|it| it.write)?;
+        let part = all.first().and_then(|it| it.region.as_ref());
+        let apart = part.is_some() && all.iter().all(|it| it.region.as_ref() == part);
+        (!apart).then_some(LoopCarriedDep::Storage(write.tensor, write.stmt))
+    })
+}
+
+/// The names that every iteration binds anew before it uses them, with what it binds them to.
+fn iteration_regions(
+    program: &Program,
+    all: &MentionCounts,
+    it: &For,
+    aliases: &FxHashSet<StmtId>,
+) -> FxHashMap<TensorId, IterationRegion> {
+    let renewed = deallocated_each_iteration(program, all, it);
+    let allocates = |op: &OpStmt| {
+        let own = |out| op.op == Op::Allocate || op.get(attr::ALIAS).is_none() && renewed.contains(&out);
+        op.op.def().class == OpClass::Allocate && op.out_tensor().is_some_and(own)
+    };
+    let binding = |id: StmtId| match &program.stmts[id] {
+        Stmt::Op(op) if allocates(op) || op.op.def().class == OpClass::View || aliases.contains(&id) => {
+            Program::tensors_of(&op.outs).collect()
+        }
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => Vec::new(),
+    };
+    let stale = upward_exposed_names(program, it.body, &binding);
+    let mut parts: FxHashMap<TensorId, IterationRegion> = FxHashMap::default();
+    let mut unclear: FxHashSet<TensorId> = FxHashSet::default();
+    // Names that the loop binds change within it: no base to count indices of.
+    let mut bound: FxHashSet<TensorId> = FxHashSet::default();
+    program.walk(it.body, &mut |id| {
+        if let Stmt::Op(op) = &program.stmts[id] {
+            for_each_tensor_use(program, op, &mut |tensor, mode| {
+                if mode == AccessMode::Bind || op.op.def().class == OpClass::Deallocate {
+                    bound.insert(tensor);
+                }
+            });
+        }
+    });
+    program.walk(it.body, &mut |id| {
+        let Stmt::Op(op) = &program.stmts[id] else { return };
+        let effect = op.op.def().class;
+        let Some(out) = op.out_tensor() else { return };
+        let arg = Program::tensors_of(&op.args).next();
+        let part = match effect {
+            OpClass::Allocate if allocates(op) => Some(IterationRegion::IterationLocal),
+            OpClass::View => match arg {
+                Some(arg) if bound.contains(&arg) => parts.get(&arg).cloned(),
+                Some(arg) => view_region(program, it, op, arg),
+                None => None,
+            },
+            OpClass::Compute if aliases.contains(&id) => match arg.and_then(|arg| parts.get(&arg)) {
+                Some(part) => Some(part.clone()),
+                // All of what it is a view of.
+                None => return,
+            },
+            // A copy to a name without storage of its own.
+            OpClass::Compute if stale.contains(&out) && can_forward_operand(op.op.def().type_rule) => {
+                unclear.insert(out);
+                return;
+            }
+            OpClass::Compute
+            | OpClass::Elementwise
+            | OpClass::Allocate
+            | OpClass::Deallocate
+            | OpClass::Communicate
+            | OpClass::Wait
+            | OpClass::Stream
+            | OpClass::Coalescing
+            | OpClass::ShareHandles
+            | OpClass::HostUnit
+            | OpClass::Opaque => return,
+        };
+        match (part, parts.get(&out)) {
+            (Some(part), None) => {
+                parts.insert(out, part);
+            }
+            (Some(part), Some(known)) if part == *known => (),
+            (Some(_) | None, _) => {
+                unclear.insert(out);
+            }
+        }
+    });
+    parts.retain(|tensor, _| !stale.contains(tensor) && !unclear.contains(tensor));
+    parts
+}
+
+/// Copies to names that have no storage, in this iteration and in every other: nothing else in the program mentions them
+/// but the statements up to a Deallocate in the same block. Such a name is a view of what is copied.
+fn aliasing_copies(program: &Program, all: &MentionCounts, block: BlockId) -> FxHashSet<StmtId> {
+    let mut found = FxHashSet::default();
+    add_aliasing_copies(program, block, &all.0, &mut found);
+    found
+}
+
+fn add_aliasing_copies(
+    program: &Program,
+    block: BlockId,
+    all: &FxHashMap<TensorId, usize>,
+    found: &mut FxHashSet<StmtId>,
+) {
+    let mut open: FxHashMap<TensorId, (StmtId, usize)> = FxHashMap::default();
+    for stmt in program.block(block) {
+        match &program.stmts[*stmt] {
+            Stmt::Op(op) => {
+                let copies =
+                    op.op.def().class == OpClass::Compute && can_forward_operand(op.op.def().type_rule);
+                if let (Some(out), true) = (op.out_tensor(), copies) {
+                    open.entry(out).or_insert((*stmt, 0));
+                }
+                for_each_tensor_use(program, op, &mut |tensor, _| {
+                    if let Some((copy, count)) = open.get_mut(&tensor) {
+                        *count += 1;
+                        let dropped = op.op.def().class == OpClass::Deallocate;
+                        if dropped && all.get(&tensor) == Some(count) {
+                            found.insert(*copy);
+                        }
+                    }
+                });
+            }
+            Stmt::Let(..) => (),
+            Stmt::For(it) => add_aliasing_copies(program, it.body, all, found),
+            Stmt::If(it) => {
+                add_aliasing_copies(program, it.then_block, all, found);
+                it.else_block.iter().for_each(|other| add_aliasing_copies(program, *other, all, found));
+            }
+        }
+    }
+}
+
+/// Names that every iteration drops and nothing outside of the loop binds: in an iteration, a long ALLOCATE finds them
+/// without storage.
+fn deallocated_each_iteration(program: &Program, all: &MentionCounts, it: &For) -> FxHashSet<TensorId> {
+    let mut dropped: FxHashSet<TensorId> = FxHashSet::default();
+    for stmt in program.block(it.body) {
+        if let Stmt::Op(op) = &program.stmts[*stmt]
+            && op.op.def().class == OpClass::Deallocate
+        {
+            dropped.extend(Program::tensors_of(&op.args));
+        }
+    }
+    let inside = mention_counts(program, it.body);
+    let only_inside = |tensor: &TensorId| all.0.get(tensor) == inside.get(tensor);
+    dropped.retain(only_inside);
+    dropped
+}
+
+/// How often a block mentions names.
+fn mention_counts(program: &Program, block: BlockId) -> FxHashMap<TensorId, usize> {
+    let mut counts = FxHashMap::default();
+    program.walk(block, &mut |stmt| {
+        if let Stmt::Op(op) = &program.stmts[stmt] {
+            for_each_tensor_use(program, op, &mut |tensor, _| *counts.entry(tensor).or_default() += 1);
+        }
+    });
+    counts
+}
+
+/// What a reduction writes to one root: a rank is the root in one iteration at most.
+fn reduce_root_region(
+    program: &Program,
+    it: &For,
+    op: &OpStmt,
+    tensor: TensorId,
+    write: bool,
+) -> Option<IterationRegion> {
+    let is_reduce = op.get(attr::TYPE) == Some(CommunicationType::Reduce);
+    if !is_reduce || !write || op.get(attr::INPUT) == Some(tensor) {
+        return None;
+    }
+    let root = op.get(attr::ROOT)?;
+    differs_per_iteration(program, it, root).then_some(IterationRegion::Slice(tensor, op.op, None, root))
+}
+
+/// The part of `base` that a view picks, if no two iterations pick the same.
+fn view_region(program: &Program, it: &For, op: &OpStmt, base: TensorId) -> Option<IterationRegion> {
+    let index = op.get(attr::INDEX).or_else(|| op.get(attr::STREAM_INDEX))?;
+    let mut dim = None;
+    if let Some(axis) = op.get(attr::AXIS) {
+        // A reduction is no dimension, and of one with extent 1 every index picks the same.
+        dim = Some(program.dimensions(base).position(|it| it == axis)?);
+        let Axis { parallel, extent, .. } = program.axes[axis];
+        let several = extent == it.stop || program.constant(extent).is_some_and(|extent| extent > 1);
+        if matches!(parallel, ParallelType::Device(_)) || !several {
+            return None;
+        }
+    }
+    differs_per_iteration(program, it, index).then_some(IterationRegion::Slice(base, op.op, dim, index))
+}
+
+/// Whether no two iterations of a loop give an index the same value.
+pub(crate) fn differs_per_iteration(program: &Program, it: &For, index: ExprId) -> bool {
+    let mut symbols = FxHashSet::default();
+    symbols_through(program, index, &mut symbols);
+    let mut assigned = false;
+    program.walk(it.body, &mut |stmt| match &program.stmts[stmt] {
+        Stmt::Let(symbol, _) => assigned |= symbols.contains(symbol),
+        Stmt::For(inner) => assigned |= symbols.contains(&inner.index),
+        Stmt::Op(_) | Stmt::If(_) => (),
+    });
+    if assigned {
+        return false;
+    }
+    let index = resolve_definition(program, index);
+    match &program.exprs[index] {
+        Expr::Infix("%", dividend, modulus) => {
+            let unit = step_per_iteration(program, *dividend, it.index).is_some_and(|step| step.abs() == 1);
+            let start = program.constant(it.start);
+            let trip = program.constant(it.stop).zip(start).map(|(stop, start)| stop - start);
+            let few = match (trip, program.constant(resolve_definition(program, *modulus))) {
+                (Some(trip), Some(modulus)) => trip <= modulus,
+                _ => {
+                    start == Some(0)
+                        && resolve_definition(program, it.stop) == resolve_definition(program, *modulus)
+                }
+            };
+            unit && few
+        }
+        Expr::Int(_)
+        | Expr::Bool(_)
+        | Expr::Float(..)
+        | Expr::Symbol(_)
+        | Expr::Prefix(..)
+        | Expr::Infix(..)
+        | Expr::Call(..) => step_per_iteration(program, index, it.index).is_some_and(|step| step != 0),
+    }
+}
+
+/// A symbol's definition, as far as definitions lead; any other expression.
+fn resolve_definition(program: &Program, mut expr: ExprId) -> ExprId {
+    while let Expr::Symbol(symbol) = &program.exprs[expr]
+        && let Some(definition) = program.definitions.get(symbol)
+    {
+        expr = *definition;
+    }
+    expr
+}
+
+/// By how much an expression grows when `index` grows by one, if that is always the same.
+fn step_per_iteration(program: &Program, expr: ExprId, index: SymbolId) -> Option<i64> {
+    let expr = resolve_definition(program, expr);
+    match &program.exprs[expr] {
+        Expr::Symbol(symbol) if *symbol == index => return Some(1),
+        Expr::Infix(sign @ ("+" | "-"), lhs, rhs) => {
+            let (lhs, rhs) =
+                (step_per_iteration(program, *lhs, index)?, step_per_iteration(program, *rhs, index)?);
+            return if *sign == "+" { lhs.checked_add(rhs) } else { lhs.checked_sub(rhs) };
+        }
+        Expr::Infix("*", lhs, rhs) => {
+            if let Some(factor) = program.constant(*lhs) {
+                return step_per_iteration(program, *rhs, index)?.checked_mul(factor);
+            }
+            if let Some(factor) = program.constant(*rhs) {
+                return step_per_iteration(program, *lhs, index)?.checked_mul(factor);
+            }
+        }
+        Expr::Int(_)
+        | Expr::Bool(_)
+        | Expr::Float(..)
+        | Expr::Symbol(_)
+        | Expr::Prefix(..)
+        | Expr::Infix(..)
+        | Expr::Call(..) => (),
+    }
+    (!program.depends_on(expr, &|symbol| symbol == index)).then_some(0)
+}

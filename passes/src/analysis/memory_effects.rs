@@ -1,0 +1,345 @@
+//! What statements do to storage, and which storage posted works use.
+//!
+//! Invariant: the answers hold for every order in which statements may run: names that ever share storage count as one,
+//! and a branch or loop does whatever any statement inside may do.
+
+use grammar::{
+    attr, for_each_tensor_use,
+    ir::{BlockId, Operand, Program, Stmt, StmtId, Stream, SymbolId, TensorId},
+    ops::{AccessMode, Op, OpClass},
+    words::CommunicationType,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::{
+    alias_analysis::{AliasClasses, OpaqueCallModel},
+    bindings::symbols_through,
+    blocks::any_stmt,
+};
+
+/// Which names may stand for the same storage, and which storage posted works use.
+#[derive(Default)]
+pub(crate) struct MemoryEffects {
+    sharing: AliasClasses,
+    works: FxHashMap<u32, ReadWriteSet>,
+}
+
+/// Storage that something reads and writes, by representative name.
+#[derive(Clone, Default)]
+pub(crate) struct ReadWriteSet {
+    pub(crate) reads: FxHashSet<TensorId>,
+    pub(crate) writes: FxHashSet<TensorId>,
+}
+
+impl ReadWriteSet {
+    /// Whether the order of the two matters.
+    pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
+        !self.writes.is_disjoint(&other.writes)
+            || !self.writes.is_disjoint(&other.reads)
+            || !self.reads.is_disjoint(&other.writes)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.reads.extend(&other.reads);
+        self.writes.extend(&other.writes);
+    }
+}
+
+/// What a statement, and what is inside it, does.
+#[derive(Default)]
+pub(crate) struct StmtEffects {
+    /// What it reads and writes; a communication does so when it is posted, and its Wait does so again.
+    pub(crate) accesses: ReadWriteSet,
+    /// Names that it mentions in any way.
+    pub(crate) names: FxHashSet<TensorId>,
+    /// Names that it may bind or drop.
+    pub(crate) binds: FxHashSet<TensorId>,
+    /// Names that it drops.
+    pub(crate) deallocates: FxHashSet<TensorId>,
+    /// Scalars that it looks at, through definitions too.
+    pub(crate) symbols: FxHashSet<SymbolId>,
+    /// Scalars that it gives values.
+    pub(crate) assigns: FxHashSet<SymbolId>,
+    /// Numbers of works that it posts.
+    pub(crate) posts: FxHashSet<u32>,
+    /// Numbers of works that it waits for.
+    pub(crate) waits: FxHashSet<u32>,
+    /// Whether it chooses, captures or joins streams.
+    pub(crate) uses_streams: bool,
+    /// Whether it may block the host.
+    pub(crate) may_block_host: bool,
+    /// Whether it posts data movement between ranks, or brackets it.
+    pub(crate) communicates: bool,
+}
+
+impl MemoryEffects {
+    /// Looks at a container's statements.
+    pub(crate) fn of(program: &Program) -> Self {
+        let Some(body) = program.body else { return Self::default() };
+        let mut storage = Self {
+            sharing: AliasClasses::of(program, body, OpaqueCallModel::WriteOutputs),
+            ..Self::default()
+        };
+        storage.collect_works(program, body, &mut None);
+        storage
+    }
+
+    /// The name that stands for all that may share storage with `tensor`.
+    pub(crate) fn alias_class(&self, tensor: TensorId) -> TensorId {
+        self.sharing.alias_class(tensor)
+    }
+
+    /// What the works of a number use from when they are posted until they are waited for.
+    pub(crate) fn work_accesses(&self, number: u32) -> ReadWriteSet {
+        self.works.get(&number).cloned().unwrap_or_default()
+    }
+
+    fn collect_works(&mut self, program: &Program, block: BlockId, bracket: &mut Option<ReadWriteSet>) {
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => {
+                    let mut posted = None;
+                    match (it.op.def().class, it.op) {
+                        (OpClass::Communicate, _) => {
+                            let mut used = ReadWriteSet::default();
+                            for_each_tensor_use(program, it, &mut |tensor, mode| {
+                                self.access(tensor, mode, &mut used)
+                            });
+                            if let Some(open) = bracket {
+                                open.add(&used);
+                            }
+                            posted = Some(used);
+                        }
+                        (OpClass::Coalescing, Op::StartCoalescing) => {
+                            *bracket = Some(ReadWriteSet::default())
+                        }
+                        (OpClass::Coalescing, _) => posted = bracket.take(),
+                        (
+                            OpClass::Compute
+                            | OpClass::Elementwise
+                            | OpClass::View
+                            | OpClass::Allocate
+                            | OpClass::Deallocate
+                            | OpClass::Wait
+                            | OpClass::Stream
+                            | OpClass::ShareHandles
+                            | OpClass::HostUnit
+                            | OpClass::Opaque,
+                            _,
+                        ) => (),
+                    }
+                    if let Some((number, used)) = it.number.zip(posted) {
+                        self.works.entry(number).or_default().add(&used);
+                    }
+                }
+                Stmt::Let(..) => (),
+                Stmt::For(it) => self.collect_works(program, it.body, bracket),
+                Stmt::If(it) => {
+                    self.collect_works(program, it.then_block, bracket);
+                    it.else_block.iter().for_each(|other| self.collect_works(program, *other, bracket));
+                }
+            }
+        }
+    }
+
+    fn access(&self, tensor: TensorId, mode: AccessMode, accesses: &mut ReadWriteSet) {
+        match mode {
+            AccessMode::Read | AccessMode::Transfer => accesses.reads.insert(self.alias_class(tensor)),
+            AccessMode::Write => accesses.writes.insert(self.alias_class(tensor)),
+            AccessMode::Bind | AccessMode::NoAccess => false,
+        };
+    }
+
+    /// What a statement does.
+    pub(crate) fn effects(&self, program: &Program, stmt: StmtId) -> StmtEffects {
+        let mut effects = StmtEffects::default();
+        self.add_effects(program, stmt, &mut effects);
+        effects
+    }
+
+    /// What several statements do.
+    pub(crate) fn all_effects(&self, program: &Program, stmts: &[StmtId]) -> StmtEffects {
+        let mut effects = StmtEffects::default();
+        stmts.iter().for_each(|stmt| self.add_effects(program, *stmt, &mut effects));
+        effects
+    }
+
+    fn add_effects(&self, program: &Program, stmt: StmtId, acc: &mut StmtEffects) {
+        match &program.stmts[stmt] {
+            Stmt::Op(it) => {
+                let effect = it.op.def().class;
+                for_each_tensor_use(program, it, &mut |tensor, mode| {
+                    acc.names.insert(tensor);
+                    self.access(tensor, mode, &mut acc.accesses);
+                    let dropped = effect == OpClass::Deallocate;
+                    if dropped || matches!(mode, AccessMode::Bind | AccessMode::Write) {
+                        acc.binds.insert(tensor);
+                    }
+                    if dropped {
+                        acc.deallocates.insert(tensor);
+                    }
+                });
+                symbols_of(program, stmt, &mut acc.symbols);
+                match effect {
+                    OpClass::Communicate => {
+                        acc.communicates = true;
+                        acc.posts.extend(it.number);
+                    }
+                    OpClass::Coalescing => {
+                        acc.communicates = true;
+                        acc.posts.extend(it.number);
+                    }
+                    OpClass::Wait => {
+                        if let Some(number) = it.get(attr::WORK) {
+                            acc.waits.insert(number);
+                            acc.accesses.add(&self.work_accesses(number));
+                        }
+                    }
+                    OpClass::Stream => acc.uses_streams = true,
+                    OpClass::ShareHandles => acc.may_block_host = true,
+                    OpClass::Compute
+                    | OpClass::Elementwise
+                    | OpClass::View
+                    | OpClass::Allocate
+                    | OpClass::Deallocate
+                    | OpClass::HostUnit
+                    | OpClass::Opaque => (),
+                }
+            }
+            Stmt::Let(symbol, _) => {
+                acc.assigns.insert(*symbol);
+                symbols_of(program, stmt, &mut acc.symbols);
+            }
+            Stmt::For(it) => {
+                acc.assigns.insert(it.index);
+                symbols_of(program, stmt, &mut acc.symbols);
+                program.block(it.body).iter().for_each(|inner| self.add_effects(program, *inner, acc));
+            }
+            Stmt::If(it) => {
+                symbols_of(program, stmt, &mut acc.symbols);
+                for inner in [Some(it.then_block), it.else_block].into_iter().flatten() {
+                    program.block(inner).iter().for_each(|inner| self.add_effects(program, *inner, acc));
+                }
+            }
+        }
+    }
+}
+
+/// The scalars that a statement itself looks at, not those inside it; indices of streams included.
+pub(crate) fn symbols_of(program: &Program, stmt: StmtId, acc: &mut FxHashSet<SymbolId>) {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => {
+            it.scalars(&mut |expr| symbols_through(program, expr, acc));
+            for operand in &it.args {
+                if let Operand::Stream(stream) = operand
+                    && let Stream::Index(index) = program.streams[*stream]
+                {
+                    symbols_through(program, index, acc);
+                }
+            }
+            if let Some(listed) = it.get(attr::TRANSFERS) {
+                listed.iter().for_each(|stmt| symbols_of(program, *stmt, acc));
+            }
+        }
+        Stmt::Let(_, value) => symbols_through(program, *value, acc),
+        Stmt::For(it) => [it.start, it.stop].iter().for_each(|it| symbols_through(program, *it, acc)),
+        Stmt::If(it) => symbols_through(program, it.cond, acc),
+    }
+}
+
+/// Names that an iteration of `body` may use as an earlier one, or what came before the loop, left them: some path to
+/// a use does not pass a statement for which `binds` names them first.
+pub(crate) fn upward_exposed_names(
+    program: &Program,
+    body: BlockId,
+    binds: &dyn Fn(StmtId) -> Vec<TensorId>,
+) -> FxHashSet<TensorId> {
+    let mut stale = FxHashSet::default();
+    let _ = upward_exposed_in(program, body, FxHashSet::default(), binds, &mut stale);
+    stale
+}
+
+fn upward_exposed_in(
+    program: &Program,
+    block: BlockId,
+    mut bound: FxHashSet<TensorId>,
+    binds: &dyn Fn(StmtId) -> Vec<TensorId>,
+    stale: &mut FxHashSet<TensorId>,
+) -> FxHashSet<TensorId> {
+    for stmt in program.block(block) {
+        match &program.stmts[*stmt] {
+            Stmt::Op(it) => {
+                let fresh = binds(*stmt);
+                for_each_tensor_use(program, it, &mut |tensor, mode| {
+                    let result =
+                        matches!(mode, AccessMode::Write | AccessMode::Bind) && fresh.contains(&tensor);
+                    // The long form looks at whether the name is bound, and at nothing else.
+                    let looks = it.op == Op::AllocateOnce && it.out_tensor() == Some(tensor);
+                    if !result && !looks && !bound.contains(&tensor) {
+                        stale.insert(tensor);
+                    }
+                });
+                bound.extend(fresh);
+            }
+            Stmt::Let(..) => (),
+            Stmt::For(it) => {
+                let inner = upward_exposed_in(program, it.body, bound.clone(), binds, stale);
+                if has_iterations(program, it.start, it.stop) {
+                    bound = inner;
+                }
+            }
+            Stmt::If(it) => {
+                let then = upward_exposed_in(program, it.then_block, bound.clone(), binds, stale);
+                bound = match it.else_block {
+                    Some(other) => {
+                        let other = upward_exposed_in(program, other, bound, binds, stale);
+                        then.intersection(&other).copied().collect()
+                    }
+                    None => bound,
+                };
+            }
+        }
+    }
+    bound
+}
+
+/// The names whose elements a statement certainly writes, all of them, on every rank that comes to it and holds them.
+pub(crate) fn fully_written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
+    let Stmt::Op(it) = &program.stmts[stmt] else { return Vec::new() };
+    let mut filled = Vec::new();
+    for_each_tensor_use(program, it, &mut |tensor, mode| {
+        if mode == AccessMode::Write {
+            filled.push(tensor);
+        }
+    });
+    if let Some(team) = it.get(attr::TEAM) {
+        let everywhere = it.get(attr::TYPE).is_none_or(CommunicationType::writes_on_every_rank);
+        filled.retain(|tensor| {
+            let mesh = &program.tensors[*tensor].mesh;
+            everywhere && !mesh.is_empty() && mesh.devices.iter().all(|rank| team.contains(rank))
+        });
+    }
+    filled
+}
+
+/// The place for an ALLOCATE that has to come before the statement at `at`, which uses it. Storage is made on the current
+/// stream: if the statement chooses streams of its own, they have to fork behind it.
+pub(crate) fn allocation_index(program: &Program, block: BlockId, at: usize) -> usize {
+    let stmts = program.block(block);
+    let op = |stmt: StmtId| match &program.stmts[stmt] {
+        Stmt::Op(it) => Some(it.op),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    };
+    let chooses = any_stmt(program, stmts[at], &|stmt| op(stmt) == Some(Op::SetCurrentStream));
+    let fork = || stmts[..at].iter().rposition(|stmt| op(*stmt) == Some(Op::GetCurrentStream));
+    if chooses { fork().unwrap_or(at) } else { at }
+}
+
+/// Whether a loop between these bounds certainly has an iteration.
+pub(crate) fn has_iterations(
+    program: &Program,
+    start: grammar::ir::ExprId,
+    stop: grammar::ir::ExprId,
+) -> bool {
+    program.constant(start).zip(program.constant(stop)).is_some_and(|(start, stop)| start < stop)
+}

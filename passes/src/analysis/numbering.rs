@@ -1,0 +1,277 @@
+//! The order in which the text of a program mentions things.
+
+use grammar::{
+    ir::{
+        Attr, AxisId, BlockId, ExprId, OpStmt, Operand, Program, Stmt, Stream, SymbolId, TensorId, Transform,
+        UnitId,
+    },
+    ops::TypeRule,
+};
+use indexmap::{IndexMap, IndexSet};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What there is, in the order in which the text mentions it.
+pub(crate) struct MentionOrder<'p> {
+    pub(crate) program: &'p Program,
+    /// The unit whose text is read.
+    pub(crate) namespace: Option<UnitId>,
+    pub(crate) tensors: IndexSet<TensorId>,
+    /// Axes with their namespaces; of those that print the same, the first.
+    pub(crate) axes: IndexSet<AxisId>,
+    pub(crate) axis_spaces: FxHashMap<AxisId, Option<UnitId>>,
+    /// Axes by namespace and number.
+    pub(crate) by_number: FxHashMap<(Option<UnitId>, u32), Vec<AxisId>>,
+    /// The axes that have to get smaller numbers than one.
+    pub(crate) smaller: FxHashMap<AxisId, Vec<AxisId>>,
+    pub(crate) streams: IndexSet<u32>,
+    pub(crate) works: IndexSet<NumberedWork>,
+    pub(crate) symbols: IndexMap<SymbolId, Option<UnitId>>,
+    /// The container's scalars that the program gives values.
+    pub(crate) defined: FxHashSet<SymbolId>,
+    /// Those that have a value where the text is read.
+    pub(crate) known: FxHashMap<SymbolId, usize>,
+    /// Scalars that are used where they have none.
+    pub(crate) free: FxHashSet<SymbolId>,
+    pub(crate) definitions: IndexSet<SymbolId>,
+}
+
+/// What shares the counter of posted work.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum NumberedWork {
+    Posted(u32),
+    Unit(UnitId),
+}
+
+impl<'p> MentionOrder<'p> {
+    pub(crate) fn new(program: &'p Program) -> Self {
+        let defined: FxHashSet<SymbolId> = program.definitions.keys().copied().collect();
+        Self {
+            program,
+            namespace: None,
+            tensors: IndexSet::new(),
+            axes: IndexSet::new(),
+            axis_spaces: FxHashMap::default(),
+            by_number: FxHashMap::default(),
+            smaller: FxHashMap::default(),
+            streams: IndexSet::new(),
+            works: IndexSet::new(),
+            symbols: IndexMap::new(),
+            known: defined.iter().map(|it| (*it, 1)).collect(),
+            defined,
+            free: FxHashSet::default(),
+            definitions: IndexSet::new(),
+        }
+    }
+
+    // ---- what the text mentions
+
+    pub(crate) fn block(&mut self, block: BlockId) {
+        let program = self.program;
+        for stmt in program.block(block) {
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => self.op(it),
+                Stmt::Let(symbol, value) => {
+                    self.binder(*symbol);
+                    self.scalar(*value);
+                    *self.known.entry(*symbol).or_default() += 1;
+                }
+                Stmt::For(it) => {
+                    self.binder(it.index);
+                    match it.axis {
+                        Some(axis) => self.axis(axis),
+                        None => [it.start, it.stop].into_iter().for_each(|bound| self.scalar(bound)),
+                    }
+                    *self.known.entry(it.index).or_default() += 1;
+                    self.block(it.body);
+                    *self.known.entry(it.index).or_default() -= 1;
+                }
+                Stmt::If(it) => {
+                    self.scalar(it.cond);
+                    self.block(it.then_block);
+                    it.else_block.iter().for_each(|other| self.block(*other));
+                }
+            }
+        }
+    }
+
+    fn op(&mut self, it: &OpStmt) {
+        self.operands(&it.outs);
+        self.works.extend(it.number.map(NumberedWork::Posted));
+        self.operands(&it.args);
+        for (_, attr) in &it.attrs {
+            self.attr(attr);
+        }
+        if it.op.def().type_rule == TypeRule::Permute
+            && let Some(out) = it.out_tensor()
+        {
+            self.keep_order(out);
+        }
+    }
+
+    fn attr(&mut self, attr: &Attr) {
+        match attr {
+            Attr::Tensor(tensor) => self.tensor(*tensor),
+            Attr::Axis(axis) => self.axis(*axis),
+            Attr::Values(values) => self.operands(values),
+            Attr::Unit(unit) => self.unit(*unit),
+            Attr::Work(number) => _ = self.works.insert(NumberedWork::Posted(*number)),
+            Attr::Stmts(stmts) => {
+                for stmt in stmts {
+                    if let Stmt::Op(it) = &self.program.stmts[*stmt] {
+                        self.op(it);
+                    }
+                }
+            }
+            Attr::Scalar(expr) => self.scalar(*expr),
+            Attr::Scalars(exprs) => exprs.iter().for_each(|it| self.scalar(*it)),
+            Attr::Ranges(ranges) => ranges.iter().flatten().for_each(|it| self.scalar(*it)),
+            Attr::Word(_)
+            | Attr::Name(_)
+            | Attr::DType(_)
+            | Attr::Bool(_)
+            | Attr::Team(_)
+            | Attr::Flags(_) => (),
+        }
+    }
+
+    pub(crate) fn operands(&mut self, operands: &[Operand]) {
+        for operand in operands {
+            match operand {
+                Operand::Tensor(tensor) => self.tensor(*tensor),
+                Operand::Scalar(expr) => self.scalar(*expr),
+                Operand::Stream(stream) => match self.program.streams[*stream] {
+                    Stream::Named(number) => _ = self.streams.insert(number),
+                    Stream::Index(index) => self.scalar(index),
+                },
+            }
+        }
+    }
+
+    pub(crate) fn unit(&mut self, unit: UnitId) {
+        self.works.insert(NumberedWork::Unit(unit));
+    }
+
+    fn tensor(&mut self, tensor: TensorId) {
+        if self.tensors.insert(tensor) {
+            self.program.tensors[tensor].loop_domain.iter().for_each(|axis| self.axis(*axis));
+        }
+    }
+
+    fn axis(&mut self, axis: AxisId) {
+        let axis = self.same_axis(axis);
+        if self.axes.insert(axis) {
+            let it = &self.program.axes[axis];
+            let bounds = [it.start, it.stop, Some(it.extent), it.expanded];
+            bounds.into_iter().flatten().for_each(|bound| self.scalar(bound));
+        }
+    }
+
+    /// The first axis that prints as this one does.
+    fn same_axis(&mut self, axis: AxisId) -> AxisId {
+        let it = &self.program.axes[axis];
+        self.axis_spaces.entry(axis).or_insert(self.namespace);
+        let alike = self.by_number.entry((self.namespace, it.number)).or_default();
+        match alike.iter().find(|other| self.program.axes[**other] == *it) {
+            Some(first) => *first,
+            None => {
+                alike.push(axis);
+                axis
+            }
+        }
+    }
+
+    fn binder(&mut self, symbol: SymbolId) {
+        self.symbols.entry(symbol).or_insert(self.namespace);
+        self.defined.insert(symbol);
+    }
+
+    pub(crate) fn scalar(&mut self, expr: ExprId) {
+        for symbol in self.mention(expr) {
+            if self.known.get(&symbol).is_none_or(|it| *it == 0) {
+                self.free.insert(symbol);
+            }
+        }
+    }
+
+    /// The scalars of an expression that is evaluated elsewhere.
+    fn mention(&mut self, expr: ExprId) -> Vec<SymbolId> {
+        let mut symbols = Vec::new();
+        self.program.collect_symbols(expr, &mut symbols);
+        for symbol in &symbols {
+            self.symbols.entry(*symbol).or_insert(self.namespace);
+        }
+        symbols
+    }
+
+    /// The axes of a permuted result keep the order of their numbers.
+    fn keep_order(&mut self, tensor: TensorId) {
+        let program = self.program;
+        let mut axes: Vec<AxisId> = program.dimensions(tensor).collect();
+        axes.sort_by_key(|axis| program.axes[*axis].number);
+        for pair in axes.windows(2) {
+            let (before, after) = (self.same_axis(pair[0]), self.same_axis(pair[1]));
+            if program.axes[before].number < program.axes[after].number {
+                self.smaller.entry(after).or_default().push(before);
+            }
+        }
+    }
+
+    /// Definitions in the order in which the statements, and then each other, use them; those that a definition needs
+    /// stand before it.
+    pub(crate) fn definitions(&mut self) {
+        let program = self.program;
+        let used: Vec<SymbolId> = self.symbols.keys().chain(program.definitions.keys()).copied().collect();
+        for symbol in used {
+            // Nested as deep as they depend on each other: the stack is on the heap.
+            let mut stack = vec![symbol];
+            while let Some(top) = stack.last().copied() {
+                let Some(value) = program.definitions.get(&top) else {
+                    stack.pop();
+                    continue;
+                };
+                let mut needs = Vec::new();
+                program.collect_symbols(*value, &mut needs);
+                let open =
+                    |it: &SymbolId| program.definitions.contains_key(it) && !self.definitions.contains(it);
+                match needs.into_iter().find(|it| open(it) && !stack.contains(it)) {
+                    Some(need) if !self.definitions.contains(&top) => stack.push(need),
+                    _ => {
+                        self.definitions.insert(top);
+                        stack.pop();
+                    }
+                }
+            }
+        }
+        for symbol in self.definitions.clone() {
+            self.symbols.entry(symbol).or_insert(None);
+            program.definitions.get(&symbol).into_iter().for_each(|value| _ = self.mention(*value));
+        }
+    }
+
+    /// What only `Domains:` mentions.
+    pub(crate) fn domains(&mut self) {
+        let program = self.program;
+        for tensor in self.tensors.clone() {
+            self.namespace = program.tensors[tensor].unit;
+            let domains = &program.tensors[tensor].domains;
+            domains.logical.iter().for_each(|axis| self.axis(*axis));
+            for transform in &domains.transforms {
+                match transform {
+                    Transform::Split { input, factor, outer, inner, .. } => {
+                        self.axis(*input);
+                        self.mention(*factor);
+                        [outer, inner].into_iter().for_each(|axis| self.axis(*axis));
+                    }
+                    Transform::Merge { outer, inner, output } => {
+                        [outer, inner, output].into_iter().for_each(|axis| self.axis(*axis));
+                    }
+                    Transform::Swizzle1D { input, output } => {
+                        [input, output].into_iter().for_each(|axis| self.axis(*axis));
+                    }
+                }
+            }
+            domains.allocation.iter().flatten().for_each(|axis| self.axis(*axis));
+        }
+        self.namespace = None;
+    }
+}

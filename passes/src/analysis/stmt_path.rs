@@ -1,0 +1,82 @@
+//! Where the statements of a container are, seen from the blocks around them.
+
+use grammar::{
+    for_each_tensor_use,
+    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The blocks around a statement, outermost first, each with the index of what leads to the statement.
+pub(crate) type StmtPath = Vec<(BlockId, usize)>;
+
+/// Where everything is.
+#[derive(Default)]
+pub(crate) struct StmtPaths {
+    pub(crate) paths: FxHashMap<StmtId, StmtPath>,
+    /// Statements of the container, in program order.
+    pub(crate) order: Vec<StmtId>,
+    /// Blocks that are bodies of loops.
+    loops: FxHashSet<BlockId>,
+    /// Statements that mention a name.
+    pub(crate) uses: FxHashMap<TensorId, Vec<StmtId>>,
+}
+
+impl StmtPaths {
+    pub(crate) fn of(program: &Program, body: BlockId) -> Self {
+        let mut places = Self::default();
+        places.block(program, body, &mut Vec::new());
+        places
+    }
+
+    fn block(&mut self, program: &Program, block: BlockId, path: &mut StmtPath) {
+        for (at, stmt) in program.block(block).iter().enumerate() {
+            path.push((block, at));
+            self.paths.insert(*stmt, path.clone());
+            self.order.push(*stmt);
+            match &program.stmts[*stmt] {
+                Stmt::Op(it) => for_each_tensor_use(program, it, &mut |tensor, _| {
+                    let uses = self.uses.entry(tensor).or_default();
+                    if uses.last() != Some(stmt) {
+                        uses.push(*stmt);
+                    }
+                }),
+                Stmt::Let(..) => (),
+                Stmt::For(it) => {
+                    self.loops.insert(it.body);
+                    self.block(program, it.body, path);
+                }
+                Stmt::If(it) => {
+                    self.block(program, it.then_block, path);
+                    it.else_block.iter().for_each(|other| self.block(program, *other, path));
+                }
+            }
+            path.pop();
+        }
+    }
+
+    /// The innermost block that holds all these statements, as the depth of their paths.
+    pub(crate) fn common_depth(&self, stmts: &[StmtId]) -> usize {
+        let Some(first) = stmts.first().and_then(|it| self.paths.get(it)) else { return 0 };
+        let mut depth = first.len();
+        for path in stmts.iter().filter_map(|it| self.paths.get(it)) {
+            depth = first.iter().zip(path).take(depth).take_while(|(a, b)| a.0 == b.0).count();
+        }
+        depth.saturating_sub(1)
+    }
+
+    /// The body of the innermost loop around the block at `depth`, as a depth.
+    pub(crate) fn enclosing_loop_depth(&self, stmt: StmtId, depth: usize) -> Option<usize> {
+        let path = self.paths.get(&stmt)?;
+        (0..=depth).rev().find(|at| path.get(*at).is_some_and(|(block, _)| self.loops.contains(block)))
+    }
+
+    pub(crate) fn block_at(&self, stmt: StmtId, depth: usize) -> Option<BlockId> {
+        self.paths.get(&stmt)?.get(depth).map(|(block, _)| *block)
+    }
+
+    /// The first and the last index, in the block at `depth`, of what leads to these statements.
+    pub(crate) fn index_range(&self, stmts: &[StmtId], depth: usize) -> Option<(usize, usize)> {
+        let indices = || stmts.iter().filter_map(|it| Some(self.paths.get(it)?.get(depth)?.1));
+        indices().min().zip(indices().max())
+    }
+}

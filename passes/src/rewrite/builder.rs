@@ -1,0 +1,233 @@
+//! New names, values and statements, for passes that add code.
+//!
+//! Invariant: a number handed out here is not used by anything else in the program.
+
+use grammar::{
+    arena::Arena,
+    attr, free_number,
+    ir::{
+        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, Memory, OpStmt, Operand, ParallelType,
+        Program, Stmt, StmtId, Stream, StreamId, SymbolId, Tensor, TensorId, Transform,
+    },
+    ops::Op,
+    span::Span,
+    words::MemoryType,
+};
+use rustc_hash::FxHashMap;
+
+/// The next free number of each kind of name.
+pub(crate) struct IrBuilder {
+    tensor: u32,
+    axis: u32,
+    work: u32,
+    scalar: u32,
+    stream: u32,
+}
+
+impl IrBuilder {
+    /// Numbers that the program does not use.
+    pub(crate) fn of(program: &Program) -> Self {
+        let scalar = |name: &String| name.strip_prefix('i').and_then(|it| it.parse().ok());
+        let named = |stream: &Stream| match stream {
+            Stream::Named(number) => Some(*number),
+            Stream::Index(_) => None,
+        };
+        let numbered = |stmt: &Stmt| match stmt {
+            Stmt::Op(it) => it.number,
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        };
+        let units = program.units.iter().map(|(_, it)| it.number);
+        let works = program.stmts.iter().filter_map(|(_, it)| numbered(it)).chain(units);
+        Self {
+            tensor: free_number(values(&program.tensors).map(|it| it.number)),
+            axis: free_number(values(&program.axes).map(|it| it.number)),
+            work: free_number(works),
+            scalar: free_number(values(&program.symbols).filter_map(scalar)),
+            stream: free_number(values(&program.streams).filter_map(named)),
+        }
+    }
+
+    /// A serial axis.
+    pub(crate) fn axis(&mut self, program: &mut Program, extent: ExprId) -> AxisId {
+        self.axis_of(program, AxisKind::Iteration, ParallelType::Serial, extent)
+    }
+
+    /// An axis of any kind.
+    pub(crate) fn axis_of(
+        &mut self,
+        program: &mut Program,
+        kind: AxisKind,
+        parallel: ParallelType,
+        extent: ExprId,
+    ) -> AxisId {
+        let number = next(&mut self.axis);
+        program.axes.push(Axis {
+            kind,
+            parallel,
+            number,
+            start: None,
+            stop: None,
+            extent,
+            expanded: None,
+            is_ragged: false,
+            suffix: "",
+        })
+    }
+
+    /// The same axis under another number.
+    pub(crate) fn axis_like(&mut self, program: &mut Program, axis: AxisId) -> AxisId {
+        let copy = Axis { number: next(&mut self.axis), ..program.axes[axis].clone() };
+        program.axes.push(copy)
+    }
+
+    /// A tensor with the type and mesh of `like`, and other domains.
+    pub(crate) fn tensor_like(
+        &mut self,
+        program: &mut Program,
+        like: TensorId,
+        memory: Memory,
+        loops: Vec<AxisId>,
+        domains: Domains,
+    ) -> TensorId {
+        let Tensor { dtype, mesh, unit, .. } = program.tensors[like].clone();
+        let (span, number) = (program.tensor_span(like), next(&mut self.tensor));
+        let positions = String::new();
+        program.add_tensor(
+            Tensor { number, memory, dtype, loop_domain: loops, positions, mesh, unit, domains },
+            span,
+        )
+    }
+
+    /// The same tensor under another number, with axes of its own.
+    pub(crate) fn tensor_copy(&mut self, program: &mut Program, like: TensorId) -> TensorId {
+        let Tensor { memory, loop_domain: loops, domains, .. } = program.tensors[like].clone();
+        let mut known: FxHashMap<AxisId, AxisId> = FxHashMap::default();
+        let mut copy = |program: &mut Program, axis: AxisId| {
+            *known.entry(axis).or_insert_with(|| self.axis_like(program, axis))
+        };
+        let loops = loops.into_iter().map(|axis| copy(program, axis)).collect();
+        let logical = domains.logical.into_iter().map(|axis| copy(program, axis)).collect();
+        let allocation = domains.allocation;
+        let allocation =
+            allocation.map(|axes| axes.into_iter().map(|axis| copy(program, axis)).collect::<Vec<_>>());
+        let mut transforms = domains.transforms;
+        for transform in &mut transforms {
+            let axes = match transform {
+                Transform::Split { input, outer, inner, .. } => vec![input, outer, inner],
+                Transform::Merge { outer, inner, output } => vec![outer, inner, output],
+                Transform::Swizzle1D { input, output } => vec![input, output],
+            };
+            axes.into_iter().for_each(|axis| *axis = copy(program, *axis));
+        }
+        let domains = Domains { logical, transforms, allocation };
+        self.tensor_like(program, like, memory, loops, domains)
+    }
+
+    /// A number for a communication.
+    pub(crate) fn work(&mut self) -> u32 {
+        next(&mut self.work)
+    }
+
+    /// A named integer: `i84`.
+    pub(crate) fn scalar(&mut self, program: &mut Program) -> SymbolId {
+        let number = next(&mut self.scalar);
+        program.intern_symbol(None, &format!("i{number}"), Span::default())
+    }
+
+    /// A stream for GetCurrentStream to name.
+    pub(crate) fn stream(&mut self, program: &mut Program) -> StreamId {
+        program.streams.push(Stream::Named(next(&mut self.stream)))
+    }
+}
+
+fn next(number: &mut u32) -> u32 {
+    *number += 1;
+    *number - 1
+}
+
+fn values<I: grammar::arena::Id, T>(arena: &Arena<I, T>) -> impl Iterator<Item = &T> {
+    arena.iter().map(|(_, it)| it)
+}
+
+// ---- statements
+
+/// What an operator statement is made of; the rest is empty.
+pub(crate) fn op(op: Op) -> OpStmt {
+    OpStmt { op, number: None, outs: Vec::new(), args: Vec::new(), attrs: Vec::new() }
+}
+
+/// `out = ALLOCATE(mem_type=global, zero_init=false)`, in symmetric memory if that is where the tensor lives.
+pub(crate) fn allocate(program: &Program, out: TensorId) -> OpStmt {
+    let memory = match program.tensors[out].memory {
+        Memory::Symmetric => MemoryType::Symmetric,
+        Memory::Global | Memory::Local | Memory::Shared | Memory::Tensor => MemoryType::Global,
+    };
+    OpStmt {
+        outs: vec![Operand::Tensor(out)],
+        attrs: vec![attr::MEM_TYPE.with(memory), attr::ZERO_INIT.with(false)],
+        ..op(Op::Allocate)
+    }
+}
+
+/// `Deallocate { tensor }`.
+pub(crate) fn deallocate(tensor: TensorId) -> OpStmt {
+    OpStmt { args: vec![Operand::Tensor(tensor)], ..op(Op::Deallocate) }
+}
+
+/// `out = HirAliasSelect( input, axis = axis, index = index )`.
+pub(crate) fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId) -> OpStmt {
+    OpStmt {
+        outs: vec![Operand::Tensor(out)],
+        args: vec![Operand::Tensor(input)],
+        attrs: vec![attr::AXIS.with(axis), attr::INDEX.with(index)],
+        ..op(Op::HirAliasSelect)
+    }
+}
+
+/// `Wait(Communication work)`.
+pub(crate) fn wait(work: u32) -> OpStmt {
+    OpStmt { args: Vec::new(), attrs: vec![attr::WORK.with(work)], ..op(Op::Wait) }
+}
+
+/// `SetCurrentStream(stream)`.
+pub(crate) fn set_current_stream(stream: StreamId) -> OpStmt {
+    OpStmt { args: vec![Operand::Stream(stream)], ..op(Op::SetCurrentStream) }
+}
+
+/// `Synchronize(stream)`.
+pub(crate) fn synchronize(stream: StreamId) -> OpStmt {
+    OpStmt { args: vec![Operand::Stream(stream)], ..op(Op::Synchronize) }
+}
+
+/// Adds an operator that takes its place in the text from `span`; the caller puts it into a block.
+pub(crate) fn add(program: &mut Program, stmt: OpStmt, span: Span) -> StmtId {
+    program.add_stmt(Stmt::Op(stmt), span)
+}
+
+/// A block of these statements.
+pub(crate) fn block(program: &mut Program, stmts: Vec<StmtId>) -> BlockId {
+    program.blocks.push(stmts)
+}
+
+/// The stream with this index.
+pub(crate) fn indexed_stream(program: &mut Program, index: ExprId) -> StreamId {
+    program.streams.push(Stream::Index(index))
+}
+
+// ---- scalars
+
+/// A named scalar as an expression.
+pub(crate) fn symbol(program: &mut Program, symbol: SymbolId) -> ExprId {
+    program.intern_expr(Expr::Symbol(symbol))
+}
+
+/// `( lhs sign rhs )`.
+pub(crate) fn infix(program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
+    program.intern_expr(Expr::Infix(sign, lhs, rhs))
+}
+
+/// The rank, as programs name it.
+pub(crate) fn rank(program: &mut Program) -> ExprId {
+    let rank = program.intern_symbol(None, "rank", Span::default());
+    symbol(program, rank)
+}

@@ -1,0 +1,143 @@
+//! New tensors that are spread as a `Sharding` says.
+//!
+//! Invariant: the sharding of a tensor that is made here is the one that it was made of.
+
+use grammar::ir::{
+    AxisId, AxisKind, Domains, Expr, ExprId, Memory, ParallelType, Program, TensorId, Transform,
+};
+
+use crate::{
+    analysis::sharding::{Dim, DimPiece, Sharding, same_extent},
+    rewrite::builder::IrBuilder,
+};
+
+impl Sharding {
+    /// A new name for what `tensor` has, spread this way; without dimension `gone` if that is given. Reductions stay, and
+    /// logical axes are numbered in the order of the original's: that order tells permutations.
+    pub(crate) fn resharded_tensor(
+        &self,
+        program: &mut Program,
+        fresh: &mut IrBuilder,
+        tensor: TensorId,
+        memory: Memory,
+        gone: Option<usize>,
+    ) -> TensorId {
+        let mut dims = self.dims.iter().enumerate();
+        // Each logical axis that stays, with its dimension; reductions have none.
+        let mut axes: Vec<(AxisId, Option<&Dim>)> = Vec::new();
+        for axis in &program.tensors[tensor].domains.logical {
+            let dim = match program.axes[*axis].kind {
+                AxisKind::Reduction => None,
+                _ => dims.next(),
+            };
+            if dim.is_none_or(|(at, _)| Some(at) != gone) {
+                axes.push((*axis, dim.map(|(_, dim)| dim)));
+            }
+        }
+        let mut order: Vec<usize> = (0..axes.len()).collect();
+        order.sort_by_key(|at| program.axes[axes[*at].0].number);
+        let mut built: Vec<(Vec<AxisId>, Domains)> = vec![Default::default(); axes.len()];
+        for at in order {
+            let (loops, domains) = &mut built[at];
+            match axes[at] {
+                (_, Some(dim)) => dim.append_axes(program, fresh, loops, domains),
+                (axis, None) => {
+                    let axis = fresh.axis_like(program, axis);
+                    loops.push(axis);
+                    domains.logical.push(axis);
+                }
+            }
+        }
+        let (mut loops, mut domains) = (Vec::new(), Domains::default());
+        for (mut its_loops, mut its_domains) in built {
+            loops.append(&mut its_loops);
+            domains.logical.append(&mut its_domains.logical);
+            domains.transforms.append(&mut its_domains.transforms);
+        }
+        let new = fresh.tensor_like(program, tensor, memory, loops, domains);
+        program.tensors[new].mesh = self.mesh.clone();
+        new
+    }
+
+    /// A new tensor that is spread this way, with the element type of `like`.
+    pub(crate) fn new_tensor(
+        &self,
+        program: &mut Program,
+        fresh: &mut IrBuilder,
+        like: TensorId,
+        memory: Memory,
+    ) -> TensorId {
+        let mut loops = Vec::new();
+        let mut domains = Domains::default();
+        for dim in &self.dims {
+            dim.append_axes(program, fresh, &mut loops, &mut domains);
+        }
+        let tensor = fresh.tensor_like(program, like, memory, loops, domains);
+        program.tensors[tensor].mesh = self.mesh.clone();
+        tensor
+    }
+}
+
+impl Dim {
+    /// Adds the axes of this dimension to a tensor's domains.
+    pub(crate) fn append_axes(
+        &self,
+        program: &mut Program,
+        fresh: &mut IrBuilder,
+        loops: &mut Vec<AxisId>,
+        domains: &mut Domains,
+    ) {
+        let mut axis =
+            |program: &mut Program, extent| fresh.axis_of(program, self.kind, ParallelType::Serial, extent);
+        let whole = axis(program, self.extent);
+        domains.logical.push(whole);
+        // What is not cut up yet.
+        let mut rest = Some(whole);
+        for DimPiece { parallel, count, swizzled } in self.pieces.iter().copied() {
+            let Some(input) = rest else { break };
+            let extent = program.axes[input].extent;
+            let mut cut = input;
+            rest = None;
+            if !same_extent(program, extent, count) {
+                let within = part_extent(program, extent, count);
+                let (outer, inner) = (axis(program, count), axis(program, within));
+                let split = Transform::Split { input, factor: count, outer_split: true, outer, inner };
+                domains.transforms.push(split);
+                (cut, rest) = (outer, Some(inner));
+            }
+            if swizzled {
+                let output = axis(program, count);
+                domains.transforms.push(Transform::Swizzle1D { input: cut, output });
+                cut = output;
+            }
+            program.axes[cut].parallel = parallel;
+            if self.partial && matches!(parallel, ParallelType::Device(_)) {
+                program.axes[cut].suffix = "rf";
+            }
+            loops.push(cut);
+        }
+        if let (Some(device), Some(axis)) = (self.unit_device_axis, rest) {
+            program.axes[axis].parallel = ParallelType::Device(device);
+            program.axes[axis].suffix = "rf";
+        }
+        loops.extend(rest);
+    }
+}
+
+/// Says of a tensor with a stream axis that a rank holds one stream's slice of it at a time.
+pub(crate) fn allocate_per_stream(program: &mut Program, tensor: TensorId) {
+    let it = &program.tensors[tensor];
+    if it.loop_domain.iter().any(|axis| program.axes[*axis].parallel == ParallelType::Stream) {
+        let loops = it.loop_domain.clone();
+        program.tensors[tensor].domains.allocation = Some(loops);
+    }
+}
+
+/// The extent of one of `count` equal parts.
+pub(crate) fn part_extent(program: &mut Program, extent: ExprId, count: ExprId) -> ExprId {
+    match (program.constant(extent), program.constant(count)) {
+        (Some(extent), Some(count)) if count > 0 && extent % count == 0 => program.intern_int(extent / count),
+        (_, Some(1)) => extent,
+        _ => program.intern_expr(Expr::Call("ceilDiv".to_owned(), vec![extent, count])),
+    }
+}

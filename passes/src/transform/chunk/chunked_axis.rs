@@ -1,0 +1,260 @@
+//! Which statements work on one part of an axis at a time, and which ones need all of it.
+//!
+//! A statement is *cut* if a range of its result along the axis follows from the same range of some operands and from all of
+//! the others, such as the rows of a linear from the rows of its input and from the whole weight. Every other statement is
+//! *whole*: it moves elements along the axis, combines them, or moves them between devices.
+
+use std::collections::VecDeque;
+
+use grammar::{
+    DimMap, attr,
+    ir::{Attr, ExprId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ops::{Op, TypeRule},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::{
+    dim_equivalence::computes,
+    dim_map,
+    sharding::{Sharding, same_extent},
+};
+
+/// An axis with all that is cut along it.
+pub(super) struct ChunkedAxis {
+    /// The tensors that have the axis.
+    pub(super) tensors: FxHashMap<TensorId, ChunkedTensor>,
+    /// The top-level statements that are done once for every part.
+    pub(super) stmts: FxHashMap<StmtId, ChunkedStmt>,
+}
+
+/// A tensor that has the axis.
+pub(super) struct ChunkedTensor {
+    /// Its dimension.
+    pub(super) dim: usize,
+    pub(super) sharding: Sharding,
+}
+
+/// How a statement makes a part of its result.
+pub(super) struct ChunkedStmt {
+    pub(super) out: TensorId,
+    /// What it reads, as `OpStmt::tensor_operands` lists it, with the dimension that is cut; `None`: every part reads all of it.
+    pub(super) operands: Vec<(TensorId, Option<usize>)>,
+}
+
+impl ChunkedAxis {
+    /// Follows the axis from dimension `dim` of `tensor` through top-level statements that can be cut. Inputs of the program
+    /// have the axis, but nothing is followed through them from one reader to another. A statement that needs a tensor along
+    /// two dimensions is whole.
+    pub(super) fn of(program: &Program, tensor: TensorId, dim: usize) -> Option<Self> {
+        let mut this = Self { tensors: FxHashMap::default(), stmts: FxHashMap::default() };
+        let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+        let mentions = stmts_by_tensor(program);
+        let mut next = VecDeque::from([(tensor, dim)]);
+        while let Some((tensor, dim)) = next.pop_front() {
+            if this.tensors.contains_key(&tensor) {
+                continue;
+            }
+            let is_first = this.tensors.is_empty();
+            this.tensors.insert(tensor, ChunkedTensor { dim, sharding: Sharding::of(program, tensor)? });
+            if inputs.contains(&tensor) && !is_first {
+                continue;
+            }
+            for stmt in mentions.get(&tensor).into_iter().flatten() {
+                let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+                for goal in mapped_result_dims(program, it, tensor, dim) {
+                    let Ok(cut) = ChunkedStmt::of(program, it, goal) else { continue };
+                    next.push_back((cut.out, goal));
+                    next.extend(cut.operands.into_iter().filter_map(|(arg, dim)| Some((arg, dim?))));
+                }
+            }
+        }
+        for stmt in program.body() {
+            let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+            let Some(out) = it.out_tensor().and_then(|out| this.tensors.get(&out)) else { continue };
+            let Ok(cut) = ChunkedStmt::of(program, it, out.dim) else { continue };
+            let agrees = |arg: &TensorId, dim: usize| this.tensors.get(arg).is_some_and(|it| it.dim == dim);
+            if cut.operands.iter().all(|(arg, dim)| dim.is_none_or(|dim| agrees(arg, dim))) {
+                this.stmts.insert(*stmt, cut);
+            }
+        }
+        Some(this)
+    }
+
+    /// The tensors that exist whole, beside their parts: something other than a part of a statement mentions them.
+    pub(super) fn whole_tensors(&self, program: &Program) -> FxHashSet<TensorId> {
+        let mut whole: FxHashSet<TensorId> =
+            Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs)).collect();
+        if let Some(body) = program.body {
+            program.walk(body, &mut |stmt| match (&program.stmts[stmt], self.stmts.get(&stmt)) {
+                (_, Some(cut)) => {
+                    let needed = cut.operands.iter().filter(|(_, dim)| dim.is_none());
+                    whole.extend(needed.map(|(arg, _)| *arg));
+                }
+                (Stmt::Op(it), None) => {
+                    grammar::for_each_tensor_use(program, it, &mut |tensor, _| _ = whole.insert(tensor));
+                }
+                (Stmt::Let(..) | Stmt::For(_) | Stmt::If(_), None) => (),
+            });
+        }
+        whole
+    }
+}
+
+/// Why a statement cannot be cut.
+pub(super) struct Obstacle {
+    /// A sentence about the statement, which calls the axis "it".
+    pub(super) reason: String,
+    /// The way out.
+    pub(super) help: &'static str,
+}
+
+impl Obstacle {
+    fn new(reason: String) -> Self {
+        Self { reason, help: "cut it into equal chunks with `count=…`, or cut another axis" }
+    }
+
+    fn resharding(reason: String) -> Self {
+        let help =
+            "run `decompose-resharding` first, or cut another axis: a copy between devices stays whole";
+        Self { reason, help }
+    }
+}
+
+/// Why the first statement that works on dimension `dim` of `tensor` cannot be cut along it.
+pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, Obstacle)> {
+    program.body().iter().find_map(|stmt| {
+        let Stmt::Op(it) = &program.stmts[*stmt] else { return None };
+        let args = it.tensor_operands();
+        if it.out_tensor() != Some(tensor) && !args.contains(&tensor) {
+            return None;
+        }
+        if let Some(goal) = mapped_result_dims(program, it, tensor, dim).first() {
+            return ChunkedStmt::of(program, it, *goal).err().map(|obstacle| (*stmt, obstacle));
+        }
+        let name = it.op.name();
+        let maps = dim_map::dim_map(program, it, args.iter().position(|arg| *arg == tensor)?);
+        let reason = match maps.and_then(|maps| maps.get(dim).copied()) {
+            Some(DimMap::Reduction) => format!("`{name}` combines its elements"),
+            Some(DimMap::Parallel(_) | DimMap::Broadcast(_) | DimMap::RequiresWhole) | None => {
+                format!("`{name}` needs all of its elements")
+            }
+        };
+        Some((*stmt, Obstacle { reason, help: "cut another axis" }))
+    })
+}
+
+impl ChunkedStmt {
+    /// How a statement makes a range of dimension `dim` of its result; `Err`: why it cannot.
+    fn of(program: &Program, it: &OpStmt, dim: usize) -> Result<Self, Obstacle> {
+        let name = it.op.name();
+        let tensor_name = |tensor| program.tensor_name(tensor);
+        let refused = |reason: String| Err(Obstacle::new(reason));
+        let [Operand::Tensor(out)] = it.outs[..] else {
+            return refused(format!("`{name}` has several results"));
+        };
+        if !computes(it) {
+            return refused(format!("`{name}` works on all of `{}`", tensor_name(out)));
+        }
+        let args = it.tensor_operands();
+        if args.is_empty() {
+            let out = tensor_name(out);
+            return refused(format!(
+                "`{name}` makes each element of `{out}` from its index in the whole tensor"
+            ));
+        }
+        let moves = || Obstacle::new(format!("`{name}` moves elements along it"));
+        let sharding = |tensor| {
+            let reason = || format!("`{}` is spread over the inner part of an axis", tensor_name(tensor));
+            Sharding::of(program, tensor).ok_or_else(|| Obstacle::new(reason()))
+        };
+        let goal = sharding(out)?;
+        let to = goal.dims.get(dim).ok_or_else(moves)?;
+        let mut operands = Vec::new();
+        for (position, arg) in args.iter().enumerate() {
+            let from = sharding(*arg)?;
+            let maps = dim_map::dim_map(program, it, position).ok_or_else(moves)?;
+            let at = maps.iter().position(|map| *map == DimMap::Parallel(dim));
+            if let Some(from) = at.and_then(|at| from.dims.get(at)) {
+                if !from.devices().eq(to.devices()) {
+                    let reason = format!("`{name}` moves `{}` between devices along it", tensor_name(*arg));
+                    return Err(Obstacle::resharding(reason));
+                }
+                if !same_extent(program, from.extent, to.extent) {
+                    return Err(moves());
+                }
+            }
+            operands.push((*arg, at));
+        }
+        match reads_whole_operands(it, &operands) {
+            true => Ok(Self { out, operands }),
+            false => Err(moves()),
+        }
+    }
+
+    /// Gives a copy of the statement the extent of its part, where it has the extent as an attribute.
+    pub(super) fn resize(it: &mut OpStmt, dim: usize, range: [ExprId; 3]) {
+        for (key, attr) in &mut it.attrs {
+            match attr {
+                Attr::Ranges(ranges) if it.op == Op::Slice => {
+                    ranges.get_mut(dim).into_iter().for_each(|it| *it = range);
+                }
+                Attr::Scalars(extents) if it.op == Op::Expand && *key == attr::EXTENTS => {
+                    extents.get_mut(dim).into_iter().for_each(|it| *it = range[1]);
+                }
+                _ => (),
+            }
+        }
+    }
+}
+
+/// Whether the operator makes a part of its result from all of those operands that do not have the dimension.
+fn reads_whole_operands(it: &OpStmt, operands: &[(TensorId, Option<usize>)]) -> bool {
+    let is_cut = |(_, dim): &(TensorId, Option<usize>)| dim.is_some();
+    match it.op.def().type_rule {
+        // Without the dimension, an operand is repeated along it.
+        TypeRule::Pointwise | TypeRule::Linear | TypeRule::Matmul | TypeRule::Broadcast => true,
+        TypeRule::Unchecked => match it.op {
+            // Indices choose elements of a whole table.
+            Op::IndexSelect | Op::Embedding | Op::TakeAlongAxis | Op::TorchGather => {
+                operands.iter().any(is_cut)
+            }
+            _ => operands.iter().all(is_cut),
+        },
+        TypeRule::Same
+        | TypeRule::Cast
+        | TypeRule::Reduce
+        | TypeRule::Squeeze
+        | TypeRule::Permute
+        | TypeRule::Slice
+        | TypeRule::Reshape => operands.iter().all(is_cut),
+        TypeRule::Generate | TypeRule::Select | TypeRule::Shard | TypeRule::Communicate => false,
+    }
+}
+
+/// The dimensions of a statement's result that dimension `dim` of `tensor` is.
+fn mapped_result_dims(program: &Program, it: &OpStmt, tensor: TensorId, dim: usize) -> Vec<usize> {
+    let mut goals = Vec::new();
+    if it.out_tensor() == Some(tensor) {
+        goals.push(dim);
+    }
+    let args = it.tensor_operands();
+    for position in (0..args.len()).filter(|at| args[*at] == tensor) {
+        let maps = dim_map::dim_map(program, it, position);
+        if let Some(DimMap::Parallel(goal)) = maps.and_then(|maps| maps.get(dim).copied()) {
+            goals.push(goal);
+        }
+    }
+    goals
+}
+
+/// The top-level statements that mention each tensor.
+fn stmts_by_tensor(program: &Program) -> FxHashMap<TensorId, Vec<StmtId>> {
+    let mut mentions: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
+    for stmt in program.body() {
+        let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
+        for tensor in it.tensor_operands().into_iter().chain(it.out_tensor()) {
+            mentions.entry(tensor).or_default().push(*stmt);
+        }
+    }
+    mentions
+}

@@ -1,0 +1,119 @@
+//! What statements do to each name, found in one walk over the container.
+
+use grammar::{
+    attr,
+    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+    ops::{AccessMode, Op, OpClass},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::name_uses::NameUses;
+
+/// What is known of names and statements.
+#[derive(Default)]
+pub(super) struct DefUseInfo {
+    pub names: NameUses,
+    /// Tensors that the header lists.
+    io_tensors: FxHashSet<TensorId>,
+    /// Statements that bind each name, each once.
+    binders: FxHashMap<TensorId, Vec<StmtId>>,
+    /// Where each name is dropped first.
+    first_drop: FxHashMap<TensorId, usize>,
+    /// Where each name is first mentioned other than to bind or allocate it.
+    first_use: FxHashMap<TensorId, usize>,
+    /// Where each name is last mentioned other than to drop it.
+    last_use: FxHashMap<TensorId, usize>,
+    /// The block of each operator.
+    blocks: FxHashMap<StmtId, BlockId>,
+}
+
+impl DefUseInfo {
+    pub(super) fn of(program: &Program, body: BlockId) -> Self {
+        let listed = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
+        let names = NameUses::of(program, body);
+        let mut this = Self { io_tensors: listed.collect(), ..Self::default() };
+        for (block, stmts) in program.blocks.iter() {
+            this.blocks.extend(stmts.iter().map(|it| (*it, block)));
+        }
+        for (tensor, mentions) in names.uses_by_tensor() {
+            for (stmt, mode) in mentions {
+                let (place, effect) =
+                    (names.position.get(stmt).copied().unwrap_or_default(), effect(program, *stmt));
+                if *mode == AccessMode::Bind {
+                    let binders = this.binders.entry(tensor).or_default();
+                    if binders.last() != Some(stmt) {
+                        binders.push(*stmt);
+                    }
+                }
+                if effect == Some(OpClass::Deallocate) {
+                    this.first_drop.entry(tensor).and_modify(|it| *it = place.min(*it)).or_insert(place);
+                } else {
+                    this.last_use.entry(tensor).and_modify(|it| *it = place.max(*it)).or_insert(place);
+                }
+                if *mode != AccessMode::Bind && effect != Some(OpClass::Allocate) {
+                    this.first_use.entry(tensor).and_modify(|it| *it = place.min(*it)).or_insert(place);
+                }
+            }
+        }
+        Self { names, ..this }
+    }
+
+    fn binders(&self, tensor: TensorId) -> &[StmtId] {
+        self.binders.get(&tensor).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether one statement alone gives the name a meaning.
+    pub(super) fn is_only_bound_by(&self, tensor: TensorId, stmt: StmtId) -> bool {
+        !self.io_tensors.contains(&tensor)
+            && self.binders(tensor).iter().all(|other| *other == stmt)
+            && !self.first_drop.contains_key(&tensor)
+    }
+
+    /// Whether a statement alone writes its result, into storage of its own.
+    pub(super) fn is_private_result(
+        &self,
+        program: &Program,
+        tensor: TensorId,
+        stmt: StmtId,
+        in_loop: bool,
+    ) -> bool {
+        let op = |stmt: &StmtId| match &program.stmts[*stmt] {
+            Stmt::Op(it) => Some(it),
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        };
+        let is_plain = |stmt: &StmtId| {
+            op(stmt).is_some_and(|it| it.op.def().class == OpClass::Allocate && it.get(attr::ALIAS).is_none())
+        };
+        let is_fresh = |it: &StmtId| {
+            op(it).is_some_and(|it| it.op == Op::Allocate)
+                && self.blocks.get(it) == self.blocks.get(&stmt)
+                && self.names.position.get(it) < self.names.position.get(&stmt)
+        };
+        !self.names.is_program_io(tensor)
+            && self.names.writers(tensor).all(|writer| writer == stmt)
+            && match self.binders(tensor) {
+                [] => !in_loop,
+                [only] => is_plain(only) && (!in_loop || is_fresh(only)),
+                [_, _, ..] => false,
+            }
+    }
+
+    /// Whether a name is used before a statement.
+    pub(super) fn is_used_before(&self, tensor: TensorId, stmt: StmtId) -> bool {
+        self.first_use.get(&tensor) < self.names.position.get(&stmt) && self.first_use.contains_key(&tensor)
+    }
+
+    /// Whether `a` is not dropped as long as `b` is used.
+    pub(super) fn outlives(&self, a: TensorId, b: TensorId) -> bool {
+        let (drop, last) = (self.first_drop.get(&a), self.last_use.get(&b));
+        drop.is_none_or(|drop| last.is_none_or(|last| last < drop))
+    }
+}
+
+/// What an operator does; `None` for other statements.
+pub(super) fn effect(program: &Program, stmt: StmtId) -> Option<OpClass> {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => Some(it.op.def().class),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    }
+}

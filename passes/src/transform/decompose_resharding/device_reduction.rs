@@ -1,0 +1,404 @@
+//! Sums over devices, for decompose-resharding: products whose summed axis is spread, and reductions.
+//!
+//! A reduction over a dimension of which a device has a part, `T1[rS2{8}] = reduction( T0[ideviceIdx.x0{2}, iS1{4}] )`:
+//! ```text
+//! T2[ideviceIdx.x4{2}, iS5{4}] = reshape( T0[ideviceIdx.x0{2}, iS1{4}] )
+//! T3[ideviceIdx.x6{2}, rS7{4}] = reduction( T2[ideviceIdx.x4{2}, iS5{4}] )
+//! T1[rdeviceIdx.x8{2}] = reduction( T3[ideviceIdx.x6{2}] )
+//! ```
+//! where T0's and T3's axes of the devices were split off an axis of 8, and are dimensions in T2. Every device combines
+//! what it has, and only the results travel.
+
+use grammar::{
+    DimMap, attr,
+    diagnostic::Diagnostic,
+    dtype::DType,
+    ir::{
+        AxisId, AxisKind, DeviceDim, Domains, Expr, ExprId, Memory, OpStmt, Operand, ParallelType, Program,
+        TensorId, Transform,
+    },
+    ops::Op,
+    words::{RedOp, ReductionOp},
+};
+
+use super::{Decomposer, copy_stmt};
+use crate::{
+    analysis::{
+        propagation,
+        reshard::{self, ReshardStep},
+        sharding::{Dim, DimPiece, Sharding, same_extent},
+    },
+    rewrite::{builder, contiguity, sharded_tensors::part_extent},
+};
+
+impl Decomposer<'_> {
+    /// A product whose summed axis both operands have on the devices of `pieces`: partial sums, then their sum.
+    #[allow(clippy::too_many_arguments, reason = "the statement, taken apart")]
+    pub(super) fn decompose_matmul(
+        &mut self,
+        it: &OpStmt,
+        args: &[TensorId],
+        from: &[Sharding],
+        maps: &[Vec<DimMap>],
+        out: TensorId,
+        goal: &Sharding,
+        pieces: &[DimPiece],
+    ) -> Result<(), Diagnostic> {
+        let mut sums = goal.clone();
+        for dim in &mut sums.dims {
+            dim.pieces.retain(|piece| pieces.iter().all(|other| other.parallel != piece.parallel));
+        }
+        let mut scattered = sums.clone();
+        let count = pieces.iter().filter_map(|piece| piece.device()).map(|it| goal.mesh.extent(it) as i64);
+        let count = self.program.intern_int(count.product());
+        sums.dims.push(Dim { partial: true, pieces: pieces.to_vec(), ..Dim::whole(count) });
+        let temporary = sums.new_tensor(self.program, self.fresh, out, Memory::Global);
+        // A bias would be added once for every partial sum.
+        let (product, bias) = (it.args.len().min(2), args.get(2).copied());
+        let mut product = OpStmt { args: it.args[..product].to_vec(), ..it.clone() };
+        product.outs = vec![Operand::Tensor(temporary)];
+        let with_partial: Vec<Vec<DimMap>> = maps[..2].to_vec();
+        let needs = propagation::operand_shardings_with_reduction(
+            self.program,
+            &args[..2],
+            &with_partial,
+            &sums,
+            pieces,
+        );
+        self.emit_on_resharded(&product, &args[..2], &from[..2], &needs, temporary)?;
+        let (temporary, sums, device) = self.reduce_all_but_one(it, temporary, sums, goal);
+        // The result of the sum: as the goal asks if that is one step, else whole and resharded then.
+        let one_step = goal.dims.iter().zip(&sums.dims).all(|(want, have)| {
+            Sharding::are_aligned(self.program, want, have)
+                || want.devices().last() == device && want.devices().count() == have.devices().count() + 1
+        });
+        if one_step {
+            scattered = goal.clone();
+        }
+        let in_place = one_step && bias.is_none() && self.is_written_once(out);
+        let sum = match in_place {
+            true => out,
+            false => scattered.new_tensor(self.program, self.fresh, out, Memory::Global),
+        };
+        self.set_reduction_axes(sum, &sums, &[sums.dims.len() - 1]);
+        self.emit_reduction(it, temporary, sum);
+        let Some(bias) = bias else {
+            if !in_place {
+                self.reshard(sum, &scattered, goal, Some(out))?;
+            }
+            return Ok(());
+        };
+        let last = goal.dims.len() - 1;
+        let resharded = scattered.clone();
+        let sum = if one_step { sum } else { self.reshard(sum, &resharded, goal, None)? };
+        let need = Sharding { mesh: goal.mesh.clone(), dims: vec![goal.dims[last].without_streams()] };
+        let bias = self.reshard(bias, &from[2], &need, None)?;
+        // One row of the result's rank.
+        let one = self.program.intern_int(1);
+        let mut row = need;
+        for _ in 0..last {
+            row.dims.insert(0, Dim { kind: AxisKind::Broadcast, ..Dim::whole(one) });
+        }
+        let row = row.new_tensor(self.program, self.fresh, bias, Memory::Local);
+        let flags = (0..=last).map(|at| at != last).collect();
+        self.emit(OpStmt {
+            outs: vec![Operand::Tensor(row)],
+            args: vec![Operand::Tensor(bias)],
+            attrs: vec![attr::FLAGS.with(flags)],
+            ..builder::op(Op::Broadcast)
+        });
+        self.emit(OpStmt {
+            outs: vec![Operand::Tensor(out)],
+            args: vec![Operand::Tensor(sum), Operand::Tensor(row)],
+            ..builder::op(Op::Add)
+        });
+        Ok(())
+    }
+
+    /// Sums partial sums, which the last dimension counts, over all their devices but one: that which the goal is spread
+    /// over, if there is one. Returns the sums, how they are spread, and the devices that are left.
+    fn reduce_all_but_one(
+        &mut self,
+        it: &OpStmt,
+        partial: TensorId,
+        sums: Sharding,
+        goal: &Sharding,
+    ) -> (TensorId, Sharding, Option<DeviceDim>) {
+        let last = sums.dims.len() - 1;
+        let (mut sum, mut sharding, mut parts) = match sums.dims[last].pieces.len() {
+            1 => (partial, sums, vec![last]),
+            _ => self.split_reduced_dims(partial, &sums, &[last]),
+        };
+        let device = |sharding: &Sharding, at: usize| sharding.dims[at].devices().next();
+        let is_wanted = |it: Option<DeviceDim>| {
+            goal.dims.iter().any(|dim| dim.devices().last().is_some_and(|last| Some(last) == it))
+        };
+        parts.sort_by_key(|at| is_wanted(device(&sharding, *at)));
+        while parts.len() > 1 {
+            let at = parts.remove(0);
+            (sum, sharding) = self.emit_reduce_dims(it, sum, &sharding, &[at]);
+            parts.iter_mut().for_each(|part| *part -= usize::from(*part > at));
+        }
+        let left = parts.first().and_then(|at| device(&sharding, *at));
+        (sum, sharding, left)
+    }
+
+    /// A reduction over dimensions of which some are spread over devices.
+    pub(super) fn decompose_reduction(
+        &mut self,
+        it: &OpStmt,
+        arg: TensorId,
+        from: &Sharding,
+        maps: &[DimMap],
+        out: TensorId,
+        goal: &Sharding,
+    ) -> Result<bool, Diagnostic> {
+        let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
+        if collective_red_op(self.program, it).is_none() {
+            // Bring everything together and combine it there.
+            let needs = propagation::operand_shardings(self.program, &[arg], &[maps.to_vec()], goal);
+            self.emit_on_resharded(it, &[arg], std::slice::from_ref(from), &needs, out)?;
+            return Ok(true);
+        }
+        let (mut arg, mut from, summed) = self.split_reduced_dims(arg, from, &summed);
+        let is_spread = |from: &Sharding, at: usize| from.dims[at].devices().next().is_some();
+        let (mut spread, local): (Vec<usize>, Vec<usize>) =
+            summed.into_iter().partition(|at| is_spread(&from, *at));
+        if !local.is_empty() {
+            // What a device has itself comes first: less to send.
+            (arg, from) = self.emit_reduce_dims(it, arg, &from, &local);
+            spread.iter_mut().for_each(|at| *at -= local.iter().filter(|it| *it < at).count());
+        }
+        while let [first, _, ..] = spread[..] {
+            // One device axis at a time; the first one's sum goes everywhere.
+            (arg, from) = self.emit_reduce_dims(it, arg, &from, &[first]);
+            spread.remove(0);
+            spread.iter_mut().for_each(|at| *at -= 1);
+        }
+        let last = spread[0];
+        let mut kept = from.clone();
+        kept.dims.remove(last);
+        if !reduces_in_one_step(self.program, &from, last, &kept, goal) {
+            let (sum, sharding) = self.emit_reduce_dims(it, arg, &from, &[last]);
+            self.reshard(sum, &sharding, goal, Some(out))?;
+        } else if self.stmts.is_empty() {
+            return Ok(false);
+        } else if self.is_written_once(out) {
+            self.set_reduction_axes(out, &from, &[last]);
+            self.emit_reduction(it, arg, out);
+        } else {
+            let sum = goal.new_tensor(self.program, self.fresh, out, Memory::Global);
+            self.set_reduction_axes(sum, &from, &[last]);
+            self.emit_reduction(it, arg, sum);
+            self.emit(copy_stmt(sum, out));
+        }
+        Ok(true)
+    }
+
+    /// The tensor with each piece of the summed dimensions as a dimension, if one has more than a device axis; the summed
+    /// dimensions then.
+    fn split_reduced_dims(
+        &mut self,
+        arg: TensorId,
+        from: &Sharding,
+        summed: &[usize],
+    ) -> (TensorId, Sharding, Vec<usize>) {
+        let (mut dims, mut parts) = (Vec::new(), Vec::new());
+        for (at, dim) in from.dims.iter().enumerate() {
+            let first = dims.len();
+            let is_spread = dim.devices().next().is_some();
+            if summed.contains(&at) && is_spread {
+                let mut rest = Some(dim.extent);
+                for piece in &dim.pieces {
+                    let pieces = if piece.device().is_some() { vec![*piece] } else { Vec::new() };
+                    dims.push(Dim { pieces, ..Dim::whole(piece.count) });
+                    let is_all = rest.is_none_or(|rest| same_extent(self.program, rest, piece.count));
+                    rest = rest.filter(|_| !is_all).map(|rest| part_extent(self.program, rest, piece.count));
+                }
+                dims.extend(rest.map(Dim::whole));
+            } else {
+                dims.push(dim.clone());
+            }
+            if summed.contains(&at) {
+                parts.extend(first..dims.len());
+            }
+        }
+        if dims.len() == from.dims.len() {
+            return (arg, from.clone(), summed.to_vec());
+        }
+        let sharding = Sharding { mesh: from.mesh.clone(), dims };
+        let cut = sharding.new_tensor(self.program, self.fresh, arg, Memory::Global);
+        self.emit(contiguity::unary_op(Op::Reshape, arg, cut));
+        (cut, sharding, parts)
+    }
+
+    /// The sum over dimensions, the others as they are.
+    fn emit_reduce_dims(
+        &mut self,
+        it: &OpStmt,
+        arg: TensorId,
+        from: &Sharding,
+        dims: &[usize],
+    ) -> (TensorId, Sharding) {
+        let mut at = 0..;
+        let mut sharding = from.clone();
+        sharding.dims.retain(|_| at.next().is_none_or(|at| !dims.contains(&at)));
+        let sum = sharding.new_tensor(self.program, self.fresh, arg, Memory::Global);
+        self.set_reduction_axes(sum, from, dims);
+        self.emit_reduction(it, arg, sum);
+        (sum, sharding)
+    }
+
+    /// Gives the result of a reduction the axes that vanish, at their places among the operand's dimensions, instead of
+    /// those that it has.
+    pub(super) fn set_reduction_axes(&mut self, out: TensorId, from: &Sharding, dims: &[usize]) {
+        let mut kept = self.program.dimensions(out).collect::<Vec<_>>().into_iter();
+        let is_reduction = |program: &Program, axis: &AxisId| program.axes[*axis].kind == AxisKind::Reduction;
+        let mut loops = self.program.tensors[out].loop_domain.clone();
+        loops.retain(|axis| !is_reduction(self.program, axis));
+        let program = &mut *self.program;
+        let axes = &program.axes;
+        program.tensors[out].domains.transforms.retain(|it| match it {
+            Transform::Split { input, .. } | Transform::Swizzle1D { input, .. } => {
+                axes[*input].kind != AxisKind::Reduction
+            }
+            Transform::Merge { outer, .. } => axes[*outer].kind != AxisKind::Reduction,
+        });
+        let is_here = self.program.tensors[out].mesh == from.mesh;
+        // Where the sum is scattered, its own axis is on the devices.
+        let taken: Vec<ParallelType> = loops.iter().map(|axis| self.program.axes[*axis].parallel).collect();
+        let mut logical = Vec::new();
+        for (at, dim) in from.dims.iter().enumerate() {
+            if !dims.contains(&at) {
+                logical.extend(kept.next());
+                continue;
+            }
+            let mut domains = Domains::default();
+            let mut gone =
+                Dim { kind: AxisKind::Reduction, partial: false, unit_device_axis: None, ..dim.clone() };
+            // The devices are the operand's; where the result is on others, they mean nothing.
+            gone.pieces.retain(|piece| is_here && !taken.contains(&piece.parallel));
+            gone.append_axes(self.program, self.fresh, &mut loops, &mut domains);
+            logical.append(&mut domains.logical);
+            self.program.tensors[out].domains.transforms.append(&mut domains.transforms);
+        }
+        let it = &mut self.program.tensors[out];
+        (it.loop_domain, it.domains.logical) = (loops, logical);
+    }
+
+    fn emit_reduction(&mut self, like: &OpStmt, from: TensorId, to: TensorId) {
+        let stmt = reduction_stmt(self.program, like, from, to);
+        self.emit(stmt);
+    }
+
+    /// Whether at most one statement writes the tensor.
+    fn is_written_once(&self, tensor: TensorId) -> bool {
+        self.write_counts.get(&tensor).is_none_or(|count| *count <= 1)
+    }
+}
+
+pub(super) fn reduces_over_devices(maps: &[DimMap], sharding: &Sharding) -> bool {
+    let spread = |(map, dim): (&DimMap, &Dim)| *map == DimMap::Reduction && dim.devices().next().is_some();
+    maps.iter().zip(&sharding.dims).any(spread)
+}
+
+/// The devices that both operands of a product have its summed axis on, outermost first, where the result shows nothing of
+/// it; none where they differ from the first on.
+pub(super) fn contracted_device_pieces(
+    from: &[Sharding],
+    maps: &[Vec<DimMap>],
+    goal: &Sharding,
+) -> Vec<DimPiece> {
+    let [x, weight, ..] = from else { return Vec::new() };
+    if maps.len() < 2
+        || goal.dims.iter().any(|dim| dim.partial)
+        || [x, weight].iter().any(|operand| operand.mesh != goal.mesh)
+    {
+        return Vec::new();
+    }
+    let pieces = |sharding: &Sharding, maps: &[DimMap]| -> Vec<DimPiece> {
+        let dim = maps.iter().position(|map| *map == DimMap::Reduction);
+        let pieces = dim.map(|dim| sharding.dims[dim].pieces.iter().copied());
+        pieces.into_iter().flatten().take_while(|piece| piece.device().is_some()).collect()
+    };
+    let (x, weight) = (pieces(x, &maps[0]), pieces(weight, &maps[1]));
+    x.into_iter().zip(weight).take_while(|(a, b)| a == b).map(|(piece, _)| piece).collect()
+}
+
+/// What a collective calls a reduction's operator; it knows no initial values but neutral ones.
+pub(crate) fn collective_red_op(program: &Program, it: &OpStmt) -> Option<RedOp> {
+    let neutral = |is_neutral: fn(f64) -> bool| match it.get(attr::INITIAL_VALUE) {
+        Some(value) => number(program, value).is_some_and(is_neutral),
+        None => true,
+    };
+    let (op, is_neutral) = match it.get(attr::OP)? {
+        ReductionOp::Add => (RedOp::Sum, neutral(|it| it == 0.0)),
+        ReductionOp::Mul => (RedOp::Product, neutral(|it| it == 1.0)),
+        ReductionOp::Max => (RedOp::Max, neutral(|it| it == f64::NEG_INFINITY)),
+        ReductionOp::Min => (RedOp::Min, neutral(|it| it == f64::INFINITY)),
+        ReductionOp::FMax
+        | ReductionOp::FMin
+        | ReductionOp::BitAnd
+        | ReductionOp::BitOr
+        | ReductionOp::BitXor
+        | ReductionOp::LogicalAnd
+        | ReductionOp::LogicalOr => return None,
+    };
+    is_neutral.then_some(op)
+}
+
+/// The value of a literal; the ends of the integers stand for infinities.
+fn number(program: &Program, value: ExprId) -> Option<f64> {
+    match &program.exprs[value] {
+        Expr::Int(i64::MIN) => Some(f64::NEG_INFINITY),
+        Expr::Int(i64::MAX) => Some(f64::INFINITY),
+        Expr::Int(value) => Some(*value as f64),
+        Expr::Float(_, text) => text.parse().ok(),
+        Expr::Bool(_) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
+    }
+}
+
+/// Whether a reduction over the devices of dimension `dim` is one collective: `kept` are the other dimensions.
+pub(crate) fn reduces_in_one_step(
+    program: &Program,
+    from: &Sharding,
+    dim: usize,
+    kept: &Sharding,
+    goal: &Sharding,
+) -> bool {
+    // Nothing of the dimension is left to sum on a device itself.
+    let [piece] = from.dims[dim].pieces[..] else { return false };
+    let Some(device) = piece.device().filter(|_| same_extent(program, from.dims[dim].extent, piece.count))
+    else {
+        return false;
+    };
+    if from.mesh != goal.mesh {
+        return kept.is_replicated()
+            && goal.is_replicated()
+            && !goal.mesh.is_empty()
+            && goal.mesh.devices.iter().all(|rank| from.mesh.contains(*rank))
+            && from.mesh.devices.len() == from.mesh.extent(device);
+    }
+    match reshard::scattered_piece(program, kept, goal) {
+        Some((_, to)) => to == device,
+        None => reshard::step(program, kept, goal) == Some(ReshardStep::Local),
+    }
+}
+
+/// A reduction as `like`, if that is one; else a sum.
+fn reduction_stmt(program: &mut Program, like: &OpStmt, from: TensorId, to: TensorId) -> OpStmt {
+    let attrs = match like.op {
+        Op::Reduction => like.attrs.clone(),
+        _ => vec![
+            attr::OP.with(ReductionOp::Add),
+            attr::INITIAL_VALUE.with(program.intern_expr(Expr::Float(DType::Float, "0".to_owned()))),
+            attr::ALLREDUCE.with(false),
+        ],
+    };
+    OpStmt {
+        outs: vec![Operand::Tensor(to)],
+        args: vec![Operand::Tensor(from)],
+        attrs,
+        ..builder::op(Op::Reduction)
+    }
+}

@@ -1,0 +1,112 @@
+//! Whether the iterations of a loop overlap communication with computation once they are on streams of their own.
+
+use grammar::{
+    attr,
+    ir::{Program, Stmt, StmtId},
+    ops::{OpClass, TypeRule},
+    words::Backend,
+};
+
+use crate::{
+    analysis::{
+        loop_carried::{LoopCarriedDep, MentionCounts, loop_carried_dep},
+        memory_effects::MemoryEffects,
+    },
+    pass::{Arguments, Pass, Remarks},
+    transform::{hoist_share_mem_handles, lower_to_communication},
+};
+
+/// What keeps each of the loops from overlapping, after what is left of resharding became communication; `None`: nothing.
+pub(super) fn obstacles(program: &Program, loops: &[StmtId]) -> Vec<Option<String>> {
+    let mut lowered = program.clone();
+    if let Err(reason) = run(&mut lowered, &lower_to_communication::PASS) {
+        return vec![Some(reason); loops.len()];
+    }
+    let (storage, mentioned) = (MemoryEffects::of(&lowered), MentionCounts::of(&lowered));
+    let mut found: Vec<Option<String>> =
+        loops.iter().map(|stmt| obstacle(&lowered, &storage, &mentioned, *stmt)).collect();
+    let shares = |stmt: &StmtId| BodySummary::of(&lowered, *stmt).shares_handles;
+    if loops.iter().zip(&found).any(|(stmt, found)| found.is_none() && shares(stmt))
+        && let Err(reason) = run(&mut lowered.clone(), &hoist_share_mem_handles::PASS)
+    {
+        let shared = loops.iter().zip(&mut found).filter(|(stmt, _)| shares(stmt));
+        shared.for_each(|(_, found)| *found = found.take().or_else(|| Some(reason.clone())));
+    }
+    found
+}
+
+fn run(program: &mut Program, pass: &Pass) -> Result<(), String> {
+    let done = (pass.run)(program, &Arguments::defaults(pass), &mut Remarks::default());
+    done.map(drop).map_err(|it| it.message)
+}
+
+fn obstacle(
+    program: &Program,
+    storage: &MemoryEffects,
+    mentioned: &MentionCounts,
+    stmt: StmtId,
+) -> Option<String> {
+    let Stmt::For(it) = &program.stmts[stmt] else { return Some("there is no loop".to_owned()) };
+    let trips = program.constant(it.start).zip(program.constant(it.stop)).map(|(start, stop)| stop - start);
+    let body = BodySummary::of(program, stmt);
+    if trips.is_some_and(|trips| trips < 2) {
+        return Some("there is one chunk only".to_owned());
+    }
+    if !body.communicates {
+        return Some("its chunks are not those that the loop computes".to_owned());
+    }
+    if !body.has_matmul {
+        return Some("no matrix product makes or reads it in chunks".to_owned());
+    }
+    if body.is_serialized_by_queue {
+        return Some(
+            "every product would wait for the communications of the chunk before, in one queue".to_owned(),
+        );
+    }
+    loop_carried_dep(program, storage, mentioned, it).map(|why| match why {
+        LoopCarriedDep::Storage(tensor, _) => {
+            format!(
+                "its chunks would depend on each other: they share the storage of `{}`",
+                program.tensor_name(tensor)
+            )
+        }
+        LoopCarriedDep::Work(number, _) => {
+            format!("its chunks would depend on each other: one waits for Communication {number} of another")
+        }
+    })
+}
+
+/// What a loop does.
+#[derive(Default)]
+struct BodySummary {
+    communicates: bool,
+    has_matmul: bool,
+    shares_handles: bool,
+    /// Whether all products are between two communications of one queue: those of the next chunk come behind them then.
+    is_serialized_by_queue: bool,
+}
+
+impl BodySummary {
+    fn of(program: &Program, stmt: StmtId) -> Self {
+        let mut found = Self::default();
+        let Stmt::For(it) = &program.stmts[stmt] else { return found };
+        // Products before the first communication of a queue, and since the last one.
+        let (mut before, mut since, mut queued) = (0, 0, 0);
+        program.walk(it.body, &mut |stmt| {
+            let Stmt::Op(it) = &program.stmts[stmt] else { return };
+            let row = it.op.def();
+            if row.class == OpClass::Communicate && it.get(attr::BACKEND) != Some(Backend::Cuda) {
+                (queued, since) = (queued + 1, 0);
+            }
+            if matches!(row.type_rule, TypeRule::Linear | TypeRule::Matmul) {
+                since += 1;
+                before += usize::from(queued == 0);
+            }
+            found.communicates |= row.class == OpClass::Communicate;
+            found.shares_handles |= row.class == OpClass::ShareHandles;
+            found.has_matmul |= matches!(row.type_rule, TypeRule::Linear | TypeRule::Matmul);
+        });
+        found.is_serialized_by_queue = queued > 1 && before == 0 && since == 0;
+        found
+    }
+}

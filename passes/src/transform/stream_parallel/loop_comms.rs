@@ -1,0 +1,263 @@
+//! Communications inside a loop: broadcasts and reductions of slices, and peer-to-peer transfers.
+//!
+//! A ring over `d` devices, rank `r` in iteration `i` (`offset-by-rank`): the slice at hand is that of `(r + i) % d`. An
+//! all-gather receives it from there, and sends its own shard to `(d + r - i) % d`, which has `r` at hand; a
+//! reduce-scatter sends the slice there, and receives a part of its own from `(d + r - i) % d`. Without the offset both
+//! peers are `i`: all pairs meet. Where the peer is the rank itself, a copy does.
+
+use grammar::{
+    attr,
+    ir::{
+        AxisKind, DeviceDim, Domains, ExprId, If, Memory, OpStmt, Operand, ParallelType, Stmt, StmtId,
+        TensorId,
+    },
+    ops::Op,
+    words::{Backend, CacheOp, CommunicationType, P2pProtocol, P2pType},
+};
+
+use super::{Allgather, LoopStmt, ReduceScatter, StreamParallel, body::LoopWriter};
+use crate::{
+    analysis::sharding::{Dim, Sharding},
+    rewrite::{
+        builder::{self, infix},
+        collective::{Collective, is_whole_world},
+        contiguity,
+        mesh::{self, teams_along},
+    },
+    transform::decompose_resharding::collective_red_op,
+};
+
+/// Brings every device's shard to all: the slice at hand.
+pub(super) fn allgather(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: DeviceDim) {
+    let input = member.slicing.operands[0].tensor;
+    let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
+    let output = it.result_slice(member);
+    match it.pass.settings.allgather {
+        Allgather::Broadcast | Allgather::Whole => {
+            let root = it.iteration;
+            for team in teams_along(&members, device) {
+                let (kind, team, root, red_op) = (CommunicationType::Broadcast, &team[..], Some(root), None);
+                post(it, Collective { kind, team, root, red_op, input, output });
+            }
+            emit_waits(it);
+        }
+        Allgather::Permute => {
+            let peers = RingPeers::of(it, member, device);
+            // nvFuser writes the index first here.
+            let program = &mut *it.pass.program;
+            let me = mesh::coordinate(program, &members, device);
+            let sum = infix(program, "+", it.iteration, me);
+            let ahead = infix(program, "%", sum, it.group.count);
+            for team in teams_along(&members, device) {
+                let work = it.pass.fresh.work();
+                it.emit(OpStmt {
+                    number: Some(work),
+                    attrs: vec![
+                        attr::TEAM.with(team),
+                        attr::SEND_PEER.with(peers.back),
+                        attr::RECV_PEER.with(ahead),
+                        attr::INPUT.with(input),
+                        attr::OUTPUT.with(output),
+                        attr::BACKEND.with(Backend::Nccl),
+                    ],
+                    ..builder::op(Op::CollectivePermute)
+                });
+                it.waits.push(work);
+            }
+            emit_waits(it);
+        }
+        Allgather::Ring => {
+            let peers = RingPeers::of(it, member, device);
+            let (to, from) = (peers.back, peers.ahead);
+            emit_transfer(it, member, device, (input, to), (output, from), to);
+        }
+    }
+}
+
+/// Brings the partial sums of the slice at hand to its device.
+pub(super) fn reduce_scatter(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: DeviceDim) {
+    let out = member.slicing.out;
+    let input = it.operand_slice(member.slicing.operands[0]);
+    let Stmt::Op(sum) = it.pass.program.stmts[member.stmt].clone() else { return };
+    let members = it.pass.program.tensors[out].mesh.clone();
+    match it.pass.settings.reduce_scatter {
+        ReduceScatter::Reduce | ReduceScatter::Whole => {
+            it.allocate_before(out, member.stmt);
+            let root = it.iteration;
+            for team in teams_along(&members, device) {
+                let red_op = collective_red_op(it.pass.program, &sum);
+                let (kind, team, root, output) = (CommunicationType::Reduce, &team[..], Some(root), out);
+                post(it, Collective { kind, team, root, red_op, input, output });
+            }
+            emit_waits(it);
+        }
+        ReduceScatter::Ring => {
+            let peers = RingPeers::of(it, member, device);
+            let (to, from) = (peers.ahead, peers.back);
+            let slots = receive_slots(it, out);
+            let allocate = builder::allocate(it.pass.program, slots);
+            it.emit_before(allocate);
+            let Some(axis) = it.pass.program.dimensions(slots).next() else { return };
+            let slot = it.name_like(slots, Some(0));
+            it.emit(builder::select(slot, slots, axis, from));
+            emit_transfer(it, member, device, (input, to), (slot, from), to);
+            reduce_slots(it, &sum, slots, out);
+        }
+    }
+}
+
+/// Coordinates of the two devices that a rank talks to.
+struct RingPeers {
+    /// `(r + i) % d`.
+    ahead: ExprId,
+    /// `(d + r - i) % d`.
+    back: ExprId,
+}
+
+impl RingPeers {
+    fn of(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: DeviceDim) -> Self {
+        let (iteration, count) = (it.iteration, it.group.count);
+        if !member.slicing.rotated && !member.slicing.swizzled {
+            return Self { ahead: iteration, back: iteration };
+        }
+        let program = &mut *it.pass.program;
+        let members = program.tensors[member.slicing.out].mesh.clone();
+        let me = mesh::coordinate(program, &members, device);
+        let sum = infix(program, "+", me, iteration);
+        let difference = infix(program, "-", me, iteration);
+        let positive = infix(program, "+", count, difference);
+        Self { ahead: infix(program, "%", sum, count), back: infix(program, "%", positive, count) }
+    }
+}
+
+/// Sends a tensor to one device and receives another from one; copies where `own`, one of the two coordinates, is the
+/// rank's.
+fn emit_transfer(
+    it: &mut LoopWriter<'_, '_>,
+    member: &LoopStmt,
+    device: DeviceDim,
+    (input, to): (TensorId, ExprId),
+    (output, from): (TensorId, ExprId),
+    own: ExprId,
+) {
+    let settings = it.pass.settings;
+    let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
+    // Handles are exchanged by all ranks: a ring of some of them is left to NCCL.
+    let cuda = settings.cuda && is_whole_world(&members.devices, it.pass.world);
+    let program = &mut *it.pass.program;
+    let me = mesh::coordinate(program, &members, device);
+    let cond = infix(program, "==", own, me);
+    let (sender, receiver) =
+        (mesh::rank_at(program, &members, device, from), mesh::rank_at(program, &members, device, to));
+    let outer = std::mem::take(&mut it.body);
+    let mut aliases = Vec::new();
+    let (source, target) = (it.unsharded(input, &mut aliases), it.unsharded(output, &mut aliases));
+    it.emit(OpStmt {
+        attrs: vec![attr::CACHE_OP.with(CacheOp::Streaming)],
+        ..contiguity::unary_op(Op::Set, source, target)
+    });
+    aliases.into_iter().for_each(|alias| it.emit(builder::deallocate(alias)));
+    let then = std::mem::take(&mut it.body);
+    let recv = p2p_op(it, cuda, P2pType::Recv, output, sender);
+    let send = p2p_op(it, cuda, P2pType::Send, input, receiver);
+    let works = [&recv, &send].map(|side| side.number.unwrap_or_default());
+    let mut deferred = None;
+    if cuda {
+        let listed = vec![it.add(recv.clone()), it.add(send.clone())];
+        it.emit(OpStmt { attrs: vec![attr::TRANSFERS.with(listed)], ..builder::op(Op::ShareMemHandles) });
+        match settings.put {
+            true => [recv, send].into_iter().for_each(|side| it.emit(side)),
+            false => [send, recv].into_iter().for_each(|side| it.emit(side)),
+        }
+        match settings.deferred {
+            true => deferred = Some(works[1]),
+            false => it.emit(builder::wait(works[1])),
+        }
+        it.emit(builder::wait(works[0]));
+    } else {
+        it.emit(builder::op(Op::StartCoalescing));
+        it.emit(recv);
+        it.emit(send);
+        let number = it.pass.fresh.work();
+        it.emit(OpStmt { number: Some(number), ..builder::op(Op::EndCoalescing) });
+        it.emit(builder::wait(number));
+    }
+    let other = std::mem::replace(&mut it.body, outer);
+    let branch = branch(it, cond, then, other);
+    it.body.push(branch);
+    if let Some(work) = deferred {
+        let wait = it.add(builder::wait(work));
+        let branch = self::branch(it, cond, Vec::new(), vec![wait]);
+        it.tail.push(branch);
+    }
+}
+
+fn branch(it: &mut LoopWriter<'_, '_>, cond: ExprId, then: Vec<StmtId>, other: Vec<StmtId>) -> StmtId {
+    let program = &mut *it.pass.program;
+    let (then, other) = (builder::block(program, then), builder::block(program, other));
+    program.add_stmt(
+        Stmt::If(If { kind: "Manual".to_owned(), cond, then_block: then, else_block: Some(other) }),
+        it.span,
+    )
+}
+
+/// One side of a transfer; `peer` is a rank of the world.
+fn p2p_op(it: &mut LoopWriter<'_, '_>, cuda: bool, kind: P2pType, buffer: TensorId, peer: ExprId) -> OpStmt {
+    let mut attrs = vec![
+        attr::P2P_TYPE.with(kind),
+        attr::BUFFER.with(buffer),
+        attr::PEER.with(peer),
+        attr::BACKEND.with(backend(cuda)),
+    ];
+    if cuda && it.pass.settings.put {
+        attrs.push(attr::PROTOCOL.with(P2pProtocol::Put));
+    }
+    OpStmt { number: Some(it.pass.fresh.work()), attrs, ..builder::op(Op::P2PCommunication) }
+}
+
+fn post(it: &mut LoopWriter<'_, '_>, collective: Collective<'_>) {
+    let work = it.pass.fresh.work();
+    let stmt = collective.stmt(work, backend(it.pass.settings.cuda), it.pass.world);
+    it.emit(stmt);
+    it.waits.push(work);
+}
+
+fn backend(cuda: bool) -> Backend {
+    if cuda { Backend::Cuda } else { Backend::Nccl }
+}
+
+/// Waits for what is posted.
+fn emit_waits(it: &mut LoopWriter<'_, '_>) {
+    for work in std::mem::take(&mut it.waits) {
+        it.emit(builder::wait(work));
+    }
+}
+
+/// A tensor for what each device sends: a dimension over senders, then the leaves of `out`.
+fn receive_slots(it: &mut LoopWriter<'_, '_>, out: TensorId) -> TensorId {
+    let count = it.group.count;
+    let StreamParallel { program, fresh, .. } = &mut *it.pass;
+    let Some(sharding) = Sharding::of(program, out) else { return out };
+    let mut leaves = contiguity::sub_axes(program, &sharding, false);
+    leaves.insert(0, contiguity::SubAxis { dim: 0, extent: count, parallel: ParallelType::Serial });
+    contiguity::tensor(program, fresh, out, &leaves)
+}
+
+/// Combines what has arrived in all slots, behind the loop.
+fn reduce_slots(it: &mut LoopWriter<'_, '_>, like: &OpStmt, slots: TensorId, out: TensorId) {
+    let StreamParallel { program, fresh, .. } = &mut *it.pass;
+    let Some(mut sharding) = Sharding::of(program, slots) else { return };
+    let slot = sharding.dims.remove(0);
+    let sum = sharding.new_tensor(program, fresh, slots, Memory::Global);
+    let (mut loops, mut domains) = (Vec::new(), Domains::default());
+    Dim { kind: AxisKind::Reduction, ..slot }.append_axes(program, fresh, &mut loops, &mut domains);
+    let tensor = &mut program.tensors[sum];
+    tensor.loop_domain.splice(0..0, loops);
+    tensor.domains.logical.splice(0..0, domains.logical);
+    it.emit_after(OpStmt {
+        outs: vec![Operand::Tensor(sum)],
+        args: vec![Operand::Tensor(slots)],
+        ..like.clone()
+    });
+    it.emit_after(contiguity::unary_op(Op::Reshape, sum, out));
+}

@@ -1,0 +1,308 @@
+//! What of a statement can be sliced along a stream axis, and how.
+
+use grammar::{
+    DimMap, ResultDim, attr,
+    ir::{DeviceDim, ExprId, OpStmt, Program, TensorId},
+    ops::TypeRule,
+    result_dims,
+};
+
+use super::{Allgather, LoopOptions, ReduceScatter, Style};
+use crate::{
+    analysis::{
+        dim_equivalence::computes,
+        dim_map, propagation,
+        reshard::{self, ReshardStep},
+        sharding::{Dim, Sharding, same_extent},
+    },
+    transform::decompose_resharding::{collective_red_op, is_copy, reduces_in_one_step},
+};
+
+/// What an iteration does with a statement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SliceKind {
+    /// The operator on slices.
+    Local,
+    /// The same, as a collective: all ranks have to work on the same slice.
+    Collective,
+    /// Brings one device's shard to all of them.
+    Allgather(DeviceDim),
+    /// Brings the partial sums of one device's shard to it.
+    ReduceScatter(DeviceDim),
+}
+
+impl SliceKind {
+    /// The devices that it exchanges slices along.
+    pub(super) fn device(self) -> Option<DeviceDim> {
+        match self {
+            Self::Local | Self::Collective => None,
+            Self::Allgather(device) | Self::ReduceScatter(device) => Some(device),
+        }
+    }
+}
+
+/// A statement of a loop.
+pub(super) struct Slicing {
+    pub(super) kind: SliceKind,
+    pub(super) style: Style,
+    /// Number of slices.
+    pub(super) count: ExprId,
+    pub(super) out: TensorId,
+    /// The dimension of the result that is sliced.
+    pub(super) out_dim: Option<usize>,
+    /// The operands as `OpStmt::tensor_operands` lists them.
+    pub(super) operands: Vec<OperandSlice>,
+    /// Whether ranks work on different slices at a time, each beginning with its own.
+    pub(super) rotated: bool,
+    /// Whether the stream axes are swizzled: views rotate by themselves.
+    pub(super) swizzled: bool,
+}
+
+/// What an iteration reads of an operand.
+#[derive(Clone, Copy)]
+pub(super) struct OperandSlice {
+    pub(super) tensor: TensorId,
+    /// The dimension that is sliced; `None`: all of the tensor is read.
+    pub(super) dim: Option<usize>,
+    /// The dimension has extent 1, and stands for all slices.
+    pub(super) repeated: bool,
+}
+
+/// How a statement can be sliced; `None`: it cannot, or has no stream axis.
+pub(super) fn slicing(program: &Program, settings: LoopOptions, it: &OpStmt) -> Option<Slicing> {
+    if !computes(it) {
+        return None;
+    }
+    let [out] = it.outs[..] else { return None };
+    let out = out.tensor()?;
+    let args = it.tensor_operands();
+    // Elements that follow from their index are made as a whole, before the loop, which reads slices of them.
+    if args.is_empty() {
+        return None;
+    }
+    let from = args.iter().map(|arg| Sharding::of(program, *arg)).collect::<Option<Vec<_>>>()?;
+    let goal = Sharding::of(program, out)?;
+    let maps = dim_map::dim_maps(program, it)?;
+    let ctx =
+        SliceAnalysis { program, settings, it, args: &args, from: &from, maps: &maps, out, goal: &goal };
+    match goal.dims.iter().position(|dim| dim.stream().is_some()) {
+        Some(dim) => ctx.streamed(dim),
+        None => ctx.reduce_scatter(),
+    }
+}
+
+struct SliceAnalysis<'c> {
+    program: &'c Program,
+    settings: LoopOptions,
+    it: &'c OpStmt,
+    args: &'c [TensorId],
+    from: &'c [Sharding],
+    maps: &'c [Vec<DimMap>],
+    out: TensorId,
+    goal: &'c Sharding,
+}
+
+impl SliceAnalysis<'_> {
+    /// A statement whose result has a stream axis in dimension `dim`.
+    fn streamed(&self, dim: usize) -> Option<Slicing> {
+        let stream = *self.goal.dims[dim].stream()?;
+        // Slices are ranges of a rank's part only if streams cut it first, or inside of devices.
+        if self.goal.dims[dim].first_non_device_piece() != Some(&stream) {
+            return None;
+        }
+        if let Some(slicing) = self.allgather(dim) {
+            return Some(slicing);
+        }
+        let mut operands = Vec::new();
+        for (arg, (from, maps)) in self.args.iter().zip(self.from.iter().zip(self.maps)) {
+            operands.push(self.operand(*arg, from, maps, dim)?);
+        }
+        // Slices of what comes from nowhere index by index are no slices: a range, or another shape.
+        if result_dims(self.program, self.it, self.maps).get(dim) == Some(&ResultDim::RequiresWhole) {
+            return None;
+        }
+        let style = self.style(dim, &operands)?;
+        let needs = propagation::operand_shardings(self.program, self.args, self.maps, self.goal);
+        let kind = match propagation::is_local(self.program, self.from, &needs) {
+            true => SliceKind::Local,
+            false if self.keeps_devices_along(dim) && !stream.swizzled => SliceKind::Collective,
+            false => return None,
+        };
+        let (count, swizzled) = (stream.count, stream.swizzled);
+        Some(Slicing {
+            kind,
+            style,
+            count,
+            out: self.out,
+            out_dim: Some(dim),
+            operands,
+            rotated: false,
+            swizzled,
+        })
+    }
+
+    /// What an iteration reads of an operand; `None` where that is no slice.
+    fn operand(
+        &self,
+        tensor: TensorId,
+        from: &Sharding,
+        maps: &[DimMap],
+        dim: usize,
+    ) -> Option<OperandSlice> {
+        let whole = OperandSlice { tensor, dim: None, repeated: false };
+        let stream = *self.goal.dims[dim].stream()?;
+        let Some(at) = maps.iter().position(|map| *map == DimMap::Parallel(dim)) else {
+            // An operand of the result's rank with one element there has to lose that dimension with the result.
+            let aligned = self.it.op.def().type_rule == TypeRule::Pointwise
+                && maps.get(dim) == Some(&DimMap::Broadcast(dim));
+            return Some(if aligned {
+                OperandSlice { dim: Some(dim), repeated: true, ..whole }
+            } else {
+                whole
+            });
+        };
+        let slice = OperandSlice { dim: Some(at), ..whole };
+        let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();
+        if devices(&from.dims[at]) != devices(&self.goal.dims[dim]) {
+            return None;
+        }
+        // Streams outside of devices cut the whole, not a rank's part: both sides have to be cut alike.
+        let place = |dim: &Dim| dim.pieces.iter().position(|piece| piece.device().is_none());
+        let outside = |dim: &Dim| place(dim).is_some_and(|at| at < dim.devices().count());
+        let is_cut_alike = place(&from.dims[at]) == place(&self.goal.dims[dim]);
+        match from.dims[at].first_non_device_piece() {
+            None if outside(&self.goal.dims[dim]) => None,
+            // Another name with a stream axis here: one axis is all that a tensor has.
+            None => (!stream.swizzled && from.dims.iter().all(|dim| dim.stream().is_none())).then_some(slice),
+            Some(piece) if piece.parallel == stream.parallel => {
+                let alike =
+                    same_extent(self.program, piece.count, stream.count) && piece.swizzled == stream.swizzled;
+                (alike && is_cut_alike).then_some(slice)
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// How slices are taken; `None` where the style that was asked for does not fit.
+    fn style(&self, dim: usize, operands: &[OperandSlice]) -> Option<Style> {
+        let stream = self.goal.dims[dim].stream()?;
+        let is_whole = |sharding: &Sharding, dim: usize| {
+            same_extent(self.program, sharding.dims[dim].extent, stream.count)
+                && sharding.dims[dim].devices().next().is_none()
+        };
+        let all_whole = is_whole(self.goal, dim)
+            && operands
+                .iter()
+                .zip(self.from)
+                .all(|(operand, from)| operand.dim.is_none_or(|at| operand.repeated || is_whole(from, at)));
+        // Of a product's own dimensions, partial sums not counted, the last two are rows and columns.
+        let own = (0..self.goal.dims.len()).filter(|at| !dim_map::is_partial(self.program, self.out, *at));
+        let is_batch = own.skip_while(|at| *at != dim).count() > 2;
+        let follows = |map: &DimMap| matches!(map, DimMap::Parallel(_) | DimMap::Reduction);
+        // Without the dimension it has to be the same operator still.
+        let keeps_meaning = match self.it.op.def().type_rule {
+            TypeRule::Same | TypeRule::Cast | TypeRule::Pointwise | TypeRule::Reduce | TypeRule::Permute => {
+                true
+            }
+            TypeRule::Broadcast | TypeRule::Squeeze => self.it.get(attr::FLAGS).is_some(),
+            TypeRule::Linear => !self.maps.get(1).is_some_and(|maps| maps.contains(&DimMap::Parallel(dim))),
+            TypeRule::Matmul => is_batch && self.maps.iter().flatten().all(follows),
+            TypeRule::Unchecked
+            | TypeRule::Generate
+            | TypeRule::Reshape
+            | TypeRule::Select
+            | TypeRule::Slice
+            | TypeRule::Shard
+            | TypeRule::Communicate => false,
+        };
+        let selects = all_whole && keeps_meaning && !stream.swizzled;
+        match self.settings.style {
+            Some(Style::Select) => selects.then_some(Style::Select),
+            Some(Style::Shard) => Some(Style::Shard),
+            None if selects => Some(Style::Select),
+            None => Some(Style::Shard),
+        }
+    }
+
+    /// Whether resharding leaves the sliced dimension as it is.
+    fn keeps_devices_along(&self, dim: usize) -> bool {
+        let devices = |sharding: &Sharding, dim: usize| sharding.dims[dim].devices().collect::<Vec<_>>();
+        let kept = |(from, maps): (&Sharding, &Vec<DimMap>)| {
+            let at = maps.iter().position(|map| *map == DimMap::Parallel(dim));
+            at.is_none_or(|at| devices(from, at) == devices(self.goal, dim))
+        };
+        self.from.iter().zip(self.maps).all(kept)
+    }
+
+    /// A copy that gathers the shards of the sliced dimension, one a slice.
+    fn allgather(&self, dim: usize) -> Option<Slicing> {
+        let stream = *self.goal.dims[dim].stream()?;
+        let ([tensor], [from], true) = (self.args, self.from, is_copy(self.it)) else { return None };
+        let Some(ReshardStep::Allgather { dim: gathered, device }) =
+            reshard::step(self.program, from, self.goal)
+        else {
+            return None;
+        };
+        let [piece] = from.dims[dim].pieces[..] else { return None };
+        let one_each =
+            same_extent(self.program, piece.count, stream.count) && self.goal.dims[dim].pieces.len() == 1;
+        if gathered != dim || !one_each {
+            return None;
+        }
+        let rotated = match self.settings.allgather {
+            Allgather::Broadcast if stream.swizzled => return None,
+            Allgather::Broadcast => false,
+            Allgather::Ring => self.settings.offset,
+            Allgather::Permute => true,
+            Allgather::Whole => return None,
+        };
+        let operands = vec![OperandSlice { tensor: *tensor, dim: None, repeated: false }];
+        let style = self.style(dim, &operands)?;
+        let (count, swizzled) = (stream.count, stream.swizzled);
+        let kind = SliceKind::Allgather(device);
+        Some(Slicing { kind, style, count, out: self.out, out_dim: Some(dim), operands, rotated, swizzled })
+    }
+
+    /// A sum over devices whose parts go to one device a slice.
+    fn reduce_scatter(&self) -> Option<Slicing> {
+        let ([tensor], [from], [maps]) = (self.args, self.from, self.maps) else { return None };
+        let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
+        let [partial] = summed[..] else { return None };
+        let mut kept = from.clone();
+        kept.dims.remove(partial);
+        let device = from.dims[partial].devices().next()?;
+        if self.it.op.def().type_rule != TypeRule::Reduce
+            || collective_red_op(self.program, self.it).is_none()
+            || from.mesh != self.goal.mesh
+            || !reduces_in_one_step(self.program, from, partial, &kept, self.goal)
+        {
+            return None;
+        }
+        let (scattered, _) = reshard::scattered_piece(self.program, &kept, self.goal)?;
+        let at = maps.iter().position(|map| *map == DimMap::Parallel(scattered))?;
+        let ([stream], [piece]) = (&from.dims[at].pieces[..], &self.goal.dims[scattered].pieces[..]) else {
+            return None;
+        };
+        let one_each =
+            from.dims[at].stream().is_some() && same_extent(self.program, stream.count, piece.count);
+        let rotated = match self.settings.reduce_scatter {
+            ReduceScatter::Reduce if stream.swizzled => return None,
+            ReduceScatter::Reduce => false,
+            ReduceScatter::Ring => self.settings.offset,
+            ReduceScatter::Whole => return None,
+        };
+        if !one_each {
+            return None;
+        }
+        let is_whole = same_extent(self.program, from.dims[at].extent, stream.count) && !stream.swizzled;
+        let style = match self.settings.style {
+            Some(Style::Select) => is_whole.then_some(Style::Select)?,
+            Some(Style::Shard) => Style::Shard,
+            None if is_whole => Style::Select,
+            None => Style::Shard,
+        };
+        let operands = vec![OperandSlice { tensor: *tensor, dim: Some(at), repeated: false }];
+        let (count, swizzled, kind) = (stream.count, stream.swizzled, SliceKind::ReduceScatter(device));
+        Some(Slicing { kind, style, count, out: self.out, out_dim: None, operands, rotated, swizzled })
+    }
+}

@@ -1,0 +1,147 @@
+//! Runs the checks: one walk over the instructions of all ranks.
+
+use super::{
+    conflict::Race,
+    excess::{Excess, ExcessNotSearched, UnreadWrites, find_excess},
+    finding::{Checks, Finding, Report},
+    memory::{UnwrittenRead, WriteTracker},
+    ordering_model::OrderingModel,
+    race::RaceDetector,
+    repeat,
+};
+use crate::plan::{
+    Plan,
+    sync::{
+        CommMatching, CommOrderCycle, Deadlock, TooManyComms, comm_order_cycle, deadlocked_state, explain,
+        happens_before::{self, OrderError},
+    },
+};
+
+/// What the checks find, before it is folded into a report.
+#[derive(Clone, Debug, Default)]
+pub struct CheckResults {
+    /// Ranks wait for what never happens: nothing else is known.
+    pub deadlock: Option<Box<Deadlock>>,
+    /// Ranks use communicators in orders that contradict each other.
+    pub communicator_order: Option<Box<CommOrderCycle>>,
+    /// Accesses that nothing orders.
+    pub races: Vec<Race>,
+    /// Elements that nothing has written.
+    pub unwritten_reads: Vec<UnwrittenRead>,
+    /// What the program could do without.
+    pub excess: Vec<Excess>,
+    /// What could not be checked, and why.
+    pub not_checked: Vec<String>,
+    /// Where excess could not be looked for, and why.
+    pub not_searched: Vec<ExcessNotSearched>,
+}
+
+/// Checks the plans of all ranks.
+pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
+    let mut found = CheckResults::default();
+    let matched = CommMatching::from_plans(plans);
+    if let Some(state) = deadlocked_state(plans, &matched) {
+        // What comes after a deadlock never runs: nothing else can be said.
+        found.deadlock = Some(Box::new(explain(plans, &matched, &state)));
+        return found;
+    }
+    if checks.comm {
+        match comm_order_cycle(plans, &matched) {
+            Ok(it) => found.communicator_order = it.map(Box::new),
+            Err(TooManyComms) => {
+                found.not_checked.push("the order of communicators: too many communications".to_owned());
+            }
+        }
+    }
+    if !checks.needs_accesses() {
+        return found;
+    }
+    let (mut races, mut memory) = (RaceDetector::new(plans, checks.model), WriteTracker::new(plans));
+    let mut unread = UnreadWrites::new(plans);
+    let walked = happens_before::walk(plans, &matched, &mut |it| {
+        // Excess is judged where there is no race.
+        if checks.race || checks.excess {
+            races.visit(&it);
+        }
+        if checks.excess {
+            unread.visit(&it);
+        }
+        if checks.memory {
+            memory.visit(&it);
+        }
+    });
+    match walked {
+        Ok(()) => (),
+        Err(OrderError::TooLarge) => {
+            found.not_checked.push("races and memory: too many streams and communicators".to_owned());
+            return found;
+        }
+        Err(OrderError::Deadlock) => {
+            found.not_checked.push("races and memory: no order of all instructions was found".to_owned());
+            return found;
+        }
+    }
+    let is_clean = races.found.is_empty() && races.not_compared == 0;
+    if checks.excess {
+        let (excess, not_searched) =
+            find_excess(plans, &matched, is_clean.then_some(unread), &races.found, checks.model);
+        // Whoever asked for races sees them.
+        if is_clean || !checks.race {
+            found.not_searched = not_searched;
+        }
+        found.excess = excess;
+    }
+    if !checks.race {
+        races.found.clear();
+        races.not_compared = 0;
+    }
+    if races.is_truncated() {
+        found.not_checked.push(format!("races beyond the first {}", races.found.len()));
+    }
+    if races.not_compared > 0 {
+        found
+            .not_checked
+            .push(format!("{} pairs of views that have too many pieces to compare", races.not_compared));
+    }
+    if memory.not_checked > 0 {
+        found
+            .not_checked
+            .push(format!("{} reads and writes that have too many pieces to record", memory.not_checked));
+    }
+    memory.finish();
+    (found.races, found.unwritten_reads) = (races.found, memory.found);
+    if checks.repeat && found.races.is_empty() {
+        found.check_two_runs(plans, checks.model);
+    }
+    found
+}
+
+impl CheckResults {
+    /// Adds the races between two runs of plans, one of which has none.
+    fn check_two_runs(&mut self, plans: &[Plan], model: OrderingModel) {
+        match repeat::races_between_runs(plans, model) {
+            Ok((races, not_compared)) => {
+                self.races.extend(races);
+                if not_compared > 0 {
+                    self.not_checked.push(format!(
+                        "{not_compared} pairs of views of two runs that have too many pieces to compare"
+                    ));
+                }
+            }
+            Err(OrderError::TooLarge | OrderError::Deadlock) => {
+                self.not_checked.push("two runs: no order of all their instructions was found".to_owned());
+            }
+        }
+    }
+
+    /// Folds what was found over ranks and iterations.
+    pub fn report(self, plans: &[Plan]) -> Report {
+        let mut report =
+            Report { findings: Vec::new(), not_checked: self.not_checked, not_searched: self.not_searched };
+        report.findings.extend(self.deadlock.map(Finding::Deadlock));
+        report.findings.extend(self.communicator_order.map(Finding::CommunicatorOrder));
+        report.add(plans, self.races, self.unwritten_reads);
+        report.findings.extend(self.excess.into_iter().map(|it| Finding::Excess(Box::new(it))));
+        report
+    }
+}

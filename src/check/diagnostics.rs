@@ -1,0 +1,273 @@
+//! Findings as diagnostics: both lines, why nothing orders them, and the edit that does.
+
+use std::collections::BTreeSet;
+
+use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+
+use super::{
+    conflict::{Party, Race, ReusedStorage},
+    explanation::RaceExplanation,
+    finding::{Finding, Occurrences},
+    memory::UnwrittenRead,
+    overlap::ElementRange,
+    race_side::RaceSide,
+};
+use crate::{
+    plan::{
+        InstKind, Plan,
+        sync::{CommOrderCycle, Deadlock, InstRef},
+    },
+    source::Source,
+};
+
+/// Most bytes of a line that a label underlines: lines are long, and the text of the label stands under the middle.
+const MAX_LABEL: u32 = 48;
+
+/// What to do about a read of elements that nothing has written.
+pub const UNWRITTEN_HELP: &str = "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
+                                  `zero_init=true` in ALLOCATE writes zeros";
+
+/// Most ranks or lines that a note lists.
+const MAX_LISTED: usize = 16;
+
+impl Finding {
+    /// The finding as a diagnostic, and the text that it is about. Rank `r` runs the `r`th text, or the last one where there are fewer.
+    pub fn diagnostic(&self, plans: &[Plan], sources: &[Source]) -> (usize, Diagnostic) {
+        let texts = DiagnosticBuilder { plans, sources };
+        match self {
+            Self::Race { race, more } => texts.race(race, more),
+            Self::Unwritten { read, more } => texts.unwritten(read, more),
+            Self::Deadlock(it) => texts.deadlock(it),
+            Self::CommunicatorOrder(it) => texts.communicator_order(it),
+            Self::Excess(it) => texts.excess(it),
+        }
+    }
+}
+
+/// The plans of all ranks and the texts that they come from.
+pub(super) struct DiagnosticBuilder<'a> {
+    pub(super) plans: &'a [Plan],
+    sources: &'a [Source],
+}
+
+impl DiagnosticBuilder<'_> {
+    pub(super) fn text_of(&self, rank: usize) -> usize {
+        self.plans[rank].program_id.min(self.sources.len().saturating_sub(1))
+    }
+
+    /// A line of a text; of an instruction that has none, the header.
+    pub(super) fn span(&self, text: usize, line: u32) -> Span {
+        let Some(source) = self.sources.get(text) else { return Span::default() };
+        let it = source.line_or_header(line);
+        let most = it.end.min(it.start + MAX_LABEL) as usize;
+        let end = (it.start as usize..=most).rev().find(|at| source.text.is_char_boundary(*at));
+        Span::new(it.start as usize, end.unwrap_or(most))
+    }
+
+    /// How a text spells a tensor where it first mentions it: `T3_g_float[iS3{4}] (DeviceMesh{0 1})`.
+    pub(super) fn tensor_text(&self, text: usize, name: &str) -> Option<&str> {
+        let source = self.sources.get(text)?.text.as_str();
+        let is_word = |it: char| it.is_alphanumeric() || it == '_';
+        source.match_indices(name).find_map(|(at, _)| {
+            let suffix = source[at + name.len()..].strip_prefix('_')?;
+            let domain = suffix.trim_start_matches(is_word);
+            let is_whole = !source[..at].ends_with(is_word) && domain.starts_with('[');
+            let end = domain.find(']').filter(|_| is_whole)? + 1;
+            let mesh = domain[end..].strip_prefix(" (DeviceMesh").and_then(|it| it.find(')'));
+            let mesh = mesh.map_or(0, |it| " (DeviceMesh".len() + it + 1);
+            let end = source.len() - domain.len() + end + mesh;
+            Some(&source[at..end])
+        })
+    }
+
+    fn race(&self, race: &Race, more: &Occurrences) -> (usize, Diagnostic) {
+        let sides = RaceSide::in_issue_order(self.plans, race);
+        let [first, second] = &sides;
+        let code = RaceSide::code(race, &sides);
+        let message = self.race_message(code, race, first, second);
+        let shown: Vec<&RaceSide<'_>> = sides.iter().filter(|it| it.is_in_program()).collect();
+        let text = self.text_of(shown.first().map_or(race.rank, |it| it.plan.rank));
+        let mut labels: Vec<(Span, String)> = Vec::new();
+        let mut notes = Vec::new();
+        for side in shown {
+            let (rank, line) = (side.plan.rank, side.line());
+            let label = match (race.between_runs, std::ptr::eq(side, first)) {
+                (false, _) => side.label(),
+                (true, true) => format!("{}, first run", side.label()),
+                (true, false) => format!("{}, next run", side.label()),
+            };
+            if self.text_of(rank) != text {
+                let file = &self.sources[self.text_of(rank)].name;
+                notes.push(format!("{file}, line {line}: {label}"));
+                continue;
+            }
+            let span = self.span(text, line);
+            // A statement that races with itself in another iteration is one place.
+            match labels.iter_mut().find(|it| it.0 == span) {
+                Some(it) => it.1 = format!("{}; {label}", it.1),
+                None => labels.push((span, label)),
+            }
+        }
+        if let Some(it) = race.reused {
+            notes.push(self.reuse_note(race.rank, &it, race.between_runs));
+        }
+        // The headline is about the access that has not ended: that of the first run.
+        if !race.between_runs {
+            labels.sort_by_key(|it| it.0.start);
+        }
+        let reason = RaceExplanation::of(race, first, second);
+        let help = reason.help();
+        notes.extend(reason.why);
+        notes.extend(more.note(&sides.each_ref().map(RaceSide::line)));
+        let mut labels = labels.into_iter();
+        let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
+        let mut it = Diagnostic::new(code, span, message, label);
+        it.labels.extend(labels);
+        it.notes = notes;
+        (text, if let Some(help) = help { it.help(help) } else { it })
+    }
+
+    /// Who frees storage and who gets it.
+    fn reuse_note(&self, rank: usize, it: &ReusedStorage, between_runs: bool) -> String {
+        let plan = &self.plans[rank];
+        if let (true, Some(later)) = (between_runs, it.later) {
+            let [one, other] = [it.earlier, later].map(|it| &plan.buffers[it as usize].name);
+            return format!(
+                "`{one}` and `{other}` share storage: one is freed before the other is allocated"
+            );
+        }
+        let freed = it.freed_by.map_or("the end of the program".to_owned(), |origin| {
+            format!("line {}", plan.origins[origin as usize].line)
+        });
+        let next = it
+            .later
+            .map_or("the caller".to_owned(), |buffer| format!("`{}`", plan.buffers[buffer as usize].name));
+        format!("{freed} frees the storage, and {next} may get it")
+    }
+
+    fn race_message(&self, code: Code, race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> String {
+        let name = &self.plans[race.rank].buffers[race.buffer as usize].name;
+        let on = format!("`{name}` of rank {}", race.rank);
+        match (code, first.party) {
+            (Code::RaceWithCaller, Party::CallerBefore) => {
+                format!("race with the caller on {on}: nothing orders this access after the caller's writes")
+            }
+            (Code::RaceWithCaller, _) => {
+                format!("race with the caller on {on}: the program can return before this access ends")
+            }
+            (Code::RaceBetweenRuns, _) => format!(
+                "race on {on} between two runs of the program: this access may still run when the next run {} the same elements",
+                if second.writes { "writes" } else { "reads" }
+            ),
+            (Code::StorageRace, _) if race.reused.is_some() => {
+                format!(
+                    "race on the storage of {on}: it is freed, and may be used again before this access ends"
+                )
+            }
+            (Code::StorageRace, _) => {
+                format!("race on the storage of {on}: the stream of its ALLOCATE may still use it")
+            }
+            _ => {
+                let verbs = if first.writes && second.writes { "two writes" } else { "a write and a read" };
+                format!("race on {on}: nothing orders {verbs} of {}", format_elements(race.elements))
+            }
+        }
+    }
+
+    fn unwritten(&self, read: &UnwrittenRead, more: &Occurrences) -> (usize, Diagnostic) {
+        let plan = &self.plans[read.inst_ref.rank];
+        let inst = &plan.code[read.inst_ref.inst];
+        let name = match read.output {
+            Some(output) => &plan.outputs[output].name,
+            None => &self.plans[read.rank].buffers[read.buffer as usize].name,
+        };
+        let (missing, all) = read.missing;
+        let text = self.text_of(read.inst_ref.rank);
+        let span = self.span(text, plan.origins[inst.origin as usize].line);
+        let first = format_elements(read.elements);
+        let some = format!("{missing} of the {all} elements of ");
+        let it = if let InstKind::ReadOutputs = inst.kind {
+            let what = if missing == all { String::new() } else { some };
+            let message = format!("nothing writes {what}output `{name}` on rank {}", read.rank);
+            Diagnostic::new(Code::UnwrittenOutput, self.span(text, 0), message, format!("first: {first}"))
+                .help("write these elements, or allocate the output with zero_init=true")
+        } else {
+            let what = if missing == all { "all elements of ".to_owned() } else { some };
+            let message =
+                format!("{what}`{name}` of rank {} are read before anything writes them", read.rank);
+            Diagnostic::new(Code::UnwrittenRead, span, message, format!("reads {first}")).help(UNWRITTEN_HELP)
+        };
+        let it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
+        (text, it)
+    }
+
+    fn communicator_order(&self, crossing: &CommOrderCycle) -> (usize, Diagnostic) {
+        let origin = |at: InstRef| self.plans[at.rank].code[at.inst].origin;
+        let name = |at: InstRef| self.plans[at.rank].describe_origin(origin(at));
+        let orders: Vec<String> = crossing
+            .0
+            .iter()
+            .map(|it| format!("rank {} posts {} before {}", it.first.rank, name(it.first), name(it.second)))
+            .collect();
+        let text = self.text_of(crossing.0.first().map_or(0, |it| it.first.rank));
+        let mut labels: Vec<(Span, String)> = Vec::new();
+        for it in crossing.0.iter().filter(|it| self.text_of(it.first.rank) == text) {
+            let line = self.plans[it.first.rank].origins[origin(it.first) as usize].line;
+            let label = format!("rank {} posts this before {}", it.first.rank, name(it.second));
+            let span = self.span(text, line);
+            match labels.iter_mut().find(|it| it.0 == span) {
+                Some(it) => it.1 = format!("{}; {label}", it.1),
+                None => labels.push((span, label)),
+            }
+        }
+        labels.truncate(MAX_LISTED);
+        let mut labels = labels.into_iter();
+        let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
+        let message = "ranks use NCCL communicators in orders that contradict each other";
+        let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
+            .note(orders.join("\n"))
+            .note("a GPU may not run the kernels of two communicators at the same time: then each rank waits in one for the other rank")
+            .help("post these communications in the same order on all ranks, or with one team");
+        it.labels.extend(labels);
+        (text, it)
+    }
+
+    fn deadlock(&self, deadlock: &Deadlock) -> (usize, Diagnostic) {
+        let (rank, line) = deadlock.line(self.plans).unwrap_or((0, 0));
+        let text = self.text_of(rank);
+        (text, deadlock.diagnostic(Code::CheckedDeadlock, self.span(text, line), str::to_owned))
+    }
+}
+
+/// `element 3`, `elements 0 to 7`.
+fn format_elements(it: ElementRange) -> String {
+    match it.end - it.start {
+        1 => format!("element {}", it.start),
+        _ => format!("elements {} to {}", it.start, it.end - 1),
+    }
+}
+
+impl Occurrences {
+    fn note(&self, shown: &[u32]) -> Option<String> {
+        let others: Vec<&u32> = self.lines.iter().filter(|it| !shown.contains(it)).collect();
+        let mut parts = format_occurrences(self.count, &self.ranks);
+        parts.extend(
+            (!others.is_empty()).then(|| format!("also at lines {}", format_list(others.into_iter()))),
+        );
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+}
+
+/// How often something occurs, and on which ranks, where that is more than once and on more than one.
+pub(super) fn format_occurrences(count: usize, ranks: &BTreeSet<usize>) -> Vec<String> {
+    let ranks = (ranks.len() > 1).then(|| format!("on ranks {}", format_list(ranks.iter())));
+    let count = (count > 1).then(|| format!("{count} occurrences"));
+    count.into_iter().chain(ranks).collect()
+}
+
+/// Numbers, and how many more there are.
+fn format_list<T: ToString>(all: impl ExactSizeIterator<Item = T>) -> String {
+    let more = all.len().saturating_sub(MAX_LISTED);
+    let numbers: Vec<String> = all.take(MAX_LISTED).map(|it| it.to_string()).collect();
+    if more == 0 { numbers.join(" ") } else { format!("{} and {more} more", numbers.join(" ")) }
+}

@@ -1,0 +1,319 @@
+//! Why nothing orders the two sides of a race, and the edits that do.
+
+use super::{
+    conflict::{Party, Race, ReusedStorage},
+    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    race_side::{RaceSide, first_wait_for, is_program_stream, stream_name_of},
+};
+use crate::plan::{BufferNo, InstKind, Plan};
+
+/// Why there is no order, and how to make one.
+#[derive(Debug, Default, PartialEq)]
+pub struct RaceExplanation {
+    /// What is missing.
+    pub why: Option<String>,
+    /// The edits, each of which makes the order.
+    pub edits: Vec<Edit>,
+    /// What to do where no edit of the list does it.
+    advice: Option<&'static str>,
+}
+
+impl RaceExplanation {
+    fn new(why: impl Into<String>, edit: Edit) -> Self {
+        Self { why: Some(why.into()), edits: vec![edit], advice: None }
+    }
+
+    /// The edits, or the advice, in words.
+    pub fn help(&self) -> Option<String> {
+        let edits: Vec<String> = self.edits.iter().map(ToString::to_string).collect();
+        match edits.is_empty() {
+            true => self.advice.map(str::to_owned),
+            false => Some(edits.join(", or ")),
+        }
+    }
+
+    /// The reason for a race. On one rank `first` is issued before `second`.
+    pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+        if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
+            return Self {
+                why: Some(
+                    "operations between StartCoalescing and EndCoalescing run at the same time".to_owned(),
+                ),
+                edits: Vec::new(),
+                advice: Some(
+                    "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
+                ),
+            };
+        }
+        if race.between_runs {
+            let (a, b) = (first.plan.rank, second.plan.rank);
+            let place = first.location();
+            return Self {
+                why: Some(format!("rank {b} ends its run without waiting for {place} on rank {a}")),
+                edits: Vec::new(),
+                advice: Some(
+                    "make that rank wait for it before its program ends (for a send over peer memory: a Wait), or put a barrier of \
+                     all ranks between the runs",
+                ),
+            };
+        }
+        if let Party::CallerBefore = first.party {
+            return Self::entry(first.plan, second);
+        }
+        if first.plan.rank != second.plan.rank {
+            return Self::between_ranks(first, second)
+                .or_else(|| Self::between_ranks(second, first))
+                .unwrap_or_else(|| {
+                    let (a, b) = (first.plan.rank, second.plan.rank);
+                    let why = format!(
+                        "no communication orders {} on rank {a} and {} on rank {b}",
+                        first.location(),
+                        second.location()
+                    );
+                    Self { why: Some(why), ..Self::default() }
+                });
+        }
+        if let Some(reused) = race.reused {
+            return Self::reused(&reused, first);
+        }
+        if let Some(it) = Self::same_buffer_in_all_iterations(race.buffer, first, second) {
+            return it;
+        }
+        if first.allocates() {
+            return Self::allocated(first, second);
+        }
+        let (before, waiting) = match second.party {
+            Party::CallerAfter(_) => {
+                let stream = format!("the stream that is current at exit ({})", second.stream_name());
+                (InsertionPoint::End { current: None }, stream)
+            }
+            Party::Inst(_) | Party::Operation(..) | Party::CallerBefore => {
+                (InsertionPoint::before(second), second.stream_name().to_owned())
+            }
+        };
+        let edit = Edit::order_after(first, before, second.inst_index(), second.frame());
+        if !first.is_posted() {
+            let until = if second.is_in_program() { second.location() } else { "the end".to_owned() };
+            let why = format!(
+                "{waiting} does not wait for {} between {} and {until}",
+                first.stream_name(),
+                first.location()
+            );
+            return Self::new(why, edit);
+        }
+        let name = first.plan.describe_origin(first.origin);
+        let why = match first.first_wait() {
+            None => format!("nothing waits for {name}"),
+            Some(at) => {
+                let (place, stream) =
+                    (first.plan.location(&first.plan.code[at]), stream_name_of(first.plan, at));
+                match second.inst_index().is_none_or(|it| at < it) {
+                    true => format!(
+                        "the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} after it"
+                    ),
+                    false => format!("the Wait for {name} is at {place}, after this access"),
+                }
+            }
+        };
+        Self::new(why, edit)
+    }
+
+    /// Storage that the allocator hands out again while the first side uses it.
+    fn reused(reused: &ReusedStorage, first: &RaceSide<'_>) -> Self {
+        let plan = first.plan;
+        let allocation = plan.allocations.iter().find(|it| it.buffer == reused.earlier);
+        let stream = allocation.map_or("main", |it| plan.streams[it.stream as usize].as_str());
+        let is_next = |kind: &InstKind| matches!((kind, reused.later), (InstKind::Alloc { buffer, .. }, Some(later)) if *buffer == later);
+        let next = plan.code.iter().position(|it| is_next(&it.kind));
+        let (place, frame) = match next {
+            Some(at) => {
+                let origin = plan.origins[plan.code[at].origin as usize];
+                let statement = NamedStmt { stmt: origin.stmt, name: format!("line {}", origin.line) };
+                (InsertionPoint::Before { statement, current: Some(stream.to_owned()) }, origin.iteration)
+            }
+            None => (InsertionPoint::End { current: None }, None),
+        };
+        Self::new(
+            format!(
+                "the allocator hands the storage out again on {stream}, which does not wait for {}",
+                first.actor_name()
+            ),
+            Edit::order_after(first, place, next, frame),
+        )
+    }
+
+    /// Storage that the stream of its ALLOCATE may still use.
+    fn allocated(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+        let (stream, other) = (first.stream_name(), second.stream_name());
+        Self::new(
+            format!(
+                "{other} does not wait for what {stream} has to do before the ALLOCATE on line {}",
+                first.line()
+            ),
+            Edit::InsertSynchronize {
+                stream: WaitedStream::of(stream),
+                before: InsertionPoint::before(second),
+            },
+        )
+    }
+
+    /// An access to an input that does not follow the caller's.
+    fn entry(mine: &Plan, second: &RaceSide<'_>) -> Self {
+        if let Some(raised) = ready_signal_inst(mine, second).filter(|_| second.plan.rank != second.owner) {
+            let (name, posts) =
+                (mine.describe_origin(mine.code[raised].origin), stream_name_of(mine, raised));
+            let verb = if second.writes { "write" } else { "read" };
+            let why = format!(
+                "rank {} may {verb} it once {name} is posted, and {posts} does not wait for the stream that is current at entry before that",
+                second.plan.rank
+            );
+            let statement = NamedStmt::from_origin(mine, mine.code[raised].origin);
+            let before = InsertionPoint::Before { statement, current: Some(posts.to_owned()) };
+            let edit = is_program_stream(posts).then_some(Edit::CaptureEntryStream { before });
+            return Self { why: Some(why), edits: edit.into_iter().collect(), advice: None };
+        }
+        let why = format!("{} does not wait for the stream that is current at entry", second.stream_name());
+        let is_own = second.plan.rank == second.owner;
+        let edit = is_own.then(|| Edit::CaptureEntryStream { before: InsertionPoint::before(second) });
+        Self { why: Some(why), edits: edit.into_iter().collect(), advice: None }
+    }
+
+    /// An ALLOCATE of a loop that gives no new storage, since its name is bound already.
+    fn same_buffer_in_all_iterations(
+        buffer: BufferNo,
+        first: &RaceSide<'_>,
+        second: &RaceSide<'_>,
+    ) -> Option<Self> {
+        let plan = Some(first.plan).filter(|it| it.rank == first.owner)?;
+        let alloc = plan
+            .code
+            .iter()
+            .find(|it| matches!(it.kind, InstKind::Alloc { buffer: it, .. } if it == buffer))?;
+        let origin = plan.origins[alloc.origin as usize];
+        let frame = origin.iteration?;
+        let (name, value) = plan.enclosing_loops(Some(frame)).pop()?;
+        // A statement of the same loop: it is executed in the iteration of the ALLOCATE, too.
+        let value_at = |side: &RaceSide<'_>| {
+            let it = plan.origins[side.origin as usize];
+            let is_there =
+                plan.origins.iter().any(|other| other.stmt == it.stmt && other.iteration == Some(frame));
+            let around = plan.enclosing_loops(it.iteration).pop().filter(|it| is_there && it.0 == name);
+            around.map(|it| it.1)
+        };
+        let (one, other) = (value_at(first)?, value_at(second)?);
+        let later = [one, other].into_iter().find(|it| *it != value)?;
+        if one == other || first.allocates() || second.allocates() {
+            return None;
+        }
+        // Storage that every iteration zeroes would not hold what earlier iterations added.
+        let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zero: true, .. });
+        let short = (!is_zeroed).then_some(Edit::ShortenAllocate { allocate: origin.stmt });
+        let order =
+            Edit::order_after(first, InsertionPoint::before(second), second.inst_index(), second.frame());
+        let edits = short.into_iter().chain([order]).collect();
+        let why = format!(
+            "both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound",
+            origin.line
+        );
+        Some(Self { why: Some(why), edits, advice: None })
+    }
+
+    /// A transfer over peer memory: `far` is the peer's copy, which runs between two flags that `near`'s rank has to raise and to await.
+    fn between_ranks(near: &RaceSide<'_>, far: &RaceSide<'_>) -> Option<Self> {
+        let (mine, theirs) = (near.plan, far.plan);
+        // The copy is the peer's access to the memory of another rank.
+        if theirs.rank == far.owner {
+            return None;
+        }
+        let copy = far.inst_index()?;
+        let here = near.inst_index()?;
+        let stream = theirs.code[copy].stream;
+        let on_stream = |it: &usize| theirs.code[*it].stream == stream;
+        // The peer raises a flag for this rank behind its copy.
+        let done =
+            (copy + 1..theirs.code.len()).filter(on_stream).find_map(|it| match theirs.code[it].kind {
+                InstKind::Signal { signal: slot } if slot.to == mine.rank => Some(slot),
+                _ => None,
+            });
+        let raised = ready_signal_inst(mine, far)?;
+        let name = mine.describe_origin(mine.code[raised].origin);
+        let verb = if far.writes { "write" } else { "read" };
+        if here < raised {
+            // What this rank does before it is ready.
+            let posts = stream_name_of(mine, raised);
+            let before = match near.is_posted() {
+                true => mine.describe_origin(near.origin),
+                false => near.stream_name().to_owned(),
+            };
+            return Some(Self::new(
+                format!(
+                    "rank {} may {verb} it once {name} is posted, and nothing waits for {before} before that",
+                    theirs.rank
+                ),
+                Edit::order_after(
+                    near,
+                    InsertionPoint::Before {
+                        statement: NamedStmt::from_origin(mine, mine.code[raised].origin),
+                        current: is_program_stream(posts).then(|| posts.to_owned()),
+                    },
+                    Some(raised),
+                    mine.origins[mine.code[raised].origin as usize].iteration,
+                ),
+            ));
+        }
+        // What a queue awaits for itself is not what a stream of the program waits for.
+        let awaited = match is_program_stream(stream_name_of(mine, raised)) {
+            true => done.and_then(|slot| {
+                find_inst(mine, |kind| matches!(kind, InstKind::WaitSignal { signal: it } if *it == slot))
+            }),
+            false => first_wait_for(mine, raised),
+        };
+        let stream = near.stream_name();
+        Some(match awaited {
+            None => Self::new(
+                format!(
+                    "rank {} may still {verb} it: rank {} does not wait for {name}",
+                    theirs.rank, mine.rank
+                ),
+                Edit::insert_wait(mine, mine.code[raised].origin, InsertionPoint::before(near), near.frame()),
+            ),
+            Some(at) if at > here => Self::new(
+                format!(
+                    "rank {} may still {verb} it: the Wait for {name} comes after this access, at {}",
+                    theirs.rank,
+                    mine.location(&mine.code[at])
+                ),
+                Edit::move_wait(mine, at, InsertionPoint::before(near)),
+            ),
+            Some(at) => {
+                let other = stream_name_of(mine, at);
+                Self::new(
+                    format!(
+                        "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} after it",
+                        mine.location(&mine.code[at])
+                    ),
+                    Edit::InsertSynchronize {
+                        stream: WaitedStream::of(other),
+                        before: InsertionPoint::before(near),
+                    },
+                )
+            }
+        })
+    }
+}
+
+/// Where a rank raises the flag that a peer awaits before it copies from or to the rank's memory.
+fn ready_signal_inst(mine: &Plan, far: &RaceSide<'_>) -> Option<usize> {
+    let (theirs, copy) = (far.plan, far.inst_index()?);
+    let stream = theirs.code[copy].stream;
+    let before = theirs.code[..copy].iter().rev().filter(|it| it.stream == stream);
+    let ready = before.into_iter().find_map(|it| match it.kind {
+        InstKind::WaitSignal { signal } if signal.from == mine.rank => Some(signal),
+        _ => None,
+    })?;
+    find_inst(mine, |kind| matches!(kind, InstKind::Signal { signal } if *signal == ready))
+}
+
+fn find_inst(plan: &Plan, is_it: impl Fn(&InstKind) -> bool) -> Option<usize> {
+    plan.code.iter().position(|it| is_it(&it.kind))
+}

@@ -1,0 +1,194 @@
+//! One side of a race, in words.
+
+use grammar::codes::Code;
+
+use super::conflict::{Party, Race};
+use crate::plan::{Communication, ExecutionSite, InstKind, Plan, SyncEffect, iteration_text, sync::InstRef};
+
+/// One side of a race.
+#[derive(Clone)]
+pub struct RaceSide<'a> {
+    /// The plan of the rank that accesses; of the caller, of the rank whose memory it is.
+    pub plan: &'a Plan,
+    /// The rank whose memory it is.
+    pub owner: usize,
+    /// Who accesses.
+    pub party: Party,
+    /// Whether it writes.
+    pub writes: bool,
+    /// The instruction; `None`: the caller, before the program begins.
+    pub inst_ref: Option<InstRef>,
+    /// The statement, an index into `Plan::origins`.
+    pub origin: u32,
+}
+
+impl<'a> RaceSide<'a> {
+    /// Both sides of a race.
+    pub fn both(plans: &'a [Plan], race: &Race) -> [Self; 2] {
+        [0, 1].map(|which| Self::of(plans, race, which))
+    }
+
+    /// Both sides: on one rank, in the order in which the program issues them; between ranks, the write first.
+    pub fn in_issue_order(plans: &'a [Plan], race: &Race) -> [Self; 2] {
+        let mut sides = Self::both(plans, race);
+        let [a, b] = &sides;
+        let is_swapped = match a.plan.rank == b.plan.rank {
+            _ if race.between_runs => false,
+            true => a.inst_index() > b.inst_index(),
+            false => b.writes && !a.writes,
+        };
+        if is_swapped {
+            sides.swap(0, 1);
+        }
+        sides
+    }
+
+    fn of(plans: &'a [Plan], race: &Race, which: usize) -> Self {
+        let (party, writes) = race.parties[which];
+        let (at, origin) = match party {
+            Party::Inst(at) | Party::CallerAfter(at) => (Some(at), None),
+            Party::Operation(at, origin) => (Some(at), Some(origin)),
+            Party::CallerBefore => (None, None),
+        };
+        let plan = &plans[at.map_or(race.rank, |it| it.rank)];
+        let origin = origin.or(at.map(|it| plan.code[it.inst].origin)).unwrap_or(0);
+        Self { plan, owner: race.rank, party, writes, inst_ref: at, origin }
+    }
+
+    /// What a race between two sides is called.
+    pub fn code(race: &Race, sides: &[Self; 2]) -> Code {
+        let is_caller = |it: &Self| matches!(it.party, Party::CallerBefore | Party::CallerAfter(_));
+        if race.between_runs {
+            Code::RaceBetweenRuns
+        } else if race.reused.is_some() {
+            Code::StorageRace
+        } else if sides.iter().any(is_caller) {
+            Code::RaceWithCaller
+        } else if sides.iter().any(Self::allocates) {
+            Code::StorageRace
+        } else {
+            Code::Race
+        }
+    }
+
+    fn kind(&self) -> Option<&'a InstKind> {
+        self.inst_ref.map(|at| &self.plan.code[at.inst].kind)
+    }
+
+    /// Its place in the rank's code; what the caller does before has none.
+    pub fn inst_index(&self) -> Option<usize> {
+        self.inst_ref.map(|at| at.inst)
+    }
+
+    /// Whether it is a statement, and not the caller.
+    pub fn is_in_program(&self) -> bool {
+        matches!(self.party, Party::Inst(_) | Party::Operation(..))
+    }
+
+    /// Whether it only allocates the storage.
+    pub fn allocates(&self) -> bool {
+        matches!(self.kind(), Some(InstKind::Alloc { .. }))
+    }
+
+    /// The line of the statement.
+    pub fn line(&self) -> u32 {
+        self.plan.origins[self.origin as usize].line
+    }
+
+    /// The innermost loop iteration of the statement.
+    pub fn frame(&self) -> Option<u32> {
+        self.plan.origins[self.origin as usize].iteration
+    }
+
+    /// The communication that the statement posts.
+    pub fn communication(&self) -> Option<Communication<'a>> {
+        match self.kind().map(InstKind::effect).map(SyncEffect::execution_site) {
+            Some(ExecutionSite::Queue(it)) => Some(it),
+            Some(ExecutionSite::Host | ExecutionSite::Stream) | None => None,
+        }
+    }
+
+    /// Whether the program posts it, and a Wait waits for it: a communication, or a part of one that a queue of its own runs.
+    pub fn is_posted(&self) -> bool {
+        self.communication().is_some() || !is_program_stream(self.stream_name())
+    }
+
+    /// The stream that it is issued on.
+    pub fn stream_name(&self) -> &'a str {
+        stream_name_of(self.plan, self.inst_ref.map_or(0, |at| at.inst))
+    }
+
+    /// `stream 1`, `NCCL`: what executes it.
+    pub fn actor_name(&self) -> &'a str {
+        match self.communication() {
+            Some(it) => self.plan.communicators[it.communicator() as usize].backend.name(),
+            None => self.stream_name(),
+        }
+    }
+
+    /// `writes it (i535=1, stream 1)`.
+    pub fn label(&self) -> String {
+        let verb = match (self.allocates(), self.writes) {
+            (true, _) => "allocates",
+            (false, true) => "writes",
+            (false, false) => "reads",
+        };
+        let what = match self.plan.rank == self.owner {
+            true => format!("{verb} it"),
+            false => format!("rank {} {verb} it in the memory of rank {}", self.plan.rank, self.owner),
+        };
+        let iteration = self.iteration();
+        match iteration.is_empty() {
+            true => format!("{what} ({})", self.actor_name()),
+            false => format!("{what} ({iteration}, {})", self.actor_name()),
+        }
+    }
+
+    fn iteration(&self) -> String {
+        iteration_text(&self.plan.enclosing_loops(self.plan.origins[self.origin as usize].iteration))
+    }
+
+    /// `line 10`, `line 10 (i535=1)`.
+    pub fn location(&self) -> String {
+        let iteration = self.iteration();
+        match iteration.is_empty() {
+            true => format!("line {}", self.line()),
+            false => format!("line {} ({iteration})", self.line()),
+        }
+    }
+
+    /// Where a stream of the program waits for this communication: the first such instruction.
+    pub fn first_wait(&self) -> Option<usize> {
+        first_wait_for(self.plan, self.inst_ref?.inst)
+    }
+}
+
+/// Whether the program names a stream: queues of communications have others.
+pub fn is_program_stream(stream: &str) -> bool {
+    stream == "main" || stream.starts_with("stream ")
+}
+
+/// The stream of an instruction.
+pub fn stream_name_of(plan: &Plan, inst: usize) -> &str {
+    plan.code.get(inst).and_then(|it| plan.streams.get(it.stream as usize)).map_or("main", String::as_str)
+}
+
+/// Where a stream of the program first waits for a communication, or for the communication that an instruction is a part of.
+pub fn first_wait_for(plan: &Plan, inst: usize) -> Option<usize> {
+    let is_it = |kind: &InstKind, is_wait: &dyn Fn(&InstKind) -> bool, at: usize| {
+        is_wait(kind) && is_program_stream(stream_name_of(plan, at))
+    };
+    let first = |is_wait: &dyn Fn(&InstKind) -> bool| {
+        plan.code.iter().enumerate().find(|(at, it)| is_it(&it.kind, is_wait, *at)).map(|it| it.0)
+    };
+    if let Some(it) = plan.code[inst].kind.communication() {
+        return first(&|kind| matches!(kind, InstKind::Wait { work } if *work == it.work()));
+    }
+    // A queue records an event behind each communication that it runs by itself.
+    let queue = plan.code[inst].stream;
+    let recorded = plan.code[inst..].iter().filter(|it| it.stream == queue).find_map(|it| match it.kind {
+        InstKind::RecordEvent { event } => Some(event),
+        _ => None,
+    })?;
+    first(&|kind| matches!(kind, InstKind::WaitEvent { event } if *event == recorded))
+}

@@ -1,0 +1,332 @@
+//! What issuing a plan costs the host, beside the bare calls that it is made of.
+//!
+//! Both are timed in turn, with all streams drained in between, so that no queue is ever full and a slow minute hits both. A
+//! bare call is one of the plan's own, in a loop over all of its kind: same addresses, same sizes, same streams. Flags hold the
+//! number of the last run already, so writing it again tells nobody anything. Buffers hold garbage afterwards.
+
+use std::{
+    array,
+    time::{Duration, Instant},
+};
+
+use super::{Engine, IssueMode};
+use crate::cuda::{
+    CudaError, ProcessGroup,
+    device::{Event, Stream},
+    executable::{Command, ScheduledCommand},
+};
+
+/// A kind of call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallKind {
+    Memset,
+    Copy,
+    Copy2d,
+    Launch,
+    Matmul,
+    NcclGroup,
+    RecordEvent,
+    WaitEvent,
+    Signal,
+    WaitSignal,
+}
+
+const KINDS: [CallKind; 10] = [
+    CallKind::Memset,
+    CallKind::Copy,
+    CallKind::Copy2d,
+    CallKind::Launch,
+    CallKind::Matmul,
+    CallKind::NcclGroup,
+    CallKind::RecordEvent,
+    CallKind::WaitEvent,
+    CallKind::Signal,
+    CallKind::WaitSignal,
+];
+
+/// Rounds that warm up.
+const WARMUP: usize = 3;
+/// Rounds that count: as many as go into `SPAN` on the slowest rank, within limits. A host is busy with other things now and
+/// then, for longer than a small plan takes.
+const ROUNDS: [usize; 2] = [21, 201];
+const SPAN: Duration = Duration::from_millis(500);
+/// A kind with fewer calls in a plan is issued several times a round, until there are so many.
+const CALLS: usize = 32;
+
+impl CallKind {
+    fn of(action: &Command) -> Option<Self> {
+        Some(match action {
+            Command::Memset { bytes: 0, .. } | Command::NoOp | Command::ReadOutputs => return None,
+            Command::Memset { .. } => Self::Memset,
+            Command::Copy { .. } => Self::Copy,
+            Command::Copy2d(_) => Self::Copy2d,
+            Command::Launch { .. } => Self::Launch,
+            Command::Matmul(_) => Self::Matmul,
+            Command::NcclGroup(_) => Self::NcclGroup,
+            Command::RecordEvent(_) => Self::RecordEvent,
+            Command::WaitEvent(_) => Self::WaitEvent,
+            Command::Signal(_) => Self::Signal,
+            Command::WaitSignal(_) => Self::WaitSignal,
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memset => "memset",
+            Self::Copy => "copy",
+            Self::Copy2d => "2-D copy",
+            Self::Launch => "kernel launch",
+            Self::Matmul => "cuBLASLt",
+            Self::NcclGroup => "NCCL group",
+            Self::RecordEvent => "event record",
+            Self::WaitEvent => "event wait",
+            Self::Signal => "flag write",
+            Self::WaitSignal => "flag wait",
+        }
+    }
+
+    /// How often the calls of one plan are issued a round. NCCL's have to be as many on all ranks, and cuBLASLt's take the
+    /// GPU long.
+    fn repetitions(self, calls: usize) -> usize {
+        match self {
+            Self::Matmul | Self::NcclGroup => 2,
+            Self::Memset
+            | Self::Copy
+            | Self::Copy2d
+            | Self::Launch
+            | Self::RecordEvent
+            | Self::WaitEvent
+            | Self::Signal
+            | Self::WaitSignal => CALLS.div_ceil(calls.max(1)),
+        }
+    }
+}
+
+/// The bare calls of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CallCost {
+    /// What they do, in a word.
+    pub name: &'static str,
+    /// How many one run has.
+    pub count: usize,
+    /// Microseconds a call, the median over rounds.
+    pub microseconds: f64,
+}
+
+/// What issuing costs the host of one rank, in microseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostProfile {
+    /// The rank: the one with the largest ratio.
+    pub rank: usize,
+    /// Kinds of calls that the plan has.
+    pub calls: Vec<CallCost>,
+    /// A run issued step by step: the median over rounds, and the least.
+    pub run: [f64; 2],
+    /// One launch of the captured plan, the same; and its nodes.
+    pub graph: Option<([f64; 2], usize)>,
+}
+
+impl HostProfile {
+    /// The bare calls of one run together.
+    pub fn bare_cost(&self) -> f64 {
+        self.calls.iter().map(|it| it.count as f64 * it.microseconds).sum()
+    }
+
+    /// How much a run costs for each microsecond of bare calls.
+    pub fn ratio(&self) -> f64 {
+        self.run[0] / self.bare_cost().max(1e-3)
+    }
+
+    /// Numbers for other ranks: counts and times of all kinds, then the run, then the graph.
+    fn encode(&self) -> Vec<u8> {
+        let of = |kind: &CallKind| self.calls.iter().find(|it| it.name == kind.name());
+        let calls =
+            KINDS.iter().flat_map(|it| of(it).map_or([0.0; 2], |it| [it.count as f64, it.microseconds]));
+        let (graph, nodes) = self.graph.unwrap_or(([0.0; 2], 0));
+        let numbers = calls.chain(self.run).chain(graph).chain([nodes as f64]);
+        numbers.flat_map(f64::to_le_bytes).collect()
+    }
+
+    fn decode(rank: usize, bytes: &[u8]) -> Option<Self> {
+        let numbers: Vec<f64> = bytes.as_chunks::<8>().0.iter().map(|it| f64::from_le_bytes(*it)).collect();
+        let (calls, rest) = numbers.split_at_checked(2 * KINDS.len())?;
+        let &[run, least, graph, least_graph, nodes] = rest else { return None };
+        let call = |(kind, it): (&CallKind, &[f64; 2])| CallCost {
+            name: kind.name(),
+            count: it[0] as usize,
+            microseconds: it[1],
+        };
+        let calls = KINDS.iter().zip(calls.as_chunks::<2>().0).map(call).filter(|it| it.count > 0);
+        let graph = (nodes > 0.0).then_some(([graph, least_graph], nodes as usize));
+        Some(Self { rank, calls: calls.collect(), run: [run, least], graph })
+    }
+}
+
+/// How many rounds all ranks go through, where one has taken so long on this rank.
+fn measured_rounds(round: Duration, peers: &dyn ProcessGroup) -> Result<usize, CudaError> {
+    let all = peers.all_gather(&round.as_secs_f64().to_le_bytes())?;
+    let slowest = all.iter().filter_map(|it| it.first_chunk::<8>()).map(|it| f64::from_le_bytes(*it));
+    let rounds = SPAN.as_secs_f64() / slowest.fold(f64::MIN_POSITIVE, f64::max);
+    Ok((rounds as usize).clamp(ROUNDS[0], ROUNDS[1]))
+}
+
+/// The median and the least.
+fn summary(mut times: Vec<f64>) -> [f64; 2] {
+    times.sort_by(f64::total_cmp);
+    [times.len() / 2, 0].map(|it| times.get(it).copied().unwrap_or(0.0))
+}
+
+fn microseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e6
+}
+
+impl Engine {
+    /// What issuing the plan costs the host, on the rank where it is furthest from its bare calls; with `graph`, what one
+    /// launch of the captured plan costs as well. All ranks have to call this.
+    ///
+    /// # Errors
+    /// A failed call.
+    pub fn profile_host(&mut self, peers: &dyn ProcessGroup, graph: bool) -> Result<HostProfile, CudaError> {
+        let captured = if graph { Some(self.capture()?) } else { None };
+        let (mut runs, mut launches) = (Vec::new(), Vec::new());
+        let mut bare: [Vec<f64>; KINDS.len()] = array::from_fn(|_| Vec::new());
+        let mut counts = [0; KINDS.len()];
+        peers.barrier()?;
+        let (mut round, mut rounds, mut since) = (0, WARMUP, Instant::now());
+        while round < rounds {
+            let counted = round >= WARMUP;
+            let time = self.time_when_idle(|it| it.issue(IssueMode::Plain))?;
+            runs.extend(counted.then_some(time));
+            if let Some(graph) = captured {
+                self.upload_epoch()?;
+                let time = self.time_when_idle(|it| it.replay(graph))?;
+                launches.extend(counted.then_some(time));
+            }
+            for (at, kind) in KINDS.into_iter().enumerate() {
+                let (time, count) = self.time_bare_calls(kind)?;
+                bare[at].extend(counted.then_some(time));
+                counts[at] = count;
+            }
+            round += 1;
+            if round + 1 == WARMUP {
+                since = Instant::now();
+            } else if round == WARMUP {
+                rounds += measured_rounds(since.elapsed(), peers)?;
+            }
+        }
+        let calls = KINDS.iter().zip(bare).zip(counts).filter(|it| it.1 > 0);
+        let calls = calls.map(|((kind, times), count)| CallCost {
+            name: kind.name(),
+            count,
+            microseconds: summary(times)[0] / (count * kind.repetitions(count)) as f64,
+        });
+        let mine = HostProfile {
+            rank: self.plan().rank,
+            calls: calls.collect(),
+            run: summary(runs),
+            graph: captured.map(|it| (summary(launches), it.nodes)),
+        };
+        let all = peers.all_gather(&mine.encode())?;
+        let all = all.iter().enumerate().filter_map(|(rank, bytes)| HostProfile::decode(rank, bytes));
+        Ok(all.max_by(|a, b| a.ratio().total_cmp(&b.ratio())).unwrap_or(mine))
+    }
+
+    /// Microseconds of the host for something on idle streams, all ranks at once; the streams are idle afterwards.
+    fn time_when_idle(
+        &mut self,
+        issue: impl FnOnce(&mut Self) -> Result<(), CudaError>,
+    ) -> Result<f64, CudaError> {
+        self.reset_between_runs()?;
+        self.synchronize()?;
+        let begin = Instant::now();
+        issue(self)?;
+        let time = microseconds(begin);
+        self.count_run()?;
+        self.synchronize()?;
+        Ok(time)
+    }
+
+    /// Microseconds of all passes over the calls of one kind, and how many calls one run has.
+    fn time_bare_calls(&self, kind: CallKind) -> Result<(f64, usize), CudaError> {
+        let device = &self.device;
+        let own = |it: &&ScheduledCommand| CallKind::of(&it.command) == Some(kind);
+        let steps: Vec<&ScheduledCommand> = self.executable.commands.iter().filter(own).collect();
+        // What begins and ends a run belongs to it: the first stream releases the others and waits for them.
+        let others: Vec<(Stream, Event)> =
+            self.executable.streams.iter().copied().zip(self.end_events.iter().copied()).skip(1).collect();
+        let edges = match kind {
+            CallKind::RecordEvent => 1 + others.len(),
+            CallKind::WaitEvent => 2 * others.len(),
+            CallKind::Memset
+            | CallKind::Copy
+            | CallKind::Copy2d
+            | CallKind::Launch
+            | CallKind::Matmul
+            | CallKind::NcclGroup
+            | CallKind::Signal
+            | CallKind::WaitSignal => 0,
+        };
+        let count = steps.len() + edges;
+        let passes = if count > 0 { kind.repetitions(count) } else { 0 };
+        let begin = Instant::now();
+        for _ in 0..passes {
+            steps.iter().try_for_each(|it| self.issue_command(it, IssueMode::Plain))?;
+            if kind == CallKind::RecordEvent {
+                device.record(self.start_event, self.main_stream)?;
+                others.iter().try_for_each(|(stream, end)| device.record(*end, *stream))?;
+            }
+            if kind == CallKind::WaitEvent {
+                others.iter().try_for_each(|(stream, end)| {
+                    device.wait_event(*stream, self.start_event)?;
+                    device.wait_event(self.main_stream, *end)
+                })?;
+            }
+        }
+        let time = microseconds(begin);
+        self.join_streams()?;
+        self.synchronize()?;
+        Ok((time, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_tells_the_others_what_it_has_measured() {
+        let calls = |what, count, each| CallCost { name: what, count, microseconds: each };
+        let host = HostProfile {
+            rank: 3,
+            calls: vec![calls("copy", 8, 5.5), calls("event wait", 2, 0.5)],
+            run: [90.0, 88.0],
+            graph: Some(([7.0, 6.5], 12)),
+        };
+        assert_eq!(host.bare_cost(), 45.0);
+        assert_eq!(host.ratio(), 2.0);
+        assert_eq!(HostProfile::decode(3, &host.encode()), Some(host.clone()));
+        let eager = HostProfile { graph: None, ..host };
+        assert_eq!(HostProfile::decode(3, &eager.encode()), Some(eager));
+        assert_eq!(HostProfile::decode(0, &[0; 8]), None);
+    }
+
+    #[test]
+    fn few_calls_are_repeated_and_the_long_ones_are_not() {
+        assert_eq!([1, 31, 32, 500].map(|it| CallKind::Copy.repetitions(it)), [32, 2, 1, 1]);
+        assert_eq!([1, 500].map(|it| CallKind::NcclGroup.repetitions(it)), [2, 2]);
+    }
+
+    #[test]
+    fn long_rounds_are_few() -> Result<(), CudaError> {
+        let rounds =
+            |microseconds| measured_rounds(Duration::from_micros(microseconds), &crate::cuda::SingleProcess);
+        assert_eq!([rounds(0)?, rounds(1_000)?, rounds(5_000)?, rounds(1_000_000)?], [201, 201, 100, 21]);
+        Ok(())
+    }
+
+    #[test]
+    fn the_median_and_the_least() {
+        assert_eq!(summary(vec![5.0, 1.0, 3.0]), [3.0, 1.0]);
+        assert_eq!(summary(Vec::new()), [0.0, 0.0]);
+    }
+}

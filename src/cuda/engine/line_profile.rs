@@ -1,0 +1,212 @@
+//! Where the time goes: every step between two events on its own stream, summed by line of the program and kind of work: a
+//! line that passes have lowered is a row for each kind.
+//!
+//! Events between steps cost time themselves, and steps that run side by side are counted side by side: the sum over lines is
+//! not the time of a run.
+
+use rustc_hash::FxHashMap;
+
+use super::{Engine, IssueMode};
+use crate::{
+    cuda::{CudaError, ProcessGroup, device::Event},
+    plan::{CollectiveKind, Communication, Inst, InstClass, InstKind, Plan, View},
+};
+
+/// What one kind of work of a line of the program costs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LineProfile {
+    /// The line; 0 for the end of the program.
+    pub line: u32,
+    /// What it does, in a word.
+    pub work: String,
+    /// Instructions of one run.
+    pub count: usize,
+    /// Bytes that one run moves by communications and copies, as nccl-tests counts them.
+    pub bytes: usize,
+    /// Microseconds of one run, on the slowest rank; instructions that one kernel does are timed as one of them.
+    pub microseconds: f64,
+    /// What a byte counts for on the bus, as nccl-tests has it: `2 (n-1) / n` for an all-reduce of `n` ranks.
+    pub bus_factor: f64,
+    /// The line whose kernel does this one's work too, where this one has no step of its own.
+    pub fused_into: Option<u32>,
+}
+
+/// Runs that are averaged.
+const RUNS: usize = 3;
+
+impl Engine {
+    /// What each line costs, on all ranks.
+    ///
+    /// # Errors
+    /// A failed call.
+    pub fn profile_lines(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<LineProfile>, CudaError> {
+        let mut marks: Vec<Option<(Event, Event)>> = Vec::with_capacity(self.executable.commands.len());
+        for step in &self.executable.commands {
+            marks.push(match step.command.is_graph_node() {
+                true => Some((self.device.event(true)?, self.device.event(true)?)),
+                false => None,
+            });
+        }
+        let mut table = Table::of(self.plan());
+        // A kernel that does a whole all-reduce is timed as what it is for, not as its first wait.
+        let combines =
+            |inst: &u32| matches!(self.plan().code[*inst as usize].kind, InstKind::PeerReduce { .. });
+        let timed: FxHashMap<u32, u32> = self
+            .executable
+            .fused
+            .iter()
+            .filter(|(inst, _)| combines(inst))
+            .map(|(inst, step)| (*step, *inst))
+            .collect();
+        let mut times = vec![0.0; table.lines.len()];
+        for run in 0..=RUNS {
+            self.reset_between_runs()?;
+            self.issue_with_events(&marks)?;
+            self.count_run()?;
+            self.synchronize()?;
+            // The first run warms up.
+            for (step, mark) in self.executable.commands.iter().zip(&marks).filter(|_| run > 0) {
+                let Some((begin, end)) = mark else { continue };
+                let inst = timed.get(&step.inst).unwrap_or(&step.inst);
+                if let Some(at) = table.rows[*inst as usize] {
+                    times[at] += self.device.elapsed_microseconds(*begin, *end)? / RUNS as f64;
+                }
+            }
+        }
+        let mut mine = Vec::new();
+        for (line, time) in table.lines.iter().zip(&times) {
+            mine.extend(line.line.to_le_bytes());
+            mine.extend(time.to_le_bytes());
+            mine.extend((line.work.len() as u32).to_le_bytes());
+            mine.extend(line.work.bytes());
+        }
+        for bytes in peers.all_gather(&mine)? {
+            table.merge_slowest(&bytes);
+        }
+        let Table { mut lines, rows, .. } = table;
+        for (inst, first) in &self.executable.fused {
+            if let Some(at) = rows[*inst as usize].filter(|at| lines[*at].microseconds == 0.0) {
+                lines[at].fused_into = Some(source_line(self.plan(), &self.plan().code[*first as usize]));
+            }
+        }
+        lines.retain(|it| it.microseconds > 0.0 || it.fused_into.is_some());
+        lines.sort_by_key(|it| it.line);
+        Ok(lines)
+    }
+
+    fn issue_with_events(&mut self, marks: &[Option<(Event, Event)>]) -> Result<(), CudaError> {
+        self.begin(IssueMode::Plain)?;
+        for (step, mark) in self.executable.commands.iter().zip(marks) {
+            if let Some((begin, _)) = mark {
+                self.device.record(*begin, step.stream.stream)?;
+            }
+            self.issue_command(step, IssueMode::Plain)
+                .map_err(|it| it.at_inst(self.plan(), &self.plan().code[step.inst as usize]))?;
+            if let Some((_, end)) = mark {
+                self.device.record(*end, step.stream.stream)?;
+            }
+        }
+        self.join_streams()
+    }
+}
+
+fn source_line(plan: &Plan, inst: &Inst) -> u32 {
+    plan.origins[inst.origin as usize].line
+}
+
+/// The lines of a plan, by line and kind of work.
+struct Table {
+    /// In the order of the plan.
+    lines: Vec<LineProfile>,
+    known: FxHashMap<(u32, String), usize>,
+    /// Which of them an instruction is in; by index in `Plan::code`.
+    rows: Vec<Option<usize>>,
+}
+
+impl Table {
+    fn of(plan: &Plan) -> Self {
+        let mut table = Self { lines: Vec::new(), known: FxHashMap::default(), rows: Vec::new() };
+        for inst in &plan.code {
+            let row = work_of(plan, inst).map(|(what, bytes, bus)| {
+                let at = table.row(source_line(plan, inst), what);
+                let line = &mut table.lines[at];
+                (line.count, line.bytes, line.bus_factor) = (line.count + 1, line.bytes + bytes, bus);
+                at
+            });
+            table.rows.push(row);
+        }
+        table
+    }
+
+    fn row(&mut self, line: u32, what: &str) -> usize {
+        *self.known.entry((line, what.to_owned())).or_insert_with(|| {
+            self.lines.push(LineProfile { line, work: what.to_owned(), ..LineProfile::default() });
+            self.lines.len() - 1
+        })
+    }
+
+    /// Takes over what a rank has measured, where it is the slowest.
+    fn merge_slowest(&mut self, mut bytes: &[u8]) {
+        while let Some((head, rest)) = bytes.split_first_chunk::<16>() {
+            let [a, b, c, d, time @ .., w, x, y, z] = *head;
+            let length = u32::from_le_bytes([w, x, y, z]) as usize;
+            let Some((what, rest)) = rest.split_at_checked(length) else { return };
+            let at = self.row(u32::from_le_bytes([a, b, c, d]), &String::from_utf8_lossy(what));
+            let line = &mut self.lines[at];
+            line.microseconds = line.microseconds.max(f64::from_le_bytes(time));
+            bytes = rest;
+        }
+    }
+}
+
+/// What an instruction does in a word, how many bytes it moves, and what a byte counts for on the bus; `None` for what only
+/// orders others.
+fn work_of(plan: &Plan, inst: &Inst) -> Option<(&'static str, usize, f64)> {
+    let size = |view: &View| view.len() * plan.buffers[view.buffer as usize].dtype.size();
+    let work = inst.kind.work_info();
+    let (bytes, bus) = match (inst.kind.communication(), work.kind) {
+        (Some(Communication::Collective(it)), _) => {
+            let members = plan.communicators[it.communicator as usize].team.len();
+            (it.input.iter().chain(&it.output).map(size).max().unwrap_or(0), bus_factor(it.kind, members))
+        }
+        (Some(Communication::Transfer(it)), _) => {
+            (it.ops.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
+        }
+        // Sizes are those of this rank's views: peers' buffers have numbers of their own.
+        (None, InstClass::DataMovement) => (copied_bytes(&inst.kind, plan.rank, size), 1.0),
+        (None, InstClass::Communication) => {
+            let accesses = inst.kind.accesses(plan.rank);
+            let remote = accesses.iter().filter(|it| !it.is_write && it.rank != plan.rank).count();
+            let written = accesses.iter().filter(|it| it.is_write && it.rank == plan.rank);
+            (remote * written.map(|it| size(it.view)).sum::<usize>(), 1.0)
+        }
+        (None, InstClass::Ordering | InstClass::Compute) => (0, 1.0),
+    };
+    work.label.map(|word| (word, bytes, bus))
+}
+
+/// The bytes that a copy moves: those of its side on this rank.
+fn copied_bytes(kind: &InstKind, rank: usize, size: impl Fn(&View) -> usize) -> usize {
+    let InstKind::Copy { from, to } = kind else { return 0 };
+    size(if to.rank == rank { &to.view } else { &from.view })
+}
+
+fn share(members: usize) -> f64 {
+    (members.max(1) - 1) as f64 / members.max(1) as f64
+}
+
+/// What a byte counts for on the bus, as nccl-tests has it.
+fn bus_factor(kind: CollectiveKind, members: usize) -> f64 {
+    match kind {
+        CollectiveKind::Allreduce { .. } => 2.0 * share(members),
+        CollectiveKind::Gather { .. }
+        | CollectiveKind::Allgather
+        | CollectiveKind::Scatter { .. }
+        | CollectiveKind::ReduceScatter { .. }
+        | CollectiveKind::AllToAll => share(members),
+        CollectiveKind::Broadcast { .. }
+        | CollectiveKind::Reduce { .. }
+        | CollectiveKind::SendRecv { .. }
+        | CollectiveKind::Permute { .. } => 1.0,
+    }
+}

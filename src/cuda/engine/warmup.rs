@@ -1,0 +1,48 @@
+//! What libraries do at the first call of a kind is done before the first run: kernels are loaded, products set up, ranks of a
+//! communicator connected.
+//!
+//! Such a first call may wait for everything that the GPU has begun (the CUDA C++ Programming Guide says so of lazy loading),
+//! and for other ranks; in the middle of a run it would wait for a stream that waits for what is not yet issued.
+
+use super::{BLOCK, CudaError, Engine, ProcessGroup};
+use crate::cuda::{
+    executable::Command,
+    kernels::{COMMON_KERNELS, MAX_PARAM_WORDS},
+};
+
+impl Engine {
+    /// Makes the first call of every kind. What it leaves in memory is overwritten before the first run.
+    pub(super) fn warm_up(&self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+        peers.report_phase("making its libraries ready");
+        let (device, executable) = (&self.device, &self.executable);
+        // No parameters mean nothing to do, but for the kernels that take the place of a number.
+        let mut words = [0; MAX_PARAM_WORDS];
+        for (number, function) in executable.functions.iter().enumerate() {
+            words[0] = if number < COMMON_KERNELS.len() { executable.epoch_address } else { 0 };
+            let threads = if number < COMMON_KERNELS.len() { 1 } else { BLOCK };
+            device.launch(*function, 1, threads, &words, self.main_stream)?;
+        }
+        for &at in &executable.first_calls {
+            let step = &executable.commands[at];
+            match &step.command {
+                Command::Matmul(it) => it.issue(step.stream.stream)?,
+                // One at a time: communicators connect.
+                Command::NcclGroup(it) => {
+                    it.issue(step.stream.stream)?;
+                    device.synchronize(step.stream.stream)?;
+                }
+                Command::Memset { .. }
+                | Command::Copy { .. }
+                | Command::Copy2d(_)
+                | Command::Launch { .. }
+                | Command::RecordEvent(_)
+                | Command::WaitEvent(_)
+                | Command::NoOp
+                | Command::Signal(_)
+                | Command::WaitSignal(_)
+                | Command::ReadOutputs => {}
+            }
+        }
+        executable.streams.iter().try_for_each(|stream| device.synchronize(*stream))
+    }
+}

@@ -1,0 +1,261 @@
+//! Communications: each communicator has a lane, its queue. Where that is on a stream of its own, posting makes it wait for
+//! the posting stream, and `Wait` makes a stream wait for it.
+
+use super::{Command, ExecutableBuilder, LogicalStream, is_dense};
+use crate::{
+    cuda::{
+        comm::{self, DenseBuffer, NcclCall, NcclGroup},
+        error::CudaError,
+        kernels::{DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
+    },
+    plan::{Backend, Collective, CollectiveKind, CommunicatorNo, Direction, Inst, Transfer, View, WorkNo},
+};
+
+impl ExecutableBuilder<'_> {
+    pub(super) fn lower_collective(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        lane: LogicalStream,
+        it: &Collective,
+    ) -> Result<(), CudaError> {
+        let communicator = &self.plan.communicators[it.communicator as usize];
+        let queue = self.communicator_stream(inst, it.communicator);
+        let members = communicator.team.len();
+        let me = communicator.team.iter().position(|rank| *rank == self.plan.rank);
+        let me = me.ok_or_else(|| CudaError::Internal("a collective of another team".to_owned()))?;
+        self.wait_for_poster(at, lane, queue)?;
+        let (input, output) = (it.input.as_ref(), it.output.as_ref());
+        if members == 1 {
+            if let (Some(from), Some(to)) = (input, output) {
+                let (from, to) = (self.local_view(from)?, self.local_view(to)?);
+                self.copy_flat(at, inst, queue, it.kind, &from, &to)?;
+            }
+        } else {
+            let handle = self.comms.handle(communicator);
+            let comm = handle.ok_or_else(|| CudaError::Internal("a team without communicator".to_owned()))?;
+            let from = input.map(|it| self.pack(at, inst, queue, 0, it, true)).transpose()?;
+            let to = output.map(|it| self.pack(at, inst, queue, 1, it, false)).transpose()?;
+            if let (Some(from), Some(to)) = (from, to) {
+                comm::check_collective(it.kind, members, me, from, to)
+                    .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+            }
+            let calls = comm::nccl_calls(it.kind, members, me, from, to)
+                .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+            self.push_nccl_group(at, queue, comm, calls)?;
+            if let (Some(view), Some(dense)) = (output, to) {
+                self.unpack(at, inst, queue, dense, view)?;
+            }
+        }
+        self.record_completion(at, lane, queue, it.work)
+    }
+
+    pub(super) fn lower_transfer(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        lane: LogicalStream,
+        it: &Transfer,
+    ) -> Result<(), CudaError> {
+        let communicator = &self.plan.communicators[it.communicator as usize];
+        let queue = self.communicator_stream(inst, it.communicator);
+        self.wait_for_poster(at, lane, queue)?;
+        let (mut calls, mut arrivals) = (Vec::new(), Vec::new());
+        for (number, side) in it.ops.iter().enumerate() {
+            let peer = communicator.team.iter().position(|rank| *rank == side.peer);
+            let peer = peer.ok_or_else(|| {
+                let message = format!("rank {} is outside the team {:?}", side.peer, communicator.team);
+                CudaError::unsupported(self.plan, inst, message)
+            })?;
+            let sends = side.direction == Direction::Send;
+            let dense = self.pack(at, inst, queue, number, &side.view, sends)?;
+            let bytes = dense.count * dense.dtype.size();
+            calls.push(match side.direction {
+                Direction::Send => NcclCall::Send { from: dense.address, bytes, peer },
+                Direction::Recv => NcclCall::Recv { to: dense.address, bytes, peer },
+            });
+            if !sends {
+                arrivals.push((dense, &side.view));
+            }
+        }
+        let me = communicator.team.iter().position(|rank| *rank == self.plan.rank).unwrap_or(0);
+        comm::check_messages(&calls, me)
+            .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+        match self.comms.handle(communicator) {
+            Some(comm) => self.push_nccl_group(at, queue, comm, calls)?,
+            None => self.loop_back(at, queue, &calls),
+        }
+        for (dense, view) in arrivals {
+            self.unpack(at, inst, queue, dense, view)?;
+        }
+        self.record_completion(at, lane, queue, it.work)
+    }
+
+    /// The lane of a communicator.
+    fn communicator_stream(&mut self, inst: &Inst, communicator: CommunicatorNo) -> LogicalStream {
+        if self.plan.communicators[communicator as usize].backend == Backend::Ucc {
+            self.notes.push(format!("{}: UCC runs as NCCL", self.plan.location(inst)));
+        }
+        self.logical_streams[self.plan.streams.len() + communicator as usize]
+    }
+
+    /// The queue waits for what is on the posting stream.
+    fn wait_for_poster(
+        &mut self,
+        at: u32,
+        lane: LogicalStream,
+        queue: LogicalStream,
+    ) -> Result<(), CudaError> {
+        if lane.stream != queue.stream {
+            let posted = self.device.event(false)?;
+            self.push(at, lane, Command::RecordEvent(posted));
+            self.push(at, queue, Command::WaitEvent(posted));
+        }
+        Ok(())
+    }
+
+    /// All of a communication is on its queue: whoever waits for it may go on behind that.
+    fn record_completion(
+        &mut self,
+        at: u32,
+        lane: LogicalStream,
+        queue: LogicalStream,
+        work: WorkNo,
+    ) -> Result<(), CudaError> {
+        if lane.stream != queue.stream {
+            let done = self.device.event(false)?;
+            self.completion_events[work as usize] = Some(done);
+            self.push(at, queue, Command::RecordEvent(done));
+        }
+        Ok(())
+    }
+
+    /// A stream waits for a communication.
+    pub(super) fn lower_wait(&mut self, at: u32, lane: LogicalStream, work: WorkNo) {
+        let action = self.completion_events[work as usize].map_or(Command::NoOp, Command::WaitEvent);
+        self.push(at, lane, action);
+    }
+
+    /// Issues calls, behind those of the last communication where communications take turns.
+    fn push_nccl_group(
+        &mut self,
+        at: u32,
+        queue: LogicalStream,
+        comm: comm::CommHandle,
+        calls: Vec<NcclCall>,
+    ) -> Result<(), CudaError> {
+        if calls.is_empty() {
+            return Ok(());
+        }
+        if let Some((_, done)) = self.last_nccl_group.filter(|(other, _)| *other != queue.stream) {
+            self.push(at, queue, Command::WaitEvent(done));
+        }
+        if self.comms.order.first_uses.contains(&at) {
+            self.first_calls.push(self.commands.len());
+        }
+        self.push(at, queue, Command::NcclGroup(Box::new(NcclGroup { comm, calls })));
+        if self.comms.order.is_serialized {
+            let done = self.device.event(false)?;
+            self.push(at, queue, Command::RecordEvent(done));
+            self.last_nccl_group = Some((queue.stream, done));
+        }
+        Ok(())
+    }
+
+    /// In a world of one rank every send meets a receive of the same rank, in order.
+    fn loop_back(&mut self, at: u32, queue: LogicalStream, calls: &[NcclCall]) {
+        let sends = calls.iter().filter_map(|it| match it {
+            NcclCall::Send { from, bytes, .. } => Some((*from, *bytes)),
+            _ => None,
+        });
+        let receives = calls.iter().filter_map(|it| match it {
+            NcclCall::Recv { to, .. } => Some(*to),
+            _ => None,
+        });
+        for ((from, bytes), to) in sends.zip(receives) {
+            self.push(at, queue, Command::Copy { to, from, bytes });
+        }
+    }
+
+    /// The dense elements of a view: itself, or room of the queue, filled first where it is given; `number` tells the views of
+    /// one instruction apart.
+    fn pack(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        queue: LogicalStream,
+        number: usize,
+        view: &View,
+        filled: bool,
+    ) -> Result<DenseBuffer, CudaError> {
+        let located = self.local_view(view)?;
+        let (count, dtype) = (view.len(), located.dtype);
+        if is_dense(view) {
+            return Ok(DenseBuffer { address: located.address, count, dtype });
+        }
+        let address = self.scratch_buffer(queue, number, count * dtype.size())?;
+        if filled {
+            let dense = View::contiguous(0, view.shape.clone());
+            let out = DeviceView { address, dtype, view: &dense };
+            self.lower_elementwise(
+                at,
+                inst,
+                queue,
+                &ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(located)], out),
+            )?;
+        }
+        Ok(DenseBuffer { address, count, dtype })
+    }
+
+    /// Puts dense elements where a view wants them, if they are not there.
+    fn unpack(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        queue: LogicalStream,
+        dense: DenseBuffer,
+        view: &View,
+    ) -> Result<(), CudaError> {
+        if is_dense(view) {
+            return Ok(());
+        }
+        let out = self.local_view(view)?;
+        let contiguous = View::contiguous(0, view.shape.clone());
+        let from = DeviceView { address: dense.address, dtype: dense.dtype, view: &contiguous };
+        self.lower_elementwise(
+            at,
+            inst,
+            queue,
+            &ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(from)], out),
+        )
+    }
+
+    /// Elements move by position in row-major order, whatever the shapes.
+    fn copy_flat(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        queue: LogicalStream,
+        kind: CollectiveKind,
+        from: &DeviceView,
+        to: &DeviceView,
+    ) -> Result<(), CudaError> {
+        if from.view.len() != to.view.len() || from.dtype != to.dtype {
+            let (given, wanted) = (from.view.len(), to.view.len());
+            let message = format!("delivers {given} elements, the output holds {wanted}");
+            return Err(CudaError::unsupported(self.plan, inst, message));
+        }
+        let source = self.pack(at, inst, queue, 0, from.view, true)?;
+        let bytes = source.count * source.dtype.size();
+        if is_dense(to.view) {
+            let target = DenseBuffer { address: to.address, ..source };
+            comm::check_collective(kind, 1, 0, source, target)
+                .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;
+            if source.address != to.address && bytes > 0 {
+                self.push(at, queue, Command::Copy { to: to.address, from: source.address, bytes });
+            }
+            return Ok(());
+        }
+        self.unpack(at, inst, queue, source, to.view)
+    }
+}

@@ -1,0 +1,64 @@
+//! Who reads what an instruction has written, where that can be told from one stream alone.
+
+use super::MAX_OPS;
+use crate::plan::{BufferNo, InstKind, Plan, StreamNo, View};
+
+/// Most accesses that are looked at for one result: time does not grow with the square of their number.
+const LOOKS: usize = 1024;
+
+/// What one stream does with one buffer.
+#[derive(Default)]
+struct UseList<'a> {
+    stream: Option<StreamNo>,
+    /// Whether others see it: a stream besides this one, communications, peers, whoever looks when all has run.
+    escapes: bool,
+    /// In the order of issue: the instruction, the elements, whether they are written.
+    list: Vec<(u32, &'a View, bool)>,
+}
+
+/// The uses of all buffers of a rank.
+pub(super) struct UseAnalysis<'a>(Vec<UseList<'a>>);
+
+impl<'a> UseAnalysis<'a> {
+    pub fn of(plan: &'a Plan, is_shared: impl Fn(BufferNo) -> bool) -> Self {
+        let open = |at| UseList { escapes: is_shared(at as BufferNo), ..UseList::default() };
+        let mut all: Vec<UseList> = (0..plan.buffers.len()).map(open).collect();
+        let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
+        for buffer in ports.map(|it| it.buffer).chain(plan.live_out.iter().copied()) {
+            all[buffer as usize].escapes = true;
+        }
+        for (at, inst) in (0..).zip(&plan.code) {
+            // They run on, beside the stream that posts them.
+            let posts =
+                matches!(inst.kind, InstKind::Collective(_) | InstKind::Transfer(_) | InstKind::Reshard(_));
+            for it in inst.kind.accesses(plan.rank).iter().filter(|it| it.rank == plan.rank) {
+                let uses = &mut all[it.view.buffer as usize];
+                uses.escapes |= posts || uses.stream.is_some_and(|known| known != inst.stream);
+                uses.stream = Some(inst.stream);
+                uses.list.push((at, it.view, it.is_write));
+            }
+        }
+        Self(all)
+    }
+
+    /// The instructions that read of a view what the instruction `at` has written to it, up to the next that writes all of it;
+    /// `None` where others may, or where they are more than a chain has steps.
+    pub fn readers_of(&self, at: u32, view: &View) -> Option<Vec<u32>> {
+        let uses = self.0.get(view.buffer as usize).filter(|it| !it.escapes)?;
+        let from = uses.list.partition_point(|it| it.0 <= at);
+        let mut readers = Vec::new();
+        for (look, (other, seen, written)) in uses.list[from..].iter().enumerate() {
+            // An instruction reads before it writes, and is listed so.
+            if *written && *seen == view {
+                break;
+            }
+            if !written && seen.bounds().zip(view.bounds()).is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1) {
+                readers.push(*other);
+            }
+            if look == LOOKS || readers.len() > MAX_OPS {
+                return None;
+            }
+        }
+        Some(readers)
+    }
+}

@@ -1,0 +1,326 @@
+//! Element by element, one step after another: operators, conversions, copies of any strides, fills, and combinations of
+//! several ranks' parts. A step takes what an earlier one has given from a register, rounded as it would be stored.
+
+use std::fmt::Write;
+
+use grammar::{dtype::DType, ops::Op};
+
+use super::{
+    BLOCK, ComputeType, DeviceView, FusedOp, Kernel, Launch, Load, MAX_ACCESS_BYTES, MAX_PARAM_WORDS,
+    Operand, ScalarFunction, check_dtypes, expression, float_compute_type, integer_compute_type,
+    shape::merge_dims, type_name,
+};
+use crate::plan::{Number, ReduceOp};
+
+/// An operand as it is given.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::cuda) enum ElementwiseArg<'a> {
+    /// Elements of the result's shape.
+    View(DeviceView<'a>),
+    /// One value for all.
+    Number(Number),
+}
+
+/// A step as it is given.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::cuda) struct ElementwiseOp<'a> {
+    pub function: ScalarFunction,
+    pub args: Vec<ElementwiseArg<'a>>,
+    pub out: DeviceView<'a>,
+    /// Whether the result goes to memory; if not, only later steps have it.
+    pub is_stored: bool,
+}
+
+impl<'a> ElementwiseOp<'a> {
+    /// A step whose result is stored.
+    pub fn new(function: ScalarFunction, args: Vec<ElementwiseArg<'a>>, out: DeviceView<'a>) -> Self {
+        Self { function, args, out, is_stored: true }
+    }
+
+    /// The operands that are views.
+    pub fn views(&self) -> impl Iterator<Item = &DeviceView<'a>> {
+        self.args.iter().filter_map(|it| match it {
+            ElementwiseArg::View(it) => Some(it),
+            ElementwiseArg::Number(_) => None,
+        })
+    }
+}
+
+/// The last of some steps that writes the elements of a view.
+pub(in crate::cuda) fn defining_op(earlier: &[ElementwiseOp], view: &DeviceView) -> Option<usize> {
+    earlier.iter().rposition(|it| it.out.has_same_elements(view))
+}
+
+/// What a chain has in memory, and the constants of its steps.
+#[derive(Default)]
+struct Parameters<'a> {
+    /// Views by place, those that are read first.
+    views: Vec<DeviceView<'a>>,
+    /// The element types that their bits are taken as.
+    types: Vec<DType>,
+    constants: Vec<u64>,
+}
+
+impl<'a> Parameters<'a> {
+    /// The place of a view that is read.
+    fn read(&mut self, view: &DeviceView<'a>, dtype: DType) -> usize {
+        let pairs = self.views.iter().zip(&self.types);
+        let known =
+            pairs.into_iter().position(|(place, known)| place.has_same_elements(view) && *known == dtype);
+        known.unwrap_or_else(|| {
+            self.views.push(*view);
+            self.types.push(dtype);
+            self.views.len() - 1
+        })
+    }
+
+    fn constant(&mut self, number: Number, computed: ComputeType) -> usize {
+        self.constants.push(constant(number, computed));
+        self.constants.len() - 1
+    }
+}
+
+/// Prepares one kernel for steps that come one after the other; `None` where there is nothing to do. All have one shape, and
+/// what two of them touch is the same elements or lies apart.
+///
+/// # Errors
+/// Element types and operators that the kernels lack, more than a kernel's parameters hold.
+pub(in crate::cuda) fn elementwise_launch(links: &[ElementwiseOp]) -> Result<Option<Launch>, String> {
+    let Some(first) = links.first() else { return Ok(None) };
+    let shape = &first.out.view.shape;
+    let (mut steps, mut parameters) = (Vec::with_capacity(links.len()), Parameters::default());
+    for (at, link) in links.iter().enumerate() {
+        steps.push(fused_op(link, &links[..at], &mut parameters)?);
+        let views = link.views().chain([&link.out]);
+        if let Some(it) = views.into_iter().find(|it| it.view.shape != *shape) {
+            return Err(format!("operands of shapes {:?} and {shape:?}", it.view.shape));
+        }
+    }
+    if first.out.view.is_empty() {
+        return Ok(None);
+    }
+    let Parameters { views: mut places, types, mut constants } = parameters;
+    places.extend(links.iter().filter(|it| it.is_stored).map(|it| it.out));
+    let strides: Vec<&[usize]> = places.iter().map(|it| it.view.strides.as_slice()).collect();
+    let merged = merge_dims(shape, &strides).checked()?;
+    let sizes: Vec<usize> = places.iter().map(|it| it.dtype.size()).collect();
+    let addresses: Vec<u64> = places.iter().map(|it| it.address).collect();
+    let most = MAX_ACCESS_BYTES / sizes.iter().max().copied().unwrap_or(1).max(1);
+    let width = merged.width(most, &addresses, &sizes);
+    let last = merged.extents.len() - 1;
+    let count = (first.out.view.len() / width) as u64;
+    let read = |(at, dtype): (usize, DType)| Load {
+        dtype,
+        is_broadcast: width > 1 && merged.strides[at][last] == 0,
+    };
+    let reads = types.into_iter().enumerate().map(read).collect();
+
+    // An array has an element at least.
+    constants.resize(constants.len().max(1), 0);
+    let mut words = addresses;
+    words.extend(sizes.iter().enumerate().flat_map(|(at, size)| merged.stride_words(at, *size, width)));
+    words.extend(merged.extent_words(width));
+    words.extend([merged.extents.len() as u64, count]);
+    words.extend(&constants);
+    if words.len() > MAX_PARAM_WORDS {
+        return Err(format!("{} operands, more than a kernel takes", sizes.len()));
+    }
+    let kernel = Kernel::Elementwise {
+        reads,
+        ops: steps,
+        constants: constants.len(),
+        width,
+        uses_32_bit_index: count < 1 << 31,
+    };
+    Ok(Some(Launch { kernel, params: words, blocks: count.div_ceil(u64::from(BLOCK)) }))
+}
+
+/// A step behind those that come before it.
+fn fused_op<'a>(
+    link: &ElementwiseOp<'a>,
+    earlier: &[ElementwiseOp],
+    parameters: &mut Parameters<'a>,
+) -> Result<FusedOp, String> {
+    let ElementwiseOp { function, args, out, is_stored: stored } = link;
+    check_dtypes(link.views().map(|it| it.dtype).chain([out.dtype]))?;
+    let (function, computed) = choose_compute_type(*function, args, out.dtype)?;
+    // The bits of equally long types move as unsigned integers.
+    let is_raw = match (function, args.as_slice()) {
+        (ScalarFunction::Op(Op::BitCast), _) => true,
+        (ScalarFunction::Convert, [ElementwiseArg::View(it)]) => it.dtype == out.dtype,
+        _ => false,
+    };
+    let raw = |dtype: DType| if is_raw { unsigned(dtype.size()) } else { dtype };
+    let computed = if is_raw { ComputeType::U64 } else { computed };
+    let operand = |arg: &ElementwiseArg<'a>| match arg {
+        ElementwiseArg::Number(it) => Operand::Constant(parameters.constant(*it, computed)),
+        ElementwiseArg::View(it) => match defining_op(earlier, it) {
+            Some(step) => Operand::OpResult(step, raw(it.dtype)),
+            None => Operand::Load(parameters.read(it, raw(it.dtype))),
+        },
+    };
+    let args = args.iter().map(operand).collect();
+    Ok(FusedOp { function, args, out: raw(out.dtype), compute_type: computed, is_stored: *stored })
+}
+
+fn unsigned(size: usize) -> DType {
+    match size {
+        1 => DType::UInt8,
+        2 => DType::UInt16,
+        4 => DType::UInt32,
+        _ => DType::UInt64,
+    }
+}
+
+/// A constant's bits as a kernel takes it: as binary64 or a 64-bit integer. A float is rounded to the computed type, or
+/// truncated.
+fn constant(number: Number, computed: ComputeType) -> u64 {
+    let (real, whole) = match number {
+        Number::Int(it) => (it as f64, it),
+        Number::Float(it) => (it, it as i64),
+        Number::Bool(it) => (f64::from(u8::from(it)), i64::from(it)),
+    };
+    match computed {
+        ComputeType::F32 => f64::from(real as f32).to_bits(),
+        ComputeType::F64 => real.to_bits(),
+        ComputeType::I64 | ComputeType::U64 => whole as u64,
+    }
+}
+
+/// The type to compute in, as the simulator chooses it; refuses what there is no expression for.
+fn choose_compute_type(
+    function: ScalarFunction,
+    args: &[ElementwiseArg],
+    out: DType,
+) -> Result<(ScalarFunction, ComputeType), String> {
+    let lacks = |op: Op| format!("`{}` on element type `{}` has no kernel", op.name(), out.short_name());
+    let dtypes = || {
+        args.iter().filter_map(|it| match it {
+            ElementwiseArg::View(it) => Some(it.dtype),
+            ElementwiseArg::Number(_) => None,
+        })
+    };
+    let of_source = || match args.first() {
+        Some(ElementwiseArg::View(it)) if it.dtype.is_integral() => {
+            integer_compute_type(std::iter::once(it.dtype))
+        }
+        Some(ElementwiseArg::View(it)) => float_compute_type(std::iter::once(it.dtype)),
+        Some(ElementwiseArg::Number(Number::Float(_))) => ComputeType::F64,
+        Some(ElementwiseArg::Number(_)) | None => ComputeType::I64,
+    };
+    match function {
+        ScalarFunction::Iota => Ok((function, ComputeType::I64)),
+        ScalarFunction::Convert | ScalarFunction::Op(Op::Cast) => Ok((ScalarFunction::Convert, of_source())),
+        ScalarFunction::Op(Op::BitCast) => match dtypes().next() {
+            Some(from) if from.size() == out.size() => Ok((function, ComputeType::U64)),
+            _ => Err(lacks(Op::BitCast)),
+        },
+        ScalarFunction::Reduce(op) => {
+            let all = dtypes().chain([out]);
+            let computed = match all.clone().all(DType::is_integral) {
+                true => integer_compute_type(dtypes().collect::<Vec<_>>().into_iter().chain([out])),
+                false => float_compute_type(all),
+            };
+            match expression::reduction_expression(op, computed) {
+                Some(_) => Ok((function, computed)),
+                None => Err(format!("{op:?} of element type `{}` has no kernel", out.short_name())),
+            }
+        }
+        ScalarFunction::Op(op) => {
+            let float_number = args.iter().any(|it| matches!(it, ElementwiseArg::Number(Number::Float(_))));
+            let whole = out.is_integral() && dtypes().all(DType::is_integral) && !float_number;
+            let computed = match whole {
+                true => integer_compute_type(dtypes().collect::<Vec<_>>().into_iter().chain([out])),
+                false => float_compute_type(dtypes().chain([out])),
+            };
+            // The complement of a truth value is the other one.
+            let applied = if op == Op::BitNot && out == DType::Bool { Op::LogicalNot } else { op };
+            match expression::operator_expression(applied, computed) {
+                Some(_) => Ok((ScalarFunction::Op(applied), computed)),
+                None => Err(lacks(op)),
+            }
+        }
+    }
+}
+
+/// The body of an instance: all loads of a group, then the steps element by element, then all stores.
+pub(super) fn body(kernel: &Kernel) -> String {
+    let Kernel::Elementwise { reads, ops: steps, constants, width, uses_32_bit_index: small } = kernel else {
+        return String::new();
+    };
+    let stored: Vec<usize> = (0..steps.len()).filter(|it| steps[*it].is_stored).collect();
+    let (index, places) = (if *small { "u32" } else { "u64" }, reads.len() + stored.len());
+    let mut text = format!(
+        "  for ({index} g = blockIdx.x * ({index}){BLOCK} + threadIdx.x; g < ({index})p.count; g += gridDim.x * \
+         ({index}){BLOCK}) {{\n    u64 at[{places}];\n    locate<{index}, {places}, {constants}>(p, g, at);\n"
+    );
+    // Writing to a string does not fail.
+    for (at, Load { dtype, is_broadcast: repeated }) in reads.iter().enumerate() {
+        let (dtype, read) = (type_name(*dtype), if *repeated { "repeat" } else { "load" });
+        let _ =
+            writeln!(text, "    const Pack<{dtype}, {width}> x{at} = {read}<{dtype}, {width}>(at[{at}]);");
+    }
+    for at in &stored {
+        let _ = writeln!(text, "    Pack<{}, {width}> y{at};", type_name(steps[*at].out));
+    }
+    let _ = writeln!(text, "#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{");
+    for (at, step) in steps.iter().enumerate() {
+        let _ = write!(text, "{}", statement(step, at, *width));
+    }
+    text += "    }\n";
+    for (place, at) in stored.iter().enumerate() {
+        let (out, place) = (type_name(steps[*at].out), reads.len() + place);
+        let _ = writeln!(text, "    save<{out}, {width}>(at[{place}], y{at});");
+    }
+    text + "  }\n"
+}
+
+/// What a step does for one element: `r` and its number is the result.
+fn statement(step: &FusedOp, at: usize, width: usize) -> String {
+    let FusedOp { function, args, out, compute_type: computed, is_stored: stored } = step;
+    let value = |arg: &Operand| match arg {
+        Operand::Load(place) => format!("up<C>(x{place}.e[v])"),
+        Operand::OpResult(step, dtype) => format!("up<C>(bits<{}>(r{step}))", type_name(*dtype)),
+        Operand::Constant(number) if computed.is_float() => format!("(C)bits<f64>(p.constant[{number}])"),
+        Operand::Constant(number) => format!("(C)p.constant[{number}]"),
+    };
+    let values: Vec<String> = args.iter().map(value).collect();
+    let mut text = String::new();
+    let result = match function {
+        ScalarFunction::Op(_) | ScalarFunction::Convert => {
+            for (name, value) in ["a", "b", "c"].iter().zip(&values) {
+                let _ = writeln!(text, "        const C {name} = {value};");
+            }
+            match function {
+                ScalarFunction::Op(op) if *op != Op::BitCast => {
+                    let expression = expression::operator_expression(*op, *computed).unwrap_or_default();
+                    format!("(C)({expression})")
+                }
+                _ => "a".to_owned(),
+            }
+        }
+        ScalarFunction::Iota => match values.as_slice() {
+            [start, step] => format!("(C)({start} + {step} * (i64)((u64)g * {width} + v))"),
+            _ => String::new(),
+        },
+        ScalarFunction::Reduce(op) => {
+            let expression = expression::reduction_expression(*op, *computed).unwrap_or_default();
+            for (number, value) in values.iter().enumerate() {
+                let _ = match number {
+                    0 => writeln!(text, "        C r = {value};"),
+                    _ => writeln!(text, "        {{ const C a = r, b = {value}; r = {expression}; }}"),
+                };
+            }
+            match op {
+                ReduceOp::Avg => format!("r / (C){}", values.len()),
+                _ => "r".to_owned(),
+            }
+        }
+    };
+    let (out, kept) = (type_name(*out), if *stored { format!("y{at}.e[v] = ") } else { String::new() });
+    format!(
+        "      {out} r{at};\n      {{\n        typedef {} C;\n{text}        {kept}r{at} = down(To<{out}>(), {result});\n      \
+         }}\n",
+        computed.name()
+    )
+}

@@ -1,0 +1,302 @@
+//! Matrix products by cuBLASLt: descriptors and the algorithm are chosen once for each instruction.
+//!
+//! cuBLASLt counts columns first. A row-major `out[m, n] = a[m, k] · b[k, n]` is its `outᵀ = bᵀ · aᵀ`, of the same bytes: the
+//! operands change places. Sums are kept in binary32 (binary64 for binary64), the bias is added before the one rounding, and
+//! partial sums of a split product are never rounded to the result's type.
+
+use std::{
+    ffi::{c_int, c_void},
+    mem::size_of,
+};
+
+use cudarc::cublaslt::sys;
+use grammar::dtype::DType;
+
+use super::{
+    device::Stream,
+    error::CudaError,
+    library::{self, CublasLt},
+};
+
+mod desc;
+
+pub(super) use desc::MatmulDesc;
+use desc::{Bias, Matrix};
+
+/// An epilogue's bias lies at a multiple of this: the choice of an algorithm is told how operands lie, not how a bias does.
+pub(super) const BIAS_ALIGNMENT: u64 = 16;
+/// Bytes that an algorithm may use; what NVIDIA recommends for Hopper.
+pub(super) const WORKSPACE: usize = 32 << 20;
+
+/// cuBLASLt of this process.
+#[derive(Clone, Copy)]
+pub(super) struct CublasLtHandle {
+    library: &'static CublasLt,
+    handle: sys::cublasLtHandle_t,
+    preference: sys::cublasLtMatmulPreference_t,
+}
+
+/// A prepared product.
+#[derive(Clone, Copy)]
+pub(super) struct PreparedMatmul {
+    library: &'static CublasLt,
+    handle: sys::cublasLtHandle_t,
+    operation: sys::cublasLtMatmulDesc_t,
+    /// In cuBLASLt's order: the plan's right operand first.
+    layouts: [sys::cublasLtMatrixLayout_t; 4],
+    addresses: [u64; 4],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    is_double: bool,
+    accumulates: bool,
+    workspace: u64,
+}
+
+impl CublasLtHandle {
+    /// Opens cuBLASLt.
+    pub fn new() -> Result<Self, CudaError> {
+        let library = library::cublaslt()?;
+        let mut handle = std::ptr::null_mut();
+        let mut preference = std::ptr::null_mut();
+        // SAFETY: the pointers are to live handles and a context is current; neither object is destroyed.
+        unsafe {
+            library.check("cublasLtCreate", (library.cublasLtCreate)(&raw mut handle))?;
+            let status = (library.cublasLtMatmulPreferenceCreate)(&raw mut preference);
+            library.check("cublasLtMatmulPreferenceCreate", status)?;
+        }
+        let products = Self { library, handle, preference };
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        products.prefer(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(WORKSPACE as u64))?;
+        let in_computed_type = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        products.prefer(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &in_computed_type)?;
+        Ok(products)
+    }
+
+    /// Which cuBLASLt it is.
+    pub fn describe_library(&self) -> String {
+        // SAFETY: no arguments.
+        let version = unsafe { (self.library.cublasLtGetVersion)() };
+        format!(
+            "cuBLASLt {}.{}.{} ({})",
+            version / 10000,
+            version % 10000 / 100,
+            version % 100,
+            self.library.path
+        )
+    }
+
+    fn prefer<T: Copy>(
+        &self,
+        attribute: sys::cublasLtMatmulPreferenceAttributes_t,
+        value: &T,
+    ) -> Result<(), CudaError> {
+        let pointer: *const c_void = std::ptr::from_ref(value).cast();
+        // SAFETY: the preference is live; callers pass the type that the attribute has, whose size is passed.
+        let status = unsafe {
+            (self.library.cublasLtMatmulPreferenceSetAttribute)(
+                self.preference,
+                attribute,
+                pointer,
+                size_of::<T>(),
+            )
+        };
+        self.library.check("cublasLtMatmulPreferenceSetAttribute", status)
+    }
+
+    /// Prepares a product; `None` where cuBLASLt has no algorithm for it.
+    pub fn prepare(
+        &self,
+        form: &MatmulDesc,
+        addresses: [u64; 3],
+        bias: u64,
+        workspace: u64,
+    ) -> Result<Option<PreparedMatmul>, CudaError> {
+        use sys::cublasComputeType_t as Compute;
+        use sys::cudaDataType_t as Type;
+        let kind = |dtype: DType| match dtype {
+            DType::BFloat => Type::CUDA_R_16BF,
+            DType::Half => Type::CUDA_R_16F,
+            DType::Double => Type::CUDA_R_64F,
+            _ => Type::CUDA_R_32F,
+        };
+        let double = form.operand_dtype == DType::Double;
+        let (compute, scale) = match double {
+            true => (Compute::CUBLAS_COMPUTE_64F, Type::CUDA_R_64F),
+            false => (Compute::CUBLAS_COMPUTE_32F, Type::CUDA_R_32F),
+        };
+        let mut operation = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live handle; the descriptor is never destroyed.
+        let status = unsafe { (self.library.cublasLtMatmulDescCreate)(&raw mut operation, compute, scale) };
+        self.library.check("cublasLtMatmulDescCreate", status)?;
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        // CUBLAS_OP_T is 1, CUBLAS_OP_N is 0.
+        self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(form.b.is_transposed))?;
+        self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(form.a.is_transposed))?;
+        if form.bias == Bias::Vector {
+            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
+            self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+            self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+        }
+        let added = match form.bias {
+            Bias::Matrix(it) => it,
+            Bias::None | Bias::Vector => form.out,
+        };
+        let (operand, result) = (kind(form.operand_dtype), kind(form.result_dtype));
+        let batch = form.out.batch;
+        let layouts = [
+            self.layout(form.b, operand, batch)?,
+            self.layout(form.a, operand, batch)?,
+            self.layout(added, result, batch)?,
+            self.layout(form.out, result, batch)?,
+        ];
+        let [a, b, out] = addresses;
+        let accumulates = matches!(form.bias, Bias::Matrix(_));
+        let addresses = [b, a, if accumulates { bias } else { out }, out];
+        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
+        let attributes = [
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ];
+        for (attribute, address) in attributes.into_iter().zip(addresses) {
+            self.prefer(attribute, &alignment(address))?;
+        }
+        let mut found = std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
+        let mut count: c_int = 0;
+        // SAFETY: all descriptors are live; there is room for the one result that is asked for.
+        let status = unsafe {
+            (self.library.cublasLtMatmulAlgoGetHeuristic)(
+                self.handle,
+                operation,
+                layouts[0],
+                layouts[1],
+                layouts[2],
+                layouts[3],
+                self.preference,
+                1,
+                found.as_mut_ptr(),
+                &raw mut count,
+            )
+        };
+        const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
+        if status == NOT_SUPPORTED || (status == 0 && count == 0) {
+            return Ok(None);
+        }
+        self.library.check("cublasLtMatmulAlgoGetHeuristic", status)?;
+        // SAFETY: `count` is 1, so the library has written the result; of it only the algorithm, plain words, is read.
+        let algorithm = unsafe { (&raw const (*found.as_ptr()).algo).read() };
+        Ok(Some(PreparedMatmul {
+            library: self.library,
+            handle: self.handle,
+            operation,
+            layouts,
+            addresses,
+            algorithm,
+            is_double: double,
+            accumulates,
+            workspace,
+        }))
+    }
+
+    fn set_desc<T: Copy>(
+        &self,
+        operation: sys::cublasLtMatmulDesc_t,
+        attribute: sys::cublasLtMatmulDescAttributes_t,
+        value: &T,
+    ) -> Result<(), CudaError> {
+        let pointer: *const c_void = std::ptr::from_ref(value).cast();
+        // SAFETY: the descriptor is live; callers pass the type that the attribute has, whose size is passed.
+        let status = unsafe {
+            (self.library.cublasLtMatmulDescSetAttribute)(operation, attribute, pointer, size_of::<T>())
+        };
+        self.library.check("cublasLtMatmulDescSetAttribute", status)
+    }
+
+    fn layout(
+        &self,
+        matrix: Matrix,
+        kind: sys::cudaDataType_t,
+        batch: usize,
+    ) -> Result<sys::cublasLtMatrixLayout_t, CudaError> {
+        let mut layout = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live handle; the layout is never destroyed.
+        let status = unsafe {
+            (self.library.cublasLtMatrixLayoutCreate)(
+                &raw mut layout,
+                kind,
+                matrix.rows,
+                matrix.columns,
+                matrix.leading_dimension,
+            )
+        };
+        self.library.check("cublasLtMatrixLayoutCreate", status)?;
+        use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+        if batch > 1 {
+            let stride = if matrix.batch == 1 { 0 } else { matrix.batch_stride };
+            self.extend(layout, Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &(batch as i32))?;
+            self.extend(layout, Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride)?;
+        }
+        Ok(layout)
+    }
+
+    fn extend<T: Copy>(
+        &self,
+        layout: sys::cublasLtMatrixLayout_t,
+        attribute: sys::cublasLtMatrixLayoutAttribute_t,
+        value: &T,
+    ) -> Result<(), CudaError> {
+        let pointer: *const c_void = std::ptr::from_ref(value).cast();
+        // SAFETY: the layout is live; callers pass the type that the attribute has, whose size is passed.
+        let status = unsafe {
+            (self.library.cublasLtMatrixLayoutSetAttribute)(layout, attribute, pointer, size_of::<T>())
+        };
+        self.library.check("cublasLtMatrixLayoutSetAttribute", status)
+    }
+}
+
+/// The largest power of two, up to 256, that an address is a multiple of.
+fn alignment(address: u64) -> u32 {
+    1 << address.trailing_zeros().min(8)
+}
+
+impl PreparedMatmul {
+    /// Issues it.
+    pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
+        let (one, zero) = (1f32, 0f32);
+        let (one_double, zero_double) = (1f64, 0f64);
+        let scale = |single: &f32, double: &f64| -> *const c_void {
+            match self.is_double {
+                true => std::ptr::from_ref(double).cast(),
+                false => std::ptr::from_ref(single).cast(),
+            }
+        };
+        let beta = match self.accumulates {
+            true => scale(&one, &one_double),
+            false => scale(&zero, &zero_double),
+        };
+        let [b, a, added, out] = self.addresses;
+        // SAFETY: descriptors and memory live as long as the process; the descriptors say no more than the views, which lie
+        // inside their buffers; the scales are read before the call returns.
+        let status = unsafe {
+            (self.library.cublasLtMatmul)(
+                self.handle,
+                self.operation,
+                scale(&one, &one_double),
+                b as *const c_void,
+                self.layouts[0],
+                a as *const c_void,
+                self.layouts[1],
+                beta,
+                added as *const c_void,
+                self.layouts[2],
+                out as *mut c_void,
+                self.layouts[3],
+                &raw const self.algorithm,
+                self.workspace as *mut c_void,
+                WORKSPACE,
+                stream.0.cast(),
+            )
+        };
+        self.library.check("cublasLtMatmul", status)
+    }
+}

@@ -1,0 +1,132 @@
+//! Which matrices a product's operands are, as cuBLASLt sees them.
+
+use grammar::dtype::DType;
+
+use crate::cuda::kernels::{self, DeviceView};
+
+/// One operand as cuBLASLt sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Matrix {
+    /// Whether it lies transposed, seen from cuBLASLt: the column index of the plan's matrix is the slow one.
+    pub is_transposed: bool,
+    pub rows: u64,
+    pub columns: u64,
+    pub leading_dimension: i64,
+    pub batch: usize,
+    pub batch_stride: i64,
+}
+
+/// How a bias enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bias {
+    None,
+    /// One value for each column, added by the epilogue.
+    Vector,
+    /// A matrix that the product is added to.
+    Matrix(Matrix),
+}
+
+/// A product's operands as cuBLASLt takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cuda) struct MatmulDesc {
+    pub(super) a: Matrix,
+    pub(super) b: Matrix,
+    pub(super) out: Matrix,
+    pub(super) bias: Bias,
+    pub(super) operand_dtype: DType,
+    pub(super) result_dtype: DType,
+}
+
+impl MatmulDesc {
+    /// Length of a bias that the epilogue adds.
+    pub fn bias_vector_bytes(&self) -> Option<usize> {
+        (self.bias == Bias::Vector).then(|| self.out.rows as usize * self.result_dtype.size())
+    }
+
+    /// How cuBLASLt would do a product.
+    ///
+    /// # Errors
+    /// Why it does not, as a phrase.
+    pub fn of(
+        a: &DeviceView,
+        b: &DeviceView,
+        bias: Option<&DeviceView>,
+        out: &DeviceView,
+    ) -> Result<Self, String> {
+        if a.dtype != b.dtype {
+            return Err("its operands have different types".to_owned());
+        }
+        let types = match (a.dtype, out.dtype) {
+            (DType::BFloat | DType::Half, result) => result == a.dtype || result == DType::Float,
+            (DType::Float, DType::Float) | (DType::Double, DType::Double) => true,
+            _ => false,
+        };
+        if !types {
+            return Err(format!("{} to {}", a.dtype.short_name(), out.dtype.short_name()));
+        }
+        if a.view.shape.last() == Some(&0) {
+            return Err("it sums nothing".to_owned());
+        }
+        let strides = "an operand's strides are no matrix's".to_owned();
+        let matrix = |it: &DeviceView| Matrix::of(it).ok_or_else(|| strides.clone());
+        let (a_matrix, b_matrix, out_matrix) = (matrix(a)?, matrix(b)?, matrix(out)?);
+        if out_matrix.is_transposed {
+            return Err("its result lies transposed".to_owned());
+        }
+        let bias = match bias {
+            None => Bias::None,
+            Some(it) if it.dtype != out.dtype => return Err("its bias has another type".to_owned()),
+            Some(it) => {
+                let dims = it.view.strides.len();
+                let (outer, column) = it.view.strides.split_at(dims - 1);
+                let rows_repeat =
+                    outer.iter().zip(&it.view.shape).all(|(stride, extent)| *stride == 0 || *extent == 1);
+                match Matrix::of(it) {
+                    _ if rows_repeat && column[0] == 1 && out.dtype != DType::Double => Bias::Vector,
+                    Some(matrix) if !matrix.is_transposed && column[0] == 1 && outer[dims - 2] > 0 => {
+                        Bias::Matrix(matrix)
+                    }
+                    _ => return Err("its bias is neither a vector nor a matrix".to_owned()),
+                }
+            }
+        };
+        Ok(Self {
+            a: a_matrix,
+            b: b_matrix,
+            out: out_matrix,
+            bias,
+            operand_dtype: a.dtype,
+            result_dtype: out.dtype,
+        })
+    }
+}
+
+impl Matrix {
+    /// A view `[b…, rows, columns]` with one batch stride and a dimension of neighbours.
+    fn of(it: &DeviceView) -> Option<Self> {
+        let (shape, strides) = (&it.view.shape, &it.view.strides);
+        let dims = shape.len();
+        let (rows, columns) = (*shape.get(dims.checked_sub(2)?)?, *shape.last()?);
+        let (row, column) = (strides[dims - 2], strides[dims - 1]);
+        let batches = kernels::merge_dims(&shape[..dims - 2], &[&strides[..dims - 2]]);
+        let ([batch], [batch_stride]) = (batches.extents.as_slice(), batches.strides[0].as_slice()) else {
+            return None;
+        };
+        // Strides of dimensions with one element do not matter.
+        let plain = (column == 1 || columns == 1) && (row >= columns || rows == 1);
+        let turned = (row == 1 || rows == 1) && (column >= rows || columns == 1);
+        let (transposed, fast, slow, leading) = match (plain, turned) {
+            (true, _) => (false, columns, rows, if rows == 1 { columns } else { row }),
+            (false, true) => (true, rows, columns, if columns == 1 { rows } else { column }),
+            (false, false) => return None,
+        };
+        Some(Self {
+            is_transposed: transposed,
+            rows: fast as u64,
+            columns: slow as u64,
+            leading_dimension: leading.max(fast) as i64,
+            batch: *batch,
+            batch_stride: *batch_stride as i64,
+        })
+    }
+}

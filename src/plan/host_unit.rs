@@ -1,0 +1,132 @@
+//! HostUnits: a posted unit's statements are written in place, in a namespace of their own.
+
+use grammar::{
+    attr,
+    codes::Code,
+    ir::{OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+};
+
+use super::{
+    View,
+    context::{PlanBuilder, Result},
+    scalar::Value,
+};
+
+impl PlanBuilder<'_> {
+    /// Writes a unit's statements in place: every unit tensor gets a view, the ports those of the posting statement.
+    pub(super) fn post_unit(&mut self, stmt: &OpStmt) -> Result<()> {
+        let program = self.program;
+        let (Some(id), Some(inputs), Some(outputs)) =
+            (stmt.get(attr::UNIT), stmt.get(attr::INPUTS), stmt.get(attr::OUTPUTS))
+        else {
+            return Ok(());
+        };
+        let unit = &program.units[id];
+        let here = Program::tensors_of(outputs).any(|tensor| self.holds_part(tensor));
+        if !here {
+            return Ok(());
+        }
+        let Some(body) = unit.body else {
+            return Err(self
+                .unsupported(stmt.op, &format!("the text leaves out the body of HostUnit{}", unit.number)));
+        };
+        if (inputs.len(), outputs.len()) != (unit.inputs.len(), unit.outputs.len()) {
+            let message = format!(
+                "HostUnit{} has {} inputs and {} outputs, and is posted with {} and {}",
+                unit.number,
+                unit.inputs.len(),
+                unit.outputs.len(),
+                inputs.len(),
+                outputs.len()
+            );
+            return Err(self.error(Code::BadOperands, message, "posted here"));
+        }
+        for (inner, outer) in unit.inputs.iter().zip(inputs) {
+            match (inner, outer) {
+                (Operand::Tensor(inner), Operand::Tensor(outer)) => {
+                    let view = self.view(*outer)?;
+                    self.check_dim_count(*inner, &view)?;
+                    self.bind_extents(*inner, &view);
+                    self.bind(*inner, view, None);
+                }
+                (Operand::Scalar(inner), Operand::Scalar(outer)) => {
+                    let value = self.value(*outer, "the unit's operand")?;
+                    if let grammar::ir::Expr::Symbol(symbol) = program.exprs[*inner] {
+                        self.scalars.bind(symbol, Some(value));
+                    }
+                }
+                _ => {
+                    let message = format!(
+                        "HostUnit{} takes a tensor where a scalar is given, or the reverse",
+                        unit.number
+                    );
+                    return Err(self.error(Code::BadOperands, message, "posted here"));
+                }
+            }
+        }
+        let ports = Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outputs));
+        let ports: Vec<(TensorId, TensorId)> = ports.collect();
+        for (inner, outer) in &ports {
+            let view = match self.binding(*outer) {
+                Some(bound) => bound.view.clone(),
+                None => {
+                    let view = self.allocate(*inner, false)?;
+                    self.check_dim_count(*outer, &view)?;
+                    let wanted = self.layout(*outer)?.local_shape();
+                    if wanted != view.shape {
+                        let name = self.program.tensor_name(*outer);
+                        let message = format!(
+                            "HostUnit{} writes `{name}` with the shape {:?} where it has {wanted:?}",
+                            unit.number, view.shape
+                        );
+                        return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
+                    }
+                    self.bind(*outer, view.clone(), None);
+                    view
+                }
+            };
+            self.check_dim_count(*inner, &view)?;
+            self.bind(*inner, view, None);
+        }
+        let (origin, span) = (self.origin, self.span);
+        let program_block: Vec<StmtId> = program.block(body).to_vec();
+        for inner in program_block {
+            // Instructions of a unit keep the place of the posting statement: that is what a user steps through.
+            (self.origin, self.span) = (origin, span);
+            match &program.stmts[inner] {
+                Stmt::Op(it) => self.op(it)?,
+                Stmt::Let(symbol, value) => self.define(*symbol, *value)?,
+                Stmt::For(_) | Stmt::If(_) => {
+                    return Err(self.unsupported(stmt.op, "a HostUnit holds operators only"));
+                }
+            }
+        }
+        // The unit's own names end with it, and with them the storage that no other name holds.
+        self.origin = origin;
+        let inputs = Program::tensors_of(&unit.inputs);
+        inputs.chain(ports.iter().map(|it| it.0)).for_each(|inner| self.unbind(inner));
+        program.walk(body, &mut |stmt| {
+            if let Stmt::Op(it) = &program.stmts[stmt] {
+                Program::tensors_of(&it.outs).for_each(|out| self.unbind(out));
+            }
+        });
+        Ok(())
+    }
+
+    /// Gives the symbols that are extents of a unit's input the values of the view that comes in.
+    fn bind_extents(&mut self, tensor: TensorId, view: &View) {
+        let program = self.program;
+        for (axis, extent) in program.dimensions(tensor).zip(&view.shape) {
+            let axis = &program.axes[axis];
+            if let grammar::ir::Expr::Symbol(symbol) = program.exprs[axis.extent] {
+                let whole = match axis.parallel {
+                    grammar::ir::ParallelType::Device(dim) => program.tensors[tensor].mesh.extent(dim),
+                    grammar::ir::ParallelType::Serial
+                    | grammar::ir::ParallelType::Stream
+                    | grammar::ir::ParallelType::Kernel(_) => *extent,
+                };
+                self.scalars.bind(symbol, Some(Value::Int(whole as i64)));
+            }
+        }
+    }
+}

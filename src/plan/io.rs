@@ -1,0 +1,140 @@
+//! Inputs and outputs of a rank, and what is bound when the program ends.
+
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    dtype::DType,
+    ir::{AxisKind, Program, TensorId, Transform},
+};
+
+use super::{
+    InstKind, IoBinding, Plan, PrintedAxis, Shard, View,
+    context::{OriginNo, PlanBuilder, Result},
+    shape::leaf_axes,
+};
+
+/// Ranks that run programs of their own have the same inputs and outputs all the same.
+pub(super) fn signature_mismatch(programs: &[&Program], plans: &[Plan]) -> Vec<(usize, Diagnostic)> {
+    let shapes = |ports: &[IoBinding]| -> Vec<(DType, Vec<usize>)> {
+        ports.iter().map(|port| (port.dtype, port.shard.layout.shape.clone())).collect()
+    };
+    let Some(first) = plans.first() else { return Vec::new() };
+    let (inputs, outputs) = (shapes(&first.inputs), shapes(&first.outputs));
+    let differs = |plan: &&Plan| shapes(&plan.inputs) != inputs || shapes(&plan.outputs) != outputs;
+    let fault = |plan: &Plan| {
+        let message = format!("rank {}'s inputs or outputs are not those of rank 0", plan.rank);
+        let label = "expected the same header on all ranks";
+        (plan.rank, Diagnostic::new(Code::Disagreement, programs[plan.rank].spans.header, message, label))
+    };
+    plans.iter().find(differs).map(fault).into_iter().collect()
+}
+
+impl PlanBuilder<'_> {
+    pub(super) fn inputs(&mut self) -> Result<()> {
+        for tensor in Program::tensors_of(&self.program.inputs).collect::<Vec<_>>() {
+            self.span = self.program.tensor_span(tensor);
+            let port = match self.holds_part(tensor) {
+                true => {
+                    let layout = self.layout(tensor)?;
+                    let shape = layout.local_shape();
+                    let buffer = self.buffer(tensor, shape.iter().product());
+                    let view = View::contiguous(buffer, shape);
+                    self.bind(tensor, view.clone(), None);
+                    Shard { view: Some(view), layout }
+                }
+                false => self.absent_shard(tensor)?,
+            };
+            let port = self.io_binding(tensor, port);
+            self.plan.inputs.push(port);
+        }
+        Ok(())
+    }
+
+    pub(super) fn outputs(&mut self) -> Result<()> {
+        (self.origin, self.iteration) = (OriginNo::Known(0), None);
+        for tensor in Program::tensors_of(&self.program.outputs).collect::<Vec<_>>() {
+            self.span = self.program.tensor_span(tensor);
+            let port = match self.holds_part(tensor) {
+                true => {
+                    let layout = self.layout(tensor)?;
+                    let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
+                        let name = self.program.tensor_name(tensor);
+                        let message = format!("no statement gives the output `{name}` storage or a value");
+                        let it = self.error(Code::UndefinedTensor, message, "declared here");
+                        return Err(self.with_per_rank_hint(tensor, it));
+                    };
+                    if view.shape != layout.local_shape() {
+                        let name = self.program.tensor_name(tensor);
+                        let message = format!(
+                            "output `{name}` is bound to {:?}, not {:?}",
+                            view.shape,
+                            layout.local_shape()
+                        );
+                        return Err(self.error(Code::RuntimeShape, message, "declared here"));
+                    }
+                    Shard { view: Some(view), layout }
+                }
+                false => self.absent_shard(tensor)?,
+            };
+            let port = self.io_binding(tensor, port);
+            self.plan.outputs.push(port);
+        }
+        self.list_bound_tensors();
+        self.emit(InstKind::ReadOutputs);
+        Ok(())
+    }
+
+    /// The shard of a rank outside the mesh: nothing, of a whole whose shape a member tells.
+    fn absent_shard(&self, tensor: TensorId) -> Result<Shard> {
+        let member = self.program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0);
+        Ok(Shard { view: None, layout: self.layout_on(tensor, member)? })
+    }
+
+    fn io_binding(&self, tensor: TensorId, shard: Shard) -> IoBinding {
+        let kinds = self.program.dimensions(tensor).map(|axis| self.program.axes[axis].kind);
+        IoBinding {
+            name: self.program.tensor_name(tensor),
+            dtype: self.dtype(tensor),
+            shard,
+            printed_axes: printed_axes(self.program, tensor),
+            is_compared_per_rank: false,
+            broadcast: kinds.map(|kind| kind == AxisKind::Broadcast).collect(),
+        }
+    }
+
+    /// Lists what is bound, for those who want to look at more than the outputs.
+    fn list_bound_tensors(&mut self) {
+        for (tensor, it) in self.program.tensors.iter() {
+            let (None, Some(binding)) = (it.unit, self.binding(tensor)) else { continue };
+            let Ok(layout) = self.layout(tensor) else { continue };
+            let shard = Shard { view: Some(binding.view.clone()), layout };
+            let port = self.io_binding(tensor, shard);
+            self.plan.bound_at_exit.push(port);
+        }
+    }
+}
+
+/// Which dimension and piece each printed axis of a tensor is; `None` where one is swizzled.
+fn printed_axes(program: &Program, tensor: TensorId) -> Option<Vec<PrintedAxis>> {
+    let it = &program.tensors[tensor];
+    if it.domains.transforms.iter().any(|step| matches!(step, Transform::Swizzle1D { .. })) {
+        return None;
+    }
+    let pieces: Vec<Vec<_>> = program
+        .dimensions(tensor)
+        .map(|axis| {
+            let mut leaves = Vec::new();
+            leaf_axes(program, tensor, axis, &mut leaves);
+            leaves
+        })
+        .collect();
+    let find = |axis| {
+        let dims = pieces.iter().enumerate();
+        dims.flat_map(|(dim, leaves)| leaves.iter().enumerate().map(move |(piece, leaf)| (dim, piece, leaf)))
+            .find(|(_, _, leaf)| **leaf == axis)
+            .map(|(dim, piece, _)| PrintedAxis { dim, piece })
+    };
+    let shown = it.loop_domain.iter().filter(|axis| program.axes[**axis].kind != AxisKind::Reduction);
+    let printed: Vec<PrintedAxis> = shown.map(|axis| find(*axis)).collect::<Option<_>>()?;
+    (printed.len() == pieces.iter().map(Vec::len).sum::<usize>()).then_some(printed)
+}

@@ -1,0 +1,245 @@
+//! Plans as text: one line an instruction, with its source line and iteration.
+
+use std::fmt::Write;
+
+use super::{
+    Arg, CollectiveKind, Direction, Inst, InstKind, Number, Plan, ReduceOp, SignalId, SignalKind, View,
+    ViewOnRank,
+};
+
+/// The plan of one rank, a line an instruction.
+pub fn plan_text(plan: &Plan) -> String {
+    let mut out = format!("# rank {} of {}\n", plan.rank, plan.world);
+    for (word, ports) in [("in", &plan.inputs), ("out", &plan.outputs)] {
+        for port in ports {
+            let place = match &port.shard.view {
+                Some(view) => view_text(plan, view),
+                None => "elsewhere".to_owned(),
+            };
+            let whole = extents(&port.shard.layout.shape);
+            let _ = writeln!(out, "# {word} {} {}{whole}: {place}", port.name, port.dtype.short_name());
+        }
+    }
+    let width = plan.code.len().saturating_sub(1).to_string().len();
+    let name_width = plan.streams.iter().map(String::len).max().unwrap_or(0);
+    for (at, inst) in plan.code.iter().enumerate() {
+        let stream = match inst.kind {
+            InstKind::ShareMemHandles { .. } | InstKind::Barrier => "host",
+            _ => &plan.streams[inst.stream as usize],
+        };
+        let name_width = name_width.max(4);
+        let text = inst_text(plan, inst);
+        let kernel =
+            plan.kernels.get(plan.kernels.partition_point(|it| it.end <= at)).filter(|it| it.contains(&at));
+        let kernel = kernel.map_or(String::new(), |it| format!(", one kernel {}..{}", it.start, it.end - 1));
+        let place = plan.location(inst);
+        let _ = writeln!(out, "{at:>width$}  {stream:<name_width$}  {text:<60}  ; {place}{kernel}");
+    }
+    out
+}
+
+/// One instruction without its place.
+pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
+    let view = |it: &View| view_text(plan, it);
+    let place = |it: &ViewOnRank| match it.rank == plan.rank {
+        true => view(&it.view),
+        false => format!("rank{}:b{}{}", it.rank, it.view.buffer, layout_text(&it.view)),
+    };
+    match &inst.kind {
+        InstKind::Alloc { buffer, zero } => {
+            let it = &plan.buffers[*buffer as usize];
+            let zero = if *zero { " zero" } else { "" };
+            format!("alloc {}.b{buffer} {} {}{zero}", it.name, it.len, it.dtype.short_name())
+        }
+        InstKind::Copy { from, to } => format!("copy {} <- {}", place(to), place(from)),
+        InstKind::Fill { to, value } => format!("fill {} <- {}", view(to), number(*value)),
+        InstKind::Iota { to, start, step } => format!("iota {} <- {start}, step {step}", view(to)),
+        InstKind::Gemm(it) => {
+            let bias = it.bias.as_ref().map_or(String::new(), |bias| format!(" + {}", view(bias)));
+            format!("gemm {} <- {} x {}{bias}", view(&it.out), view(&it.a), view(&it.b))
+        }
+        InstKind::Map { op, args, out } => {
+            let arg = |arg: &Arg| match arg {
+                Arg::View(it) => view(it),
+                Arg::Number(it) => number(*it),
+            };
+            let args: Vec<String> = args.iter().map(arg).collect();
+            format!("map {} <- {} {}", view(out), op.name(), args.join(", "))
+        }
+        InstKind::Reduce(it) => {
+            let init = number(it.init);
+            format!(
+                "reduce {} <- {} {} over {:?} from {init}",
+                view(&it.out),
+                reduce(it.op),
+                view(&it.input),
+                it.axes
+            )
+        }
+        InstKind::PeerReduce { op, parts, out } => {
+            let parts: Vec<String> = parts.iter().map(place).collect();
+            format!("combine {} <- {} {}", view(out), reduce(*op), parts.join(", "))
+        }
+        InstKind::Collective(it) => {
+            let communicator = &plan.communicators[it.communicator as usize];
+            let side = |view: &Option<View>| view.as_ref().map_or("-".to_owned(), |it| view_text(plan, it));
+            let team = ranks(&communicator.team);
+            let kind = kind(it.kind);
+            format!("post w{} {kind} {team} {} <- {}", it.work, side(&it.output), side(&it.input))
+        }
+        InstKind::Transfer(it) => {
+            let sides = it.ops.iter().map(|side| match side.direction {
+                Direction::Send => format!("send {} -> rank{}", view(&side.view), side.peer),
+                Direction::Recv => format!("recv {} <- rank{}", view(&side.view), side.peer),
+            });
+            format!("post w{} {}", it.work, sides.collect::<Vec<_>>().join(", "))
+        }
+        InstKind::Wait { work } => format!("wait w{work}"),
+        InstKind::Signal { signal: slot } => format!("raise {}", slot_text(*slot)),
+        InstKind::WaitSignal { signal: slot } => format!("await {}", slot_text(*slot)),
+        InstKind::RecordEvent { event } => format!("record e{event}"),
+        InstKind::WaitEvent { event } => format!("join e{event}"),
+        InstKind::ShareMemHandles { handles } => {
+            let handles = handles.iter().map(|it| match it.direction {
+                Direction::Send => format!("P2P {} to rank{}", it.number, it.peer),
+                Direction::Recv => format!("P2P {} from rank{}", it.number, it.peer),
+            });
+            format!("exchange {}", handles.collect::<Vec<_>>().join(", "))
+        }
+        InstKind::Barrier => "barrier".to_owned(),
+        InstKind::Reshard(it) => {
+            let side = |shard: &super::Shard| match &shard.view {
+                Some(view) => view_text(plan, view),
+                None => "-".to_owned(),
+            };
+            let operands: Vec<String> = it.operands.iter().map(side).collect();
+            format!("reshard {} {} <- {}", ranks(&it.team), side(&it.result), operands.join(", "))
+        }
+        InstKind::ReadOutputs => "finish".to_owned(),
+    }
+}
+
+/// `T6.b4[128,1024]+131072`: the buffer, the shape, and offset and strides where they are not those of the whole.
+pub fn view_text(plan: &Plan, view: &View) -> String {
+    let name = plan.buffers.get(view.buffer as usize).map_or("?", |it| it.name.as_str());
+    format!("{name}.b{}{}", view.buffer, layout_text(view))
+}
+
+fn layout_text(view: &View) -> String {
+    let mut text = extents(&view.shape);
+    let plain = View::contiguous(view.buffer, view.shape.clone());
+    let solid = |it: &View| -> Vec<usize> {
+        it.shape
+            .iter()
+            .zip(&it.strides)
+            .filter(|(extent, _)| **extent != 1)
+            .map(|(_, stride)| *stride)
+            .collect()
+    };
+    if solid(&plain) != solid(view) {
+        text += &format!("/{}", extents(&view.strides));
+    }
+    if view.offset > 0 {
+        text += &format!("+{}", view.offset);
+    }
+    text
+}
+
+fn extents(shape: &[usize]) -> String {
+    let extents: Vec<String> = shape.iter().map(usize::to_string).collect();
+    format!("[{}]", extents.join(","))
+}
+
+fn ranks(team: &[usize]) -> String {
+    let team: Vec<String> = team.iter().map(usize::to_string).collect();
+    format!("({})", team.join(" "))
+}
+
+fn number(value: Number) -> String {
+    match value {
+        Number::Int(value) => value.to_string(),
+        Number::Float(value) => value.to_string(),
+        Number::Bool(value) => value.to_string(),
+    }
+}
+
+fn slot_text(slot: SignalId) -> String {
+    let meaning = match slot.kind {
+        SignalKind::Ready => "ready",
+        SignalKind::Done => "done",
+        SignalKind::PutReady => "put-ready",
+        SignalKind::PutDone => "put-done",
+        SignalKind::TeamReady(_) => "team-ready",
+        SignalKind::TeamDone(_) => "team-done",
+    };
+    // The first team is most programs' only one.
+    let team = match slot.kind {
+        SignalKind::TeamReady(team) | SignalKind::TeamDone(team) if team > 0 => format!("{team}."),
+        _ => String::new(),
+    };
+    format!("{meaning}{team}{} rank{}->rank{}", slot.index, slot.from, slot.to)
+}
+
+fn reduce(op: ReduceOp) -> &'static str {
+    match op {
+        ReduceOp::Sum => "sum",
+        ReduceOp::Product => "product",
+        ReduceOp::Min => "min",
+        ReduceOp::Max => "max",
+        ReduceOp::FMin => "fmin",
+        ReduceOp::FMax => "fmax",
+        ReduceOp::Avg => "avg",
+        ReduceOp::And => "and",
+        ReduceOp::Or => "or",
+        ReduceOp::Xor => "xor",
+    }
+}
+
+fn kind(kind: CollectiveKind) -> String {
+    match kind {
+        CollectiveKind::Broadcast { root } => format!("broadcast root={root}"),
+        CollectiveKind::Gather { root } => format!("gather root={root}"),
+        CollectiveKind::Allgather => "allgather".to_owned(),
+        CollectiveKind::Scatter { root } => format!("scatter root={root}"),
+        CollectiveKind::Reduce { root, op } => format!("reduce {} root={root}", reduce(op)),
+        CollectiveKind::Allreduce { op } => format!("allreduce {}", reduce(op)),
+        CollectiveKind::ReduceScatter { op } => format!("reducescatter {}", reduce(op)),
+        CollectiveKind::SendRecv { root } => format!("sendrecv root={root}"),
+        CollectiveKind::AllToAll => "alltoall".to_owned(),
+        CollectiveKind::Permute { send_peer, recv_peer } => {
+            format!("permute to={send_peer} from={recv_peer}")
+        }
+    }
+}
+
+impl CollectiveKind {
+    /// `Broadcast`: a collective in a word.
+    pub fn op_name(self) -> &'static str {
+        match self {
+            Self::Broadcast { .. } => "Broadcast",
+            Self::Gather { .. } => "Gather",
+            Self::Allgather => "Allgather",
+            Self::Scatter { .. } => "Scatter",
+            Self::Reduce { .. } => "Reduce",
+            Self::Allreduce { .. } => "Allreduce",
+            Self::ReduceScatter { .. } => "ReduceScatter",
+            Self::SendRecv { .. } => "SendRecv",
+            Self::AllToAll => "AllToAll",
+            Self::Permute { .. } => "Permute",
+        }
+    }
+
+    /// `Broadcast from member 1`: a collective as messages name it.
+    pub fn describe(self) -> String {
+        let word = self.op_name();
+        match self {
+            Self::Broadcast { root } | Self::Scatter { root } | Self::SendRecv { root } => {
+                format!("{word} from member {root}")
+            }
+            Self::Gather { root } => format!("{word} to member {root}"),
+            Self::Reduce { root, op } => format!("{word} ({op:?}) to member {root}"),
+            Self::Allreduce { op } | Self::ReduceScatter { op } => format!("{word} ({op:?})"),
+            Self::Allgather | Self::AllToAll | Self::Permute { .. } => word.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The words of reports: what an instruction is called, what a head waits for, what a rank never does.
+
+use super::{Actor, Blocker, CommKey, CommRole, InstRef, WaitGraph, ranks_text};
+use crate::plan::{Communication, Communicator, Direction, Plan, SignalId, SignalKind, SyncEffect};
+
+/// Most members of a team that are listed.
+const MAX_TEAM: usize = 16;
+
+/// `P2PCommunication 38 (send, line 21, streamIdx=1)`, `line 14, i=2`, `line 9 (a resharding operator)`.
+pub(super) fn describe(plans: &[Plan], at: InstRef) -> String {
+    let Some((plan, inst)) = plans.get(at.rank).and_then(|it| Some((it, it.code.get(at.inst)?))) else {
+        return "the end".to_owned();
+    };
+    let text = plan.describe_origin(inst.origin);
+    // Resharding statements, and plans without a program, communicate in statements that have no name.
+    let is_named = !text.starts_with("line");
+    let what = match inst.kind.effect() {
+        SyncEffect::Post(_) | SyncEffect::ShareMemHandles(_) if is_named => return text,
+        SyncEffect::Reshard(_) => "a resharding operator".to_owned(),
+        SyncEffect::Post(Communication::Collective(it)) => it.kind.describe(),
+        SyncEffect::Post(Communication::Transfer(_)) => "a send or receive".to_owned(),
+        SyncEffect::ShareMemHandles(_) => "ShareMemHandles".to_owned(),
+        SyncEffect::Barrier if !is_named => "a barrier".to_owned(),
+        SyncEffect::Barrier
+        | SyncEffect::Compute
+        | SyncEffect::RecordEvent(_)
+        | SyncEffect::WaitEvent(_)
+        | SyncEffect::Wait(_)
+        | SyncEffect::Signal(_)
+        | SyncEffect::WaitSignal(_)
+        | SyncEffect::ReadOutputs => return text,
+    };
+    format!("{text} ({what})")
+}
+
+/// `line 19, streamIdx=1, on stream 1`, or `Communication 3 (Allreduce, line 7) on NCCL (0 1 2)` for the head of a queue.
+pub(super) fn location(graph: &WaitGraph<'_>, actor: Actor, at: InstRef) -> String {
+    let place = describe(graph.plans, at);
+    match actor {
+        Actor::Host(_) => place,
+        Actor::Stream(..) => format!("{place}, on {}", stream(graph, at)),
+        Actor::Queue(rank, number) => {
+            let it = &graph.plans[rank].communicators[number as usize];
+            format!("{place} on {}", communicator(it))
+        }
+    }
+}
+
+/// `NCCL (0 1 2)`, a large team by its ends.
+fn communicator(it: &Communicator) -> String {
+    format!("{} ({})", it.backend.name(), team(&it.team))
+}
+
+pub(super) fn team(ranks: &[usize]) -> String {
+    let mut team: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    if team.len() > MAX_TEAM {
+        team.splice(MAX_TEAM / 2..team.len() - 1, ["…".to_owned()]);
+    }
+    team.join(" ")
+}
+
+/// `1st`, `2nd`: a number that counts from 0.
+pub(super) fn ordinal(number: u32) -> String {
+    let it = number + 1;
+    let ending = match (it % 10, it % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        (_, _) => "th",
+    };
+    format!("{it}{ending}")
+}
+
+fn stream<'g>(graph: &'g WaitGraph<'_>, at: InstRef) -> &'g str {
+    let plan = &graph.plans[at.rank];
+    plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it)
+}
+
+/// What a head waits for: `for rank 1 to send`.
+pub(super) fn awaited_text(graph: &WaitGraph<'_>, actor: Actor, at: InstRef, needs: &[Blocker]) -> String {
+    let ranks = || ranks_text(&needs.iter().map(|it| it.rank).collect::<Vec<_>>());
+    let each = |word: &dyn Fn(&Blocker) -> String| {
+        let mut words: Vec<String> = needs.iter().map(word).collect();
+        words.dedup();
+        words.join(" and ")
+    };
+    match (actor, graph.effect(at)) {
+        (Actor::Queue(..), _) if !graph.is_posted(at) => format!("for {} to post it", stream(graph, at)),
+        (_, Some(SyncEffect::Post(Communication::Transfer(_)))) => each(&|it| message(graph, at, it)),
+        (_, Some(SyncEffect::Post(Communication::Collective(_)) | SyncEffect::Reshard(_))) => {
+            format!("for {}", ranks())
+        }
+        (_, Some(SyncEffect::Barrier)) => format!("at its barrier for {}", ranks()),
+        (_, Some(SyncEffect::ShareMemHandles(_))) => each(&|it| {
+            handle(graph, at, it)
+                .map_or(String::new(), |(peer, what)| format!("for rank {peer} to share {what}"))
+        }),
+        (_, Some(SyncEffect::WaitSignal(slot))) => each(&|it| match it.inst {
+            Some(inst) => {
+                let raiser = InstRef { rank: it.rank, inst };
+                format!("for {} of rank {}", describe(graph.plans, raiser), it.rank)
+            }
+            None => format!("for {}", signal_cause_text(slot)),
+        }),
+        (_, Some(effect @ (SyncEffect::WaitEvent(_) | SyncEffect::Wait(_)))) => {
+            each(&|it| match (it.inst, effect) {
+                (Some(inst), SyncEffect::WaitEvent(_)) => {
+                    let own = InstRef { rank: it.rank, inst };
+                    format!("for {} on {}", describe(graph.plans, own), stream(graph, own))
+                }
+                (Some(inst), _) => format!("for {}", describe(graph.plans, InstRef { rank: it.rank, inst })),
+                (None, SyncEffect::WaitEvent(_)) => "for an event that is never recorded".to_owned(),
+                (None, _) => "for a communication that is never posted".to_owned(),
+            })
+        }
+        (
+            _,
+            Some(
+                SyncEffect::Compute
+                | SyncEffect::RecordEvent(_)
+                | SyncEffect::Signal(_)
+                | SyncEffect::ReadOutputs,
+            )
+            | None,
+        ) => String::new(),
+    }
+}
+
+/// `for rank 1 to receive`; of a coalesced side, `for rank 1 to receive from P2PCommunication 3 (send, line 6)`.
+fn message(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> String {
+    let Some((key, CommRole::Side(missing))) = need.part else { return String::new() };
+    let (verb, to) = match missing {
+        Direction::Recv => ("receive", "from"),
+        Direction::Send => ("send", "to"),
+    };
+    let text = format!("for rank {} to {verb}", need.rank);
+    match own_side(graph, at, key) {
+        Some(side) => format!("{text} {to} {side}"),
+        None => text,
+    }
+}
+
+/// The statement of a coalesced side: `P2PCommunication 3 (send, line 6)`; `None` where it is the transfer's own.
+fn own_side(graph: &WaitGraph<'_>, at: InstRef, key: CommKey) -> Option<String> {
+    let number = graph.matched.comms_of(at).iter().find(|it| graph.matched.comm(**it).key == key)?;
+    let origin = graph.matched.origin(graph.plans, at, *number);
+    let plan = &graph.plans[at.rank];
+    (origin != plan.code[at.inst].origin).then(|| plan.describe_origin(origin))
+}
+
+/// The rank that does not share a handle, and which: `P2PCommunication 3 as sender to rank 0`.
+fn handle(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> Option<(usize, String)> {
+    let (
+        Some((CommKey::Handle(from, to, index), CommRole::Side(side))),
+        Some(SyncEffect::ShareMemHandles(handles)),
+    ) = (need.part, graph.effect(at))
+    else {
+        return None;
+    };
+    let (peer, role) = match side {
+        Direction::Send => (from, format!("sender to rank {to}")),
+        Direction::Recv => (to, format!("receiver from rank {from}")),
+    };
+    let same = handles.iter().find(|it| it.peer == peer && it.index == index && it.direction != side);
+    let number = same.map_or(0, |it| it.number);
+    Some((peer, format!("P2PCommunication {number} as {role}")))
+}
+
+/// What raises a flag: `a send of rank 3`.
+fn signal_cause_text(slot: SignalId) -> String {
+    let rank = slot.from;
+    match slot.kind {
+        SignalKind::Ready => format!("a send of rank {rank}"),
+        SignalKind::PutReady => format!("a receive of rank {rank}"),
+        SignalKind::Done => format!("rank {rank} to complete a receive"),
+        SignalKind::PutDone => format!("rank {rank} to complete a send"),
+        SignalKind::TeamReady(_) => format!("rank {rank} to reach the collective"),
+        SignalKind::TeamDone(_) => format!("rank {rank} to complete the collective"),
+    }
+}
+
+/// What no rank ever does, that a head waits for, as the first line of a report.
+pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> String {
+    let (rank, me) = (need.rank, at.rank);
+    let waiting = describe(graph.plans, at);
+    let side = |key| own_side(graph, at, key).unwrap_or_else(|| waiting.clone());
+    match need.part {
+        Some((key @ CommKey::Message(..), CommRole::Side(Direction::Recv))) => {
+            format!("rank {rank} never receives what rank {me} sends in {}", side(key))
+        }
+        Some((key @ CommKey::Message(..), _)) => {
+            format!("rank {rank} never sends what rank {me} receives in {}", side(key))
+        }
+        Some((CommKey::Collective(group, which), _)) => {
+            let team = team(&graph.matched.groups[group as usize].team);
+            let what = ordinal(which);
+            format!("rank {rank} never posts the {what} collective of team ({team}), {waiting} of rank {me}")
+        }
+        Some((CommKey::Handle(..), _)) => {
+            let what = handle(graph, at, need).map_or(String::new(), |it| it.1);
+            format!("rank {rank} never shares {what}, for which rank {me} waits in {waiting}")
+        }
+        Some((CommKey::Barrier(which), _)) => {
+            let what = ordinal(which);
+            format!(
+                "rank {rank} never executes the {what} ShareMemHandles, where all ranks wait: rank {me} in {waiting}"
+            )
+        }
+        Some((CommKey::Signal(slot), _)) => {
+            let what = match slot.kind {
+                SignalKind::Ready => "posts the send",
+                SignalKind::PutReady => "posts the receive",
+                SignalKind::Done => "completes the receive",
+                SignalKind::PutDone => "completes the send",
+                SignalKind::TeamReady(_) | SignalKind::TeamDone(_) => "takes part in the collective",
+            };
+            format!("rank {rank} never {what} that rank {me} waits for in {waiting}")
+        }
+        None => match graph.effect(at) {
+            Some(SyncEffect::WaitEvent(_)) => {
+                format!("rank {me} waits at {waiting} for an event that it never records")
+            }
+            _ => format!("rank {me} waits at {waiting} for a communication that it never posts"),
+        },
+    }
+}
+
+/// How many of their kind both ranks post, where one posts too few: `rank 0 posts 2 sends to rank 1, which posts 1 receive from it`.
+pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> Option<String> {
+    let matched = graph.matched;
+    let count = |rank: usize, wanted: &dyn Fn(CommKey, CommRole) -> bool| {
+        let parts = matched.comms.iter().flat_map(|comm| comm.parts.iter().map(move |it| (comm.key, it)));
+        parts.filter(|(key, it)| it.inst_ref.rank == rank && wanted(*key, it.role)).count()
+    };
+    let several = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let (rank, me) = (need.rank, at.rank);
+    match need.part? {
+        (CommKey::Message(group, from, to, _), CommRole::Side(missing)) => {
+            let sides = |rank, direction| {
+                count(rank, &|key, role| {
+                    matches!(key, CommKey::Message(a, b, c, _) if (a, b, c) == (group, from, to))
+                        && role == CommRole::Side(direction)
+                })
+            };
+            let (sends, receives) = (sides(from, Direction::Send), sides(to, Direction::Recv));
+            let (sends, receives) = (several(sends, "send"), several(receives, "receive"));
+            let text = match missing {
+                Direction::Recv => {
+                    format!("rank {me} posts {sends} to rank {rank}, which posts {receives} from it")
+                }
+                Direction::Send => {
+                    format!("rank {me} posts {receives} from rank {rank}, which posts {sends} to it")
+                }
+            };
+            Some(text + &elsewhere(graph, need, missing))
+        }
+        (CommKey::Collective(group, _), _) => {
+            let posts =
+                |rank| count(rank, &|key, _| matches!(key, CommKey::Collective(it, _) if it == group));
+            let (mine, theirs) = (several(posts(me), "collective"), posts(rank));
+            Some(format!("rank {me} posts {mine} on this team, rank {rank} posts {theirs}"))
+        }
+        (CommKey::Barrier(_), _) => {
+            let posts = |rank| count(rank, &|key, _| matches!(key, CommKey::Barrier(_)));
+            Some(format!(
+                "rank {me} executes {} ShareMemHandles, rank {rank} executes {}",
+                posts(me),
+                posts(rank)
+            ))
+        }
+        (CommKey::Message(..) | CommKey::Handle(..) | CommKey::Signal(_), _) => None,
+    }
+}
+
+/// The first side of a rank that nothing matches either, as `need` is missing: a peer is wrong, perhaps:
+/// `; its P2PCommunication 4 (recv, line 8) waits for rank 2`.
+fn elsewhere(graph: &WaitGraph<'_>, need: &Blocker, missing: Direction) -> String {
+    let found = (0..).zip(&graph.matched.comms).find_map(|(number, comm)| {
+        let CommKey::Message(_, from, to, _) = comm.key else { return None };
+        let peer = match missing {
+            Direction::Recv => from,
+            Direction::Send => to,
+        };
+        let own = comm.part(need.rank, CommRole::Side(missing)).filter(|_| comm.parts.len() == 1)?;
+        let origin = graph.matched.origin(graph.plans, own, number);
+        Some((graph.plans[need.rank].describe_origin(origin), peer))
+    });
+    found.map_or(String::new(), |(what, peer)| format!("; its {what} waits for rank {peer}"))
+}

@@ -1,0 +1,202 @@
+//! Streams, storage and views: statements that bind names and move no data.
+
+use grammar::{
+    attr,
+    codes::Code,
+    ir::{OpStmt, Operand, Program, Stream, StreamId, TensorId},
+    ops::Op,
+};
+
+use super::{
+    InstKind, SkippedAllocation, StreamNo, View,
+    context::{OriginNo, PlanBuilder, Result, StreamKey},
+    shape,
+};
+
+impl PlanBuilder<'_> {
+    fn stream(&mut self, stream: StreamId) -> Result<StreamNo> {
+        let (key, name) = match &self.program.streams[stream] {
+            Stream::Named(number) => match self.streams.get(&StreamKey::Named(*number)) {
+                Some(known) => return Ok(*known),
+                None => {
+                    let message = format!("stream `s{number}` is not captured yet");
+                    return Err(self.error(Code::UndefinedStream, message, "used here"));
+                }
+            },
+            Stream::Index(index) => {
+                let index = self.int(*index, "the stream's index")?;
+                (StreamKey::Index(index), format!("stream {index}"))
+            }
+        };
+        let next = self.plan.streams.len() as StreamNo;
+        let number = *self.streams.entry(key).or_insert(next);
+        if number == next {
+            self.plan.streams.push(name);
+        }
+        Ok(number)
+    }
+
+    pub(super) fn stream_op(&mut self, stmt: &OpStmt) -> Result<()> {
+        let operand = |operands: &[Operand]| match operands {
+            [Operand::Stream(stream)] => Some(*stream),
+            _ => None,
+        };
+        if let Some(captured) = operand(&stmt.outs) {
+            if let Stream::Named(number) = self.program.streams[captured] {
+                // The first capture of a name stays.
+                self.streams.entry(StreamKey::Named(number)).or_insert(self.current);
+            }
+            return Ok(());
+        }
+        let Some(stream) = operand(&stmt.args) else { return Ok(()) };
+        let stream = self.stream(stream)?;
+        if stmt.op == Op::SetCurrentStream {
+            self.current = stream;
+        } else if stream != self.current {
+            let event = self.plan.event_count as u32;
+            self.plan.event_count += 1;
+            self.emit_on(stream, InstKind::RecordEvent { event });
+            self.emit(InstKind::WaitEvent { event });
+        }
+        Ok(())
+    }
+
+    pub(super) fn allocation(&mut self, stmt: &OpStmt) -> Result<()> {
+        let Some(tensor) = stmt.out_tensor() else { return Ok(()) };
+        let bound = self.binding(tensor).is_some();
+        if !self.holds_part(tensor) {
+            return Ok(());
+        }
+        if bound && stmt.op == Op::AllocateOnce {
+            self.count_skipped_allocation();
+            return Ok(());
+        }
+        if let Some(alias) = stmt.get(attr::ALIAS) {
+            let view = self.view(alias)?;
+            self.check_dim_count(tensor, &view)?;
+            self.bind(tensor, view, None);
+            return Ok(());
+        }
+        self.allocate(tensor, stmt.get(attr::ZERO_INIT) == Some(true)).map(|_| ())
+    }
+
+    /// An ALLOCATE of a loop has no effect in this iteration.
+    fn count_skipped_allocation(&mut self) {
+        let stmt = match self.origin {
+            OriginNo::Known(origin) => self.plan.origins[origin as usize].stmt,
+            OriginNo::New(it) => it.stmt,
+        };
+        let Some(stmt) = stmt.filter(|_| self.iteration.is_some()) else { return };
+        match self.plan.skipped_allocations.iter_mut().find(|it| it.stmt == stmt) {
+            Some(it) => it.count += 1,
+            None => self.plan.skipped_allocations.push(SkippedAllocation { stmt, count: 1 }),
+        }
+    }
+
+    /// A name is bound to a view of as many dimensions as it has.
+    pub(super) fn check_dim_count(&self, tensor: TensorId, view: &View) -> Result<()> {
+        let (have, want) = (view.shape.len(), self.program.dimensions(tensor).count());
+        if have != want {
+            let name = self.program.tensor_name(tensor);
+            let message = format!("`{name}` gets the shape {:?} where it has {want} dimensions", view.shape);
+            return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn deallocate(&mut self, tensor: TensorId) -> Result<()> {
+        if self.holds_part(tensor) {
+            self.view(tensor)?;
+            self.plan.deallocates = true;
+            self.unbind(tensor);
+        }
+        Ok(())
+    }
+
+    pub(super) fn view_op(&mut self, stmt: &OpStmt) -> Result<()> {
+        let (Some(out), Some(input)) = (stmt.out_tensor(), Program::tensors_of(&stmt.args).next()) else {
+            return Ok(());
+        };
+        // In a lowered program select is as HirAliasSelect; in one that is not it takes an index of the whole axis.
+        let own = self.iteration.is_some()
+            || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
+        if stmt.op == Op::Select && !own && self.needs_reshard(stmt, &[input], out)? {
+            return self.reshard(stmt, &[input], out);
+        }
+        self.bind_view(stmt, out, input)
+    }
+
+    fn bind_view(&mut self, stmt: &OpStmt, out: TensorId, input: TensorId) -> Result<()> {
+        if !self.holds_part(out) || !self.holds_part(input) {
+            let index = stmt.get(attr::STREAM_INDEX).and_then(|it| self.scalars.int(it).ok());
+            if let Some(index) = index.and_then(|it| usize::try_from(it).ok()) {
+                self.slices.insert(out, index);
+            }
+            return Ok(());
+        }
+        let view = self.view(input)?;
+        let (view, stream) = match stmt.op {
+            Op::ShardByStream => {
+                let (view, at) = self.shard_by_stream(stmt, input, view)?;
+                (view, Some(at))
+            }
+            Op::HirAliasSelect | Op::Select => {
+                (self.select(stmt, input, view)?, self.binding(input).and_then(|it| it.stream))
+            }
+            _ => {
+                return Err(
+                    self.unsupported(stmt.op, "it maps the memory of all ranks into one address range")
+                );
+            }
+        };
+        self.bind(out, view.clone(), stream);
+        let wanted = self.layout(out)?.local_shape();
+        if view.shape != wanted {
+            let name = self.program.tensor_name(out);
+            let message =
+                format!("`{name}` gets the shape {:?} where its domain says {wanted:?}", view.shape);
+            return Err(self.error(Code::RuntimeShape, message, "the view's shape does not fit"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {
+        // A reduction axis is no dimension; one of extent 1 has one index, whatever is asked for.
+        let (Some(dim), Some(index)) =
+            (grammar::selected_dim(self.program, stmt, input), stmt.get(attr::INDEX))
+        else {
+            return Ok(view);
+        };
+        let index = match view.shape[dim] {
+            1 => 0,
+            extent => self.index(index, extent, "the index")?,
+        };
+        Ok(view.select(dim, index))
+    }
+
+    fn shard_by_stream(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<(View, usize)> {
+        let Some((dim, at, swizzled)) = shape::stream_piece(self.program, input) else {
+            return Err(self.unsupported(stmt.op, "its operand has no stream axis"));
+        };
+        let layout = self.layout(input)?;
+        let local = |pieces: &[super::AxisPiece]| -> usize {
+            pieces.iter().filter(|it| it.coordinate.is_none()).map(|it| it.extent).product()
+        };
+        let pieces = &layout.pieces[dim];
+        if pieces[at].coordinate.is_some() || local(&pieces[..at]) != 1 {
+            return Err(
+                self.unsupported(stmt.op, "the stream axis is not the outermost part of its dimension")
+            );
+        }
+        let count = pieces[at].extent;
+        let Some(expr) = stmt.get(attr::STREAM_INDEX) else { return Ok((view, 0)) };
+        let mut index = self.index(expr, count, "the stream's index")?;
+        if swizzled {
+            let mesh = &self.program.tensors[input].mesh;
+            let me = mesh.coordinate(self.rank(), grammar::ir::DeviceDim::X).unwrap_or(0);
+            index = (index + me) % count;
+        }
+        let chunk = view.shape[dim] / count.max(1);
+        Ok((view.narrow(dim, index * chunk, chunk), index))
+    }
+}

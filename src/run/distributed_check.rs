@@ -1,0 +1,111 @@
+//! Outputs that are too large to be brought together: each rank keeps its own, and tells a digest.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use super::{prepare::JobFailure, verdict::OutputVerdict};
+use crate::{cuda::ProcessGroup, exit::Exit, io::dense::DenseTensor, plan::Plan};
+
+/// Bytes of all ranks' outputs that are brought together though nothing is compared with them.
+const MAX_GATHERED_BYTES: usize = 64 << 20;
+
+/// Whether outputs are so large that each rank keeps its own, where nothing is compared with them.
+pub fn exceeds_gather_limit(plans: &[Plan]) -> bool {
+    let ports = plans.iter().flat_map(|it| &it.outputs);
+    let sizes = ports.filter_map(|it| Some(it.shard.view.as_ref()?.len() * it.dtype.size()));
+    sizes.sum::<usize>() > MAX_GATHERED_BYTES
+}
+
+/// The verdict on outputs that stay on their ranks: whether ranks that hold the same part of one hold the same values.
+///
+/// # Errors
+/// A rank that does not answer.
+pub fn judge_distributed(
+    plans: &[Plan],
+    mine: &[Option<DenseTensor>],
+    peers: &dyn ProcessGroup,
+) -> Result<OutputVerdict, JobFailure> {
+    let digest = |it: &Option<DenseTensor>| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(it.as_ref().map_or(&[], |it| crate::cuda::bytes_of(&it.data)));
+        hasher.finish().to_le_bytes()
+    };
+    let digests: Vec<u8> = mine.iter().flat_map(digest).collect();
+    let digests = peers.all_gather(&digests)?;
+    let digest = |rank: usize, at: usize| digests.get(rank).and_then(|it| it.get(8 * at..8 * at + 8));
+    let verdict = |exit, line: String| OutputVerdict { exit, line, outputs: Vec::new(), wrong_output: None };
+    for (at, port) in plans.first().map_or(&[][..], |it| &it.outputs).iter().enumerate() {
+        let part = |plan: &Plan| {
+            plan.outputs.get(at).filter(|it| it.shard.view.is_some()).map(|it| it.shard.layout.clone())
+        };
+        for (rank, plan) in plans.iter().enumerate() {
+            let same = |other: &usize| {
+                !port.is_compared_per_rank && part(plan).is_some() && part(plan) == part(&plans[*other])
+            };
+            let other = (0..rank).filter(same).find(|other| digest(rank, at) != digest(*other, at));
+            if let Some(other) = other {
+                let line = format!(
+                    "[FAILED] {name}: ranks {other} and {rank} hold different values; if each rank keeps its own, use {name}@local",
+                    name = port.name
+                );
+                return Ok(OutputVerdict { wrong_output: Some(at), ..verdict(Exit::WrongResult, line) });
+            }
+        }
+    }
+    Ok(verdict(Exit::Success, "[SUCCESS] ran, complete, not compared".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cuda::CudaError, io::data::Data, plan::tests::plans_of};
+
+    /// Two ranks of one process; the other one gives what this one gives, or its opposite.
+    struct Two {
+        differs: bool,
+    }
+
+    impl ProcessGroup for Two {
+        fn rank(&self) -> usize {
+            0
+        }
+
+        fn world(&self) -> usize {
+            2
+        }
+
+        fn local_rank(&self) -> usize {
+            0
+        }
+
+        fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
+            let other = mine.iter().map(|it| if self.differs { !it } else { *it });
+            Ok(vec![mine.to_vec(), other.collect()])
+        }
+
+        fn barrier(&self) -> Result<(), CudaError> {
+            Ok(())
+        }
+
+        fn report_phase(&self, _: &str) {}
+    }
+
+    fn block() -> Vec<Option<DenseTensor>> {
+        vec![Some(DenseTensor::full(vec![4], Data::F32(vec![1.0, 2.0, 3.0, 4.0])))]
+    }
+
+    #[test]
+    fn replicas_that_differ_are_found_where_they_are() -> Result<(), JobFailure> {
+        let text = "%HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T0_g_float[iS0{4}] \
+                    (DeviceMesh{0 1})) :\n} // %HostIrContainer\n";
+        let plans = plans_of(text, 2);
+        assert!(!exceeds_gather_limit(&plans));
+        assert_eq!(judge_distributed(&plans, &block(), &Two { differs: false })?.exit, Exit::Success);
+        let verdict = judge_distributed(&plans, &block(), &Two { differs: true })?;
+        assert_eq!(verdict.exit, Exit::WrongResult);
+        assert_eq!(
+            verdict.line,
+            "[FAILED] T0: ranks 0 and 1 hold different values; if each rank keeps its own, use T0@local"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! Judges passes by checking programs: the oracle of `--verify-each=check`.
+
+use grammar::{
+    codes::{Code, Severity},
+    diagnostic::Diagnostic,
+    ir::Program,
+    span::Span,
+};
+use passes::{Reference, SemanticOracle};
+
+use super::{SimulationOracle, planning_diagnostic, program_of_rank};
+use crate::{
+    check::{Checks, OrderingModel, check},
+    plan::Plan,
+};
+
+/// Checks programs instead of running them: what passes make of a program without faults is free of races, deadlocks and unwritten
+/// outputs on all ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckerOracle<'a> {
+    /// What plans the programs.
+    pub planner: SimulationOracle<'a>,
+    /// Whose rules give an order.
+    pub model: OrderingModel,
+}
+
+/// A program without faults.
+struct CheckedReference<'a> {
+    checker: CheckerOracle<'a>,
+    program: Program,
+}
+
+impl SemanticOracle for CheckerOracle<'_> {
+    fn reference(&self, program: &Program) -> Result<Box<dyn Reference + '_>, Vec<Diagnostic>> {
+        let plans = self.planner.plan(program, program)?;
+        match first_fault(&plans, self.model, Code::InvalidReference, &|_| program) {
+            Some(it) => Err(vec![it]),
+            None => Ok(Box::new(CheckedReference { checker: *self, program: program.clone() })),
+        }
+    }
+}
+
+impl Reference for CheckedReference<'_> {
+    fn check_equivalent(&self, program: &Program) -> Result<(), Diagnostic> {
+        let CheckerOracle { planner: oracle, model } = self.checker;
+        let plans =
+            oracle.plan(program, &self.program).map_err(|faults| planning_diagnostic(program, &faults))?;
+        let programs = |rank| program_of_rank(program, &self.program, rank);
+        first_fault(&plans, model, Code::Miscompiled, &programs).map_or(Ok(()), Err)
+    }
+}
+
+/// The first fault that the checker finds.
+fn first_fault<'p>(
+    plans: &[Plan],
+    model: OrderingModel,
+    code: Code,
+    program: &dyn Fn(usize) -> &'p Program,
+) -> Option<Diagnostic> {
+    let report = check(plans, Checks { model, ..Checks::ALL_FAULTS });
+    report.findings.iter().find_map(|finding| {
+        let found = finding.diagnostic(plans, &[]).1;
+        if found.severity() != Severity::Error {
+            return None;
+        }
+        let places = finding.labeled_statements(plans).into_iter();
+        let mut labels: Vec<(Span, String)> =
+            places.map(|(rank, stmt, label)| (program(rank).stmt_span(stmt), label)).collect();
+        if labels.is_empty() {
+            labels.push((program(0).spans.header, "this program".to_owned()));
+        }
+        Some(Diagnostic { code, labels, ..found })
+    })
+}

@@ -1,0 +1,98 @@
+//! The check of a program before anything runs.
+//!
+//! Every process of a job checks for itself: the plans are those of all ranks and the check is deterministic, so all come to the same
+//! verdict without a message, and no rank waits for another one meanwhile.
+
+use std::time::Instant;
+
+use clap::ValueEnum;
+use grammar::{codes::Severity, diagnostic::Diagnostic};
+
+use super::rank_process::RunVerdict;
+use crate::{
+    check::{Checks, OrderingModel, check},
+    exit::Exit,
+    plan::Plan,
+    source::Source,
+    tool::Reporter,
+};
+
+/// Most instructions of all ranks that are checked where nobody asked for it.
+const MAX_INSTRUCTIONS: usize = 2_000_000;
+
+/// What happens with faults that the check finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CheckMode {
+    /// They end the run before it begins, with exit code 7.
+    Error,
+    /// They are printed, and the program runs.
+    Warn,
+    /// Nothing is checked.
+    Off,
+}
+
+/// Checks the plans of all ranks. A deadlock is left to the run, which reports it by itself before any GPU is touched (exit code 4).
+///
+/// # Errors
+/// The verdict over a program with faults.
+pub fn check_before_run(
+    (mode, model): (CheckMode, OrderingModel),
+    sources: &[Source],
+    plans: &[Plan],
+    screen: Reporter,
+    say: &mut dyn FnMut(String),
+) -> Result<(), RunVerdict> {
+    if mode == CheckMode::Off {
+        return Ok(());
+    }
+    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    if instructions > MAX_INSTRUCTIONS {
+        say(format!(
+            "# not checked: {instructions} instructions are more than {MAX_INSTRUCTIONS}; `hir-opt --check` checks them"
+        ));
+        return Ok(());
+    }
+    let start = Instant::now();
+    let report = check(plans, Checks { model, ..Checks::ALL_FAULTS });
+    if report.has_deadlock() {
+        return Ok(());
+    }
+    let mut found: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();
+    for (text, it) in report.findings.iter().map(|it| it.diagnostic(plans, sources)) {
+        // The run warns of unwritten reads itself, with those that only a value decides.
+        if it.severity() == Severity::Error {
+            found[text].push(it);
+        }
+    }
+    for (source, found) in sources.iter().zip(&found) {
+        screen.report_diagnostics(source, found);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    for reason in &report.not_checked {
+        say(format!("# not checked: {reason}"));
+    }
+    let mut all = found.iter().flatten();
+    let Some(first) = all.next() else {
+        if report.not_checked.is_empty() {
+            let model = if model == OrderingModel::default() { String::new() } else { format!(" ({model})") };
+            say(format!(
+                "# check{model}: no race, every output written; {instructions} instructions, {seconds:.3} s"
+            ));
+        }
+        return Ok(());
+    };
+    let more = match all.count() {
+        0 => String::new(),
+        1 => " (and 1 more fault)".to_owned(),
+        more => format!(" (and {more} more faults)"),
+    };
+    if mode == CheckMode::Warn {
+        say(format!(
+            "# the check found faults, and the program runs (--check=warn): {}{more}",
+            first.message
+        ));
+        return Ok(());
+    }
+    let line = format!("[FAILED] {}{more}; `--check=warn` runs the program anyway", first.message);
+    Err(RunVerdict { exit: Exit::Check, summary: line.clone(), line: Some(line) })
+}

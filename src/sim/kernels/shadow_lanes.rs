@@ -1,0 +1,370 @@
+//! The f64 shadows of results: what each kernel does in the three lanes. `io::data::shadow` says what the lanes mean.
+
+use grammar::{dtype::DType, ops::Op};
+
+use super::{
+    FixedPointRange, KernelError, Precision,
+    map::{Columns, Operand, constant},
+    narrow,
+};
+use crate::{
+    elementwise::{FloatEval, FloatFunction},
+    io::dense::DenseTensor,
+    io::{
+        data::{
+            Data, Shadow, WrittenMask,
+            shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
+        },
+        generate::mix,
+    },
+};
+
+/// Units in the last place by which lane `ROUNDED` is off at most behind a mathematical function. Eight times as much, or at
+/// least four, is what the tables of the CUDA C++ Programming Guide, "Mathematical Functions", allow: 8.
+const FUNCTION_ULPS: f64 = 2.0;
+
+/// The factor on the distance of operands' lanes within which an outcome counts as undecided.
+const MARGIN: f64 = 4.0;
+
+/// Half a unit in the last place of 1: the largest relative error of one rounding to a type. 0 for integers.
+pub(super) fn unit_roundoff(dtype: DType) -> f64 {
+    dtype.significand_bits().map_or(0.0, |bits| 2f64.powi(-(bits as i32)))
+}
+
+impl Precision {
+    /// The largest relative error of one rounding.
+    pub(super) fn unit_roundoff(self) -> f64 {
+        match self {
+            Self::Single => unit_roundoff(DType::Float),
+            Self::Double => unit_roundoff(DType::Double),
+        }
+    }
+}
+
+/// A value with an error between half of `error` and all of it, of either sign, that depends on the value and the lane only.
+pub(super) fn perturb(value: f64, error: f64, lane: usize) -> f64 {
+    if error == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let bits = mix(value.to_bits().wrapping_add(lane as u64));
+    let size = 0.5 + (bits >> 12) as f64 / 2f64.powi(53);
+    value + if bits & 1 == 0 { size } else { -size } * error
+}
+
+/// The shadow of `data`, if it says more than `data` itself. Lanes of integers become integers.
+pub(super) fn into_shadow(lanes: [Vec<f64>; LANES], data: &Data) -> Result<Option<Shadow>, KernelError> {
+    let mut lanes = lanes;
+    if data.dtype().is_integral() {
+        for lane in &mut lanes {
+            *lane = narrow(data.dtype(), lane.iter().map(|it| it.trunc()))?.0.to_f64();
+        }
+    }
+    let shadow = Shadow::from_lanes(lanes);
+    Ok((!shadow.equals_data(data)).then_some(shadow))
+}
+
+/// One lane after the other.
+pub(super) fn per_lane<E>(lane: impl FnMut(usize) -> Result<Vec<f64>, E>) -> Result<[Vec<f64>; LANES], E> {
+    let mut lane = lane;
+    Ok([lane(EXACT)?, lane(ORDERED)?, lane(ROUNDED)?])
+}
+
+/// A lane of a block: of its shadow, or its exact values.
+pub(super) fn lane_values(block: &DenseTensor, lane: usize) -> Vec<f64> {
+    block.shadow.as_ref().map_or_else(|| block.data.to_f64(), |it| it.lane(lane).to_vec())
+}
+
+/// A lane of integers, as they are stored.
+pub(super) fn lane_data(block: &DenseTensor, lane: usize) -> Result<Data, KernelError> {
+    match &block.shadow {
+        None => Ok(block.data.clone()),
+        Some(it) => Ok(narrow(block.data.dtype(), it.lane(lane).iter().copied())?.0),
+    }
+}
+
+/// The shadow of an operator of integers, or of anything that has no errors of its own: `kernel` in every lane.
+pub(super) fn shadow_per_lane(
+    blocks: &[&DenseTensor],
+    data: &Data,
+    kernel: impl Fn(&[Data]) -> Result<Data, KernelError>,
+) -> Result<Option<Shadow>, KernelError> {
+    if blocks.iter().all(|it| it.shadow.is_none()) {
+        return Ok(None);
+    }
+    let lanes = per_lane(|lane| {
+        let operands = blocks.iter().map(|it| lane_data(it, lane)).collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, KernelError>(kernel(&operands)?.to_f64())
+    })?;
+    into_shadow(lanes, data)
+}
+
+/// The shadow of a function of floats, element by element; `data` holds its rounded results.
+pub(super) fn map_shadow(
+    (op, row): (Op, &FloatFunction),
+    args: &[Operand],
+    precision: Precision,
+    data: &Data,
+    written: &WrittenMask,
+) -> Result<Option<Shadow>, KernelError> {
+    let function = precision.function(row);
+    let number = |it| constant(it, precision);
+    let column = |lane: usize| Columns::of(args, |it| lane_values(it, lane), number);
+    let (exact, ordered, rounded) = (column(EXACT), column(ORDERED), column(ROUNDED));
+    let given = Columns::of(args, |it| it.data.to_f64(), number);
+    let results = data.to_f64();
+    let jumps = is_discontinuous(op, row, args);
+    let engine_error = unit_roundoff(data.dtype())
+        + match function {
+            FloatEval::Rounded(_) => FUNCTION_ULPS * 2.0 * precision.unit_roundoff(),
+            FloatEval::Exact(_) | FloatEval::Checked(_) | FloatEval::Predicate(_) => {
+                precision.unit_roundoff()
+            }
+        };
+    let mut lanes = [const { Vec::new() }; LANES].map(|_: Vec<f64>| vec![0.0; results.len()]);
+    for at in (0..results.len()).filter(|at| written.get(*at)) {
+        let (a, b, c, d) = (exact.at(at), ordered.at(at), rounded.at(at), given.at(at));
+        let value = function.eval(a).0;
+        lanes[EXACT][at] = value;
+        let spread = |b: [f64; 3]| [0, 1, 2].map(|it: usize| (b[it] - a[it]).abs());
+        lanes[ORDERED][at] = match jumps {
+            true => farthest_result(function, a, spread(b)),
+            false => match function.eval(b) {
+                (it, true) => it,
+                (it, false) => perturb(it, ORDER_ERROR * it.abs(), ORDERED),
+            },
+        };
+        // Operands that all engines have give a result that all engines have, if the operator rounds correctly.
+        lanes[ROUNDED][at] = if c == d && is_deterministic(function, row) {
+            results[at]
+        } else if jumps {
+            let (of_data, of_lane) = (spread(d), spread(c));
+            farthest_result(function, a, [0, 1, 2].map(|it| of_data[it].max(of_lane[it])))
+        } else {
+            let it = function.eval(c).0;
+            match function {
+                FloatEval::Exact(_) => it,
+                FloatEval::Checked(_) | FloatEval::Rounded(_) | FloatEval::Predicate(_) => {
+                    perturb(it, engine_error * it.abs(), ROUNDED)
+                }
+            }
+        };
+    }
+    into_shadow(lanes, data)
+}
+
+/// The result that differs most from that of `operands`, within some times the `spread` of each.
+fn farthest_result(function: FloatEval, operands: [f64; 3], spread: [f64; 3]) -> f64 {
+    let value = function.eval(operands).0;
+    let mut far = (0.0, value);
+    for (at, sign) in [0, 1, 2].into_iter().flat_map(|at| [(at, 1.0), (at, -1.0)]) {
+        if spread[at] == 0.0 || !spread[at].is_finite() {
+            continue;
+        }
+        let mut moved = operands;
+        moved[at] += sign * MARGIN * spread[at];
+        let it = function.eval(moved).0;
+        let differs = it.to_bits() != value.to_bits() && !(it.is_nan() && value.is_nan());
+        let distance = Some((it - value).abs()).filter(|it| !it.is_nan()).unwrap_or(f64::INFINITY);
+        if differs && distance > far.0 {
+            far = (distance, it);
+        }
+    }
+    far.1
+}
+
+/// Whether a small change of an operand may make a large one of the result.
+fn is_discontinuous(op: Op, row: &FloatFunction, args: &[Operand]) -> bool {
+    let is_rounded =
+        |condition: &Operand| matches!(condition, Operand::Tensor(it) if !it.data.dtype().is_integral());
+    match op {
+        // No rounding changes a condition of integers.
+        Op::Where => args.first().is_some_and(is_rounded),
+        _ => row.is_discontinuous,
+    }
+}
+
+/// Whether all engines compute the same bits from the same bits: operators of one correct rounding.
+fn is_deterministic(function: FloatEval, row: &FloatFunction) -> bool {
+    match function {
+        FloatEval::Exact(_) | FloatEval::Predicate(_) => true,
+        FloatEval::Checked(_) => !row.is_composed,
+        FloatEval::Rounded(_) => false,
+    }
+}
+
+/// The shadow of sums: `sums` gives those of a lane, `magnitudes` the sums of the terms' magnitudes. Each addition has the
+/// error of `engine`, and the result that of its type; where binary64 holds all sums, `is_exact`, their order is of no
+/// consequence there.
+pub(super) fn sum_shadow(
+    sums: impl Fn(usize) -> Vec<f64>,
+    magnitudes: &[f64],
+    engine: f64,
+    is_exact: bool,
+    data: &Data,
+) -> Result<Option<Shadow>, KernelError> {
+    let stored = unit_roundoff(data.dtype());
+    let lanes = per_lane(|lane| {
+        let mut values = sums(lane);
+        for (it, magnitude) in values.iter_mut().zip(magnitudes) {
+            let error = match lane {
+                ORDERED if !is_exact => ORDER_ERROR * magnitude,
+                ROUNDED => engine * magnitude + stored * it.abs(),
+                _ => 0.0,
+            };
+            *it = perturb(*it, error, lane);
+        }
+        Ok::<_, KernelError>(values)
+    })?;
+    into_shadow(lanes, data)
+}
+
+/// Whether binary64 holds every sum of `terms` such values and `start`.
+pub(super) fn sums_are_exact(values: &[f64], start: f64, terms: usize) -> bool {
+    let Some(extent) = FixedPointRange::of(values.iter().copied().chain([start])) else { return false };
+    let limit = Precision::Double.limit(extent.grain);
+    limit.is_some_and(|limit| (terms as f64 + 1.0) * extent.largest < limit)
+}
+
+/// The shadow of converted values: `from` had the type and the shadow of `block`, `data` has the new type.
+pub(super) fn convert_shadow(
+    block: &DenseTensor,
+    data: &Data,
+    changed: usize,
+) -> Result<Option<Shadow>, KernelError> {
+    let (from, to) = (block.data.dtype(), data.dtype());
+    if from == to {
+        return Ok(block.shadow.clone());
+    }
+    let is_float = |it: DType| !it.is_integral();
+    let Some(shadow) = &block.shadow else {
+        // A conversion to an integer is one result for all; a rounding is one too, and the lanes say what it took.
+        if changed == 0 || !is_float(to) {
+            return Ok(None);
+        }
+        let values = block.data.to_f64();
+        return into_shadow([values.clone(), values, data.to_f64()], data);
+    };
+    match (is_float(from), is_float(to)) {
+        (_, true) => {
+            let (old, new) = (block.data.to_f64(), data.to_f64());
+            let error = unit_roundoff(to);
+            let rounded = shadow.lane(ROUNDED).iter().enumerate().map(|(at, &it)| match it == old[at] {
+                true => new[at],
+                false => perturb(it, error * it.abs(), ROUNDED),
+            });
+            let rounded = rounded.collect();
+            into_shadow([shadow.lane(EXACT).to_vec(), shadow.lane(ORDERED).to_vec(), rounded], data)
+        }
+        (false, false) => shadow_per_lane(&[block], data, |it| Ok(it[0].convert(to)?.0)),
+        (true, false) => {
+            let whole = |values: Vec<f64>| -> Result<Vec<f64>, KernelError> {
+                Ok(Data::F64(values).convert(to)?.0.to_f64())
+            };
+            let exact = shadow.lane(EXACT);
+            let value = whole(exact.to_vec())?;
+            let old = block.data.to_f64();
+            let lanes = per_lane(|lane| {
+                let spread = |at: usize| {
+                    let off = (shadow.lane(lane)[at] - exact[at]).abs();
+                    match lane {
+                        ROUNDED if shadow.lane(lane)[at] == old[at] => 0.0,
+                        ROUNDED => off.max((old[at] - exact[at]).abs()),
+                        _ => off,
+                    }
+                };
+                let moved = |sign: f64| {
+                    whole((0..exact.len()).map(|at| exact[at] + sign * MARGIN * spread(at)).collect())
+                };
+                let (up, down) = (moved(1.0)?, moved(-1.0)?);
+                let pick = |at: usize| match () {
+                    () if lane == ROUNDED && shadow.lane(lane)[at] == old[at] => data_at(data, at),
+                    () if (up[at] - value[at]).abs() > (down[at] - value[at]).abs() => up[at],
+                    () => down[at],
+                };
+                Ok::<_, KernelError>((0..exact.len()).map(pick).collect())
+            })?;
+            into_shadow(lanes, data)
+        }
+    }
+}
+
+fn data_at(data: &Data, at: usize) -> f64 {
+    crate::io::data::shadow::number_to_f64(data.get(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        plan::{Number, ReduceOp},
+        sim::kernels::{Exactness, combine, convert, map as apply},
+    };
+
+    fn block(values: &[f32]) -> DenseTensor {
+        DenseTensor::full(vec![values.len()], Data::F32(values.to_vec()))
+    }
+
+    fn unary(op: Op, block: &DenseTensor, dtype: DType) -> Result<DenseTensor, KernelError> {
+        apply(op, &[Operand::Tensor(block)], dtype, &block.shape, &mut Exactness::default())
+    }
+
+    fn lane(block: &DenseTensor, lane: usize) -> Vec<f64> {
+        lane_values(block, lane)
+    }
+
+    #[test]
+    fn exact_results_have_no_shadow() -> Result<(), KernelError> {
+        assert_eq!(unary(Op::Abs, &block(&[-1.5, 2.0]), DType::Float)?.shadow, None);
+        assert_eq!(unary(Op::Exp, &block(&[0.0]), DType::Float)?.shadow, None);
+        let out = unary(Op::Exp, &block(&[0.0, 1.0]), DType::Float)?;
+        assert_eq!(lane(&out, EXACT), [1.0, 1f64.exp()]);
+        Ok(())
+    }
+
+    #[test]
+    fn one_rounding_is_the_same_on_all_engines() -> Result<(), KernelError> {
+        let out = unary(Op::Sqrt, &block(&[2.0]), DType::Float)?;
+        assert_eq!(lane(&out, ROUNDED), [f64::from(2f32.sqrt())]);
+        // A function is not, nor is a root of it.
+        let out = unary(Op::Exp, &block(&[1.0]), DType::Float)?;
+        assert_ne!(lane(&out, ROUNDED), [f64::from(1f32.exp())]);
+        let out = unary(Op::Sqrt, &out, DType::Float)?;
+        assert_ne!(lane(&out, ROUNDED), out.data.to_f64());
+        Ok(())
+    }
+
+    #[test]
+    fn sums_in_another_order_stay_within_the_lanes() -> Result<(), KernelError> {
+        let parts: Vec<DenseTensor> = [1e8, -1e8, 1.0].iter().map(|&it| block(&[it])).collect();
+        let sum = |order: [usize; 3]| {
+            let parts = order.map(|it| parts[it].clone());
+            combine(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())
+        };
+        let (one, other) = (sum([0, 1, 2])?, sum([0, 2, 1])?);
+        assert_eq!((one.data.to_f64(), other.data.to_f64()), (vec![1.0], vec![0.0]));
+        assert_eq!((lane(&one, EXACT), lane(&other, EXACT)), (vec![1.0], vec![1.0]));
+        let rounding = one.shadow.map(|it| it.rounding_error(0, 1.0));
+        assert!(rounding.is_some_and(|it| (4.0..40.0).contains(&it)), "{rounding:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn an_outcome_that_rounding_decides_is_undecided() -> Result<(), KernelError> {
+        // 0.1 + 0.2 - 0.3 is 0 or 1e-8, as it is rounded; 5 + 0.1 is no matter of rounding.
+        let near = |values: [f32; 3]| {
+            let args: Vec<DenseTensor> = values.iter().map(|&it| block(&[it])).collect();
+            combine(ReduceOp::Sum, &args, DType::Float, &mut Exactness::default())
+        };
+        let compare = |block: &DenseTensor| {
+            let args = [Operand::Tensor(block), Operand::Number(Number::Float(0.0))];
+            apply(Op::Gt, &args, DType::Bool, &[1], &mut Exactness::default())
+        };
+        assert!(compare(&near([0.1, 0.2, -0.3])?)?.shadow.is_some());
+        assert!(compare(&near([5.0, 0.1, -0.3])?)?.shadow.is_none());
+        let whole = convert(&near([0.7, 0.2, 0.1])?, DType::Int32, &mut Exactness::default())?;
+        let mut both = [lane(&whole, EXACT)[0], lane(&whole, ROUNDED)[0]];
+        both.sort_by(f64::total_cmp);
+        assert_eq!(both, [0.0, 1.0]);
+        Ok(())
+    }
+}

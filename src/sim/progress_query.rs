@@ -1,0 +1,52 @@
+//! A question to a run, from another thread: how far is it?
+
+use std::{
+    sync::{
+        Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use super::machine::{InstState, Machine};
+use crate::plan::sync::lines_by_rank;
+
+/// Between the thread that asks and the one that runs.
+#[derive(Debug, Default)]
+pub struct ProgressQuery {
+    asked: AtomicBool,
+    answer: Mutex<Option<String>>,
+    answered: Condvar,
+}
+
+impl ProgressQuery {
+    /// A line for each rank, or for ranks that are at the same place; `None` where no run answers within `limit`.
+    pub fn ask(&self, limit: Duration) -> Option<String> {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.asked.store(true, Relaxed);
+        let waited = self.answered.wait_timeout_while(answer, limit, |it| it.is_none());
+        self.asked.store(false, Relaxed);
+        waited.unwrap_or_else(PoisonError::into_inner).0.take()
+    }
+
+    /// Answers where somebody asks.
+    pub(super) fn answer_if_asked(&self, machine: &Machine<'_>) {
+        if self.asked.load(Relaxed) && self.asked.swap(false, Relaxed) {
+            *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress_report(machine));
+            self.answered.notify_all();
+        }
+    }
+}
+
+/// How far every rank is.
+fn progress_report(machine: &Machine<'_>) -> String {
+    let lines = machine.inst_states.iter().enumerate().map(|(rank, states)| {
+        let done = states.iter().filter(|it| **it == InstState::Done).count();
+        let next = states.iter().position(|it| *it != InstState::Done);
+        let place = next.map_or("at its end".to_owned(), |inst| {
+            format!("at {}", machine.plans[rank].location(&machine.plans[rank].code[inst]))
+        });
+        (rank, format!("{place}, {done} of {} instructions done", states.len()))
+    });
+    lines_by_rank(lines).join("\n")
+}

@@ -1,0 +1,106 @@
+//! Layers at sizes that divide by nothing but the number of ranks, through every pipeline that is for them, on emulated GPUs: one
+//! job for each number of ranks, every result compared with the simulator's.
+
+use std::{fs, process::Command};
+
+use libtest_mimic::{Failed, Trial};
+
+use super::{ROOT, emulator};
+use crate::timeout::RunWithTimeout;
+
+/// A kind of `benches/gpu/programs.sh`.
+struct Layer {
+    kind: &'static str,
+    /// Its sizes for so many ranks.
+    sizes: fn(usize) -> Vec<usize>,
+    /// Pipelines, with the flags that they need.
+    pipelines: &'static [&'static str],
+}
+
+const LAYERS: [Layer; 7] = [
+    Layer {
+        kind: "allgather-linear",
+        sizes: |d| vec![7 * d, 11, 13],
+        pipelines: &[
+            "@lower",
+            "@overlap --set numberOfStreams=2",
+            "@overlap-allgather-linear --set numberOfStreams=3",
+            "@overlap-allgather-linear-put --set numberOfStreams=2",
+            "@overlap-allgather-linear-broadcast --set numberOfStreams=1",
+            "@overlap-allgather-linear-permute",
+        ],
+    },
+    Layer {
+        kind: "linear-allreduce",
+        sizes: |d| vec![15, 7, 3 * d, 3],
+        pipelines: &["@lower", "@overlap --set numberOfStreams=3", "@overlap-linear-allreduce"],
+    },
+    Layer {
+        kind: "matmul-reduce-scatter",
+        sizes: |d| vec![5 * d, 9, 3 * d],
+        pipelines: &[
+            "@lower",
+            "@overlap --set numberOfStreams=3",
+            "@overlap-matmul-reduce-scatter --set numberOfStreams=2",
+        ],
+    },
+    Layer {
+        kind: "pipeline-stages",
+        sizes: |_| vec![6, 5, 7],
+        pipelines: &["@lower", "@overlap-pipeline-stages"],
+    },
+    Layer { kind: "allgather", sizes: |d| vec![17 * d], pipelines: &["@default"] },
+    Layer { kind: "allreduce", sizes: |d| vec![17 * d], pipelines: &["@default"] },
+    Layer { kind: "reduce-scatter", sizes: |d| vec![17 * d], pipelines: &["@default"] },
+];
+
+pub fn trials() -> Vec<Trial> {
+    let trial = |ranks: usize| {
+        Trial::test(format!("layers::on_{ranks}_ranks"), move || check(ranks))
+            .with_ignored_flag(emulator::is_missing())
+    };
+    [2, 3, 5].map(trial).into()
+}
+
+fn check(ranks: usize) -> Result<(), Failed> {
+    let folder = format!("{}/layers-{ranks}", env!("CARGO_TARGET_TMPDIR"));
+    fs::create_dir_all(&folder)?;
+    let mut lines = Vec::new();
+    for Layer { kind, sizes, pipelines } in LAYERS {
+        let sizes = sizes(ranks).into_iter().map(|it| it.to_string());
+        let output = Command::new("bash")
+            .current_dir(ROOT)
+            .args(["benches/gpu/programs.sh", kind, &ranks.to_string()])
+            .args(sizes)
+            .output_with_timeout()?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        }
+        let path = format!("{folder}/{kind}.hir");
+        fs::write(&path, output.stdout)?;
+        for pipeline in pipelines {
+            for issue in ["", "-G"] {
+                lines.push(format!("{path} --passes {pipeline} {issue}"));
+            }
+        }
+    }
+    let batch = format!("{folder}/batch.txt");
+    fs::write(&batch, lines.join("\n"))?;
+    let output = Command::new(env!("CARGO_BIN_EXE_hir-run"))
+        .current_dir(ROOT)
+        .args(["--batch", &batch, "--ranks", &ranks.to_string(), "--device=cuda", "--expect=sim"])
+        .args(["-w", "1", "-n", "2", "--stress", "3"])
+        .env_clear()
+        .envs(emulator::environment()?)
+        .env("HIR_EMULATED_DELAY", "30")
+        .output_with_timeout()?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    let right =
+        told.lines().filter(|it| it.starts_with("[SUCCESS]") && it.contains("equal to the simulator"));
+    match output.status.success() && right.count() == lines.len() {
+        true => Ok(()),
+        false => {
+            Err(format!("{}\n{told}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What any text has to survive, for the mutations of the suite and for the fuzz targets in `fuzz/`: reading, verifying,
+//! printing and reading again; planning and running; passes. The answer is a result or diagnostics, never a panic.
+
+#![allow(dead_code, reason = "every user takes some of the ways")]
+
+use std::{collections::HashSet, io};
+
+use grammar::{
+    codes::Severity,
+    diagnostic::{Diagnostic, has_errors},
+    ir::{Expr, Program, Stmt, StmtId, SymbolId},
+    ops::OpClass,
+    render::{Format, render},
+    span::LineIndex,
+};
+use hir::{
+    check::{Checks, check},
+    io::{dense::DenseTensor, generate::InputKind},
+    plan,
+    run::{inputs::InputSpec, oracle::SimulationOracle},
+    sim::{self, Schedule, SimError},
+};
+use passes::{Settings, Verify};
+
+/// The largest world that is planned.
+const RANKS: usize = 8;
+/// Programs that hold more, or do more, are not run.
+const BYTES: usize = 1 << 22;
+const INSTRUCTIONS: usize = 4_000;
+/// Programs that hold more, or do more, are not run behind every pass.
+const LOWERED_BYTES: usize = 1 << 20;
+const LOWERED_INSTRUCTIONS: usize = 600;
+
+/// Reads and verifies a text; what has no error prints, reads back without a warning, and prints the same.
+pub fn read(text: &str) -> Result<(), String> {
+    let (programs, diagnostics) = grammar::read(text);
+    check_arena_sizes(&programs, text)?;
+    render(&diagnostics, "text", text, Format::Human, false, &mut io::sink()).map_err(|it| it.to_string())?;
+    if has_errors(&diagnostics) {
+        return Ok(());
+    }
+    if programs.iter().all(|it| !has_errors(&grammar::verify(it))) {
+        check_fix(text, &programs)?;
+    }
+    for program in &programs {
+        let rejected = has_errors(&grammar::verify(program));
+        let printed = grammar::print(program);
+        let (again, mut diagnostics) = grammar::read(&printed);
+        diagnostics.retain(|it| it.severity() == Severity::Error || it.code.text().starts_with("lossy"));
+        if let Some(it) = diagnostics.first().filter(|_| !rejected) {
+            return Err(format!("canonical text gives {}: {}\n{printed}", it.code.text(), it.message));
+        }
+        let reprinted: Vec<String> = again.iter().map(grammar::print).collect();
+        if !rejected && reprinted != [printed.as_str()] {
+            return Err(format!(
+                "canonical text is no fixed point:\n{printed}\nbecomes\n{}",
+                reprinted.join("\n")
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What `--fix` writes means the same, and leaves no guess open.
+pub fn check_fix(text: &str, programs: &[Program]) -> Result<(), String> {
+    let fixed = grammar::fix(text);
+    let (again, diagnostics) = grammar::read(&fixed);
+    let guessed = |it: &&Diagnostic| it.code.text().starts_with("lossy");
+    if let Some(it) = diagnostics.iter().find(|it| it.severity() == Severity::Error || guessed(it)) {
+        return Err(format!("fixed text gives {}: {}\n{fixed}", it.code.text(), it.message));
+    }
+    match programs.iter().map(grammar::print).eq(again.iter().map(grammar::print)) {
+        true => Ok(()),
+        false => Err(format!("the fix changes the program:\n{fixed}")),
+    }
+}
+
+/// Arenas grow with the text, not faster.
+fn check_arena_sizes(programs: &[Program], text: &str) -> Result<(), String> {
+    let nodes = |it: &Program| {
+        [it.tensors.len(), it.axes.len(), it.exprs.len(), it.symbols.len(), it.stmts.len(), it.blocks.len()]
+            .iter()
+            .sum::<usize>()
+    };
+    let nodes: usize = programs.iter().map(nodes).sum();
+    match nodes <= 64 + text.len() {
+        true => Ok(()),
+        false => Err(format!("{nodes} nodes out of {} bytes", text.len())),
+    }
+}
+
+/// Plans what has no error, on a world of at most `RANKS`, and runs what is small enough.
+pub fn run(text: &str) -> Result<(), String> {
+    let (programs, diagnostics) = grammar::read(text);
+    if has_errors(&diagnostics) {
+        return Ok(());
+    }
+    let lines = LineIndex::new(text);
+    for mut program in programs {
+        if has_errors(&grammar::verify(&program)) {
+            continue;
+        }
+        // Extents divide and indices are in range for one of the two, if for any.
+        let mut other = program.clone();
+        let open = bind_unbound_symbols(&mut program, 8);
+        simulate(&program, &lines)?;
+        if open {
+            bind_unbound_symbols(&mut other, 0);
+            simulate(&other, &lines)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives a value to every symbol that the text leaves open; whether there are any.
+fn bind_unbound_symbols(program: &mut Program, value: i64) -> bool {
+    let mut bound: HashSet<SymbolId> = HashSet::new();
+    bound.extend(program.find_symbol("rank"));
+    for (_, stmt) in program.stmts.iter() {
+        match stmt {
+            Stmt::Let(symbol, _) => bound.insert(*symbol),
+            Stmt::For(it) => bound.insert(it.index),
+            Stmt::Op(_) | Stmt::If(_) => false,
+        };
+    }
+    let value = program.intern_expr(Expr::Int(value));
+    let defined = program.definitions.len();
+    for symbol in program.symbols.ids().filter(|it| !bound.contains(it)) {
+        program.definitions.entry(symbol).or_insert(value);
+    }
+    program.definitions.len() > defined
+}
+
+fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
+    // Beyond `RANKS` this is an error, and the rest of the planner never sees such a program.
+    let ranks = plan::smallest_world(program).min(RANKS);
+    let Ok(plans) = plan::build(program, lines, ranks) else { return Ok(()) };
+    if sim::footprint(&plans).bytes > BYTES || plans.iter().any(|plan| plan.code.len() > INSTRUCTIONS) {
+        return Ok(());
+    }
+    plans.iter().for_each(|plan| drop(plan::plan_text(plan)));
+    let Ok(inputs) = InputSpec::new(InputKind::Rank, 0, Vec::new(), &plans).fill(&plans) else {
+        return Ok(());
+    };
+    let matched = plan::sync::CommMatching::from_plans(&plans);
+    let run = |schedule: &Schedule| match sim::run(
+        &plans,
+        &matched,
+        inputs.clone(),
+        schedule,
+        &sim::SimOptions::default(),
+    ) {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(SimError::Deadlock(_) | SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
+        Err(fault @ (SimError::Internal(_) | SimError::StepNotReady(_))) => Err(fault.to_string()),
+    };
+    let first = run(&Schedule::Program)?;
+    let report = check(&plans, Checks::ALL_FAULTS);
+    report.findings.iter().for_each(|it| drop(it.diagnostic(&plans, &[])));
+    let Some(first) = first.filter(|_| report.findings.is_empty() && report.not_checked.is_empty()) else {
+        return Ok(());
+    };
+    // What the checker finds nothing in has one result, whatever the order.
+    for schedule in [Schedule::Program, Schedule::Adversarial, Schedule::Seed(0)] {
+        let Some(other) = run(&schedule)? else {
+            return Err(format!(
+                "the checker finds nothing, and schedule {schedule} does not come to its end"
+            ));
+        };
+        let is_same = |(a, b): (&Option<DenseTensor>, &Option<DenseTensor>)| match (a, b) {
+            // Two NaNs print alike and are not equal.
+            (Some(a), Some(b)) => {
+                a.written == b.written
+                    && (a.data == b.data || format!("{:?}", a.data) == format!("{:?}", b.data))
+            }
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if !first.outputs.iter().flatten().zip(other.outputs.iter().flatten()).all(is_same) {
+            return Err(format!("the checker finds nothing, and schedule {schedule} gives another result"));
+        }
+        if !other.notes.unwritten.is_empty() {
+            return Err(format!(
+                "the checker finds nothing, and schedule {schedule} reads unwritten elements"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Runs passes over a program. They may refuse it with a reason; they may not leave what the verifier rejects or what does not
+/// read back, or change the meaning of a program that leaves no order open.
+pub fn lower(text: &str, pipeline: &str) -> Result<(), String> {
+    let (mut programs, diagnostics) = grammar::read(text);
+    let sound = |it: &Program| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it));
+    let Some(mut program) = programs.pop().filter(sound) else { return Ok(()) };
+    let lines = LineIndex::new(text);
+    let oracle = SimulationOracle { lines: &lines, ranks: None };
+    let calls = passes::parse(pipeline).map_err(|it| it.message)?;
+    let verify = match is_deterministic(&program, &lines) {
+        true => Verify::Semantic(&oracle),
+        false => Verify::Structural,
+    };
+    let settings = Settings { verify, roundtrip: true };
+    match passes::run(&mut program, &calls, settings, &mut |_| ()) {
+        Err(failure) if failure.error.is_bug() => {
+            let why: Vec<&str> = failure.error.diagnostics().iter().map(|it| it.message.as_str()).collect();
+            Err(format!("{failure}: {}", why.join("; ")))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Whether a program is small, and leaves no order open.
+fn is_deterministic(program: &Program, lines: &LineIndex) -> bool {
+    let is_plain = |(_, stmt): (StmtId, &Stmt)| match stmt {
+        Stmt::Op(it) => matches!(
+            it.op.def().class,
+            OpClass::Compute | OpClass::Elementwise | OpClass::View | OpClass::Allocate | OpClass::Deallocate
+        ),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => true,
+    };
+    let ranks = plan::smallest_world(program);
+    ranks <= RANKS
+        && program.stmts.iter().all(is_plain)
+        && plan::build(program, lines, ranks).is_ok_and(|plans| {
+            sim::footprint(&plans).bytes <= LOWERED_BYTES
+                && plans.iter().map(|plan| plan.code.len()).sum::<usize>() <= LOWERED_INSTRUCTIONS
+        })
+}

@@ -1,0 +1,103 @@
+//! A layout as plans: all buffers of one segment and element type become parts of one buffer, where the layout has them.
+
+use std::collections::HashMap;
+
+use grammar::dtype::DType;
+use hir::{
+    cuda::buffer_assignment::BufferAssignment,
+    plan::{Arg, Buffer, InstKind, Number, Plan, View},
+};
+
+/// Where a rank's buffers are: the new buffer, and the element that is their first.
+struct Parts {
+    buffers: Vec<Buffer>,
+    places: Vec<(u32, usize)>,
+    lens: Vec<usize>,
+}
+
+/// The same plans on storage that buffers share.
+pub fn plans(plans: &[Plan], layout: &BufferAssignment) -> Vec<Plan> {
+    let parts: Vec<Parts> = plans.iter().map(|plan| parts(plan, layout)).collect();
+    let moved = |plan: &Plan| {
+        let rank = plan.rank;
+        let mut plan = plan.clone();
+        plan.buffers = parts[rank].buffers.clone();
+        for port in plan.inputs.iter_mut().chain(&mut plan.outputs) {
+            port.shard.view.iter_mut().for_each(|view| parts[rank].shift(view));
+        }
+        plan.code.iter_mut().for_each(|inst| instruction(&mut inst.kind, rank, &parts));
+        plan
+    };
+    plans.iter().map(moved).collect()
+}
+
+fn parts(plan: &Plan, layout: &BufferAssignment) -> Parts {
+    let mut known: HashMap<(bool, DType), u32> = HashMap::new();
+    let (mut buffers, mut places) = (Vec::<Buffer>::new(), Vec::new());
+    for (buffer, spot) in plan.buffers.iter().zip(&layout.ranks[plan.rank].buffers) {
+        let number = *known.entry((spot.is_symmetric, buffer.dtype)).or_insert_with(|| {
+            buffers.push(Buffer { name: "all".to_owned(), dtype: buffer.dtype, len: 0 });
+            buffers.len() as u32 - 1
+        });
+        let first = spot.offset / buffer.dtype.size();
+        let whole = &mut buffers[number as usize];
+        whole.len = whole.len.max(first + buffer.len);
+        places.push((number, first));
+    }
+    Parts { buffers, places, lens: plan.buffers.iter().map(|it| it.len).collect() }
+}
+
+impl Parts {
+    fn shift(&self, view: &mut View) {
+        let (buffer, first) = self.places[view.buffer as usize];
+        (view.buffer, view.offset) = (buffer, view.offset + first);
+    }
+}
+
+fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
+    let shift = |view: &mut View| parts[rank].shift(view);
+    match kind {
+        // Storage is there all the time; only zeros are written.
+        InstKind::Alloc { buffer, zero } => {
+            let len = if *zero { parts[rank].lens[*buffer as usize] } else { 0 };
+            let mut to = View::contiguous(*buffer, vec![len]);
+            shift(&mut to);
+            *kind = InstKind::Fill { to: Box::new(to), value: Number::Int(0) };
+        }
+        InstKind::Copy { from, to } => {
+            parts[from.rank].shift(&mut from.view);
+            parts[to.rank].shift(&mut to.view);
+        }
+        InstKind::Fill { to, .. } | InstKind::Iota { to, .. } => shift(to),
+        InstKind::Gemm(it) => {
+            [&mut it.a, &mut it.b, &mut it.out].into_iter().chain(&mut it.bias).for_each(shift);
+        }
+        InstKind::Map { args, out, .. } => {
+            for arg in args {
+                if let Arg::View(view) = arg {
+                    shift(view);
+                }
+            }
+            shift(out);
+        }
+        InstKind::Reduce(it) => [&mut it.input, &mut it.out].into_iter().for_each(shift),
+        InstKind::PeerReduce { parts: places, out, .. } => {
+            places.iter_mut().for_each(|it| parts[it.rank].shift(&mut it.view));
+            shift(out);
+        }
+        InstKind::Collective(it) => it.input.iter_mut().chain(&mut it.output).for_each(shift),
+        InstKind::Transfer(it) => it.ops.iter_mut().for_each(|it| shift(&mut it.view)),
+        InstKind::Reshard(it) => {
+            let operands = it.operands.iter_mut().chain([&mut it.result]);
+            operands.filter_map(|it| it.view.as_mut()).for_each(shift);
+        }
+        InstKind::Wait { .. }
+        | InstKind::Signal { .. }
+        | InstKind::WaitSignal { .. }
+        | InstKind::RecordEvent { .. }
+        | InstKind::WaitEvent { .. }
+        | InstKind::ShareMemHandles { .. }
+        | InstKind::Barrier
+        | InstKind::ReadOutputs => (),
+    }
+}
